@@ -1,0 +1,110 @@
+"""`kit deploy`."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+import click
+
+from kit import tree
+from kit.commands.engines import engine_for, with_engine
+from kit.commands.follow import failed, follow, outcome
+from kit.commands.options import with_paths
+from kit.config.explain import nearest
+from kit.engine import ENDED, Engine, JobStatus
+from kit.errors import InputError, KitError
+from kit.plan.types import JobPlan, Plan
+from kit.project import Paths, load_plan, render_plan
+
+
+@click.command("deploy")
+@click.argument("jobs", nargs=-1)
+@with_paths
+@with_engine
+@click.option("--detach", is_flag=True, help="Return at once; the jobs go on without a terminal.")
+def command(paths: Paths, jobs: tuple[str, ...], engine: str | None, detach: bool) -> int:
+    """Start JOBS (all of jobs/*.yaml by default) from the rendered files, and follow them.
+
+    Ctrl-C stops what this command has started, after a last checkpoint, and nothing else.
+    """
+    plan = load_plan(paths)
+    chosen = _chosen(plan, jobs)
+    root = paths.tree(plan.cluster)
+    _refuse_stale(root, tree.changes(root, render_plan(plan, paths)))
+    carrier = engine_for(engine or plan.engine, plan.cluster, root)
+    carrier.deploy(chosen)
+    names = [job.name for job in chosen]
+    for job in chosen:
+        click.echo(
+            f"{job.name}: started on {len(job.placements)} hosts, {job.world_size} processes"
+        )
+    if detach:
+        click.echo("see them with `kit status` and `kit logs -f`, end them with `kit stop`")
+        return 0
+    return _attend(carrier, names)
+
+
+def _chosen(plan: Plan, names: Sequence[str]) -> list[JobPlan]:
+    by_name = {job.name: job for job in plan.jobs}
+    if not by_name:
+        raise InputError("there are no jobs", "describe one in jobs/<name>.yaml")
+    for name in names:
+        if name not in by_name:
+            raise InputError(f"there is no job {name}", nearest(name, by_name))
+    return [by_name[name] for name in dict.fromkeys(names)] or list(by_name.values())
+
+
+def _refuse_stale(root: Path, changes: Sequence[tree.Change]) -> None:
+    if changes:
+        raise InputError(
+            f"{root}: {len(changes)} files are not what the inventory and the jobs say "
+            f"({changes[0].path} for one)",
+            "see the difference with `kit render --diff`, then run `kit render`",
+        )
+
+
+def _attend(engine: Engine, names: list[str]) -> int:
+    with _interruptible():
+        try:
+            follow(engine, names)
+        except KeyboardInterrupt:
+            click.echo("stopping, after a last checkpoint …", err=True)
+            _stop_all(engine, names)
+    ended = [status for status in engine.status() if status.job in names]
+    for status in ended:
+        report(status)
+    return 1 if failed(ended) else 0
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Let SIGTERM end the work as Ctrl-C does."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _stop_all(engine: Engine, names: Sequence[str]) -> None:
+    running = [s.job for s in engine.status() if s.job in names and s.state not in ENDED]
+    for name in running:
+        try:
+            engine.stop(name)
+        except KitError as error:
+            click.echo(f"kit: {error}", err=True)
+
+
+def report(status: JobStatus) -> None:
+    """Print how a job ended, where its checkpoint is, and what to do next."""
+    click.echo(outcome(status))
+    if status.checkpoint is not None:
+        click.echo(f"checkpoint: {status.checkpoint}")

@@ -1,0 +1,28 @@
+"""`kit logs`."""
+
+from __future__ import annotations
+
+import click
+
+from kit.commands.engines import engine_for, with_engine
+from kit.commands.follow import prefixed
+from kit.commands.options import with_paths
+from kit.project import Paths, identity
+
+
+@click.command("logs")
+@click.argument("jobs", nargs=-1)
+@with_paths
+@with_engine
+@click.option("-f", "--follow", is_flag=True, help="Go on until the jobs have ended.")
+@click.option("--host", help="This host's lines alone.")
+def command(
+    paths: Paths, jobs: tuple[str, ...], engine: str | None, follow: bool, host: str | None
+) -> None:
+    """Print what the hosts of JOBS (all by default) have printed, the host in front."""
+    cluster, own = identity(paths)
+    carrier = engine_for(engine or own, cluster, paths.tree(cluster))
+    names = jobs or tuple(status.job for status in carrier.status())
+    for line in carrier.logs(names, follow=follow):
+        if host in {None, line.host}:
+            click.echo(prefixed(line, several=len(names) > 1))

@@ -1,0 +1,53 @@
+"""The options that several commands share."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from kit.project import Paths
+
+_PATH = click.Path(path_type=Path)
+
+
+def with_paths(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options that say where the files lie, as one argument `paths`."""
+
+    @click.option(
+        "-i",
+        "--inventory",
+        type=_PATH,
+        default=Path("inventory.yaml"),
+        show_default=True,
+        help="The machines.",
+    )
+    @click.option(
+        "--jobs",
+        "jobs_dir",
+        type=_PATH,
+        help="Folder of jobs.  [default: jobs beside the inventory]",
+    )
+    @click.option(
+        "-o",
+        "--output",
+        type=_PATH,
+        help="Folder of the rendered tree.  [default: compose/<cluster> beside the inventory]",
+    )
+    @click.option(
+        "--templates", type=_PATH, help="Folder of templates to use instead of kit's own."
+    )
+    @functools.wraps(function)
+    def wrapped(
+        inventory: Path,
+        jobs_dir: Path | None,
+        output: Path | None,
+        templates: Path | None,
+        **rest: Any,
+    ) -> Any:
+        return function(paths=Paths(inventory, jobs_dir, output, templates), **rest)
+
+    return wrapped

@@ -1,0 +1,169 @@
+"""`kit plan`."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+import click
+
+from kit.commands.options import with_paths
+from kit.commands.tables import table
+from kit.model import Host, Use
+from kit.plan.types import JobPlan, Placement, Plan
+from kit.project import Paths, load_plan
+from kit.render import header
+from kit.render.documents import plan_json
+from kit.values import show_speed
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+@click.command("plan")
+@with_paths
+@click.option("--json", "as_json", is_flag=True, help="The plan as JSON, for a program.")
+def command(paths: Paths, as_json: bool) -> None:
+    """Show who runs what: hosts, GPUs, ranks, batch sizes, and what the network makes of it."""
+    plan = load_plan(paths)
+    if as_json:
+        files = [job.job.file for job in plan.jobs]
+        click.echo(plan_json(plan, header(plan, *files)), nl=False)
+        return
+    show(plan)
+
+
+def show(plan: Plan) -> None:
+    """Print the plan as tables."""
+    from rich.console import Console
+
+    console = Console(highlight=False, soft_wrap=True)
+    training = sum(gpu.use is Use.TRAINING for host in plan.hosts for gpu in host.gpus)
+    total = sum(len(host.gpus) for host in plan.hosts)
+    console.print(
+        f"[bold]{plan.cluster}[/bold]  engine {plan.engine}, {_count(len(plan.hosts), 'host')}, "
+        f"{_count(total, 'GPU')}, {training} for training"
+    )
+    console.print(_hosts(plan))
+    for job in plan.jobs:
+        console.print(_title(job))
+        console.print(_placements(job))
+        for line in (_batch(job), _traffic(job), _meeting(job)):
+            console.print(f"  {line}")
+        console.print()
+    if not plan.jobs:
+        console.print("no jobs: describe one in jobs/<name>.yaml")
+    for note in plan.notes:
+        console.print(f"[yellow]note[/yellow]  {note}")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _hosts(plan: Plan) -> Table:
+    rows = table(
+        "host", "address", "roles", "link", "GPUs", "training", "inference", right=("GPUs",)
+    )
+    for _, equal in groupby(plan.hosts, key=_host_shape):
+        group = list(equal)
+        first, last = group[0], group[-1]
+        several = len(group) > 1
+        uses = {use: _gpu_names(first, use) for use in (Use.TRAINING, Use.INFERENCE)}
+        rows.add_row(
+            f"{first.name} … {last.name} ({len(group)})" if several else first.name,
+            f"{first.address} … {last.address}" if several else first.address,
+            ", ".join(first.roles) or "-",
+            show_speed(first.speed),
+            str(len(first.gpus)),
+            uses[Use.TRAINING],
+            uses[Use.INFERENCE],
+        )
+    return rows
+
+
+def _host_shape(host: Host) -> tuple[object, ...]:
+    """Neighbours of one shape share a row: nobody reads a thousand equal ones."""
+    gpus = tuple((gpu.model, gpu.use, gpu.memory) for gpu in host.gpus)
+    return (gpus, host.roles, host.speed)
+
+
+def _gpu_names(host: Host, use: Use) -> str:
+    names = [
+        gpu.model or ("GPU" if gpu.known else "unnamed") for gpu in host.gpus if gpu.use is use
+    ]
+    counted = {name: names.count(name) for name in names}
+    return ", ".join(f"{n} × {name}" if n > 1 else name for name, n in counted.items()) or "-"
+
+
+def _title(job: JobPlan) -> str:
+    work = job.job
+    if work.train is not None:
+        what = f"{work.train.model} on {work.train.dataset}, {_count(work.train.epochs, 'epoch')}"
+    else:
+        what = " ".join(work.command)
+    return f"[bold]job {job.name}[/bold]  {what}"
+
+
+def _placements(job: JobPlan) -> Table:
+    rows = table("host", "processes", "ranks", "GPUs", right=("processes",))
+    for _, equal in groupby(job.placements, key=_placement_shape):
+        group = list(equal)
+        first, last = group[0], group[-1]
+        several = len(group) > 1
+        last_rank = last.first_rank + last.processes - 1
+        name = (
+            f"{first.host.name} … {last.host.name} ({len(group)})" if several else first.host.name
+        )
+        rows.add_row(
+            name,
+            f"{first.processes} each" if several else str(first.processes),
+            str(first.first_rank)
+            if last_rank == first.first_rank
+            else f"{first.first_rank}–{last_rank}",
+            f"all {len(first.devices)}" if several or first.whole else ", ".join(first.devices),
+        )
+    rows.add_section()
+    rows.add_row("total", str(job.world_size), "", "")
+    return rows
+
+
+def _placement_shape(placement: Placement) -> tuple[object, ...]:
+    return (placement.processes, placement.whole or placement.host.name)
+
+
+def _batch(job: JobPlan) -> str:
+    batch = job.batch
+    if batch.total is None:
+        return "batch       the command's own; `batch_size: N` in the job shows the global one"
+    processes = "1 process" if job.world_size == 1 else f"{job.world_size:,} processes"
+    return (
+        f"batch       {batch.per_gpu} per GPU × {processes}"
+        f" × {_count(batch.accumulation, 'accumulation step')} = {batch.total:,} global"
+    )
+
+
+def _traffic(job: JobPlan) -> str:
+    traffic = job.traffic
+    if traffic.gradient_bytes is None:
+        return (
+            "gradients   unknown; `parameters: N` in the job shows what the network makes of them"
+        )
+    size = f"gradients   {traffic.parameters:,} parameters"
+    size += f", {traffic.gradient_bytes / 1e6:.1f} MB a step"
+    if traffic.seconds is None or traffic.speed is None:
+        return f"{size}, none of it between hosts"
+    return (
+        f"{size}: {_seconds(traffic.seconds)} by ring all-reduce over "
+        f"{show_speed(traffic.speed)} ({traffic.slowest_host} the slowest)"
+    )
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
+
+
+def _meeting(job: JobPlan) -> str:
+    fewest, most = job.nodes
+    hosts = f"{_count(most, 'host')}, all needed" if fewest == most else f"{fewest} to {most} hosts"
+    return f"rendezvous  {job.rendezvous.endpoint} on {job.rendezvous.host}; {hosts}"

@@ -1,0 +1,47 @@
+"""`kit render`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from kit import tree
+from kit.commands.options import with_paths
+from kit.project import Paths, load_plan, render_plan
+
+
+@click.command("render")
+@with_paths
+@click.option("--check", is_flag=True, help="Write nothing; exit 1 with a diff where files differ.")
+@click.option("--diff", is_flag=True, help="Write nothing; show what a render would change.")
+def command(paths: Paths, check: bool, diff: bool) -> int:
+    """Write the Compose or Swarm files.
+
+    Files are replaced one by one, each at once; only files that kit made before are deleted.
+    """
+    plan = load_plan(paths)
+    root = paths.tree(plan.cluster)
+    rendered = render_plan(plan, paths)
+    if check or diff:
+        return _show(root, tree.changes(root, rendered), failing=check)
+    done = tree.write(root, rendered)
+    changed = sum(change.after is not None for change in done)
+    click.echo(
+        f"{root}: {len(rendered)} files for engine {plan.engine}; "
+        f"{changed} written, {len(done) - changed} deleted"
+    )
+    return 0
+
+
+def _show(root: Path, changes: list[tree.Change], *, failing: bool) -> int:
+    for change in changes:
+        click.echo(change.diff(root.as_posix().lstrip("/")), nl=False)
+    if failing and changes:
+        click.echo(
+            f"kit: {root}: {len(changes)} files differ from the inventory and the jobs\n"
+            "run `kit render` and review the change",
+            err=True,
+        )
+        return 1
+    return 0

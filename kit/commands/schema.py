@@ -1,0 +1,27 @@
+"""`kit schema`."""
+
+from __future__ import annotations
+
+import json
+
+import click
+from pydantic import BaseModel
+
+from kit.config.inventory import InventorySection
+from kit.config.job import JobSection
+
+SECTIONS: dict[str, type[BaseModel]] = {"inventory": InventorySection, "job": JobSection}
+
+
+def schema_text(what: str) -> str:
+    """Return the JSON Schema of `inventory` or `job`, for editors."""
+    schema = SECTIONS[what].model_json_schema()
+    document = {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+
+
+@click.command("schema")
+@click.argument("what", type=click.Choice(list(SECTIONS)))
+def command(what: str) -> None:
+    """Print the JSON Schema of inventory.yaml or of a job, so that editors complete and check."""
+    click.echo(schema_text(what), nl=False)

@@ -1,0 +1,67 @@
+"""`kit status`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+
+import click
+
+from kit.commands.engines import engine_for, with_engine
+from kit.commands.follow import score
+from kit.commands.options import with_paths
+from kit.commands.tables import table
+from kit.engine import JobStatus
+from kit.project import Paths, identity
+
+
+@click.command("status")
+@with_paths
+@with_engine
+@click.option("--json", "as_json", is_flag=True, help="For a program.")
+def command(paths: Paths, engine: str | None, as_json: bool) -> None:
+    """Show the jobs that were deployed: hosts, progress, newest checkpoint."""
+    cluster, own = identity(paths)
+    statuses = engine_for(engine or own, cluster, paths.tree(cluster)).status()
+    if as_json:
+        jobs = [dataclasses.asdict(status) for status in statuses]
+        click.echo(json.dumps({"cluster": cluster, "jobs": jobs}, indent=2, default=str))
+        return
+    if not statuses:
+        click.echo(f"nothing was deployed yet for cluster {cluster}: `kit deploy` starts the jobs")
+        return
+    show(statuses)
+
+
+def show(statuses: tuple[JobStatus, ...]) -> None:
+    """Print a table of the jobs, and one line a job for what does not fit in."""
+    from rich.console import Console
+
+    console = Console(highlight=False, soft_wrap=True)
+    rows = table("job", "state", "for", "hosts", "processes", "epoch", "step", "images/s")
+    for status in statuses:
+        rows.add_row(*_row(status))
+    console.print(rows)
+    for status in statuses:
+        for text in (score(status), status.message):
+            if text:
+                console.print(f"{status.job}: {text}")
+        if status.checkpoint is not None:
+            console.print(f"{status.job}: checkpoint {status.checkpoint}")
+
+
+def _row(status: JobStatus) -> tuple[str, ...]:
+    seconds = (status.ended or time.time()) - status.started
+    progress = status.progress
+    rate = progress.images_per_second if progress else None
+    return (
+        status.job,
+        status.state,
+        f"{seconds:.0f} s",
+        ", ".join(f"{host.host} {host.state}" for host in status.hosts) or "-",
+        str(sum(host.processes for host in status.hosts)),
+        f"{progress.epoch}/{progress.epochs}" if progress else "-",
+        f"{progress.step}/{progress.steps}" if progress else "-",
+        f"{rate:,.0f}" if rate is not None else "-",
+    )

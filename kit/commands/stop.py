@@ -1,0 +1,26 @@
+"""`kit stop`."""
+
+from __future__ import annotations
+
+import click
+
+from kit.commands.deploy import report
+from kit.commands.engines import engine_for, with_engine
+from kit.commands.options import with_paths
+from kit.engine import ENDED
+from kit.project import Paths, identity
+
+
+@click.command("stop")
+@click.argument("jobs", nargs=-1)
+@with_paths
+@with_engine
+def command(paths: Paths, jobs: tuple[str, ...], engine: str | None) -> None:
+    """End JOBS (all that run by default), after a last checkpoint."""
+    cluster, own = identity(paths)
+    carrier = engine_for(engine or own, cluster, paths.tree(cluster))
+    running = tuple(status.job for status in carrier.status() if status.state not in ENDED)
+    if not jobs and not running:
+        click.echo("nothing is running")
+    for job in jobs or running:
+        report(carrier.stop(job))

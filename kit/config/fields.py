@@ -1,0 +1,140 @@
+"""The types of the fields that people write."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+from kit import values
+from kit.values import WrongValueError
+
+
+class Section(BaseModel):
+    """One section of a file: strict types, unknown keys refused."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+def told(parse: Callable[[object], Any]) -> Callable[[object], Any]:
+    """Make a parser's `WrongValueError` reach the person in its own words."""
+
+    def validate(value: object) -> Any:
+        try:
+            return parse(value)
+        except WrongValueError as error:
+            raise wrong(error.what, error.fix) from None
+
+    return validate
+
+
+def wrong(what: str, fix: str) -> PydanticCustomError:
+    """Return the error that `kit.config.explain` passes on as it is."""
+    return PydanticCustomError("kit", "{what}; {fix}", {"what": what, "fix": fix})
+
+
+def tagged(choose: Callable[[object], str | None], what: str, fix: str) -> Discriminator:
+    """Choose among the shapes of a union by a tag, which `kit.config.explain` leaves out of paths.
+
+    `choose` returns None for what fits no shape.
+    """
+    return Discriminator(
+        choose,
+        custom_error_type="kit",
+        custom_error_message="{what}; {fix}",
+        custom_error_context={"what": what, "fix": fix},
+    )
+
+
+def _text(parse: Callable[[object], Any], pattern: str, example: str, description: str) -> Any:
+    schema = {"type": "string", "pattern": pattern, "examples": [example]}
+    return BeforeValidator(told(parse)), WithJsonSchema({**schema, "description": description})
+
+
+_SIZE = r"^[0-9]+(\.[0-9]+)?\s*(B|KiB|MiB|GiB|TiB)$"
+Size = Annotated[int, *_text(values.size, _SIZE, "24GiB", "Size with a binary unit")]
+Speed = Annotated[
+    int, *_text(values.speed, r"^[0-9]+(\.[0-9]+)?\s*(Mbit|Gbit)$", "1Gbit", "Bits per second")
+]
+Duration = Annotated[
+    int, *_text(values.duration, r"^[0-9]+(\.[0-9]+)?\s*[smh]$", "60s", "Seconds, minutes or hours")
+]
+Label = Annotated[
+    str, *_text(values.dns_label, r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$", "lab", "A DNS label")
+]
+Subnet = Annotated[
+    str,
+    *_text(values.subnet, r"^[0-9.]+/[0-9]+$", "10.200.0.0/16", "IPv4 network in CIDR notation"),
+]
+GpuUuid = Annotated[
+    str,
+    *_text(
+        values.gpu_uuid, r"^(GPU|MIG)-.+$", "GPU-5f3a…", "As `nvidia-smi -L` prints it, MIG too"
+    ),
+]
+
+
+def _unlimited_or_size(value: object) -> int:
+    return -1 if value == "unlimited" else values.size(value)
+
+
+Ulimit = Annotated[
+    int,
+    BeforeValidator(told(_unlimited_or_size)),
+    WithJsonSchema({"type": "string", "examples": ["unlimited", "64MiB"]}),
+]
+
+
+def _variable(name: object) -> str:
+    if isinstance(name, str) and re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+        return name
+    raise WrongValueError(f"{name!r} is not the name of a variable", "use letters, digits and _")
+
+
+def _variable_value(value: object) -> str:
+    if isinstance(value, bool):
+        text = str(value).lower()
+        raise WrongValueError(
+            f"{text} is a YAML boolean", f'write "{text}", or "1" or "0", in quotes'
+        )
+    if isinstance(value, (str, int, float)):
+        return str(value)
+    raise WrongValueError(f"{value!r} is not a text", "write one value, in quotes")
+
+
+Variables = Annotated[
+    dict[
+        Annotated[str, BeforeValidator(told(_variable))],
+        Annotated[
+            str,
+            BeforeValidator(told(_variable_value)),
+            WithJsonSchema({"type": ["string", "number"]}),
+        ],
+    ],
+    Field(examples=[{"NCCL_DEBUG": "INFO"}]),
+]
+
+
+def nccl_name(name: str) -> None:
+    """Check that a variable of an `nccl` section is one of NCCL's.
+
+    Raises:
+        PydanticCustomError: It does not start with NCCL_.
+    """
+    if not name.startswith("NCCL_"):
+        raise wrong(
+            f"{name} is not a variable of NCCL",
+            f"write NCCL_{name.upper()}, or move it to environment",
+        )
+
+
+def _absolute(path: object) -> str:
+    if isinstance(path, str) and path.startswith("/") and ".." not in path.split("/"):
+        return path.rstrip("/") or "/"
+    raise WrongValueError(f"{path!r} is not an absolute path", "write for example /data")
+
+
+AbsolutePath = Annotated[str, *_text(_absolute, r"^/", "/data", "Absolute path")]

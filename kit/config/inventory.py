@@ -1,0 +1,310 @@
+"""`inventory.yaml`: the machines."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable, Mapping
+from typing import Annotated, Literal
+
+from pydantic import Field, Tag, field_validator
+
+from kit import ranges, values
+from kit.config.fields import (
+    GpuUuid,
+    Label,
+    Section,
+    Size,
+    Speed,
+    Subnet,
+    Variables,
+    nccl_name,
+    tagged,
+    wrong,
+)
+from kit.errors import Fault, FaultsError, Loc
+from kit.model import EngineName, Gpu, Host, Inventory, Network, Use
+from kit.values import WrongValueError
+
+SOURCE = "inventory"
+MOST_GPUS_PER_HOST = 64
+"""The largest servers sold hold 16; a larger number is a slip of the keyboard."""
+
+MOST_MANAGERS = 7
+"""Docker's advice (Administer and maintain a swarm, "Add manager nodes for fault tolerance")."""
+
+
+class GpuSection(Section):
+    """One GPU or MIG instance of a host."""
+
+    uuid: GpuUuid
+    model: str | None = Field(None, examples=["TITAN RTX"])
+    memory: Size | None = None
+    use: Literal["training", "inference", "none"] = Field(
+        "training", description="What `kit split` edits; `none` keeps kit away from this GPU"
+    )
+
+
+def _count_or_list(value: object) -> str | None:
+    if isinstance(value, list):
+        return "<list>"
+    return "<count>" if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+Gpus = Annotated[
+    Annotated[int, Field(ge=0, le=MOST_GPUS_PER_HOST), Tag("<count>")]
+    | Annotated[list[GpuSection], Tag("<list>")],
+    tagged(
+        _count_or_list,
+        "these are no GPUs",
+        "write their number (`gpus: 4`) or a list of `- {uuid: GPU-…}`",
+    ),
+    Field(description="A list with UUIDs, or just their number where those are not known yet"),
+]
+
+
+class HostSection(Section):
+    """One machine, or with a range as its name (`gpu[001-512]`) several equal ones."""
+
+    address: str = Field(
+        description="What the other hosts reach it by; for a range of hosts a range of addresses",
+        examples=["192.168.8.151", "10.0.0.[1-64]", "10.1.0.1-10.1.2.0"],
+    )
+    ssh: str | None = Field(
+        None, description="How kit reaches it; default: the address", examples=["user1@pc1"]
+    )
+    roles: list[Literal["manager", "storage"]] = Field([], examples=[["manager"]])
+    gpus: Gpus = 0
+    interface: str | None = Field(
+        None, description="Instead of network.interface", examples=["eth0"]
+    )
+    speed: Speed | None = Field(None, description="Instead of network.speed")
+
+
+class NetworkSection(Section):
+    """What carries the gradients."""
+
+    driver: Literal["overlay", "host"] = Field(
+        "overlay", description="`host` for InfiniBand, or where the overlay's 3 % matter"
+    )
+    interface: str = Field(
+        "auto",
+        description="The hosts' interface for training; auto takes the route to the rendezvous",
+        examples=["auto", "ib0"],
+    )
+    speed: Speed = Field(10**9, description="Of each host's link")
+    subnet: Subnet = Field("10.200.0.0/16", description="The overlay's addresses, one per task")
+    mtu: int = Field(1500, ge=576, le=65535, description="Of the hosts' own network, in bytes")
+    infiniband: bool = False
+    nccl: Variables = Field({}, description="NCCL_* variables for all jobs")
+
+    @field_validator("nccl")
+    @classmethod
+    def _only_nccl(cls, variables: dict[str, str]) -> dict[str, str]:
+        for name in variables:
+            nccl_name(name)
+        return variables
+
+
+class InventorySection(Section):
+    """The machines of one cluster."""
+
+    cluster: Label
+    engine: Literal["local", "compose", "swarm"] = Field(
+        "local", description="What carries the plan out: this machine, Compose or Swarm"
+    )
+    hosts: dict[str, HostSection] = Field(
+        min_length=1, examples=[{"pc1": {"address": "192.168.8.151", "gpus": 1}}]
+    )
+    network: NetworkSection = NetworkSection()
+
+    @field_validator("hosts", mode="before")
+    @classmethod
+    def _named(cls, hosts: object) -> object:
+        if isinstance(hosts, list):
+            raise wrong("hosts is a list", "make it a mapping: `hosts: {pc1: {address: …}}`")
+        return hosts
+
+
+def expand_hosts(sections: Mapping[str, HostSection], speed: int) -> tuple[list[Host], list[Fault]]:
+    """Expand ranges and find what is listed twice; `speed` is the default, in bits per second."""
+    faults: list[Fault] = []
+    hosts: list[Host] = []
+    for name, section in sections.items():
+        hosts += _expand(name, section, speed, faults)
+    _refuse_duplicates(hosts, faults)
+    return hosts, faults
+
+
+def to_inventory(section: InventorySection, file: str) -> Inventory:
+    """Turn the validated file into the inventory, ranges expanded.
+
+    Raises:
+        FaultsError: What one section alone cannot show: names, ranges, things listed twice.
+    """
+    hosts, faults = expand_hosts(section.hosts, section.network.speed)
+    if not faults:
+        _check_cluster(section, hosts, faults)
+    if faults:
+        raise FaultsError(faults)
+    network = section.network
+    return Inventory(
+        file=file,
+        cluster=section.cluster,
+        engine=EngineName(section.engine),
+        hosts=tuple(hosts),
+        network=Network(
+            driver=network.driver,
+            interface=None if network.interface == "auto" else network.interface,
+            subnet=network.subnet,
+            mtu=network.mtu,
+            infiniband=network.infiniband,
+            nccl=tuple(network.nccl.items()),
+        ),
+    )
+
+
+def _expand(name: str, section: HostSection, speed: int, faults: list[Fault]) -> list[Host]:
+    loc: Loc = ("hosts", name)
+    try:
+        names = ranges.expand(name) if ranges.is_range(name) else [name]
+        for one in {names[0], names[-1]}:
+            values.dns_label(one)
+    except WrongValueError as error:
+        faults.append(Fault(SOURCE, loc, error.what, error.fix))
+        return []
+    several = len(names) > 1
+    if several and isinstance(section.gpus, list) and section.gpus:
+        what = f"a UUID belongs to one GPU, but {name} is {len(names)} hosts"
+        fix = f"write `gpus: {len(section.gpus)}`, or describe the hosts one by one"
+        faults.append(Fault(SOURCE, (*loc, "gpus"), what, fix))
+        return []
+    addresses = _addresses(loc, section.address, names, faults)
+    ssh = _ssh(loc, section.ssh, names, faults) or addresses
+    if not addresses or not ssh:
+        return []
+    gpus, own_speed = _gpus(section.gpus), section.speed or speed
+    roles = tuple(section.roles)
+    return [
+        Host(one, address, login, roles, gpus, section.interface, own_speed, loc)
+        for one, address, login in zip(names, addresses, ssh, strict=True)
+    ]
+
+
+def _addresses(loc: Loc, address: str, names: list[str], faults: list[Fault]) -> list[str]:
+    try:
+        if len(names) == 1:
+            return [values.address(address)]
+        found = ranges.expand_addresses(address, len(names))
+        return [values.address(found[0]), *found[1:-1], values.address(found[-1])]
+    except WrongValueError as error:
+        faults.append(Fault(SOURCE, (*loc, "address"), error.what, error.fix))
+        return []
+
+
+def _ssh(loc: Loc, ssh: str | None, names: list[str], faults: list[Fault]) -> list[str]:
+    if ssh is None:
+        return []
+    try:
+        found = ranges.expand_addresses(ssh, len(names)) if len(names) > 1 else [ssh]
+        for one in {found[0], found[-1]}:
+            _check_ssh(one)
+    except WrongValueError as error:
+        faults.append(Fault(SOURCE, (*loc, "ssh"), error.what, error.fix))
+        return []
+    return found
+
+
+def _check_ssh(login: str) -> None:
+    user, at, host = login.rpartition("@")
+    if login.startswith("-") or (at and not user) or any(c.isspace() for c in login):
+        raise WrongValueError(f"{login!r} is not a login", "write for example user1@pc1")
+    name, colon, port = host.rpartition(":")
+    if colon and not (port.isdigit() and 0 < int(port) < 65536):
+        raise WrongValueError(f"{login!r} has no usable port", "write for example user1@pc1:2222")
+    values.address(name if colon else host)
+
+
+def _gpus(section: int | list[GpuSection]) -> tuple[Gpu, ...]:
+    if isinstance(section, int):
+        return tuple(Gpu(str(i), False, None, None, Use.TRAINING) for i in range(section))
+    return tuple(Gpu(g.uuid, True, g.model, g.memory, Use(g.use)) for g in section)
+
+
+def _refuse_duplicates(hosts: list[Host], faults: list[Fault]) -> None:
+    names: dict[str, Loc] = {}
+    addresses: dict[str, Host] = {}
+    uuids: dict[str, tuple[Host, int]] = {}
+    for host in hosts:
+        if host.name in names:
+            what = f"{host.name} is already described by {names[host.name][1]} (line {{line}})"
+            fix = "leave it out of one of the two"
+            faults.append(Fault(SOURCE, host.loc, what, fix, names[host.name]))
+        names.setdefault(host.name, host.loc)
+        first = addresses.setdefault(host.address, host)
+        if first is not host:
+            what = f"{host.address} is already the address of {first.name} (line {{line}})"
+            fix = "give each host its own address"
+            place = (*host.loc, "address")
+            faults.append(Fault(SOURCE, place, what, fix, (*first.loc, "address")))
+        for index, gpu in enumerate(host.gpus):
+            if not gpu.known:
+                continue
+            owner, at = uuids.setdefault(gpu.id, (host, index))
+            if owner is not host or at != index:
+                where = "" if owner is host else f" on {owner.name}"
+                what = f"{gpu.id} is already listed{where} (line {{line}})"
+                fix = f"give the UUID that `nvidia-smi -L` prints on {host.name}"
+                place = (*host.loc, "gpus", index, "uuid")
+                other = (*owner.loc, "gpus", at, "uuid")
+                faults.append(Fault(SOURCE, place, what, fix, other))
+
+
+def _check_cluster(section: InventorySection, hosts: list[Host], faults: list[Fault]) -> None:
+    def fault(loc: Loc, what: str, fix: str) -> None:
+        faults.append(Fault(SOURCE, loc, what, fix))
+
+    network = section.network
+    if len(hosts) > 1 and not any("manager" in host.roles for host in hosts):
+        fix = f"give one host the role: `{hosts[0].loc[1]}: {{roles: [manager], …}}`"
+        fault(("hosts",), "no host is a manager", fix)
+    if section.engine == "swarm" and network.driver == "overlay":
+        _check_overlay(network, hosts, fault)
+    managers = [host for host in hosts if "manager" in host.roles]
+    if len(managers) > MOST_MANAGERS:
+        what = f"{len(managers)} hosts are managers"
+        fault((*managers[-1].loc, "roles"), what, "a Swarm takes 1, 3, 5 or 7: leave some out")
+
+
+def _check_overlay(
+    network: NetworkSection, hosts: list[Host], fault: Callable[[Loc, str, str], None]
+) -> None:
+    if network.infiniband:
+        fault(
+            ("network", "infiniband"),
+            "InfiniBand does not reach into an overlay network",
+            "write `driver: host`",
+        )
+    named = [("network",)] if network.interface != "auto" else []
+    for loc in [*named, *dict.fromkeys(host.loc for host in hosts if host.interface)]:
+        fault(
+            (*loc, "interface"),
+            "an interface of the host does not exist inside an overlay network",
+            "leave it out (the launcher finds the right one), or write `driver: host`",
+        )
+    pool = ipaddress.IPv4Network(network.subnet)
+    needed = 3 * len(hosts) + 16
+    if pool.num_addresses < needed:
+        what = f"{network.subnet} has {pool.num_addresses} addresses for {len(hosts)} hosts"
+        fix = f"make it larger: at least {needed}, one for each task and each host's end"
+        fault(("network", "subnet"), what, fix)
+    inside = next((host for host in hosts if _within(host.address, pool)), None)
+    if inside is not None:
+        what = f"{network.subnet} contains {inside.address}, the address of {inside.name}"
+        fault(("network", "subnet"), what, "choose a range that no machine uses")
+
+
+def _within(address: str, pool: ipaddress.IPv4Network) -> bool:
+    try:
+        return ipaddress.IPv4Address(address) in pool
+    except ValueError:
+        return False

@@ -1,0 +1,283 @@
+"""`jobs/<name>.yaml`: what to run."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, Tag, field_validator, model_validator
+
+from kit.config.fields import (
+    AbsolutePath,
+    Duration,
+    Label,
+    Section,
+    Size,
+    Ulimit,
+    Variables,
+    nccl_name,
+    tagged,
+    wrong,
+)
+from kit.model import Checkpoint, Job, JobHosts, Limits, Mount, Train
+
+DATA = "/data"
+CHECKPOINTS = "/checkpoints"
+RESERVED = frozenset(
+    {
+        "NVIDIA_VISIBLE_DEVICES",
+        "CUDA_VISIBLE_DEVICES",
+        "NVIDIA_MOFED",
+        "RANK",
+        "LOCAL_RANK",
+        "WORLD_SIZE",
+        "LOCAL_WORLD_SIZE",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+    }
+)
+LEARNING_RATE = {"sgd": 0.1, "adam": 1e-3}
+"""Usual starting points: He et al. 2015 (arXiv 1512.03385, CIFAR-10) for SGD with momentum 0.9,
+Kingma & Ba 2014 (arXiv 1412.6980) for Adam."""
+
+
+class TrainSection(Section):
+    """The built-in training."""
+
+    dataset: Literal["digits", "mnist", "cifar10"]
+    model: Literal["cnn", "lenet", "resnet18"]
+    epochs: int = Field(ge=1, examples=[10])
+    batch_size: int = Field(ge=1, examples=[256], description="Per GPU and micro-step")
+    accumulation: int = Field(1, ge=1, description="Micro-steps per optimizer step")
+    optimizer: Literal["sgd", "adam"] = "sgd"
+    learning_rate: float | None = Field(
+        None, gt=0, strict=False, description="Default: 0.1 for sgd, 0.001 for adam"
+    )
+    weight_decay: float = Field(0.0, ge=0, strict=False)
+    schedule: Literal["constant", "cosine"] = "cosine"
+    seed: int = Field(0, ge=0, lt=2**32)
+
+    @field_validator("model")
+    @classmethod
+    def _fits(cls, model: str, info: Any) -> str:
+        if model == "lenet" and info.data.get("dataset") in {"digits", "mnist"}:
+            raise wrong(
+                f"lenet is built for 32×32 colour images, {info.data['dataset']} has none",
+                "write `model: cnn`, or `dataset: cifar10`",
+            )
+        return model
+
+
+class CheckpointSection(Section):
+    """When to write a checkpoint, and how many to keep."""
+
+    every_epochs: int = Field(1, ge=1)
+    keep: int = Field(3, ge=1)
+
+
+class JobHostsSection(Section):
+    """Which hosts take part; all with GPUs for training when left out."""
+
+    names: list[str] | None = Field(None, min_length=1, examples=[["pc1", "gpu[001-064]"]])
+    gpus_per_host: int | None = Field(None, ge=1, description="Default: all that are for training")
+    min: int | None = Field(
+        None, ge=1, description="Go on with as few hosts as this; default: all of them"
+    )
+
+
+class BindMount(Section):
+    """A folder of the host."""
+
+    bind: AbsolutePath
+    to: AbsolutePath
+    read_only: bool = False
+
+
+class VolumeMount(Section):
+    """A named volume of the host's Docker."""
+
+    volume: Label
+    to: AbsolutePath
+    read_only: bool = False
+
+
+class NfsMount(Section):
+    """An NFS export, mounted by each host's Docker."""
+
+    nfs: str = Field(pattern=r"^[^:\s,]+:/[^\s,]*$", examples=["192.168.8.151:/export/data"])
+    to: AbsolutePath
+    read_only: bool = False
+
+
+def _mount_kind(value: object) -> str | None:
+    kinds = [
+        kind for kind in ("bind", "volume", "nfs") if isinstance(value, dict) and kind in value
+    ]
+    return f"<{kinds[0]}>" if len(kinds) == 1 else None
+
+
+MountSection = Annotated[
+    Annotated[BindMount, Tag("<bind>")]
+    | Annotated[VolumeMount, Tag("<volume>")]
+    | Annotated[NfsMount, Tag("<nfs>")],
+    tagged(
+        _mount_kind,
+        "a mount is exactly one of bind, volume and nfs",
+        "write for example `- {bind: /srv/data, to: /data}`",
+    ),
+]
+
+
+class LimitsSection(Section):
+    """Resources of one container."""
+
+    shared_memory: Size = Field(
+        16 * 2**30, description="/dev/shm; Docker's own 64 MiB kill DataLoader workers"
+    )
+    memory: Size | None = None
+    cpus: float | None = Field(None, gt=0, strict=False)
+    memlock: Ulimit | None = Field(None, description="Unlimited with InfiniBand")
+    stack: Ulimit | None = None
+
+
+class RendezvousSection(Section):
+    """Where the hosts meet."""
+
+    port: int | None = Field(None, ge=1024, le=65535)
+
+
+class JobSection(Section):
+    """What to run: `train` for the built-in training, or `command` for a script of one's own."""
+
+    image: str = Field(pattern=r"^[a-z0-9][\w.:/@-]*$", examples=["registry.lab:5000/trainer:1.4"])
+    train: TrainSection | None = None
+    command: list[str] | None = Field(
+        None,
+        min_length=1,
+        examples=[["ddp.py", "50", "10", "--batch_size", "256"]],
+        description="Any torchrun script, unchanged; `-m` first for a module",
+    )
+    working_dir: AbsolutePath | None = Field(None, description="Where `command` runs")
+    reference_batch: int | None = Field(
+        None, ge=1, description="The global batch that the learning rate was tuned for"
+    )
+    batch_size: int | None = Field(
+        None, ge=1, description="Per GPU, of `command`: for kit plan's arithmetic"
+    )
+    parameters: int | None = Field(
+        None, ge=1, description="Of the model of `command`: for kit plan's arithmetic"
+    )
+    checkpoint: CheckpointSection = CheckpointSection()
+    hosts: JobHostsSection = JobHostsSection()
+    mounts: list[MountSection] = Field([])
+    environment: Variables = Field({})
+    nccl: Variables = Field({}, description="NCCL_* variables of this job")
+    limits: LimitsSection = LimitsSection()
+    rendezvous: RendezvousSection = RendezvousSection()
+    stop_grace_period: Duration = Field(
+        60, description="From the stop signal to the kill: time for a last checkpoint"
+    )
+
+    @field_validator("command", mode="before")
+    @classmethod
+    def _words(cls, command: object) -> object:
+        if isinstance(command, str):
+            words = ", ".join(f'"{word}"' if word.isdigit() else word for word in command.split())
+            raise wrong("command is a list of words", f"write `command: [{words}]`")
+        if isinstance(command, list):
+            return [
+                str(w) if isinstance(w, (int, float)) and not isinstance(w, bool) else w
+                for w in command
+            ]
+        return command
+
+    @field_validator("command")
+    @classmethod
+    def _script(cls, command: list[str] | None) -> list[str] | None:
+        if command and command[0] in {"torchrun", "python", "python3"}:
+            raise wrong(
+                f"the command begins with {command[0]}; kit starts torchrun itself",
+                'begin with the script, as in `command: [ddp.py, "50"]`',
+            )
+        return command
+
+    @field_validator("nccl")
+    @classmethod
+    def _only_nccl(cls, variables: dict[str, str]) -> dict[str, str]:
+        for name in variables:
+            nccl_name(name)
+        return variables
+
+    @field_validator("environment")
+    @classmethod
+    def _not_reserved(cls, variables: dict[str, str]) -> dict[str, str]:
+        for name in variables:
+            if name in RESERVED or name.startswith("KIT_"):
+                raise wrong(f"{name} is set by kit from the plan", "leave it out")
+            if name.startswith("NCCL_"):
+                raise wrong(f"{name} belongs in the job's nccl section", "move it to `nccl:`")
+        return variables
+
+    @field_validator("mounts")
+    @classmethod
+    def _targets(cls, mounts: list[Any]) -> list[Any]:
+        targets = [mount.to for mount in mounts]
+        for target in targets:
+            if targets.count(target) > 1:
+                raise wrong(f"two mounts at {target}", "give each its own folder")
+            if target == "/dev/shm":
+                raise wrong("/dev/shm is kit's", "set `limits: {shared_memory: 16GiB}`")
+        return mounts
+
+    @model_validator(mode="after")
+    def _one_work(self) -> JobSection:
+        if (self.train is None) == (self.command is None):
+            both = "train and command are both given" if self.train else "there is nothing to run"
+            raise wrong(both, "write exactly one of `train:` and `command:`")
+        if self.train is not None and self.batch_size is not None:
+            raise wrong("batch_size here is for `command`", "keep the one in `train:`")
+        if self.train is not None and self.parameters is not None:
+            raise wrong("parameters is for `command`", "leave it out: kit knows its own models")
+        return self
+
+
+def to_job(section: JobSection, name: str, file: str) -> Job:
+    """Turn the validated file `file` into the job `name`."""
+    hosts, limits = section.hosts, section.limits
+    return Job(
+        name=name,
+        file=file,
+        image=section.image,
+        train=_train(section.train),
+        command=tuple(section.command or ()),
+        working_dir=section.working_dir,
+        reference_batch=section.reference_batch,
+        batch_size=section.train.batch_size if section.train else section.batch_size,
+        parameters=section.parameters,
+        checkpoint=Checkpoint(section.checkpoint.every_epochs, section.checkpoint.keep),
+        hosts=JobHosts(tuple(hosts.names or ()), hosts.gpus_per_host, hosts.min),
+        mounts=tuple(_mount(mount) for mount in section.mounts),
+        environment=tuple(section.environment.items()),
+        nccl=tuple(section.nccl.items()),
+        limits=Limits(
+            limits.shared_memory, limits.memory, limits.cpus, limits.memlock, limits.stack
+        ),
+        port=section.rendezvous.port,
+        stop_grace=section.stop_grace_period,
+    )
+
+
+def _train(section: TrainSection | None) -> Train | None:
+    if section is None:
+        return None
+    fields = section.model_dump()
+    if section.learning_rate is None:
+        fields["learning_rate"] = LEARNING_RATE[section.optimizer]
+    return Train(**fields)
+
+
+def _mount(section: BindMount | VolumeMount | NfsMount) -> Mount:
+    if isinstance(section, BindMount):
+        return Mount("bind", section.bind, section.to, section.read_only)
+    if isinstance(section, VolumeMount):
+        return Mount("volume", section.volume, section.to, section.read_only)
+    return Mount("nfs", section.nfs, section.to, section.read_only)

@@ -1,0 +1,156 @@
+"""Reads `inventory.yaml` and `jobs/*.yaml` and answers every mistake at its line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from kit import values
+from kit.config import explain
+from kit.config.inventory import (
+    SOURCE,
+    HostSection,
+    InventorySection,
+    expand_hosts,
+    to_inventory,
+)
+from kit.config.job import JobSection, to_job
+from kit.errors import (
+    Fault,
+    FaultsError,
+    InputError,
+    Problem,
+    ProblemsError,
+    dotted,
+)
+from kit.model import Inventory, Job
+from kit.yamlfile import Document, parse, read_text
+
+SectionT = TypeVar("SectionT", bound=BaseModel)
+NO_INVENTORY = "write one with `kit init .`, or name one with --inventory FILE"
+
+
+@dataclass
+class Sources:
+    """The documents behind an inventory and its jobs: they know the lines."""
+
+    documents: dict[str, Document] = field(default_factory=dict)
+
+    def problems(self, faults: list[Fault]) -> ProblemsError:
+        """Give faults their files and lines."""
+        return ProblemsError([self._problem(fault) for fault in faults])
+
+    def _problem(self, fault: Fault) -> Problem:
+        document = self.documents[fault.source]
+        what = fault.what
+        if fault.other is not None:
+            other = self.documents[fault.other_source or fault.source]
+            line = other.line(fault.other)
+            what = what.format(line=f"{other.file}:{line}" if fault.other_source else line)
+        line = document.line(fault.loc)
+        return Problem(document.file, line, dotted(fault.loc), what, fault.fix)
+
+
+@dataclass(frozen=True)
+class Project:
+    """What a plan is made from."""
+
+    inventory: Inventory
+    jobs: tuple[Job, ...]
+    sources: Sources
+
+
+def load(inventory: Path, jobs: Path) -> Project:
+    """Read the inventory and the folder of jobs.
+
+    Raises:
+        ProblemsError: Mistakes in the files, all at once.
+        InputError: A file that cannot be read.
+    """
+    sources = Sources()
+    problems: list[Problem] = []
+    machines: Inventory | None = None
+    try:
+        machines = _inventory(inventory, sources)
+    except ProblemsError as error:
+        problems += error.problems
+    work: list[Job] = []
+    for path in _job_files(jobs):
+        try:
+            work.append(_job(path, jobs, sources))
+        except ProblemsError as error:
+            problems += error.problems
+    if problems or machines is None:
+        raise ProblemsError(problems)
+    return Project(machines, tuple(work), sources)
+
+
+def _job_files(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        raise InputError(
+            f"{folder}: there is no such folder",
+            "describe a job in jobs/<name>.yaml, or name the folder with --jobs DIR",
+        )
+    files = sorted(p for p in folder.iterdir() if p.suffix in {".yaml", ".yml"})
+    by_name: dict[str, Path] = {}
+    for path in files:
+        if path.stem in by_name:
+            raise InputError(f"{by_name[path.stem]} and {path} are the same job", "rename one")
+        by_name[path.stem] = path
+    return files
+
+
+def _inventory(path: Path, sources: Sources) -> Inventory:
+    document = parse(read_text(path, str(path), NO_INVENTORY), str(path))
+    sources.documents[SOURCE] = document
+    try:
+        section = _validated(InventorySection, document, SOURCE)
+    except FaultsError as error:
+        sound = _sound_hosts(document, error.faults)
+        raise sources.problems(error.faults + expand_hosts(sound, 0)[1]) from None
+    try:
+        return to_inventory(section, path.name)
+    except FaultsError as error:
+        raise sources.problems(error.faults) from None
+
+
+def _sound_hosts(document: Document, faults: list[Fault]) -> dict[str, HostSection]:
+    """Return the hosts without faults, so that they are still held against each other."""
+    hosts = document.value.get("hosts") if isinstance(document.value, dict) else None
+    broken = {fault.loc[1] for fault in faults if fault.loc[:1] == ("hosts",) and fault.loc[1:]}
+    if not isinstance(hosts, dict) or any(fault.loc == ("hosts",) for fault in faults):
+        return {}
+    return {
+        name: HostSection.model_validate(host) for name, host in hosts.items() if name not in broken
+    }
+
+
+def _job(path: Path, folder: Path, sources: Sources) -> Job:
+    try:
+        name = values.dns_label(path.stem)
+    except values.WrongValueError as error:
+        problem = Problem(
+            str(path), 1, "", f"the file's name is the job's: {error.what}", error.fix
+        )
+        raise ProblemsError([problem]) from None
+    document = parse(read_text(path, str(path), ""), str(path))
+    sources.documents[name] = document
+    try:
+        section = _validated(JobSection, document, name)
+    except FaultsError as error:
+        raise sources.problems(error.faults) from None
+    return to_job(section, name, f"{folder.name}/{path.name}")
+
+
+def _validated(model: type[SectionT], document: Document, source: str) -> SectionT:
+    if not isinstance(document.value, dict):
+        what = "the file is empty" if document.value is None else "the file is not a mapping"
+        first = next(iter(model.model_fields))
+        raise FaultsError([Fault(source, (), what, f"begin with `{first}: …`")])
+    try:
+        return model.model_validate(document.value)
+    except ValidationError as error:
+        raise FaultsError(explain.faults(error, model, source)) from None

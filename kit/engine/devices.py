@@ -1,0 +1,37 @@
+"""The GPUs of this machine, and which of them stand in for the plan's."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+
+from kit.plan.types import JobPlan
+
+
+def local_gpus() -> list[str]:
+    """Return the UUIDs that `nvidia-smi -L` lists; none where there is no driver."""
+    try:
+        listed = subprocess.run(
+            ["nvidia-smi", "-L"], capture_output=True, text=True, timeout=30, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return re.findall(r"UUID: ((?:GPU|MIG)-[^)]+)\)", listed.stdout)
+
+
+def visible_devices(job: JobPlan, present: list[str]) -> dict[str, str]:
+    """Return CUDA_VISIBLE_DEVICES for each host of the job, empty for the CPU.
+
+    The plan's own GPUs where this machine has them all; any others where there are enough.
+    """
+    wanted = {placement.host.name: placement.devices for placement in job.placements}
+    if all(device in present for devices in wanted.values() for device in devices):
+        return {host: ",".join(devices) for host, devices in wanted.items()}
+    if len(present) < job.world_size:
+        return dict.fromkeys(wanted, "")
+    return {
+        placement.host.name: ",".join(
+            present[placement.first_rank : placement.first_rank + placement.processes]
+        )
+        for placement in job.placements
+    }

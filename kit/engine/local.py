@@ -1,0 +1,266 @@
+"""The engine for this machine: no Docker, one torchrun agent for each host of the plan."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from kit.engine import ENDED, HostStatus, JobStatus, LogLine, Progress, State
+from kit.engine.devices import local_gpus, visible_devices
+from kit.engine.processes import Places, on_this_machine, processes
+from kit.engine.state import JobFolder, Run, jobs_of, state_home
+from kit.engine.supervise import marked
+from kit.errors import KitError
+from kit.plan.storage import CHECKPOINTS
+from kit.plan.types import JobPlan
+
+POLL = 0.1
+"""Seconds between two looks at logs and states."""
+START = 30.0
+"""Seconds within which a supervisor must have begun: it only starts Python."""
+
+
+class LocalEngine:
+    """Carries jobs out on this machine, over loopback, from the rendered tree."""
+
+    def __init__(self, cluster: str, tree: Path, launcher: Path) -> None:
+        self._cluster = cluster
+        self._tree = tree
+        self._launcher = launcher
+
+    def deploy(self, jobs: Sequence[JobPlan]) -> None:
+        """Start a supervisor for each job; see `Engine.deploy`."""
+        if importlib.util.find_spec("torch") is None:
+            raise KitError(
+                "PyTorch is not installed beside kit, so nothing can be trained on this machine",
+                "in a checkout run `make setup`, elsewhere `pip install 'kit[trainer,digits]'`",
+            )
+        for job in jobs:
+            self._refuse_running(job.name)
+        present = local_gpus()
+        for job in jobs:
+            self._start(job, visible_devices(job, present))
+
+    def _refuse_running(self, job: str) -> None:
+        folder = JobFolder(self._cluster, job)
+        if folder.supervised():
+            raise KitError(
+                f"job {job} is running already",
+                f"see it with `kit status`, end it with `kit stop {job}`",
+            )
+        run = folder.read_run()
+        if run is not None and (left := marked(run.id)):
+            pids = " ".join(str(process.pid) for process in left)
+            raise KitError(
+                f"job {job} has processes left of a supervisor that is gone: {pids}",
+                f"end them with `kit stop {job}`",
+            )
+
+    def _start(self, job: JobPlan, devices: dict[str, str]) -> None:
+        folder = JobFolder(self._cluster, job.name)
+        folder.create()
+        places = Places(
+            launcher=self._launcher.resolve(),
+            job_file=(self._tree / "jobs" / f"{job.name}.json").resolve(),
+            folder=folder.path,
+            data=state_home() / "data",
+        )
+        hosts = [placement.host.name for placement in job.placements]
+        run = Run(
+            id=uuid.uuid4().hex,
+            job=job.name,
+            started=time.time(),
+            nodes_min=job.nodes[0],
+            stop_grace=job.job.stop_grace,
+            checkpoints=tuple(
+                str(on_this_machine(CHECKPOINTS, job, host, places)) for host in hosts
+            ),
+            processes=processes(job, places, devices, os.cpu_count() or 1),
+        )
+        for path in (places.data, *map(Path, run.checkpoints)):
+            path.mkdir(parents=True, exist_ok=True)
+        folder.write_run(run)
+        self._supervise(folder, run)
+
+    def _supervise(self, folder: JobFolder, run: Run) -> None:
+        log = folder.path / "supervisor.log"
+        with log.open("wb") as output:
+            child = subprocess.Popen(
+                [sys.executable, "-m", "kit.engine.supervise", self._cluster, run.job],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + START
+        while folder.read_state().get("run") != run.id:
+            if child.poll() is not None or time.monotonic() > deadline:
+                raise KitError(f"job {run.job} did not start", f"its supervisor's output: {log}")
+            time.sleep(POLL)
+
+    def status(self) -> tuple[JobStatus, ...]:
+        """Return what the folders below the state directory tell; see `Engine.status`."""
+        found = (self._job_status(job) for job in jobs_of(self._cluster))
+        return tuple(status for status in found if status is not None)
+
+    def _job_status(self, job: str) -> JobStatus | None:
+        folder = JobFolder(self._cluster, job)
+        run = folder.read_run()
+        if run is None:
+            return None
+        # The lock is asked first: a supervisor writes its last state before it lets go.
+        supervised = folder.supervised()
+        written = folder.read_state()
+        state, message = State(written.get("state", State.WAITING)), written.get("message", "")
+        if written.get("run") != run.id:
+            state, message = State.WAITING, ""
+        if not supervised and state not in ENDED:
+            state, message = State.FAILED, f"its supervisor is gone; `kit stop {job}` cleans up"
+        return JobStatus(
+            job=job,
+            state=state,
+            message=message,
+            started=run.started,
+            ended=written.get("ended"),
+            hosts=_hosts(run, written.get("exits", []), state),
+            progress=_progress(run),
+            checkpoint=_newest_checkpoint(run),
+        )
+
+    def logs(self, jobs: Sequence[str], *, follow: bool) -> Iterator[LogLine]:
+        """Yield the lines of the hosts' log files; see `Engine.logs`."""
+        tails = [
+            _Tail(job, process.host, Path(process.log))
+            for job in jobs
+            for process in self._known(job).processes
+            if process.part == "train"
+        ]
+        while True:
+            # Asked before the logs are read: what an ended job has printed is all there.
+            ended = all(self._ended(job) for job in jobs)
+            lines = [line for tail in tails for line in tail.read(last=ended or not follow)]
+            yield from lines
+            if ended or not follow:
+                return
+            if not lines:
+                time.sleep(POLL)
+
+    def _ended(self, job: str) -> bool:
+        status = self._job_status(job)
+        return status is None or status.state in ENDED
+
+    def stop(self, job: str) -> JobStatus:
+        """Ask the supervisor to end the job, and wait; see `Engine.stop`."""
+        run = self._known(job)
+        folder = JobFolder(self._cluster, job)
+        left = marked(run.id)
+        if folder.supervised():
+            os.kill(folder.read_state()["pid"], signal.SIGTERM)
+            while folder.supervised():
+                time.sleep(POLL)
+        elif left:
+            for process in left:
+                process.kill()
+        else:
+            raise KitError(f"job {job} is not running", "see what is with `kit status`")
+        status = self._job_status(job)
+        assert status is not None
+        return status
+
+    def _known(self, job: str) -> Run:
+        run = JobFolder(self._cluster, job).read_run()
+        if run is None:
+            known = ", ".join(jobs_of(self._cluster)) or "none"
+            raise KitError(
+                f"no job {job} was ever deployed on this machine for cluster {self._cluster}",
+                f"known are: {known}",
+            )
+        return run
+
+
+class _Tail:
+    """Reads what was appended to a log since the last look, in whole lines."""
+
+    def __init__(self, job: str, host: str, path: Path) -> None:
+        self._job = job
+        self._host = host
+        self._path = path
+        self._offset = 0
+        self._rest = b""
+
+    def read(self, *, last: bool) -> list[LogLine]:
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._offset)
+                data = file.read()
+        except FileNotFoundError:
+            return []
+        self._offset += len(data)
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if last and self._rest:
+            lines, self._rest = [*lines, self._rest], b""
+        texts = [line.decode(errors="replace").rstrip("\r") for line in lines]
+        return [LogLine(self._job, self._host, text) for text in texts]
+
+
+def _hosts(run: Run, exits: list[int | None], state: State) -> tuple[HostStatus, ...]:
+    hosts = []
+    for process, code in zip(run.processes, exits, strict=False):
+        if process.part != "train":
+            continue
+        if code is None:
+            doing = state if state not in ENDED else State.STOPPED
+        else:
+            doing = State.COMPLETED if code == 0 else State.FAILED
+        if state is State.STOPPED:
+            doing = State.STOPPED
+        hosts.append(HostStatus(process.host, process.workers, doing, code))
+    return tuple(hosts)
+
+
+def _progress(run: Run) -> Progress | None:
+    """Return the newest metrics that any host has of this run."""
+    newest = max(
+        (metrics for folder in run.checkpoints if (metrics := _last_metrics(Path(folder)))),
+        key=lambda metrics: metrics["time"],
+        default=None,
+    )
+    if newest is None or newest["time"] < run.started:
+        return None
+    known: dict[str, Any] = {field.name: newest.get(field.name) for field in fields(Progress)}
+    return Progress(**known)
+
+
+def _last_metrics(folder: Path) -> dict[str, Any] | None:
+    """Return the last whole line of rank 0's metrics that tells how far it is."""
+    try:
+        lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return None
+    for line in reversed(lines):
+        try:
+            metrics = json.loads(line)
+        except ValueError:
+            continue
+        if {"time", "epoch", "epochs", "step", "steps"} <= metrics.keys():
+            return dict(metrics)
+    return None
+
+
+def _newest_checkpoint(run: Run) -> Path | None:
+    complete = [
+        marker.parent
+        for folder in run.checkpoints
+        for marker in Path(folder).glob("step-*/COMPLETE")
+    ]
+    return max(complete, key=lambda path: path.name, default=None)

@@ -1,0 +1,90 @@
+"""What can go wrong, as values; `kit.cli` prints them in one place.
+
+A `Fault` is a mistake in the input seen by a pure function: it knows the place in the document, not
+the file. A `Problem` is the same mistake with the file and line that a person can open.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+Loc = tuple[str | int, ...]
+"""A place in a document: keys and list positions from its root."""
+
+
+def dotted(loc: Loc) -> str:
+    """Write a place as people do: `hosts.pc2.gpus[1].uuid`."""
+    text = ""
+    for part in loc:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}"
+    return text.removeprefix(".")
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A mistake at `loc` of the document `source` (`inventory`, or a job's name).
+
+    `what` and `fix` may hold `{line}`, the line of `other` (a place in the same document) or, where
+    `other_source` is given, its `file:line`.
+    """
+
+    source: str
+    loc: Loc
+    what: str
+    fix: str
+    other: Loc | None = None
+    other_source: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A mistake with its place in a file, printed as `file:line: path: what; fix`."""
+
+    file: str
+    line: int
+    path: str
+    what: str
+    fix: str
+
+    def __str__(self) -> str:
+        path = f" {self.path}:" if self.path else ""
+        return f"{self.file}:{self.line}:{path} {self.what}; {self.fix}"
+
+
+class KitError(Exception):
+    """A foreseeable failure: a message, a hint on what to run, an exit status.
+
+    Exit status 1: the work failed. 2: the input is wrong (`InputError`).
+    """
+
+    exit_status = 1
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}\n{self.hint}" if self.hint else self.message
+
+
+class InputError(KitError):
+    """The input is wrong: a file, an option, a target folder."""
+
+    exit_status = 2
+
+
+class ProblemsError(InputError):
+    """Mistakes in the files that people write: all of them at once."""
+
+    def __init__(self, problems: list[Problem]) -> None:
+        self.problems = sorted(problems, key=lambda p: (p.file, p.line))
+        super().__init__("\n".join(str(problem) for problem in self.problems))
+
+
+class FaultsError(Exception):
+    """Faults that a pure function found; `Sources.problems` turns them into a `ProblemsError`."""
+
+    def __init__(self, faults: list[Fault]) -> None:
+        super().__init__(f"{len(faults)} faults")
+        self.faults = faults

@@ -1,0 +1,152 @@
+"""The inventory and the jobs as values: made by `kit.config`, read by `kit.plan`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from kit.errors import Loc
+
+
+class EngineName(StrEnum):
+    """What carries the plan out."""
+
+    LOCAL = "local"
+    COMPOSE = "compose"
+    SWARM = "swarm"
+
+
+class Use(StrEnum):
+    """What a GPU is for."""
+
+    TRAINING = "training"
+    INFERENCE = "inference"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU or MIG instance.
+
+    `id` is its UUID, or its index on the host where the UUID is not known; `memory` is in bytes.
+    """
+
+    id: str
+    known: bool
+    model: str | None
+    memory: int | None
+    use: Use
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """One machine; `speed` is its link's in bits per second, `loc` its place in the inventory."""
+
+    name: str
+    address: str
+    ssh: str
+    roles: tuple[str, ...]
+    gpus: tuple[Gpu, ...]
+    interface: str | None
+    speed: int
+    loc: Loc
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """What carries the gradients; `mtu` is the underlay's, in bytes."""
+
+    driver: str
+    interface: str | None
+    subnet: str
+    mtu: int
+    infiniband: bool
+    nccl: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """The machines. `file` is the name that rendered headers give."""
+
+    file: str
+    cluster: str
+    engine: EngineName
+    hosts: tuple[Host, ...]
+    network: Network
+
+
+@dataclass(frozen=True, slots=True)
+class Train:
+    """The built-in training; `batch_size` is per GPU and micro-step."""
+
+    dataset: str
+    model: str
+    epochs: int
+    batch_size: int
+    accumulation: int
+    optimizer: str
+    learning_rate: float
+    weight_decay: float
+    schedule: str
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """When to write a checkpoint and how many to keep."""
+
+    every_epochs: int
+    keep: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobHosts:
+    """Which hosts a job wants: `names` (empty: all), GPUs on each (None: all), the fewest."""
+
+    names: tuple[str, ...]
+    gpus_per_host: int | None
+    fewest: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A folder in the container; `kind` is `bind`, `volume` or `nfs`, `source` as it needs."""
+
+    kind: str
+    source: str
+    target: str
+    read_only: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Resources of one container, sizes in bytes; -1 is unlimited, None leaves Docker's default."""
+
+    shared_memory: int
+    memory: int | None
+    cpus: float | None
+    memlock: int | None
+    stack: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What to run. Exactly one of `train` and `command` is set; `stop_grace` is in seconds."""
+
+    name: str
+    file: str
+    image: str
+    train: Train | None
+    command: tuple[str, ...]
+    working_dir: str | None
+    reference_batch: int | None
+    batch_size: int | None
+    parameters: int | None
+    checkpoint: Checkpoint
+    hosts: JobHosts
+    mounts: tuple[Mount, ...]
+    environment: tuple[tuple[str, str], ...]
+    nccl: tuple[tuple[str, str], ...]
+    limits: Limits
+    port: int | None
+    stop_grace: int

@@ -1,0 +1,187 @@
+"""The plan: a pure function of the inventory and the jobs that decides every number."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Sequence
+
+from kit.errors import Fault, FaultsError
+from kit.model import EngineName, Host, Inventory, Job
+from kit.plan import storage
+from kit.plan.allocate import allocate
+from kit.plan.groups import HOST_LABEL, services
+from kit.plan.traffic import batch, traffic
+from kit.plan.types import JobPlan, Placement, Plan, Rendezvous, Service, manager_of
+
+RENDEZVOUS_PORT = 29400
+"""torchrun's own default for the c10d rendezvous."""
+PORTS = 1000
+"""On a host's network every job needs a port of its own: one of so many from RENDEZVOUS_PORT on."""
+LONGEST_SERVICE = 63
+"""Swarm refuses longer service names, the stack's name included."""
+IMAGE_LAUNCHER = "/opt/kit/trainer/launch.py"
+MOUNTED_LAUNCHER = "/kit/launch.py"
+
+FAULT_VARIABLES = {
+    "NCCL_DEBUG": "WARN",
+    "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",
+    "TORCH_FR_BUFFER_SIZE": "2000",
+    "TORCH_INCLUDE_STACK_TRACE": "False",
+}
+"""NCCL's flight recorder under its old and its new name, so that a hang can be explained."""
+
+
+def make_plan(inventory: Inventory, jobs: Sequence[Job]) -> Plan:
+    """Decide hosts, GPUs, ranks, batch sizes, ports and names.
+
+    Raises:
+        FaultsError: The jobs do not fit the inventory, or each other.
+    """
+    allocated, faults = allocate(inventory, jobs)
+    if faults:
+        raise FaultsError(faults)
+    plans = [
+        _job_plan(inventory, job, placements)
+        for job, placements in zip(jobs, allocated, strict=True)
+    ]
+    faults = _port_faults(plans) + _name_faults(inventory, plans)
+    if faults:
+        raise FaultsError(faults)
+    return Plan(
+        file=inventory.file,
+        cluster=inventory.cluster,
+        engine=inventory.engine,
+        network=inventory.network,
+        hosts=inventory.hosts,
+        jobs=tuple(plans),
+        notes=tuple(_notes(inventory, plans)),
+    )
+
+
+def _job_plan(inventory: Inventory, job: Job, placements: tuple[Placement, ...]) -> JobPlan:
+    engine, hosts = inventory.engine, [placement.host for placement in placements]
+    host_network = engine is EngineName.SWARM and inventory.network.driver == "host"
+    host_network |= engine is EngineName.COMPOSE and (
+        len(hosts) > 1 or inventory.network.driver == "host" or inventory.network.infiniband
+    )
+    fewest = job.hosts.fewest if job.hosts.fewest is not None else len(hosts)
+    world_size = sum(placement.processes for placement in placements)
+    mounts = storage.mounts(job)
+    infiniband = inventory.network.infiniband
+    return JobPlan(
+        job=job,
+        placements=placements,
+        services=services(job.name, placements),
+        rendezvous=_rendezvous(inventory, job, hosts, host_network),
+        nodes=(fewest, len(hosts)),
+        batch=batch(job, world_size),
+        traffic=traffic(job, placements),
+        variables=tuple(_variables(inventory, job).items()),
+        host_network=host_network,
+        launcher=IMAGE_LAUNCHER if job.train else MOUNTED_LAUNCHER,
+        mounts=storage.mount_points(mounts),
+        volumes=storage.volumes(mounts),
+        shared_checkpoints=storage.shared_checkpoints(mounts),
+        memlock=-1 if infiniband and job.limits.memlock is None else job.limits.memlock,
+        stack_limit=job.limits.stack,
+    )
+
+
+def _rendezvous(
+    inventory: Inventory, job: Job, hosts: list[Host], host_network: bool
+) -> Rendezvous:
+    own_port = RENDEZVOUS_PORT + zlib.crc32(job.name.encode()) % PORTS
+    if inventory.engine is EngineName.LOCAL:
+        return Rendezvous(hosts[0].name, "127.0.0.1", job.port or own_port, "")
+    if host_network:
+        # Compose starts it beside a part of the job; Swarm can put it on a manager without GPUs.
+        swarm = inventory.engine is EngineName.SWARM
+        host = manager_of(inventory.hosts if swarm else tuple(hosts))
+        constraint = f"node.labels.{HOST_LABEL} == {host.name}"
+        return Rendezvous(host.name, host.address, job.port or own_port, constraint)
+    host = manager_of(inventory.hosts)
+    port = job.port or RENDEZVOUS_PORT
+    if inventory.engine is EngineName.COMPOSE:
+        return Rendezvous(hosts[0].name, "rendezvous", port, "")
+    # The stack's name makes it one address: other jobs have a rendezvous on the same network.
+    return Rendezvous(host.name, f"train-{job.name}_rendezvous", port, "node.role == manager")
+
+
+def _variables(inventory: Inventory, job: Job) -> dict[str, str]:
+    # On this machine alone nothing hangs unseen, and the old name makes newer torch complain.
+    variables = {} if inventory.engine is EngineName.LOCAL else dict(FAULT_VARIABLES)
+    if inventory.network.infiniband and inventory.engine is EngineName.SWARM:
+        variables["NVIDIA_MOFED"] = "enabled"
+    return variables | dict(inventory.network.nccl) | dict(job.nccl) | dict(job.environment)
+
+
+def _port_faults(plans: list[JobPlan]) -> list[Fault]:
+    """Refuse two jobs that would listen on the same port of the same host."""
+    faults = []
+    seen: dict[tuple[str, int], JobPlan] = {}
+    for plan in plans:
+        place = plan.rendezvous
+        if not (plan.host_network or place.address == "127.0.0.1"):
+            continue
+        first = seen.setdefault((place.address, place.port), plan)
+        if first is not plan:
+            what = f"port {place.port} of {place.host} is already job {first.name}'s ({{line}})"
+            fix = f"write `rendezvous: {{port: {place.port + 1}}}`"
+            loc = ("rendezvous", "port")
+            faults.append(Fault(plan.name, loc, what, fix, loc, first.name))
+    return faults
+
+
+def _name_faults(inventory: Inventory, plans: list[JobPlan]) -> list[Fault]:
+    if inventory.engine is not EngineName.SWARM:
+        return []
+    faults = []
+    for plan in plans:
+        longest = max((f"{plan.stack}_{service.name}" for service in plan.services), key=len)
+        spare = LONGEST_SERVICE - len(longest)
+        if spare < 0:
+            what = f"{longest} is too long a name for a Swarm service (at most {LONGEST_SERVICE})"
+            fix = f"shorten the job's or the host's name by {-spare} letters"
+            faults.append(Fault(plan.name, (), what, fix))
+    return faults
+
+
+def _notes(inventory: Inventory, plans: list[JobPlan]) -> list[str]:
+    notes = []
+    managers = [host.name for host in inventory.hosts if "manager" in host.roles]
+    if inventory.engine is EngineName.SWARM and len(managers) % 2 == 0:
+        notes.append(
+            f"{len(managers)} managers survive the loss of no more than {len(managers) - 1} do: "
+            "make it an odd number"
+        )
+    for plan in plans:
+        notes += _batch_notes(plan) + _secret_notes(plan)
+    return notes
+
+
+def _batch_notes(plan: JobPlan) -> list[str]:
+    batch_, rate = plan.batch, plan.batch.suggested_learning_rate
+    if not batch_.total or not batch_.reference or batch_.total == batch_.reference:
+        return []
+    note = (
+        f"{plan.name}: the global batch is {batch_.total}, the reference batch {batch_.reference}"
+    )
+    if rate is not None:
+        note += (
+            f"; scaled linearly, the learning rate {batch_.learning_rate:g} becomes {rate:g} "
+            "(Goyal et al. 2017, arXiv 1706.02677)"
+        )
+    return [note]
+
+
+def _secret_notes(plan: JobPlan) -> list[str]:
+    secret = re.compile(r"(^|_)(TOKEN|PASSWORD|PASSWD|SECRET|(API|ACCESS|PRIVATE)_KEY)$")
+    return [
+        f"{plan.name}: {name} looks like a secret, and the rendered files hold it in plain text"
+        for name, _ in plan.job.environment
+        if secret.search(name.upper())
+    ]
+
+
+__all__ = ["JobPlan", "Placement", "Plan", "Rendezvous", "Service", "make_plan"]

@@ -1,0 +1,59 @@
+"""What a training container sees of the host's disks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from kit.model import Job, Mount
+from kit.plan.types import MountPoint, Volume
+
+DATA = "/data"
+CHECKPOINTS = "/checkpoints"
+
+
+def mounts(job: Job) -> tuple[Mount, ...]:
+    """Return the job's mounts, with volumes for data and checkpoints where it has none of its own.
+
+    The data volume is shared by all jobs of a host; checkpoints are the job's own.
+    """
+    defaults = [
+        Mount("volume", "kit-data", DATA, read_only=False),
+        Mount("volume", f"kit-{job.name}-checkpoints", CHECKPOINTS, read_only=False),
+    ]
+    taken = {mount.target for mount in job.mounts}
+    return (*(mount for mount in defaults if mount.target not in taken), *job.mounts)
+
+
+def mount_points(wanted: Iterable[Mount]) -> tuple[MountPoint, ...]:
+    """Return what each container mounts where."""
+    return tuple(
+        MountPoint(
+            "bind" if mount.kind == "bind" else "volume", _key(mount), mount.target, mount.read_only
+        )
+        for mount in wanted
+    )
+
+
+def volumes(wanted: Iterable[Mount]) -> tuple[Volume, ...]:
+    """Return the named volumes that the mounts need, each once."""
+    named = {_key(mount): _volume(mount) for mount in wanted if mount.kind != "bind"}
+    return tuple(named.values())
+
+
+def shared_checkpoints(wanted: Iterable[Mount]) -> bool:
+    """Whether all hosts see one and the same checkpoint folder."""
+    return any(mount.kind == "nfs" and mount.target == CHECKPOINTS for mount in wanted)
+
+
+def _key(mount: Mount) -> str:
+    """Docker fixes an NFS volume's options when it is made: another export needs another name."""
+    if mount.kind != "nfs":
+        return mount.source
+    return "nfs-" + "".join(c if c.isalnum() else "-" for c in mount.source)
+
+
+def _volume(mount: Mount) -> Volume:
+    if mount.kind == "nfs":
+        address, _, path = mount.source.partition(":")
+        return Volume(_key(mount), _key(mount), address, path)
+    return Volume(mount.source, mount.source, None, None)

@@ -1,0 +1,56 @@
+"""Batch and gradient arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kit.model import Job
+from kit.plan.types import Batch, Placement, Traffic
+
+GRADIENT_BYTES = 4
+"""DDP reduces gradients in the parameters' type: fp32, also under autocast."""
+
+PARAMETERS = {
+    ("cnn", "digits"): 0,
+}
+"""Parameters of the trainer's models, counted from them by tests/test_contract.py."""
+
+
+def batch(job: Job, world_size: int) -> Batch:
+    """Compute the global batch: batch per GPU x world size x accumulation.
+
+    The suggested learning rate is the linear scaling rule of Goyal et al. 2017 (arXiv 1706.02677):
+    when the batch is multiplied by k, multiply the learning rate by k. They hold it up to 8,192.
+    """
+    accumulation = job.train.accumulation if job.train else 1
+    total = job.batch_size * world_size * accumulation if job.batch_size else None
+    rate = job.train.learning_rate if job.train else None
+    suggested = None
+    if total and job.reference_batch and total != job.reference_batch and rate:
+        suggested = float(f"{rate * total / job.reference_batch:.4g}")
+    return Batch(job.batch_size, accumulation, total, job.reference_batch, rate, suggested)
+
+
+def parameters(job: Job) -> int | None:
+    """Return the number of the model's parameters, where it is known."""
+    if job.train is None:
+        return job.parameters
+    return PARAMETERS[job.train.model, job.train.dataset]
+
+
+def traffic(job: Job, placements: Sequence[Placement]) -> Traffic:
+    """Compute the time of one ring all-reduce of the gradients on the slowest link.
+
+    Each of n ranks sends 2(n-1)/n of the bytes (Patarasuk & Yuan 2009, doi
+    10.1016/j.jpdc.2008.09.002); a ring that visits each host once puts that on every host's link.
+    """
+    count = parameters(job)
+    size = count * GRADIENT_BYTES if count is not None else None
+    if len(placements) < 2:
+        return Traffic(count, size, None, None, None)
+    slowest = min(placements, key=lambda placement: placement.host.speed).host
+    ranks = sum(placement.processes for placement in placements)
+    seconds = None
+    if size is not None:
+        seconds = 2 * (ranks - 1) / ranks * size * 8 / slowest.speed
+    return Traffic(count, size, slowest.name, slowest.speed, seconds)

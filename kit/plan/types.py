@@ -1,0 +1,179 @@
+"""The plan as values: every number that rendering and the engines need."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kit.model import EngineName, Host, Job, Network
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A host's part in a job.
+
+    `ranks` of torchrun are given in the order of the inventory: `first_rank` up to
+    `first_rank + processes - 1`. `devices` are UUIDs, or indexes where UUIDs are not known; `whole`
+    says that they are all the GPUs that the host has. `interface` matters on the host's network.
+    """
+
+    host: Host
+    first_rank: int
+    devices: tuple[str, ...]
+    whole: bool
+    interface: str | None
+
+    @property
+    def processes(self) -> int:
+        """One process per GPU."""
+        return len(self.devices)
+
+    @property
+    def pinned(self) -> bool:
+        """Whether the container is told its GPUs one by one."""
+        return not self.whole or not all(device.isdigit() for device in self.devices)
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """A Swarm service: equal hosts, one replica on each.
+
+    `visible_devices` is the value of NVIDIA_VISIBLE_DEVICES; `constraint` a placement constraint;
+    `interface` the hosts' interface for training, where the service is on their network.
+    """
+
+    name: str
+    hosts: tuple[str, ...]
+    processes: int
+    visible_devices: str
+    constraint: str
+    interface: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Volume:
+    """A named volume: `key` in the file, `name` in Docker; NFS where `nfs_address` is given."""
+
+    key: str
+    name: str
+    nfs_address: str | None
+    nfs_path: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class MountPoint:
+    """A mount of every training container. `kind` is `bind` or `volume`."""
+
+    kind: str
+    source: str
+    target: str
+    read_only: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Rendezvous:
+    """The TCPStore that torchrun's agents meet at: the host it runs on, and its endpoint."""
+
+    host: str
+    address: str
+    port: int
+    constraint: str
+
+    @property
+    def endpoint(self) -> str:
+        """`address:port`."""
+        return f"{self.address}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Samples per optimizer step; None where a command keeps its batch size to itself."""
+
+    per_gpu: int | None
+    accumulation: int
+    total: int | None
+    reference: int | None
+    learning_rate: float | None
+    suggested_learning_rate: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What one synchronous step moves over the slowest host's link.
+
+    `seconds` is None where no link is involved (one host) or the model's size is not known.
+    """
+
+    parameters: int | None
+    gradient_bytes: int | None
+    slowest_host: str | None
+    speed: int | None
+    seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class JobPlan:
+    """One job with all its numbers.
+
+    `variables` are the environment of every container of the job, `launcher` the path of launch.py
+    in it; `nodes` are the fewest and the most hosts that it runs on. `memlock` and `stack_limit`
+    are in bytes, -1 for unlimited. `shared_checkpoints`: one folder serves all hosts.
+    """
+
+    job: Job
+    placements: tuple[Placement, ...]
+    services: tuple[Service, ...]
+    rendezvous: Rendezvous
+    nodes: tuple[int, int]
+    batch: Batch
+    traffic: Traffic
+    variables: tuple[tuple[str, str], ...]
+    host_network: bool
+    launcher: str
+    mounts: tuple[MountPoint, ...]
+    volumes: tuple[Volume, ...]
+    shared_checkpoints: bool
+    memlock: int | None
+    stack_limit: int | None
+
+    @property
+    def name(self) -> str:
+        """The job's name."""
+        return self.job.name
+
+    @property
+    def stack(self) -> str:
+        """The name of its stack and of its Compose projects."""
+        return f"train-{self.job.name}"
+
+    @property
+    def world_size(self) -> int:
+        """Processes on all hosts."""
+        return sum(placement.processes for placement in self.placements)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Who runs what. `notes` are judgements that a person should read."""
+
+    file: str
+    cluster: str
+    engine: EngineName
+    network: Network
+    hosts: tuple[Host, ...]
+    jobs: tuple[JobPlan, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def network_name(self) -> str:
+        """The name of the overlay network that all jobs share."""
+        return f"{self.cluster}-training"
+
+    @property
+    def manager(self) -> Host:
+        """The first manager; the only host where there is one."""
+        return manager_of(self.hosts)
+
+
+def manager_of(hosts: tuple[Host, ...]) -> Host:
+    """Return the first manager, or the first host where none has the role (one host)."""
+    return next((host for host in hosts if "manager" in host.roles), hosts[0])

@@ -1,0 +1,77 @@
+"""Where a project's files lie, and the way from them to a plan and a tree."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from pathlib import Path
+
+from kit.config.load import NO_INVENTORY, load
+from kit.errors import FaultsError, KitError, Problem, ProblemsError
+from kit.model import EngineName
+from kit.plan import make_plan
+from kit.plan.types import Plan
+from kit.render import Tree, render
+from kit.render.templates import Templates
+from kit.yamlfile import parse, read_text
+
+
+@dataclass(frozen=True, slots=True)
+class Paths:
+    """What the options `--inventory`, `--jobs`, `--output` and `--templates` say."""
+
+    inventory: Path
+    jobs: Path | None
+    output: Path | None
+    templates: Path | None
+
+    def jobs_folder(self) -> Path:
+        """Return the folder of jobs: by default the one beside the inventory."""
+        return self.jobs or self.inventory.parent / "jobs"
+
+    def tree(self, cluster: str) -> Path:
+        """Return the rendered tree: by default compose/<cluster> beside the inventory."""
+        return self.output or self.inventory.parent / "compose" / cluster
+
+
+def load_plan(paths: Paths) -> Plan:
+    """Read the files and make the plan.
+
+    Raises:
+        ProblemsError: Mistakes in the files, at their lines.
+    """
+    project = load(paths.inventory, paths.jobs_folder())
+    try:
+        return make_plan(project.inventory, project.jobs)
+    except FaultsError as error:
+        raise project.sources.problems(error.faults) from None
+
+
+def identity(paths: Paths) -> tuple[str, EngineName]:
+    """Read the cluster's name and engine alone: a slip elsewhere must not keep one from `kit stop`.
+
+    Raises:
+        ProblemsError: The file is no inventory at all.
+    """
+    file = str(paths.inventory)
+    document = parse(read_text(paths.inventory, file, NO_INVENTORY), file)
+    value = document.value if isinstance(document.value, dict) else {}
+    cluster, engine = value.get("cluster"), value.get("engine", EngineName.LOCAL)
+    if not isinstance(cluster, str) or engine not in set(EngineName):
+        line = document.line(("engine",) if isinstance(cluster, str) else ("cluster",))
+        what = "cluster and engine are not told"
+        raise ProblemsError([Problem(file, line, "", what, "see what is wrong with `kit plan`")])
+    return cluster, EngineName(engine)
+
+
+def render_plan(plan: Plan, paths: Paths) -> Tree:
+    """Render the plan with the project's templates."""
+    return render(plan, Templates(paths.templates), launcher_path().read_text(encoding="utf-8"))
+
+
+def launcher_path() -> Path:
+    """Return the path of the trainer's launch.py; the trainer is found, never imported."""
+    spec = importlib.util.find_spec("trainer")
+    if spec is None or not spec.submodule_search_locations:
+        raise KitError("the package `trainer` is not there", "install kit again, as a whole")
+    return Path(spec.submodule_search_locations[0]) / "launch.py"

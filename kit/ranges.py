@@ -1,0 +1,82 @@
+"""Ranges of hosts: `gpu[001-512]` with an address range, so that equal hosts are a few lines."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+
+from kit.values import WrongValueError
+
+_BRACKET = re.compile(r"([^\[\]]*)\[([0-9]{1,9})-([0-9]{1,9})\]([^\[\]]*)")
+_IP_RANGE = re.compile(r"([0-9.]+)\s*-\s*([0-9.]+)")
+MOST_HOSTS = 100_000
+"""A range longer than this is a slip of the keyboard, not a cluster."""
+
+
+def is_range(name: str) -> bool:
+    """Whether a host's name stands for several hosts."""
+    return "[" in name or "]" in name
+
+
+def expand(pattern: str) -> list[str]:
+    """Expand `gpu[001-003]` to gpu001, gpu002, gpu003; leading zeros give the width.
+
+    Raises:
+        WrongValueError: Not one well-formed bracket, or a range that runs backwards or too far.
+    """
+    match = _BRACKET.fullmatch(pattern)
+    if match is None:
+        raise WrongValueError(
+            f"{pattern!r} is not a range", "write one bracket, as in gpu[001-512]"
+        )
+    head, first, last, tail = match.groups()
+    _check_span(pattern, int(first), int(last))
+    width = len(first) if first.startswith("0") else 0
+    return [f"{head}{number:0{width}d}{tail}" for number in range(int(first), int(last) + 1)]
+
+
+def expand_addresses(pattern: str, count: int) -> list[str]:
+    """Expand an address for `count` hosts.
+
+    `10.0.0.[1-64]`, `gpu[001-512].lab`, or `10.1.0.1-10.1.2.0`, which counts through consecutive
+    IPv4 addresses.
+
+    Raises:
+        WrongValueError: No range, a malformed one, or one of another length.
+    """
+    span = _IP_RANGE.fullmatch(pattern)
+    if span:
+        addresses = _consecutive(pattern, span[1], span[2])
+    elif is_range(pattern):
+        addresses = expand(pattern)
+    else:
+        raise WrongValueError(
+            f"{pattern!r} is one address for {count} hosts",
+            "write a range, as in 10.0.0.[1-64] or 10.1.0.1-10.1.2.0",
+        )
+    if len(addresses) != count:
+        raise WrongValueError(
+            f"{pattern!r} holds {len(addresses)} addresses for {count} hosts",
+            "make the two ranges equally long",
+        )
+    return addresses
+
+
+def _consecutive(pattern: str, first: str, last: str) -> list[str]:
+    try:
+        low, high = int(ipaddress.IPv4Address(first)), int(ipaddress.IPv4Address(last))
+    except ValueError:
+        raise WrongValueError(
+            f"{pattern!r} is not a range of IPv4 addresses", "write for example 10.1.0.1-10.1.2.0"
+        ) from None
+    _check_span(pattern, low, high)
+    return [str(ipaddress.IPv4Address(number)) for number in range(low, high + 1)]
+
+
+def _check_span(pattern: str, first: int, last: int) -> None:
+    if last < first:
+        raise WrongValueError(f"{pattern!r} runs backwards", "put the smaller number first")
+    if last - first >= MOST_HOSTS:
+        raise WrongValueError(
+            f"{pattern!r} stands for {last - first + 1} hosts", f"at most {MOST_HOSTS} are taken"
+        )

@@ -1,0 +1,97 @@
+"""The two JSON documents of a tree: the plan, and the job file that the launcher reads."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+from kit.model import Gpu, Host
+from kit.plan.types import JobPlan, Placement, Plan
+
+
+def _compact(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _rows(rows: list[str], indent: str) -> str:
+    """Lay rows out one a line: a changed host is a changed line."""
+    if not rows:
+        return "[]"
+    return "[\n" + ",\n".join(f"{indent}  {row}" for row in rows) + f"\n{indent}]"
+
+
+def _object(items: dict[str, str], indent: str = "") -> str:
+    lines = ",\n".join(f"{indent}  {_compact(key)}: {text}" for key, text in items.items())
+    return "{\n" + lines + f"\n{indent}}}"
+
+
+def plan_json(plan: Plan, generated: str) -> str:
+    """Write the plan for programs: one line for each host and each placement."""
+    network = dataclasses.asdict(plan.network) | {"nccl": dict(plan.network.nccl)}
+    return (
+        _object(
+            {
+                "generated": _compact(generated),
+                "cluster": _compact(plan.cluster),
+                "engine": _compact(plan.engine),
+                "network": _compact(network),
+                "hosts": _rows([_compact(_host(host)) for host in plan.hosts], "  "),
+                "jobs": _rows([_job(job) for job in plan.jobs], "  "),
+                "notes": _rows([_compact(note) for note in plan.notes], "  "),
+            }
+        )
+        + "\n"
+    )
+
+
+def _host(host: Host) -> dict[str, Any]:
+    return {
+        "name": host.name,
+        "address": host.address,
+        "ssh": host.ssh,
+        "roles": host.roles,
+        "speed": host.speed,
+        "gpus": [_gpu(gpu) for gpu in host.gpus],
+    }
+
+
+def _gpu(gpu: Gpu) -> dict[str, Any]:
+    known = {"id": gpu.id, "model": gpu.model, "memory": gpu.memory, "use": gpu.use}
+    return {key: value for key, value in known.items() if value is not None}
+
+
+def _job(job: JobPlan) -> str:
+    items = {
+        "name": job.name,
+        "image": job.job.image,
+        "world_size": job.world_size,
+        "nodes": {"min": job.nodes[0], "max": job.nodes[1]},
+        "batch": dataclasses.asdict(job.batch),
+        "traffic": dataclasses.asdict(job.traffic),
+        "rendezvous": {"host": job.rendezvous.host, "endpoint": job.rendezvous.endpoint},
+    }
+    rows = [_compact(_placement(placement)) for placement in job.placements]
+    compact = {key: _compact(value) for key, value in items.items()}
+    return _object({**compact, "hosts": _rows(rows, "      ")}, "    ")
+
+
+def _placement(placement: Placement) -> dict[str, Any]:
+    return {
+        "host": placement.host.name,
+        "processes": placement.processes,
+        "first_rank": placement.first_rank,
+        "devices": placement.devices,
+    }
+
+
+def job_json(job: JobPlan, generated: str) -> str:
+    """Write the job file: what the launcher and the trainer read, the same on every host."""
+    work: dict[str, Any]
+    if job.job.train is not None:
+        work = {"train": dataclasses.asdict(job.job.train)}
+    else:
+        work = {"command": job.job.command}
+    checkpoint = dataclasses.asdict(job.job.checkpoint) | {"shared": job.shared_checkpoints}
+    document = {"generated": generated, "name": job.name, **work, "checkpoint": checkpoint}
+    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"

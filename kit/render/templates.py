@@ -1,0 +1,125 @@
+"""Jinja, strict and boring: templates loop over the plan's fields, and a slip names its line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from kit.config.explain import nearest
+from kit.errors import InputError
+from kit.plan.types import Placement, Service
+from kit.values import show_size
+
+_SOURCE = Path(__file__).parents[2] / "templates"
+_INSTALLED = Path(__file__).parents[1] / "templates"
+BUILT_IN = _INSTALLED if _INSTALLED.is_dir() else _SOURCE
+"""The templates: beside the package in a checkout, inside it where kit is installed."""
+
+
+class Templates:
+    """The built-in templates, single ones of them overridden by the files of a folder."""
+
+    def __init__(self, override: Path | None = None) -> None:
+        folders = [BUILT_IN]
+        if override is not None:
+            _check_override(override)
+            folders.insert(0, override)
+        self._environment = jinja2.Environment(
+            loader=jinja2.FileSystemLoader(folders),
+            undefined=jinja2.StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            keep_trailing_newline=True,
+            autoescape=False,
+        )
+        self._environment.filters |= {
+            "quoted": quoted,
+            "untemplated": untemplated,
+            "docker_size": docker_size,
+            "hosts_line": hosts_line,
+            "ranks_line": ranks_line,
+        }
+
+    def render(self, name: str, **context: Any) -> str:
+        """Render one template.
+
+        Raises:
+            InputError: The template is wrong: which one, in which line.
+        """
+        try:
+            return self._environment.get_template(name).render(context)
+        except jinja2.TemplateSyntaxError as error:
+            raise self._wrong(error.name or name, error.lineno, str(error.message)) from None
+        except (jinja2.TemplateError, TypeError, ValueError, ArithmeticError, LookupError) as error:
+            raise self._wrong(name, self._line(error, name), str(error)) from None
+
+    def _line(self, error: Exception, name: str) -> int:
+        """Find the innermost line of the template in the traceback that Jinja has rewritten."""
+        file, line = self._file(name), 1
+        trace = error.__traceback__
+        while trace is not None:
+            if trace.tb_frame.f_code.co_filename == file:
+                line = trace.tb_lineno
+            trace = trace.tb_next
+        return line
+
+    def _file(self, name: str) -> str:
+        loader = self._environment.loader
+        assert loader is not None
+        return str(loader.get_source(self._environment, name)[1])
+
+    def _wrong(self, name: str, line: int, message: str) -> InputError:
+        return InputError(
+            f"{self._file(name)}:{line}: the template fails: {message}",
+            f"compare it with kit's own: {BUILT_IN / name}",
+        )
+
+
+def names() -> list[str]:
+    """Return the names of all templates: one is one output file, `{host}` and `{job}` filled in."""
+    return sorted(path.relative_to(BUILT_IN).as_posix() for path in BUILT_IN.rglob("*.j2"))
+
+
+def _check_override(folder: Path) -> None:
+    if not folder.is_dir():
+        raise InputError(f"{folder}: there is no such folder of templates")
+    known = names()
+    for path in sorted(folder.rglob("*.j2")):
+        name = path.relative_to(folder).as_posix()
+        if name not in known:
+            raise InputError(f"{path}: kit has no template {name}", nearest(name, known))
+
+
+def quoted(value: object) -> str:
+    """Write a text as a YAML scalar in double quotes; `$` is doubled: Compose expands it."""
+    return json.dumps(str(value), ensure_ascii=False).replace("$", "$$")
+
+
+def untemplated(value: str) -> str:
+    """Keep Swarm from reading `{{` in a value as a placeholder of its own."""
+    return value.replace("{{", '{{"{{"}}')
+
+
+def docker_size(size: int) -> str:
+    """Write bytes as Docker does: `16g`."""
+    text = show_size(size)
+    return text.removesuffix("iB").lower() if text.endswith("iB") else text.lower()
+
+
+def hosts_line(service: Service) -> str:
+    """Say which hosts a service runs on, briefly where they are many."""
+    hosts = service.hosts
+    shown = ", ".join(hosts) if len(hosts) <= 8 else f"{hosts[0]} … {hosts[-1]}"
+    plural = "GPU" if service.processes == 1 else "GPUs"
+    return f"{len(hosts)} × {service.processes} {plural}: {shown}" if len(hosts) > 1 else shown
+
+
+def ranks_line(placement: Placement) -> str:
+    """Say which ranks a placement has."""
+    last = placement.first_rank + placement.processes - 1
+    if last == placement.first_rank:
+        return f"rank {last}"
+    return f"ranks {placement.first_rank} to {last}"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,8 +27,11 @@ from kit.project import Paths, load_plan, render_plan
 @click.argument("jobs", nargs=-1)
 @with_paths
 @with_engine
+@click.option("--fresh", is_flag=True, help="Begin anew: forget the jobs' checkpoints.")
 @click.option("--detach", is_flag=True, help="Return at once; the jobs go on without a terminal.")
-def command(paths: Paths, jobs: tuple[str, ...], engine: str | None, detach: bool) -> int:
+def command(
+    paths: Paths, jobs: tuple[str, ...], engine: str | None, fresh: bool, detach: bool
+) -> int:
     """Start JOBS (all of jobs/*.yaml by default) from the rendered files, and follow them.
 
     Ctrl-C stops what this command has started, after a last checkpoint, and nothing else.
@@ -36,11 +41,11 @@ def command(paths: Paths, jobs: tuple[str, ...], engine: str | None, detach: boo
     root = paths.tree(plan.cluster)
     _refuse_stale(root, tree.changes(root, render_plan(plan, paths)))
     carrier = engine_for(engine or plan.engine, plan.cluster, root)
-    carrier.deploy(chosen)
+    carrier.deploy(chosen, fresh=fresh)
     names = [job.name for job in chosen]
     for job in chosen:
         click.echo(
-            f"{job.name}: started on {len(job.placements)} hosts, {job.world_size} processes"
+            f"{job.name}: started as {len(job.placements)} hosts with {job.world_size} processes"
         )
     if detach:
         click.echo("see them with `kit status` and `kit logs -f`, end them with `kit stop`")
@@ -68,12 +73,8 @@ def _refuse_stale(root: Path, changes: Sequence[tree.Change]) -> None:
 
 
 def _attend(engine: Engine, names: list[str]) -> int:
-    with _interruptible():
-        try:
-            follow(engine, names)
-        except KeyboardInterrupt:
-            click.echo("stopping, after a last checkpoint …", err=True)
-            _stop_all(engine, names)
+    with _stopping_on_signals(engine, names):
+        follow(engine, names)
     ended = [status for status in engine.status() if status.job in names]
     for status in ended:
         report(status)
@@ -81,26 +82,30 @@ def _attend(engine: Engine, names: list[str]) -> int:
 
 
 @contextmanager
-def _interruptible() -> Iterator[None]:
-    """Let SIGTERM end the work as Ctrl-C does."""
+def _stopping_on_signals(engine: Engine, names: Sequence[str]) -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM stop the jobs; what they print on their way out is still shown."""
+    stopping = threading.Event()
 
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        if not stopping.is_set():
+            stopping.set()
+            click.echo("stopping, after a last checkpoint …", err=True)
+            threading.Thread(target=_stop_all, args=(engine, names)).start()
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _stop_all(engine: Engine, names: Sequence[str]) -> None:
     running = [s.job for s in engine.status() if s.job in names and s.state not in ENDED]
     for name in running:
-        try:
+        # A job that has just ended by itself is as stopped as one could wish.
+        with contextlib.suppress(KitError):
             engine.stop(name)
-        except KitError as error:
-            click.echo(f"kit: {error}", err=True)
 
 
 def report(status: JobStatus) -> None:

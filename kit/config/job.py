@@ -59,10 +59,10 @@ class TrainSection(Section):
     @field_validator("model")
     @classmethod
     def _fits(cls, model: str, info: Any) -> str:
-        if model == "lenet" and info.data.get("dataset") in {"digits", "mnist"}:
+        if model == "lenet" and info.data.get("dataset") == "digits":
             raise wrong(
-                f"lenet is built for 32×32 colour images, {info.data['dataset']} has none",
-                "write `model: cnn`, or `dataset: cifar10`",
+                "lenet is built for images of 28 or 32 pixels, those of digits have 8",
+                "write `model: cnn`, or `dataset: mnist`",
             )
         return model
 

@@ -77,8 +77,8 @@ class LogLine:
 class Engine(Protocol):
     """What every engine can do."""
 
-    def deploy(self, jobs: Sequence[JobPlan]) -> None:
-        """Start the jobs and return.
+    def deploy(self, jobs: Sequence[JobPlan], *, fresh: bool) -> None:
+        """Start the jobs and return; `fresh` jobs forget their checkpoints first.
 
         Raises:
             KitError: One of them runs already, or cannot be started; none is then.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -38,7 +39,7 @@ class LocalEngine:
         self._tree = tree
         self._launcher = launcher
 
-    def deploy(self, jobs: Sequence[JobPlan]) -> None:
+    def deploy(self, jobs: Sequence[JobPlan], *, fresh: bool) -> None:
         """Start a supervisor for each job; see `Engine.deploy`."""
         if importlib.util.find_spec("torch") is None:
             raise KitError(
@@ -48,8 +49,12 @@ class LocalEngine:
         for job in jobs:
             self._refuse_running(job.name)
         present = local_gpus()
-        for job in jobs:
-            self._start(job, visible_devices(job, present))
+        runs = [self._run(job, visible_devices(job, present)) for job in jobs]
+        if fresh:
+            for run in runs:
+                self._forget(run)
+        for run in runs:
+            self._start(run)
 
     def _refuse_running(self, job: str) -> None:
         folder = JobFolder(self._cluster, job)
@@ -66,9 +71,8 @@ class LocalEngine:
                 f"end them with `kit stop {job}`",
             )
 
-    def _start(self, job: JobPlan, devices: dict[str, str]) -> None:
+    def _run(self, job: JobPlan, devices: dict[str, str]) -> Run:
         folder = JobFolder(self._cluster, job.name)
-        folder.create()
         places = Places(
             launcher=self._launcher.resolve(),
             job_file=(self._tree / "jobs" / f"{job.name}.json").resolve(),
@@ -76,7 +80,7 @@ class LocalEngine:
             data=state_home() / "data",
         )
         hosts = [placement.host.name for placement in job.placements]
-        run = Run(
+        return Run(
             id=uuid.uuid4().hex,
             job=job.name,
             started=time.time(),
@@ -87,12 +91,25 @@ class LocalEngine:
             ),
             processes=processes(job, places, devices, os.cpu_count() or 1),
         )
-        for path in (places.data, *map(Path, run.checkpoints)):
+
+    def _forget(self, run: Run) -> None:
+        """Delete the checkpoints of earlier runs, where they lie in kit's own folder."""
+        own = JobFolder(self._cluster, run.job).path
+        for path in map(Path, run.checkpoints):
+            if not path.is_relative_to(own):
+                raise KitError(
+                    f"job {run.job} keeps its checkpoints in {path}, a folder of yours",
+                    "move them away by hand to begin anew",
+                )
+        for folder in run.checkpoints:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _start(self, run: Run) -> None:
+        folder = JobFolder(self._cluster, run.job)
+        folder.create()
+        for path in (state_home() / "data", *map(Path, run.checkpoints)):
             path.mkdir(parents=True, exist_ok=True)
         folder.write_run(run)
-        self._supervise(folder, run)
-
-    def _supervise(self, folder: JobFolder, run: Run) -> None:
         log = folder.path / "supervisor.log"
         with log.open("wb") as output:
             child = subprocess.Popen(

@@ -1,0 +1,98 @@
+# Two commands for a newcomer: `make demo` and `make test`. The daily one: `make render deploy`.
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test setup plan render check deploy status logs stop examples lint bench clean
+
+PYTHON ?= $(firstword $(foreach name,python3 python3.14 python3.13 python3.12 python3.11,\
+            $(shell $(name) -c 'import sys; sys.version_info >= (3, 11) and print(sys.executable)' 2>/dev/null)))
+BIN := .venv/bin
+UV := $(BIN)/uv pip install --quiet --python $(BIN)/python
+KIT := $(BIN)/kit
+# The release that the trainer is tested with. Without a GPU the CPU build does, a tenth of the size.
+TORCH := torch==2.13.0
+TORCH_INDEX := $(if $(shell command -v nvidia-smi),,--extra-index-url https://download.pytorch.org/whl/cpu --retries 1)
+# What `make deploy` and its kin are given besides, as in: make deploy ARGS="digits --detach"
+ARGS ?=
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: setup ## train the example cluster on this machine, in under a minute
+	@$(KIT) plan
+	@$(KIT) render
+	@$(KIT) deploy digits --engine local --fresh
+	@echo
+	@echo "That was the cluster of inventory.yaml, on this machine alone. What to do next:"
+	@echo "  make status                       see the job and its checkpoint again"
+	@echo "  edit inventory.yaml               write your own hosts, and engine: swarm or compose"
+	@echo "  make plan render && git diff      read what the hosts would get"
+	@echo "  $(KIT) init ../my-cluster   start a repository of your own"
+
+test: setup .venv/.dev ## run every test
+	@tests/docker-cli
+	$(BIN)/pytest $(ARGS)
+
+setup: .venv/.kit .venv/.trainer ## install what is missing, into .venv
+
+plan: .venv/.kit ## show who runs what
+	@$(KIT) plan $(ARGS)
+
+render: .venv/.kit ## write compose/ from inventory.yaml and jobs/
+	@$(KIT) render $(ARGS)
+
+check: .venv/.kit ## fail where compose/ is not what inventory.yaml and jobs/ say
+	@$(KIT) render --check $(ARGS)
+
+deploy: setup ## start the jobs and follow them
+	@$(KIT) deploy $(ARGS)
+
+status: .venv/.kit ## show the jobs that were deployed
+	@$(KIT) status $(ARGS)
+
+logs: .venv/.kit ## print what the hosts have printed
+	@$(KIT) logs $(ARGS)
+
+stop: .venv/.kit ## end the jobs, after a last checkpoint
+	@$(KIT) stop $(ARGS)
+
+examples: .venv/.kit ## render the examples in compose/ and the schemas anew
+	@for schema in inventory job; do $(KIT) schema $$schema >kit/schema/$$schema.schema.json; done
+	@$(KIT) render
+	@for example in tests/examples/*/; do \
+	    $(KIT) render -i $$example/inventory.yaml -o compose/$$(basename $$example) || exit; \
+	done
+
+lint: setup .venv/.dev ## check format, style and types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+bench: .venv/.kit ## time plan and render for 1,000 and 4,000 hosts
+	@$(BIN)/python tests/bench_render.py
+
+clean: ## remove what setup has installed
+	rm -rf .venv .tools .mypy_cache .pytest_cache .ruff_cache
+
+.venv/.python:
+	@test -n "$(PYTHON)" || { echo "kit needs Python 3.11 or later: none was found. Name one: make PYTHON=/path/to/python3" >&2; exit 2; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || .ci/install-venv $(PYTHON)
+	@echo "installing kit into .venv"
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/pip install --quiet --disable-pip-version-check uv
+	@touch $@
+
+.venv/.kit: .venv/.python pyproject.toml
+	@$(UV) --editable .
+	@touch $@
+
+.venv/.trainer: .venv/.kit
+	@$(BIN)/python -c 'import torch' 2>/dev/null || { \
+	    echo "installing PyTorch (once; minutes on a slow line)"; \
+	    $(BIN)/pip install --quiet --disable-pip-version-check $(TORCH_INDEX) $(TORCH); \
+	}
+	@$(UV) --editable '.[digits]'
+	@touch $@
+
+.venv/.dev: .venv/.kit
+	@$(UV) --group dev
+	@touch $@

@@ -6,6 +6,8 @@ the file. A `Problem` is the same mistake with the file and line that a person c
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 Loc = tuple[str | int, ...]
@@ -18,6 +20,13 @@ def dotted(loc: Loc) -> str:
     for part in loc:
         text += f"[{part}]" if isinstance(part, int) else f".{part}"
     return text.removeprefix(".")
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Say which known name was probably meant, or which there are."""
+    known = list(known)
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+    return f"did you mean {close[0]}?" if close else f"use one of {', '.join(known)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,8 @@ from kit import tree
 from kit.commands.engines import engine_for, with_engine
 from kit.commands.follow import failed, follow, outcome
 from kit.commands.options import with_paths
-from kit.config.explain import nearest
 from kit.engine import ENDED, Engine, JobStatus
-from kit.errors import InputError, KitError
+from kit.errors import InputError, KitError, nearest
 from kit.plan.types import JobPlan, Plan
 from kit.project import Paths, load_plan, render_plan
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -21,9 +22,9 @@ REFRESH = 0.5
 
 def follow(engine: Engine, jobs: Sequence[str]) -> None:
     """Print the jobs' output until all have ended."""
-    with _bars(engine, jobs):
+    with _screen(engine, jobs) as write:
         for line in engine.logs(jobs, follow=True):
-            click.echo(prefixed(line, several=len(jobs) > 1))
+            write(prefixed(line, several=len(jobs) > 1))
 
 
 def prefixed(line: LogLine, *, several: bool) -> str:
@@ -33,9 +34,10 @@ def prefixed(line: LogLine, *, several: bool) -> str:
 
 
 @contextmanager
-def _bars(engine: Engine, jobs: Sequence[str]) -> Iterator[None]:
+def _screen(engine: Engine, jobs: Sequence[str]) -> Iterator[Callable[[str], None]]:
+    """Yield what writes a line: above the bars on a terminal, plainly elsewhere."""
     if not sys.stdout.isatty():
-        yield
+        yield click.echo
         return
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -50,7 +52,9 @@ def _bars(engine: Engine, jobs: Sequence[str]) -> Iterator[None]:
         thread = threading.Thread(target=_refresh, args=(engine, jobs, bar, over))
         thread.start()
         try:
-            yield
+            yield functools.partial(
+                bar.console.print, markup=False, highlight=False, soft_wrap=True
+            )
         finally:
             over.set()
             thread.join()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import typing
 from collections.abc import Iterable
@@ -12,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from kit.errors import Fault, Loc
+from kit.errors import Fault, Loc, nearest
 
 _KINDS = {
     "int_type": "a whole number",
@@ -32,13 +31,6 @@ _BOUNDS = {
     "less_than_equal": ("le", "at most"),
     "less_than": ("lt", "less than"),
 }
-
-
-def nearest(word: str, known: Iterable[str]) -> str:
-    """Say which known name was probably meant, or which there are."""
-    known = list(known)
-    close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
-    return f"did you mean {close[0]}?" if close else f"use one of {', '.join(known)}"
 
 
 def faults(error: ValidationError, model: type[BaseModel], source: str) -> list[Fault]:

@@ -20,8 +20,6 @@ from kit.config.fields import (
 )
 from kit.model import Checkpoint, Job, JobHosts, Limits, Mount, Train
 
-DATA = "/data"
-CHECKPOINTS = "/checkpoints"
 RESERVED = frozenset(
     {
         "NVIDIA_VISIBLE_DEVICES",

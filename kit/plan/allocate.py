@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from kit import ranges
-from kit.config.explain import nearest
-from kit.errors import Fault
+from kit.errors import Fault, nearest
 from kit.model import Host, Inventory, Job, Use
 from kit.plan.types import Placement
 from kit.values import WrongValueError

@@ -30,7 +30,7 @@ def services(job: str, placements: Iterable[Placement]) -> tuple[Service, ...]:
 def _name(placement: Placement) -> str:
     if placement.whole:
         name = f"train-{placement.processes}gpu"
-    elif all(device.isdigit() for device in placement.devices):
+    elif placement.by_index:
         name = "train-gpu" + "-".join(placement.devices)
     else:
         return f"train-on-{placement.host.name}"

@@ -28,9 +28,14 @@ class Placement:
         return len(self.devices)
 
     @property
+    def by_index(self) -> bool:
+        """Whether the GPUs are known by their index alone, so that equal hosts are alike."""
+        return all(device.isdigit() for device in self.devices)
+
+    @property
     def pinned(self) -> bool:
-        """Whether the container is told its GPUs one by one."""
-        return not self.whole or not all(device.isdigit() for device in self.devices)
+        """Whether a Compose file lists the GPUs one by one."""
+        return not (self.whole and self.by_index)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,11 +172,6 @@ class Plan:
     def network_name(self) -> str:
         """The name of the overlay network that all jobs share."""
         return f"{self.cluster}-training"
-
-    @property
-    def manager(self) -> Host:
-        """The first manager; the only host where there is one."""
-        return manager_of(self.hosts)
 
 
 def manager_of(hosts: tuple[Host, ...]) -> Host:

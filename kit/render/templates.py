@@ -8,8 +8,7 @@ from typing import Any
 
 import jinja2
 
-from kit.config.explain import nearest
-from kit.errors import InputError
+from kit.errors import InputError, nearest
 from kit.plan.types import Placement, Service
 from kit.values import show_size
 

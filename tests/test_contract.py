@@ -1,0 +1,90 @@
+"""What kit and the trainer agree on: the job file, the environment, the models' sizes."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from kit.config.job import TrainSection
+from kit.engine.processes import Places, processes
+from kit.plan import IMAGE_LAUNCHER
+from kit.plan.traffic import PARAMETERS
+from kit.project import Paths, load_plan
+from kit.render import header
+from kit.render.documents import job_json
+from trainer import config, launch
+from trainer.config import load_job
+from trainer.models import build_model, parameter_count
+
+ROOT = Path(__file__).parents[1]
+INVENTORIES = [ROOT / "inventory.yaml", *sorted(ROOT.glob("tests/examples/*/inventory.yaml"))]
+SHAPES = {"digits": (1, 8), "mnist": (1, 28), "cifar10": (3, 32)}
+
+
+@pytest.mark.parametrize(("model", "dataset"), PARAMETERS)
+def test_kit_knows_the_models_sizes(model: str, dataset: str) -> None:
+    built = build_model(model, *SHAPES[dataset])
+    assert PARAMETERS[model, dataset] == parameter_count(built)
+
+
+@pytest.mark.parametrize("inventory", INVENTORIES, ids=lambda path: path.parent.name)
+def test_the_launcher_and_the_trainer_read_the_job_files(inventory: Path, tmp_path: Path) -> None:
+    plan = load_plan(Paths(inventory, None, None, None))
+    assert plan.jobs
+    for job in plan.jobs:
+        file = tmp_path / f"{job.name}.json"
+        file.write_text(job_json(job, header(plan, job.job.file)))
+        read = launch.read_job(file)
+        assert (read.name, read.command) == (job.name, job.job.command)
+        if job.job.train is not None:
+            training = load_job(file)
+            assert training.train.batch_size == job.job.train.batch_size
+            assert training.train.learning_rate == job.job.train.learning_rate
+            assert training.checkpoint.shared is job.shared_checkpoints
+
+
+@pytest.mark.parametrize("inventory", INVENTORIES, ids=lambda path: path.parent.name)
+def test_the_launcher_understands_the_environment(inventory: Path, tmp_path: Path) -> None:
+    plan = load_plan(Paths(inventory, None, None, None))
+    places = Places(tmp_path / "launch.py", tmp_path / "job.json", tmp_path, tmp_path)
+    for job in plan.jobs:
+        devices = {placement.host.name: "" for placement in job.placements}
+        _, *agents = processes(job, places, devices, cores=2)
+        for agent, placement in zip(agents, job.placements, strict=True):
+            settings = launch.parse_settings(dict(agent.variables))
+            assert settings.host == placement.host.name
+            assert settings.nproc == placement.processes
+            assert settings.nnodes == f"{job.nodes[0]}:{job.nodes[1]}"
+            assert settings.rendezvous == (job.rendezvous.address, job.rendezvous.port)
+
+
+def test_templates_name_variables_that_the_launcher_knows() -> None:
+    known = set(re.findall(r"^    (KIT_\w+)", launch.__doc__ or "", re.MULTILINE))
+    named = {
+        name
+        for template in (ROOT / "templates").rglob("*.j2")
+        for name in re.findall(r"KIT_\w+", template.read_text())
+    }
+    assert named
+    assert named <= known
+
+
+def test_the_image_holds_the_launcher_where_the_files_look_for_it() -> None:
+    dockerfile = (ROOT / "trainer" / "Dockerfile").read_text()
+    folder = re.search(r"^COPY trainer (\S+)$", dockerfile, re.MULTILINE)
+    assert folder is not None
+    assert f"{folder[1]}/launch.py" == IMAGE_LAUNCHER
+
+
+def test_both_know_the_same_words() -> None:
+    fields = TrainSection.model_fields
+    for field, known in (
+        ("dataset", config.DATASETS),
+        ("model", config.MODELS),
+        ("optimizer", config.OPTIMIZERS),
+        ("schedule", config.SCHEDULES),
+    ):
+        assert get_args(fields[field].annotation) == known

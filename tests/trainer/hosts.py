@@ -1,0 +1,212 @@
+"""Stand-in hosts for the trainer's tests: real processes on 127.0.0.1, each with a deadline."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+LAUNCH = ROOT / "trainer" / "launch.py"
+DEADLINE = 90.0
+
+TRAIN: dict[str, Any] = {
+    "dataset": "digits",
+    "model": "cnn",
+    "epochs": 10,
+    "batch_size": 32,
+    "accumulation": 1,
+    "optimizer": "sgd",
+    "learning_rate": 0.1,
+    "weight_decay": 0.0005,
+    "schedule": "cosine",
+    "seed": 0,
+}
+CHECKPOINT: dict[str, Any] = {"every_epochs": 1, "keep": 3, "shared": False}
+
+
+def write_job(folder: Path, name: str = "digits", **changes: Any) -> Path:
+    """Write a job file; `changes` go to the section that has their key."""
+    train = {key: changes.get(key, value) for key, value in TRAIN.items()}
+    kept = {key: changes.get(key, value) for key, value in CHECKPOINT.items()}
+    path = folder / f"{name}.json"
+    path.write_text(json.dumps({"name": name, "train": train, "checkpoint": kept}))
+    return path
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_until(condition: Callable[[], bool], what: str, seconds: float = DEADLINE) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+        time.sleep(0.02)
+
+
+def descendants(pid: int) -> list[int]:
+    """The processes below one: torchrun's workers are in sessions of their own."""
+    parents: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        parents.setdefault(int(fields[1]), []).append(int(stat.parent.name))
+    found: list[int] = []
+    todo = [pid]
+    while todo:
+        children = parents.get(todo.pop(), [])
+        found += children
+        todo += children
+    return found
+
+
+@dataclass
+class Task:
+    """A process that the test started."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    @property
+    def text(self) -> str:
+        return self.log.read_text()
+
+    def wait(self, seconds: float = DEADLINE) -> int:
+        try:
+            return self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"still running after {seconds} s:\n{self.text}") from None
+
+    def expect(self, text: str) -> None:
+        def seen() -> bool:
+            assert self.process.poll() is None or text in self.text, self.text
+            return text in self.text
+
+        wait_until(seen, f"{text!r} in {self.log}")
+
+    def workers(self) -> list[int]:
+        """The training processes below torchrun."""
+        found = []
+        for pid in descendants(self.process.pid):
+            try:
+                line = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if b"trainer.train" in line:
+                found.append(pid)
+        return found
+
+    def end(self) -> None:
+        """Kill it and what it started, and nothing else."""
+        for pid in (*descendants(self.process.pid), self.process.pid):
+            if self.process.poll() is None or pid != self.process.pid:
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
+        self.process.wait(10)
+
+
+@dataclass
+class Hosts:
+    """Starts tasks in one folder and ends them."""
+
+    folder: Path
+    tasks: list[Task] = field(default_factory=list)
+
+    def start(
+        self,
+        name: str,
+        argv: Sequence[str | Path],
+        environ: Mapping[str, str | Path],
+        cwd: Path | None = None,
+    ) -> Task:
+        log = self.folder / f"{len(self.tasks)}-{name}.log"
+        clean = {
+            key: value
+            for key, value in os.environ.items()
+            if not key.startswith(("KIT_", "NCCL_", "GLOO_", "NVIDIA_", "PYTHON"))
+        }
+        with log.open("wb") as stream:
+            process = subprocess.Popen(
+                [sys.executable, *map(str, argv)],
+                env={**clean, "OMP_NUM_THREADS": "1", **{k: str(v) for k, v in environ.items()}},
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                cwd=cwd or self.folder,
+            )
+        task = Task(process, log)
+        self.tasks.append(task)
+        return task
+
+    def rendezvous(self, launch: Path = LAUNCH) -> str:
+        """Start a store of its own; return its endpoint."""
+        endpoint = f"127.0.0.1:{free_port()}"
+        self.start("rendezvous", [launch, "rendezvous"], {"KIT_RENDEZVOUS": endpoint})
+        return endpoint
+
+    def agent(
+        self, name: str, job: Path, endpoint: str, processes: int, nnodes: str = "2:2"
+    ) -> Task:
+        """Start a host with its own checkpoints."""
+        checkpoints = self.folder / name
+        checkpoints.mkdir(exist_ok=True)
+        return self.start(
+            name,
+            [LAUNCH],
+            {
+                "KIT_JOB": job,
+                "KIT_RENDEZVOUS": endpoint,
+                "KIT_NNODES": nnodes,
+                "KIT_NPROC": str(processes),
+                "KIT_HOST": name,
+                "KIT_CHECKPOINTS": checkpoints,
+            },
+        )
+
+    def pair(self, job: Path, nnodes: str = "2:2") -> tuple[Task, Task]:
+        """Two hosts, of one and of two processes, and their store."""
+        endpoint = self.rendezvous()
+        return (
+            self.agent("pc1", job, endpoint, 1, nnodes),
+            self.agent("pc2", job, endpoint, 2, nnodes),
+        )
+
+
+@contextmanager
+def hosts(folder: Path) -> Iterator[Hosts]:
+    """Hosts that are gone afterwards, whatever happens."""
+    result = Hosts(folder)
+    try:
+        yield result
+    finally:
+        for task in result.tasks:
+            task.end()
+
+
+def metrics(*folders: Path) -> list[dict[str, Any]]:
+    """All lines of metrics.jsonl, in the order of time: rank 0 moves between hosts."""
+    lines = []
+    for folder in folders:
+        file = folder / "metrics.jsonl"
+        if file.exists():
+            # A line that is being written has no end yet.
+            lines += [json.loads(line) for line in file.read_text().split("\n")[:-1]]
+    return sorted(lines, key=lambda line: float(line["time"]))
+
+
+def complete_steps(folder: Path) -> list[str]:
+    return sorted(path.parent.name for path in folder.glob("step-*/COMPLETE"))

@@ -1,0 +1,320 @@
+"""Checkpoints on one host, and a training that is interrupted, in this very process."""
+
+import json
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import distributed
+from torch.nn import functional
+
+from tests.trainer.hosts import complete_steps, metrics, write_job
+from trainer import checkpoint
+from trainer.checkpoint import Progress, Saved
+from trainer.config import TrainJob, load_job
+from trainer.data import DataSet, Samples, load_data
+from trainer.steps import Run, Stop, evaluate, learning_rate, train_step
+from trainer.train import set_up, train
+from trainer.world import World, join_world
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    """This process as a world of one, without torchrun."""
+    yield join_world({"KIT_HOST": "pc1"})
+    distributed.destroy_process_group()
+
+
+@pytest.fixture(autouse=True)
+def _same_signals() -> Iterator[None]:
+    """Trainings listen for SIGTERM; the tests' own process must not go on doing so."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> TrainJob:
+    return load_job(write_job(tmp_path))
+
+
+def content(job: TrainJob, step: int) -> Saved:
+    return checkpoint.pack({"weights": torch.full((3,), step)}, Progress(step, 7, step), job, 3)
+
+
+def fill(folder: Path, job: TrainJob, *steps: int) -> None:
+    for step in steps:
+        checkpoint.write(folder, content(job, step), job, keep=9)
+
+
+def found(folder: Path, job: TrainJob) -> tuple[int, list[str]]:
+    """The newest step, and the warnings."""
+    warnings: list[str] = []
+    saved = checkpoint.newest(folder, job, warnings.append)
+    return (saved.step if saved else checkpoint.NONE), warnings
+
+
+def test_a_checkpoint_comes_back(job: TrainJob, tmp_path: Path) -> None:
+    path = checkpoint.write(tmp_path / "deep" / "er", content(job, 123), job, keep=1)
+    assert path.name == "step-00000123"
+    assert sorted(each.name for each in path.iterdir()) == ["COMPLETE", "manifest.json", "state.pt"]
+    manifest = json.loads((path / "manifest.json").read_text())
+    assert (manifest["step"], manifest["epoch"], manifest["position"]) == (123, 123, 7)
+    assert manifest["world_size"] == 3
+    assert manifest["torch"] == torch.__version__
+    assert manifest["job"]["name"] == "digits"
+    assert manifest["files"]["state.pt"]["bytes"] == (path / "state.pt").stat().st_size
+    saved = checkpoint.newest(path.parent, job, pytest.fail)
+    assert saved is not None
+    assert torch.equal(saved.load()["weights"], torch.full((3,), 123))
+
+
+def test_the_newest_are_kept(job: TrainJob, tmp_path: Path) -> None:
+    fill(tmp_path, job, 8, 9, 10, 11)
+    checkpoint.write(tmp_path, content(job, 100), job, keep=3)
+    assert complete_steps(tmp_path) == ["step-00000010", "step-00000011", "step-00000100"]
+
+
+def test_a_damaged_later_one_takes_nobodys_place(job: TrainJob, tmp_path: Path) -> None:
+    fill(tmp_path, job, 10, 20)
+    flipped(tmp_path / "step-00000020")
+    checkpoint.write(tmp_path, content(job, 15), job, keep=1)
+    assert found(tmp_path, job)[0] == 15
+    assert complete_steps(tmp_path) == ["step-00000015", "step-00000020"]
+
+
+def without_complete(path: Path) -> None:
+    (path / "COMPLETE").unlink()
+
+
+def truncated(path: Path) -> None:
+    whole = (path / "state.pt").read_bytes()
+    (path / "state.pt").write_bytes(whole[:-1])
+
+
+def flipped(path: Path) -> None:
+    whole = bytearray((path / "state.pt").read_bytes())
+    whole[len(whole) // 2] ^= 1
+    (path / "state.pt").write_bytes(whole)
+
+
+def without_state(path: Path) -> None:
+    (path / "state.pt").unlink()
+
+
+def without_manifest(path: Path) -> None:
+    (path / "manifest.json").write_text("{")
+
+
+def of_another_step(path: Path) -> None:
+    shutil.copytree(path.with_name("step-00000010"), path, dirs_exist_ok=True)
+
+
+DAMAGES: list[tuple[Callable[[Path], None], str]] = [
+    (without_complete, "it has no COMPLETE"),
+    (truncated, "bytes of"),
+    (flipped, "state.pt fails its checksum"),
+    (without_state, "it can not be read"),
+    (without_manifest, "it can not be read"),
+    (of_another_step, "its manifest is of step-00000010"),
+]
+
+
+@pytest.mark.parametrize(("damage", "reason"), DAMAGES)
+def test_what_is_damaged_is_passed_over_and_replaced(
+    damage: Callable[[Path], None], reason: str, job: TrainJob, tmp_path: Path
+) -> None:
+    fill(tmp_path, job, 10, 20)
+    damage(tmp_path / "step-00000020")
+    step, warnings = found(tmp_path, job)
+    assert step == 10
+    assert len(warnings) == 1
+    assert f"passes over {tmp_path}/step-00000020: " in warnings[0]
+    assert reason in warnings[0]
+    fill(tmp_path, job, 20)
+    assert found(tmp_path, job) == (20, [])
+
+
+def test_what_is_of_another_job_is_passed_over_and_never_harmed(
+    job: TrainJob, tmp_path: Path
+) -> None:
+    others = [
+        load_job(write_job(tmp_path, name="other")),
+        load_job(write_job(tmp_path, seed=1)),
+        load_job(write_job(tmp_path, optimizer="adam")),
+    ]
+    for number, other in enumerate(others):
+        fill(tmp_path, other, 20 + number)
+    step, warnings = found(tmp_path, job)
+    assert step == checkpoint.NONE
+    assert len(warnings) == 3
+    assert 'it is of another job, {"name": "other"' in warnings[2]
+    checkpoint.write(tmp_path, content(job, 20), job, keep=1)
+    assert found(tmp_path, job)[0] == 20
+    assert complete_steps(tmp_path) == ["step-00000020", "step-00000021", "step-00000022"]
+    assert json.loads((tmp_path / "of-other-step-00000020" / "manifest.json").read_text())
+
+
+def test_an_interrupted_write_leaves_nothing_that_counts(
+    job: TrainJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(tmp_path, job, 10)
+
+    def no_space(_: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "sync_folder", no_space)
+        with pytest.raises(OSError, match="No space left"):
+            fill(tmp_path, job, 20)
+    assert found(tmp_path, job) == (10, [])
+    fill(tmp_path, job, 20)
+    assert sorted(each.name for each in tmp_path.glob("*step*")) == [
+        "step-00000010",
+        "step-00000020",
+    ]
+
+
+def start(job: TrainJob, world: World, folder: Path) -> Run:
+    return set_up(job, world, load_data("digits", folder, job.train.seed), folder, 0.0)
+
+
+def parameters(run: Run) -> dict[str, torch.Tensor]:
+    return {name: value.clone() for name, value in run.model.state_dict().items()}
+
+
+def sigterm_before_step(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Send SIGTERM to this process just before a run's step of that number, its last one."""
+    polls = []
+    poll = World.any
+
+    def counted(self: World, flag: bool) -> bool:
+        polls.append(flag)
+        if len(polls) == step:
+            signal.raise_signal(signal.SIGTERM)
+        return poll(self, flag)
+
+    monkeypatch.setattr(World, "any", counted)
+
+
+def test_an_interrupted_training_ends_as_an_uninterrupted_one(
+    world: World,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    job = load_job(write_job(tmp_path, epochs=3, batch_size=100))
+    whole = start(job, world, tmp_path / "whole")
+    assert train(whole, Stop()) == 0
+    # 15 steps an epoch: inside the first, before the first step of the second, inside the last.
+    for steps, epoch, position in ((4, 0, 400), (11, 1, 0), (20, 2, 500)):
+        with monkeypatch.context() as patch:
+            sigterm_before_step(steps, patch)
+            assert train(start(job, world, tmp_path / "parts"), Stop()) == 0
+        event = metrics(tmp_path / "parts")[-1]
+        assert (event["event"], event["epoch"]) == ("stop", epoch)
+        assert event["steps"] == 45
+        assert f"epoch {epoch} + {position}, saved" in capsys.readouterr().out
+    rest = start(job, world, tmp_path / "parts")
+    assert train(rest, Stop()) == 0
+    assert complete_steps(tmp_path / "parts")[-1] == "step-00000045"
+    for name, value in parameters(whole).items():
+        assert torch.equal(parameters(rest)[name], value), name
+    again = start(job, world, tmp_path / "parts")
+    assert train(again, Stop()) == 0
+    assert "has done all of its 3 epochs: nothing to do" in capsys.readouterr().out
+
+
+def test_accumulation_changes_nothing(world: World, tmp_path: Path) -> None:
+    results = []
+    for name, size, accumulation in (("plain", 96, 1), ("three", 32, 3), ("five", 32, 5)):
+        path = write_job(tmp_path, name=name, epochs=1, batch_size=size, accumulation=accumulation)
+        run = start(load_job(path), world, tmp_path / name)
+        train(run, Stop())
+        results.append(parameters(run))
+    for name, value in results[0].items():
+        torch.testing.assert_close(results[1][name], value, atol=1e-5, rtol=1e-4)
+    assert not all(
+        torch.allclose(results[2][name], value, atol=1e-3) for name, value in results[0].items()
+    )
+
+
+@pytest.mark.parametrize("changes", [{"optimizer": "adam", "learning_rate": 0.003}, {"seed": 7}])
+def test_settings_matter_and_seeds_repeat(
+    changes: dict[str, Any], world: World, tmp_path: Path
+) -> None:
+    outcomes = []
+    for name, own in (("first", changes), ("again", changes), ("plain", {})):
+        run = start(
+            load_job(write_job(tmp_path, name=name, epochs=2, **own)), world, tmp_path / name
+        )
+        train(run, Stop())
+        outcomes.append(parameters(run))
+    assert all(torch.equal(outcomes[0][name], value) for name, value in outcomes[1].items())
+    assert not all(torch.equal(outcomes[0][name], value) for name, value in outcomes[2].items())
+
+
+def test_batchnorm_and_augmentation_train(world: World, tmp_path: Path) -> None:
+    job = load_job(write_job(tmp_path, dataset="cifar10", model="resnet18", epochs=2, batch_size=3))
+    labels = torch.arange(8) % 10
+    samples = Samples(torch.randint(0, 256, (8, 3, 32, 32), dtype=torch.uint8), labels)
+    ones = torch.ones(3, 1, 1)
+    data = DataSet(samples, samples, ones * 128, ones * 64, augmented=True)
+    run = set_up(job, world, data, tmp_path, 0.0)
+    before = parameters(run)
+    assert train(run, Stop()) == 0
+    assert all(not torch.equal(before[name], value) for name, value in parameters(run).items())
+    assert [line["steps"] for line in metrics(tmp_path)] == [6, 6, 6, 6]
+    resumed = set_up(job, world, data, tmp_path, 0.0)
+    assert train(resumed, Stop()) == 0
+    assert all(
+        torch.equal(parameters(run)[name], value) for name, value in parameters(resumed).items()
+    )
+
+
+def test_the_rate_falls_with_the_share_that_is_done(job: TrainJob) -> None:
+    rates = [learning_rate(job.train, Progress(epoch, 0, 0), 1000) for epoch in (0, 5, 10)]
+    assert rates == pytest.approx([0.1, 0.05, 0.0])
+    assert learning_rate(job.train, Progress(4, 1000, 0), 1000) == pytest.approx(0.05)
+
+
+def test_a_rank_without_samples_adds_nothing(world: World, job: TrainJob, tmp_path: Path) -> None:
+    run = start(job, world, tmp_path)
+    before = parameters(run)
+    outer = World(1, 0, 2, "pc2", world.device, world.control)
+    lonely = Run(**{**vars(run), "world": outer})
+    loss = train_step(lonely, torch.tensor([5]), None)
+    assert float(loss) == 0
+    gradients = [parameter.grad for parameter in run.model.parameters()]
+    assert all(gradient is not None and not gradient.any() for gradient in gradients)
+    # A step without gradients is the decay of the weights alone.
+    for name, value in parameters(run).items():
+        torch.testing.assert_close(value, before[name], atol=1e-3, rtol=1e-3)
+
+
+def test_a_short_batch_counts_by_its_own_size(world: World, job: TrainJob, tmp_path: Path) -> None:
+    run = start(job, world, tmp_path)
+    batch = torch.arange(5)
+    assert len(batch) < run.global_batch
+    images, labels = run.data.train.images[batch], run.data.train.labels[batch]
+    mean = functional.cross_entropy(run.model(run.data.normalized(images)), labels)
+    expected = torch.autograd.grad(mean, list(run.model.parameters()))
+    loss = train_step(run, batch, None)
+    assert float(loss) == pytest.approx(5 * float(mean.detach()), rel=1e-4)
+    for parameter, gradient in zip(run.model.parameters(), expected, strict=True):
+        assert parameter.grad is not None
+        torch.testing.assert_close(parameter.grad, gradient, atol=1e-6, rtol=1e-4)
+
+
+def test_evaluation_counts(world: World, job: TrainJob, tmp_path: Path) -> None:
+    run = start(job, world, tmp_path)
+    correct, seen = evaluate(run)
+    images = run.data.normalized(run.data.test.images)
+    with torch.no_grad():
+        answers = run.model(images).argmax(dim=1)
+    assert seen == 360
+    assert correct == int((answers == run.data.test.labels).sum())

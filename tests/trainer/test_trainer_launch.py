@@ -1,0 +1,328 @@
+"""The launcher: what it decides, and what it says when it can not go on."""
+
+import ast
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.trainer.hosts import LAUNCH, free_port, hosts, write_job
+from trainer import launch
+
+ENVIRON = {
+    "KIT_JOB": "/job.json",
+    "KIT_RENDEZVOUS": "rendezvous:29400",
+    "KIT_NNODES": "1:2",
+    "KIT_NPROC": "2",
+}
+
+
+@pytest.fixture
+def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, str]:
+    """An environment with which launching would go on, up to the wait for the rendezvous."""
+    for name in list(os.environ):
+        if name.startswith(("KIT_", "NCCL_", "GLOO_", "NVIDIA_")):
+            monkeypatch.delenv(name)
+    environ = {
+        **ENVIRON,
+        "KIT_JOB": str(write_job(tmp_path)),
+        "KIT_HOST": "pc1",
+        "KIT_RENDEZVOUS": f"127.0.0.1:{free_port()}",
+        "KIT_RENDEZVOUS_TIMEOUT": "1",
+        "KIT_CHECKPOINTS": str(tmp_path),
+        "KIT_DATA": str(tmp_path),
+    }
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+    return environ
+
+
+def test_settings_have_the_documented_defaults() -> None:
+    settings = launch.parse_settings(ENVIRON)
+    assert settings.rendezvous == ("rendezvous", 29400)
+    assert settings.host == socket.gethostname()
+    assert (settings.checkpoints, settings.data) == (Path("/checkpoints"), Path("/data"))
+    assert (settings.nnodes, settings.nproc, settings.wait) == ("1:2", 2, 300)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("KIT_JOB", "", "KIT_JOB is not set"),
+        ("KIT_RENDEZVOUS", "", "KIT_RENDEZVOUS is not set"),
+        ("KIT_RENDEZVOUS", "pc1", 'must be host:port such as rendezvous:29400, is "pc1"'),
+        ("KIT_RENDEZVOUS", "pc1:70000", "must be host:port"),
+        ("KIT_NNODES", "2", 'must be MIN:MAX such as 1:2, is "2"'),
+        ("KIT_NNODES", "3:2", "must be MIN:MAX"),
+        ("KIT_NNODES", "0:2", "must be MIN:MAX"),
+        ("KIT_NPROC", "0", 'KIT_NPROC must be a whole number of at least 1, is "0"'),
+        ("KIT_NPROC", "all", "KIT_NPROC must be a whole number"),
+        ("KIT_RENDEZVOUS_TIMEOUT", "soon", "KIT_RENDEZVOUS_TIMEOUT must be a whole number"),
+    ],
+)
+def test_a_wrong_variable_is_named(name: str, value: str, message: str) -> None:
+    with pytest.raises(launch.LaunchError, match=message) as caught:
+        launch.parse_settings({**ENVIRON, name: value})
+    assert caught.value.code == 2
+
+
+def test_torchrun_is_told_everything() -> None:
+    settings = launch.parse_settings(ENVIRON)
+    argv = launch.torchrun_argv(settings, launch.Job("digits", ()), "10.0.0.7")
+    assert " ".join(argv[1:]) == (
+        "-m torch.distributed.run --nnodes 1:2 --nproc-per-node 2 --rdzv-backend c10d "
+        "--rdzv-endpoint rendezvous:29400 --rdzv-id digits "
+        "--rdzv-conf is_host=false,last_call_timeout=2,keep_alive_interval=1 "
+        "--max-restarts 100 --local-addr 10.0.0.7 -m trainer.train"
+    )
+    assert argv[0] == sys.executable
+    own = launch.torchrun_argv(settings, launch.Job("x", ("ddp.py", "50", "--b", "2")), "10.0.0.7")
+    assert own[-5:] == ["10.0.0.7", "ddp.py", "50", "--b", "2"]
+
+
+def test_torchrun_environment_fills_in_what_is_not_set() -> None:
+    result = launch.torchrun_environ({"HOME": "/root"}, 3, "eth1", Path("/opt/kit"), cores=8)
+    assert result == {
+        "HOME": "/root",
+        "NCCL_SOCKET_IFNAME": "eth1",
+        "GLOO_SOCKET_IFNAME": "eth1",
+        "OMP_NUM_THREADS": "2",
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+        "PYTHONPATH": "/opt/kit",
+    }
+
+
+def test_torchrun_environment_keeps_what_the_user_set() -> None:
+    mine = {"NCCL_SOCKET_IFNAME": "ib0", "OMP_NUM_THREADS": "4", "PYTHONPATH": "/mine"}
+    result = launch.torchrun_environ(mine, 16, "eth1", Path("/opt/kit"), cores=8)
+    assert result["NCCL_SOCKET_IFNAME"] == "ib0"
+    assert result["GLOO_SOCKET_IFNAME"] == "eth1"
+    assert result["OMP_NUM_THREADS"] == "4"
+    assert result["PYTHONPATH"] == "/opt/kit:/mine"
+    alone = launch.torchrun_environ({}, 16, "eth1", None, cores=8)
+    assert "PYTHONPATH" not in alone
+    assert alone["OMP_NUM_THREADS"] == "1"
+
+
+def test_the_interface_is_the_one_that_has_the_address() -> None:
+    addresses = {"lo": "127.0.0.1", "eth0": "172.18.0.3", "eth1": "10.0.1.5"}
+    assert launch.pick_interface("10.0.1.5", addresses, {}) == "eth1"
+    assert launch.pick_interface("10.0.1.5", addresses, {"GLOO_SOCKET_IFNAME": "ib0"}) == "ib0"
+    with pytest.raises(launch.LaunchError, match=r"no interface has the address 10\.9\.9\.9"):
+        launch.pick_interface("10.9.9.9", addresses, {})
+
+
+def test_interfaces_of_this_machine_are_found() -> None:
+    assert launch.interface_addresses()["lo"] == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "is not JSON"),
+        ("[]", "must be an object"),
+        ('{"train": {}}', "name: must be the name of the job"),
+        ('{"name": "x"}', "must have exactly one of train and command"),
+        ('{"name": "x", "train": {}, "command": ["a"]}', "exactly one of train and command"),
+        ('{"name": "x", "command": "ddp.py 50"}', "command: must be a list of words"),
+        ('{"name": "x", "command": ["ddp.py", 50]}', "command: must be a list of words"),
+        ('{"name": "x", "command": []}', "command: must be a list of words"),
+    ],
+)
+def test_a_wrong_job_file_is_named(content: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "job.json"
+    path.write_text(content)
+    with pytest.raises(launch.LaunchError, match=message) as caught:
+        launch.read_job(path)
+    assert str(path) in str(caught.value)
+    assert caught.value.code == 2
+
+
+def fails(capsys: pytest.CaptureFixture[str], code: int, *arguments: str) -> str:
+    """Launch in this process; return its one line of error."""
+    assert launch.main(list(arguments)) == code
+    error = capsys.readouterr().err
+    assert error.startswith("launch pc1: error: ")
+    assert error.count("\n") == 1
+    return error
+
+
+def test_a_missing_job_file(
+    clean: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("KIT_JOB", "/nowhere/job.json")
+    error = fails(capsys, 2)
+    assert "/nowhere/job.json: No such file or directory; KIT_JOB must name the job file" in error
+
+
+def test_a_wrong_key_of_the_training(
+    clean: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_job(tmp_path, epochs=0)
+    error = fails(capsys, 2)
+    assert "digits.json: train.epochs: must be a whole number of at least 1, is 0" in error
+
+
+def test_missing_data(
+    clean: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_job(tmp_path, dataset="mnist")
+    error = fails(capsys, 2)
+    assert "mnist is not complete in any of" in error
+    assert "missing train-images-idx3-ubyte" in error
+    assert f"{tmp_path}/MNIST/raw" in error
+
+
+def test_no_folder_for_checkpoints(
+    clean: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("KIT_CHECKPOINTS", "/nowhere/checkpoints")
+    assert "/nowhere/checkpoints is not a folder that can be written to" in fails(capsys, 2)
+
+
+def test_a_script_that_is_not_there(
+    clean: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path(clean["KIT_JOB"]).write_text(json.dumps({"name": "x", "command": ["torchrun", "ddp.py"]}))
+    error = fails(capsys, 2)
+    assert f"command: torchrun is not a file in {tmp_path}" in error
+
+
+def test_the_training_needs_its_package(clean: dict[str, str], tmp_path: Path) -> None:
+    alone = tmp_path / "launch.py"
+    alone.write_text(LAUNCH.read_text())
+    result = subprocess.run(
+        [sys.executable, alone], env=clean, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert result.returncode == 2
+    assert "needs the trainer package beside launch.py" in result.stderr
+
+
+def test_no_rendezvous_in_time(clean: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    error = fails(capsys, 1)
+    endpoint = clean["KIT_RENDEZVOUS"]
+    assert f"nothing answered at {endpoint} for 1 s (Connection refused)" in error
+
+
+def answers(*addresses: str) -> Callable[..., list[Any]]:
+    def getaddrinfo(host: str, port: int, *_: object) -> list[Any]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (each, port)) for each in addresses]
+
+    return getaddrinfo
+
+
+def test_several_addresses_are_refused(
+    clean: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(socket, "getaddrinfo", answers("10.0.0.2", "10.0.0.1", "10.0.0.2"))
+    assert "127.0.0.1 has 2 addresses (10.0.0.1, 10.0.0.2)" in fails(capsys, 2)
+
+
+def test_a_name_that_resolves_late_is_waited_for(
+    clean: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tries = []
+
+    def getaddrinfo(*arguments: Any) -> list[Any]:
+        tries.append(arguments)
+        if len(tries) < 2:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return answers("127.0.0.1")(*arguments)
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        settings = launch.parse_settings({**clean, "KIT_RENDEZVOUS": f"rendezvous:{port}"})
+        assert launch.wait_for_rendezvous(settings) == "127.0.0.1"
+    said = capsys.readouterr().out
+    assert said == (
+        f"launch pc1: waits for the rendezvous at rendezvous:{port} (Name or service not known)\n"
+    )
+
+
+def test_an_unknown_subcommand(clean: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert "unknown: serve; give nothing, rendezvous or health" in fails(capsys, 2, "serve")
+
+
+def nvidia_smi(folder: Path, script: str) -> None:
+    path = folder / "nvidia-smi"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+
+@pytest.mark.parametrize("devices", ["", "void", "none", None])
+def test_health_without_gpus(
+    devices: str | None, clean: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    if devices is not None:
+        monkeypatch.setenv("NVIDIA_VISIBLE_DEVICES", devices)
+    assert launch.main(["health"]) == 0
+
+
+def test_health_counts_the_gpus(
+    clean: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("NVIDIA_VISIBLE_DEVICES", "all")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "nvidia-smi does not run" in fails(capsys, 1, "health")
+    nvidia_smi(tmp_path, "echo 'GPU 0: TITAN RTX (UUID: GPU-a)'; echo 'GPU 1: GV100 (UUID: GPU-b)'")
+    assert launch.main(["health"]) == 0
+    nvidia_smi(tmp_path, "echo 'GPU 0: TITAN RTX (UUID: GPU-a)'")
+    assert "1 of 2 GPUs are left" in fails(capsys, 1, "health")
+    nvidia_smi(tmp_path, "echo 'Failed to initialize NVML: Unknown Error'; exit 255")
+    error = fails(capsys, 1, "health")
+    assert "0 of 2 GPUs are left (Failed to initialize NVML: Unknown Error)" in error
+    assert "restart the container" in error
+
+
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGINT])
+def test_the_rendezvous_serves_until_it_is_told_to_end(
+    ending: signal.Signals, tmp_path: Path
+) -> None:
+    with hosts(tmp_path) as local:
+        endpoint = local.rendezvous()
+        server = local.tasks[0]
+        server.expect("serves the rendezvous on port")
+        address = launch.find_rendezvous(launch.parse_endpoint(endpoint))
+        assert address == "127.0.0.1"
+        # Somebody who only looks must not disturb it.
+        second = local.start("second", [LAUNCH, "rendezvous"], {"KIT_RENDEZVOUS": endpoint})
+        assert second.wait() == 1
+        assert "can not be served" in second.text
+        assert "Traceback" not in second.text
+        server.process.send_signal(ending)
+        assert server.wait(10) == 0
+        assert server.text.endswith(f"ends the rendezvous on {ending.name}\n")
+
+
+def test_the_launcher_is_one_file_of_the_standard_library() -> None:
+    tree = ast.parse(LAUNCH.read_text(), feature_version=(3, 10))
+    names = set()
+    for node in tree.body:
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names.add(node.module or "")
+    assert {name.partition(".")[0] for name in names} <= sys.stdlib_module_names
+
+
+def test_the_trainer_never_imports_kit_or_torchvision() -> None:
+    for path in LAUNCH.parent.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            for name in names:
+                assert name.partition(".")[0] not in {"kit", "torchvision"}, path

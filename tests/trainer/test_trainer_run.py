@@ -1,0 +1,263 @@
+"""Whole trainings: torchrun's agents as stand-in hosts, gloo, real signals."""
+
+import json
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.trainer.hosts import (
+    LAUNCH,
+    ROOT,
+    Hosts,
+    Task,
+    complete_steps,
+    free_port,
+    hosts,
+    metrics,
+    wait_until,
+    write_job,
+)
+
+DDP = Path(__file__).with_name("ddp.py")
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A training of digits by two hosts that has ended."""
+
+    folder: Path
+    pc1: Task
+    pc2: Task
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Finished]:
+    folder = tmp_path_factory.mktemp("cluster")
+    with hosts(folder) as local:
+        pc1, pc2 = local.pair(write_job(folder))
+        assert pc1.wait() == 0, pc1.text
+        assert pc2.wait() == 0, pc2.text
+        yield Finished(folder, pc1, pc2)
+
+
+def model_of(folder: Path) -> dict[str, torch.Tensor]:
+    """The parameters of a host's newest checkpoint."""
+    state = torch.load(folder / complete_steps(folder)[-1] / "state.pt", weights_only=True)
+    model: dict[str, torch.Tensor] = state["model"]
+    return model
+
+
+def test_three_processes_on_two_hosts_learn_digits(finished: Finished) -> None:
+    lines = metrics(finished.folder / "pc1", finished.folder / "pc2")
+    assert [line["event"] for line in lines] == ["start", *["epoch"] * 10, "end"]
+    assert lines[-1]["accuracy"] > 0.97
+    assert {line["world_size"] for line in lines} == {3}
+    # 1,437 samples in global batches of 96.
+    assert [line["step"] for line in lines] == [*range(0, 151, 15), 150]
+    assert {line["steps"] for line in lines} == {150}
+    assert lines[-1]["loss"] < lines[1]["loss"]
+    assert all(line["images_per_second"] > 0 for line in lines[1:])
+    # Of 360 test samples: a share that is counted over all of them, each once.
+    assert all(
+        (line["accuracy"] * 360) == pytest.approx(round(line["accuracy"] * 360))
+        for line in lines[1:]
+    )
+
+
+def test_every_host_has_the_same_checkpoints(finished: Finished) -> None:
+    kept = ["step-00000120", "step-00000135", "step-00000150"]
+    for name in ("pc1", "pc2"):
+        assert complete_steps(finished.folder / name) == kept
+    first, second = (
+        (finished.folder / name / kept[-1] / "state.pt").read_bytes() for name in ("pc1", "pc2")
+    )
+    assert first == second
+
+
+def test_the_log_tells_the_story(finished: Finished) -> None:
+    text = finished.pc1.text
+    story = [
+        "launch pc1: job digits from ",
+        "launch pc1: ready to run cnn on digits",
+        "launch pc1: rendezvous 127.0.0.1:",
+        "launch pc1: reaches it from 127.0.0.1 by interface lo",
+        "launch pc1: becomes torchrun for 2:2 hosts",
+        " of 3, local rank 0 on pc1, cpu, NVIDIA_VISIBLE_DEVICES not set",
+    ]
+    places = [text.find(part) for part in story]
+    assert places == sorted(places)
+    assert places[0] == 0 or text[places[0] - 1] == "\n"
+    assert -1 not in places
+    both = text + finished.pc2.text
+    assert both.count("local rank") == 3
+    assert both.count("\n  10/10") == 1
+    assert "done: accuracy 0.9" in both
+    assert "global batch 96 = 32 x 3 processes x 1" in both
+    assert "Traceback" not in both
+
+
+def test_a_host_that_lost_its_disk_gets_the_newest_that_is_whole(
+    finished: Finished, tmp_path: Path
+) -> None:
+    # The first rank's host is the empty one: rank 0 must not be taken for the holder.
+    shutil.copytree(finished.folder / "pc2", tmp_path / "pc2")
+    damaged = tmp_path / "pc2" / "step-00000150" / "state.pt"
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    with hosts(tmp_path) as local:
+        # Longer by a pass: the last whole checkpoint is of epoch 9 of now 11.
+        pc1, pc2 = local.pair(write_job(tmp_path, epochs=11, keep=9))
+        assert pc1.wait() == 0, pc1.text
+        assert pc2.wait() == 0, pc2.text
+        both = pc1.text + pc2.text
+    assert f"trainer pc2: warning: passes over {damaged.parent}: state.pt has" in both
+    assert "goes on from step 135, epoch 9 + 0" in both
+    assert complete_steps(tmp_path / "pc1") == ["step-00000135", "step-00000150", "step-00000165"]
+    assert (tmp_path / "pc1" / "step-00000135" / "state.pt").read_bytes() == (
+        finished.folder / "pc2" / "step-00000135" / "state.pt"
+    ).read_bytes()
+
+
+def train_on_one_host(local: Hosts, job: Path, processes: int, checkpoints: Path) -> None:
+    """Train without the launcher, and one process without torchrun; end well."""
+    torchrun = ["-m", "torch.distributed.run", "--master-port", str(free_port())]
+    task = local.start(
+        job.stem,
+        [
+            *([*torchrun, "--nproc-per-node", str(processes)] if processes > 1 else []),
+            *("-m", "trainer.train"),
+        ],
+        {"KIT_JOB": job, "KIT_CHECKPOINTS": checkpoints, "PYTHONPATH": ROOT},
+    )
+    assert task.wait() == 0, task.text
+
+
+def test_the_number_of_processes_does_not_change_the_result(tmp_path: Path) -> None:
+    shapes = {
+        # 1,437 samples: the last step has 93, which 3 ranks of 2 micro-steps divide unevenly.
+        "uneven": ((1, 192, 1), (3, 32, 2)),
+        # The last step has a single sample: one of two ranks has nothing to do.
+        "empty": ((1, 1436, 1), (2, 718, 1)),
+    }
+    with hosts(tmp_path) as local:
+        for name, shape in shapes.items():
+            results = []
+            for processes, batch_size, accumulation in shape:
+                folder = tmp_path / f"{name}{processes}"
+                folder.mkdir()
+                job = write_job(folder, epochs=2, batch_size=batch_size, accumulation=accumulation)
+                train_on_one_host(local, job, processes, folder)
+                results.append(model_of(folder))
+            for key, value in results[0].items():
+                torch.testing.assert_close(results[1][key], value, atol=1e-5, rtol=1e-4)
+
+
+def test_one_shared_folder_has_one_writer(tmp_path: Path) -> None:
+    with hosts(tmp_path) as local:
+        endpoint = local.rendezvous()
+        job = write_job(tmp_path, epochs=1, shared=True)
+        tasks = [local.agent(name, job, endpoint, 1) for name in ("pc1", "pc2")]
+        assert [task.wait() for task in tasks] == [0, 0]
+    written = [name for name in ("pc1", "pc2") if complete_steps(tmp_path / name)]
+    told = [name for name in ("pc1", "pc2") if metrics(tmp_path / name)]
+    assert len(written) == 1
+    assert written == told
+
+
+def test_a_stop_and_a_fault_lose_no_sample(tmp_path: Path) -> None:
+    job = write_job(tmp_path, name="long", epochs=40, every_epochs=5)
+    folders = (tmp_path / "pc1", tmp_path / "pc2")
+
+    def epoch() -> int:
+        lines = metrics(*folders)
+        return int(lines[-1]["epoch"]) if lines else 0
+
+    with hosts(tmp_path) as local:
+        tasks = local.pair(job)
+        wait_until(lambda: epoch() >= 3, "three epochs")
+        for task in tasks:
+            task.process.send_signal(signal.SIGTERM)
+        for task in tasks:
+            # torchrun's own answer to a signal; its workers have ended well before.
+            assert task.wait() == 1
+            assert "forcefully" not in task.text
+        stop = metrics(*folders)[-1]
+        assert stop["event"] == "stop"
+        assert stop["steps"] == 600
+        name = f"step-{stop['step']:08d}"
+        manifests = [(folder / name / "manifest.json").read_bytes() for folder in folders]
+        assert manifests[0] == manifests[1]
+        manifest = json.loads(manifests[0])
+        done = min((stop["step"] - 15 * stop["epoch"]) * 96, 1437)
+        assert (manifest["epoch"], manifest["position"]) == (stop["epoch"], done)
+
+        tasks = local.pair(job)
+        wait_until(lambda: epoch() >= stop["epoch"] + 6, "six epochs more")
+        assert f"goes on from step {stop['step']}, " in tasks[0].text + tasks[1].text
+        os.kill(tasks[1].workers()[-1], signal.SIGKILL)
+        assert [task.wait() for task in tasks] == [0, 0]
+        both = tasks[0].text + tasks[1].text
+    assert both.count("goes on from step") == 2
+    lines = metrics(*folders)
+    # An epoch that was done twice because of the fault ends at the same step again.
+    assert all(line["step"] == 15 * line["epoch"] for line in lines if line["event"] == "epoch")
+    assert (lines[-1]["event"], lines[-1]["step"]) == ("end", 600)
+    assert lines[-1]["accuracy"] > 0.97
+
+
+def test_the_hosts_that_are_left_go_on(tmp_path: Path) -> None:
+    folders = (tmp_path / "pc1", tmp_path / "pc2")
+    with hosts(tmp_path) as local:
+        pc1, pc2 = local.pair(write_job(tmp_path, epochs=30, every_epochs=30), nnodes="1:2")
+        wait_until(
+            lambda: any(x["epoch"] > 1 and x["world_size"] == 3 for x in metrics(*folders)), ""
+        )
+        pc2.process.send_signal(signal.SIGTERM)
+        assert pc2.wait() == 1
+        assert pc1.wait() == 0, pc1.text
+        both = pc1.text + pc2.text
+    stop = next(line for line in metrics(*folders) if line["event"] == "stop")
+    assert "another host had to stop; this process ends to be started again" in both
+    # What the host that left had done is not done again.
+    assert f"goes on from step {stop['step']}, " in pc1.text
+    end = metrics(*folders)[-1]
+    assert (end["event"], end["world_size"], end["epoch"]) == ("end", 1, 30)
+
+
+def test_a_script_of_the_users_own_runs_unchanged(tmp_path: Path) -> None:
+    """launch.py is mounted alone, as into any image that has torch."""
+    shutil.copy(DDP, tmp_path)
+    alone = tmp_path / "kit" / "launch.py"
+    alone.parent.mkdir()
+    shutil.copy(LAUNCH, alone)
+    poison = tmp_path / "poison" / "trainer" / "__init__.py"
+    poison.parent.mkdir(parents=True)
+    poison.write_text("raise ImportError('launch.py must do without its package')")
+    job = tmp_path / "job.json"
+    job.write_text(
+        json.dumps({"name": "own", "command": ["ddp.py", "3", "2", "--batch_size", "16"]})
+    )
+    with hosts(tmp_path) as local:
+        task = local.start(
+            "own",
+            [alone],
+            {
+                "KIT_JOB": job,
+                "KIT_RENDEZVOUS": local.rendezvous(alone),
+                "KIT_NNODES": "1:1",
+                "KIT_NPROC": "2",
+                "KIT_HOST": "pc1",
+                "PYTHONPATH": tmp_path / "poison",
+            },
+        )
+        assert task.wait() == 0, task.text
+        text = task.text
+    assert "launch pc1: ready to run ddp.py 3 2 --batch_size 16" in text
+    assert "[RANK1] Epoch 2 | Batchsize: 16 | Steps: 64" in text
+    snapshot = torch.load(tmp_path / "snapshot.pt", weights_only=True)
+    assert snapshot["EPOCHS_RUN"] == 2

@@ -1,0 +1,53 @@
+"""Who works on which samples. All of it is a function of seed, epoch and position alone.
+
+An epoch is a permutation of all training samples. Each optimizer step takes the next slice of it,
+up to one global batch long, and divides the slice over all ranks and their micro-steps. So no
+sample is dropped or repeated whatever the world size is, and training can go on from any position
+with another world size.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def generator(seed: int, *words: int) -> torch.Generator:
+    """A generator that depends on the seed and on each of the words, in their order."""
+    state = seed
+    for word in words:
+        # Multiplier of a linear congruential generator modulo 2^64 (Knuth, MMIX).
+        state = (state * 6364136223846793005 + word + 1) % 2**63
+    return torch.Generator().manual_seed(state)
+
+
+def permutation(samples: int, seed: int, epoch: int) -> Tensor:
+    """The order of an epoch: int64 [samples]."""
+    return torch.randperm(samples, generator=generator(seed, epoch))
+
+
+def pieces(batch: Tensor, rank: int, world_size: int, accumulation: int) -> list[Tensor]:
+    """This rank's micro-batches of one global batch, as evenly as possible.
+
+    Args:
+        batch: int64 [n], the samples of the step; at the end of an epoch n may be below one per
+            piece.
+        rank: Of this process.
+        world_size: Number of processes.
+        accumulation: Micro-steps of each process.
+
+    Returns:
+        Up to `accumulation` non-empty int64 vectors; none when nothing is left for this rank.
+    """
+    parts = torch.tensor_split(batch, world_size * accumulation)
+    # The larger pieces come first: dealt out by rank first, no rank gets two before all have one.
+    return [part for part in parts[rank::world_size] if len(part)]
+
+
+def evaluation_shard(samples: int, rank: int, world_size: int) -> Tensor:
+    """This rank's test samples: int64 [n]; the ranks' shards are disjoint and leave nothing out."""
+    return torch.arange(rank, samples, world_size)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
@@ -88,3 +90,28 @@ def test_both_know_the_same_words() -> None:
         ("schedule", config.SCHEDULES),
     ):
         assert get_args(fields[field].annotation) == known
+
+
+def test_both_take_the_same_models_for_a_data_set(tmp_path: Path) -> None:
+    for dataset in config.DATASETS:
+        for model in config.MODELS:
+            section = {"dataset": dataset, "model": model, "epochs": 1, "batch_size": 1}
+            defaults = {
+                name: field.default
+                for name, field in TrainSection.model_fields.items()
+                if not field.is_required()
+            }
+            train = {**defaults, **section, "learning_rate": 0.1}
+            file = tmp_path / "job.json"
+            checkpoint = {"every_epochs": 1, "keep": 1, "shared": False}
+            file.write_text(json.dumps({"name": "x", "train": train, "checkpoint": checkpoint}))
+            assert accepts(TrainSection.model_validate, section) is accepts(load_job, file)
+            assert accepts(load_job, file) is ((model, dataset) in PARAMETERS)
+
+
+def accepts(read: Callable[[Any], object], what: object) -> bool:
+    try:
+        read(what)
+    except (ValueError, config.JobError):
+        return False
+    return True

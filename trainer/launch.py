@@ -54,8 +54,16 @@ SIOCGIFADDR = 0x8915
 RDZV_CONF = "is_host=false,last_call_timeout=2,keep_alive_interval=1"
 
 # torchrun's default is 0, and a host that dies costs each of the others one restart
-# (SimpleElasticAgent._invoke_run), so the limit must outlast the faults of a long training.
-MAX_RESTARTS = 100
+# (SimpleElasticAgent._invoke_run). More of them would only repeat a script's own mistake: an agent
+# that has used its restarts up ends, and its engine starts it again, with as many more.
+MAX_RESTARTS = 3
+
+IN_USE = 2
+"""Looks at the store, a second apart, at which an agent must be connected for it to be in use."""
+DESERTED = 10
+"""Looks without any agent after which the store's run is over."""
+ESTABLISHED = "01"
+"""State of a connection in /proc/net/tcp (include/net/tcp_states.h)."""
 
 
 class LaunchError(Exception):
@@ -301,7 +309,7 @@ def torchrun_argv(settings: Settings, job: Job, local_address: str) -> list[str]
     """The command line of torchrun for this host."""
     host, port = settings.rendezvous
     return [
-        *(sys.executable, "-m", "torch.distributed.run"),
+        *(sys.executable, str(Path(__file__).resolve()), "agent"),
         *("--nnodes", settings.nnodes),
         *("--nproc-per-node", str(settings.nproc)),
         *("--rdzv-backend", "c10d"),
@@ -368,8 +376,63 @@ def train() -> NoReturn:
     os.execvpe(argv[0], argv, environ)
 
 
+def run_agent() -> NoReturn:
+    """Be torchrun, with the arguments behind `agent`, and end without a traceback of its own.
+
+    Raises:
+        SystemExit: As torchrun ends; 128 and the signal's number after a signal.
+    """
+    from torch.distributed.elastic.multiprocessing import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.run import main as torchrun
+
+    try:
+        torchrun(sys.argv[2:])
+    except ChildFailedError as error:
+        # What it says is the table of who failed first, and how.
+        sys.stderr.write(f"{error}\n")
+        sys.exit(FAILURE)
+    except SignalException as error:
+        say(host_name(os.environ), f"torchrun ended on {signal.Signals(error.sigval).name}")
+        sys.exit(128 + error.sigval)
+    sys.exit(0)
+
+
+def connections(port: int, tables: tuple[str, ...] = ("tcp", "tcp6")) -> int:
+    """The connections that are established to a port of this network namespace."""
+    count = 0
+    for table in tables:
+        lines = Path("/proc/net", table).read_text().splitlines()[1:]
+        for _, local, _, state, *_ in map(str.split, lines):
+            count += state == ESTABLISHED and int(local.rpartition(":")[2], 16) == port
+    return count
+
+
+class Attendance:
+    """Tells from the connections to the store, counted each second, whether its run is over."""
+
+    def __init__(self) -> None:
+        self._nobody = sys.maxsize
+        self._present = 0
+        self._absent = 0
+        self._used = False
+
+    def over(self, count: int) -> bool:
+        """Take in one more count; return whether agents have come and all are gone."""
+        # The store has a client of its own, always there: the lowest count is nobody's.
+        self._nobody = min(self._nobody, count)
+        here = count > self._nobody
+        self._present = self._present + 1 if here else 0
+        self._absent = 0 if here else self._absent + 1
+        self._used = self._used or self._present >= IN_USE
+        return self._used and self._absent >= DESERTED
+
+
 def serve_rendezvous() -> None:
-    """Serve the store on all interfaces until SIGTERM or SIGINT.
+    """Serve the store on all interfaces until a run is over, or SIGTERM or SIGINT comes.
+
+    torchrun closes a rendezvous for good when its job ends, so each run needs a fresh store: the
+    engine starts this service again.
 
     Raises:
         LaunchError: The port can not be served.
@@ -391,8 +454,12 @@ def serve_rendezvous() -> None:
         ) from error
     host = host_name(os.environ)
     say(host, f"serves the rendezvous on port {store.port}")
-    received = signal.sigwait(ends)
-    say(host, f"ends the rendezvous on {signal.Signals(received).name}")
+    attendance = Attendance()
+    received = None
+    while received is None and not attendance.over(connections(port)):
+        received = signal.sigtimedwait(ends, 1)
+    reason = signal.Signals(received.si_signo).name if received else "the end of its run"
+    say(host, f"ends the rendezvous on {reason}")
 
 
 def check_health() -> None:
@@ -412,7 +479,10 @@ def check_health() -> None:
         raise LaunchError(
             f"nvidia-smi does not run ({error}); restart the container", FAILURE
         ) from error
-    found = sum(line.startswith("GPU ") for line in answer.stdout.splitlines())
+    lines = answer.stdout.splitlines()
+    whole = sum(line.startswith("GPU ") for line in lines)
+    # The instances of a GPU that is split by MIG are listed below it.
+    found = max(whole, sum("UUID: MIG-" in line for line in lines))
     if answer.returncode != 0 or found < needed:
         # A daemon-reload of systemd on the host takes a container's GPUs away (nvidia-container
         # -toolkit #48): "Failed to initialize NVML".
@@ -437,6 +507,8 @@ def command(arguments: list[str]) -> Callable[[], None]:
     """
     commands = {"": train, "rendezvous": serve_rendezvous, "health": check_health}
     name = " ".join(arguments)
+    if arguments[:1] == ["agent"]:
+        return run_agent
     if name not in commands:
         raise LaunchError(f"unknown: {name}; give nothing, rendezvous or health")
     return commands[name]

@@ -57,11 +57,8 @@ class TrainSection(Section):
     @field_validator("model")
     @classmethod
     def _fits(cls, model: str, info: Any) -> str:
-        if model == "lenet" and info.data.get("dataset") == "digits":
-            raise wrong(
-                "lenet is built for images of 28 or 32 pixels, those of digits have 8",
-                "write `model: cnn`, or `dataset: mnist`",
-            )
+        if info.data.get("dataset") == "digits" and model != "cnn":
+            raise wrong(f"{model} needs larger images than the 8×8 of digits", "write `model: cnn`")
         return model
 
 

@@ -16,7 +16,6 @@ PARAMETERS = {
     ("cnn", "cifar10"): 545_098,
     ("lenet", "mnist"): 61_706,
     ("lenet", "cifar10"): 62_006,
-    ("resnet18", "digits"): 11_172_810,
     ("resnet18", "mnist"): 11_172_810,
     ("resnet18", "cifar10"): 11_173_962,
 }

@@ -75,14 +75,40 @@ def test_a_wrong_variable_is_named(name: str, value: str, message: str) -> None:
     assert caught.value.code == 2
 
 
+@pytest.mark.parametrize(
+    ("counts", "over"),
+    [
+        ([1] * 60, False),  # nobody has come yet
+        ([1, 2, 1, *[1] * 60], False),  # a launcher has looked whether the store is there
+        ([1, 3, 3, 3, *[1] * 9], False),  # all have just gone: they may come again
+        ([1, 3, 3, 3, *[1] * 10], True),
+        ([1, 3, 3, *[1] * 9, 2, *[1] * 9], False),
+        ([1, 3, 2, *[2] * 60], False),  # one is left
+        ([3, 3, 3, *[1] * 10], False),  # the first looks tell nothing before the lowest is known
+    ],
+)
+def test_a_run_is_over_when_all_agents_have_gone(counts: list[int], over: bool) -> None:
+    attendance = launch.Attendance()
+    assert [attendance.over(count) for count in counts][-1] is over
+
+
+def test_connections_to_a_port_are_counted() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert launch.connections(port) == 0
+        with socket.create_connection(("127.0.0.1", port)), server.accept()[0]:
+            assert launch.connections(port) == 1
+
+
 def test_torchrun_is_told_everything() -> None:
     settings = launch.parse_settings(ENVIRON)
     argv = launch.torchrun_argv(settings, launch.Job("digits", ()), "10.0.0.7")
-    assert " ".join(argv[1:]) == (
-        "-m torch.distributed.run --nnodes 1:2 --nproc-per-node 2 --rdzv-backend c10d "
+    assert argv[1] == str(Path(launch.__file__).resolve())
+    assert " ".join(argv[2:]) == (
+        "agent --nnodes 1:2 --nproc-per-node 2 --rdzv-backend c10d "
         "--rdzv-endpoint rendezvous:29400 --rdzv-id digits "
         "--rdzv-conf is_host=false,last_call_timeout=2,keep_alive_interval=1 "
-        "--max-restarts 100 --local-addr 10.0.0.7 -m trainer.train"
+        "--max-restarts 3 --local-addr 10.0.0.7 -m trainer.train"
     )
     assert argv[0] == sys.executable
     own = launch.torchrun_argv(settings, launch.Job("x", ("ddp.py", "50", "--b", "2")), "10.0.0.7")

@@ -32,6 +32,7 @@ class Finished:
     """A training of digits by two hosts that has ended."""
 
     folder: Path
+    store: Task
     pc1: Task
     pc2: Task
 
@@ -43,7 +44,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Finished]:
         pc1, pc2 = local.pair(write_job(folder))
         assert pc1.wait() == 0, pc1.text
         assert pc2.wait() == 0, pc2.text
-        yield Finished(folder, pc1, pc2)
+        yield Finished(folder, local.tasks[0], pc1, pc2)
 
 
 def model_of(folder: Path) -> dict[str, torch.Tensor]:
@@ -68,6 +69,12 @@ def test_three_processes_on_two_hosts_learn_digits(finished: Finished) -> None:
         (line["accuracy"] * 360) == pytest.approx(round(line["accuracy"] * 360))
         for line in lines[1:]
     )
+
+
+def test_the_store_ends_with_its_run(finished: Finished) -> None:
+    # torchrun has closed it: a second run at the same one would fail.
+    assert finished.store.wait(30) == 0
+    assert finished.store.text.endswith("ends the rendezvous on the end of its run\n")
 
 
 def test_every_host_has_the_same_checkpoints(finished: Finished) -> None:
@@ -184,7 +191,7 @@ def test_a_stop_and_a_fault_lose_no_sample(tmp_path: Path) -> None:
             task.process.send_signal(signal.SIGTERM)
         for task in tasks:
             # torchrun's own answer to a signal; its workers have ended well before.
-            assert task.wait() == 1
+            assert task.wait() == 128 + signal.SIGTERM
             assert "forcefully" not in task.text
         stop = metrics(*folders)[-1]
         assert stop["event"] == "stop"
@@ -218,7 +225,7 @@ def test_the_hosts_that_are_left_go_on(tmp_path: Path) -> None:
             lambda: any(x["epoch"] > 1 and x["world_size"] == 3 for x in metrics(*folders)), ""
         )
         pc2.process.send_signal(signal.SIGTERM)
-        assert pc2.wait() == 1
+        assert pc2.wait() == 128 + signal.SIGTERM
         assert pc1.wait() == 0, pc1.text
         both = pc1.text + pc2.text
     stop = next(line for line in metrics(*folders) if line["event"] == "stop")

@@ -6,7 +6,15 @@ import re
 from collections.abc import Callable
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    WithJsonSchema,
+)
 from pydantic_core import PydanticCustomError
 
 from kit import values
@@ -118,17 +126,15 @@ Variables = Annotated[
 ]
 
 
-def nccl_name(name: str) -> None:
-    """Check that a variable of an `nccl` section is one of NCCL's.
+def _only_nccl(variables: dict[str, str]) -> dict[str, str]:
+    for name in variables:
+        if not name.startswith("NCCL_"):
+            fix = f"write NCCL_{name.upper()}, or move it to environment"
+            raise wrong(f"{name} is not a variable of NCCL", fix)
+    return variables
 
-    Raises:
-        PydanticCustomError: It does not start with NCCL_.
-    """
-    if not name.startswith("NCCL_"):
-        raise wrong(
-            f"{name} is not a variable of NCCL",
-            f"write NCCL_{name.upper()}, or move it to environment",
-        )
+
+NcclVariables = Annotated[Variables, AfterValidator(_only_nccl)]
 
 
 def _absolute(path: object) -> str:

@@ -12,12 +12,11 @@ from kit import ranges, values
 from kit.config.fields import (
     GpuUuid,
     Label,
+    NcclVariables,
     Section,
     Size,
     Speed,
     Subnet,
-    Variables,
-    nccl_name,
     tagged,
     wrong,
 )
@@ -95,14 +94,7 @@ class NetworkSection(Section):
     subnet: Subnet = Field("10.200.0.0/16", description="The overlay's addresses, one per task")
     mtu: int = Field(1500, ge=576, le=65535, description="Of the hosts' own network, in bytes")
     infiniband: bool = False
-    nccl: Variables = Field({}, description="NCCL_* variables for all jobs")
-
-    @field_validator("nccl")
-    @classmethod
-    def _only_nccl(cls, variables: dict[str, str]) -> dict[str, str]:
-        for name in variables:
-            nccl_name(name)
-        return variables
+    nccl: NcclVariables = Field({}, description="NCCL_* variables for all jobs")
 
 
 class InventorySection(Section):

@@ -10,11 +10,11 @@ from kit.config.fields import (
     AbsolutePath,
     Duration,
     Label,
+    NcclVariables,
     Section,
     Size,
     Ulimit,
     Variables,
-    nccl_name,
     tagged,
     wrong,
 )
@@ -165,7 +165,7 @@ class JobSection(Section):
     hosts: JobHostsSection = JobHostsSection()
     mounts: list[MountSection] = Field([])
     environment: Variables = Field({})
-    nccl: Variables = Field({}, description="NCCL_* variables of this job")
+    nccl: NcclVariables = Field({}, description="NCCL_* variables of this job")
     limits: LimitsSection = LimitsSection()
     rendezvous: RendezvousSection = RendezvousSection()
     stop_grace_period: Duration = Field(
@@ -194,13 +194,6 @@ class JobSection(Section):
                 'begin with the script, as in `command: [ddp.py, "50"]`',
             )
         return command
-
-    @field_validator("nccl")
-    @classmethod
-    def _only_nccl(cls, variables: dict[str, str]) -> dict[str, str]:
-        for name in variables:
-            nccl_name(name)
-        return variables
 
     @field_validator("environment")
     @classmethod

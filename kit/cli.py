@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import io
 import sys
 
 import click
@@ -31,12 +32,15 @@ def main() -> None:
     # A big inventory is a million small objects that live to the end: a third of the time of
     # `kit render` for 1,000 hosts went into looking for garbage among them.
     gc.set_threshold(200_000, 20, 20)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal without Unicode is no reason to fail
+            stream.reconfigure(errors="backslashreplace")
     sys.exit(_run())
 
 
 def _run() -> int:
     try:
-        result = cli.main(standalone_mode=False)
+        result = cli.main(prog_name="kit", standalone_mode=False)
     except click.exceptions.Abort:
         click.echo("kit: interrupted", err=True)
         return 130

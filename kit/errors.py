@@ -7,8 +7,14 @@ the file. A `Problem` is the same mistake with the file and line that a person c
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+
+INVENTORY = "inventory"
+"""The source of faults in the inventory; those in a job have the job's name."""
+MOST_SHOWN = 20
+"""Longer lists of names are cut."""
 
 Loc = tuple[str | int, ...]
 """A place in a document: keys and list positions from its root."""
@@ -18,7 +24,8 @@ def dotted(loc: Loc) -> str:
     """Write a place as people do: `hosts.pc2.gpus[1].uuid`."""
     text = ""
     for part in loc:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}"
+        plain = isinstance(part, str) and re.fullmatch(r"\S+", part)
+        text += f"[{part}]" if isinstance(part, int) else f".{part if plain else repr(part)}"
     return text.removeprefix(".")
 
 
@@ -26,7 +33,10 @@ def nearest(word: str, known: Iterable[str]) -> str:
     """Say which known name was probably meant, or which there are."""
     known = list(known)
     close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
-    return f"did you mean {close[0]}?" if close else f"use one of {', '.join(known)}"
+    if close:
+        return f"did you mean {close[0]}?"
+    more = f" … ({len(known)} in all)" if len(known) > MOST_SHOWN else ""
+    return f"use one of {', '.join(known[:MOST_SHOWN])}{more}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +67,9 @@ class Problem:
 
     def __str__(self) -> str:
         path = f" {self.path}:" if self.path else ""
-        return f"{self.file}:{self.line}:{path} {self.what}; {self.fix}"
+        text = f"{self.file}:{self.line}:{path} {self.what}; {self.fix}"
+        # One problem is one line, and no key of somebody's file reaches the terminal as a command.
+        return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 class KitError(Exception):

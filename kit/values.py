@@ -6,12 +6,25 @@ Each parser raises `WrongValueError` with what is wrong and what would be right.
 from __future__ import annotations
 
 import ipaddress
+import json
 import re
+from fractions import Fraction
 
 _SIZE_UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _SPEED_UNITS = {"Mbit": 10**6, "Gbit": 10**9}
+_LARGEST = 2**63 - 1
 _DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _GPU_UUID = re.compile(r"(GPU|MIG)-[0-9A-Za-z][-0-9A-Za-z/]*")
+# https://github.com/distribution/reference/blob/main/regexp.go, without the length of a digest.
+_DOMAIN = (
+    r"[a-zA-Z0-9]([-a-zA-Z0-9]*[a-zA-Z0-9])?(\.[a-zA-Z0-9]([-a-zA-Z0-9]*[a-zA-Z0-9])?)*(:[0-9]+)?"
+)
+_NAME = r"[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*"
+_IMAGE = re.compile(
+    rf"({_DOMAIN}/)?{_NAME}(/{_NAME})*(:[A-Za-z0-9_][-.A-Za-z0-9_]{{0,127}})?(@[a-z0-9]+:[0-9a-f]+)?"
+)
+# What IFNAMSIZ allows, without the characters that mean something to a shell or to NCCL.
+_INTERFACE = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_.@]{0,14}")
 
 
 class WrongValueError(ValueError):
@@ -23,21 +36,46 @@ class WrongValueError(ValueError):
         self.fix = fix
 
 
-def _number_and_unit(text: object, kind: str, example: str) -> tuple[float, str]:
-    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z/]*)\s*", str(text))
-    if isinstance(text, bool) or match is None:
-        raise WrongValueError(f"{text!r} is not a {kind}", f"write for example {example}")
-    return float(match[1]), match[2]
+def shown(value: object) -> str:
+    """Write a value as the file does, for a message, and not at any length."""
+    if value is None:
+        return "nothing"
+    text = (
+        json.dumps(value, default=str, ensure_ascii=False)
+        if isinstance(value, (bool, dict, list))
+        else repr(value)
+    )
+    return text if len(text) <= 60 else text[:59] + "…"
+
+
+def _number_and_unit(text: object, kind: str, example: str) -> tuple[Fraction, str, str]:
+    """Return the number, as it is written, and the unit."""
+    match = re.fullmatch(
+        r"\s*([0-9]{1,30}(?:\.[0-9]{1,30})?)\s*([A-Za-z/]*)\s*",
+        str(text) if isinstance(text, (str, int, float)) and not isinstance(text, bool) else "",
+        re.ASCII,
+    )
+    if match is None:
+        raise WrongValueError(f"{shown(text)} is not a {kind}", f"write for example {example}")
+    return Fraction(match[1]), match[1], match[2]
+
+
+def _whole(text: object, number: Fraction, unit: int, kind: str, example: str) -> int:
+    amount = int(number * unit)
+    if not 0 < amount <= _LARGEST:
+        raise WrongValueError(f"{text!r} is no {kind}", f"write for example {example}")
+    return amount
 
 
 def size(text: object) -> int:
     """Parse a size such as `24GiB` into bytes."""
-    number, unit = _number_and_unit(text, "size", "24GiB")
+    number, amount, unit = _number_and_unit(text, "size", "24GiB")
     if unit in _SIZE_UNITS:
-        return int(number * _SIZE_UNITS[unit])
-    amount = f"{number:g}"
+        return _whole(text, number, _SIZE_UNITS[unit], "size", "24GiB")
     if not unit:
-        raise WrongValueError(f"{text!r} has no unit", f"write {amount}MiB or {amount}GiB")
+        bytes_ = number >= 2**20 and number.denominator == 1
+        fix = show_size(int(number)) if bytes_ else f"{amount}MiB or {amount}GiB"
+        raise WrongValueError(f"{text!r} has no unit", f"write {fix}")
     meant = {"k": "KiB", "m": "MiB", "g": "GiB", "t": "TiB"}.get(unit[0].lower())
     if meant and unit.lower() in {unit[0].lower() + rest for rest in ("", "b", "ib")}:
         raise WrongValueError(
@@ -51,41 +89,48 @@ def size(text: object) -> int:
 
 def speed(text: object) -> int:
     """Parse a link speed such as `1Gbit` into bits per second."""
-    number, unit = _number_and_unit(text, "link speed", "1Gbit")
+    number, amount, unit = _number_and_unit(text, "link speed", "1Gbit")
     if unit in _SPEED_UNITS:
-        if number <= 0:
-            raise WrongValueError(f"{text!r} is no speed", "write for example 1Gbit")
-        return int(number * _SPEED_UNITS[unit])
-    amount = f"{number:g}"
+        return _whole(text, number, _SPEED_UNITS[unit], "link speed", "1Gbit")
     if not unit:
         raise WrongValueError(f"{text!r} has no unit", f"write {amount}Mbit or {amount}Gbit")
-    prefix = {"m": "Mbit", "g": "Gbit"}.get(unit[0].lower(), "Gbit")
     raise WrongValueError(
-        f"{text!r} has the unit {unit}; links are measured in Mbit or Gbit (per second)",
-        f"write for example {amount}{prefix}",
+        f"{text!r} has the unit {unit}, but links are measured in Mbit or Gbit (per second)",
+        f"write for example {_meant_speed(number, unit)}",
     )
+
+
+def _meant_speed(number: Fraction, unit: str) -> str:
+    """Guess the speed behind an unknown unit: `125MB/s` are 1Gbit, `1Gb` and `1Gbps` too."""
+    prefix = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}.get(unit[0].lower())
+    if prefix is None:
+        return "1Gbit"
+    in_bytes = re.fullmatch(r"[A-Za-z]i?(B(/s|ps)?|bytes?)", unit)
+    bits = int(number * prefix * (8 if in_bytes else 1))
+    return show_speed(bits) if bits else "1Gbit"
 
 
 def duration(text: object) -> int:
     """Parse a duration such as `90s`, `5m` or `2h` into seconds."""
-    number, unit = _number_and_unit(text, "duration", "60s")
+    number, amount, unit = _number_and_unit(text, "duration", "60s")
     seconds = {"s": 1, "m": 60, "h": 3600}.get(unit)
     if seconds is None:
-        raise WrongValueError(
-            f"{text!r} has no unit that is known", f"write for example {number:g}s"
-        )
-    return int(number * seconds)
+        wrong = f"has the unknown unit {unit}" if unit else "has no unit"
+        raise WrongValueError(f"{text!r} {wrong}", f"use s, m or h, for example {amount}s")
+    return _whole(text, number, seconds, "duration", "60s")
 
 
 def dns_label(text: object) -> str:
     """Check a name that becomes part of service, host and volume names (RFC 1123 label)."""
     if isinstance(text, str) and _DNS_LABEL.fullmatch(text):
         return text
-    meant = re.sub(r"[^a-z0-9-]+", "-", str(text).lower()).strip("-")[:63].strip("-")
-    fix = f"write for example {meant}" if meant else "write for example gpu01"
+    word = text.lower() if isinstance(text, str) else ""
+    meant = re.sub(r"[^a-z0-9-]+", "-", word).strip("-")[:63].strip("-")
+    if isinstance(text, int) and not isinstance(text, bool):
+        raise WrongValueError(f"{text} is a number, not a text", f'write "{text}", in quotes')
     raise WrongValueError(
-        f"{str(text)!r} is not a DNS label (at most 63 lower-case letters, digits, inner hyphens)",
-        fix,
+        f"{shown(text)} is not a DNS label (at most 63 lower-case letters, digits, inner hyphens)",
+        f"write for example {meant or 'gpu01'}",
     )
 
 
@@ -94,7 +139,7 @@ def gpu_uuid(text: object) -> str:
     if isinstance(text, str) and _GPU_UUID.fullmatch(text):
         return text
     raise WrongValueError(
-        f"{text!r} is not a GPU's UUID",
+        f"{shown(text)} is not a GPU's UUID",
         "copy what `nvidia-smi -L` prints: GPU-… or MIG-…",
     )
 
@@ -125,12 +170,42 @@ def address(text: object) -> str:
 
 def subnet(text: object) -> str:
     """Check an IPv4 network in CIDR notation."""
+    example = "write for example 10.200.0.0/16"
+    if not isinstance(text, str) or "/" not in text:
+        raise WrongValueError(f"{shown(text)} is not an IPv4 network", example)
     try:
-        return str(ipaddress.IPv4Network(str(text)))
+        return str(ipaddress.IPv4Network(text))
     except ValueError as error:
-        raise WrongValueError(
-            f"{text!r} is not an IPv4 network: {error}", "write for example 10.200.0.0/16"
-        ) from None
+        reason = str(error).replace(f"{text} ", "it ").replace(f" in {text!r}", "")
+        raise WrongValueError(f"{text!r} is not an IPv4 network: {reason}", example) from None
+
+
+def image(text: object) -> str:
+    """Check an image's name: registry, path, tag, digest."""
+    if isinstance(text, str) and _IMAGE.fullmatch(text):
+        return text
+    raise WrongValueError(
+        f"{shown(text)} is not the name of an image",
+        "write for example registry.lab:5000/trainer:1.4",
+    )
+
+
+def nfs_export(text: object) -> str:
+    """Check an NFS export: `server:/path`."""
+    if isinstance(text, str) and re.fullmatch(r"[A-Za-z0-9][-.A-Za-z0-9]*:/[^\s,]*", text):
+        return text
+    raise WrongValueError(
+        f"{shown(text)} is not an NFS export", "write for example 192.168.8.151:/export/data"
+    )
+
+
+def interface(text: object) -> str:
+    """Check the name of one network interface."""
+    if isinstance(text, str) and _INTERFACE.fullmatch(text):
+        return text
+    raise WrongValueError(
+        f"{shown(text)} is not the name of one interface", "write for example eth0 (see `ip link`)"
+    )
 
 
 def show_size(number: int) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from kit.errors import InputError, Loc, Problem, ProblemsError
+from kit.values import WrongValueError, shown
 
 _NULL = "tag:yaml.org,2002:null"
 _BOOL = "tag:yaml.org,2002:bool"
@@ -22,6 +23,13 @@ _INT = "tag:yaml.org,2002:int"
 _FLOAT = "tag:yaml.org,2002:float"
 _STR = "tag:yaml.org,2002:str"
 _MERGE = "tag:yaml.org,2002:merge"
+_COLLECTIONS = {"tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"}
+
+_LARGEST = 2**63 - 1
+_DEEPEST = 100
+"""libyaml composes by recursion in C: some 30,000 brackets overflow its stack."""
+_LARGEST_EXPANDED = 1_000_000
+"""Values that aliases may stand for: ten lines can mean billions."""
 
 # https://yaml.org/spec/1.2.2/#1032-tag-resolution, plus the merge key that Docker's files use too.
 _CORE_SCHEMA = [
@@ -46,13 +54,25 @@ for _tag, _pattern, _first in _CORE_SCHEMA:
 
 
 def _integer(text: str) -> int:
-    return int(text, 0) if text[:2] in {"0o", "0x"} else int(text)
+    # Longer ones are not even converted: Python refuses 4,300 digits, and takes its time before.
+    number = None
+    if len(text) <= 24:
+        number = int(text, 0) if text[:2] in {"0o", "0x"} else int(text)
+    if number is None or abs(number) > _LARGEST:
+        raise WrongValueError(f"{shown(text)[1:-1]} is too large", f"write at most {_LARGEST}")
+    return number
+
+
+def _boolean(text: str) -> bool:
+    if text.lower() not in {"true", "false"}:
+        raise ValueError(text)
+    return text.lower() == "true"
 
 
 _SCALARS: dict[str, Callable[[str], Any]] = {
     _STR: str,
     _NULL: lambda _: None,
-    _BOOL: lambda text: text.lower() == "true",
+    _BOOL: _boolean,
     _INT: _integer,
     _FLOAT: lambda text: float(re.sub(r"\.(?=inf|nan)", "", text.lower())),
     _MERGE: str,
@@ -108,21 +128,31 @@ class _Builder:
         self.file = file
         self.problems: list[Problem] = []
         self._open: set[int] = set()
-        self._done: dict[int, Any] = {}
+        self._done: dict[int, tuple[Any, int]] = {}
+        self._size = 0
 
     def build(self, node: yaml.Node) -> Any:
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node)
         key = id(node)
         if key in self._done:
-            return self._done[key]
+            value, size = self._done[key]
+            self._size += size
+            if self._size > _LARGEST_EXPANDED:
+                self._problem(node, "the aliases stand for too many values", "write fewer")
+                raise ProblemsError(self.problems)
+            return value
         if key in self._open:
             self._problem(node, "the anchor contains itself", "write the value out once")
             return None
+        if node.tag not in _COLLECTIONS:
+            self._problem(node, f"the tag {node.tag} means nothing here", "leave it out")
         self._open.add(key)
+        before = self._size
         value = self._mapping(node) if isinstance(node, yaml.MappingNode) else self._sequence(node)
         self._open.discard(key)
-        self._done[key] = value
+        self._size += 1
+        self._done[key] = value, self._size - before
         return value
 
     def _scalar(self, node: yaml.ScalarNode) -> Any:
@@ -132,9 +162,12 @@ class _Builder:
             return node.value
         try:
             return make(node.value)
+        except WrongValueError as error:
+            self._problem(node, error.what, error.fix)
+            return 0
         except ValueError:
             kind = node.tag.rsplit(":", 1)[-1]
-            self._problem(node, f"{node.value!r} is no {kind}", "write it without the tag")
+            self._problem(node, f"{shown(node.value)} is no {kind}", "write it without the tag")
             return node.value
 
     def _sequence(self, node: yaml.Node) -> list[Any]:
@@ -166,7 +199,7 @@ class _Builder:
             value = self.build(part)
             if isinstance(value, dict):
                 merged |= value
-            else:
+            elif id(part) not in self._open:
                 self._problem(part, "<< merges a mapping only", "point it at a mapping's anchor")
         return merged
 
@@ -199,31 +232,53 @@ def parse(text: str, file: str) -> Document:
         ProblemsError: The text is not YAML, or has duplicate keys, alien tags or recursive anchors.
     """
     try:
+        if _looks_deep(text):
+            _refuse_deep(text, file)
         root = yaml.compose(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        line = mark.line + 1 if mark else 1
-        what = f"this is not valid YAML: {error.problem or error.context}"
-        fix = "look at this line and the one before it: quotes, indentation, tabs"
-        raise ProblemsError([Problem(file, line, "", what, fix)]) from None
+        raise ProblemsError([_not_yaml(error, file, mark.line + 1 if mark else 1)]) from None
     except yaml.reader.ReaderError as error:
-        line = text[: error.position].count("\n") + 1
-        what = f"the character #x{ord(text[error.position]):02x} is not allowed in YAML"
+        # libyaml counts in bytes.
+        line = text.encode()[: error.position].count(b"\n") + 1
+        what = f"the character #x{error.character:02x} is not allowed in YAML"
         raise ProblemsError([Problem(file, line, "", what, "remove it")]) from None
-    except RecursionError:
-        raise _too_deep(file) from None
     if root is None:
         return Document(file, None, None)
     builder = _Builder(file)
-    try:
-        value = builder.build(root)
-    except RecursionError:
-        raise _too_deep(file) from None
+    value = builder.build(root)
     if builder.problems:
         raise ProblemsError(builder.problems)
     return Document(file, value, root)
 
 
-def _too_deep(file: str) -> ProblemsError:
-    what = "this is nested deeper than any inventory or job"
-    return ProblemsError([Problem(file, 1, "", what, "check the brackets")])
+def _not_yaml(error: yaml.MarkedYAMLError, file: str, line: int) -> Problem:
+    if error.problem == "but found another document":
+        return Problem(file, line, "", "a second document begins here", "write one in each file")
+    if error.context and error.context.startswith("found duplicate anchor"):
+        return Problem(file, line, "", "this anchor is there already", "give it another name")
+    what = f"this is not valid YAML: {error.problem or error.context}"
+    fix = "look at this line and the one before it: quotes, indentation, tabs"
+    return Problem(file, line, "", what, fix)
+
+
+def _looks_deep(text: str) -> bool:
+    """Guess quickly, on the safe side, whether nesting may be too deep to be composed."""
+    depth = deepest = 0
+    for bracket in re.findall(r"[\[\]{}]", text):
+        depth = depth + 1 if bracket in "[{" else max(depth - 1, 0)
+        deepest = max(deepest, depth)
+    return (
+        deepest > _DEEPEST or re.search(rf"^[ ?:-]{{{_DEEPEST}}}", text, re.MULTILINE) is not None
+    )
+
+
+def _refuse_deep(text: str, file: str) -> None:
+    depth = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > _DEEPEST:
+            what = "this is nested deeper than any inventory or job"
+            line = event.start_mark.line + 1 if event.start_mark else 1
+            raise ProblemsError([Problem(file, line, "", what, "check the brackets")])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -28,7 +29,7 @@ def command(paths: Paths, as_json: bool) -> None:
     plan = load_plan(paths)
     if as_json:
         files = [job.job.file for job in plan.jobs]
-        click.echo(plan_json(plan, header(plan, *files)), nl=False)
+        click.echo(plan_json(plan, header(plan, *files), ranks=True), nl=False)
         return
     show(plan)
 
@@ -36,17 +37,25 @@ def command(paths: Paths, as_json: bool) -> None:
 def show(plan: Plan) -> None:
     """Print the plan as tables."""
     from rich.console import Console
+    from rich.text import Text
 
-    console = Console(highlight=False, soft_wrap=True)
+    def _bold(text: str) -> Text:
+        return Text(text, style="bold")
+
+    # A file or a pipe has no width to keep to.
+    console = Console(highlight=False, soft_wrap=True, markup=False)
+    if not console.is_terminal:
+        console.width = 200
     training = sum(gpu.use is Use.TRAINING for host in plan.hosts for gpu in host.gpus)
     total = sum(len(host.gpus) for host in plan.hosts)
     console.print(
-        f"[bold]{plan.cluster}[/bold]  engine {plan.engine}, {_count(len(plan.hosts), 'host')}, "
-        f"{_count(total, 'GPU')}, {training} for training"
+        _bold(plan.cluster),
+        f" engine {plan.engine}, {_count(len(plan.hosts), 'host')}, "
+        f"{_count(total, 'GPU')}, {training} for training",
     )
     console.print(_hosts(plan))
     for job in plan.jobs:
-        console.print(_title(job))
+        console.print(_bold(f"job {job.name}"), f" {_work(job)}")
         console.print(_placements(job))
         for line in (_batch(job), _traffic(job), _meeting(job)):
             console.print(f"  {line}")
@@ -54,7 +63,7 @@ def show(plan: Plan) -> None:
     if not plan.jobs:
         console.print("no jobs: describe one in jobs/<name>.yaml")
     for note in plan.notes:
-        console.print(f"[yellow]note[/yellow]  {note}")
+        console.print(Text("note", style="yellow"), f" {note}")
 
 
 def _count(number: int, noun: str) -> str:
@@ -96,13 +105,11 @@ def _gpu_names(host: Host, use: Use) -> str:
     return ", ".join(f"{n} × {name}" if n > 1 else name for name, n in counted.items()) or "-"
 
 
-def _title(job: JobPlan) -> str:
-    work = job.job
-    if work.train is not None:
-        what = f"{work.train.model} on {work.train.dataset}, {_count(work.train.epochs, 'epoch')}"
-    else:
-        what = " ".join(work.command)
-    return f"[bold]job {job.name}[/bold]  {what}"
+def _work(job: JobPlan) -> str:
+    train = job.job.train
+    if train is not None:
+        return f"{train.model} on {train.dataset}, {_count(train.epochs, 'epoch')}"
+    return shlex.join(job.job.command)
 
 
 def _placements(job: JobPlan) -> Table:
@@ -121,7 +128,7 @@ def _placements(job: JobPlan) -> Table:
             str(first.first_rank)
             if last_rank == first.first_rank
             else f"{first.first_rank}–{last_rank}",
-            f"all {len(first.devices)}" if several or first.whole else ", ".join(first.devices),
+            f"all {len(first.devices)}" if first.whole else ", ".join(first.devices),
         )
     rows.add_section()
     rows.add_row("total", str(job.world_size), "", "")
@@ -129,7 +136,7 @@ def _placements(job: JobPlan) -> Table:
 
 
 def _placement_shape(placement: Placement) -> tuple[object, ...]:
-    return (placement.processes, placement.whole or placement.host.name)
+    return (placement.devices if not placement.whole else (), placement.processes)
 
 
 def _batch(job: JobPlan) -> str:
@@ -153,14 +160,19 @@ def _traffic(job: JobPlan) -> str:
     size += f", {traffic.gradient_bytes / 1e6:.1f} MB a step"
     if traffic.seconds is None or traffic.speed is None:
         return f"{size}, none of it between hosts"
-    return (
-        f"{size}: {_seconds(traffic.seconds)} by ring all-reduce over "
-        f"{show_speed(traffic.speed)} ({traffic.slowest_host} the slowest)"
-    )
+    slowest = ""
+    if any(placement.host.speed != traffic.speed for placement in job.placements):
+        slowest = f" ({traffic.slowest_host} the slowest)"
+    link = show_speed(traffic.speed)
+    return f"{size}: {_seconds(traffic.seconds)} by ring all-reduce over {link}{slowest}"
 
 
 def _seconds(seconds: float) -> str:
-    return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
+    for number, unit in ((seconds * 1e3, "ms"), (seconds, "s")):
+        rounded = float(f"{number:.3g}")
+        if rounded < 1000:
+            return f"{rounded:g} {unit}"
+    return f"{seconds:,.0f} s"
 
 
 def _meeting(job: JobPlan) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import types
 import typing
-from collections.abc import Iterable
+from collections.abc import Iterator
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -12,12 +13,13 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from kit.errors import Fault, Loc, nearest
+from kit.values import shown
 
 _KINDS = {
     "int_type": "a whole number",
     "int_from_float": "a whole number",
     "float_type": "a number",
-    "float_parsing": "a number",
+    "finite_number": "a number",
     "string_type": "a text",
     "bool_type": "true or false",
     "list_type": "a list",
@@ -39,59 +41,114 @@ def faults(error: ValidationError, model: type[BaseModel], source: str) -> list[
 
 
 def _fault(error: ErrorDetails, model: type[BaseModel], source: str) -> Fault:
-    # Tags of unions are written <tag>: they are in pydantic's path, not in the file.
-    loc: Loc = tuple(p for p in error["loc"] if not str(p).startswith("<") and p != "[key]")
-    what, fix = _words(error, loc, model)
-    return Fault(source, loc, what, fix)
+    place = _Place(model)
+    for part in (*error["loc"], *error.get("ctx", {}).get("at", ())):
+        place.enter(part)
+    what, fix = _words(error, place)
+    return Fault(source, place.loc, what, fix)
 
 
-def _words(error: ErrorDetails, loc: Loc, model: type[BaseModel]) -> tuple[str, str]:
+class _Place:
+    """A walk along a path of pydantic's, through the annotations.
+
+    Pydantic's paths hold more than the file does: the tags of unions, and `[key]` after a key.
+    """
+
+    def __init__(self, model: type[BaseModel]) -> None:
+        self.loc: Loc = ()
+        self.fields: list[tuple[str, FieldInfo]] = []
+        self.models: list[type[BaseModel]] = [model]
+        self._annotation: Any = model
+
+    def enter(self, part: str | int) -> None:
+        """Take one step; `fields` are those on the way, `models` what may be at this place."""
+        for option in _options(self._annotation):
+            if isinstance(option, type) and issubclass(option, BaseModel):
+                if len(self.models) > 1 and part == _tag(option):
+                    self._now(option)
+                    return
+                if part in option.model_fields:
+                    field = option.model_fields[str(part)]
+                    self.fields.append((str(part), field))
+                    self._now(field.annotation)
+                    self.loc += (part,)
+                    return
+            origin, arguments = typing.get_origin(option), typing.get_args(option)
+            if (origin is dict and isinstance(part, str)) or (
+                origin is list and isinstance(part, int)
+            ):
+                self._now(arguments[-1])
+                self.loc += (part,)
+                return
+        if self.models:
+            self.loc += (part,)  # an unknown key
+
+    def _now(self, annotation: Any) -> None:
+        self._annotation = annotation
+        self.models = [
+            option
+            for option in _options(annotation)
+            if isinstance(option, type) and issubclass(option, BaseModel)
+        ]
+
+
+def _options(annotation: Any) -> Iterator[Any]:
+    """Return what a place may hold: unions and annotations taken apart."""
+    origin = typing.get_origin(annotation)
+    if origin is typing.Annotated:
+        yield from _options(typing.get_args(annotation)[0])
+    elif origin in {typing.Union, types.UnionType}:
+        for argument in typing.get_args(annotation):
+            yield from _options(argument)
+    else:
+        yield annotation
+
+
+def _tag(model: type[BaseModel]) -> str:
+    return f"<{next(iter(model.model_fields))}>"
+
+
+def _words(error: ErrorDetails, place: _Place) -> tuple[str, str]:
     kind, context = error["type"], error.get("ctx", {})
     value = error["input"]
     if kind == "kit":
         return context["what"], context["fix"]
     if kind == "missing":
-        return "is missing", f"add {_example(loc, model)}"
+        return "is missing", f"add {_example(place)}"
     if kind == "extra_forbidden":
-        parent = _model_at(model, error["loc"][:-1])
-        known = parent.model_fields if parent else []
-        return f"{loc[-1]} is not a key that is known here", nearest(str(loc[-1]), known)
+        known = [name for model in place.models for name in model.model_fields]
+        return "is not a key that is known here", nearest(str(place.loc[-1]), known)
     if kind == "literal_error":
         allowed = [
             word.strip("'") for word in context["expected"].replace(" or ", ", ").split(", ")
         ]
-        return f"{value!r} is not known", nearest(str(value), allowed)
+        return f"{shown(value)} is not known", nearest(str(value), allowed)
     if kind in _BOUNDS:
         key, words = _BOUNDS[kind]
-        return f"{value} is out of range", f"write a number of {words} {context[key]}"
-    if kind in _KINDS:
-        shown = "nothing" if value is None else f"{_shorten(value)}"
-        return f"{shown} is not {_KINDS[kind]}", f"write {_example(loc, model)}"
+        return f"{value} is out of range", f"write a number of {words} {context[key]:.12g}"
     if kind == "too_short":
-        return "is empty", f"write {_example(loc, model)}"
-    return f"{_shorten(value)} does not fit: {error['msg']}", f"write {_example(loc, model)}"
+        return "is empty", f"write {_example(place)}"
+    fix = f"write {_example(place)}"
+    name, field = place.fields[-1]
+    if value is None and place.loc[-1] == name and not field.is_required():
+        fix += ", or leave it out"
+    if kind in _KINDS:
+        return f"{shown(value)} is not {_KINDS[kind]}", fix
+    return f"{shown(value)} does not fit: {error['msg']}", fix
 
 
-def _shorten(value: object) -> str:
-    text = repr(value) if not isinstance(value, (dict, list)) else json.dumps(value, default=str)
-    return text if len(text) <= 60 else text[:59] + "…"
-
-
-def _example(loc: Loc, model: type[BaseModel]) -> str:
-    field = _field_at(model, loc)
-    name = str(loc[-1])
-    if field is None:
-        return f"a value for {name}"
-    examples = field.examples or _schema_examples(field)
+def _example(place: _Place) -> str:
+    name, field = place.fields[-1]
+    examples = [*(field.examples or []), *_schema_examples(field)]
+    if place.loc[-1] != name:  # an item: the example is of the whole list or mapping
+        examples = [example for example in examples if isinstance(example, (list, dict))]
     if examples:
-        shown = json.dumps(examples[0], ensure_ascii=False).strip('"')
-        return f"for example `{name}: {shown}`"
+        shown_ = json.dumps(examples[0], ensure_ascii=False).strip('"')
+        return f"for example `{name}: {shown_}`"
     choices = [c for c in typing.get_args(field.annotation) if isinstance(c, str)]
     if choices:
         return f"`{name}:` with one of {', '.join(choices)}"
-    if field.default is not None and not field.is_required():
-        return f"for example `{name}: {json.dumps(field.default, default=str)}`"
-    return f"`{name}:` with {field.description or 'a value'}"
+    return f"for example `{name}: {json.dumps(field.default, default=str)}`"
 
 
 def _schema_examples(field: FieldInfo) -> list[Any]:
@@ -100,35 +157,3 @@ def _schema_examples(field: FieldInfo) -> list[Any]:
         if schema.get("examples"):
             return list(schema["examples"])
     return []
-
-
-def _field_at(model: type[BaseModel], loc: Loc) -> FieldInfo | None:
-    parent = _model_at(model, loc[:-1])
-    return parent.model_fields.get(str(loc[-1])) if parent else None
-
-
-def _model_at(model: type[BaseModel], loc: Loc) -> type[BaseModel] | None:
-    """Follow a path through the annotations to the model that describes that place."""
-    annotation: Any = model
-    for part in loc:
-        candidates = list(_models_in(annotation))
-        if str(part).startswith("<") or not isinstance(part, str) or not candidates:
-            narrowed = [c for c in candidates if _tag(c) == part]
-            annotation = narrowed[0] if narrowed else annotation
-            continue
-        field = candidates[0].model_fields.get(part)
-        if field is not None:
-            annotation = field.annotation
-    models = list(_models_in(annotation))
-    return models[0] if models else None
-
-
-def _tag(model: type[BaseModel]) -> str:
-    return f"<{next(iter(model.model_fields))}>"
-
-
-def _models_in(annotation: Any) -> Iterable[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    for argument in typing.get_args(annotation):
-        yield from _models_in(argument)

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -39,9 +38,12 @@ def told(parse: Callable[[object], Any]) -> Callable[[object], Any]:
     return validate
 
 
-def wrong(what: str, fix: str) -> PydanticCustomError:
-    """Return the error that `kit.config.explain` passes on as it is."""
-    return PydanticCustomError("kit", "{what}; {fix}", {"what": what, "fix": fix})
+def wrong(what: str, fix: str, *at: str | int) -> PydanticCustomError:
+    """Return the error that `kit.config.explain` passes on as it is.
+
+    `at` leads from the validated place to the one that is wrong.
+    """
+    return PydanticCustomError("kit", "{what}; {fix}", {"what": what, "fix": fix, "at": at})
 
 
 def tagged(choose: Callable[[object], str | None], what: str, fix: str) -> Discriminator:
@@ -96,10 +98,11 @@ Ulimit = Annotated[
 ]
 
 
-def _variable(name: object) -> str:
+def known_variable(name: object) -> str:
+    """Check the name of a variable of the environment."""
     if isinstance(name, str) and re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
         return name
-    raise WrongValueError(f"{name!r} is not the name of a variable", "use letters, digits and _")
+    raise WrongValueError("is not the name of a variable", "use letters, digits and _")
 
 
 def _variable_value(value: object) -> str:
@@ -108,39 +111,63 @@ def _variable_value(value: object) -> str:
         raise WrongValueError(
             f"{text} is a YAML boolean", f'write "{text}", or "1" or "0", in quotes'
         )
+    if isinstance(value, str) and "\0" in value:
+        raise WrongValueError("a variable cannot hold the character #x00", "remove it")
     if isinstance(value, (str, int, float)):
         return str(value)
-    raise WrongValueError(f"{value!r} is not a text", "write one value, in quotes")
+    raise WrongValueError(f"{values.shown(value)} is not a text", "write one value, in quotes")
 
 
-Variables = Annotated[
-    dict[
-        Annotated[str, BeforeValidator(told(_variable))],
-        Annotated[
-            str,
-            BeforeValidator(told(_variable_value)),
-            WithJsonSchema({"type": ["string", "number"]}),
-        ],
-    ],
+def _nccl_name(name: object) -> str:
+    text = known_variable(name)
+    if not text.startswith("NCCL_"):
+        raise WrongValueError(
+            "is not a variable of NCCL", f"write NCCL_{text.upper()}, or move it to environment"
+        )
+    return text
+
+
+VariableValue = Annotated[
+    str,
+    BeforeValidator(told(_variable_value)),
+    WithJsonSchema({"type": ["string", "number"]}),
+]
+NcclVariables = Annotated[
+    dict[Annotated[str, BeforeValidator(told(_nccl_name))], VariableValue],
     Field(examples=[{"NCCL_DEBUG": "INFO"}]),
 ]
-
-
-def _only_nccl(variables: dict[str, str]) -> dict[str, str]:
-    for name in variables:
-        if not name.startswith("NCCL_"):
-            fix = f"write NCCL_{name.upper()}, or move it to environment"
-            raise wrong(f"{name} is not a variable of NCCL", fix)
-    return variables
-
-
-NcclVariables = Annotated[Variables, AfterValidator(_only_nccl)]
 
 
 def _absolute(path: object) -> str:
     if isinstance(path, str) and path.startswith("/") and ".." not in path.split("/"):
         return path.rstrip("/") or "/"
-    raise WrongValueError(f"{path!r} is not an absolute path", "write for example /data")
+    raise WrongValueError(
+        f"{values.shown(path)} is not an absolute path without ..", "write for example /data"
+    )
 
 
+def _target(path: object) -> str:
+    target = _absolute(path)
+    if target == "/dev/shm":
+        raise WrongValueError("/dev/shm is kit's", "set `limits: {shared_memory: 16GiB}`")
+    if target in {"/", "/kit"} or target.startswith("/kit/"):
+        what = "nothing can be mounted over the whole container" if target == "/" else ""
+        raise WrongValueError(what or "/kit is kit's own folder", "write for example /data")
+    return target
+
+
+Image = Annotated[
+    str,
+    *_text(
+        values.image, r"^[A-Za-z0-9]", "registry.lab:5000/trainer:1.4", "Registry, path and tag"
+    ),
+]
+NfsExport = Annotated[
+    str,
+    *_text(values.nfs_export, r"^[^:\s,]+:/[^\s,]*$", "192.168.8.151:/export/data", "server:/path"),
+]
+Interface = Annotated[
+    str, *_text(values.interface, r"^[A-Za-z0-9]", "eth0", "One interface of the host")
+]
+MountTarget = Annotated[str, *_text(_target, r"^/.", "/data", "Absolute path in the container")]
 AbsolutePath = Annotated[str, *_text(_absolute, r"^/", "/data", "Absolute path")]

@@ -11,6 +11,7 @@ from pydantic import Field, Tag, field_validator
 from kit import ranges, values
 from kit.config.fields import (
     GpuUuid,
+    Interface,
     Label,
     NcclVariables,
     Section,
@@ -20,11 +21,10 @@ from kit.config.fields import (
     tagged,
     wrong,
 )
-from kit.errors import Fault, FaultsError, Loc
+from kit.errors import INVENTORY, Fault, FaultsError, Loc
 from kit.model import EngineName, Gpu, Host, Inventory, Network, Use
 from kit.values import WrongValueError
 
-SOURCE = "inventory"
 MOST_GPUS_PER_HOST = 64
 """The largest servers sold hold 16; a larger number is a slip of the keyboard."""
 
@@ -57,7 +57,10 @@ Gpus = Annotated[
         "these are no GPUs",
         "write their number (`gpus: 4`) or a list of `- {uuid: GPU-…}`",
     ),
-    Field(description="A list with UUIDs, or just their number where those are not known yet"),
+    Field(
+        description="A list with UUIDs, or just their number where those are not known yet",
+        examples=[4, [{"uuid": "GPU-5f3a…", "memory": "24GiB"}]],
+    ),
 ]
 
 
@@ -73,7 +76,7 @@ class HostSection(Section):
     )
     roles: list[Literal["manager", "storage"]] = Field([], examples=[["manager"]])
     gpus: Gpus = 0
-    interface: str | None = Field(
+    interface: Interface | None = Field(
         None, description="Instead of network.interface", examples=["eth0"]
     )
     speed: Speed | None = Field(None, description="Instead of network.speed")
@@ -85,7 +88,7 @@ class NetworkSection(Section):
     driver: Literal["overlay", "host"] = Field(
         "overlay", description="`host` for InfiniBand, or where the overlay's 3 % matter"
     )
-    interface: str = Field(
+    interface: Interface = Field(
         "auto",
         description="The hosts' interface for training; auto takes the route to the rendezvous",
         examples=["auto", "ib0"],
@@ -107,13 +110,13 @@ class InventorySection(Section):
     hosts: dict[str, HostSection] = Field(
         min_length=1, examples=[{"pc1": {"address": "192.168.8.151", "gpus": 1}}]
     )
-    network: NetworkSection = NetworkSection()
+    network: NetworkSection = Field(NetworkSection(), examples=[{"speed": "1Gbit"}])
 
     @field_validator("hosts", mode="before")
     @classmethod
     def _named(cls, hosts: object) -> object:
         if isinstance(hosts, list):
-            raise wrong("hosts is a list", "make it a mapping: `hosts: {pc1: {address: …}}`")
+            raise wrong("is a list", "make it a mapping: `hosts: {pc1: {address: …}}`")
         return hosts
 
 
@@ -134,8 +137,7 @@ def to_inventory(section: InventorySection, file: str) -> Inventory:
         FaultsError: What one section alone cannot show: names, ranges, things listed twice.
     """
     hosts, faults = expand_hosts(section.hosts, section.network.speed)
-    if not faults:
-        _check_cluster(section, hosts, faults)
+    _check_cluster(section, hosts, faults)
     if faults:
         raise FaultsError(faults)
     network = section.network
@@ -162,16 +164,17 @@ def _expand(name: str, section: HostSection, speed: int, faults: list[Fault]) ->
         for one in {names[0], names[-1]}:
             values.dns_label(one)
     except WrongValueError as error:
-        faults.append(Fault(SOURCE, loc, error.what, error.fix))
+        faults.append(Fault(INVENTORY, loc, error.what, error.fix))
         return []
     several = len(names) > 1
     if several and isinstance(section.gpus, list) and section.gpus:
         what = f"a UUID belongs to one GPU, but {name} is {len(names)} hosts"
         fix = f"write `gpus: {len(section.gpus)}`, or describe the hosts one by one"
-        faults.append(Fault(SOURCE, (*loc, "gpus"), what, fix))
+        faults.append(Fault(INVENTORY, (*loc, "gpus"), what, fix))
         return []
-    addresses = _addresses(loc, section.address, names, faults)
-    ssh = _ssh(loc, section.ssh, names, faults) or addresses
+    ranged = ranges.is_range(name)
+    addresses = _addresses(loc, section.address, names, faults, name_is_range=ranged)
+    ssh = _ssh(loc, section.ssh, names, faults, name_is_range=ranged) or addresses
     if not addresses or not ssh:
         return []
     gpus, own_speed = _gpus(section.gpus), section.speed or speed
@@ -182,26 +185,33 @@ def _expand(name: str, section: HostSection, speed: int, faults: list[Fault]) ->
     ]
 
 
-def _addresses(loc: Loc, address: str, names: list[str], faults: list[Fault]) -> list[str]:
+def _addresses(
+    loc: Loc, address: str, names: list[str], faults: list[Fault], *, name_is_range: bool
+) -> list[str]:
     try:
-        if len(names) == 1:
+        if len(names) == 1 and not (name_is_range and ranges.is_range(address)):
             return [values.address(address)]
         found = ranges.expand_addresses(address, len(names))
-        return [values.address(found[0]), *found[1:-1], values.address(found[-1])]
+        for one in (found[0], found[-1]):
+            values.address(one)
     except WrongValueError as error:
-        faults.append(Fault(SOURCE, (*loc, "address"), error.what, error.fix))
+        faults.append(Fault(INVENTORY, (*loc, "address"), error.what, error.fix))
         return []
+    return found
 
 
-def _ssh(loc: Loc, ssh: str | None, names: list[str], faults: list[Fault]) -> list[str]:
+def _ssh(
+    loc: Loc, ssh: str | None, names: list[str], faults: list[Fault], *, name_is_range: bool
+) -> list[str]:
     if ssh is None:
         return []
     try:
-        found = ranges.expand_addresses(ssh, len(names)) if len(names) > 1 else [ssh]
+        several = len(names) > 1 or (name_is_range and ranges.is_range(ssh))
+        found = ranges.expand_addresses(ssh, len(names)) if several else [ssh]
         for one in {found[0], found[-1]}:
             _check_ssh(one)
     except WrongValueError as error:
-        faults.append(Fault(SOURCE, (*loc, "ssh"), error.what, error.fix))
+        faults.append(Fault(INVENTORY, (*loc, "ssh"), error.what, error.fix))
         return []
     return found
 
@@ -230,14 +240,14 @@ def _refuse_duplicates(hosts: list[Host], faults: list[Fault]) -> None:
         if host.name in names:
             what = f"{host.name} is already described by {names[host.name][1]} (line {{line}})"
             fix = "leave it out of one of the two"
-            faults.append(Fault(SOURCE, host.loc, what, fix, names[host.name]))
+            faults.append(Fault(INVENTORY, host.loc, what, fix, names[host.name]))
         names.setdefault(host.name, host.loc)
         first = addresses.setdefault(host.address, host)
         if first is not host:
             what = f"{host.address} is already the address of {first.name} (line {{line}})"
             fix = "give each host its own address"
             place = (*host.loc, "address")
-            faults.append(Fault(SOURCE, place, what, fix, (*first.loc, "address")))
+            faults.append(Fault(INVENTORY, place, what, fix, (*first.loc, "address")))
         for index, gpu in enumerate(host.gpus):
             if not gpu.known:
                 continue
@@ -248,15 +258,17 @@ def _refuse_duplicates(hosts: list[Host], faults: list[Fault]) -> None:
                 fix = f"give the UUID that `nvidia-smi -L` prints on {host.name}"
                 place = (*host.loc, "gpus", index, "uuid")
                 other = (*owner.loc, "gpus", at, "uuid")
-                faults.append(Fault(SOURCE, place, what, fix, other))
+                faults.append(Fault(INVENTORY, place, what, fix, other))
 
 
 def _check_cluster(section: InventorySection, hosts: list[Host], faults: list[Fault]) -> None:
     def fault(loc: Loc, what: str, fix: str) -> None:
-        faults.append(Fault(SOURCE, loc, what, fix))
+        faults.append(Fault(INVENTORY, loc, what, fix))
 
     network = section.network
-    if len(hosts) > 1 and not any("manager" in host.roles for host in hosts):
+    if not hosts:
+        return
+    if len(hosts) > 1 and not any("manager" in one.roles for one in section.hosts.values()):
         fix = f"give one host the role: `{hosts[0].loc[1]}: {{roles: [manager], …}}`"
         fault(("hosts",), "no host is a manager", fix)
     if section.engine == "swarm" and network.driver == "overlay":

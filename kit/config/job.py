@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, Tag, field_validator, model_validator
+from pydantic import BeforeValidator, Field, Tag, field_validator, model_validator
 
 from kit.config.fields import (
     AbsolutePath,
     Duration,
+    Image,
     Label,
+    MountTarget,
     NcclVariables,
+    NfsExport,
     Section,
     Size,
     Ulimit,
-    Variables,
+    VariableValue,
+    known_variable,
     tagged,
+    told,
     wrong,
 )
 from kit.model import Checkpoint, Job, JobHosts, Limits, Mount, Train
+from kit.values import WrongValueError
 
 RESERVED = frozenset(
     {
@@ -38,6 +45,21 @@ LEARNING_RATE = {"sgd": 0.1, "adam": 1e-3}
 Kingma & Ba 2014 (arXiv 1412.6980) for Adam."""
 
 
+def _own_variable(name: object) -> str:
+    text = known_variable(name)
+    if text in RESERVED or text.startswith("KIT_"):
+        raise WrongValueError("is set by kit from the plan", "leave it out")
+    if text.startswith("NCCL_"):
+        raise WrongValueError("belongs in the job's nccl section", "move it to `nccl:`")
+    return text
+
+
+Environment = Annotated[
+    dict[Annotated[str, BeforeValidator(told(_own_variable))], VariableValue],
+    Field(examples=[{"PYTHONUNBUFFERED": "1"}]),
+]
+
+
 class TrainSection(Section):
     """The built-in training."""
 
@@ -48,9 +70,13 @@ class TrainSection(Section):
     accumulation: int = Field(1, ge=1, description="Micro-steps per optimizer step")
     optimizer: Literal["sgd", "adam"] = "sgd"
     learning_rate: float | None = Field(
-        None, gt=0, strict=False, description="Default: 0.1 for sgd, 0.001 for adam"
+        None,
+        gt=0,
+        allow_inf_nan=False,
+        examples=[0.1],
+        description="Default: 0.1 for sgd, 0.001 for adam",
     )
-    weight_decay: float = Field(0.0, ge=0, strict=False)
+    weight_decay: float = Field(0.0, ge=0, allow_inf_nan=False)
     schedule: Literal["constant", "cosine"] = "cosine"
     seed: int = Field(0, ge=0, lt=2**32)
 
@@ -73,9 +99,14 @@ class JobHostsSection(Section):
     """Which hosts take part; all with GPUs for training when left out."""
 
     names: list[str] | None = Field(None, min_length=1, examples=[["pc1", "gpu[001-064]"]])
-    gpus_per_host: int | None = Field(None, ge=1, description="Default: all that are for training")
+    gpus_per_host: int | None = Field(
+        None, ge=1, examples=[1], description="Default: all that are for training"
+    )
     min: int | None = Field(
-        None, ge=1, description="Go on with as few hosts as this; default: all of them"
+        None,
+        ge=1,
+        examples=[1],
+        description="Go on with as few hosts as this; default: all of them",
     )
 
 
@@ -83,7 +114,7 @@ class BindMount(Section):
     """A folder of the host."""
 
     bind: AbsolutePath
-    to: AbsolutePath
+    to: MountTarget
     read_only: bool = False
 
 
@@ -91,15 +122,15 @@ class VolumeMount(Section):
     """A named volume of the host's Docker."""
 
     volume: Label
-    to: AbsolutePath
+    to: MountTarget
     read_only: bool = False
 
 
 class NfsMount(Section):
     """An NFS export, mounted by each host's Docker."""
 
-    nfs: str = Field(pattern=r"^[^:\s,]+:/[^\s,]*$", examples=["192.168.8.151:/export/data"])
-    to: AbsolutePath
+    nfs: NfsExport
+    to: MountTarget
     read_only: bool = False
 
 
@@ -129,7 +160,7 @@ class LimitsSection(Section):
         16 * 2**30, description="/dev/shm; Docker's own 64 MiB kill DataLoader workers"
     )
     memory: Size | None = None
-    cpus: float | None = Field(None, gt=0, strict=False)
+    cpus: float | None = Field(None, gt=0, allow_inf_nan=False, examples=[8])
     memlock: Ulimit | None = Field(None, description="Unlimited with InfiniBand")
     stack: Ulimit | None = None
 
@@ -137,14 +168,16 @@ class LimitsSection(Section):
 class RendezvousSection(Section):
     """Where the hosts meet."""
 
-    port: int | None = Field(None, ge=1024, le=65535)
+    port: int | None = Field(None, ge=1024, le=65535, examples=[29400])
 
 
 class JobSection(Section):
     """What to run: `train` for the built-in training, or `command` for a script of one's own."""
 
-    image: str = Field(pattern=r"^[a-z0-9][\w.:/@-]*$", examples=["registry.lab:5000/trainer:1.4"])
-    train: TrainSection | None = None
+    image: Image
+    train: TrainSection | None = Field(
+        None, examples=[{"dataset": "mnist", "model": "cnn", "epochs": 10, "batch_size": 64}]
+    )
     command: list[str] | None = Field(
         None,
         min_length=1,
@@ -153,21 +186,32 @@ class JobSection(Section):
     )
     working_dir: AbsolutePath | None = Field(None, description="Where `command` runs")
     reference_batch: int | None = Field(
-        None, ge=1, description="The global batch that the learning rate was tuned for"
+        None,
+        ge=1,
+        examples=[256],
+        description="The global batch that the learning rate was tuned for",
     )
     batch_size: int | None = Field(
-        None, ge=1, description="Per GPU, of `command`: for kit plan's arithmetic"
+        None,
+        ge=1,
+        examples=[256],
+        description="Per GPU, of `command`: for kit plan's arithmetic",
     )
     parameters: int | None = Field(
-        None, ge=1, description="Of the model of `command`: for kit plan's arithmetic"
+        None,
+        ge=1,
+        examples=[11_173_962],
+        description="Of the model of `command`: for kit plan's arithmetic",
     )
-    checkpoint: CheckpointSection = CheckpointSection()
-    hosts: JobHostsSection = JobHostsSection()
-    mounts: list[MountSection] = Field([])
-    environment: Variables = Field({})
+    checkpoint: CheckpointSection = Field(
+        CheckpointSection(), examples=[{"every_epochs": 1, "keep": 3}]
+    )
+    hosts: JobHostsSection = Field(JobHostsSection(), examples=[{"names": ["pc1"]}])
+    mounts: list[MountSection] = Field([], examples=[[{"bind": "/srv/data", "to": "/data"}]])
+    environment: Environment = Field({})
     nccl: NcclVariables = Field({}, description="NCCL_* variables of this job")
-    limits: LimitsSection = LimitsSection()
-    rendezvous: RendezvousSection = RendezvousSection()
+    limits: LimitsSection = Field(LimitsSection(), examples=[{"shared_memory": "16GiB"}])
+    rendezvous: RendezvousSection = Field(RendezvousSection(), examples=[{"port": 29400}])
     stop_grace_period: Duration = Field(
         60, description="From the stop signal to the kill: time for a last checkpoint"
     )
@@ -176,8 +220,8 @@ class JobSection(Section):
     @classmethod
     def _words(cls, command: object) -> object:
         if isinstance(command, str):
-            words = ", ".join(f'"{word}"' if word.isdigit() else word for word in command.split())
-            raise wrong("command is a list of words", f"write `command: [{words}]`")
+            words = json.dumps(command.split() or ["ddp.py"], ensure_ascii=False)
+            raise wrong("is a list of words", f"write `command: {words}`")
         if isinstance(command, list):
             return [
                 str(w) if isinstance(w, (int, float)) and not isinstance(w, bool) else w
@@ -195,25 +239,13 @@ class JobSection(Section):
             )
         return command
 
-    @field_validator("environment")
-    @classmethod
-    def _not_reserved(cls, variables: dict[str, str]) -> dict[str, str]:
-        for name in variables:
-            if name in RESERVED or name.startswith("KIT_"):
-                raise wrong(f"{name} is set by kit from the plan", "leave it out")
-            if name.startswith("NCCL_"):
-                raise wrong(f"{name} belongs in the job's nccl section", "move it to `nccl:`")
-        return variables
-
     @field_validator("mounts")
     @classmethod
     def _targets(cls, mounts: list[Any]) -> list[Any]:
         targets = [mount.to for mount in mounts]
-        for target in targets:
-            if targets.count(target) > 1:
-                raise wrong(f"two mounts at {target}", "give each its own folder")
-            if target == "/dev/shm":
-                raise wrong("/dev/shm is kit's", "set `limits: {shared_memory: 16GiB}`")
+        for index, target in enumerate(targets):
+            if target in targets[:index]:
+                raise wrong(f"two mounts at {target}", "give each its own folder", index, "to")
         return mounts
 
     @model_validator(mode="after")
@@ -222,9 +254,9 @@ class JobSection(Section):
             both = "train and command are both given" if self.train else "there is nothing to run"
             raise wrong(both, "write exactly one of `train:` and `command:`")
         if self.train is not None and self.batch_size is not None:
-            raise wrong("batch_size here is for `command`", "keep the one in `train:`")
+            raise wrong("is for `command`", "keep the one in `train:`", "batch_size")
         if self.train is not None and self.parameters is not None:
-            raise wrong("parameters is for `command`", "leave it out: kit knows its own models")
+            raise wrong("is for `command`", "leave it out: kit knows its own models", "parameters")
         return self
 
 

@@ -11,7 +11,6 @@ from pydantic import BaseModel, ValidationError
 from kit import values
 from kit.config import explain
 from kit.config.inventory import (
-    SOURCE,
     HostSection,
     InventorySection,
     expand_hosts,
@@ -19,6 +18,7 @@ from kit.config.inventory import (
 )
 from kit.config.job import JobSection, to_job
 from kit.errors import (
+    INVENTORY,
     Fault,
     FaultsError,
     InputError,
@@ -94,7 +94,12 @@ def _job_files(folder: Path) -> list[Path]:
             f"{folder}: there is no such folder",
             "describe a job in jobs/<name>.yaml, or name the folder with --jobs DIR",
         )
-    files = sorted(p for p in folder.iterdir() if p.suffix in {".yaml", ".yml"})
+    files = sorted(
+        path
+        for path in folder.iterdir()
+        # Editors leave locks and backups, whose names begin with a dot.
+        if path.suffix in {".yaml", ".yml"} and not path.name.startswith(".")
+    )
     by_name: dict[str, Path] = {}
     for path in files:
         if path.stem in by_name:
@@ -105,9 +110,9 @@ def _job_files(folder: Path) -> list[Path]:
 
 def _inventory(path: Path, sources: Sources) -> Inventory:
     document = parse(read_text(path, str(path), NO_INVENTORY), str(path))
-    sources.documents[SOURCE] = document
+    sources.documents[INVENTORY] = document
     try:
-        section = _validated(InventorySection, document, SOURCE)
+        section = _validated(InventorySection, document, INVENTORY)
     except FaultsError as error:
         sound = _sound_hosts(document, error.faults)
         raise sources.problems(error.faults + expand_hosts(sound, 0)[1]) from None
@@ -142,7 +147,7 @@ def _job(path: Path, folder: Path, sources: Sources) -> Job:
         section = _validated(JobSection, document, name)
     except FaultsError as error:
         raise sources.problems(error.faults) from None
-    return to_job(section, name, f"{folder.name}/{path.name}")
+    return to_job(section, name, f"{folder.resolve().name}/{path.name}")
 
 
 def _validated(model: type[SectionT], document: Document, source: str) -> SectionT:

@@ -6,7 +6,7 @@ import re
 import zlib
 from collections.abc import Sequence
 
-from kit.errors import Fault, FaultsError
+from kit.errors import INVENTORY, Fault, FaultsError
 from kit.model import EngineName, Host, Inventory, Job
 from kit.plan import storage
 from kit.plan.allocate import allocate
@@ -20,6 +20,8 @@ PORTS = 1000
 """On a host's network every job needs a port of its own: one of so many from RENDEZVOUS_PORT on."""
 LONGEST_SERVICE = 63
 """Swarm refuses longer service names, the stack's name included."""
+LONGEST_CONFIG = 64
+"""Swarm refuses longer names of configs."""
 IMAGE_LAUNCHER = "/opt/kit/trainer/launch.py"
 MOUNTED_LAUNCHER = "/kit/launch.py"
 
@@ -138,21 +140,37 @@ def _name_faults(inventory: Inventory, plans: list[JobPlan]) -> list[Fault]:
         return []
     faults = []
     for plan in plans:
-        longest = max((f"{plan.stack}_{service.name}" for service in plan.services), key=len)
-        spare = LONGEST_SERVICE - len(longest)
-        if spare < 0:
-            what = f"{longest} is too long a name for a Swarm service (at most {LONGEST_SERVICE})"
-            fix = f"shorten the job's or the host's name by {-spare} letters"
-            faults.append(Fault(plan.name, (), what, fix))
+        services = [f"{plan.stack}_{service.name}" for service in plan.services]
+        longest = max(services, key=len)
+        config = f"{plan.stack}-launcher-{'0' * 8}"
+        for kind, name, most in (
+            ("service", longest, LONGEST_SERVICE),
+            ("config", config, LONGEST_CONFIG),
+        ):
+            if len(name) > most:
+                what = f"{name} is too long a name for a Swarm {kind} (at most {most})"
+                over = _count(len(name) - most, "letter")
+                whose = "the job's or the host's name" if kind == "service" else "the job's name"
+                faults.append(Fault(plan.name, (), what, f"shorten {whose} by {over}"))
+    most = LONGEST_SERVICE - len("-platform_network")
+    if inventory.network.driver == "overlay" and len(inventory.cluster) > most:
+        what = f"{inventory.cluster} is too long: <cluster>-platform_network is a Swarm service"
+        fix = f"write at most {most} letters"
+        faults.append(Fault(INVENTORY, ("cluster",), what, fix))
     return faults
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _notes(inventory: Inventory, plans: list[JobPlan]) -> list[str]:
     notes = []
-    managers = [host.name for host in inventory.hosts if "manager" in host.roles]
-    if inventory.engine is EngineName.SWARM and len(managers) % 2 == 0:
+    managers = sum("manager" in host.roles for host in inventory.hosts)
+    if inventory.engine is EngineName.SWARM and managers and managers % 2 == 0:
+        lost = managers // 2 - 1
         notes.append(
-            f"{len(managers)} managers survive the loss of no more than {len(managers) - 1} do: "
+            f"{managers} managers survive the loss of {lost}, as {managers - 1} do: "
             "make it an odd number"
         )
     for plan in plans:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 from kit.model import Host
@@ -35,7 +36,7 @@ def _name(placement: Placement) -> str:
     else:
         return f"train-on-{placement.host.name}"
     own = placement.host.interface
-    return f"{name}-{own}" if own else name
+    return f"{name}-{re.sub('[^a-zA-Z0-9]+', '-', own).strip('-')}" if own else name
 
 
 def _service(job: str, name: str, members: list[Placement]) -> Service:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import zlib
 from collections.abc import Iterable
 
 from kit.model import Job, Mount
@@ -49,7 +51,8 @@ def _key(mount: Mount) -> str:
     """Docker fixes an NFS volume's options when it is made: another export needs another name."""
     if mount.kind != "nfs":
         return mount.source
-    return "nfs-" + "".join(c if c.isalnum() else "-" for c in mount.source)
+    readable = re.sub("[^a-z0-9]+", "-", mount.source.lower()).strip("-")
+    return f"nfs-{readable}-{zlib.crc32(mount.source.encode()):08x}"
 
 
 def _volume(mount: Mount) -> Volume:

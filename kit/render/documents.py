@@ -26,8 +26,11 @@ def _object(items: dict[str, str], indent: str = "") -> str:
     return "{\n" + lines + f"\n{indent}}}"
 
 
-def plan_json(plan: Plan, generated: str) -> str:
-    """Write the plan for programs: one line for each host and each placement."""
+def plan_json(plan: Plan, generated: str, *, ranks: bool) -> str:
+    """Write the plan for programs: one line for each host and each placement.
+
+    The rendered file leaves out `ranks`: a host more would change the lines of all behind it.
+    """
     network = dataclasses.asdict(plan.network) | {"nccl": dict(plan.network.nccl)}
     return (
         _object(
@@ -37,7 +40,7 @@ def plan_json(plan: Plan, generated: str) -> str:
                 "engine": _compact(plan.engine),
                 "network": _compact(network),
                 "hosts": _rows([_compact(_host(host)) for host in plan.hosts], "  "),
-                "jobs": _rows([_job(job) for job in plan.jobs], "  "),
+                "jobs": _rows([_job(job, ranks=ranks) for job in plan.jobs], "  "),
                 "notes": _rows([_compact(note) for note in plan.notes], "  "),
             }
         )
@@ -61,7 +64,7 @@ def _gpu(gpu: Gpu) -> dict[str, Any]:
     return {key: value for key, value in known.items() if value is not None}
 
 
-def _job(job: JobPlan) -> str:
+def _job(job: JobPlan, *, ranks: bool) -> str:
     items = {
         "name": job.name,
         "image": job.job.image,
@@ -71,16 +74,16 @@ def _job(job: JobPlan) -> str:
         "traffic": dataclasses.asdict(job.traffic),
         "rendezvous": {"host": job.rendezvous.host, "endpoint": job.rendezvous.endpoint},
     }
-    rows = [_compact(_placement(placement)) for placement in job.placements]
+    rows = [_compact(_placement(placement, ranks=ranks)) for placement in job.placements]
     compact = {key: _compact(value) for key, value in items.items()}
     return _object({**compact, "hosts": _rows(rows, "      ")}, "    ")
 
 
-def _placement(placement: Placement) -> dict[str, Any]:
+def _placement(placement: Placement, *, ranks: bool) -> dict[str, Any]:
     return {
         "host": placement.host.name,
         "processes": placement.processes,
-        "first_rank": placement.first_rank,
+        **({"first_rank": placement.first_rank} if ranks else {}),
         "devices": placement.devices,
     }
 

@@ -3,31 +3,34 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import jinja2
 
 from kit.errors import InputError, nearest
-from kit.plan.types import Placement, Service
+from kit.plan.types import JobPlan, Placement, Service
 from kit.values import show_size
 
 _SOURCE = Path(__file__).parents[2] / "templates"
 _INSTALLED = Path(__file__).parents[1] / "templates"
 BUILT_IN = _INSTALLED if _INSTALLED.is_dir() else _SOURCE
 """The templates: beside the package in a checkout, inside it where kit is installed."""
+# json.dumps escapes what lies below the space; YAML takes these too for line ends or for nothing.
+_UNPRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 
 
 class Templates:
     """The built-in templates, single ones of them overridden by the files of a folder."""
 
     def __init__(self, override: Path | None = None) -> None:
-        folders = [BUILT_IN]
+        self._folders = [BUILT_IN]
         if override is not None:
             _check_override(override)
-            folders.insert(0, override)
+            self._folders.insert(0, override)
         self._environment = jinja2.Environment(
-            loader=jinja2.FileSystemLoader(folders),
+            loader=jinja2.FileSystemLoader(self._folders),
             undefined=jinja2.StrictUndefined,
             trim_blocks=True,
             lstrip_blocks=True,
@@ -40,6 +43,7 @@ class Templates:
             "docker_size": docker_size,
             "hosts_line": hosts_line,
             "ranks_line": ranks_line,
+            "socket_variables": socket_variables,
         }
 
     def render(self, name: str, **context: Any) -> str:
@@ -52,7 +56,18 @@ class Templates:
             return self._environment.get_template(name).render(context)
         except jinja2.TemplateSyntaxError as error:
             raise self._wrong(error.name or name, error.lineno, str(error.message)) from None
-        except (jinja2.TemplateError, TypeError, ValueError, ArithmeticError, LookupError) as error:
+        except UnicodeDecodeError:
+            raise self._wrong(name, 1, "this is not UTF-8 text") from None
+        except RecursionError:
+            raise self._wrong(name, 1, "it includes itself") from None
+        except (
+            jinja2.TemplateError,
+            TypeError,
+            ValueError,
+            ArithmeticError,
+            AttributeError,
+            LookupError,
+        ) as error:
             raise self._wrong(name, self._line(error, name), str(error)) from None
 
     def _line(self, error: Exception, name: str) -> int:
@@ -66,9 +81,9 @@ class Templates:
         return line
 
     def _file(self, name: str) -> str:
-        loader = self._environment.loader
-        assert loader is not None
-        return str(loader.get_source(self._environment, name)[1])
+        """Return the file of a template, joined as Jinja does."""
+        found = (f"{folder}/{name}" for folder in self._folders if (folder / name).is_file())
+        return next(found, name)
 
     def _wrong(self, name: str, line: int, message: str) -> InputError:
         return InputError(
@@ -84,17 +99,21 @@ def names() -> list[str]:
 
 def _check_override(folder: Path) -> None:
     if not folder.is_dir():
-        raise InputError(f"{folder}: there is no such folder of templates")
+        raise InputError(
+            f"{folder}: there is no such folder of templates",
+            f"copy those that you want to change from {BUILT_IN}",
+        )
     known = names()
-    for path in sorted(folder.rglob("*.j2")):
+    for path in sorted(p for p in folder.rglob("*") if p.is_file()):
         name = path.relative_to(folder).as_posix()
-        if name not in known:
+        if name not in known and not path.name.startswith("."):
             raise InputError(f"{path}: kit has no template {name}", nearest(name, known))
 
 
 def quoted(value: object) -> str:
     """Write a text as a YAML scalar in double quotes; `$` is doubled: Compose expands it."""
-    return json.dumps(str(value), ensure_ascii=False).replace("$", "$$")
+    text = json.dumps(str(value), ensure_ascii=False).replace("$", "$$")
+    return _UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def untemplated(value: str) -> str:
@@ -106,6 +125,14 @@ def docker_size(size: int) -> str:
     """Write bytes as Docker does: `16g`."""
     text = show_size(size)
     return text.removesuffix("iB").lower() if text.endswith("iB") else text.lower()
+
+
+def socket_variables(part: Placement | Service, job: JobPlan) -> list[str]:
+    """Return the variables that name the hosts' interface, without those that the job sets."""
+    if not (job.host_network and part.interface):
+        return []
+    own = dict(job.variables)
+    return [name for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME") if name not in own]
 
 
 def hosts_line(service: Service) -> str:

@@ -1,0 +1,74 @@
+"""What all tests share: a project in a folder of its own, and a docker CLI."""
+
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from tests.sandbox import ROOT, Project
+
+settings.register_profile(
+    "kit",
+    deadline=None,  # the machines that run the tests run other things beside
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("kit")
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return Project(tmp_path)
+
+
+@dataclass(frozen=True)
+class Docker:
+    """A docker CLI: no engine stands behind it."""
+
+    program: str
+    env: dict[str, str] = field(default_factory=dict)
+
+    def usable(self) -> bool:
+        return all(
+            self.run(*command).returncode == 0
+            for command in (("compose", "version"), ("stack", "config", "--help"))
+        )
+
+    def run(self, *arguments: str, folder: Path = ROOT) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [self.program, *arguments],
+            cwd=folder,
+            env={**os.environ, **self.env},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+
+@pytest.fixture(scope="session")
+def docker() -> Docker:
+    """The machine's docker, or the one that tests/docker-cli fetches."""
+    found = shutil.which("docker")
+    if found and Docker(found).usable():
+        return Docker(found)
+    script = subprocess.run(
+        [str(ROOT / "tests" / "docker-cli")],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    tools = ROOT / ".tools" / "docker"
+    own = Docker(str(tools / "docker"), {"DOCKER_CONFIG": str(tools)})
+    if script.returncode == 0 and own.usable():
+        return own
+    message = f"no docker CLI with compose and stack config: {script.stderr.strip()}"
+    if os.environ.get("CI"):
+        pytest.fail(message)
+    pytest.skip(message)

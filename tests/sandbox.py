@@ -1,0 +1,128 @@
+"""A project in a folder of its own: writes the files that people write, and runs kit on them."""
+
+import contextlib
+import io
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from unittest import mock
+
+from kit import cli
+from kit.plan.types import Plan
+from kit.project import Paths, load_plan
+
+ROOT = Path(__file__).resolve().parents[1]
+DEADLINE = 60
+
+INVENTORY = """\
+cluster: lab
+engine: swarm
+hosts:
+  pc1:
+    address: 192.168.8.151
+    roles: [manager]
+    gpus:
+      - {uuid: GPU-a, memory: 24GiB}
+  pc2:
+    address: 192.168.8.114
+    gpus:
+      - {uuid: GPU-b}
+      - {uuid: GPU-c, use: inference}
+network: {speed: 1Gbit}
+"""
+JOB = """\
+image: registry.lab:5000/trainer:1.4
+train:
+  dataset: digits
+  model: cnn
+  epochs: 10
+  batch_size: 64
+"""
+COMMAND = """\
+image: pytorch/pytorch:2.2.2-cuda12.1-cudnn8-devel
+command: [ddp.py, "50", "10"]
+"""
+
+
+@dataclass(frozen=True)
+class Result:
+    status: int
+    out: str
+    err: str
+
+
+def kit(folder: Path, *arguments: str) -> Result:
+    """Run the command line in this process, `folder` being the working directory."""
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        contextlib.chdir(folder),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+        mock.patch.object(sys, "argv", ["kit", *arguments]),
+    ):
+        status = cli._run()
+    return Result(status, out.getvalue(), err.getvalue())
+
+
+def kit_process(folder: Path, *arguments: str, env: Mapping[str, str] | None = None) -> Result:
+    """Run the command line as a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-m", "kit", *arguments],
+        cwd=folder,
+        env={**os.environ, **(env or {})},
+        capture_output=True,
+        timeout=DEADLINE,
+        check=False,
+    )
+    return Result(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def snapshot(folder: Path) -> dict[str, bytes | None]:
+    """Return every path below `folder` with its content; None for what is no file."""
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        if path.is_file()
+        else bytes(path.readlink())
+        if path.is_symlink()
+        else None
+        for path in sorted(folder.rglob("*"))
+    }
+
+
+@dataclass(frozen=True)
+class Project:
+    """A folder with an inventory and jobs."""
+
+    folder: Path
+
+    def write(
+        self,
+        inventory: str | bytes | None = INVENTORY,
+        jobs: Mapping[str, str | bytes] | None = None,
+    ) -> "Project":
+        """Write inventory.yaml and jobs/ anew; a job's file may be named with its suffix."""
+        folder = self.folder / "jobs"
+        folder.mkdir(parents=True, exist_ok=True)
+        for older in folder.iterdir():
+            older.unlink()
+        files = {} if inventory is None else {self.folder / "inventory.yaml": inventory}
+        for name, text in ({"digits": JOB} if jobs is None else jobs).items():
+            files[folder / (name if "." in name else f"{name}.yaml")] = text
+        for path, text in files.items():
+            path.write_bytes(text.encode() if isinstance(text, str) else text)
+        return self
+
+    def kit(self, *arguments: str) -> Result:
+        return kit(self.folder, *arguments)
+
+    def plan(self) -> Plan:
+        return load_plan(Paths(self.folder / "inventory.yaml", None, None, None))
+
+    def rendered(self, *arguments: str, cluster: str = "lab") -> Path:
+        """Render and return the tree."""
+        result = self.kit("render", *arguments)
+        assert (result.status, result.err) == (0, "")
+        return self.folder / "compose" / cluster

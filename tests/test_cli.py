@@ -1,0 +1,267 @@
+"""The command line: help, exit statuses, what goes where, a project of one's own."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import jsonschema
+import pytest
+import yaml
+
+from kit import __version__
+from kit.cli import cli
+from tests.sandbox import (
+    COMMAND,
+    DEADLINE,
+    INVENTORY,
+    JOB,
+    ROOT,
+    Project,
+    kit,
+    kit_process,
+    snapshot,
+)
+
+COMMANDS = sorted(cli.commands)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_and_option_has_a_help_text(name: str) -> None:
+    command = cli.commands[name]
+    assert command.help
+    assert command.help.strip().splitlines()[0].endswith(".")
+    for parameter in command.params:
+        if isinstance(parameter, click.Option):
+            assert parameter.help, parameter.name
+            assert parameter.help.split("  ")[0].endswith("."), parameter.name
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["-h"]])
+def test_help_lists_the_commands(tmp_path: Path, arguments: list[str]) -> None:
+    result = kit(tmp_path, *arguments)
+    assert (result.status, result.err) == (0, "")
+    for name in COMMANDS:
+        assert f"  {name} " in result.out
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_helps(tmp_path: Path, name: str) -> None:
+    result = kit(tmp_path, name, "-h")
+    assert (result.status, result.err) == (0, "")
+    assert re.match(rf"Usage: .*\bkit {name} ", result.out)
+
+
+def test_the_version(tmp_path: Path) -> None:
+    result = kit(tmp_path, "--version")
+    assert (result.status, result.out) == (0, f"kit, version {__version__}\n")
+
+
+SLIPS = [
+    ([], "Usage: "),
+    (["frobnicate"], "No such command 'frobnicate'"),
+    (["render", "--frobnicate"], "No such option"),
+    (["render", "extra"], "unexpected extra argument (extra)"),
+    (["schema"], "Missing argument"),
+    (["schema", "host"], "'host' is not one of 'inventory', 'job'"),
+    (["init"], "Missing argument 'FOLDER'"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), SLIPS)
+def test_a_slip_on_the_command_line_is_a_mistake_in_the_input(
+    tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    result = kit(tmp_path, *arguments)
+    assert (result.status, result.out) == (2, "")
+    assert message in result.err
+
+
+def test_statuses_of_a_process(project: Project) -> None:
+    project.write()
+    assert kit_process(project.folder, "render").status == 0
+    (project.folder / "compose" / "lab" / "plan.json").write_text("{}\n")
+    assert kit_process(project.folder, "render", "--check").status == 1
+    project.write("cluster: Lab\n")
+    result = kit_process(project.folder, "render", "--check")
+    assert (result.status, result.out) == (2, "")
+    assert result.err.startswith("inventory.yaml:1: cluster: ")
+
+
+SCHEMAS = ["inventory", "job"]
+
+
+@pytest.mark.parametrize("what", SCHEMAS)
+def test_the_committed_schema_is_the_present_one(what: str) -> None:
+    result = kit(ROOT, "schema", what)
+    assert (result.status, result.err) == (0, "")
+    assert result.out == (ROOT / "kit" / "schema" / f"{what}.schema.json").read_text()
+
+
+FILES = [
+    path.relative_to(ROOT)
+    for folder in (ROOT, ROOT / "templates" / "init", *sorted((ROOT / "tests/examples").iterdir()))
+    for path in (folder / "inventory.yaml", *sorted((folder / "jobs").iterdir()))
+]
+
+
+def schema_of(what: str) -> jsonschema.Draft202012Validator:
+    schema = json.loads((ROOT / "kit" / "schema" / f"{what}.schema.json").read_text())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return jsonschema.Draft202012Validator(schema)
+
+
+@pytest.mark.parametrize("path", FILES, ids=str)
+def test_examples_satisfy_the_schema(path: Path) -> None:
+    what = "inventory" if path.name == "inventory.yaml" else "job"
+    document = yaml.safe_load((ROOT / path).read_text())
+    assert [error.message for error in schema_of(what).iter_errors(document)] == []
+
+
+REFUSED = [
+    ("inventory", INVENTORY, "cluster: lab", "cluster: Lab"),
+    ("inventory", INVENTORY, "engine: swarm", "engin: swarm"),
+    ("inventory", INVENTORY, "24GiB", "24GB"),
+    ("inventory", INVENTORY, "uuid: GPU-b", "uuid: 0"),
+    ("job", JOB, "image: registry.lab:5000/trainer:1.4\n", ""),
+    ("job", JOB, "epochs: 10", "epochs: 0"),
+    ("job", JOB, "model: cnn", "model: vgg"),
+]
+
+
+@pytest.mark.parametrize(("what", "text", "old", "new"), REFUSED)
+def test_the_schema_refuses_what_kit_refuses(what: str, text: str, old: str, new: str) -> None:
+    schema = schema_of(what)
+    assert schema.is_valid(yaml.safe_load(text))
+    assert not schema.is_valid(yaml.safe_load(text.replace(old, new)))
+
+
+@pytest.mark.parametrize("path", FILES, ids=str)
+def test_examples_name_their_schema(path: Path) -> None:
+    comment = next(
+        line for line in (ROOT / path).read_text().splitlines() if "yaml-language-server" in line
+    )
+    named = (ROOT / path).parent / comment.split("$schema=")[1]
+    if "init" in path.parts:  # kit init puts it there
+        assert named.name in {"inventory.schema.json", "job.schema.json"}
+    else:
+        assert named.resolve().is_file()
+
+
+def test_a_project_of_ones_own(tmp_path: Path) -> None:
+    result = kit(tmp_path, "init", "my-cluster")
+    assert (result.status, result.err) == (0, "")
+    folder = tmp_path / "my-cluster"
+    for path, what in (
+        (folder / "inventory.yaml", "inventory"),
+        (folder / "jobs/digits.yaml", "job"),
+    ):
+        comment = next(line for line in path.read_text().splitlines() if "$schema=" in line)
+        schema = path.parent / comment.split("$schema=")[1]
+        assert schema.read_text() == kit(tmp_path, "schema", what).out
+    assert kit(folder, "plan").status == 0
+    assert kit(folder, "render", "--check").status == 1
+    assert kit(folder, "render").status == 0
+    assert kit(folder, "render", "--check").status == 0
+
+
+def test_a_new_project_overwrites_nothing(tmp_path: Path) -> None:
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs" / "digits.yaml").write_text("mine\n")
+    (tmp_path / "Makefile").write_text("mine\n")
+    before = snapshot(tmp_path)
+    result = kit(tmp_path, "init", ".")
+    assert (result.status, result.out) == (2, "")
+    assert result.err.splitlines()[0] == "kit: . holds Makefile, jobs/digits.yaml already"
+    assert snapshot(tmp_path) == before
+
+
+def test_a_new_project_beside_other_files(tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("mine\n")
+    assert kit(tmp_path, "init", ".").status == 0
+    assert (tmp_path / "README.md").read_text() == "mine\n"
+
+
+def test_a_file_is_no_folder_for_a_project(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine\n")
+    result = kit(tmp_path, "init", "file")
+    assert result.status == 2
+    assert result.err.startswith("kit: file")
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not there")
+def test_the_makefile_of_a_project_works(tmp_path: Path) -> None:
+    assert kit(tmp_path, "init", ".").status == 0
+    binaries = tmp_path / "bin"
+    binaries.mkdir()
+    (binaries / "kit").write_text(f'#!/bin/sh\nexec {sys.executable} -m kit "$@"\n')
+    (binaries / "kit").chmod(0o755)
+    done = subprocess.run(
+        ["make", "plan", "render", "check"],
+        cwd=tmp_path,
+        env={**os.environ, "PATH": f"{binaries}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "compose" / "my-cluster" / "train-digits.stack.yaml").is_file()
+    listed = subprocess.run(
+        ["make"], cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE, check=True
+    ).stdout
+    assert [line.split()[0] for line in listed.splitlines()] == [
+        "help",
+        "plan",
+        "render",
+        "check",
+        "deploy",
+    ]
+
+
+@pytest.mark.parametrize("command", ["plan", "plan --json", "render --check", "--help"])
+def test_a_reader_that_leaves_is_no_failure_to_speak_of(project: Project, command: str) -> None:
+    inventory = (
+        "cluster: lab\nengine: swarm\nhosts:\n  m: {address: 10.1.0.1, roles: [manager]}\n"
+        '  "gpu[1-900]": {address: 10.0.0.1-10.0.3.132, gpus: 8}\n'
+    )
+    project.write(inventory)
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "kit", *command.split()],
+            cwd=project.folder,
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=DEADLINE,
+            check=False,
+        )
+    finally:
+        os.close(writing)
+    assert done.stderr == ""
+    assert done.returncode == 1
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+@pytest.mark.parametrize("command", ["plan", "plan --json", "render --diff"])
+def test_a_terminal_without_unicode_is_no_failure(
+    project: Project, encoding: str, command: str
+) -> None:
+    inventory = INVENTORY.replace(", use: inference", "")
+    project.write(inventory, {"a": COMMAND + "environment: {X: 漢}\n"})
+    result = subprocess.run(
+        [sys.executable, "-m", "kit", *command.split()],
+        cwd=project.folder,
+        env={**os.environ, "PYTHONIOENCODING": encoding},
+        capture_output=True,
+        timeout=DEADLINE,
+        check=False,
+    )
+    assert (result.returncode, result.stderr) == (0, b"")
+    assert result.stdout

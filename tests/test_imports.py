@@ -1,0 +1,101 @@
+"""Who may import whom: the rooms of the project, by the syntax of its files."""
+
+import ast
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.sandbox import ROOT
+
+MODULES = [path for room in ("kit", "trainer") for path in sorted((ROOT / room).rglob("*.py"))]
+PURE = [
+    path
+    for path in MODULES
+    if path.is_relative_to(ROOT / "kit" / "plan") or path.is_relative_to(ROOT / "kit" / "render")
+]
+WORLD = {
+    "asyncio",
+    "builtins",
+    "click",
+    "datetime",
+    "docker",
+    "glob",
+    "io",
+    "locale",
+    "os",
+    "pathlib",
+    "platform",
+    "psutil",
+    "python_on_whales",
+    "random",
+    "secrets",
+    "shutil",
+    "signal",
+    "socket",
+    "subprocess",
+    "sys",
+    "tempfile",
+    "threading",
+    "time",
+    "urllib",
+    "uuid",
+}
+OUTSIDE = {
+    "kit.cli",
+    "kit.commands",
+    "kit.config.load",
+    "kit.engine",
+    "kit.project",
+    "kit.tree",
+    "kit.yamlfile",
+}
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Return the full names that a module imports, wherever in it."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            assert node.module is not None
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def rooms(path: Path) -> set[str]:
+    return {name.split(".")[0] for name in imports(path)}
+
+
+def test_there_is_something_to_look_at() -> None:
+    assert len(MODULES) > 20
+    assert len(PURE) > 5
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_rooms_keep_apart(path: Path) -> None:
+    alien = {"kit"} if path.is_relative_to(ROOT / "trainer") else {"trainer", "torch", "numpy"}
+    assert rooms(path) & (alien | {"tests"}) == set()
+
+
+@pytest.mark.parametrize("path", PURE, ids=lambda path: str(path.relative_to(ROOT)))
+def test_plan_and_render_touch_nothing(path: Path) -> None:
+    allowed = {"pathlib"} if path == ROOT / "kit" / "render" / "templates.py" else set()
+    assert (rooms(path) & WORLD) - allowed == set()
+    assert {name for name in imports(path) if name in OUTSIDE} == set()
+    called = {
+        node.func.id
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    }
+    assert called & {"open", "print", "input", "exec", "eval"} == set()
+
+
+def test_kit_installs_without_torch() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    base = " ".join(project["dependencies"])
+    for heavy in ("torch", "numpy", "scikit", "docker"):
+        assert heavy not in base
+    assert any(name.startswith("torch") for name in project["optional-dependencies"]["trainer"])

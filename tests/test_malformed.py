@@ -1,0 +1,986 @@
+# ruff: noqa: E501 - a message is one line
+"""Mistakes in the input: each answered at its line, all at once, with nothing written."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.sandbox import INVENTORY, JOB, ROOT, Project, kit, kit_process, snapshot
+
+NINES = "9" * 400
+EFFS = "F" * 5_000
+BRACKETS = "[" * 100_000
+DASHES = "- " * 100_000
+LAUGHS = "a0: &a0 [lol]\n" + "".join(
+    f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 10)
+)
+
+# fmt: off
+# What is replaced in the inventory by what, and what is wrong in inventory.yaml.
+INVENTORIES: list[tuple[str, str, str, list[str]]] = [
+    ('cluster is missing', 'cluster: lab\n', '', [
+        '1: cluster: is missing; add for example `cluster: lab`',
+    ]),
+    ('cluster is null', 'cluster: lab', 'cluster:', [
+        '1: cluster: nothing is not a DNS label (at most 63 lower-case letters, digits, inner hyphens); write for example gpu01',
+    ]),
+    ('cluster is a list', 'cluster: lab', 'cluster: [lab]', [
+        '1: cluster: ["lab"] is not a DNS label (at most 63 lower-case letters, digits, inner hyphens); write for example gpu01',
+    ]),
+    ('cluster is a number', 'cluster: lab', 'cluster: 12', [
+        '1: cluster: 12 is a number, not a text; write "12", in quotes',
+    ]),
+    ('cluster is no DNS label', 'cluster: lab', 'cluster: My_Lab', [
+        "1: cluster: 'My_Lab' is not a DNS label (at most 63 lower-case letters, digits, inner hyphens); write for example my-lab",
+    ]),
+    ('unknown key near a known one', 'cluster: lab', 'clustr: lab', [
+        '1: cluster: is missing; add for example `cluster: lab`',
+        '1: clustr: is not a key that is known here; did you mean cluster?',
+    ]),
+    ('engine is unknown', 'engine: swarm', 'engine: kubernetes', [
+        "2: engine: 'kubernetes' is not known; use one of local, compose, swarm",
+    ]),
+    ('engine is near a known one', 'engine: swarm', 'engine: swam', [
+        "2: engine: 'swam' is not known; did you mean swarm?",
+    ]),
+    ('engine is null', 'engine: swarm', 'engine:', [
+        '2: engine: nothing is not known; use one of local, compose, swarm',
+    ]),
+    ('key twice', 'engine: swarm', 'engine: swarm\nengine: local', [
+        '3: the key engine is already given in line 2; keep one of the two',
+    ]),
+    ('network is null', 'network: {speed: 1Gbit}', 'network:', [
+        '14: network: nothing is not a mapping; write for example `network: {"speed": "1Gbit"}`, or leave it out',
+    ]),
+    ('network is a list', 'network: {speed: 1Gbit}', 'network: [1Gbit]', [
+        '14: network: ["1Gbit"] is not a mapping; write for example `network: {"speed": "1Gbit"}`',
+    ]),
+    ('speed in bytes', '{speed: 1Gbit}', '{speed: 125MB/s}', [
+        "14: network.speed: '125MB/s' has the unit MB/s, but links are measured in Mbit or Gbit (per second); write for example 1Gbit",
+    ]),
+    ('speed without unit', '{speed: 1Gbit}', '{speed: 1000}', [
+        '14: network.speed: 1000 has no unit; write 1000Mbit or 1000Gbit',
+    ]),
+    ('speed of nothing', '{speed: 1Gbit}', '{speed: 0Gbit}', [
+        "14: network.speed: '0Gbit' is no link speed; write for example 1Gbit",
+    ]),
+    ('speed below a bit', '{speed: 1Gbit}', '{speed: 0.0000000001Gbit}', [
+        "14: network.speed: '0.0000000001Gbit' is no link speed; write for example 1Gbit",
+    ]),
+    ('speed is null', '{speed: 1Gbit}', '{speed: }', [
+        '14: network.speed: nothing is not a link speed; write for example 1Gbit',
+    ]),
+    ('driver is unknown', '{speed: 1Gbit}', '{driver: macvlan}', [
+        "14: network.driver: 'macvlan' is not known; use one of overlay, host",
+    ]),
+    ('mtu is too small', '{speed: 1Gbit}', '{mtu: 100}', [
+        '14: network.mtu: 100 is out of range; write a number of at least 576',
+    ]),
+    ('mtu is too large', '{speed: 1Gbit}', '{mtu: 70000}', [
+        '14: network.mtu: 70000 is out of range; write a number of at most 65535',
+    ]),
+    ('mtu is a text', '{speed: 1Gbit}', '{mtu: "1500"}', [
+        "14: network.mtu: '1500' is not a whole number; write for example `mtu: 1500`",
+    ]),
+    ('mtu is huge', '{speed: 1Gbit}', '{mtu: 0x' + EFFS + '}', [
+        '14: 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFF is too large; write at most 9223372036854775807',
+    ]),
+    ('infiniband in an overlay', '{speed: 1Gbit}', '{infiniband: true}', [
+        '14: network.infiniband: InfiniBand does not reach into an overlay network; write `driver: host`',
+    ]),
+    ('infiniband is YAML 1.1', '{speed: 1Gbit}', '{infiniband: yes}', [
+        "14: network.infiniband: 'yes' is not true or false; write for example `infiniband: false`",
+    ]),
+    ('interface in an overlay', '{speed: 1Gbit}', '{interface: eth0}', [
+        '14: network.interface: an interface of the host does not exist inside an overlay network; leave it out (the launcher finds the right one), or write `driver: host`',
+    ]),
+    ('interface is a command', '{speed: 1Gbit}', '{driver: host, interface: eth0; reboot}', [
+        "14: network.interface: 'eth0; reboot' is not the name of one interface; write for example eth0 (see `ip link`)",
+    ]),
+    ('subnet with host bits', '{speed: 1Gbit}', '{subnet: 10.0.0.1/8}', [
+        "14: network.subnet: '10.0.0.1/8' is not an IPv4 network: it has host bits set; write for example 10.200.0.0/16",
+    ]),
+    ('subnet is a number', '{speed: 1Gbit}', '{subnet: 10}', [
+        '14: network.subnet: 10 is not an IPv4 network; write for example 10.200.0.0/16',
+    ]),
+    ('subnet of the machines', '{speed: 1Gbit}', '{subnet: 192.168.8.0/24}', [
+        '14: network.subnet: 192.168.8.0/24 contains 192.168.8.151, the address of pc1; choose a range that no machine uses',
+    ]),
+    ('subnet is too small', '{speed: 1Gbit}', '{subnet: 10.9.9.0/29}', [
+        "14: network.subnet: 10.9.9.0/29 has 8 addresses for 2 hosts; make it larger: at least 22, one for each task and each host's end",
+    ]),
+    ('no variables of NCCL', '{speed: 1Gbit}', '{nccl: {IB_HCA: mlx5_0, DEBUG: INFO}}', [
+        '14: network.nccl.IB_HCA: is not a variable of NCCL; write NCCL_IB_HCA, or move it to environment',
+        '14: network.nccl.DEBUG: is not a variable of NCCL; write NCCL_DEBUG, or move it to environment',
+    ]),
+    ('variable is a boolean', '{speed: 1Gbit}', '{nccl: {NCCL_IB_DISABLE: true}}', [
+        '14: network.nccl.NCCL_IB_DISABLE: true is a YAML boolean; write "true", or "1" or "0", in quotes',
+    ]),
+    ('host is no DNS label', 'pc2:', 'pc_2:', [
+        "9: hosts.pc_2: 'pc_2' is not a DNS label (at most 63 lower-case letters, digits, inner hyphens); write for example pc-2",
+    ]),
+    ('host in capitals', 'pc2:', 'PC2:', [
+        "9: hosts.PC2: 'PC2' is not a DNS label (at most 63 lower-case letters, digits, inner hyphens); write for example pc2",
+    ]),
+    ('host twice', 'pc2:', 'pc1:', [
+        '9: the key pc1 is already given in line 4; keep one of the two',
+    ]),
+    ('host with an empty name', 'pc2:', "'':", [
+        "9: hosts.'': '' is not a DNS label (at most 63 lower-case letters, digits, inner hyphens); write for example gpu01",
+    ]),
+    ("host named as a union's tag", '  pc2:\n    address: 192.168.8.114', '  <list>:\n    adress: 192.168.8.114', [
+        '9: hosts.<list>.address: is missing; add for example `address: 192.168.8.151`',
+        '10: hosts.<list>.adress: is not a key that is known here; did you mean address?',
+    ]),
+    ('host named as pydantic names keys', 'pc2:', "'[key]':", [
+        "9: hosts.[key]: '[key]' is not a range; write one bracket, as in gpu[001-512]",
+    ]),
+    ('host named by a list', '  pc2:', '  ? [pc2]\n  :', [
+        '9: a key must be a plain word; write `key: value`',
+    ]),
+    ('host with a line feed', 'pc2:', '"pc\\n2":', [
+        "9: hosts.'pc\\n2': 'pc\\n2' is not a DNS label (at most 63 lower-case letters, digits, inner hyphens); write for example pc-2",
+    ]),
+    ('range of hosts with UUIDs', 'pc2:', 'gpu[01-03]:', [
+        '11: hosts.gpu[01-03].gpus: a UUID belongs to one GPU, but gpu[01-03] is 3 hosts; write `gpus: 2`, or describe the hosts one by one',
+    ]),
+    ('range runs backwards', 'pc2:', 'gpu[3-1]:', [
+        "9: hosts.gpu[3-1]: 'gpu[3-1]' runs backwards; put the smaller number first",
+    ]),
+    ('range is too long', 'pc2:', 'gpu[1-999999999]:', [
+        "9: hosts.gpu[1-999999999]: 'gpu[1-999999999]' stands for 999999999 hosts; at most 100000 are taken",
+    ]),
+    ('range of one number', 'pc2:', 'gpu[1]:', [
+        "9: hosts.gpu[1]: 'gpu[1]' is not a range; write one bracket, as in gpu[001-512]",
+    ]),
+    ('two brackets', 'pc2:', 'rack[1-2]n[1-2]:', [
+        "9: hosts.rack[1-2]n[1-2]: 'rack[1-2]n[1-2]' is not a range; write one bracket, as in gpu[001-512]",
+    ]),
+    ('range contains another host', '  pc2:\n    address: 192.168.8.114\n    gpus:\n      - {uuid: GPU-b}\n      - {uuid: GPU-c, use: inference}\n', '  pc[1-2]: {address: "10.0.0.[1-2]", gpus: 1}\n', [
+        '9: hosts.pc[1-2]: pc1 is already described by pc1 (line 4); leave it out of one of the two',
+    ]),
+    ('range without range of addresses', '  pc2:\n    address: 192.168.8.114\n    gpus:\n      - {uuid: GPU-b}\n      - {uuid: GPU-c, use: inference}\n', '  gpu[1-2]: {address: 10.0.0.1, gpus: 1}\n', [
+        "9: hosts.gpu[1-2].address: '10.0.0.1' is one address for 2 hosts; write a range, as in 10.0.0.[1-64] or 10.1.0.1-10.1.2.0",
+    ]),
+    ('range with too few addresses', '  pc2:\n    address: 192.168.8.114\n    gpus:\n      - {uuid: GPU-b}\n      - {uuid: GPU-c, use: inference}\n', '  gpu[1-3]: {address: 10.0.0.1-10.0.0.2, gpus: 1}\n', [
+        "9: hosts.gpu[1-3].address: '10.0.0.1-10.0.0.2' holds 2 addresses for 3 hosts; make the two ranges equally long",
+    ]),
+    ('range leaves its network', '  pc2:\n    address: 192.168.8.114\n    gpus:\n      - {uuid: GPU-b}\n      - {uuid: GPU-c, use: inference}\n', '  gpu[1-3]: {address: "10.0.0.[254-256]", gpus: 1}\n', [
+        "9: hosts.gpu[1-3].address: '10.0.0.256' is not an IPv4 address; write four numbers from 0 to 255",
+    ]),
+    ('range without range of logins', '  pc2:\n    address: 192.168.8.114\n    gpus:\n      - {uuid: GPU-b}\n      - {uuid: GPU-c, use: inference}\n', '  gpu[1-2]: {address: "10.0.0.[1-2]", ssh: ops@pc, gpus: 1}\n', [
+        "9: hosts.gpu[1-2].ssh: 'ops@pc' is one address for 2 hosts; write a range, as in 10.0.0.[1-64] or 10.1.0.1-10.1.2.0",
+    ]),
+    ('address is missing', '    address: 192.168.8.114\n', '', [
+        '9: hosts.pc2.address: is missing; add for example `address: 192.168.8.151`',
+    ]),
+    ('address is there already', 'address: 192.168.8.114', 'address: 192.168.8.151', [
+        '10: hosts.pc2.address: 192.168.8.151 is already the address of pc1 (line 5); give each host its own address',
+    ]),
+    ('address of three numbers', 'address: 192.168.8.114', 'address: 192.168.8', [
+        "10: hosts.pc2.address: '192.168.8' is not an IPv4 address; write four numbers from 0 to 255",
+    ]),
+    ('address is a number', 'address: 192.168.8.114', 'address: 192.168', [
+        '10: hosts.pc2.address: 192.168 is not a text; write for example `address: 192.168.8.151`',
+    ]),
+    ('address above 255', 'address: 192.168.8.114', 'address: 192.168.8.256', [
+        "10: hosts.pc2.address: '192.168.8.256' is not an IPv4 address; write four numbers from 0 to 255",
+    ]),
+    ('address with a port', 'address: 192.168.8.114', 'address: 192.168.8.114:22', [
+        "10: hosts.pc2.address: '192.168.8.114:22' is not an address; leave the port out: 192.168.8.151",
+    ]),
+    ('address with a user', 'address: 192.168.8.114', 'address: user@pc2', [
+        "10: hosts.pc2.address: 'user@pc2' is neither an IP address nor a host name; write for example 192.168.8.151",
+    ]),
+    ('address is null', 'address: 192.168.8.114', 'address:', [
+        '10: hosts.pc2.address: nothing is not a text; write for example `address: 192.168.8.151`',
+    ]),
+    ('address is misspelt', 'address: 192.168.8.114', 'adress: 192.168.8.114', [
+        '9: hosts.pc2.address: is missing; add for example `address: 192.168.8.151`',
+        '10: hosts.pc2.adress: is not a key that is known here; did you mean address?',
+    ]),
+    ('login without user', 'address: 192.168.8.114', 'address: 192.168.8.114\n    ssh: "@pc2"', [
+        "11: hosts.pc2.ssh: '@pc2' is not a login; write for example user1@pc1",
+    ]),
+    ('login with a bad port', 'address: 192.168.8.114', 'address: 192.168.8.114\n    ssh: ops@pc2:ssh', [
+        "11: hosts.pc2.ssh: 'ops@pc2:ssh' has no usable port; write for example user1@pc1:2222",
+    ]),
+    ('login is an option', 'address: 192.168.8.114', 'address: 192.168.8.114\n    ssh: -oProxyCommand=x', [
+        "11: hosts.pc2.ssh: '-oProxyCommand=x' is not a login; write for example user1@pc1",
+    ]),
+    ('no manager', 'roles: [manager]', 'roles: [storage]', [
+        '3: hosts: no host is a manager; give one host the role: `pc1: {roles: [manager], …}`',
+    ]),
+    ('roles are a text', 'roles: [manager]', 'roles: manager', [
+        '6: hosts.pc1.roles: \'manager\' is not a list; write for example `roles: ["manager"]`',
+    ]),
+    ('role is misspelt', 'roles: [manager]', 'roles: [manger]', [
+        "6: hosts.pc1.roles[0]: 'manger' is not known; did you mean manager?",
+    ]),
+    ('role is null', 'roles: [manager]', 'roles: [manager, null]', [
+        '6: hosts.pc1.roles[1]: nothing is not known; use one of manager, storage',
+    ]),
+    ('memory with a decimal unit', 'memory: 24GiB', 'memory: 24GB', [
+        "8: hosts.pc1.gpus[0].memory: '24GB' has the unit GB, which is not exact; write 24GiB",
+    ]),
+    ('memory without unit', 'memory: 24GiB', 'memory: 24', [
+        '8: hosts.pc1.gpus[0].memory: 24 has no unit; write 24MiB or 24GiB',
+    ]),
+    ('memory in bytes', 'memory: 24GiB', 'memory: 25769803776', [
+        '8: hosts.pc1.gpus[0].memory: 25769803776 has no unit; write 24GiB',
+    ]),
+    ('memory is negative', 'memory: 24GiB', 'memory: -1GiB', [
+        "8: hosts.pc1.gpus[0].memory: '-1GiB' is not a size; write for example 24GiB",
+    ]),
+    ('memory is nothing', 'memory: 24GiB', 'memory: 0GiB', [
+        "8: hosts.pc1.gpus[0].memory: '0GiB' is no size; write for example 24GiB",
+    ]),
+    ('memory is endless', 'memory: 24GiB', 'memory: ' + NINES + 'GiB', [
+        "8: hosts.pc1.gpus[0].memory: '9999999999999999999999999999999999999999999999999999999999… is not a size; write for example 24GiB",
+    ]),
+    ('memory is a list', 'memory: 24GiB', 'memory: [24GiB]', [
+        '8: hosts.pc1.gpus[0].memory: ["24GiB"] is not a size; write for example 24GiB',
+    ]),
+    ('UUID of another host', 'uuid: GPU-b', 'uuid: GPU-a', [
+        '12: hosts.pc2.gpus[0].uuid: GPU-a is already listed on pc1 (line 8); give the UUID that `nvidia-smi -L` prints on pc2',
+    ]),
+    ('UUID twice on a host', 'uuid: GPU-c', 'uuid: GPU-b', [
+        '13: hosts.pc2.gpus[1].uuid: GPU-b is already listed (line 12); give the UUID that `nvidia-smi -L` prints on pc2',
+    ]),
+    ('UUID is an index', 'uuid: GPU-b', 'uuid: 0', [
+        "12: hosts.pc2.gpus[0].uuid: 0 is not a GPU's UUID; copy what `nvidia-smi -L` prints: GPU-… or MIG-…",
+    ]),
+    ('UUID is missing', 'uuid: GPU-b', 'model: TITAN RTX', [
+        '12: hosts.pc2.gpus[0].uuid: is missing; add for example `uuid: GPU-5f3a…`',
+    ]),
+    ('UUID is cut short', 'uuid: GPU-b', 'uuid: GPU-5f3a…', [
+        "12: hosts.pc2.gpus[0].uuid: 'GPU-5f3a…' is not a GPU's UUID; copy what `nvidia-smi -L` prints: GPU-… or MIG-…",
+    ]),
+    ('GPU is a text', '- {uuid: GPU-b}', '- GPU-b', [
+        '12: hosts.pc2.gpus[0]: \'GPU-b\' is not a mapping; write for example `gpus: [{"uuid": "GPU-5f3a…", "memory": "24GiB"}]`',
+    ]),
+    ('GPU is null', '- {uuid: GPU-b}', '-', [
+        '12: hosts.pc2.gpus[0]: nothing is not a mapping; write for example `gpus: [{"uuid": "GPU-5f3a…", "memory": "24GiB"}]`',
+    ]),
+    ('model is a number', 'uuid: GPU-b', 'uuid: GPU-b, model: 3090', [
+        '12: hosts.pc2.gpus[0].model: 3090 is not a text; write for example `model: TITAN RTX`',
+    ]),
+    ('use is misspelt', 'use: inference', 'use: infrence', [
+        "13: hosts.pc2.gpus[1].use: 'infrence' is not known; did you mean inference?",
+    ]),
+    ('use is a list', 'use: inference', 'use: []', [
+        '13: hosts.pc2.gpus[1].use: [] is not known; use one of training, inference, none',
+    ]),
+    ('GPUs are negative', '    gpus:\n      - {uuid: GPU-b}\n      - {uuid: GPU-c, use: inference}\n', '    gpus: -1\n', [
+        '11: hosts.pc2.gpus: -1 is out of range; write a number of at least 0',
+    ]),
+    ('GPUs are too many', '    gpus:\n      - {uuid: GPU-b}\n      - {uuid: GPU-c, use: inference}\n', '    gpus: 65\n', [
+        '11: hosts.pc2.gpus: 65 is out of range; write a number of at most 64',
+    ]),
+    ('GPUs are a word', '    gpus:\n      - {uuid: GPU-b}\n      - {uuid: GPU-c, use: inference}\n', '    gpus: two\n', [
+        '11: hosts.pc2.gpus: these are no GPUs; write their number (`gpus: 4`) or a list of `- {uuid: GPU-…}`',
+    ]),
+    ('GPUs are half', '    gpus:\n      - {uuid: GPU-b}\n      - {uuid: GPU-c, use: inference}\n', '    gpus: 1.5\n', [
+        '11: hosts.pc2.gpus: these are no GPUs; write their number (`gpus: 4`) or a list of `- {uuid: GPU-…}`',
+    ]),
+    ('GPUs are null', '    gpus:\n      - {uuid: GPU-b}\n      - {uuid: GPU-c, use: inference}\n', '    gpus:\n', [
+        '11: hosts.pc2.gpus: these are no GPUs; write their number (`gpus: 4`) or a list of `- {uuid: GPU-…}`',
+    ]),
+    ('GPUs are a boolean', '    gpus:\n      - {uuid: GPU-b}\n      - {uuid: GPU-c, use: inference}\n', '    gpus: true\n', [
+        '11: hosts.pc2.gpus: these are no GPUs; write their number (`gpus: 4`) or a list of `- {uuid: GPU-…}`',
+    ]),
+]
+# Whole inventories.
+DOCUMENTS: list[tuple[str, str | bytes, list[str]]] = [
+    ('empty', '', [
+        '1: the file is empty; begin with `cluster: …`',
+    ]),
+    ('comments only', '# nothing yet\n', [
+        '1: the file is empty; begin with `cluster: …`',
+    ]),
+    ('a list', '[]\n', [
+        '1: the file is not a mapping; begin with `cluster: …`',
+    ]),
+    ('a text', 'lab\n', [
+        '1: the file is not a mapping; begin with `cluster: …`',
+    ]),
+    ('no hosts', 'cluster: lab\n', [
+        '1: hosts: is missing; add for example `hosts: {"pc1": {"address": "192.168.8.151", "gpus": 1}}`',
+    ]),
+    ('hosts are null', 'cluster: lab\nhosts:\n', [
+        '2: hosts: nothing is not a mapping; write for example `hosts: {"pc1": {"address": "192.168.8.151", "gpus": 1}}`',
+    ]),
+    ('hosts are none', 'cluster: lab\nhosts: {}\n', [
+        '2: hosts: is empty; write for example `hosts: {"pc1": {"address": "192.168.8.151", "gpus": 1}}`',
+    ]),
+    ('hosts are a list', 'cluster: lab\nhosts:\n  - pc1\n', [
+        '2: hosts: is a list; make it a mapping: `hosts: {pc1: {address: …}}`',
+    ]),
+    ('hosts are a number', 'cluster: lab\nhosts: 2\n', [
+        '2: hosts: 2 is not a mapping; write for example `hosts: {"pc1": {"address": "192.168.8.151", "gpus": 1}}`',
+    ]),
+    ('a host is an address', 'cluster: lab\nhosts:\n  pc1: 192.168.8.151\n', [
+        '3: hosts.pc1: \'192.168.8.151\' is not a mapping; write for example `hosts: {"pc1": {"address": "192.168.8.151", "gpus": 1}}`',
+    ]),
+    ('a host is null', 'cluster: lab\nhosts:\n  pc1:\n', [
+        '3: hosts.pc1: nothing is not a mapping; write for example `hosts: {"pc1": {"address": "192.168.8.151", "gpus": 1}}`',
+    ]),
+    ('a host named as a field', 'cluster: lab\nhosts:\n  address:\n', [
+        '3: hosts.address: nothing is not a mapping; write for example `hosts: {"pc1": {"address": "192.168.8.151", "gpus": 1}}`',
+    ]),
+    ('two documents', 'cluster: lab\n---\ncluster: lab\n', [
+        '2: a second document begins here; write one in each file',
+    ]),
+    ('an open bracket', 'cluster: lab\nhosts: [pc1\n', [
+        "3: this is not valid YAML: did not find expected ',' or ']'; look at this line and the one before it: quotes, indentation, tabs",
+    ]),
+    ('a tab', 'cluster: lab\nhosts:\n\tpc1: {}\n', [
+        '3: this is not valid YAML: found character that cannot start any token; look at this line and the one before it: quotes, indentation, tabs',
+    ]),
+    ('an open quote', "cluster: 'lab\n", [
+        '2: this is not valid YAML: found unexpected end of stream; look at this line and the one before it: quotes, indentation, tabs',
+    ]),
+    ('Latin-1', b'# caf\xe9\ncluster: lab\n', [
+        '1: this is not UTF-8 text; save the file as UTF-8',
+    ]),
+    ('UTF-16', b'\xff\xfec\x00l\x00', [
+        '1: this is not UTF-8 text; save the file as UTF-8',
+    ]),
+    ('a NUL byte', 'cluster: lab\nengine: \x00\n', [
+        '2: the character #x00 is not allowed in YAML; remove it',
+    ]),
+    ('a bell after umlauts', '# äöüäöüäöüäöü\ncluster: \x07\n', [
+        '2: the character #x07 is not allowed in YAML; remove it',
+    ]),
+    ('an unknown alias', 'cluster: *lab\n', [
+        '1: this is not valid YAML: found undefined alias; look at this line and the one before it: quotes, indentation, tabs',
+    ]),
+    ('an anchor in itself', 'cluster: lab\nhosts: &hosts\n  pc1: *hosts\n', [
+        '2: the anchor contains itself; write the value out once',
+    ]),
+    ('a merge of itself', 'hosts: &hosts {<<: *hosts}\n', [
+        '1: the anchor contains itself; write the value out once',
+    ]),
+    ('a merge of a text', 'cluster: lab\n<<: text\n', [
+        "2: << merges a mapping only; point it at a mapping's anchor",
+    ]),
+    ('an anchor twice', 'cluster: &a lab\nengine: &a swarm\n', [
+        '2: this anchor is there already; give it another name',
+    ]),
+    ('a tag', 'cluster: !secret lab\n', [
+        '1: the tag !secret means nothing here; leave it out',
+    ]),
+    ('a tag on a mapping', 'cluster: lab\nhosts: !mine {}\n', [
+        '2: the tag !mine means nothing here; leave it out',
+    ]),
+    ('a boolean that is none', 'cluster: !!bool maybe\n', [
+        "1: 'maybe' is no bool; write it without the tag",
+    ]),
+    ('an integer that is none', 'cluster: !!int lab\n', [
+        "1: 'lab' is no int; write it without the tag",
+    ]),
+    ('deep brackets', BRACKETS, [
+        '1: this is nested deeper than any inventory or job; check the brackets',
+    ]),
+    ('deep dashes', DASHES, [
+        '1: this is nested deeper than any inventory or job; check the brackets',
+    ]),
+    ('a billion laughs', LAUGHS, [
+        '6: the aliases stand for too many values; write fewer',
+    ]),
+    ('a mapping as a key', '? {a: b}\n: c\n', [
+        '1: a key must be a plain word; write `key: value`',
+    ]),
+    ('an escape in a key', 'cluster: lab\n"\\e[31mred": 1\n', [
+        '1: hosts: is missing; add for example `hosts: {"pc1": {"address": "192.168.8.151", "gpus": 1}}`',
+        '2: \\x1b[31mred: is not a key that is known here; use one of cluster, engine, hosts, network',
+    ]),
+    ('a key within a text', 'cluster: lab\n hosts: {}\n', [
+        '2: this is not valid YAML: mapping values are not allowed in this context; look at this line and the one before it: quotes, indentation, tabs',
+    ]),
+]
+# What is replaced in the job by what.
+JOBS: list[tuple[str, str, str, list[str]]] = [
+    ('image is missing', 'image: registry.lab:5000/trainer:1.4\n', '', [
+        '1: image: is missing; add for example `image: registry.lab:5000/trainer:1.4`',
+    ]),
+    ('image is null', 'registry.lab:5000/trainer:1.4', '', [
+        '1: image: nothing is not the name of an image; write for example registry.lab:5000/trainer:1.4',
+    ]),
+    ('image is no name', 'registry.lab:5000/trainer:1.4', 'My Image', [
+        "1: image: 'My Image' is not the name of an image; write for example registry.lab:5000/trainer:1.4",
+    ]),
+    ('image has two tags', 'trainer:1.4', 'trainer:1.4:2', [
+        "1: image: 'registry.lab:5000/trainer:1.4:2' is not the name of an image; write for example registry.lab:5000/trainer:1.4",
+    ]),
+    ('data set is unknown', 'digits', 'imagenet', [
+        "3: train.dataset: 'imagenet' is not known; use one of digits, mnist, cifar10",
+    ]),
+    ('data set is near a known one', 'digits', 'cifar', [
+        "3: train.dataset: 'cifar' is not known; did you mean cifar10?",
+    ]),
+    ('model does not fit', 'model: cnn', 'model: lenet', [
+        '4: train.model: lenet needs larger images than the 8×8 of digits; write `model: cnn`',
+    ]),
+    ('epochs are none', 'epochs: 10', 'epochs: 0', [
+        '5: train.epochs: 0 is out of range; write a number of at least 1',
+    ]),
+    ('epochs are a text', 'epochs: 10', 'epochs: ten', [
+        "5: train.epochs: 'ten' is not a whole number; write for example `epochs: 10`",
+    ]),
+    ('epochs are a float', 'epochs: 10', 'epochs: 1e3', [
+        '5: train.epochs: 1000.0 is not a whole number; write for example `epochs: 10`',
+    ]),
+    ('epochs are a boolean', 'epochs: 10', 'epochs: true', [
+        '5: train.epochs: true is not a whole number; write for example `epochs: 10`',
+    ]),
+    ('epochs are null', 'epochs: 10', 'epochs:', [
+        '5: train.epochs: nothing is not a whole number; write for example `epochs: 10`',
+    ]),
+    ('epochs are misspelt', 'epochs: 10', 'epocs: 10', [
+        '2: train.epochs: is missing; add for example `epochs: 10`',
+        '5: train.epocs: is not a key that is known here; did you mean epochs?',
+    ]),
+    ('batch is negative', 'batch_size: 64', 'batch_size: -64', [
+        '6: train.batch_size: -64 is out of range; write a number of at least 1',
+    ]),
+    ('batch is beyond counting', 'batch_size: 64', 'batch_size: ' + NINES, [
+        '6: 9999999999999999999999999999999999999999999999999999999999 is too large; write at most 9223372036854775807',
+    ]),
+    ('rate is nothing', 'batch_size: 64', 'batch_size: 64\n  learning_rate: 0', [
+        '7: train.learning_rate: 0 is out of range; write a number of more than 0',
+    ]),
+    ('rate is infinite', 'batch_size: 64', 'batch_size: 64\n  learning_rate: .inf', [
+        '7: train.learning_rate: inf is not a number; write for example `learning_rate: 0.1`',
+    ]),
+    ('rate is a boolean', 'batch_size: 64', 'batch_size: 64\n  learning_rate: true', [
+        '7: train.learning_rate: true is not a number; write for example `learning_rate: 0.1`',
+    ]),
+    ('rate is a text', 'batch_size: 64', 'batch_size: 64\n  learning_rate: "0.1"', [
+        "7: train.learning_rate: '0.1' is not a number; write for example `learning_rate: 0.1`",
+    ]),
+    ('decay is negative', 'batch_size: 64', 'batch_size: 64\n  weight_decay: -0.1', [
+        '7: train.weight_decay: -0.1 is out of range; write a number of at least 0',
+    ]),
+    ('seed is too large', 'batch_size: 64', 'batch_size: 64\n  seed: 4294967296', [
+        '7: train.seed: 4294967296 is out of range; write a number of less than 4294967296',
+    ]),
+    ('optimizer is misspelt', 'batch_size: 64', 'batch_size: 64\n  optimizer: sdg', [
+        "7: train.optimizer: 'sdg' is not known; did you mean sgd?",
+    ]),
+    ('train is a text', 'train:\n', 'train: digits\nchekpoint:\n', [
+        '2: train: \'digits\' is not a mapping; write for example `train: {"dataset": "mnist", "model": "cnn", "epochs": 10, "batch_size": 64}`',
+        '3: chekpoint: is not a key that is known here; did you mean checkpoint?',
+    ]),
+    ('nothing to run', 'train:\n  dataset: digits\n  model: cnn\n  epochs: 10\n  batch_size: 64\n', '', [
+        '1: there is nothing to run; write exactly one of `train:` and `command:`',
+    ]),
+]
+# What the job has besides.
+ADDED: list[tuple[str, list[str]]] = [
+    ('command: [ddp.py]', [
+        '1: train and command are both given; write exactly one of `train:` and `command:`',
+    ]),
+    ('command: ddp.py 50', [
+        '7: command: is a list of words; write `command: ["ddp.py", "50"]`',
+    ]),
+    ('batch_size: 64', [
+        '7: batch_size: is for `command`; keep the one in `train:`',
+    ]),
+    ('parameters: 5', [
+        '7: parameters: is for `command`; leave it out: kit knows its own models',
+    ]),
+    ('hosts:', [
+        '7: hosts: nothing is not a mapping; write for example `hosts: {"names": ["pc1"]}`, or leave it out',
+    ]),
+    ('hosts: [pc1]', [
+        '7: hosts: ["pc1"] is not a mapping; write for example `hosts: {"names": ["pc1"]}`',
+    ]),
+    ('hosts: {names: pc1}', [
+        '7: hosts.names: \'pc1\' is not a list; write for example `names: ["pc1", "gpu[001-064]"]`',
+    ]),
+    ('hosts: {names: []}', [
+        '7: hosts.names: is empty; write for example `names: ["pc1", "gpu[001-064]"]`',
+    ]),
+    ('hosts: {names: [pc3]}', [
+        '7: hosts.names[0]: pc3 is not in the inventory; did you mean pc2?',
+    ]),
+    ('hosts: {names: ["pc[1-3]"]}', [
+        '7: hosts.names[0]: pc3 is not in the inventory; did you mean pc2?',
+    ]),
+    ('hosts: {names: ["pc[2-1]"]}', [
+        "7: hosts.names[0]: 'pc[2-1]' runs backwards; put the smaller number first",
+    ]),
+    ('hosts: {names: [1]}', [
+        '7: hosts.names[0]: 1 is not a text; write for example `names: ["pc1", "gpu[001-064]"]`',
+    ]),
+    ('hosts: {gpus_per_host: 0}', [
+        '7: hosts.gpus_per_host: 0 is out of range; write a number of at least 1',
+    ]),
+    ('hosts: {gpus_per_host: 2}', [
+        '7: hosts.gpus_per_host: wants 2 GPUs on pc1, which has 1 for training; write a smaller number, or name the hosts that have as many (`hosts: {names: …}`)',
+    ]),
+    ('hosts: {gpus_per_host: 1.5}', [
+        '7: hosts.gpus_per_host: 1.5 is not a whole number; write for example `gpus_per_host: 1`',
+    ]),
+    ('hosts: {min: 3}', [
+        '7: hosts.min: the job wants at least 3 hosts, 2 take part; write a number from 1 to 2',
+    ]),
+    ('hosts: {min: 0}', [
+        '7: hosts.min: 0 is out of range; write a number of at least 1',
+    ]),
+    ('hosts: {max: 3}', [
+        '7: hosts.max: is not a key that is known here; use one of names, gpus_per_host, min',
+    ]),
+    ("reference_batch: '256'", [
+        "7: reference_batch: '256' is not a whole number; write for example `reference_batch: 256`",
+    ]),
+    ('checkpoint: 5', [
+        '7: checkpoint: 5 is not a mapping; write for example `checkpoint: {"every_epochs": 1, "keep": 3}`',
+    ]),
+    ('checkpoint: {keep: 0}', [
+        '7: checkpoint.keep: 0 is out of range; write a number of at least 1',
+    ]),
+    ('checkpoint: {every: 1}', [
+        '7: checkpoint.every: is not a key that is known here; use one of every_epochs, keep',
+    ]),
+    ('mounts: {/srv: /data}', [
+        '7: mounts: {"/srv": "/data"} is not a list; write for example `mounts: [{"bind": "/srv/data", "to": "/data"}]`',
+    ]),
+    ('mounts: [/srv/data]', [
+        '7: mounts[0]: a mount is exactly one of bind, volume and nfs; write for example `- {bind: /srv/data, to: /data}`',
+    ]),
+    ('mounts: [{bind: /srv/data}]', [
+        '7: mounts[0].to: is missing; add for example `to: /data`',
+    ]),
+    ('mounts: [{bind: data, to: /data}]', [
+        "7: mounts[0].bind: 'data' is not an absolute path without ..; write for example /data",
+    ]),
+    ('mounts: [{bind: /srv/../etc, to: /data}]', [
+        "7: mounts[0].bind: '/srv/../etc' is not an absolute path without ..; write for example /data",
+    ]),
+    ('mounts: [{bind: /a, volume: b, to: /c}]', [
+        '7: mounts[0]: a mount is exactly one of bind, volume and nfs; write for example `- {bind: /srv/data, to: /data}`',
+    ]),
+    ('mounts: [{nfs: /export, to: /data}]', [
+        "7: mounts[0].nfs: '/export' is not an NFS export; write for example 192.168.8.151:/export/data",
+    ]),
+    ('mounts: [{volume: My_Data, to: /data}]', [
+        "7: mounts[0].volume: 'My_Data' is not a DNS label (at most 63 lower-case letters, digits, inner hyphens); write for example my-data",
+    ]),
+    ('mounts: [{bind: /a, to: /c}, {bind: /b, to: /c/}]', [
+        '7: mounts[1].to: two mounts at /c; give each its own folder',
+    ]),
+    ('mounts: [{bind: /a, to: /dev/shm}]', [
+        "7: mounts[0].to: /dev/shm is kit's; set `limits: {shared_memory: 16GiB}`",
+    ]),
+    ('mounts: [{bind: /a, to: /}]', [
+        '7: mounts[0].to: nothing can be mounted over the whole container; write for example /data',
+    ]),
+    ('mounts: [{bind: /a, to: /kit/job.json}]', [
+        "7: mounts[0].to: /kit is kit's own folder; write for example /data",
+    ]),
+    ('mounts: [{bind: /a, to: /data, ro: true}]', [
+        '7: mounts[0].ro: is not a key that is known here; use one of bind, to, read_only',
+    ]),
+    ('mounts: [{bind: /a, to: /data, read_only: yes}]', [
+        "7: mounts[0].read_only: 'yes' is not true or false; write for example `read_only: false`",
+    ]),
+    ('environment: [A=1]', [
+        '7: environment: ["A=1"] is not a mapping; write for example `environment: {"PYTHONUNBUFFERED": "1"}`',
+    ]),
+    ('environment: {MY-VAR: 1}', [
+        '7: environment.MY-VAR: is not the name of a variable; use letters, digits and _',
+    ]),
+    ('environment: {DEBUG: true}', [
+        '7: environment.DEBUG: true is a YAML boolean; write "true", or "1" or "0", in quotes',
+    ]),
+    ('environment: {DEBUG: }', [
+        '7: environment.DEBUG: nothing is not a text; write one value, in quotes',
+    ]),
+    ('environment: {DEBUG: {a: b}}', [
+        '7: environment.DEBUG: {"a": "b"} is not a text; write one value, in quotes',
+    ]),
+    ('environment: {RANK: 1, KIT_JOB: x, NCCL_DEBUG: INFO}', [
+        '7: environment.RANK: is set by kit from the plan; leave it out',
+        '7: environment.KIT_JOB: is set by kit from the plan; leave it out',
+        "7: environment.NCCL_DEBUG: belongs in the job's nccl section; move it to `nccl:`",
+    ]),
+    ("environment: {'[key]': 1}", [
+        '7: environment.[key]: is not the name of a variable; use letters, digits and _',
+    ]),
+    ('nccl: {DEBUG: INFO}', [
+        '7: nccl.DEBUG: is not a variable of NCCL; write NCCL_DEBUG, or move it to environment',
+    ]),
+    ('limits: {shared_memory: 16G}', [
+        "7: limits.shared_memory: '16G' has the unit G, which is not exact; write 16GiB",
+    ]),
+    ('limits: {memory: 0GiB}', [
+        "7: limits.memory: '0GiB' is no size; write for example 24GiB",
+    ]),
+    ('limits: {cpus: 0}', [
+        '7: limits.cpus: 0 is out of range; write a number of more than 0',
+    ]),
+    ('limits: {cpus: .inf}', [
+        '7: limits.cpus: inf is not a number; write for example `cpus: 8`',
+    ]),
+    ('limits: {memlock: -1}', [
+        '7: limits.memlock: -1 is not a size; write for example 24GiB',
+    ]),
+    ('limits:', [
+        '7: limits: nothing is not a mapping; write for example `limits: {"shared_memory": "16GiB"}`, or leave it out',
+    ]),
+    ('rendezvous: {port: 80}', [
+        '7: rendezvous.port: 80 is out of range; write a number of at least 1024',
+    ]),
+    ('rendezvous: 29400', [
+        '7: rendezvous: 29400 is not a mapping; write for example `rendezvous: {"port": 29400}`',
+    ]),
+    ('stop_grace_period: 60', [
+        '7: stop_grace_period: 60 has no unit; use s, m or h, for example 60s',
+    ]),
+    ('stop_grace_period: 0s', [
+        "7: stop_grace_period: '0s' is no duration; write for example 60s",
+    ]),
+    ('working_dir: src', [
+        "7: working_dir: 'src' is not an absolute path without ..; write for example /data",
+    ]),
+    ('resources: {gpus: 2}', [
+        '7: resources: is not a key that is known here; use one of image, train, command, working_dir, reference_batch, batch_size, parameters, checkpoint, hosts, mounts, environment, nccl, limits, rendezvous, stop_grace_period',
+    ]),
+]
+# What a job has after its image.
+COMMANDS: list[tuple[str, list[str]]] = [
+    ('command: []', [
+        '2: command: is empty; write for example `command: ["ddp.py", "50", "10", "--batch_size", "256"]`',
+    ]),
+    ("command: ''", [
+        '2: command: is a list of words; write `command: ["ddp.py"]`',
+    ]),
+    ('command: 5', [
+        '2: command: 5 is not a list; write for example `command: ["ddp.py", "50", "10", "--batch_size", "256"]`',
+    ]),
+    ('command: [torchrun, ddp.py]', [
+        '2: command: the command begins with torchrun; kit starts torchrun itself; begin with the script, as in `command: [ddp.py, "50"]`',
+    ]),
+    ('command: [null]', [
+        '2: command[0]: nothing is not a text; write for example `command: ["ddp.py", "50", "10", "--batch_size", "256"]`',
+    ]),
+    ('command: [ddp.py, [50]]', [
+        '2: command[1]: [50] is not a text; write for example `command: ["ddp.py", "50", "10", "--batch_size", "256"]`',
+    ]),
+    ('command: [ddp.py, true]', [
+        '2: command[1]: true is not a text; write for example `command: ["ddp.py", "50", "10", "--batch_size", "256"]`',
+    ]),
+]
+# fmt: on
+
+DANGEROUS = (BRACKETS, DASHES, LAUGHS)
+"""These have ended, or not ended, the process: they get one of their own."""
+
+
+def cases() -> list[Any]:
+    """Return every case as inventory, jobs and the whole of stderr."""
+    found = []
+
+    def case(name: str, inventory: str | bytes, job: str, file: str, problems: list[str]) -> None:
+        expected = "".join(f"{file}:{problem}\n" for problem in problems)
+        found.append(pytest.param(inventory, {"digits": job}, expected, id=name))
+
+    for name, old, new, problems in INVENTORIES:
+        assert INVENTORY.count(old) == 1, name
+        case(f"inventory: {name}", INVENTORY.replace(old, new), JOB, "inventory.yaml", problems)
+    for name, text, problems in DOCUMENTS:
+        case(f"document: {name}", text, JOB, "inventory.yaml", problems)
+    for name, old, new, problems in JOBS:
+        assert JOB.count(old) == 1, name
+        case(f"job: {name}", INVENTORY, JOB.replace(old, new), "jobs/digits.yaml", problems)
+    for line, problems in ADDED:
+        case(f"job: {line}", INVENTORY, f"{JOB}{line}\n", "jobs/digits.yaml", problems)
+    for line, problems in COMMANDS:
+        case(f"job: {line}", INVENTORY, f"image: torch:2\n{line}\n", "jobs/digits.yaml", problems)
+    return found
+
+
+@pytest.mark.parametrize(("inventory", "jobs", "expected"), cases())
+def test_a_mistake_is_answered_and_nothing_is_written(
+    project: Project, inventory: str | bytes, jobs: dict[str, str], expected: str
+) -> None:
+    project.write(inventory, jobs)
+    for older_tree in (False, True):
+        if older_tree:
+            (project.folder / "compose" / "lab").mkdir(parents=True)
+            (project.folder / "compose" / "lab" / "plan.json").write_text("{}\n")
+        there = snapshot(project.folder)
+        run = kit_process if inventory in DANGEROUS else kit
+        result = run(project.folder, "render")
+        assert result.err == expected
+        assert (result.status, result.out) == (2, "")
+        assert snapshot(project.folder) == there
+
+
+def test_there_are_many_kinds() -> None:
+    assert len({case.values[2] for case in cases()}) > 150
+
+
+JOB_FILES: list[tuple[dict[str, str], str]] = [
+    (
+        {"My Job.yaml": JOB},
+        "jobs/My Job.yaml:1: the file's name is the job's: 'My Job' is not a DNS label (at most 63 lower-case letters, digits, inner hyphens); write for example my-job\n",
+    ),
+    (
+        {"digits.yaml": JOB, "digits.yml": JOB},
+        "kit: jobs/digits.yaml and jobs/digits.yml are the same job\nrename one\n",
+    ),
+    (
+        {"a": JOB, "b": JOB},
+        "jobs/b.yaml:1: hosts: wants all GPUs of pc1, but GPU-a is already with job a (jobs/a.yaml:1); give each its own hosts (`hosts: {names: …}`) or a share (`hosts: {gpus_per_host: 1}`)\n",
+    ),
+    (
+        {"a": JOB + "hosts: {names: [pc2]}\n", "b": JOB + "hosts: {gpus_per_host: 1}\n"},
+        "jobs/b.yaml:7: hosts.gpus_per_host: wants 1 GPUs on pc2, which has 1 for training, 1 of them with job a (jobs/a.yaml:7); write a smaller number, or name the hosts that have as many (`hosts: {names: …}`)\n",
+    ),
+    (
+        {"a": JOB + "hosts: {names: [pc1], min: 2}\n"},
+        "jobs/a.yaml:7: hosts.min: the job wants at least 2 hosts, 1 take part; write a number from 1 to 1\n",
+    ),
+    (
+        {"x" * 52: JOB},
+        f"jobs/{'x' * 52}.yaml:1: train-{'x' * 52}_train-on-pc2 is too long a name for a Swarm service (at most 63); shorten the job's or the host's name by 8 letters\n"
+        f"jobs/{'x' * 52}.yaml:1: train-{'x' * 52}-launcher-00000000 is too long a name for a Swarm config (at most 64); shorten the job's name by 12 letters\n",
+    ),
+]
+
+
+@pytest.mark.parametrize(("jobs", "expected"), JOB_FILES)
+def test_jobs_that_do_not_go_together_are_refused(
+    project: Project, jobs: dict[str, str], expected: str
+) -> None:
+    result = project.write(jobs=jobs).kit("render")
+    assert (result.status, result.out, result.err) == (2, "", expected)
+    assert not (project.folder / "compose").exists()
+
+
+def test_two_jobs_on_one_port_of_a_host_are_refused(project: Project) -> None:
+    inventory = INVENTORY.replace("{speed: 1Gbit}", "{driver: host}")
+    job = JOB + "rendezvous: {port: 29500}\nhosts: "
+    jobs = {"a": f"{job}{{names: [pc1]}}\n", "b": f"{job}{{names: [pc2]}}\n"}
+    result = project.write(inventory, jobs).kit("render")
+    assert result.err == (
+        "jobs/b.yaml:7: rendezvous.port: port 29500 of pc1 is already job a's (jobs/a.yaml:7); "
+        "write `rendezvous: {port: 29501}`\n"
+    )
+    assert result.status == 2
+
+
+def test_a_job_finds_no_gpu(project: Project) -> None:
+    inventory = "cluster: lab\nhosts:\n  pc1: {address: 10.0.0.1}\n"
+    result = project.write(inventory).kit("plan")
+    assert result.err == (
+        "jobs/digits.yaml:1: no host has a GPU for training; "
+        "give a host `gpus:` in the inventory, or set `use: training`\n"
+    )
+
+
+def test_too_many_managers_are_refused(project: Project) -> None:
+    inventory = 'cluster: lab\nhosts:\n  "m[1-8]": {address: "10.0.0.[1-8]", roles: [manager]}\n'
+    result = project.write(inventory, {}).kit("plan")
+    assert result.err == (
+        "inventory.yaml:3: hosts.m[1-8].roles: 8 hosts are managers; a Swarm takes 1, 3, 5 or 7: leave some out\n"
+    )
+
+
+def test_a_cluster_with_too_long_a_name_is_refused(project: Project) -> None:
+    name = "c" * 50
+    result = project.write(INVENTORY.replace("lab", name)).kit("plan")
+    assert result.err == (
+        f"inventory.yaml:1: cluster: {name} is too long: <cluster>-platform_network is a Swarm service; write at most 46 letters\n"
+    )
+
+
+def test_a_large_cluster_is_not_listed_whole(project: Project) -> None:
+    inventory = 'cluster: lab\nhosts:\n  "gpu[1-900]": {address: 10.0.0.1-10.0.3.132, gpus: 1, roles: []}\n  m: {address: 10.1.0.1, roles: [manager]}\n'
+    result = project.write(inventory, {"a": JOB + "hosts: {names: [xyz]}\n"}).kit("plan")
+    assert (
+        "jobs/a.yaml:7: hosts.names[0]: xyz is not in the inventory; use one of gpu1, gpu2,"
+        in result.err
+    )
+    assert len(result.err) < 400
+
+
+def test_mistakes_of_all_files_come_at_once_in_their_order(project: Project) -> None:
+    inventory = (
+        INVENTORY.replace("cluster: lab", "cluster: Lab")
+        .replace("pc2:", "pc_2:")
+        .replace("GPU-c", "GPU-b")
+        .replace("1Gbit", "1GB")
+        + "  pc3: {address: 192.168.8.151, gpus: 1}\nnetwrk: {}\n"
+    ).replace("network: {speed: 1GB}\n  pc3", "  pc3")
+    jobs = {
+        "b": JOB.replace("epochs: 10", "epochs: 0"),
+        "a": JOB.replace("digits", "digit") + "mounts:\n  - {bind: /a}\n  - {bind: b, to: /b}\n",
+    }
+    result = project.write(inventory, jobs).kit("render")
+    places = [line.split(" ", 2)[:2] for line in result.err.splitlines()]
+    assert places == [
+        ["inventory.yaml:1:", "cluster:"],
+        ["inventory.yaml:9:", "hosts.pc_2:"],
+        ["inventory.yaml:14:", "hosts.pc3.address:"],
+        ["inventory.yaml:15:", "netwrk:"],
+        ["jobs/a.yaml:3:", "train.dataset:"],
+        ["jobs/a.yaml:8:", "mounts[0].to:"],
+        ["jobs/a.yaml:9:", "mounts[1].bind:"],
+        ["jobs/b.yaml:5:", "train.epochs:"],
+    ]
+
+
+def test_faults_of_hosts_and_of_the_cluster_come_at_once(project: Project) -> None:
+    inventory = (
+        INVENTORY.replace("192.168.8.114", "192.168.8.151")
+        .replace("roles: [manager]", "roles: []")
+        .replace("{speed: 1Gbit}", "{subnet: 192.168.0.0/16}")
+    )
+    result = project.write(inventory).kit("render")
+    assert [line.split(" ", 2)[1] for line in result.err.splitlines()] == [
+        "hosts:",
+        "hosts.pc2.address:",
+        "network.subnet:",
+    ]
+
+
+@pytest.mark.parametrize(
+    "command", [["plan"], ["plan", "--json"], ["render", "--check"], ["render", "--diff"]]
+)
+def test_every_command_answers_the_same(project: Project, command: list[str]) -> None:
+    project.write(INVENTORY.replace("cluster: lab", "cluster: Lab"))
+    expected = project.kit("render").err
+    result = project.kit(*command)
+    assert (result.status, result.out, result.err) == (2, "", expected)
+
+
+def test_a_process_answers_the_same(project: Project) -> None:
+    project.write(INVENTORY.replace("cluster: lab", "cluster: Lab"))
+    expected = project.kit("render").err
+    result = kit_process(project.folder, "render")
+    assert (result.status, result.out, result.err) == (2, "", expected)
+
+
+FILES: list[tuple[str, list[str], str]] = [
+    (
+        "no inventory",
+        ["plan", "-i", "other.yaml"],
+        "kit: other.yaml: there is no such file\nwrite one with `kit init .`, or name one with --inventory FILE\n",
+    ),
+    (
+        "no jobs",
+        ["plan", "--jobs", "work"],
+        "kit: work: there is no such folder\ndescribe a job in jobs/<name>.yaml, or name the folder with --jobs DIR\n",
+    ),
+    ("a folder", ["plan", "-i", "jobs"], "kit: jobs: cannot be read: Is a directory\n"),
+    (
+        "no templates",
+        ["render", "--templates", "mine"],
+        "kit: mine: there is no such folder of templates\n",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "arguments", "expected"), FILES)
+def test_files_that_are_not_there(
+    project: Project, name: str, arguments: list[str], expected: str
+) -> None:
+    result = project.write().kit(*arguments)
+    assert (result.status, result.out) == (2, "")
+    assert result.err.startswith(expected)
+
+
+def test_an_editors_lock_is_no_job(project: Project) -> None:
+    project.write()
+    (project.folder / "jobs" / ".#digits.yaml").symlink_to("somebody@pc1.1234")
+    assert project.kit("plan").status == 0
+
+
+EXAMPLES = [ROOT, *sorted((ROOT / "tests" / "examples").iterdir())]
+NODES: st.SearchStrategy[Any] = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=8)
+    | st.sampled_from(
+        ["pc1", "GPU-a", "1Gbit", "24GiB", "overlay", "host", "big[01-08]", "10.0.0.[1-3]", "/data", "[key]", "<list>"]
+    ),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
+    max_leaves=5,
+)  # fmt: skip
+
+
+def places(node: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    items = (
+        node.items()
+        if isinstance(node, dict)
+        else enumerate(node)
+        if isinstance(node, list)
+        else ()
+    )
+    return [path, *(place for key, child in items for place in places(child, (*path, key)))]
+
+
+def mutated(data: st.DataObject, document: Any) -> Any:
+    """Delete, replace, rename or insert a node somewhere."""
+    path = data.draw(st.sampled_from(places(document)))
+    new = data.draw(NODES)
+    if not path:
+        return new if data.draw(st.booleans()) else document
+    parent = document
+    for part in path[:-1]:
+        parent = parent[part]
+    key = path[-1]
+    match data.draw(st.sampled_from(["delete", "replace", "rename", "insert"])):
+        case "delete":
+            del parent[key]
+        case "replace":
+            parent[key] = new
+        case "rename" if isinstance(parent, dict):
+            parent[
+                data.draw(st.text(max_size=8) | st.sampled_from(["pc1", "uuid", "gpus", "<list>"]))
+            ] = parent.pop(key)
+        case _ if isinstance(parent, dict):
+            parent[data.draw(st.text(max_size=8))] = new
+        case _:
+            parent.insert(key, new)
+    return document
+
+
+PROBLEM = re.compile(r"(inventory\.yaml|jobs/[^/]+\.ya?ml):\d+: \S.*; \S.*")
+
+
+@settings(max_examples=250)
+@given(data=st.data(), example=st.sampled_from(EXAMPLES), changes=st.integers(1, 3))
+def test_whatever_is_changed_in_an_example_kit_answers(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, example: Path, changes: int
+) -> None:
+    files = {path.stem: yaml.safe_load(path.read_text()) for path in (example / "jobs").iterdir()}
+    files[""] = yaml.safe_load((example / "inventory.yaml").read_text())
+    for _ in range(changes):
+        name = data.draw(st.sampled_from(sorted(files)))
+        files[name] = mutated(data, files[name])
+    texts = {name: yaml.safe_dump(file, allow_unicode=True) for name, file in files.items()}
+    project = Project(tmp_path_factory.mktemp("fuzz"))
+    project.write(texts.pop(""), texts)
+    plan = project.kit("plan")
+    result = project.kit("render")
+    assert plan.err == result.err
+    if result.status == 0:
+        assert result.err == ""
+    else:
+        assert (result.status, result.out) == (2, "")
+        assert [line for line in result.err.splitlines() if not PROBLEM.fullmatch(line)] == []
+        assert not (project.folder / "compose").exists()

@@ -1,0 +1,418 @@
+"""Who gets which GPU, and every number that follows from it."""
+
+import difflib
+import json
+from collections.abc import Mapping
+
+import pytest
+
+from tests.sandbox import COMMAND, INVENTORY, JOB, Project, snapshot
+
+FOUR = """\
+cluster: lab
+engine: swarm
+hosts:
+  a: {address: 10.0.0.1, gpus: 4, speed: 10Gbit}
+  b:
+    address: 10.0.0.2
+    roles: [manager]
+    gpus:
+      - {uuid: GPU-b0}
+      - {uuid: GPU-b1}
+      - {uuid: GPU-b2, use: inference}
+      - {uuid: GPU-b3, use: none}
+  c: {address: 10.0.0.3}
+  d: {address: 10.0.0.4, gpus: 4}
+"""
+
+ALLOCATIONS: list[tuple[str, dict[str, str], dict[str, dict[str, str]]]] = [
+    (
+        "all that is for training",
+        {"j": ""},
+        {"j": {"a": "0 1 2 3", "b": "GPU-b0 GPU-b1", "d": "0 1 2 3"}},
+    ),
+    ("named hosts", {"j": "{names: [d, b]}"}, {"j": {"b": "GPU-b0 GPU-b1", "d": "0 1 2 3"}}),
+    ("one GPU of each", {"j": "{gpus_per_host: 1}"}, {"j": {"a": "0", "b": "GPU-b0", "d": "0"}}),
+    (
+        "side by side on the same hosts",
+        {
+            "j": "{gpus_per_host: 1}",
+            "k": "{gpus_per_host: 1}",
+            "l": "{names: [a, d], gpus_per_host: 2}",
+        },
+        {
+            "j": {"a": "0", "b": "GPU-b0", "d": "0"},
+            "k": {"a": "1", "b": "GPU-b1", "d": "1"},
+            "l": {"a": "2 3", "d": "2 3"},
+        },
+    ),
+    (
+        "side by side on hosts of their own",
+        {"j": "{names: [a]}", "k": "{names: [b, d]}"},
+        {"j": {"a": "0 1 2 3"}, "k": {"b": "GPU-b0 GPU-b1", "d": "0 1 2 3"}},
+    ),
+    ("a name twice", {"j": "{names: [a, a]}"}, {"j": {"a": "0 1 2 3"}}),
+]  # fmt: skip
+
+
+def with_hosts(hosts: Mapping[str, str], job: str = JOB) -> dict[str, str]:
+    return {name: job + (f"hosts: {wanted}\n" if wanted else "") for name, wanted in hosts.items()}
+
+
+@pytest.mark.parametrize(("name", "wanted", "given"), ALLOCATIONS)
+def test_gpus_go_to_jobs(
+    project: Project, name: str, wanted: dict[str, str], given: dict[str, dict[str, str]]
+) -> None:
+    plan = project.write(FOUR, with_hosts(wanted)).plan()
+    found = {
+        job.name: {part.host.name: " ".join(part.devices) for part in job.placements}
+        for job in plan.jobs
+    }
+    assert found == given
+
+
+def test_a_range_names_hosts(project: Project) -> None:
+    inventory = (
+        "cluster: lab\nhosts:\n"
+        '  "n[08-11]": {address: "10.0.0.[8-11]", gpus: 1, roles: [manager]}\n'
+    )
+    plan = project.write(inventory, with_hosts({"j": '{names: ["n[09-10]", n11]}'})).plan()
+    assert [part.host.name for part in plan.jobs[0].placements] == ["n09", "n10", "n11"]
+
+
+def test_ranks_follow_the_inventory(project: Project) -> None:
+    job = project.write(FOUR).plan().jobs[0]
+    assert [(part.host.name, part.first_rank, part.processes) for part in job.placements] == [
+        ("a", 0, 4),
+        ("b", 4, 2),
+        ("d", 6, 4),
+    ]
+    assert job.world_size == 10
+    assert job.nodes == (3, 3)
+
+
+def test_the_fewest_hosts_are_the_jobs_word(project: Project) -> None:
+    assert project.write(FOUR, with_hosts({"j": "{min: 1}"})).plan().jobs[0].nodes == (1, 3)
+
+
+def test_a_range_of_hosts_shares_what_is_written_once(project: Project) -> None:
+    inventory = (
+        "cluster: lab\nhosts:\n"
+        '  "gpu[008-010]":\n'
+        "    address: 10.0.0.254-10.0.1.0\n"
+        '    ssh: "ops@gpu[8-10].lab:2222"\n'
+        "    gpus: 2\n    speed: 25Gbit\n"
+        '  "m[1-1]": {address: "10.9.0.[1-1]", roles: [manager]}\n'
+    )
+    hosts = project.write(inventory).plan().hosts
+    assert [(host.name, host.address, host.ssh) for host in hosts] == [
+        ("gpu008", "10.0.0.254", "ops@gpu8.lab:2222"),
+        ("gpu009", "10.0.0.255", "ops@gpu9.lab:2222"),
+        ("gpu010", "10.0.1.0", "ops@gpu10.lab:2222"),
+        ("m1", "10.9.0.1", "10.9.0.1"),
+    ]
+    assert {len(host.gpus) for host in hosts[:3]} == {2}
+    assert {host.speed for host in hosts[:3]} == {25 * 10**9}
+
+
+def test_services_are_groups_of_equal_hosts(project: Project) -> None:
+    inventory = FOUR.replace("  c: {address: 10.0.0.3}", "  c: {address: 10.0.0.3, gpus: 2}")
+    jobs = {"j": JOB, "k": JOB + "hosts: {names: [c], gpus_per_host: 1}\n"}
+    jobs["j"] += "hosts: {names: [a, b, d]}\n"
+    first, second = project.write(inventory, jobs).plan().jobs
+    assert [(s.name, s.hosts, s.visible_devices, s.constraint) for s in first.services] == [
+        ("train-4gpu", ("a", "d"), "all", "node.labels.kit.job.j == train-4gpu"),
+        ("train-on-b", ("b",), "GPU-b0,GPU-b1", "node.labels.kit.job.j == train-on-b"),
+    ]
+    assert [(s.name, s.hosts, s.visible_devices) for s in second.services] == [
+        ("train-gpu0", ("c",), "0")
+    ]
+
+
+def test_an_interface_of_its_own_gives_a_host_a_service_of_its_own(project: Project) -> None:
+    inventory = FOUR.replace("gpus: 4, speed", "gpus: 4, interface: bond0.100, speed")
+    inventory += "network: {driver: host, interface: eth0}\n"
+    services = project.write(inventory).plan().jobs[0].services
+    assert [(service.name, service.interface) for service in services] == [
+        ("train-4gpu-bond0-100", "bond0.100"),
+        ("train-on-b", "eth0"),
+        ("train-4gpu", "eth0"),
+    ]
+
+
+OWN_PORT = 29539  # 29400 + zlib.crc32(b"j") % 1000
+ENGINES = [
+    ("swarm", "overlay", "b", "train-j_rendezvous:29400", "node.role == manager", False),
+    ("swarm", "host", "b", f"10.0.0.2:{OWN_PORT}", "node.labels.kit.host == b", True),
+    ("compose", "overlay", "b", f"10.0.0.2:{OWN_PORT}", "node.labels.kit.host == b", True),
+    ("local", "overlay", "a", f"127.0.0.1:{OWN_PORT}", "", False),
+]
+
+
+@pytest.mark.parametrize(("engine", "driver", "host", "endpoint", "constraint", "shared"), ENGINES)
+def test_hosts_meet(
+    project: Project,
+    engine: str,
+    driver: str,
+    host: str,
+    endpoint: str,
+    constraint: str,
+    shared: bool,
+) -> None:
+    inventory = FOUR.replace("swarm", engine) + f"network: {{driver: {driver}}}\n"
+    job = project.write(inventory, {"j": JOB}).plan().jobs[0]
+    meeting = job.rendezvous
+    assert (meeting.host, meeting.endpoint, meeting.constraint) == (host, endpoint, constraint)
+    assert job.host_network is shared
+
+
+def test_one_host_by_compose_needs_no_network_of_its_own(project: Project) -> None:
+    inventory = "cluster: lab\nengine: compose\nhosts:\n  a: {address: 10.0.0.1, gpus: 2}\n"
+    job = project.write(inventory).plan().jobs[0]
+    assert (job.host_network, job.rendezvous.endpoint) == (False, "rendezvous:29400")
+
+
+def test_a_compose_job_meets_on_one_of_its_own_hosts(project: Project) -> None:
+    jobs = with_hosts({"j": "{names: [a, d]}"})
+    job = project.write(FOUR.replace("swarm", "compose"), jobs).plan().jobs[0]
+    assert job.rendezvous.host == "a"  # the manager, b, has no part in it
+
+
+def test_a_port_of_ones_own(project: Project) -> None:
+    job = JOB + "rendezvous: {port: 31000}\n"
+    assert project.write(FOUR, {"j": job}).plan().jobs[0].rendezvous.port == 31000
+
+
+def test_the_global_batch(project: Project) -> None:
+    job = JOB.replace("batch_size: 64", "batch_size: 64\n  accumulation: 3\n  learning_rate: 0.2")
+    plan = project.write(FOUR, {"j": job + "reference_batch: 480\n"}).plan()
+    batch = plan.jobs[0].batch
+    assert (batch.per_gpu, batch.accumulation, batch.total) == (64, 3, 64 * 10 * 3)
+    assert batch.suggested_learning_rate == 0.8  # 1920 / 480 x 0.2
+    assert plan.notes == (
+        "j: the global batch is 1920, the reference batch 480; scaled linearly, the learning rate "
+        "0.2 becomes 0.8 (Goyal et al. 2017, arXiv 1706.02677)",
+    )
+
+
+def test_the_reference_batch_itself_needs_no_note(project: Project) -> None:
+    plan = project.write(FOUR, {"j": JOB + "reference_batch: 640\n"}).plan()
+    assert (plan.notes, plan.jobs[0].batch.suggested_learning_rate) == ((), None)
+
+
+def test_a_command_tells_its_batch(project: Project) -> None:
+    plan = project.write(FOUR, {"j": COMMAND + "batch_size: 5\nreference_batch: 100\n"}).plan()
+    assert plan.jobs[0].batch.total == 50
+    assert plan.notes == ("j: the global batch is 50, the reference batch 100",)
+
+
+def test_a_command_may_keep_its_numbers_to_itself(project: Project) -> None:
+    job = project.write(FOUR, {"j": COMMAND}).plan().jobs[0]
+    assert job.batch.total is None
+    assert job.traffic.gradient_bytes is None
+    assert job.traffic.seconds is None
+
+
+def test_the_slowest_link_counts(project: Project) -> None:
+    job = project.write(FOUR, {"j": COMMAND + "parameters: 1000000\n"}).plan().jobs[0]
+    assert job.traffic.gradient_bytes == 4_000_000
+    assert (job.traffic.slowest_host, job.traffic.speed) == ("b", 10**9)
+    # 10 ranks: each sends 2 x 9/10 of 32 Mbit over 1 Gbit/s.
+    assert job.traffic.seconds == pytest.approx(0.0576)
+
+
+def test_one_host_uses_no_link(project: Project) -> None:
+    jobs = with_hosts({"j": "{names: [a]}"}, COMMAND + "parameters: 1000000\n")
+    traffic = project.write(FOUR, jobs).plan().jobs[0].traffic
+    assert (traffic.gradient_bytes, traffic.seconds, traffic.slowest_host) == (
+        4_000_000,
+        None,
+        None,
+    )
+
+
+MANAGERS = [
+    (1, []),
+    (2, ["2 managers survive the loss of 0, as 1 do: make it an odd number"]),
+    (3, []),
+    (4, ["4 managers survive the loss of 1, as 3 do: make it an odd number"]),
+]
+
+
+@pytest.mark.parametrize(("managers", "notes"), MANAGERS)
+def test_an_even_number_of_managers_is_noted(
+    project: Project, managers: int, notes: list[str]
+) -> None:
+    inventory = (
+        "cluster: lab\nengine: swarm\nhosts:\n"
+        f'  "m[1-{managers}]": {{address: "10.0.0.[1-{managers}]", roles: [manager], gpus: 1}}\n'
+    )
+    assert list(project.write(inventory).plan().notes) == notes
+
+
+def test_one_host_without_a_role_is_no_even_number(project: Project) -> None:
+    inventory = "cluster: lab\nengine: swarm\nhosts:\n  a: {address: 10.0.0.1, gpus: 1}\n"
+    assert project.write(inventory).plan().notes == ()
+
+
+def test_a_secret_in_the_environment_is_noted(project: Project) -> None:
+    job = JOB + "environment: {WANDB_API_KEY: x, TOKENIZERS_PARALLELISM: 'false', hf_token: y}\n"
+    assert project.write(jobs={"j": job}).plan().notes == (
+        "j: WANDB_API_KEY looks like a secret, and the rendered files hold it in plain text",
+        "j: hf_token looks like a secret, and the rendered files hold it in plain text",
+    )
+
+
+def test_variables_of_the_job_win(project: Project) -> None:
+    inventory = INVENTORY.replace(
+        "{speed: 1Gbit}", "{nccl: {NCCL_DEBUG: INFO, NCCL_IB_DISABLE: 1}}"
+    )
+    job = JOB + "nccl: {NCCL_DEBUG: TRACE}\nenvironment: {LEVEL: 7}\n"
+    variables = dict(project.write(inventory, {"j": job}).plan().jobs[0].variables)
+    assert variables["NCCL_DEBUG"] == "TRACE"
+    assert variables["NCCL_IB_DISABLE"] == "1"
+    assert variables["LEVEL"] == "7"
+
+
+def test_infiniband_lifts_the_limit_on_locked_memory(project: Project) -> None:
+    inventory = INVENTORY.replace("{speed: 1Gbit}", "{driver: host, infiniband: true}")
+    jobs = {
+        "a": JOB + "hosts: {names: [pc1]}\n",
+        "b": JOB + "hosts: {names: [pc2]}\nlimits: {memlock: 64MiB}\n",
+    }
+    assert [job.memlock for job in project.write(inventory, jobs).plan().jobs] == [-1, 2**26]
+
+
+def test_storage_of_a_job(project: Project) -> None:
+    job = JOB + 'mounts: [{nfs: "nas:/ckpt", to: /checkpoints}, {bind: /srv, to: /data}]\n'
+    shared, own = (
+        project.write(jobs={"j": text}).plan().jobs[0]
+        for text in (job, JOB.replace("digits", "mnist"))
+    )
+    assert shared.shared_checkpoints
+    assert {mount.target for mount in shared.mounts} == {"/checkpoints", "/data"}
+    assert [(volume.nfs_address, volume.nfs_path) for volume in shared.volumes] == [
+        ("nas", "/ckpt")
+    ]
+    assert not own.shared_checkpoints
+    assert [volume.name for volume in own.volumes] == ["kit-data", "kit-j-checkpoints"]
+
+
+def test_two_exports_are_two_volumes(project: Project) -> None:
+    job = JOB + 'mounts: [{nfs: "nas:/a/b", to: /x}, {nfs: "nas:/a-b", to: /y}]\n'
+    volumes = project.write(jobs={"j": job}).plan().jobs[0].volumes
+    paths = {volume.name: volume.nfs_path for volume in volumes if volume.nfs_address}
+    assert sorted(str(path) for path in paths.values()) == ["/a-b", "/a/b"]
+
+
+TABLE = """\
+lab  engine swarm, 2 hosts, 3 GPUs, 2 for training
+job digits  cnn on digits, 10 epochs
+  batch       64 per GPU × 2 processes × 1 accumulation step = 128 global
+  gradients   53,002 parameters, 0.2 MB a step: 1.7 ms by ring all-reduce over 1Gbit
+  rendezvous  train-digits_rendezvous:29400 on pc1; 2 hosts, all needed
+note  digits: the global batch is 128, the reference batch 64; scaled linearly, the learning rate \
+0.1 becomes 0.2 (Goyal et al. 2017, arXiv 1706.02677)
+"""
+
+
+def test_the_table_says_what_matters(project: Project) -> None:
+    result = project.write(jobs={"digits": JOB + "reference_batch: 64\n"}).kit("plan")
+    assert (result.status, result.err) == (0, "")
+    for line in TABLE.splitlines():
+        assert line in result.out.splitlines()
+    assert "GPU-b" in result.out
+
+
+def test_a_thousand_equal_hosts_are_a_line(project: Project) -> None:
+    inventory = (
+        "cluster: lab\nengine: swarm\nhosts:\n"
+        '  "m[1-3]": {address: "10.1.0.[1-3]", roles: [manager]}\n'
+        '  "gpu[0001-1000]": {address: 10.0.0.1-10.0.3.232, gpus: 8}\n'
+    )
+    for job in (JOB, JOB + "hosts: {gpus_per_host: 1}\n"):
+        result = project.write(inventory, {"j": job}).kit("plan")
+        assert len(result.out.splitlines()) < 25
+        assert "gpu0001 … gpu1000 (1000)" in result.out
+
+
+def test_a_command_with_brackets_is_shown_as_it_is(project: Project) -> None:
+    job = COMMAND.replace('"50", "10"', "'data=[/srv/a,/srv/b]', '[bold]'")
+    result = project.write(jobs={"j": job}).kit("plan")
+    assert (result.status, result.err) == (0, "")
+    assert "data=[/srv/a,/srv/b]" in result.out
+    assert "[bold]" in result.out
+
+
+SECONDS = [(1_000, "0.064 ms"), (15_620_000, "1 s"), (10**12, "64,000 s")]
+
+
+@pytest.mark.parametrize(("parameters", "shown"), SECONDS)
+def test_times_are_readable(project: Project, parameters: int, shown: str) -> None:
+    job = COMMAND + f"parameters: {parameters}\n"
+    inventory = INVENTORY.replace("{speed: 1Gbit}", "{speed: 500Mbit}")
+    assert f": {shown} by ring" in project.write(inventory, {"j": job}).kit("plan").out
+
+
+def test_no_jobs_are_a_plan_too(project: Project) -> None:
+    result = project.write(jobs={}).kit("plan")
+    assert (result.status, result.err) == (0, "")
+    assert "no jobs: describe one in jobs/<name>.yaml" in result.out
+
+
+def test_the_plan_as_json_is_the_rendered_one_with_ranks(project: Project) -> None:
+    tree = project.write().rendered()
+    plan = json.loads(project.kit("plan", "--json").out)
+    hosts = plan["jobs"][0]["hosts"]
+    assert [host.pop("first_rank") for host in hosts] == [0, 1]
+    assert plan["jobs"][0]["world_size"] == 2
+    assert plan == json.loads((tree / "plan.json").read_text())
+
+
+SIXTY_FOUR = """\
+cluster: lab
+engine: swarm
+hosts:
+  m: {address: 10.1.0.1, roles: [manager]}
+""" + "".join(
+    f"  gpu{i:02}: {{address: 10.0.0.{i}, gpus: [{{uuid: GPU-{i}-0}}, {{uuid: GPU-{i}-1}}]}}\n"
+    for i in range(1, 65)
+)
+
+
+def changed_lines(project: Project, before: str, after: str) -> dict[str, int]:
+    project.write(before)
+    old = snapshot(project.rendered())
+    project.write(after)
+    new = snapshot(project.rendered())
+    counts = {}
+    for path in {**old, **new}:
+        first, second = ((tree.get(path) or b"").decode().splitlines() for tree in (old, new))
+        diff = difflib.unified_diff(first, second, n=0, lineterm="")
+        counts[path] = sum(line[0] in "+-" and line[:3] not in {"+++", "---"} for line in diff)
+    return {path: count for path, count in counts.items() if count}
+
+
+def test_one_split_gpu_of_64_hosts_is_a_small_diff(project: Project) -> None:
+    split = SIXTY_FOUR.replace("{uuid: GPU-40-1}", "{uuid: GPU-40-1, use: inference}")
+    changed = changed_lines(project, SIXTY_FOUR, split)
+    assert changed["plan.json"] <= 12
+    assert changed["label-nodes.sh"] == 2
+    assert changed["train-digits.stack.yaml"] < 35
+    assert set(changed) == {"label-nodes.sh", "plan.json", "train-digits.stack.yaml"}
+
+
+def test_one_more_host_is_a_small_diff(project: Project) -> None:
+    more = SIXTY_FOUR + "  gpu65: {address: 10.0.0.65, gpus: [{uuid: GPU-x}, {uuid: GPU-y}]}\n"
+    changed = changed_lines(project, SIXTY_FOUR, more)
+    assert changed["plan.json"] <= 14
+    assert changed["label-nodes.sh"] == 1
+    assert changed["train-digits.stack.yaml"] <= 8
+    assert changed[".kit-manifest"] == 1
+    assert set(changed) == {
+        ".kit-manifest",
+        "hosts/gpu65/daemon.json",
+        "label-nodes.sh",
+        "plan.json",
+        "train-digits.stack.yaml",
+    }

@@ -1,0 +1,91 @@
+# ruff: noqa: E501 - a message is one line
+"""Templates of one's own: single ones are overridden, a slip names its file and line."""
+
+from pathlib import Path
+
+import pytest
+
+from kit.render.templates import BUILT_IN, names
+from tests.sandbox import Project, snapshot
+
+PLATFORM = "platform.stack.yaml.j2"
+
+
+def override(project: Project, name: str, text: str | bytes) -> Path:
+    path = project.write().folder / "mine" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return path
+
+
+def test_one_template_is_replaced_and_the_others_stay(project: Project) -> None:
+    override(project, PLATFORM, "# {{ header }}\nservices: {own: {image: {{ plan.cluster }}}}\n")
+    own = snapshot(project.rendered("--templates", "mine", "-o", "compose/lab"))
+    theirs = snapshot(project.rendered("-o", "compose/theirs", cluster="theirs"))
+    different = {name for name, text in own.items() if text != theirs[name]}
+    assert different == {"platform.stack.yaml"}
+    assert (own["platform.stack.yaml"] or b"").endswith(b"\nservices: {own: {image: lab}}\n")
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_template_can_be_overridden(project: Project, name: str) -> None:
+    override(project, name, (BUILT_IN / name).read_text())
+    own = snapshot(project.rendered("--templates", "mine"))
+    assert own == snapshot(project.rendered())
+
+
+WRONG: list[tuple[str, str | bytes, str]] = [
+    ("a tag that is not closed", "a\nb {% if %}\n", "2: the template fails: Expected an expression"),
+    ("a tag of nobody's", "a\n\n{% frobnicate %}\n", "3: the template fails: Encountered unknown tag"),
+    ("an undefined variable", "a\n{{ nobody }}\n", "2: the template fails: 'nobody' is undefined"),
+    (
+        "an undefined field",
+        "{{ header }}\n\n{{ plan.klaster }}\n",
+        "3: the template fails: 'kit.plan.types.Plan object' has no attribute 'klaster'",
+    ),
+    ("in a loop", "{% for host in plan.hosts %}\n{{ host.nam }}\n{% endfor %}\n", "2: the template"),
+    ("a filter of nobody's", "a\n{{ header | shout }}\n", "2: the template fails: No filter named"),
+    ("a wrong type", "{{ plan.cluster + 1 }}\n", "1: the template fails: can only concatenate str"),
+    ("a division by zero", "\n{{ 1 / 0 }}\n", "2: the template fails: division by zero"),
+    ("a filter that fails", "\n{{ 5 | untemplated }}\n", "2: the template fails: 'int' object has no"),
+    ("no UTF-8", b"# caf\xe9\n", "1: the template fails: this is not UTF-8 text"),
+    ("an include of nothing", "\n{% include 'x.j2' %}\n", "2: the template fails: 'x.j2' not found"),
+    ("an include of itself", "{% include 'platform.stack.yaml.j2' %}", "1: the template fails: it "),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "text", "message"), WRONG, ids=[name for name, _, _ in WRONG])
+def test_a_slip_names_its_template_and_line(
+    project: Project, name: str, text: str | bytes, message: str
+) -> None:
+    override(project, PLATFORM, text)
+    result = project.kit("render", "--templates", "mine")
+    first, second = result.err.splitlines()
+    assert first.startswith(f"kit: mine/{PLATFORM}:{message}")
+    assert second == f"compare it with kit's own: {BUILT_IN / PLATFORM}"
+    assert (result.status, result.out) == (2, "")
+    assert not (project.folder / "compose").exists()
+
+
+UNKNOWN = [
+    ("platfrom.stack.yaml.j2", "did you mean platform.stack.yaml.j2?"),
+    ("platform.stack.yaml", "did you mean platform.stack.yaml.j2?"),
+    (
+        "hosts/{host}/train-{job}.compose.j2",
+        "did you mean hosts/{host}/train-{job}.compose.yaml.j2?",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "fix"), UNKNOWN)
+def test_a_template_without_a_use_is_refused(project: Project, name: str, fix: str) -> None:
+    override(project, name, "# {{ header }}\n")
+    result = project.kit("render", "--templates", "mine")
+    assert result.err == f"kit: mine/{name}: kit has no template {name}\n{fix}\n"
+    assert result.status == 2
+
+
+def test_a_missing_folder_is_told(project: Project) -> None:
+    result = project.write().kit("render", "--templates", "mine")
+    assert result.err.startswith("kit: mine: there is no such folder of templates\n")
+    assert result.status == 2

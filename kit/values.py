@@ -220,3 +220,8 @@ def show_speed(bits: int) -> str:
     """Write bits per second as `speed` reads them."""
     unit = "Gbit" if bits >= 10**9 else "Mbit"
     return f"{bits / _SPEED_UNITS[unit]:g}{unit}"
+
+
+def count(number: int, noun: str) -> str:
+    """Write a number of things: `1 host`, `1,000 hosts`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

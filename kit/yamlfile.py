@@ -31,14 +31,15 @@ _DEEPEST = 100
 _LARGEST_EXPANDED = 1_000_000
 """Values that aliases may stand for: ten lines can mean billions."""
 
-# https://yaml.org/spec/1.2.2/#1032-tag-resolution, plus the merge key that Docker's files use too.
+# https://yaml.org/spec/1.2.2/#1032-tag-resolution, plus the merge key that Docker's files use too;
+# less numbers with leading zeros, which are identifiers and stay text: 007.
 _CORE_SCHEMA = [
     (_NULL, r"~|null|Null|NULL|", ["~", "n", "N", ""]),
     (_BOOL, r"true|True|TRUE|false|False|FALSE", list("tTfF")),
-    (_INT, r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", list("-+0123456789")),
+    (_INT, r"[-+]?(0|[1-9][0-9]*)|0o[0-7]+|0x[0-9a-fA-F]+", list("-+0123456789")),
     (
         _FLOAT,
-        r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+        r"[-+]?(\.[0-9]+|(0|[1-9][0-9]*)(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
         list("-+0123456789."),
     ),
     (_MERGE, r"<<", ["<"]),
@@ -47,6 +48,12 @@ _CORE_SCHEMA = [
 
 class _Loader(yaml.CSafeLoader):
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
+
+    def descend_resolver(self, *_: object) -> None:
+        """Do without PyYAML's resolvers by path: asked for every node, they take a fifth."""
+
+    def ascend_resolver(self) -> None:
+        """See `descend_resolver`."""
 
 
 for _tag, _pattern, _first in _CORE_SCHEMA:

@@ -179,6 +179,12 @@ INVENTORIES: list[tuple[str, str, str, list[str]]] = [
     ('address is missing', '    address: 192.168.8.114\n', '', [
         '9: hosts.pc2.address: is missing; add for example `address: 192.168.8.151`',
     ]),
+    ('address of one host alone', 'address: 192.168.8.114', 'address: 127.0.0.1', [
+        '10: hosts.pc2.address: 127.0.0.1 is no address at which other hosts reach pc2; write its address in the network that they share',
+    ]),
+    ('UUID twice, in other letters', 'uuid: GPU-c', 'uuid: GPU-A', [
+        '13: hosts.pc2.gpus[1].uuid: GPU-A is already listed on pc1 (line 8); give the UUID that `nvidia-smi -L` prints on pc2',
+    ]),
     ('address is there already', 'address: 192.168.8.114', 'address: 192.168.8.151', [
         '10: hosts.pc2.address: 192.168.8.151 is already the address of pc1 (line 5); give each host its own address',
     ]),
@@ -529,7 +535,7 @@ ADDED: list[tuple[str, list[str]]] = [
         '7: hosts.gpus_per_host: 1.5 is not a whole number; write for example `gpus_per_host: 1`',
     ]),
     ('hosts: {min: 3}', [
-        '7: hosts.min: the job wants at least 3 hosts, 2 take part; write a number from 1 to 2',
+        '7: hosts.min: the job wants at least 3 hosts, 2 can take part; write a number from 1 to 2',
     ]),
     ('hosts: {min: 0}', [
         '7: hosts.min: 0 is out of range; write a number of at least 1',
@@ -600,6 +606,9 @@ ADDED: list[tuple[str, list[str]]] = [
     ('environment: {DEBUG: true}', [
         '7: environment.DEBUG: true is a YAML boolean; write "true", or "1" or "0", in quotes',
     ]),
+    ('environment: {VERSION: 1.10}', [
+        '7: environment.VERSION: 1.1 is a number, of which YAML keeps the value and not the digits; write what you mean in quotes',
+    ]),
     ('environment: {DEBUG: }', [
         '7: environment.DEBUG: nothing is not a text; write one value, in quotes',
     ]),
@@ -617,6 +626,12 @@ ADDED: list[tuple[str, list[str]]] = [
     ('nccl: {DEBUG: INFO}', [
         '7: nccl.DEBUG: is not a variable of NCCL; write NCCL_DEBUG, or move it to environment',
     ]),
+    ('mounts: [{bind: /srv/a, to: /opt/kit}]', [
+        '7: mounts[0].to: /opt/kit holds the trainer that `train` runs; choose another folder',
+    ]),
+    ('mounts: [{bind: /srv/a, to: /a}, {bind: /srv/b, to: //a/}]', [
+        '7: mounts[1].to: two mounts at /a; give each its own folder',
+    ]),
     ('limits: {shared_memory: 16G}', [
         "7: limits.shared_memory: '16G' has the unit G, which is not exact; write 16GiB",
     ]),
@@ -630,7 +645,7 @@ ADDED: list[tuple[str, list[str]]] = [
         '7: limits.cpus: inf is not a number; write for example `cpus: 8`',
     ]),
     ('limits: {memlock: -1}', [
-        '7: limits.memlock: -1 is not a size; write for example 24GiB',
+        "7: limits.memlock: -1 is a word of Docker's; write unlimited",
     ]),
     ('limits:', [
         '7: limits: nothing is not a mapping; write for example `limits: {"shared_memory": "16GiB"}`, or leave it out',
@@ -656,6 +671,12 @@ ADDED: list[tuple[str, list[str]]] = [
 ]
 # What a job has after its image.
 COMMANDS: list[tuple[str, list[str]]] = [
+    ('command: [""]', [
+        '2: command: names no script; write for example `command: [ddp.py, "50"]`',
+    ]),
+    ('command: [-m]', [
+        '2: command: names no script; write for example `command: [ddp.py, "50"]`',
+    ]),
     ('command: []', [
         '2: command: is empty; write for example `command: ["ddp.py", "50", "10", "--batch_size", "256"]`',
     ]),
@@ -743,11 +764,11 @@ JOB_FILES: list[tuple[dict[str, str], str]] = [
     ),
     (
         {"a": JOB + "hosts: {names: [pc2]}\n", "b": JOB + "hosts: {gpus_per_host: 1}\n"},
-        "jobs/b.yaml:7: hosts.gpus_per_host: wants 1 GPUs on pc2, which has 1 for training, 1 of them with job a (jobs/a.yaml:7); write a smaller number, or name the hosts that have as many (`hosts: {names: …}`)\n",
+        "jobs/b.yaml:7: hosts.gpus_per_host: wants 1 GPU on pc2, which has 1 for training, 1 of them with job a (jobs/a.yaml:7); write a smaller number, or name the hosts that have as many (`hosts: {names: …}`)\n",
     ),
     (
         {"a": JOB + "hosts: {names: [pc1], min: 2}\n"},
-        "jobs/a.yaml:7: hosts.min: the job wants at least 2 hosts, 1 take part; write a number from 1 to 1\n",
+        "jobs/a.yaml:7: hosts.min: the job wants at least 2 hosts, 1 can take part; write 1\n",
     ),
     (
         {"x" * 52: JOB},

@@ -195,6 +195,16 @@ def test_the_global_batch(project: Project) -> None:
     )
 
 
+@pytest.mark.parametrize("change", ["optimizer: adam", "batch_size: 6400"])
+def test_linear_scaling_is_suggested_within_its_limits(project: Project, change: str) -> None:
+    job = JOB.replace("  batch_size: 64\n", "") + "reference_batch: 64\n"
+    train = change if "batch_size" in change else f"{change}\n  batch_size: 64"
+    plan = project.write(FOUR, {"j": job.replace("train:\n", f"train:\n  {train}\n")}).plan()
+    assert plan.jobs[0].batch.suggested_learning_rate is None
+    assert len(plan.notes) == 1
+    assert "linear" not in plan.notes[0]
+
+
 def test_the_reference_batch_itself_needs_no_note(project: Project) -> None:
     plan = project.write(FOUR, {"j": JOB + "reference_batch: 640\n"}).plan()
     assert (plan.notes, plan.jobs[0].batch.suggested_learning_rate) == ((), None)

@@ -112,7 +112,7 @@ def test_a_check_finds_every_difference(
     found = result.out.split("\n")
     assert [line for line in lines if line not in found] == []
     assert result.err.splitlines() == [
-        "kit: compose/lab: 1 files differ from the inventory and the jobs",
+        "kit: compose/lab differs from the inventory and the jobs in 1 file",
         "run `kit render` and review the change",
     ]
     diff = project.kit("render", "--diff")
@@ -131,7 +131,9 @@ def test_a_check_without_a_tree_writes_none(project: Project) -> None:
     project.write()
     result = project.kit("render", "--check")
     assert result.status == 1
-    assert result.err.startswith("kit: compose/lab: 8 files differ")
+    assert result.err.startswith(
+        "kit: compose/lab differs from the inventory and the jobs in 8 files"
+    )
     assert not (project.folder / "compose").exists()
 
 

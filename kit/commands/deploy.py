@@ -20,6 +20,7 @@ from kit.engine import ENDED, Engine, JobStatus
 from kit.errors import InputError, KitError, nearest
 from kit.plan.types import JobPlan, Plan
 from kit.project import Paths, load_plan, render_plan
+from kit.values import count
 
 
 @click.command("deploy")
@@ -44,7 +45,8 @@ def command(
     names = [job.name for job in chosen]
     for job in chosen:
         click.echo(
-            f"{job.name}: started as {len(job.placements)} hosts with {job.world_size} processes"
+            f"{job.name}: started as {count(len(job.placements), 'host')}, "
+            f"world size {job.world_size}"
         )
     if detach:
         click.echo("see them with `kit status` and `kit logs -f`, end them with `kit stop`")
@@ -65,7 +67,7 @@ def _chosen(plan: Plan, names: Sequence[str]) -> list[JobPlan]:
 def _refuse_stale(root: Path, changes: Sequence[tree.Change]) -> None:
     if changes:
         raise InputError(
-            f"{root}: {len(changes)} files are not what the inventory and the jobs say "
+            f"{root} differs from the inventory and the jobs in {count(len(changes), 'file')} "
             f"({changes[0].path} for one)",
             "see the difference with `kit render --diff`, then run `kit render`",
         )

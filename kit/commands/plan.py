@@ -15,7 +15,7 @@ from kit.plan.types import JobPlan, Placement, Plan
 from kit.project import Paths, load_plan
 from kit.render import header
 from kit.render.documents import plan_json
-from kit.values import show_speed
+from kit.values import count, show_speed
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -50,8 +50,8 @@ def show(plan: Plan) -> None:
     total = sum(len(host.gpus) for host in plan.hosts)
     console.print(
         _bold(plan.cluster),
-        f" engine {plan.engine}, {_count(len(plan.hosts), 'host')}, "
-        f"{_count(total, 'GPU')}, {training} for training",
+        f" engine {plan.engine}, {count(len(plan.hosts), 'host')}, "
+        f"{count(total, 'GPU')}, {training} for training",
     )
     console.print(_hosts(plan))
     for job in plan.jobs:
@@ -59,15 +59,14 @@ def show(plan: Plan) -> None:
         console.print(_placements(job))
         for line in (_batch(job), _traffic(job), _meeting(job)):
             console.print(f"  {line}")
+        if len(job.placements) > 1:
+            # torch.distributed.elastic.rendezvous.dynamic_rendezvous sorts by address, then pid.
+            console.print("  ranks       neighbours on a host; torchrun orders hosts by address")
         console.print()
     if not plan.jobs:
         console.print("no jobs: describe one in jobs/<name>.yaml")
     for note in plan.notes:
         console.print(Text("note", style="yellow"), f" {note}")
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _hosts(plan: Plan) -> Table:
@@ -108,7 +107,7 @@ def _gpu_names(host: Host, use: Use) -> str:
 def _work(job: JobPlan) -> str:
     train = job.job.train
     if train is not None:
-        return f"{train.model} on {train.dataset}, {_count(train.epochs, 'epoch')}"
+        return f"{train.model} on {train.dataset}, {count(train.epochs, 'epoch')}"
     return shlex.join(job.job.command)
 
 
@@ -146,7 +145,7 @@ def _batch(job: JobPlan) -> str:
     processes = "1 process" if job.world_size == 1 else f"{job.world_size:,} processes"
     return (
         f"batch       {batch.per_gpu} per GPU × {processes}"
-        f" × {_count(batch.accumulation, 'accumulation step')} = {batch.total:,} global"
+        f" × {count(batch.accumulation, 'accumulation step')} = {batch.total:,} global"
     )
 
 
@@ -177,5 +176,5 @@ def _seconds(seconds: float) -> str:
 
 def _meeting(job: JobPlan) -> str:
     fewest, most = job.nodes
-    hosts = f"{_count(most, 'host')}, all needed" if fewest == most else f"{fewest} to {most} hosts"
+    hosts = f"{count(most, 'host')}, all needed" if fewest == most else f"{fewest} to {most} hosts"
     return f"rendezvous  {job.rendezvous.endpoint} on {job.rendezvous.host}; {hosts}"

@@ -9,6 +9,7 @@ import click
 from kit import tree
 from kit.commands.options import with_paths
 from kit.project import Paths, load_plan, render_plan
+from kit.values import count
 
 
 @click.command("render")
@@ -28,7 +29,7 @@ def command(paths: Paths, check: bool, diff: bool) -> int:
     done = tree.write(root, rendered)
     changed = sum(change.after is not None for change in done)
     click.echo(
-        f"{root}: {len(rendered)} files for engine {plan.engine}; "
+        f"{root}: {count(len(rendered), 'file')} for engine {plan.engine}; "
         f"{changed} written, {len(done) - changed} deleted"
     )
     return 0
@@ -39,7 +40,8 @@ def _show(root: Path, changes: list[tree.Change], *, failing: bool) -> int:
         click.echo(change.diff(root.as_posix().lstrip("/")), nl=False)
     if failing and changes:
         click.echo(
-            f"kit: {root}: {len(changes)} files differ from the inventory and the jobs\n"
+            f"kit: {root} differs from the inventory and the jobs in "
+            f"{count(len(changes), 'file')}\n"
             "run `kit render` and review the change",
             err=True,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -28,10 +29,12 @@ class Section(BaseModel):
 
 def told(parse: Callable[[object], Any]) -> Callable[[object], Any]:
     """Make a parser's `WrongValueError` reach the person in its own words."""
+    # A thousand hosts have the same few sizes.
+    known = functools.lru_cache(parse)
 
     def validate(value: object) -> Any:
         try:
-            return parse(value)
+            return known(value) if isinstance(value, str) else parse(value)
         except WrongValueError as error:
             raise wrong(error.what, error.fix) from None
 
@@ -88,6 +91,8 @@ GpuUuid = Annotated[
 
 
 def _unlimited_or_size(value: object) -> int:
+    if value == -1:
+        raise WrongValueError("-1 is a word of Docker's", "write unlimited")
     return -1 if value == "unlimited" else values.size(value)
 
 
@@ -113,7 +118,10 @@ def _variable_value(value: object) -> str:
         )
     if isinstance(value, str) and "\0" in value:
         raise WrongValueError("a variable cannot hold the character #x00", "remove it")
-    if isinstance(value, (str, int, float)):
+    if isinstance(value, float):
+        what = f"{value} is a number, of which YAML keeps the value and not the digits"
+        raise WrongValueError(what, "write what you mean in quotes")
+    if isinstance(value, (str, int)):
         return str(value)
     raise WrongValueError(f"{values.shown(value)} is not a text", "write one value, in quotes")
 
@@ -140,7 +148,7 @@ NcclVariables = Annotated[
 
 def _absolute(path: object) -> str:
     if isinstance(path, str) and path.startswith("/") and ".." not in path.split("/"):
-        return path.rstrip("/") or "/"
+        return re.sub("/+", "/", path).replace("/./", "/").rstrip("/") or "/"
     raise WrongValueError(
         f"{values.shown(path)} is not an absolute path without ..", "write for example /data"
     )

@@ -242,7 +242,7 @@ def _refuse_duplicates(hosts: list[Host], faults: list[Fault]) -> None:
             fix = "leave it out of one of the two"
             faults.append(Fault(INVENTORY, host.loc, what, fix, names[host.name]))
         names.setdefault(host.name, host.loc)
-        first = addresses.setdefault(host.address, host)
+        first = addresses.setdefault(host.address.lower(), host)
         if first is not host:
             what = f"{host.address} is already the address of {first.name} (line {{line}})"
             fix = "give each host its own address"
@@ -251,7 +251,7 @@ def _refuse_duplicates(hosts: list[Host], faults: list[Fault]) -> None:
         for index, gpu in enumerate(host.gpus):
             if not gpu.known:
                 continue
-            owner, at = uuids.setdefault(gpu.id, (host, index))
+            owner, at = uuids.setdefault(gpu.id.lower(), (host, index))
             if owner is not host or at != index:
                 where = "" if owner is host else f" on {owner.name}"
                 what = f"{gpu.id} is already listed{where} (line {{line}})"
@@ -271,6 +271,10 @@ def _check_cluster(section: InventorySection, hosts: list[Host], faults: list[Fa
     if len(hosts) > 1 and not any("manager" in one.roles for one in section.hosts.values()):
         fix = f"give one host the role: `{hosts[0].loc[1]}: {{roles: [manager], …}}`"
         fault(("hosts",), "no host is a manager", fix)
+    here = next((host for host in hosts if _only_here(host.address)), None)
+    if len(hosts) > 1 and here is not None:
+        what = f"{here.address} is no address at which other hosts reach {here.name}"
+        fault((*here.loc, "address"), what, "write its address in the network that they share")
     if section.engine == "swarm" and network.driver == "overlay":
         _check_overlay(network, hosts, fault)
     managers = [host for host in hosts if "manager" in host.roles]
@@ -305,6 +309,14 @@ def _check_overlay(
     if inside is not None:
         what = f"{network.subnet} contains {inside.address}, the address of {inside.name}"
         fault(("network", "subnet"), what, "choose a range that no machine uses")
+
+
+def _only_here(address: str) -> bool:
+    try:
+        parsed = ipaddress.ip_address(address)
+    except ValueError:
+        return address == "localhost"
+    return parsed.is_loopback or parsed.is_unspecified or parsed.is_multicast
 
 
 def _within(address: str, pool: ipaddress.IPv4Network) -> bool:

@@ -232,6 +232,8 @@ class JobSection(Section):
     @field_validator("command")
     @classmethod
     def _script(cls, command: list[str] | None) -> list[str] | None:
+        if command and (not command[0] or command == ["-m"]):
+            raise wrong("names no script", 'write for example `command: [ddp.py, "50"]`')
         if command and command[0] in {"torchrun", "python", "python3"}:
             raise wrong(
                 f"the command begins with {command[0]}; kit starts torchrun itself",
@@ -253,6 +255,10 @@ class JobSection(Section):
         if (self.train is None) == (self.command is None):
             both = "train and command are both given" if self.train else "there is nothing to run"
             raise wrong(both, "write exactly one of `train:` and `command:`")
+        for index, mount in enumerate(self.mounts):
+            if self.train and f"{mount.to}/".startswith("/opt/kit/"):
+                what = "/opt/kit holds the trainer that `train` runs"
+                raise wrong(what, "choose another folder", "mounts", index, "to")
         if self.train is not None and self.batch_size is not None:
             raise wrong("is for `command`", "keep the one in `train:`", "batch_size")
         if self.train is not None and self.parameters is not None:

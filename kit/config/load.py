@@ -78,7 +78,13 @@ def load(inventory: Path, jobs: Path) -> Project:
     except ProblemsError as error:
         problems += error.problems
     work: list[Job] = []
-    for path in _job_files(jobs):
+    try:
+        files = _job_files(jobs)
+    except InputError:
+        if problems:
+            raise ProblemsError(problems) from None
+        raise
+    for path in files:
         try:
             work.append(_job(path, jobs, sources))
         except ProblemsError as error:

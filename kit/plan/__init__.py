@@ -13,6 +13,7 @@ from kit.plan.allocate import allocate
 from kit.plan.groups import HOST_LABEL, services
 from kit.plan.traffic import batch, traffic
 from kit.plan.types import JobPlan, Placement, Plan, Rendezvous, Service, manager_of
+from kit.values import count
 
 RENDEZVOUS_PORT = 29400
 """torchrun's own default for the c10d rendezvous."""
@@ -149,7 +150,7 @@ def _name_faults(inventory: Inventory, plans: list[JobPlan]) -> list[Fault]:
         ):
             if len(name) > most:
                 what = f"{name} is too long a name for a Swarm {kind} (at most {most})"
-                over = _count(len(name) - most, "letter")
+                over = count(len(name) - most, "letter")
                 whose = "the job's or the host's name" if kind == "service" else "the job's name"
                 faults.append(Fault(plan.name, (), what, f"shorten {whose} by {over}"))
     most = LONGEST_SERVICE - len("-platform_network")
@@ -158,10 +159,6 @@ def _name_faults(inventory: Inventory, plans: list[JobPlan]) -> list[Fault]:
         fix = f"write at most {most} letters"
         faults.append(Fault(INVENTORY, ("cluster",), what, fix))
     return faults
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _notes(inventory: Inventory, plans: list[JobPlan]) -> list[str]:

@@ -9,7 +9,7 @@ from kit import ranges
 from kit.errors import Fault, nearest
 from kit.model import Host, Inventory, Job, Use
 from kit.plan.types import Placement
-from kit.values import WrongValueError
+from kit.values import WrongValueError, count
 
 _Key = tuple[str, str]
 """A GPU: its host's name and its id."""
@@ -54,8 +54,8 @@ def _place(
         rank += len(devices)
     fewest = job.hosts.fewest
     if fewest is not None and fewest > len(hosts):
-        what = f"the job wants at least {fewest} hosts, {len(hosts)} take part"
-        fix = f"write a number from 1 to {len(hosts)}"
+        what = f"the job wants at least {count(fewest, 'host')}, {len(hosts)} can take part"
+        fix = "write 1" if len(hosts) == 1 else f"write a number from 1 to {len(hosts)}"
         claims.faults.append(Fault(job.name, ("hosts", "min"), what, fix))
     return tuple(placements)
 
@@ -120,8 +120,8 @@ def _overlap(job: Job, owner: Job, host: Host, device: str) -> Fault:
 
 def _too_few(job: Job, host: Host, training: list[str], taken: list[str], claims: _Claims) -> Fault:
     loc = ("hosts", "gpus_per_host")
-    wanted = job.hosts.gpus_per_host
-    what = f"wants {wanted} GPUs on {host.name}, which has {len(training)} for training"
+    wanted = count(job.hosts.gpus_per_host or 0, "GPU")
+    what = f"wants {wanted} on {host.name}, which has {len(training)} for training"
     fix = "write a smaller number, or name the hosts that have as many (`hosts: {names: …}`)"
     if not taken:
         return Fault(job.name, loc, what, fix)

@@ -10,6 +10,9 @@ from kit.plan.types import Batch, Placement, Traffic
 GRADIENT_BYTES = 4
 """DDP reduces gradients in the parameters' type: fp32, also under autocast."""
 
+LARGEST_LINEAR = 8192
+"""The largest batch for which linear scaling kept the accuracy (Goyal et al. 2017, figure 1)."""
+
 PARAMETERS = {
     ("cnn", "digits"): 53_002,
     ("cnn", "mnist"): 421_642,
@@ -26,14 +29,17 @@ def batch(job: Job, world_size: int) -> Batch:
     """Compute the global batch: batch per GPU x world size x accumulation.
 
     The suggested learning rate is the linear scaling rule of Goyal et al. 2017 (arXiv 1706.02677):
-    when the batch is multiplied by k, multiply the learning rate by k. They hold it up to 8,192.
+    when the batch is multiplied by k, multiply the learning rate by k. It is theirs for SGD, and
+    holds up to a batch of 8,192: beyond, and for other optimizers, nothing is suggested.
     """
     accumulation = job.train.accumulation if job.train else 1
     total = job.batch_size * world_size * accumulation if job.batch_size else None
     rate = job.train.learning_rate if job.train else None
     suggested = None
-    if total and job.reference_batch and total != job.reference_batch and rate:
-        suggested = float(f"{rate * total / job.reference_batch:.4g}")
+    linear = job.train is not None and job.train.optimizer == "sgd"
+    reference = job.reference_batch or total
+    if total and reference and rate and linear and reference != total <= LARGEST_LINEAR:
+        suggested = float(f"{rate * total / reference:.4g}")
     return Batch(job.batch_size, accumulation, total, job.reference_batch, rate, suggested)
 
 

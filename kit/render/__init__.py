@@ -10,6 +10,7 @@ from kit.plan.groups import node_labels
 from kit.plan.types import JobPlan, Plan
 from kit.render.documents import job_json, plan_json
 from kit.render.templates import Templates
+from kit.values import count
 
 Tree = dict[str, str]
 """Relative paths and texts."""
@@ -79,13 +80,9 @@ def _digest(text: str) -> str:
 
 
 def _summary(job: JobPlan) -> str:
-    size = f"{_count(len(job.placements), 'host')}, {_count(job.world_size, 'GPU')}"
+    size = f"{count(len(job.placements), 'host')}, {count(job.world_size, 'GPU')}"
     total = f", global batch {job.batch.total}" if job.batch.total else ""
     return f"{size}: world size {job.world_size}{total}."
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _swarm(plan: Plan, templates: Templates, configs: dict[str, list[Config]]) -> Tree:

@@ -42,7 +42,8 @@ class Templates:
             "untemplated": untemplated,
             "docker_size": docker_size,
             "hosts_line": hosts_line,
-            "ranks_line": ranks_line,
+            "plain": plain,
+            "processes_line": processes_line,
             "socket_variables": socket_variables,
         }
 
@@ -143,9 +144,11 @@ def hosts_line(service: Service) -> str:
     return f"{len(hosts)} × {service.processes} {plural}: {shown}" if len(hosts) > 1 else shown
 
 
-def ranks_line(placement: Placement) -> str:
-    """Say which ranks a placement has."""
-    last = placement.first_rank + placement.processes - 1
-    if last == placement.first_rank:
-        return f"rank {last}"
-    return f"ranks {placement.first_rank} to {last}"
+def processes_line(placement: Placement) -> str:
+    """Say how many processes a placement has; their ranks are torchrun's to give."""
+    return "1 process" if placement.processes == 1 else f"{placement.processes} processes"
+
+
+def plain(number: float) -> str:
+    """Write a number without an exponent and without zeros behind: `8`, `0.5`."""
+    return f"{number:f}".rstrip("0").rstrip(".")

@@ -58,7 +58,7 @@ def test_a_script_runs_on_every_host_of_the_plan(cluster: Cluster) -> None:
     cluster.script("hello", HELLO)
     cluster.kit("render")
     output = cluster.kit("deploy")
-    assert "hello: started as 2 hosts with 3 processes" in output
+    assert "hello: started as 2 hosts, world size 3" in output
     for rank in range(3):
         assert f"| rank {rank} of 3" in output
     assert "hello completed after" in output
@@ -161,7 +161,7 @@ def test_a_lost_host_ends_the_job_unless_fewer_are_enough(cluster: Cluster) -> N
 def test_stale_files_are_not_deployed(cluster: Cluster) -> None:
     cluster.script("hello", HELLO)
     output = cluster.kit("deploy", status=2)
-    assert "files are not what the inventory and the jobs say" in output
+    assert "differs from the inventory and the jobs in" in output
     assert "kit render" in output
     assert not cluster.state.exists()
 

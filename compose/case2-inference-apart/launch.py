@@ -359,7 +359,8 @@ def train() -> NoReturn:
     """
     settings = parse_settings(os.environ)
     job = read_job(settings.job)
-    say(settings.host, f"job {job.name} from {settings.job}, {settings.nproc} processes here")
+    processes = "1 process" if settings.nproc == 1 else f"{settings.nproc} processes"
+    say(settings.host, f"job {job.name} from {settings.job}, {processes} here")
     package_root = None if job.command else Path(__file__).resolve().parent.parent
     if package_root:
         what = check_training(settings, package_root)

@@ -1,0 +1,47 @@
+"""The README is true: its files are valid, its outputs are what kit prints."""
+
+from __future__ import annotations
+
+import re
+
+from kit.cli import cli
+from tests.sandbox import ROOT, Project
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+
+
+def shown(output: str) -> list[str]:
+    return [line for line in output.splitlines()[1:] if line not in {"…", ""}]
+
+
+def test_the_plan_is_what_kit_prints(project: Project) -> None:
+    inventory, cifar10, _ = blocks("yaml")
+    plan, _ = blocks("console")
+    result = project.write(inventory, {"cifar10": cifar10}).kit("plan")
+    printed = [line.rstrip() for line in result.out.splitlines()]
+    for line in shown(plan):
+        assert line in printed
+
+
+def test_the_slip_is_answered_as_shown(project: Project) -> None:
+    inventory, cifar10, _ = blocks("yaml")
+    _, slip = blocks("console")
+    twice = inventory.replace("GPU-91c07be6-2a98-4d3c-b6f0-84d5e7a91c03", "")
+    twice = twice.replace("{uuid: ,", "{uuid: GPU-77aa02d4-53c1-4f7e-8b1d-6c9e0a3f5b02,")
+    result = project.write(twice, {"cifar10": cifar10}).kit("plan")
+    assert result.status == 2
+    assert result.err.splitlines() == shown(slip)
+
+
+def test_the_script_of_ones_own_is_accepted(project: Project) -> None:
+    inventory, _, ddp = blocks("yaml")
+    assert project.write(inventory, {"ddp": ddp}).kit("render").status == 0
+
+
+def test_every_command_is_in_the_table() -> None:
+    listed = re.findall(r"^\| `kit (\w+)", README, re.MULTILINE)
+    assert sorted(listed) == sorted(cli.commands)

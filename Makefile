@@ -10,7 +10,7 @@ UV := $(BIN)/uv pip install --quiet --python $(BIN)/python
 KIT := $(BIN)/kit
 # The release that the trainer is tested with. Without a GPU the CPU build does, a tenth of the size.
 TORCH := torch==2.13.0
-TORCH_INDEX := $(if $(shell command -v nvidia-smi),,--extra-index-url https://download.pytorch.org/whl/cpu --retries 1)
+TORCH_CPU := https://download.pytorch.org/whl/cpu
 # What `make deploy` and its kin are given besides, as in: make deploy ARGS="digits --detach"
 ARGS ?=
 
@@ -73,6 +73,8 @@ bench: .venv/.kit ## time plan and render for 1,000 and 4,000 hosts
 clean: ## remove what setup has installed
 	rm -rf .venv .tools .mypy_cache .pytest_cache .ruff_cache
 
+reachable = $(BIN)/python -c 'import sys, urllib.request; urllib.request.urlopen(sys.argv[1], timeout=5)' $(1) 2>/dev/null
+
 .venv/.python:
 	@test -n "$(PYTHON)" || { echo "kit needs Python 3.11 or later: none was found. Name one: make PYTHON=/path/to/python3" >&2; exit 2; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || .ci/install-venv $(PYTHON)
@@ -88,7 +90,9 @@ clean: ## remove what setup has installed
 .venv/.trainer: .venv/.kit
 	@$(BIN)/python -c 'import torch' 2>/dev/null || { \
 	    echo "installing PyTorch (once; minutes on a slow line)"; \
-	    $(BIN)/pip install --quiet --disable-pip-version-check $(TORCH_INDEX) $(TORCH); \
+	    index=; \
+	    command -v nvidia-smi >/dev/null || ! $(call reachable,$(TORCH_CPU)/) || index="--extra-index-url $(TORCH_CPU)"; \
+	    $(BIN)/pip install --quiet --disable-pip-version-check $$index $(TORCH); \
 	}
 	@$(UV) --editable '.[digits]'
 	@touch $@

@@ -200,10 +200,13 @@ def test_the_makefile_of_a_project_works(tmp_path: Path) -> None:
     binaries.mkdir()
     (binaries / "kit").write_text(f'#!/bin/sh\nexec {sys.executable} -m kit "$@"\n')
     (binaries / "kit").chmod(0o755)
+    # As from a shell of its own: these tests are run by make themselves.
+    outer = {"MAKELEVEL", "MAKEFLAGS", "MFLAGS"}
+    env = {name: value for name, value in os.environ.items() if name not in outer}
     done = subprocess.run(
         ["make", "plan", "render", "check"],
         cwd=tmp_path,
-        env={**os.environ, "PATH": f"{binaries}:{os.environ['PATH']}"},
+        env={**env, "PATH": f"{binaries}:{env['PATH']}"},
         capture_output=True,
         text=True,
         timeout=DEADLINE,
@@ -212,7 +215,13 @@ def test_the_makefile_of_a_project_works(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert (tmp_path / "compose" / "my-cluster" / "train-digits.stack.yaml").is_file()
     listed = subprocess.run(
-        ["make"], cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE, check=True
+        ["make"],
+        cwd=tmp_path,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=True,
     ).stdout
     assert [line.split()[0] for line in listed.splitlines()] == [
         "help",

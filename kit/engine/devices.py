@@ -9,14 +9,22 @@ from kit.plan.types import JobPlan
 
 
 def local_gpus() -> list[str]:
-    """Return the UUIDs that `nvidia-smi -L` lists; none where there is no driver."""
+    """Return the UUIDs that `nvidia-smi -L` lists; none where there is no driver.
+
+    Of a GPU that is split by MIG only the instances can be used.
+    """
     try:
         listed = subprocess.run(
             ["nvidia-smi", "-L"], capture_output=True, text=True, timeout=30, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return []
-    return re.findall(r"UUID: ((?:GPU|MIG)-[^)]+)\)", listed.stdout)
+    found: list[str] = []
+    for uuid in re.findall(r"UUID: ((?:GPU|MIG)-[^)]+)\)", listed.stdout):
+        if uuid.startswith("MIG-") and found[-1:] and found[-1].startswith("GPU-"):
+            found.pop()
+        found.append(uuid)
+    return found
 
 
 def visible_devices(job: JobPlan, present: list[str]) -> dict[str, str]:

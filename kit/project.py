@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kit.config.load import NO_INVENTORY, load
@@ -34,15 +34,18 @@ class Paths:
         return self.output or self.inventory.parent / "compose" / cluster
 
 
-def load_plan(paths: Paths) -> Plan:
-    """Read the files and make the plan.
+def load_plan(paths: Paths, engine: EngineName | None = None) -> Plan:
+    """Read the files and make the plan, for `engine` instead of the inventory's where it is given.
 
     Raises:
         ProblemsError: Mistakes in the files, at their lines.
     """
     project = load(paths.inventory, paths.jobs_folder())
+    inventory = project.inventory
+    if engine is not None:
+        inventory = replace(inventory, engine=engine)
     try:
-        return make_plan(project.inventory, project.jobs)
+        return make_plan(inventory, project.jobs)
     except FaultsError as error:
         raise project.sources.problems(error.faults) from None
 

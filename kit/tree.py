@@ -82,7 +82,7 @@ def write(root: Path, tree: Tree) -> list[Change]:
     """
     todo = changes(root, tree)
     own = _own(root)
-    _refuse_alien(root, todo, own)
+    refuse_alien(root, todo)
     if not todo:
         return []
     try:
@@ -106,12 +106,14 @@ def _own(root: Path) -> set[str]:
     return {line for line in manifest.split("\n") if line and not line.startswith("#")}
 
 
-def _refuse_alien(root: Path, todo: list[Change], own: set[str]) -> None:
-    alien = [
-        change.path
-        for change in todo
-        if change.before is not None and change.path not in own | {MANIFEST}
-    ]
+def refuse_alien(root: Path, todo: list[Change]) -> None:
+    """Refuse a folder with files that kit did not make.
+
+    Raises:
+        InputError: There are some among `todo`; the first are named.
+    """
+    own = _own(root) | {MANIFEST}
+    alien = [change.path for change in todo if change.before is not None and change.path not in own]
     if alien:
         more = f" and {len(alien) - 5} more" if len(alien) > 5 else ""
         raise InputError(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+import yaml
 
 from kit.config.job import TrainSection
 from kit.engine.processes import Places, processes
@@ -115,3 +116,21 @@ def accepts(read: Callable[[Any], object], what: object) -> bool:
     except (ValueError, config.JobError):
         return False
     return True
+
+
+def test_the_launcher_knows_every_command_of_the_rendered_files() -> None:
+    files = [*ROOT.glob("compose/*/*.stack.yaml"), *ROOT.glob("compose/*/hosts/*/*.compose.yaml")]
+    seen = set()
+    for file in files:
+        services = yaml.safe_load(file.read_text())["services"]
+        for name, service in services.items():
+            if "entrypoint" not in service:
+                continue
+            commands = [service.get("command", [])]
+            if "healthcheck" in service:
+                commands.append(service["healthcheck"]["test"][3:])
+            for command in commands:
+                launch.command(command)
+                seen.add((name == "rendezvous", tuple(command)))
+    # Swarm gives a service its name only once it is healthy: the rendezvous must not be probed.
+    assert seen == {(True, ("rendezvous",)), (False, ()), (False, ("health",))}

@@ -19,27 +19,40 @@ def shown(output: str) -> list[str]:
 
 
 def test_the_plan_is_what_kit_prints(project: Project) -> None:
-    inventory, cifar10, _ = blocks("yaml")
+    inventory, digits, *_ = blocks("yaml")
     plan, _ = blocks("console")
-    result = project.write(inventory, {"cifar10": cifar10}).kit("plan")
+    result = project.write(inventory, {"digits": digits}).kit("plan")
     printed = [line.rstrip() for line in result.out.splitlines()]
     for line in shown(plan):
         assert line in printed
 
 
 def test_the_slip_is_answered_as_shown(project: Project) -> None:
-    inventory, cifar10, _ = blocks("yaml")
+    inventory, digits, *_ = blocks("yaml")
     _, slip = blocks("console")
     twice = inventory.replace("GPU-91c07be6-2a98-4d3c-b6f0-84d5e7a91c03", "")
     twice = twice.replace("{uuid: ,", "{uuid: GPU-77aa02d4-53c1-4f7e-8b1d-6c9e0a3f5b02,")
-    result = project.write(twice, {"cifar10": cifar10}).kit("plan")
+    result = project.write(twice, {"digits": digits}).kit("plan")
     assert result.status == 2
     assert result.err.splitlines() == shown(slip)
 
 
-def test_the_script_of_ones_own_is_accepted(project: Project) -> None:
-    inventory, _, ddp = blocks("yaml")
-    assert project.write(inventory, {"ddp": ddp}).kit("render").status == 0
+def test_every_job_is_accepted(project: Project) -> None:
+    inventory, *jobs = blocks("yaml")
+    names = [re.findall(r"^# jobs/(\w+)\.yaml$", job, re.MULTILINE)[0] for job in jobs]
+    assert names == ["digits", "cifar10", "ddp"]
+    for name, job in zip(names, jobs, strict=True):
+        assert project.write(inventory, {name: job}).kit("render").status == 0
+
+
+def test_the_files_are_those_of_the_walk(project: Project) -> None:
+    inventory, digits, *_ = blocks("yaml")
+    assert project.write(inventory, {"digits": digits}).kit("render").status == 0
+    tree = project.folder / "compose" / "pool"
+    named = re.findall(r"docker stack deploy .*-c (\S+)", README)
+    assert named == ["platform.stack.yaml", "train-digits.stack.yaml"]
+    assert all((tree / name).is_file() for name in [*named, "label-nodes.sh"])
+    assert "train-1gpu" in (tree / "train-digits.stack.yaml").read_text()
 
 
 def test_every_command_is_in_the_table() -> None:

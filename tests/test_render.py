@@ -2,6 +2,7 @@
 
 import json
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -213,9 +214,8 @@ def visible(tree: Path, job: str, hosts: dict[str, Any]) -> dict[str, list[str]]
                 continue
             assert constraints == [f"node.labels.kit.job.{job} == {name}"]
             count = int(service["environment"]["KIT_NPROC"])
-            members = re.findall(rf"kit\.job\.{job}={name} .*?(\S+)$", f"{labels}", re.MULTILINE)
-            members += re.findall(rf"kit\.job\.{job}={name} (\S+)$", f"{labels}", re.MULTILINE)
-            members = list(dict.fromkeys(members))
+            label = rf"--label-add kit\.job\.{job}={name} .*?(\S+) \|\| "
+            members = re.findall(label, labels)
             assert len(members) == service["deploy"]["replicas"]
             (resource,) = service["deploy"]["resources"]["reservations"]["generic_resources"]
             assert resource["discrete_resource_spec"] == {"kind": "kit_gpu", "value": count}
@@ -356,3 +356,21 @@ def test_the_jobs_own_interface_wins(project: Project, docker: Docker) -> None:
         kind = ["compose", "-f"] if engine == "compose" else ["stack", "config", "-c"]
         after = ["config", "-q"] if engine == "compose" else []
         assert docker.run(*kind, file, *after, folder=tree).returncode == 0
+
+
+def test_nodes_are_labelled_though_one_is_not_there(tmp_path: Path) -> None:
+    script = ROOT / "compose" / "twenty-hosts" / "label-nodes.sh"
+    docker = tmp_path / "docker"
+    docker.write_text(
+        '#!/bin/sh\nfor node; do :; done\n[ "$node" != mid03 ] && echo "$node" >>"$0.log"\n'
+    )
+    docker.chmod(0o755)
+    done = subprocess.run(
+        ["/bin/sh", script],
+        env={"PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (1, "label-nodes.sh: not labelled: mid03\n")
+    assert len((tmp_path / "docker.log").read_text().split()) == 19

@@ -58,6 +58,8 @@ RDZV_CONF = "is_host=false,last_call_timeout=2,keep_alive_interval=1"
 # that has used its restarts up ends, and its engine starts it again, with as many more.
 MAX_RESTARTS = 3
 
+REPEAT = 30
+"""Seconds after which the launcher says again what it waits for."""
 IN_USE = 2
 """Looks at the store, a second apart, at which an agent must be connected for it to be in use."""
 DESERTED = 10
@@ -211,7 +213,7 @@ def wait_for_rendezvous(settings: Settings) -> str:
     """
     host, port = settings.rendezvous
     deadline = time.monotonic() + settings.wait
-    said = ""
+    said, repeat = "", settings.wait
     while True:
         try:
             return find_rendezvous(settings.rendezvous)
@@ -223,9 +225,12 @@ def wait_for_rendezvous(settings: Settings) -> str:
                 "is the rendezvous service running, and on the same network?",
                 FAILURE,
             )
-        if reason != said:
-            say(settings.host, f"waits for the rendezvous at {host}:{port} ({reason})")
-            said = reason
+        left = deadline - time.monotonic()
+        if reason != said or left < repeat:
+            say(
+                settings.host, f"waits for the rendezvous at {host}:{port} ({reason}), {left:.0f} s"
+            )
+            said, repeat = reason, left - REPEAT
         time.sleep(0.5)
 
 
@@ -474,7 +479,7 @@ def check_health() -> None:
     needed = _positive("KIT_NPROC", os.environ.get("KIT_NPROC") or "1")
     try:
         answer = subprocess.run(
-            ["nvidia-smi", "-L"], capture_output=True, text=True, timeout=20, check=False
+            ["nvidia-smi", "-L"], capture_output=True, text=True, timeout=15, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise LaunchError(

@@ -3,8 +3,14 @@
 #
 # The node labels that the stacks' placement constraints name. Run it on a manager before the first
 # deploy, and whenever it has changed: sh label-nodes.sh
+# Hosts have the names that `docker node ls` shows. A host that has left the inventory keeps its
+# labels: take it out of the Swarm, or remove them with `docker node update --label-rm`.
 
-set -eu
+failed=
+docker node update --label-add kit.host=pc1 --label-add kit.job.ddp=train-1gpu pc1 || failed="$failed pc1"
+docker node update --label-add kit.host=pc2 --label-add kit.job.ddp=train-on-pc2 pc2 || failed="$failed pc2"
 
-docker node update --label-add kit.host=pc1 --label-add kit.job.ddp=train-1gpu pc1
-docker node update --label-add kit.host=pc2 --label-add kit.job.ddp=train-on-pc2 pc2
+if [ -n "$failed" ]; then
+    echo "label-nodes.sh: not labelled:$failed" >&2
+    exit 1
+fi

@@ -3,14 +3,20 @@
 #
 # The node labels that the stacks' placement constraints name. Run it on a manager before the first
 # deploy, and whenever it has changed: sh label-nodes.sh
+# Hosts have the names that `docker node ls` shows. A host that has left the inventory keeps its
+# labels: take it out of the Swarm, or remove them with `docker node update --label-rm`.
 
-set -eu
+failed=
+docker node update --label-add kit.host=dgx1 --label-add kit.job.resnet=train-8gpu dgx1 || failed="$failed dgx1"
+docker node update --label-add kit.host=dgx2 --label-add kit.job.resnet=train-8gpu dgx2 || failed="$failed dgx2"
+docker node update --label-add kit.host=dgx3 --label-add kit.job.resnet=train-8gpu dgx3 || failed="$failed dgx3"
+docker node update --label-add kit.host=dgx4 --label-add kit.job.resnet=train-8gpu dgx4 || failed="$failed dgx4"
+docker node update --label-add kit.host=dgx5 --label-add kit.job.resnet=train-8gpu dgx5 || failed="$failed dgx5"
+docker node update --label-add kit.host=dgx6 --label-add kit.job.resnet=train-8gpu dgx6 || failed="$failed dgx6"
+docker node update --label-add kit.host=dgx7 --label-add kit.job.resnet=train-8gpu dgx7 || failed="$failed dgx7"
+docker node update --label-add kit.host=dgx8 --label-add kit.job.resnet=train-8gpu dgx8 || failed="$failed dgx8"
 
-docker node update --label-add kit.host=dgx1 --label-add kit.job.resnet=train-8gpu dgx1
-docker node update --label-add kit.host=dgx2 --label-add kit.job.resnet=train-8gpu dgx2
-docker node update --label-add kit.host=dgx3 --label-add kit.job.resnet=train-8gpu dgx3
-docker node update --label-add kit.host=dgx4 --label-add kit.job.resnet=train-8gpu dgx4
-docker node update --label-add kit.host=dgx5 --label-add kit.job.resnet=train-8gpu dgx5
-docker node update --label-add kit.host=dgx6 --label-add kit.job.resnet=train-8gpu dgx6
-docker node update --label-add kit.host=dgx7 --label-add kit.job.resnet=train-8gpu dgx7
-docker node update --label-add kit.host=dgx8 --label-add kit.job.resnet=train-8gpu dgx8
+if [ -n "$failed" ]; then
+    echo "label-nodes.sh: not labelled:$failed" >&2
+    exit 1
+fi

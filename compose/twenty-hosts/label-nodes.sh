@@ -3,26 +3,32 @@
 #
 # The node labels that the stacks' placement constraints name. Run it on a manager before the first
 # deploy, and whenever it has changed: sh label-nodes.sh
+# Hosts have the names that `docker node ls` shows. A host that has left the inventory keeps its
+# labels: take it out of the Swarm, or remove them with `docker node update --label-rm`.
 
-set -eu
+failed=
+docker node update --label-add kit.host=big01 --label-add kit.job.gpt=train-8gpu --label-add kit.job.sweep=none big01 || failed="$failed big01"
+docker node update --label-add kit.host=big02 --label-add kit.job.gpt=train-8gpu --label-add kit.job.sweep=none big02 || failed="$failed big02"
+docker node update --label-add kit.host=big03 --label-add kit.job.gpt=train-8gpu --label-add kit.job.sweep=none big03 || failed="$failed big03"
+docker node update --label-add kit.host=big04 --label-add kit.job.gpt=train-8gpu --label-add kit.job.sweep=none big04 || failed="$failed big04"
+docker node update --label-add kit.host=big05 --label-add kit.job.gpt=train-8gpu --label-add kit.job.sweep=none big05 || failed="$failed big05"
+docker node update --label-add kit.host=big06 --label-add kit.job.gpt=train-8gpu --label-add kit.job.sweep=none big06 || failed="$failed big06"
+docker node update --label-add kit.host=big07 --label-add kit.job.gpt=train-8gpu --label-add kit.job.sweep=none big07 || failed="$failed big07"
+docker node update --label-add kit.host=big08 --label-add kit.job.gpt=train-8gpu --label-add kit.job.sweep=none big08 || failed="$failed big08"
+docker node update --label-add kit.host=mid01 --label-add kit.job.gpt=train-4gpu --label-add kit.job.sweep=none mid01 || failed="$failed mid01"
+docker node update --label-add kit.host=mid02 --label-add kit.job.gpt=train-4gpu --label-add kit.job.sweep=none mid02 || failed="$failed mid02"
+docker node update --label-add kit.host=mid03 --label-add kit.job.gpt=train-4gpu --label-add kit.job.sweep=none mid03 || failed="$failed mid03"
+docker node update --label-add kit.host=mid04 --label-add kit.job.gpt=train-4gpu --label-add kit.job.sweep=none mid04 || failed="$failed mid04"
+docker node update --label-add kit.host=mid05 --label-add kit.job.gpt=train-4gpu --label-add kit.job.sweep=none mid05 || failed="$failed mid05"
+docker node update --label-add kit.host=mid06 --label-add kit.job.gpt=train-4gpu --label-add kit.job.sweep=none mid06 || failed="$failed mid06"
+docker node update --label-add kit.host=mid07 --label-add kit.job.gpt=train-4gpu --label-add kit.job.sweep=none mid07 || failed="$failed mid07"
+docker node update --label-add kit.host=mid08 --label-add kit.job.gpt=train-4gpu --label-add kit.job.sweep=none mid08 || failed="$failed mid08"
+docker node update --label-add kit.host=mid09 --label-add kit.job.gpt=train-4gpu --label-add kit.job.sweep=none mid09 || failed="$failed mid09"
+docker node update --label-add kit.host=desk1 --label-add kit.job.gpt=none --label-add kit.job.sweep=train-gpu0 desk1 || failed="$failed desk1"
+docker node update --label-add kit.host=desk2 --label-add kit.job.gpt=none --label-add kit.job.sweep=train-gpu0 desk2 || failed="$failed desk2"
+docker node update --label-add kit.host=desk3 --label-add kit.job.gpt=none --label-add kit.job.sweep=train-gpu0 desk3 || failed="$failed desk3"
 
-docker node update --label-add kit.host=big01 --label-add kit.job.gpt=train-8gpu --label-add kit.job.sweep=none big01
-docker node update --label-add kit.host=big02 --label-add kit.job.gpt=train-8gpu --label-add kit.job.sweep=none big02
-docker node update --label-add kit.host=big03 --label-add kit.job.gpt=train-8gpu --label-add kit.job.sweep=none big03
-docker node update --label-add kit.host=big04 --label-add kit.job.gpt=train-8gpu --label-add kit.job.sweep=none big04
-docker node update --label-add kit.host=big05 --label-add kit.job.gpt=train-8gpu --label-add kit.job.sweep=none big05
-docker node update --label-add kit.host=big06 --label-add kit.job.gpt=train-8gpu --label-add kit.job.sweep=none big06
-docker node update --label-add kit.host=big07 --label-add kit.job.gpt=train-8gpu --label-add kit.job.sweep=none big07
-docker node update --label-add kit.host=big08 --label-add kit.job.gpt=train-8gpu --label-add kit.job.sweep=none big08
-docker node update --label-add kit.host=mid01 --label-add kit.job.gpt=train-4gpu --label-add kit.job.sweep=none mid01
-docker node update --label-add kit.host=mid02 --label-add kit.job.gpt=train-4gpu --label-add kit.job.sweep=none mid02
-docker node update --label-add kit.host=mid03 --label-add kit.job.gpt=train-4gpu --label-add kit.job.sweep=none mid03
-docker node update --label-add kit.host=mid04 --label-add kit.job.gpt=train-4gpu --label-add kit.job.sweep=none mid04
-docker node update --label-add kit.host=mid05 --label-add kit.job.gpt=train-4gpu --label-add kit.job.sweep=none mid05
-docker node update --label-add kit.host=mid06 --label-add kit.job.gpt=train-4gpu --label-add kit.job.sweep=none mid06
-docker node update --label-add kit.host=mid07 --label-add kit.job.gpt=train-4gpu --label-add kit.job.sweep=none mid07
-docker node update --label-add kit.host=mid08 --label-add kit.job.gpt=train-4gpu --label-add kit.job.sweep=none mid08
-docker node update --label-add kit.host=mid09 --label-add kit.job.gpt=train-4gpu --label-add kit.job.sweep=none mid09
-docker node update --label-add kit.host=desk1 --label-add kit.job.gpt=none --label-add kit.job.sweep=train-gpu0 desk1
-docker node update --label-add kit.host=desk2 --label-add kit.job.gpt=none --label-add kit.job.sweep=train-gpu0 desk2
-docker node update --label-add kit.host=desk3 --label-add kit.job.gpt=none --label-add kit.job.sweep=train-gpu0 desk3
+if [ -n "$failed" ]; then
+    echo "label-nodes.sh: not labelled:$failed" >&2
+    exit 1
+fi

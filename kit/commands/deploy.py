@@ -18,12 +18,13 @@ from kit.commands.follow import failed, follow, outcome
 from kit.commands.options import with_paths
 from kit.engine import ENDED, Engine, JobStatus
 from kit.errors import InputError, KitError, nearest
+from kit.model import EngineName
 from kit.plan.types import JobPlan, Plan
 from kit.project import Paths, load_plan, render_plan
 from kit.values import count
 
 
-@click.command("deploy")
+@click.command("deploy", short_help="Start jobs and follow them.")
 @click.argument("jobs", nargs=-1)
 @with_paths
 @with_engine
@@ -37,10 +38,12 @@ def command(
     Ctrl-C stops what this command has started, after a last checkpoint, and nothing else.
     """
     plan = load_plan(paths)
-    chosen = _chosen(plan, jobs)
     root = paths.tree(plan.cluster)
+    _chosen(plan, jobs)
     _refuse_stale(root, tree.changes(root, render_plan(plan, paths)))
     carrier = engine_for(engine or plan.engine, plan.cluster, root)
+    # The files are for the inventory's engine, addresses and ports for the one that carries out.
+    chosen = _chosen(load_plan(paths, EngineName(engine)) if engine else plan, jobs)
     carrier.deploy(chosen, fresh=fresh)
     names = [job.name for job in chosen]
     for job in chosen:
@@ -49,7 +52,11 @@ def command(
             f"world size {job.world_size}"
         )
     if detach:
-        click.echo("see them with `kit status` and `kit logs -f`, end them with `kit stop`")
+        option = f" --engine {engine}" if engine else ""
+        click.echo(
+            f"see them with `kit status{option}` and `kit logs -f{option}`, "
+            f"end them with `kit stop{option}`"
+        )
         return 0
     return _attend(carrier, names)
 

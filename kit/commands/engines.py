@@ -20,7 +20,7 @@ def with_engine(function: Callable[..., Any]) -> Callable[..., Any]:
     return click.option(
         "--engine",
         type=click.Choice([name.value for name in EngineName]),
-        help="Instead of the inventory's: local carries the same jobs out on this machine.",
+        help="Instead of the inventory's. So far kit carries out local: this machine.",
     )(function)
 
 
@@ -38,7 +38,7 @@ def engine_for(name: str, cluster: str, tree: Path) -> Engine:
         }[EngineName(name)]
         raise InputError(
             f"kit renders for engine {name}, but does not yet carry it out",
-            f"deploy the files by hand ({how}),\n"
-            "or try the same jobs on this machine with --engine local",
+            f"deploy the files by hand ({how}) and ask Docker about them;\n"
+            "jobs on this machine: --engine local",
         )
     return LocalEngine(cluster, tree, launcher_path())

@@ -24,7 +24,7 @@ def starter_files() -> dict[str, str]:
     return files | schemas
 
 
-@click.command("init")
+@click.command("init", short_help="Start a GitOps repository.")
 @click.argument("folder", type=click.Path(path_type=Path))
 def command(folder: Path) -> None:
     """Start a GitOps repository in FOLDER: inventory, a job, Makefile, CI example.

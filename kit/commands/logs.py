@@ -7,10 +7,11 @@ import click
 from kit.commands.engines import engine_for, with_engine
 from kit.commands.follow import prefixed
 from kit.commands.options import with_paths
+from kit.errors import InputError, nearest
 from kit.project import Paths, identity
 
 
-@click.command("logs")
+@click.command("logs", short_help="Print what the hosts have printed.")
 @click.argument("jobs", nargs=-1)
 @with_paths
 @with_engine
@@ -23,6 +24,9 @@ def command(
     cluster, own = identity(paths)
     carrier = engine_for(engine or own, cluster, paths.tree(cluster))
     names = jobs or tuple(status.job for status in carrier.status())
+    hosts = {part.host for job in carrier.status() if job.job in names for part in job.hosts}
+    if host is not None and hosts and host not in hosts:
+        raise InputError(f"no host {host} takes part", nearest(host, sorted(hosts)))
     for line in carrier.logs(names, follow=follow):
         if host in {None, line.host}:
             click.echo(prefixed(line, several=len(names) > 1))

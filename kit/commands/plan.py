@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-@click.command("plan")
+@click.command("plan", short_help="Show who runs what.")
 @with_paths
 @click.option("--json", "as_json", is_flag=True, help="The plan as JSON, for a program.")
 def command(paths: Paths, as_json: bool) -> None:

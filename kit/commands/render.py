@@ -8,11 +8,12 @@ import click
 
 from kit import tree
 from kit.commands.options import with_paths
+from kit.errors import InputError
 from kit.project import Paths, load_plan, render_plan
 from kit.values import count
 
 
-@click.command("render")
+@click.command("render", short_help="Write the Compose or Swarm files.")
 @with_paths
 @click.option("--check", is_flag=True, help="Write nothing; exit 1 with a diff where files differ.")
 @click.option("--diff", is_flag=True, help="Write nothing; show what a render would change.")
@@ -38,12 +39,16 @@ def command(paths: Paths, check: bool, diff: bool) -> int:
 def _show(root: Path, changes: list[tree.Change], *, failing: bool) -> int:
     for change in changes:
         click.echo(change.diff(root.as_posix().lstrip("/")), nl=False)
-    if failing and changes:
-        click.echo(
-            f"kit: {root} differs from the inventory and the jobs in "
-            f"{count(len(changes), 'file')}\n"
-            "run `kit render` and review the change",
-            err=True,
-        )
-        return 1
-    return 0
+    if not (failing and changes):
+        return 0
+    advice = "run `kit render` and review the change"
+    try:
+        tree.refuse_alien(root, changes)
+    except InputError as error:
+        advice = str(error)
+    click.echo(
+        f"kit: {root} differs from the inventory and the jobs in "
+        f"{count(len(changes), 'file')}\n{advice}",
+        err=True,
+    )
+    return 1

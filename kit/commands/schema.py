@@ -20,7 +20,7 @@ def schema_text(what: str) -> str:
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
 
-@click.command("schema")
+@click.command("schema", short_help="Print a JSON Schema for editors.")
 @click.argument("what", type=click.Choice(list(SECTIONS)))
 def command(what: str) -> None:
     """Print the JSON Schema of inventory.yaml or of a job, so that editors complete and check."""

@@ -16,7 +16,7 @@ from kit.engine import JobStatus
 from kit.project import Paths, identity
 
 
-@click.command("status")
+@click.command("status", short_help="Show the jobs that were deployed.")
 @with_paths
 @with_engine
 @click.option("--json", "as_json", is_flag=True, help="For a program.")
@@ -51,6 +51,14 @@ def show(statuses: tuple[JobStatus, ...]) -> None:
             console.print(f"{status.job}: checkpoint {status.checkpoint}")
 
 
+def _hosts(status: JobStatus) -> str:
+    """Name the hosts one by one where they differ."""
+    states = {host.state for host in status.hosts}
+    if len(states) == 1:
+        return f"{len(status.hosts)} {states.pop()}"
+    return ", ".join(f"{host.host} {host.state}" for host in status.hosts) or "-"
+
+
 def _row(status: JobStatus) -> tuple[str, ...]:
     seconds = (status.ended or time.time()) - status.started
     progress = status.progress
@@ -59,7 +67,7 @@ def _row(status: JobStatus) -> tuple[str, ...]:
         status.job,
         status.state,
         f"{seconds:.0f} s",
-        ", ".join(f"{host.host} {host.state}" for host in status.hosts) or "-",
+        _hosts(status),
         str(sum(host.processes for host in status.hosts)),
         f"{progress.epoch}/{progress.epochs}" if progress else "-",
         f"{progress.step}/{progress.steps}" if progress else "-",

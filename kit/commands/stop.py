@@ -11,7 +11,7 @@ from kit.engine import ENDED
 from kit.project import Paths, identity
 
 
-@click.command("stop")
+@click.command("stop", short_help="End jobs, after a last checkpoint.")
 @click.argument("jobs", nargs=-1)
 @with_paths
 @with_engine

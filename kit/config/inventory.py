@@ -39,7 +39,7 @@ class GpuSection(Section):
     model: str | None = Field(None, examples=["TITAN RTX"])
     memory: Size | None = None
     use: Literal["training", "inference", "none"] = Field(
-        "training", description="What `kit split` edits; `none` keeps kit away from this GPU"
+        "training", description="`none` keeps kit away from this GPU, a display's for one"
     )
 
 

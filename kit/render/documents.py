@@ -90,11 +90,10 @@ def _placement(placement: Placement, *, ranks: bool) -> dict[str, Any]:
 
 def job_json(job: JobPlan, generated: str) -> str:
     """Write the job file: what the launcher and the trainer read, the same on every host."""
-    work: dict[str, Any]
-    if job.job.train is not None:
-        work = {"train": dataclasses.asdict(job.job.train)}
+    document: dict[str, Any] = {"generated": generated, "name": job.name}
+    if job.job.train is None:
+        document["command"] = job.job.command
     else:
-        work = {"command": job.job.command}
-    checkpoint = dataclasses.asdict(job.job.checkpoint) | {"shared": job.shared_checkpoints}
-    document = {"generated": generated, "name": job.name, **work, "checkpoint": checkpoint}
+        checkpoint = dataclasses.asdict(job.job.checkpoint) | {"shared": job.shared_checkpoints}
+        document |= {"train": dataclasses.asdict(job.job.train), "checkpoint": checkpoint}
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"

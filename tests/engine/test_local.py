@@ -73,6 +73,19 @@ def test_a_script_runs_on_every_host_of_the_plan(cluster: Cluster) -> None:
     logs = cluster.kit("logs", "hello", "--host", "pc2").splitlines()
     assert logs
     assert all(line.startswith("pc2 | ") for line in logs)
+    assert "did you mean pc2?" in cluster.kit("logs", "--host", "pc3", status=2)
+
+
+def test_the_jobs_of_a_swarm_are_tried_here(cluster: Cluster) -> None:
+    cluster.script("hello", HELLO)
+    inventory = cluster.folder / "inventory.yaml"
+    inventory.write_text("engine: swarm\n" + inventory.read_text())
+    cluster.kit("render")
+    output = cluster.kit("deploy", "--engine", "local")
+    assert "| rank 2 of 3" in output
+    assert "hello completed after" in output
+    assert "1 completed" not in cluster.kit("status", "--engine", "local")
+    assert "2 completed" in cluster.kit("status", "--engine", "local")
 
 
 def test_ctrl_c_ends_all_that_was_started_and_nothing_else(cluster: Cluster) -> None:

@@ -227,9 +227,8 @@ def wait_for_rendezvous(settings: Settings) -> str:
             )
         left = deadline - time.monotonic()
         if reason != said or left < repeat:
-            say(
-                settings.host, f"waits for the rendezvous at {host}:{port} ({reason}), {left:.0f} s"
-            )
+            place = f"{host}:{port}"
+            say(settings.host, f"waits {left:.0f} s for the rendezvous at {place} ({reason})")
             said, repeat = reason, left - REPEAT
         time.sleep(0.5)
 

@@ -271,7 +271,8 @@ def test_a_name_that_resolves_late_is_waited_for(
         assert launch.wait_for_rendezvous(settings) == "127.0.0.1"
     said = capsys.readouterr().out
     assert said == (
-        f"launch pc1: waits for the rendezvous at rendezvous:{port} (Name or service not known)\n"
+        f"launch pc1: waits 1 s for the rendezvous at rendezvous:{port} "
+        "(Name or service not known)\n"
     )
 
 

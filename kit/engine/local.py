@@ -44,7 +44,7 @@ class LocalEngine:
         if importlib.util.find_spec("torch") is None:
             raise KitError(
                 "PyTorch is not installed beside kit, so nothing can be trained on this machine",
-                "in a checkout run `make setup`, elsewhere `pip install 'kit[trainer,digits]'`",
+                "in kit's sources run `make setup`, or `pip install '.[trainer,digits]'`",
             )
         for job in jobs:
             self._refuse_running(job.name)

@@ -97,6 +97,7 @@ class Checkpoint:
 
     every_epochs: int
     keep: int
+    asynchronous: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,7 +103,7 @@ def test_both_take_the_same_models_for_a_data_set(tmp_path: Path) -> None:
             }
             train = {**defaults, **section, "learning_rate": 0.1}
             file = tmp_path / "job.json"
-            checkpoint = {"every_epochs": 1, "keep": 1, "shared": False}
+            checkpoint = {"every_epochs": 1, "keep": 1, "shared": False, "asynchronous": True}
             file.write_text(json.dumps({"name": "x", "train": train, "checkpoint": checkpoint}))
             assert accepts(TrainSection.model_validate, section) is accepts(load_job, file)
             assert accepts(load_job, file) is ((model, dataset) in PARAMETERS)

@@ -2,7 +2,7 @@
 
     step-00000123/
         state.pt        what torch.save wrote
-        manifest.json   step, epoch, world size, job, size and SHA-256 of the files, torch's version
+        manifest.json   step, epoch, accuracy, world size, job, size and SHA-256, torch's version
         COMPLETE        empty; written last
 
 A checkpoint is written under another name, synced to disk and then renamed, so a folder that has
@@ -85,13 +85,28 @@ def identity(job: TrainJob) -> dict[str, Any]:
     }
 
 
-def pack(state: dict[str, Any], progress: Progress, job: TrainJob, world_size: int) -> Saved:
-    """Make a checkpoint's content of a state of tensors and plain values."""
+def pack(
+    state: dict[str, Any],
+    progress: Progress,
+    job: TrainJob,
+    world_size: int,
+    accuracy: float | None = None,
+) -> Saved:
+    """Make a checkpoint's content of a state of tensors and plain values.
+
+    Args:
+        state: Nested dicts and lists of tensors and plain values.
+        progress: How far the training had come.
+        job: Whose checkpoint it is.
+        world_size: Number of processes.
+        accuracy: Share of the test samples that are classified correctly, where it was measured.
+    """
     buffer = io.BytesIO()
     torch.save(state, buffer)
     content = buffer.getvalue()
     manifest = {
         **asdict(progress),
+        "accuracy": accuracy,
         "world_size": world_size,
         "job": identity(job),
         "files": {
@@ -129,9 +144,9 @@ def read(path: Path, job: TrainJob) -> Saved:
     try:
         manifest = (path / MANIFEST).read_bytes()
         saved = Saved(manifest, (path / STATE).read_bytes())
-        said = json.loads(manifest)
-        owner, promise = said["job"], said["files"][STATE]
-        step = folder_name(int(said["step"]))
+        claim = json.loads(manifest)
+        owner, promise = claim["job"], claim["files"][STATE]
+        step = folder_name(int(claim["step"]))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UnusableError(f"it can not be read ({error!r})") from error
     if len(saved.state) != promise["bytes"]:
@@ -152,7 +167,7 @@ def write(folder: Path, saved: Saved, job: TrainJob, keep: int) -> Path:
         folder: This host's checkpoints.
         saved: The content.
         job: Whose checkpoint it is; those of other jobs are left alone.
-        keep: How many of this job's newest stay.
+        keep: How many of this job's newest stay, besides the best.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for leftover in folder.glob(f"{TEMPORARY}*"):
@@ -172,9 +187,16 @@ def write(folder: Path, saved: Saved, job: TrainJob, keep: int) -> Path:
     sync_folder(folder)
     # A later one can only be damaged, or this would have gone on from it: it must not count.
     done = [old for old in own_checkpoints(folder, job) if old.name <= path.name]
-    for old in done[:-keep]:
+    for old in set(done[:-keep]) - {best(done)}:
         shutil.rmtree(old)
     return path
+
+
+def best(paths: list[Path]) -> Path | None:
+    """The checkpoint of the highest test accuracy, the first of equals; None where none has any."""
+    found = [(said(path).get("accuracy"), path) for path in paths]
+    known = [(accuracy, path) for accuracy, path in found if accuracy is not None]
+    return max(known, key=lambda each: each[0])[1] if known else None
 
 
 def clear(path: Path, job: TrainJob) -> None:
@@ -194,10 +216,16 @@ def own_checkpoints(folder: Path, job: TrainJob) -> list[Path]:
 
 def owner_of(path: Path) -> Any:
     """The identity of the job that wrote a checkpoint; None where it can not be read."""
+    return said(path).get("job")
+
+
+def said(path: Path) -> dict[str, Any]:
+    """A checkpoint's manifest; empty where it can not be read."""
     try:
-        return json.loads((path / MANIFEST).read_bytes())["job"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+        content = json.loads((path / MANIFEST).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
 def folder_name(step: int) -> str:

@@ -55,6 +55,8 @@ class Checkpoint:
     """Newest checkpoints that are kept on each host."""
     shared: bool
     """Whether all hosts see one folder, so that only one process writes."""
+    asynchronous: bool
+    """Whether a thread writes while the training goes on."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +117,7 @@ def _checkpoint(section: _Section) -> Checkpoint:
         every_epochs=section.whole("every_epochs", 1),
         keep=section.whole("keep", 1),
         shared=section.flag("shared"),
+        asynchronous=section.flag("asynchronous"),
     )
     section.nothing_else()
     return result

@@ -36,6 +36,8 @@ class Metrics:
     """Share of all test samples that are classified correctly."""
     images_per_second: float | None = None
     """Training samples per second over all ranks, without evaluation and checkpoints."""
+    stall: float | None = None
+    """Seconds that the training stood still for the checkpoint of this step, if it has one."""
 
 
 def say(text: str) -> None:

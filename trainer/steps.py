@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from trainer.config import Train, TrainJob
     from trainer.data import DataSet
+    from trainer.saving import Saver
     from trainer.world import World
 
 EVALUATION_BATCH = 512
@@ -63,6 +64,8 @@ class Run:
     """This host's folder of checkpoints."""
     started: float
     """time.monotonic() when the process began to work."""
+    saver: Saver
+    """Writes the checkpoints."""
 
     @property
     def global_batch(self) -> int:
@@ -93,6 +96,7 @@ def train_epoch(run: Run, progress: Progress, stop: Stop) -> Epoch:
     loss = torch.zeros((), device=run.world.device)
     began, todo = time.monotonic(), samples - progress.position
     while progress.position < samples:
+        run.saver.check()
         # Together, or some ranks would wait in the next step for those that have left.
         if run.world.any(stop.requested):
             return Epoch(progress, interrupted=True)

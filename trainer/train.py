@@ -14,7 +14,7 @@ Several hosts: trainer/launch.py. A job file that reaches 97 % on digits with 1 
      "train": {"dataset": "digits", "model": "cnn", "epochs": 10, "batch_size": 32,
                "accumulation": 1, "optimizer": "sgd", "learning_rate": 0.1, "weight_decay": 0.0005,
                "schedule": "cosine", "seed": 0},
-     "checkpoint": {"every_epochs": 1, "keep": 3, "shared": false}}
+     "checkpoint": {"every_epochs": 1, "keep": 3, "shared": false, "asynchronous": true}}
 
 The result does not depend on how many processes there are: equal global batches give equal
 parameters, up to rounding (and to BatchNorm, which sees only its own process's samples).
@@ -23,6 +23,7 @@ parameters, up to rounding (and to BatchNorm, which sees only its own process's 
 from __future__ import annotations
 
 import os
+import statistics
 import sys
 import time
 from pathlib import Path
@@ -38,6 +39,8 @@ from trainer.data import DataError, DataSet, load_data
 from trainer.files import DataMissingError
 from trainer.models import build_model, parameter_count
 from trainer.report import HEADER, Metrics, append, complain, row, say
+from trainer.saving import Saver
+from trainer.shards import generator
 from trainer.steps import Epoch, Run, Stop, evaluate, train_epoch
 from trainer.world import World, describe, is_lost_peer, join_world, leave_world
 
@@ -93,7 +96,7 @@ def set_up(job: TrainJob, world: World, data: DataSet, folder: Path, started: fl
         folder: This host's checkpoints.
         started: time.monotonic() when the process began to work.
     """
-    torch.manual_seed(job.train.seed)
+    torch.manual_seed(job.train.seed)  # The same initial weights everywhere.
     _, channels, side, _ = data.train.images.shape
     model = build_model(job.train.model, channels, side).to(world.device)
     replica = DistributedDataParallel(
@@ -101,7 +104,10 @@ def set_up(job: TrainJob, world: World, data: DataSet, folder: Path, started: fl
         device_ids=[world.device.index] if world.device.type == "cuda" else None,
     )
     optimizer = build_optimizer(model, job.train)
-    return Run(job, world, data.to(world.device), model, replica, optimizer, folder, started)
+    # From here on each rank's own, for layers like dropout; data have generators of their own.
+    torch.manual_seed(generator(job.train.seed, world.rank).initial_seed())
+    saver = Saver(asynchronous=job.checkpoint.asynchronous)
+    return Run(job, world, data.to(world.device), model, replica, optimizer, folder, started, saver)
 
 
 def build_optimizer(model: nn.Module, train: Train) -> torch.optim.Optimizer:
@@ -150,25 +156,47 @@ def resume(run: Run) -> Progress:
     for group in run.optimizer.param_groups:
         # The optimizer's state brings the old figure along; the job file decides.
         group["weight_decay"] = run.job.train.weight_decay
-    torch.set_rng_state(state["rng"])
-    return Progress(**state["progress"])
+    if len(state["rng"]) == run.world.size:
+        own = state["rng"][run.world.rank]
+        torch.set_rng_state(own["cpu"])
+        if run.world.device.type == "cuda" and "cuda" in own:
+            torch.cuda.set_rng_state(own["cuda"], run.world.device)
+    progress = Progress(**state["progress"])
+    run.saver.step = progress.step
+    return progress
 
 
-def save(run: Run, progress: Progress) -> None:
-    """Write a checkpoint on every host; all ranks must call it at the same step."""
-    run.world.share_buffers(run.model)
-    if not checkpoint.is_writer(run.world, run.job):
+def save(run: Run, progress: Progress, accuracy: float | None = None) -> None:
+    """Have a checkpoint written on every host; all ranks must call it at the same step."""
+    if run.saver.step == progress.step:
         return
-    state: dict[str, Any] = {
-        "model": run.model.state_dict(),
-        "optimizer": run.optimizer.state_dict(),
-        "progress": vars(progress),
-        "seed": run.job.train.seed,
-        # Initial weights and data have generators of their own; this is for layers like dropout.
-        "rng": torch.get_rng_state(),
-    }
-    saved = checkpoint.pack(state, progress, run.job, run.world.size)
-    checkpoint.write(run.checkpoints, saved, run.job, run.job.checkpoint.keep)
+    began, job = time.monotonic(), run.job
+    run.world.share_buffers(run.model)
+    rng = run.world.gather_objects(rng_state(run.world.device))
+    if checkpoint.is_writer(run.world, job):
+        state: dict[str, Any] = {
+            "model": run.model.state_dict(),
+            "optimizer": run.optimizer.state_dict(),
+            "progress": vars(progress),
+            "seed": job.train.seed,
+            "rng": rng,
+        }
+
+        def write(state: dict[str, Any]) -> None:
+            saved = checkpoint.pack(state, progress, job, run.world.size, accuracy)
+            checkpoint.write(run.checkpoints, saved, job, job.checkpoint.keep)
+
+        run.saver.save(state, write)
+    run.saver.step = progress.step
+    run.saver.stalls.append(time.monotonic() - began)
+
+
+def rng_state(device: torch.device) -> dict[str, torch.Tensor]:
+    """The states, uint8, of torch's generators on the CPU and, where this is one, on the GPU."""
+    states = {"cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        states["cuda"] = torch.cuda.get_rng_state(device)
+    return states
 
 
 def introduce(run: Run, progress: Progress) -> None:
@@ -193,7 +221,9 @@ def finish_epoch(run: Run, epoch: Epoch) -> None:
     last = progress.epoch == settings.epochs
     correct, seen = evaluate(run)
     if last or progress.epoch % run.job.checkpoint.every_epochs == 0:
-        save(run, progress)
+        save(run, progress, correct / seen)
+    if last:
+        run.saver.wait()
     if run.world.rank != 0:
         return
     elapsed = time.monotonic() - run.started
@@ -204,12 +234,15 @@ def finish_epoch(run: Run, epoch: Epoch) -> None:
     say(row(metrics, elapsed))
     if last:
         where = run.checkpoints / checkpoint.folder_name(progress.step)
+        stall = statistics.fmean(run.saver.stalls) * 1000
+        say(f"checkpoints: training stood still for {stall:.1f} ms on each of the saves")
         say(f"done: accuracy {correct / seen:.4f}, checkpoint {where}, {elapsed:.1f} s")
 
 
 def interrupt(run: Run, progress: Progress, stop: Stop) -> int:
     """Save where the ranks agreed to stop; return the exit code."""
     save(run, progress)
+    run.saver.wait()
     if run.world.rank == 0:
         append(run.checkpoints, measure(run, "stop", progress))
         say(f"stopped at step {progress.step}, epoch {progress.epoch} + {progress.position}, saved")
@@ -244,6 +277,7 @@ def measure(
         loss=epoch.loss if epoch else None,
         accuracy=accuracy,
         images_per_second=epoch.images_per_second if epoch else None,
+        stall=run.saver.stalls[-1] if epoch and run.saver.step == progress.step else None,
     )
 
 

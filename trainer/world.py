@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import distributed
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from torch import nn
+
+T = TypeVar("T")
 
 TIMEOUT = timedelta(seconds=60)
 """For any exchange. The defaults, 30 minutes of gloo and 10 of NCCL, are how long a host that went
@@ -53,6 +55,12 @@ class World:
         values = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
         distributed.all_gather(values, torch.tensor([value]), group=self.control)
         return [int(each) for each in values]
+
+    def gather_objects(self, value: T) -> list[T]:
+        """A value that can be pickled, of each rank, in the order of ranks."""
+        values: list[Any] = [None] * self.size
+        distributed.all_gather_object(values, value, group=self.control)
+        return values
 
     def broadcast(self, content: bytes, source: int) -> bytes:
         """Send the bytes that rank `source` has to all; what the others pass is not used."""

@@ -29,7 +29,7 @@ TRAIN: dict[str, Any] = {
     "schedule": "cosine",
     "seed": 0,
 }
-CHECKPOINT: dict[str, Any] = {"every_epochs": 1, "keep": 3, "shared": False}
+CHECKPOINT: dict[str, Any] = {"every_epochs": 1, "keep": 3, "shared": False, "asynchronous": True}
 
 
 def write_job(folder: Path, name: str = "digits", **changes: Any) -> Path:

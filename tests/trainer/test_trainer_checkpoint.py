@@ -79,6 +79,21 @@ def test_the_newest_are_kept(job: TrainJob, tmp_path: Path) -> None:
     assert complete_steps(tmp_path) == ["step-00000010", "step-00000011", "step-00000100"]
 
 
+def test_the_best_is_kept_until_there_is_a_better_one(job: TrainJob, tmp_path: Path) -> None:
+    def write(step: int, accuracy: float | None) -> list[str]:
+        progress = Progress(step, 0, step)
+        saved = checkpoint.pack({}, progress, job, 1, accuracy)
+        checkpoint.write(tmp_path, saved, job, keep=1)
+        return [name.lstrip("step-0") for name in complete_steps(tmp_path)]
+
+    assert write(1, 0.5) == ["1"]
+    assert write(2, None) == ["1", "2"]
+    assert write(3, 0.6) == ["3"]
+    assert write(4, 0.6) == ["3", "4"]
+    assert write(5, 0.55) == ["3", "5"]
+    assert write(6, 0.61) == ["6"]
+
+
 def test_a_damaged_later_one_takes_nobodys_place(job: TrainJob, tmp_path: Path) -> None:
     fill(tmp_path, job, 10, 20)
     flipped(tmp_path / "step-00000020")

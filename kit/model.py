@@ -89,6 +89,7 @@ class Train:
     weight_decay: float
     schedule: str
     seed: int
+    on_nan: str
 
 
 @dataclass(frozen=True, slots=True)

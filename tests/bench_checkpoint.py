@@ -31,7 +31,7 @@ def main(saves: int) -> None:
     optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
     images = torch.rand(8, 3, 32, 32, device=device)
     labels = torch.zeros(8, dtype=torch.int64, device=device)
-    train = Train("cifar10", "resnet18", 1, 8, 1, "sgd", 0.1, 0.0, "constant", 0)
+    train = Train("cifar10", "resnet18", 1, 8, 1, "sgd", 0.1, 0.0, "constant", 0, "stop")
     job = TrainJob("bench", train, Checkpoint(1, 2, shared=False, asynchronous=True))
 
     def work() -> int:

@@ -88,6 +88,7 @@ def test_both_know_the_same_words() -> None:
         ("model", config.MODELS),
         ("optimizer", config.OPTIMIZERS),
         ("schedule", config.SCHEDULES),
+        ("on_nan", config.ON_NAN),
     ):
         assert get_args(fields[field].annotation) == known
 

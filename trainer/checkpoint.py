@@ -92,14 +92,9 @@ def pack(
     world_size: int,
     accuracy: float | None = None,
 ) -> Saved:
-    """Make a checkpoint's content of a state of tensors and plain values.
+    """Make a checkpoint's content of nested dicts and lists of tensors and plain values.
 
-    Args:
-        state: Nested dicts and lists of tensors and plain values.
-        progress: How far the training had come.
-        job: Whose checkpoint it is.
-        world_size: Number of processes.
-        accuracy: Share of the test samples that are classified correctly, where it was measured.
+    `accuracy` is the share of the test samples that are classified correctly, where it is known.
     """
     buffer = io.BytesIO()
     torch.save(state, buffer)
@@ -120,10 +115,7 @@ def pack(
 def newest(folder: Path, job: TrainJob, warn: Callable[[str], None]) -> Saved | None:
     """Read the newest checkpoint of this job that is whole.
 
-    Args:
-        folder: This host's checkpoints.
-        job: Whose checkpoint it must be.
-        warn: Is told of each folder that is passed over, and why.
+    `warn` is told of each folder that is passed over, and why.
     """
     for path in sorted(folder.glob("step-*"), reverse=True):
         try:
@@ -163,11 +155,7 @@ def read(path: Path, job: TrainJob) -> Saved:
 def write(folder: Path, saved: Saved, job: TrainJob, keep: int) -> Path:
     """Write a checkpoint so that it is there whole or not at all; return its folder.
 
-    Args:
-        folder: This host's checkpoints.
-        saved: The content.
-        job: Whose checkpoint it is; those of other jobs are left alone.
-        keep: How many of this job's newest stay, besides the best.
+    `keep` of this job's newest stay, besides the best; those of other jobs are left alone.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for leftover in folder.glob(f"{TEMPORARY}*"):
@@ -201,7 +189,7 @@ def best(paths: list[Path]) -> Path | None:
 
 def clear(path: Path, job: TrainJob) -> None:
     """Make the name free: what is damaged or our own goes, another job's is renamed."""
-    owner = owner_of(path)
+    owner = said(path).get("job")
     if owner in (None, identity(job)):
         shutil.rmtree(path)
     else:
@@ -211,12 +199,7 @@ def clear(path: Path, job: TrainJob) -> None:
 def own_checkpoints(folder: Path, job: TrainJob) -> list[Path]:
     """This job's complete checkpoints, the oldest first."""
     complete = (path for path in sorted(folder.glob("step-*")) if (path / COMPLETE).is_file())
-    return [path for path in complete if owner_of(path) == identity(job)]
-
-
-def owner_of(path: Path) -> Any:
-    """The identity of the job that wrote a checkpoint; None where it can not be read."""
-    return said(path).get("job")
+    return [path for path in complete if said(path).get("job") == identity(job)]
 
 
 def said(path: Path) -> dict[str, Any]:

@@ -7,23 +7,31 @@ PyTorch's own torch.distributed.checkpoint.async_save.
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from copy import copy
-from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from trainer import checkpoint
+from trainer.agreement import require_equal
+from trainer.checkpoint import Progress
+from trainer.report import complain
+
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from concurrent.futures import Future
+
+    from trainer.steps import Run
 
 
 class Saver:
     """Writes one checkpoint at a time and remembers how long the training stood still for it."""
 
     def __init__(self, *, asynchronous: bool) -> None:
-        self._asynchronous = asynchronous
-        self._thread: Thread | None = None
-        self._error: Exception | None = None
+        self._writer = ThreadPoolExecutor(1, "checkpoint") if asynchronous else None
+        self._pending: Future[object] | None = None
         self._copy: Any = None
         self.step = -1
         """The step that was saved last, by this rank or by its host's writer."""
@@ -31,48 +39,31 @@ class Saver:
         """Seconds that the training stood still for each save."""
 
     def save(self, state: dict[str, Any], write: Callable[[dict[str, Any]], object]) -> None:
-        """Have a state written; returns when it may change again.
-
-        Args:
-            state: Nested dicts and lists of tensors and plain values.
-            write: Puts it on disk; it is called in another thread where saving is asynchronous.
+        """Have `write` put a state on disk, in another thread; return when it may change again.
 
         Raises:
             OSError: The save before this one, or this one, could not be written.
         """
         self.wait()
-        if not self._asynchronous:
+        if not self._writer:
             write(state)
             return
         # The copy before this one is on disk: its memory can be used again.
         self._copy = copied(state, self._copy)
         if torch.cuda.is_available():
             torch.cuda.current_stream().synchronize()
-        self._thread = Thread(target=self._write, args=(write, self._copy), name="checkpoint")
-        self._thread.start()
+        self._pending = self._writer.submit(write, self._copy)
 
     def wait(self) -> None:
-        """Return when what was given to be saved is on disk.
-
-        Raises:
-            Exception: The writer's own, where it failed.
-        """
-        if self._thread:
-            self._thread.join()
-            self._thread = None
-        self.check()
+        """Return when what was given to be saved is on disk, or raise the writer's error."""
+        pending, self._pending = self._pending, None
+        if pending:
+            pending.result()
 
     def check(self) -> None:
         """Raise the writer's error, if it has failed by now."""
-        if self._error:
-            error, self._error = self._error, None
-            raise error
-
-    def _write(self, write: Callable[[dict[str, Any]], object], state: dict[str, Any]) -> None:
-        try:
-            write(state)
-        except Exception as error:  # It is the training's to stop for it.
-            self._error = error
+        if self._pending and self._pending.done():
+            self.wait()
 
 
 def copied(value: Any, old: Any) -> Any:
@@ -98,3 +89,62 @@ def copied(value: Any, old: Any) -> Any:
         last = old if isinstance(old, list) and len(old) == len(value) else [None] * len(value)
         return [copied(each, was) for each, was in zip(value, last, strict=True)]
     return value
+
+
+def resume(run: Run) -> Progress:
+    """Load the newest checkpoint of any host, if there is one, on all ranks."""
+
+    def warn(text: str) -> None:
+        complain(f"trainer {run.world.host}: warning: {text}")
+
+    saved = checkpoint.agree(run.world, run.checkpoints, run.job, warn)
+    if saved is None:
+        return Progress()
+    state = saved.load()
+    run.model.load_state_dict(state["model"])
+    run.optimizer.load_state_dict(state["optimizer"])
+    for group in run.optimizer.param_groups:
+        # The optimizer's state brings the old figure along; the job file decides.
+        group["weight_decay"] = run.job.train.weight_decay
+    if len(state["rng"]) == run.world.size:
+        own = state["rng"][run.world.rank]
+        torch.set_rng_state(own["cpu"])
+        if run.world.device.type == "cuda" and "cuda" in own:
+            torch.cuda.set_rng_state(own["cuda"], run.world.device)
+    progress = Progress(**state["progress"])
+    run.saver.step = progress.step
+    return progress
+
+
+def save(run: Run, progress: Progress, accuracy: float | None = None) -> None:
+    """Have a checkpoint written on every host; all ranks must call it at the same step."""
+    if run.saver.step == progress.step:
+        return
+    began, job = time.monotonic(), run.job
+    run.world.share_buffers(run.model)
+    require_equal(run.world, run.model)
+    rng = run.world.gather(rng_state(run.world.device))
+    if checkpoint.is_writer(run.world, job):
+        state: dict[str, Any] = {
+            "model": run.model.state_dict(),
+            "optimizer": run.optimizer.state_dict(),
+            "progress": vars(progress),
+            "seed": job.train.seed,
+            "rng": rng,
+        }
+
+        def write(state: dict[str, Any]) -> None:
+            saved = checkpoint.pack(state, progress, job, run.world.size, accuracy)
+            checkpoint.write(run.checkpoints, saved, job, job.checkpoint.keep)
+
+        run.saver.save(state, write)
+    run.saver.step = progress.step
+    run.saver.stalls.append(time.monotonic() - began)
+
+
+def rng_state(device: torch.device) -> dict[str, torch.Tensor]:
+    """The states, uint8, of torch's generators on the CPU and, where this is one, on the GPU."""
+    states = {"cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        states["cuda"] = torch.cuda.get_rng_state(device)
+    return states

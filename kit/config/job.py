@@ -79,6 +79,9 @@ class TrainSection(Section):
     weight_decay: float = Field(0.0, ge=0, allow_inf_nan=False)
     schedule: Literal["constant", "cosine"] = "cosine"
     seed: int = Field(0, ge=0, lt=2**32)
+    on_nan: Literal["stop", "skip"] = Field(
+        "stop", description="Where a loss is not finite: end, or leave out the optimizer step"
+    )
 
     @field_validator("model")
     @classmethod

@@ -110,6 +110,7 @@ def test_the_log_tells_the_story(finished: Finished) -> None:
     assert both.count("local rank") == 3
     assert both.count("\n  10/10") == 1
     assert "done: accuracy 0.9" in both
+    assert "processes  steps/epoch  elapsed s   images/s  accuracy\n        3           15 " in both
     assert "global batch 96 = 32 x 3 processes x 1" in both
     assert "Traceback" not in both
 

@@ -191,8 +191,7 @@ def finish_epoch(run: Run, epoch: Epoch) -> None:
     if run.world.rank != 0:
         return
     elapsed = time.monotonic() - run.started
-    events = ("epoch", "end") if last else ("epoch",)
-    for event in events:
+    for event in ("epoch", "end") if last else ("epoch",):
         metrics = measure(run, event, epoch, correct / seen)
         append(run.checkpoints, metrics)
     say(row(metrics, elapsed))

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from trainer.world import World
 
 KINDS = ("data", "compute", "communication")
+CHANCE = 0.1  # Seconds more than the others that tell nothing, in an epoch of a few steps.
 SLOW = 1.3
 """Times the median of the others' own work (data and compute) from which on a rank is named."""
 
@@ -78,7 +79,7 @@ def look(world: World, watch: Watch) -> Sight:
     slow = {}
     for rank, (name, _) in enumerate(found):
         usual = statistics.median([*work[:rank], *work[rank + 1 :]] or work)
-        if work[rank] > SLOW * usual:
+        if work[rank] > SLOW * usual and work[rank] - usual > CHANCE:
             slow[name] = round(work[rank] / usual, 2)
     shares = {kind: sum(spent[kind] for _, spent in found) / total for kind in KINDS}
     return Sight(shares, slow)

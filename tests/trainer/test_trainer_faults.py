@@ -133,7 +133,7 @@ def test_out_of_memory_says_which_batch_to_try(tmp_path: Path) -> None:
 
 def test_a_slow_rank_is_named_with_its_host_and_factor(tmp_path: Path) -> None:
     with hosts(tmp_path) as local:
-        tasks = faulty_pair(local, "slow", at=0, batch_size=160)
+        tasks = faulty_pair(local, "slow", at=0, batch_size=80)
         assert [task.process.returncode for task in tasks] == [0, 0]
         name = f"rank 1 on {host_of(1, tasks)} (cpu)"
         assert f"slow: {name} works " in tasks[0].text + tasks[1].text
@@ -158,7 +158,8 @@ def test_a_mistake_in_a_worker_is_the_last_thing_that_is_said(tmp_path: Path) ->
         assert re.match(r"launch \w+: error: (rank|the rendezvous)", last_line(other)), other.text
         said = task.text.rpartition(f"launch {name}: error: ")[2]
     assert said.startswith("rank 1 failed first on this host (local rank "), task.text
-    assert "exit code 1" in said
+    # gloo's threads, in the middle of an exchange, may abort a process that is about to exit.
+    assert re.search(r"\), (exit code 1|SIGABRT)\n", said)
     assert 'raise ValueError("a mistake in the model")' in said
     assert said.endswith("ValueError: a mistake in the model\n")
 

@@ -67,8 +67,9 @@ lint: setup .venv/.dev ## check format, style and types
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-bench: .venv/.kit ## time plan and render for 1,000 and 4,000 hosts
+bench: setup ## time plan and render for 1,000 and 4,000 hosts, and the stall of a checkpoint
 	@$(BIN)/python tests/bench_render.py
+	@$(BIN)/python -m tests.bench_checkpoint
 
 clean: ## remove what setup has installed
 	rm -rf .venv .tools .mypy_cache .pytest_cache .ruff_cache

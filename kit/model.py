@@ -89,6 +89,7 @@ class Train:
     weight_decay: float
     schedule: str
     seed: int
+    on_nan: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +98,7 @@ class Checkpoint:
 
     every_epochs: int
     keep: int
+    asynchronous: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,6 +89,7 @@ def test_both_know_the_same_words() -> None:
         ("model", config.MODELS),
         ("optimizer", config.OPTIMIZERS),
         ("schedule", config.SCHEDULES),
+        ("on_nan", config.ON_NAN),
     ):
         assert get_args(fields[field].annotation) == known
 
@@ -104,7 +105,7 @@ def test_both_take_the_same_models_for_a_data_set(tmp_path: Path) -> None:
             }
             train = {**defaults, **section, "learning_rate": 0.1}
             file = tmp_path / "job.json"
-            checkpoint = {"every_epochs": 1, "keep": 1, "shared": False}
+            checkpoint = {"every_epochs": 1, "keep": 1, "shared": False, "asynchronous": True}
             file.write_text(json.dumps({"name": "x", "train": train, "checkpoint": checkpoint}))
             assert accepts(TrainSection.model_validate, section) is accepts(load_job, file)
             assert accepts(load_job, file) is ((model, dataset) in PARAMETERS)

@@ -553,7 +553,7 @@ ADDED: list[tuple[str, list[str]]] = [
         '7: checkpoint.keep: 0 is out of range; write a number of at least 1',
     ]),
     ('checkpoint: {every: 1}', [
-        '7: checkpoint.every: is not a key that is known here; use one of every_epochs, keep',
+        '7: checkpoint.every: is not a key that is known here; use one of every_epochs, keep, asynchronous',
     ]),
     ('mounts: {/srv: /data}', [
         '7: mounts: {"/srv": "/data"} is not a list; write for example `mounts: [{"bind": "/srv/data", "to": "/data"}]`',

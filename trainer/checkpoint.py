@@ -2,7 +2,7 @@
 
     step-00000123/
         state.pt        what torch.save wrote
-        manifest.json   step, epoch, world size, job, size and SHA-256 of the files, torch's version
+        manifest.json   step, epoch, accuracy, world size, job, size and SHA-256, torch's version
         COMPLETE        empty; written last
 
 A checkpoint is written under another name, synced to disk and then renamed, so a folder that has
@@ -85,13 +85,23 @@ def identity(job: TrainJob) -> dict[str, Any]:
     }
 
 
-def pack(state: dict[str, Any], progress: Progress, job: TrainJob, world_size: int) -> Saved:
-    """Make a checkpoint's content of a state of tensors and plain values."""
+def pack(
+    state: dict[str, Any],
+    progress: Progress,
+    job: TrainJob,
+    world_size: int,
+    accuracy: float | None = None,
+) -> Saved:
+    """Make a checkpoint's content of nested dicts and lists of tensors and plain values.
+
+    `accuracy` is the share of the test samples that are classified correctly, where it is known.
+    """
     buffer = io.BytesIO()
     torch.save(state, buffer)
     content = buffer.getvalue()
     manifest = {
         **asdict(progress),
+        "accuracy": accuracy,
         "world_size": world_size,
         "job": identity(job),
         "files": {
@@ -105,10 +115,7 @@ def pack(state: dict[str, Any], progress: Progress, job: TrainJob, world_size: i
 def newest(folder: Path, job: TrainJob, warn: Callable[[str], None]) -> Saved | None:
     """Read the newest checkpoint of this job that is whole.
 
-    Args:
-        folder: This host's checkpoints.
-        job: Whose checkpoint it must be.
-        warn: Is told of each folder that is passed over, and why.
+    `warn` is told of each folder that is passed over, and why.
     """
     for path in sorted(folder.glob("step-*"), reverse=True):
         try:
@@ -129,9 +136,9 @@ def read(path: Path, job: TrainJob) -> Saved:
     try:
         manifest = (path / MANIFEST).read_bytes()
         saved = Saved(manifest, (path / STATE).read_bytes())
-        said = json.loads(manifest)
-        owner, promise = said["job"], said["files"][STATE]
-        step = folder_name(int(said["step"]))
+        claim = json.loads(manifest)
+        owner, promise = claim["job"], claim["files"][STATE]
+        step = folder_name(int(claim["step"]))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UnusableError(f"it can not be read ({error!r})") from error
     if len(saved.state) != promise["bytes"]:
@@ -148,11 +155,7 @@ def read(path: Path, job: TrainJob) -> Saved:
 def write(folder: Path, saved: Saved, job: TrainJob, keep: int) -> Path:
     """Write a checkpoint so that it is there whole or not at all; return its folder.
 
-    Args:
-        folder: This host's checkpoints.
-        saved: The content.
-        job: Whose checkpoint it is; those of other jobs are left alone.
-        keep: How many of this job's newest stay.
+    `keep` of this job's newest stay, besides the best; those of other jobs are left alone.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for leftover in folder.glob(f"{TEMPORARY}*"):
@@ -172,14 +175,21 @@ def write(folder: Path, saved: Saved, job: TrainJob, keep: int) -> Path:
     sync_folder(folder)
     # A later one can only be damaged, or this would have gone on from it: it must not count.
     done = [old for old in own_checkpoints(folder, job) if old.name <= path.name]
-    for old in done[:-keep]:
+    for old in set(done[:-keep]) - {best(done)}:
         shutil.rmtree(old)
     return path
 
 
+def best(paths: list[Path]) -> Path | None:
+    """The checkpoint of the highest test accuracy, the first of equals; None where none has any."""
+    found = [(said(path).get("accuracy"), path) for path in paths]
+    known = [(accuracy, path) for accuracy, path in found if accuracy is not None]
+    return max(known, key=lambda each: each[0])[1] if known else None
+
+
 def clear(path: Path, job: TrainJob) -> None:
     """Make the name free: what is damaged or our own goes, another job's is renamed."""
-    owner = owner_of(path)
+    owner = said(path).get("job")
     if owner in (None, identity(job)):
         shutil.rmtree(path)
     else:
@@ -189,15 +199,16 @@ def clear(path: Path, job: TrainJob) -> None:
 def own_checkpoints(folder: Path, job: TrainJob) -> list[Path]:
     """This job's complete checkpoints, the oldest first."""
     complete = (path for path in sorted(folder.glob("step-*")) if (path / COMPLETE).is_file())
-    return [path for path in complete if owner_of(path) == identity(job)]
+    return [path for path in complete if said(path).get("job") == identity(job)]
 
 
-def owner_of(path: Path) -> Any:
-    """The identity of the job that wrote a checkpoint; None where it can not be read."""
+def said(path: Path) -> dict[str, Any]:
+    """A checkpoint's manifest; empty where it can not be read."""
     try:
-        return json.loads((path / MANIFEST).read_bytes())["job"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+        content = json.loads((path / MANIFEST).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
 def folder_name(step: int) -> str:

@@ -77,18 +77,14 @@ class DataSet:
     """float32 [C, 1, 1], in units of the stored images."""
     deviation: Tensor
     """float32 [C, 1, 1], in units of the stored images."""
+    PARTS = ("train", "test", "mean", "deviation")
     augmented: bool
     """Whether training images are cropped and mirrored; wrong for digits, which a mirror breaks."""
 
     def to(self, device: torch.device) -> DataSet:
         """The same on another device."""
-        return replace(
-            self,
-            train=self.train.to(device),
-            test=self.test.to(device),
-            mean=self.mean.to(device),
-            deviation=self.deviation.to(device),
-        )
+        parts: Any = {name: getattr(self, name).to(device) for name in self.PARTS}
+        return replace(self, **parts)
 
     def normalized(self, images: Tensor) -> Tensor:
         """uint8 [n, C, S, S] to float32 of mean 0 and deviation 1."""
@@ -96,12 +92,9 @@ class DataSet:
 
 
 def load_data(name: str, root: Path, seed: int) -> DataSet:
-    """Load a data set.
+    """Load the data set digits, mnist or cifar10 from the data folder `root`.
 
-    Args:
-        name: digits, mnist or cifar10.
-        root: The data folder.
-        seed: Decides the split of digits; the others come with theirs.
+    The seed decides the split of digits; the others come with theirs.
 
     Raises:
         DataMissingError: Files are missing.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-HEADER = "  epoch      step      loss  accuracy   images/s  elapsed s"
+HEADER = "  epoch      step      loss  accuracy   images/s  elapsed s  data/compute/exchange %"
 
 
 @dataclass(frozen=True)
@@ -30,12 +30,20 @@ class Metrics:
     """Optimizer steps of the whole job, at the present world size from here on."""
     world_size: int
     """Processes over all hosts."""
-    loss: float | None = None
+    loss: float | None
     """Mean cross entropy per training sample of the epoch since it began or was resumed, nats."""
-    accuracy: float | None = None
+    accuracy: float | None
     """Share of all test samples that are classified correctly."""
-    images_per_second: float | None = None
+    images_per_second: float | None
     """Training samples per second over all ranks, without evaluation and checkpoints."""
+    skipped: tuple[int, ...]
+    """Steps of the epoch whose update was left out because a loss was not finite."""
+    shares: dict[str, float]
+    """Of all ranks' time in the epoch: data, compute, communication (not hidden by compute)."""
+    slow: dict[str, float]
+    """Ranks that worked longer than the others, and how many times as long."""
+    stall: float | None
+    """Seconds that the training stood still for the checkpoint of this step, if it has one."""
 
 
 def say(text: str) -> None:
@@ -52,9 +60,20 @@ def complain(text: str) -> None:
 
 def row(metrics: Metrics, elapsed: float) -> str:
     """One line of the table under `HEADER`; `elapsed` in seconds."""
+    shares = "/".join(f"{share * 100:.0f}" for share in metrics.shares.values())
     return (
         f"{metrics.epoch:4d}/{metrics.epochs:<4d}{metrics.step:8d}{metrics.loss or 0:10.4f}"
         f"{metrics.accuracy or 0:10.4f}{metrics.images_per_second or 0:11.0f}{elapsed:11.1f}"
+        f"{shares:>24}"
+    )
+
+
+def summary(metrics: Metrics, steps: int, elapsed: float) -> str:
+    """A table to compare whole trainings by; `steps` of an epoch, `elapsed` in seconds."""
+    return (
+        "processes  steps/epoch  elapsed s   images/s  accuracy\n"
+        f"{metrics.world_size:9d}{steps:13d}{elapsed:11.1f}{metrics.images_per_second or 0:11.0f}"
+        f"{metrics.accuracy or 0:10.4f}"
     )
 
 

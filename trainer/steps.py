@@ -6,17 +6,21 @@ import math
 import signal
 import time
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 from torch.nn import functional
 
 from trainer import shards
+from trainer.agreement import HaltError
 from trainer.checkpoint import Progress
 from trainer.data import Crops
+from trainer.report import complain
+from trainer.watch import Sight, look
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from torch import Tensor, nn
@@ -24,6 +28,8 @@ if TYPE_CHECKING:
 
     from trainer.config import Train, TrainJob
     from trainer.data import DataSet
+    from trainer.saving import Saver
+    from trainer.watch import Watch
     from trainer.world import World
 
 EVALUATION_BATCH = 512
@@ -63,6 +69,10 @@ class Run:
     """This host's folder of checkpoints."""
     started: float
     """time.monotonic() when the process began to work."""
+    saver: Saver
+    """Writes the checkpoints."""
+    watch: Watch
+    """Tells where the time goes."""
 
     @property
     def global_batch(self) -> int:
@@ -78,47 +88,80 @@ class Epoch:
     """Where training stands now."""
     interrupted: bool
     """Whether the ranks agreed to stop before its end."""
-    loss: float = math.nan
+    loss: float | None = None
     """Mean cross entropy per sample, nats."""
-    images_per_second: float = math.nan
+    images_per_second: float | None = None
     """Over all ranks."""
+    skipped: tuple[int, ...] = ()
+    """Steps whose update was left out because a loss was not finite."""
+    sight: Sight = Sight({}, {})  # noqa: RUF009
+    """Where the time went."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """How a step went."""
+
+    loss: Tensor
+    """Sum of the losses of this rank's own samples, float32 scalar on its device."""
+    stopping: bool = False
+    """Whether any rank was asked to end."""
+    suspects: tuple[str, ...] = ()
+    """Ranks whose loss was not finite, their hosts and samples; then nothing was updated."""
 
 
 def train_epoch(run: Run, progress: Progress, stop: Stop) -> Epoch:
-    """Train from a position to the end of its epoch, or to the step at which any rank must stop."""
+    """Train from a position to the end of its epoch, or to the step at which any rank must stop.
+
+    Raises:
+        HaltError: A loss was not finite, and the job says that this ends it; on all ranks.
+    """
     samples, seed = len(run.data.train), run.job.train.seed
     order = shards.permutation(samples, seed, progress.epoch)
     crops = Crops.of_epoch(samples, seed, progress.epoch) if run.data.augmented else None
     run.model.train()
-    loss = torch.zeros((), device=run.world.device)
+    step = Step(torch.zeros((), device=run.world.device))
+    loss = step.loss
     began, todo = time.monotonic(), samples - progress.position
-    while progress.position < samples:
-        # Together, or some ranks would wait in the next step for those that have left.
-        if run.world.any(stop.requested):
-            return Epoch(progress, interrupted=True)
+    run.watch.mark("compute")
+    skipped: tuple[int, ...] = ()
+    while progress.position < samples and not step.stopping:
+        run.saver.check()
         batch = order[progress.position : progress.position + run.global_batch]
         for group in run.optimizer.param_groups:
             group["lr"] = learning_rate(run.job.train, progress, samples)
-        loss += train_step(run, batch, crops)
-        progress = replace(
-            progress, position=progress.position + len(batch), step=progress.step + 1
-        )
+        step = train_step(run, batch, crops, stop)
+        done = progress.position + len(batch)
+        progress = Progress(progress.epoch, done, progress.step + 1)
+        if step.suspects:
+            skip_or_halt(run, progress, step)
+            skipped, todo = (*skipped, progress.step), todo - len(batch)
+        loss += step.loss
+    if progress.position < samples:
+        return Epoch(progress, interrupted=True, skipped=skipped)
     # Reading the loss waits until the device has done all steps, so it belongs to the time.
-    total = run.world.sums([loss.item()])[0]
+    total, seconds = run.world.sums([loss.item()])[0], time.monotonic() - began
     return Epoch(
         Progress(progress.epoch + 1, 0, progress.step),
-        interrupted=False,
-        loss=total / todo,
-        images_per_second=todo / (time.monotonic() - began),
+        interrupted=step.stopping,
+        loss=total / max(todo, 1),
+        images_per_second=todo / seconds,
+        skipped=skipped,
+        sight=look(run.world, run.watch),
     )
 
 
-def train_step(run: Run, batch: Tensor, crops: Crops | None) -> Tensor:
-    """One optimizer step on the mean loss of the samples `batch`, int64 [n], of all ranks.
+def skip_or_halt(run: Run, progress: Progress, step: Step) -> None:
+    """Say which loss was not finite and, unless the job says to skip such steps, end."""
+    where = f"in step {progress.step}, epoch {progress.epoch + 1}: {'; '.join(step.suspects)}"
+    if run.job.train.on_nan == "stop":
+        raise HaltError(f"the loss is not finite {where}")
+    if run.world.rank == 0:
+        complain(f"trainer: warning: skips an update, the loss is not finite {where}")
 
-    Returns:
-        Sum of the losses of this rank's own samples, float32 scalar on its device.
-    """
+
+def train_step(run: Run, batch: Tensor, crops: Crops | None, stop: Stop) -> Step:
+    """One optimizer step on the mean loss of the samples `batch`, int64 [n], of all ranks."""
     own = shards.pieces(batch, run.world.rank, run.world.size, run.job.train.accumulation)
     # The replica averages gradients over ranks; this makes of it the mean over the samples, however
     # unevenly they are divided.
@@ -126,15 +169,47 @@ def train_step(run: Run, batch: Tensor, crops: Crops | None) -> Tensor:
     if not own:
         # All ranks must take part in the exchange; this one adds nothing to it.
         own, weight = [batch[:1]], 0.0
-    total = torch.zeros((), device=run.world.device)
+    can_skip = run.job.train.on_nan == "skip"
+    buffers = [buffer.clone() for buffer in run.model.buffers()] if can_skip else []
+    losses: list[Tensor] = []
     run.optimizer.zero_grad()
     for number, piece in enumerate(own, start=1):
         with nullcontext() if number == len(own) else run.replica.no_sync():
             loss = training_loss(run, piece, crops) * weight
+            losses.append(loss.detach())
+            if number == len(own):
+                finite = fetch(torch.isfinite(torch.stack(losses)))
             loss.backward()  # type: ignore[no-untyped-call]
-        total += loss.detach()
-    run.optimizer.step()
-    return total * len(batch) / run.world.size
+            run.watch.mark("communication" if number == len(own) else "compute")
+    flags = finite()
+    # All ranks end at the same step, or some would wait for those that have left.
+    asked, broken = run.world.sums([stop.requested, not flags.all()])
+    run.watch.mark("communication")
+    if not broken:
+        run.optimizer.step()
+        run.watch.mark("compute")
+        return Step(torch.stack(losses).sum() * len(batch) / run.world.size, asked > 0)
+    for buffer, before in zip(run.model.buffers(), buffers, strict=False):
+        buffer.copy_(before)
+    bad = next((piece for piece, flag in zip(own, flags, strict=True) if not flag), None)
+    own_word = "" if bad is None else f"{run.world.name}, samples {bad.tolist()}"
+    words = run.world.gather(own_word)
+    return Step(torch.zeros_like(losses[0]), asked > 0, tuple(filter(None, words)))
+
+
+def fetch(flags: Tensor) -> Callable[[], Tensor]:
+    """Begin to copy to the CPU; the result waits for it, but not for what is queued behind it."""
+    if not flags.is_cuda:
+        return lambda: flags
+    copy = torch.empty_like(flags, device="cpu", pin_memory=True).copy_(flags, non_blocking=True)
+    done = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    done.record()
+
+    def wait() -> Tensor:
+        done.synchronize()
+        return copy
+
+    return wait
 
 
 def training_loss(run: Run, indices: Tensor, crops: Crops | None) -> Tensor:
@@ -143,7 +218,9 @@ def training_loss(run: Run, indices: Tensor, crops: Crops | None) -> Tensor:
     images = run.data.train.images[on_device]
     if crops:
         images = crops.apply(images, indices)
-    scores = run.replica(run.data.normalized(images))
+    images = run.data.normalized(images)
+    run.watch.mark("data")
+    scores = run.replica(images)
     return functional.cross_entropy(scores, run.data.train.labels[on_device], reduction="sum")
 
 

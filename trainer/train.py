@@ -13,8 +13,8 @@ Several hosts: trainer/launch.py. A job file that reaches 97 % on digits with 1 
     {"name": "digits",
      "train": {"dataset": "digits", "model": "cnn", "epochs": 10, "batch_size": 32,
                "accumulation": 1, "optimizer": "sgd", "learning_rate": 0.1, "weight_decay": 0.0005,
-               "schedule": "cosine", "seed": 0},
-     "checkpoint": {"every_epochs": 1, "keep": 3, "shared": false}}
+               "schedule": "cosine", "seed": 0, "on_nan": "stop"},
+     "checkpoint": {"every_epochs": 1, "keep": 3, "shared": false, "asynchronous": true}}
 
 The result does not depend on how many processes there are: equal global batches give equal
 parameters, up to rounding (and to BatchNorm, which sees only its own process's samples).
@@ -23,22 +23,28 @@ parameters, up to rounding (and to BatchNorm, which sees only its own process's 
 from __future__ import annotations
 
 import os
+import statistics
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
+from torch.distributed.elastic.multiprocessing.errors import record
 from torch.nn.parallel import DistributedDataParallel
 
 from trainer import checkpoint
+from trainer.agreement import HaltError, heed_word, leave_word, require_equal
 from trainer.checkpoint import Progress
 from trainer.config import JobError, Train, TrainJob, load_job
 from trainer.data import DataError, DataSet, load_data
 from trainer.files import DataMissingError
 from trainer.models import build_model, parameter_count
-from trainer.report import HEADER, Metrics, append, complain, row, say
+from trainer.report import HEADER, Metrics, append, complain, row, say, summary
+from trainer.saving import Saver, resume, save
+from trainer.shards import generator
 from trainer.steps import Epoch, Run, Stop, evaluate, train_epoch
+from trainer.watch import Watch
 from trainer.world import World, describe, is_lost_peer, join_world, leave_world
 
 if TYPE_CHECKING:
@@ -66,13 +72,16 @@ def main() -> int:
     try:
         world = join_world(os.environ)
         say(describe(world, os.environ))
-        code = train(set_up(job, world, data, folder, started), Stop())
+        try:
+            heed_word(world)
+            code = train(set_up(job, world, data, folder, started), Stop())
+        except HaltError as error:
+            code = halt(world, str(error))
+        except torch.cuda.OutOfMemoryError:
+            return out_of_memory(world, job.train)
         leave_world(world)
     except OSError as error:
         complain(f"trainer: error: {error}; see to it and start again")
-        return FAILURE
-    except torch.cuda.OutOfMemoryError:
-        complain(f"trainer: error: out of GPU memory; lower batch_size ({job.train.batch_size})")
         return FAILURE
     except RuntimeError as error:
         if not is_lost_peer(error):
@@ -83,25 +92,47 @@ def main() -> int:
     return code
 
 
+def halt(world: World, reason: str) -> int:
+    """End as all ranks do; return the exit code.
+
+    torchrun starts workers anew that fail: where the launcher can be told, they end well, and it is
+    the launcher that fails.
+    """
+    if world.rank == 0:
+        complain(f"trainer: error: {reason}")
+    return 0 if leave_word(reason) else FAILURE
+
+
+def out_of_memory(world: World, train: Train) -> int:
+    """Say what would fit; return the exit code. The other ranks wait in an exchange, alone."""
+    size, steps = train.batch_size, train.accumulation
+    advice = f"try batch_size: {size // 2} with accumulation: {steps * 2}, the same global batch"
+    if size == 1:
+        advice = "not even one sample fits: try a smaller model"
+    reason = f"out of memory with batch_size {size} on {world.name}; {advice}"
+    complain(f"trainer: error: {reason}")
+    leave_word(reason)
+    return FAILURE
+
+
 def set_up(job: TrainJob, world: World, data: DataSet, folder: Path, started: float) -> Run:
     """Build the model and what belongs to it, the same on every rank.
 
-    Args:
-        job: The job file.
-        world: This process among all.
-        data: The data set, on the CPU.
-        folder: This host's checkpoints.
-        started: time.monotonic() when the process began to work.
+    `data` are on the CPU, `started` is time.monotonic() when the process began to work.
     """
-    torch.manual_seed(job.train.seed)
+    torch.manual_seed(job.train.seed)  # The same initial weights everywhere.
     _, channels, side, _ = data.train.images.shape
     model = build_model(job.train.model, channels, side).to(world.device)
-    replica = DistributedDataParallel(
-        model,
-        device_ids=[world.device.index] if world.device.type == "cuda" else None,
-    )
+    devices = [world.device.index] if world.device.type == "cuda" else None
+    replica = DistributedDataParallel(model, device_ids=devices)
     optimizer = build_optimizer(model, job.train)
-    return Run(job, world, data.to(world.device), model, replica, optimizer, folder, started)
+    # From here on each rank's own, for layers like dropout; data have generators of their own.
+    torch.manual_seed(generator(job.train.seed, world.rank).initial_seed())
+    saver = Saver(asynchronous=job.checkpoint.asynchronous)
+    watch = Watch(world.device)
+    watch.attach(replica)
+    data = data.to(world.device)
+    return Run(job, world, data, model, replica, optimizer, folder, started, saver, watch)
 
 
 def build_optimizer(model: nn.Module, train: Train) -> torch.optim.Optimizer:
@@ -113,62 +144,23 @@ def build_optimizer(model: nn.Module, train: Train) -> torch.optim.Optimizer:
 
 
 def train(run: Run, stop: Stop) -> int:
-    """Train from the newest checkpoint of any host to the last epoch; return the exit code.
-
-    Args:
-        run: The training.
-        stop: Says whether this process was asked to end.
-    """
+    """Train from the newest checkpoint of any host to the last epoch; return the exit code."""
     progress = resume(run)
     if progress.epoch >= run.job.train.epochs:
         if run.world.rank == 0:
             say(f"job {run.job.name} has done all of its {progress.epoch} epochs: nothing to do")
         return 0
+    require_equal(run.world, run.model)
     stop.listen()
     introduce(run, progress)
     while progress.epoch < run.job.train.epochs:
         epoch = train_epoch(run, progress, stop)
         progress = epoch.progress
-        if epoch.interrupted:
-            return interrupt(run, progress, stop)
-        finish_epoch(run, epoch)
+        if progress.position == 0:
+            finish_epoch(run, epoch)
+        if epoch.interrupted and progress.epoch < run.job.train.epochs:
+            return interrupt(run, epoch, stop)
     return 0
-
-
-def resume(run: Run) -> Progress:
-    """Load the newest checkpoint of any host, if there is one, on all ranks."""
-
-    def warn(text: str) -> None:
-        complain(f"trainer {run.world.host}: warning: {text}")
-
-    saved = checkpoint.agree(run.world, run.checkpoints, run.job, warn)
-    if saved is None:
-        return Progress()
-    state = saved.load()
-    run.model.load_state_dict(state["model"])
-    run.optimizer.load_state_dict(state["optimizer"])
-    for group in run.optimizer.param_groups:
-        # The optimizer's state brings the old figure along; the job file decides.
-        group["weight_decay"] = run.job.train.weight_decay
-    torch.set_rng_state(state["rng"])
-    return Progress(**state["progress"])
-
-
-def save(run: Run, progress: Progress) -> None:
-    """Write a checkpoint on every host; all ranks must call it at the same step."""
-    run.world.share_buffers(run.model)
-    if not checkpoint.is_writer(run.world, run.job):
-        return
-    state: dict[str, Any] = {
-        "model": run.model.state_dict(),
-        "optimizer": run.optimizer.state_dict(),
-        "progress": vars(progress),
-        "seed": run.job.train.seed,
-        # Initial weights and data have generators of their own; this is for layers like dropout.
-        "rng": torch.get_rng_state(),
-    }
-    saved = checkpoint.pack(state, progress, run.job, run.world.size)
-    checkpoint.write(run.checkpoints, saved, run.job, run.job.checkpoint.keep)
 
 
 def introduce(run: Run, progress: Progress) -> None:
@@ -184,7 +176,7 @@ def introduce(run: Run, progress: Progress) -> None:
     if progress.step:
         say(f"goes on from step {progress.step}, epoch {progress.epoch} + {progress.position}")
     say(HEADER)
-    append(run.checkpoints, measure(run, "start", progress))
+    append(run.checkpoints, measure(run, "start", Epoch(progress, interrupted=False)))
 
 
 def finish_epoch(run: Run, epoch: Epoch) -> None:
@@ -193,25 +185,33 @@ def finish_epoch(run: Run, epoch: Epoch) -> None:
     last = progress.epoch == settings.epochs
     correct, seen = evaluate(run)
     if last or progress.epoch % run.job.checkpoint.every_epochs == 0:
-        save(run, progress)
+        save(run, progress, correct / seen)
+    if last:
+        run.saver.wait()
     if run.world.rank != 0:
         return
     elapsed = time.monotonic() - run.started
-    events = ("epoch", "end") if last else ("epoch",)
-    for event in events:
-        metrics = measure(run, event, progress, epoch, correct / seen)
+    for event in ("epoch", "end") if last else ("epoch",):
+        metrics = measure(run, event, epoch, correct / seen)
         append(run.checkpoints, metrics)
     say(row(metrics, elapsed))
+    for who, factor in metrics.slow.items():
+        say(f"slow: {who} works {factor} times as long as the others, who wait for it")
     if last:
+        say(summary(metrics, -(-len(run.data.train) // run.global_batch), elapsed))
         where = run.checkpoints / checkpoint.folder_name(progress.step)
+        stall = statistics.fmean(run.saver.stalls) * 1000
+        say(f"checkpoints: training stood still for {stall:.1f} ms on each of the saves")
         say(f"done: accuracy {correct / seen:.4f}, checkpoint {where}, {elapsed:.1f} s")
 
 
-def interrupt(run: Run, progress: Progress, stop: Stop) -> int:
+def interrupt(run: Run, epoch: Epoch, stop: Stop) -> int:
     """Save where the ranks agreed to stop; return the exit code."""
+    progress = epoch.progress
     save(run, progress)
+    run.saver.wait()
     if run.world.rank == 0:
-        append(run.checkpoints, measure(run, "stop", progress))
+        append(run.checkpoints, measure(run, "stop", epoch))
         say(f"stopped at step {progress.step}, epoch {progress.epoch} + {progress.position}, saved")
     if stop.requested:
         return 0
@@ -221,14 +221,9 @@ def interrupt(run: Run, progress: Progress, stop: Stop) -> int:
     return FAILURE
 
 
-def measure(
-    run: Run,
-    event: str,
-    progress: Progress,
-    epoch: Epoch | None = None,
-    accuracy: float | None = None,
-) -> Metrics:
-    """The figures of an event; those of an epoch where there is one."""
+def measure(run: Run, event: str, epoch: Epoch, accuracy: float | None = None) -> Metrics:
+    """The figures of an event."""
+    progress, saver = epoch.progress, run.saver
     samples, batch, epochs = len(run.data.train), run.global_batch, run.job.train.epochs
     # Each epoch ends with a step of its own, however few samples are left for it.
     todo = (epochs - progress.epoch) * -(-samples // batch)
@@ -241,11 +236,15 @@ def measure(
         step=progress.step,
         steps=progress.step + todo,
         world_size=run.world.size,
-        loss=epoch.loss if epoch else None,
+        loss=epoch.loss,
         accuracy=accuracy,
-        images_per_second=epoch.images_per_second if epoch else None,
+        images_per_second=epoch.images_per_second,
+        skipped=epoch.skipped,
+        shares=epoch.sight.shares,
+        slow=epoch.sight.slow,
+        stall=saver.stalls[-1] if saver.stalls and saver.step == progress.step else None,
     )
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(record(main)())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import distributed
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from torch import nn
+
+T = TypeVar("T")
 
 TIMEOUT = timedelta(seconds=60)
 """For any exchange. The defaults, 30 minutes of gloo and 10 of NCCL, are how long a host that went
@@ -37,6 +39,11 @@ class World:
     control: distributed.ProcessGroup
     """A gloo group of all ranks: words on the CPU, which never wait for a GPU's queue."""
 
+    @property
+    def name(self) -> str:
+        """Who this is, in messages."""
+        return f"rank {self.rank} on {self.host} ({self.device})"
+
     def sums(self, values: Sequence[float]) -> list[float]:
         """Add up each value over all ranks, in float64: exact for counts up to 2^53."""
         total = torch.tensor(values, dtype=torch.float64)
@@ -44,15 +51,11 @@ class World:
         result: list[float] = total.tolist()
         return result
 
-    def any(self, flag: bool) -> bool:
-        """Whether the flag is set on any rank."""
-        return self.sums([float(flag)])[0] > 0
-
-    def gather(self, value: int) -> list[int]:
-        """The value of each rank, in the order of ranks."""
-        values = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
-        distributed.all_gather(values, torch.tensor([value]), group=self.control)
-        return [int(each) for each in values]
+    def gather(self, value: T) -> list[T]:
+        """A value that can be pickled, of each rank, in the order of ranks."""
+        values: list[Any] = [None] * self.size
+        distributed.all_gather_object(values, value, group=self.control)
+        return values
 
     def broadcast(self, content: bytes, source: int) -> bytes:
         """Send the bytes that rank `source` has to all; what the others pass is not used."""
@@ -97,7 +100,7 @@ def join_world(environ: Mapping[str, str]) -> World:
 
 def leave_world(world: World) -> None:
     """End the group when all ranks are done: rank 0 holds the store that the others still need."""
-    world.any(False)
+    world.sums([0])
     distributed.destroy_process_group()
 
 

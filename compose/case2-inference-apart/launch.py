@@ -31,13 +31,16 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 MISTAKE = 2
 """Exit code for something wrong in the input."""
@@ -386,22 +389,47 @@ def run_agent() -> NoReturn:
     """Be torchrun, with the arguments behind `agent`, and end without a traceback of its own.
 
     Raises:
+        LaunchError: A worker failed more often than it is started again, or left word in the file
+            KIT_HALT that starting again is of no use.
         SystemExit: As torchrun ends; 128 and the signal's number after a signal.
     """
     from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.elastic.rendezvous import RendezvousError
     from torch.distributed.run import main as torchrun
 
-    try:
-        torchrun(sys.argv[2:])
-    except ChildFailedError as error:
-        # What it says is the table of who failed first, and how.
-        sys.stderr.write(f"{error}\n")
-        sys.exit(FAILURE)
-    except SignalException as error:
-        say(host_name(os.environ), f"torchrun ended on {signal.Signals(error.sigval).name}")
-        sys.exit(128 + error.sigval)
+    with tempfile.NamedTemporaryFile("r") as word:
+        os.environ["KIT_HALT"] = word.name
+        try:
+            torchrun(sys.argv[2:])
+        except ChildFailedError as error:
+            raise LaunchError(first_failure(error.failures), FAILURE) from None
+        except RendezvousError as error:
+            reason = f"the rendezvous was lost or closed ({type(error).__name__})"
+            raise LaunchError(f"{reason}: see what other hosts say", FAILURE) from None
+        except SignalException as error:
+            say(host_name(os.environ), f"torchrun ended on {signal.Signals(error.sigval).name}")
+            sys.exit(128 + error.sigval)
+        if reason := word.read():
+            raise LaunchError(reason, FAILURE)
     sys.exit(0)
+
+
+def first_failure(failures: Mapping[int, ProcessFailure]) -> str:
+    """Who of this host's workers, by global rank, failed first, how, and its traceback if left."""
+
+    def order(rank: int) -> tuple[bool, bool, int]:
+        each = failures[rank]
+        # Who only lost a peer leaves no file; torchrun ends the others by SIGTERM.
+        left = Path(each.error_file).is_file()
+        return not left, each.exitcode == -signal.SIGTERM, each.timestamp
+
+    rank = min(failures, key=order)
+    code, message = failures[rank].exitcode, cast("Any", failures[rank].message)
+    how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+    trace = message["extraInfo"]["py_callstack"] if isinstance(message, dict) else ""
+    local = failures[rank].local_rank
+    return f"rank {rank} failed first on this host (local rank {local}), {how}\n{trace}".rstrip()
 
 
 def connections(port: int, tables: tuple[str, ...] = ("tcp", "tcp6")) -> int:

@@ -79,6 +79,9 @@ class TrainSection(Section):
     weight_decay: float = Field(0.0, ge=0, allow_inf_nan=False)
     schedule: Literal["constant", "cosine"] = "cosine"
     seed: int = Field(0, ge=0, lt=2**32)
+    on_nan: Literal["stop", "skip"] = Field(
+        "stop", description="Where a loss is not finite: end, or leave out the optimizer step"
+    )
 
     @field_validator("model")
     @classmethod
@@ -92,7 +95,8 @@ class CheckpointSection(Section):
     """When to write a checkpoint, and how many to keep."""
 
     every_epochs: int = Field(1, ge=1)
-    keep: int = Field(3, ge=1)
+    keep: int = Field(3, ge=1, description="The newest; the best stays besides")
+    asynchronous: bool = Field(True, description="Train on while a checkpoint is written")
 
 
 class JobHostsSection(Section):
@@ -279,7 +283,7 @@ def to_job(section: JobSection, name: str, file: str) -> Job:
         reference_batch=section.reference_batch,
         batch_size=section.train.batch_size if section.train else section.batch_size,
         parameters=section.parameters,
-        checkpoint=Checkpoint(section.checkpoint.every_epochs, section.checkpoint.keep),
+        checkpoint=Checkpoint(**section.checkpoint.model_dump()),
         hosts=JobHosts(tuple(hosts.names or ()), hosts.gpus_per_host, hosts.min),
         mounts=tuple(_mount(mount) for mount in section.mounts),
         environment=tuple(section.environment.items()),

@@ -28,8 +28,9 @@ TRAIN: dict[str, Any] = {
     "weight_decay": 0.0005,
     "schedule": "cosine",
     "seed": 0,
+    "on_nan": "stop",
 }
-CHECKPOINT: dict[str, Any] = {"every_epochs": 1, "keep": 3, "shared": False}
+CHECKPOINT: dict[str, Any] = {"every_epochs": 1, "keep": 3, "shared": False, "asynchronous": True}
 
 
 def write_job(folder: Path, name: str = "digits", **changes: Any) -> Path:
@@ -159,9 +160,15 @@ class Hosts:
         return endpoint
 
     def agent(
-        self, name: str, job: Path, endpoint: str, processes: int, nnodes: str = "2:2"
+        self,
+        name: str,
+        job: Path,
+        endpoint: str,
+        processes: int,
+        nnodes: str = "2:2",
+        **more: str | Path,
     ) -> Task:
-        """Start a host with its own checkpoints."""
+        """Start a host with its own checkpoints; `more` are variables."""
         checkpoints = self.folder / name
         checkpoints.mkdir(exist_ok=True)
         return self.start(
@@ -174,15 +181,16 @@ class Hosts:
                 "KIT_NPROC": str(processes),
                 "KIT_HOST": name,
                 "KIT_CHECKPOINTS": checkpoints,
+                **more,
             },
         )
 
-    def pair(self, job: Path, nnodes: str = "2:2") -> tuple[Task, Task]:
+    def pair(self, job: Path, nnodes: str = "2:2", **more: str | Path) -> tuple[Task, Task]:
         """Two hosts, of one and of two processes, and their store."""
         endpoint = self.rendezvous()
         return (
-            self.agent("pc1", job, endpoint, 1, nnodes),
-            self.agent("pc2", job, endpoint, 2, nnodes),
+            self.agent("pc1", job, endpoint, 1, nnodes, **more),
+            self.agent("pc2", job, endpoint, 2, nnodes, **more),
         )
 
 

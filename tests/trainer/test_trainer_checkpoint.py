@@ -13,11 +13,11 @@ from torch import distributed
 from torch.nn import functional
 
 from tests.trainer.hosts import complete_steps, metrics, write_job
-from trainer import checkpoint
+from trainer import checkpoint, steps
 from trainer.checkpoint import Progress, Saved
 from trainer.config import TrainJob, load_job
 from trainer.data import DataSet, Samples, load_data
-from trainer.steps import Run, Stop, evaluate, learning_rate, train_step
+from trainer.steps import Run, Step, Stop, evaluate, learning_rate, train_step
 from trainer.train import set_up, train
 from trainer.world import World, join_world
 
@@ -77,6 +77,21 @@ def test_the_newest_are_kept(job: TrainJob, tmp_path: Path) -> None:
     fill(tmp_path, job, 8, 9, 10, 11)
     checkpoint.write(tmp_path, content(job, 100), job, keep=3)
     assert complete_steps(tmp_path) == ["step-00000010", "step-00000011", "step-00000100"]
+
+
+def test_the_best_is_kept_until_there_is_a_better_one(job: TrainJob, tmp_path: Path) -> None:
+    def write(step: int, accuracy: float | None) -> list[str]:
+        progress = Progress(step, 0, step)
+        saved = checkpoint.pack({}, progress, job, 1, accuracy)
+        checkpoint.write(tmp_path, saved, job, keep=1)
+        return [name.lstrip("step-0") for name in complete_steps(tmp_path)]
+
+    assert write(1, 0.5) == ["1"]
+    assert write(2, None) == ["1", "2"]
+    assert write(3, 0.6) == ["3"]
+    assert write(4, 0.6) == ["3", "4"]
+    assert write(5, 0.55) == ["3", "5"]
+    assert write(6, 0.61) == ["6"]
 
 
 def test_a_damaged_later_one_takes_nobodys_place(job: TrainJob, tmp_path: Path) -> None:
@@ -187,18 +202,17 @@ def parameters(run: Run) -> dict[str, torch.Tensor]:
     return {name: value.clone() for name, value in run.model.state_dict().items()}
 
 
-def sigterm_before_step(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def sigterm_before_step(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Send SIGTERM to this process just before a run's step of that number, its last one."""
-    polls = []
-    poll = World.any
+    done = []
 
-    def counted(self: World, flag: bool) -> bool:
-        polls.append(flag)
-        if len(polls) == step:
+    def counted(*arguments: Any) -> Step:
+        done.append(number)
+        if len(done) == number:
             signal.raise_signal(signal.SIGTERM)
-        return poll(self, flag)
+        return train_step(*arguments)
 
-    monkeypatch.setattr(World, "any", counted)
+    monkeypatch.setattr(steps, "train_step", counted)
 
 
 def test_an_interrupted_training_ends_as_an_uninterrupted_one(
@@ -211,9 +225,9 @@ def test_an_interrupted_training_ends_as_an_uninterrupted_one(
     whole = start(job, world, tmp_path / "whole")
     assert train(whole, Stop()) == 0
     # 15 steps an epoch: inside the first, before the first step of the second, inside the last.
-    for steps, epoch, position in ((4, 0, 400), (11, 1, 0), (20, 2, 500)):
+    for number, epoch, position in ((4, 0, 400), (11, 1, 0), (20, 2, 500)):
         with monkeypatch.context() as patch:
-            sigterm_before_step(steps, patch)
+            sigterm_before_step(number, patch)
             assert train(start(job, world, tmp_path / "parts"), Stop()) == 0
         event = metrics(tmp_path / "parts")[-1]
         assert (event["event"], event["epoch"]) == ("stop", epoch)
@@ -287,7 +301,7 @@ def test_a_rank_without_samples_adds_nothing(world: World, job: TrainJob, tmp_pa
     before = parameters(run)
     outer = World(1, 0, 2, "pc2", world.device, world.control)
     lonely = Run(**{**vars(run), "world": outer})
-    loss = train_step(lonely, torch.tensor([5]), None)
+    loss = train_step(lonely, torch.tensor([5]), None, Stop()).loss
     assert float(loss) == 0
     gradients = [parameter.grad for parameter in run.model.parameters()]
     assert all(gradient is not None and not gradient.any() for gradient in gradients)
@@ -303,7 +317,7 @@ def test_a_short_batch_counts_by_its_own_size(world: World, job: TrainJob, tmp_p
     images, labels = run.data.train.images[batch], run.data.train.labels[batch]
     mean = functional.cross_entropy(run.model(run.data.normalized(images)), labels)
     expected = torch.autograd.grad(mean, list(run.model.parameters()))
-    loss = train_step(run, batch, None)
+    loss = train_step(run, batch, None, Stop()).loss
     assert float(loss) == pytest.approx(5 * float(mean.detach()), rel=1e-4)
     for parameter, gradient in zip(run.model.parameters(), expected, strict=True):
         assert parameter.grad is not None

@@ -17,7 +17,7 @@ def test_a_job_is_read_as_it_is_written(tmp_path: Path) -> None:
     job = load_job(path)
     assert job.name == "digits"
     assert vars(job.train) == {**TRAIN, "learning_rate": 1.0}
-    assert job.checkpoint == Checkpoint(every_epochs=1, keep=2, shared=False)
+    assert job.checkpoint == Checkpoint(every_epochs=1, keep=2, shared=False, asynchronous=True)
 
 
 @pytest.mark.parametrize(
@@ -37,11 +37,13 @@ def test_a_job_is_read_as_it_is_written(tmp_path: Path) -> None:
         ("train", "learning_rate", float("nan"), "a number of at least 0, is NaN"),
         ("train", "weight_decay", None, "a number, is null"),
         ("train", "schedule", "step", 'constant or cosine, is "step"'),
+        ("train", "on_nan", "hope", 'stop or skip, is "hope"'),
         ("train", "seed", -1, "a whole number of at least 0, is -1"),
         ("train", "momentum", 0.9, "is not a key of the job file"),
         ("checkpoint", "every_epochs", 0, "a whole number of at least 1, is 0"),
         ("checkpoint", "keep", 0, "a whole number of at least 1, is 0"),
         ("checkpoint", "shared", 1, "true or false, is 1"),
+        ("checkpoint", "asynchronous", "yes", 'true or false, is "yes"'),
         ("checkpoint", "path", "/x", "is not a key of the job file"),
     ],
 )

@@ -79,8 +79,13 @@ def test_the_store_ends_with_its_run(finished: Finished) -> None:
 
 def test_every_host_has_the_same_checkpoints(finished: Finished) -> None:
     kept = ["step-00000120", "step-00000135", "step-00000150"]
-    for name in ("pc1", "pc2"):
-        assert complete_steps(finished.folder / name) == kept
+    found, others = (complete_steps(finished.folder / name) for name in ("pc1", "pc2"))
+    assert found == others
+    assert found[-3:] == kept
+    # The best of all, which is one of these or stays besides.
+    lines = [x for x in metrics(finished.folder / "pc1", finished.folder / "pc2") if x["accuracy"]]
+    best = max(lines, key=lambda line: float(line["accuracy"]))
+    assert set(found) == {*kept, f"step-{best['step']:08d}"}
     first, second = (
         (finished.folder / name / kept[-1] / "state.pt").read_bytes() for name in ("pc1", "pc2")
     )
@@ -105,6 +110,7 @@ def test_the_log_tells_the_story(finished: Finished) -> None:
     assert both.count("local rank") == 3
     assert both.count("\n  10/10") == 1
     assert "done: accuracy 0.9" in both
+    assert "processes  steps/epoch  elapsed s   images/s  accuracy\n        3           15 " in both
     assert "global batch 96 = 32 x 3 processes x 1" in both
     assert "Traceback" not in both
 

@@ -1,0 +1,61 @@
+"""The built-in training of the job FAULT_JOB, with the fault FAULT on rank 1 from FAULT_AT on."""
+
+import os
+import sys
+import time
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.elastic.multiprocessing.errors import record
+
+import trainer.train as training
+from trainer import saving
+from trainer.checkpoint import Progress
+from trainer.models import build_model
+from trainer.steps import Run
+
+FAULT, AT = os.environ["FAULT"], int(os.environ.get("FAULT_AT", "0"))
+UNLUCKY = int(os.environ.get("RANK", "0")) == int(os.environ.get("FAULT_RANK", "1"))
+
+
+class Faulty(nn.Module):
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.norm = nn.BatchNorm2d(1)
+        self.calls = 0
+
+    def forward(self, images: Tensor) -> Tensor:
+        self.calls += self.training
+        due = UNLUCKY and self.training and self.calls >= AT
+        if due and FAULT == "slow":
+            time.sleep(0.05)
+        if due and FAULT == "memory":
+            raise torch.cuda.OutOfMemoryError("pretended")
+        if due and FAULT == "mistake":
+            raise ValueError("a mistake in the model")
+        if due and FAULT == "perturbed":
+            # The replica averages gradients: what one rank alone adds stays.
+            self.model[-1].bias.data[3] += 0.001  # type: ignore[index]
+        if due and FAULT == "nan" and self.calls == AT:
+            images = images * torch.nan
+        scores: Tensor = self.model(self.norm(images))
+        return scores
+
+
+def build(name: str, channels: int, side: int) -> nn.Module:
+    return Faulty(build_model(name, channels, side))
+
+
+def resume(run: Run) -> Progress:
+    progress = saving.resume(run)
+    if FAULT == "unlike" and UNLUCKY:
+        next(run.model.parameters()).data[-1] += 0.001
+    return progress
+
+
+training.build_model = build  # type: ignore[attr-defined]
+training.resume = resume  # type: ignore[attr-defined]
+if __name__ == "__main__":
+    os.environ["KIT_JOB"] = os.environ["FAULT_JOB"]
+    sys.exit(record(training.main)())

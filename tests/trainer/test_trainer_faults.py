@@ -1,0 +1,178 @@
+"""What goes wrong in a worker, and what the person reads of it: real processes on gloo."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.trainer.hosts import ROOT, Hosts, Task, complete_steps, hosts, metrics, write_job
+from trainer.agreement import fingerprint
+
+FAULTY = Path(__file__).with_name("faulty.py")
+
+
+def own_job(folder: Path, script: Path) -> Path:
+    """A job for the launcher that runs a script."""
+    path = folder / "own.json"
+    path.write_text(json.dumps({"name": "own", "command": [str(script)]}))
+    return path
+
+
+def faulty_pair(
+    local: Hosts, fault: str, at: int, rank: int = 1, epochs: int = 2, **changes: Any
+) -> tuple[Task, Task]:
+    """Train on two hosts of 1 + 2 processes with a fault on one rank, until both have ended."""
+    more: dict[str, str | Path] = {
+        "FAULT": fault,
+        "FAULT_AT": str(at),
+        "FAULT_RANK": str(rank),
+        "FAULT_JOB": write_job(local.folder, epochs=epochs, **changes),
+        "PYTHONPATH": ROOT,
+    }
+    tasks = local.pair(own_job(local.folder, FAULTY), "2:2", **more)
+    for task in tasks:
+        task.wait()
+    return tasks
+
+
+def host_of(rank: int, tasks: tuple[Task, Task]) -> str:
+    """Which of the two hosts had a rank when it failed: the order of joining decides."""
+    text = tasks[0].text + tasks[1].text
+    found = re.findall(rf"^rank {rank} of 3, local rank \d on (\w+)", text, re.MULTILINE)
+    return str(found[-1])
+
+
+def last_line(task: Task) -> str:
+    return task.text.splitlines()[-1]
+
+
+def test_a_fingerprint_sees_every_bit_and_nothing_else() -> None:
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4))
+    before = fingerprint(model)
+    twin = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4))
+    twin.load_state_dict(model.state_dict())
+    twin.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    assert fingerprint(twin) == before
+    for tensor in twin.state_dict().values():
+        flat = tensor.view(-1) if tensor.is_contiguous() else tensor.permute(0, 2, 3, 1).view(-1)
+        was = flat[-1].clone()
+        # The next number that can be told apart.
+        flat[-1] = was + 1 if not was.is_floating_point() else torch.nextafter(was, was + 1)
+        assert fingerprint(twin) != before
+        flat[-1] = was
+    weight = next(iter(twin.parameters())).data
+    weight.copy_(weight.flip(0))
+    assert fingerprint(twin) != before
+
+
+@pytest.mark.parametrize(("fault", "rank", "events"), [("unlike", 0, 0), ("perturbed", 2, 1)])
+def test_ranks_whose_parameters_differ_are_named(
+    fault: str, rank: int, events: int, tmp_path: Path
+) -> None:
+    with hosts(tmp_path) as local:
+        tasks = faulty_pair(local, fault, at=3, rank=rank)
+        name = f"parameters of rank {rank} on {host_of(rank, tasks)} (cpu) are not those of rank "
+        for task in tasks:
+            assert task.process.returncode == 1
+            assert name in last_line(task), task.text
+            assert "Traceback" not in task.text
+            # Nothing was started again.
+            assert task.text.count("local rank") == task.text.count("NVIDIA_VISIBLE_DEVICES") <= 2
+    # At the start; or before the first checkpoint.
+    folders = (tmp_path / "pc1", tmp_path / "pc2")
+    assert len(metrics(*folders)) == events
+    assert not any(map(complete_steps, folders))
+
+
+def test_a_loss_that_is_not_finite_ends_the_training(tmp_path: Path) -> None:
+    with hosts(tmp_path) as local:
+        tasks = faulty_pair(local, "nan", at=18)
+        # 15 steps an epoch; the third step of the second, of this seed's order.
+        where = r"the loss is not finite in step 18, epoch 2: rank 1 on "
+        for task in tasks:
+            assert task.process.returncode == 1
+            found = re.search(where + r"(\w+) \(cpu\), samples \[(.*)\]$", last_line(task))
+            assert found, task.text
+            assert found[1] == host_of(1, tasks)
+            samples = {int(word) for word in found[2].split(",")}
+            assert len(samples) == 32
+            assert samples < set(range(1437))
+            assert "Traceback" not in task.text
+    assert (
+        len([x for x in metrics(tmp_path / "pc1", tmp_path / "pc2") if x["event"] == "epoch"]) == 1
+    )
+
+
+def test_a_loss_that_is_not_finite_can_be_skipped(tmp_path: Path) -> None:
+    with hosts(tmp_path) as local:
+        tasks = faulty_pair(local, "nan", at=18, on_nan="skip", epochs=10)
+        assert [task.process.returncode for task in tasks] == [0, 0]
+        both = tasks[0].text + tasks[1].text
+    assert both.count("skips an update, the loss is not finite in step 18, epoch 2: rank 1 on") == 1
+    lines = metrics(tmp_path / "pc1", tmp_path / "pc2")
+    assert [line["skipped"] for line in lines[1:4]] == [[], [18], []]
+    assert all(line["loss"] < 3 for line in lines[1:])
+    # Parameters, and BatchNorm's figures, are as good as ever.
+    assert lines[-1]["accuracy"] > 0.95
+
+
+def test_out_of_memory_says_which_batch_to_try(tmp_path: Path) -> None:
+    with hosts(tmp_path) as local:
+        tasks = faulty_pair(local, "memory", at=2)
+        name = f"out of memory with batch_size 32 on rank 1 on {host_of(1, tasks)} (cpu); try "
+        for task in tasks:
+            assert task.process.returncode == 1
+            assert name + "batch_size: 16 with accumulation: 2" in last_line(task), task.text
+            assert "Traceback" not in task.text
+        # Started again once, to tell the others; not as often as a fault that may pass.
+        assert (tasks[0].text + tasks[1].text).count("rank 0 of 3") == 2
+
+
+def test_a_slow_rank_is_named_with_its_host_and_factor(tmp_path: Path) -> None:
+    with hosts(tmp_path) as local:
+        tasks = faulty_pair(local, "slow", at=0, batch_size=80)
+        assert [task.process.returncode for task in tasks] == [0, 0]
+        name = f"rank 1 on {host_of(1, tasks)} (cpu)"
+        assert f"slow: {name} works " in tasks[0].text + tasks[1].text
+    lines = metrics(tmp_path / "pc1", tmp_path / "pc2")
+    for line in lines[1:]:
+        assert line["slow"][name] > 1.3
+        assert max(line["slow"], key=line["slow"].get) == name
+        assert sum(line["shares"].values()) == pytest.approx(1)
+        assert all(share > 0 for share in line["shares"].values())
+        # The two others wait for it.
+        assert line["shares"]["communication"] > line["shares"]["data"]
+
+
+def test_a_mistake_in_a_worker_is_the_last_thing_that_is_said(tmp_path: Path) -> None:
+    with hosts(tmp_path) as local:
+        tasks = faulty_pair(local, "mistake", at=2)
+        name = host_of(1, tasks)
+        task = tasks[int(name == "pc2")]
+        assert task.process.returncode == 1
+        other = tasks[int(name == "pc1")]
+        assert other.process.returncode == 1
+        assert re.match(r"launch \w+: error: (rank|the rendezvous)", last_line(other)), other.text
+        said = task.text.rpartition(f"launch {name}: error: ")[2]
+    assert said.startswith("rank 1 failed first on this host (local rank "), task.text
+    # gloo's threads, in the middle of an exchange, may abort a process that is about to exit.
+    assert re.search(r"\), (exit code 1|SIGABRT)\n", said)
+    assert 'raise ValueError("a mistake in the model")' in said
+    assert said.endswith("ValueError: a mistake in the model\n")
+
+
+def test_a_failed_script_is_told_by_rank_host_and_code(tmp_path: Path) -> None:
+    script = tmp_path / "own.py"
+    script.write_text(
+        "import os, sys, time\nos.environ['RANK'] == '1' and sys.exit(7)\ntime.sleep(60)"
+    )
+    with hosts(tmp_path) as local:
+        job = own_job(tmp_path, script)
+        task = local.agent("pc1", job, local.rendezvous(), 2, "1:1")
+        assert task.wait() == 1
+        assert last_line(task) == (
+            "launch pc1: error: rank 1 failed first on this host (local rank 1), exit code 7"
+        )

@@ -1,0 +1,126 @@
+"""Saving beside the training."""
+
+import json
+import threading
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.trainer.hosts import ROOT, hosts, metrics, write_job
+from tests.trainer.test_trainer_run import train_on_one_host
+from trainer.saving import Saver, copied
+
+DEADLINE = 30
+
+
+def test_what_is_written_is_the_state_at_the_call() -> None:
+    go, began = threading.Event(), threading.Event()
+    written: list[torch.Tensor] = []
+
+    def write(state: dict[str, Any]) -> None:
+        began.set()
+        assert go.wait(DEADLINE)
+        written.append(state["weights"].clone())
+
+    saver, weights = Saver(asynchronous=True), torch.zeros(3)
+    saver.save({"weights": weights}, write)
+    assert began.wait(DEADLINE)
+    weights += 1
+    assert not written
+    go.set()
+    saver.save({"weights": weights}, write)
+    weights += 1
+    saver.wait()
+    assert [each.tolist() for each in written] == [[0, 0, 0], [1, 1, 1]]
+
+
+def test_the_next_save_waits_for_the_one_before() -> None:
+    go = threading.Event()
+    order: list[int] = []
+
+    def write(state: dict[str, Any]) -> None:
+        assert go.wait(DEADLINE)
+        order.append(state["number"])
+
+    saver = Saver(asynchronous=True)
+    saver.save({"number": 1}, write)
+    second = threading.Thread(target=saver.save, args=({"number": 2}, write))
+    second.start()
+    second.join(0.1)
+    assert second.is_alive()
+    go.set()
+    second.join(DEADLINE)
+    saver.wait()
+    assert order == [1, 2]
+
+
+@pytest.mark.parametrize("asynchronous", [True, False])
+def test_the_writers_error_is_told_once(asynchronous: bool) -> None:
+    def write(state: dict[str, Any]) -> None:
+        raise OSError(28, "No space left on device")
+
+    saver = Saver(asynchronous=asynchronous)
+
+    def save() -> None:
+        saver.save({}, write)
+        saver.wait()
+
+    with pytest.raises(OSError, match="No space left on device"):
+        save()
+    saver.wait()
+
+
+def test_a_copy_keeps_layout_and_version_and_uses_its_memory_again() -> None:
+    model = torch.nn.BatchNorm2d(3)
+    image = torch.rand(2, 3, 4, 4).to(memory_format=torch.channels_last)
+    state = {"model": model.state_dict(), "optimizer": [{"momentum": image, "rate": 0.1}]}
+    first = copied(state, None)
+    assert isinstance(first["model"], OrderedDict)
+    assert first["model"]._metadata == state["model"]._metadata  # type: ignore[attr-defined]
+    momentum = first["optimizer"][0]["momentum"]
+    assert momentum.stride() == image.stride()
+    image += 1
+    assert not torch.equal(momentum, image)
+    assert copied(state, first)["optimizer"][0]["momentum"] is momentum
+    assert torch.equal(momentum, image)
+
+
+def test_both_ways_write_the_same_and_tell_their_stall(tmp_path: Path) -> None:
+    states = []
+    with hosts(tmp_path) as local:
+        for asynchronous in (True, False):
+            folder = tmp_path / str(asynchronous)
+            folder.mkdir()
+            job = write_job(folder, epochs=2, batch_size=256, asynchronous=asynchronous)
+            train_on_one_host(local, job, 2, folder)
+            lines = metrics(folder)
+            assert lines[0]["stall"] is None
+            assert all(line["stall"] > 0 for line in lines[1:])
+            assert "training stood still for" in local.tasks[-1].text
+            states.append((folder / "step-00000006" / "state.pt").read_bytes())
+            assert json.loads((folder / "step-00000006" / "manifest.json").read_text())["accuracy"]
+    first, second = (
+        torch.load(folder / "step-00000006" / "state.pt", weights_only=True)
+        for folder in (tmp_path / "True", tmp_path / "False")
+    )
+    assert all(torch.equal(first["model"][name], value) for name, value in second["model"].items())
+    assert len(first["rng"]) == 2
+    assert not torch.equal(first["rng"][0]["cpu"], first["rng"][1]["cpu"])
+
+
+def test_a_disk_that_takes_nothing_stops_the_run_with_its_words(tmp_path: Path) -> None:
+    blocked = tmp_path / "checkpoints"
+    blocked.mkdir()
+    # A file where the draft's folder is to be made.
+    (blocked / ".writing-step-00000003").write_text("")
+    job = write_job(tmp_path, epochs=2, batch_size=512)
+    with hosts(tmp_path) as local:
+        environ = {"KIT_JOB": job, "KIT_CHECKPOINTS": blocked, "PYTHONPATH": ROOT}
+        task = local.start("blocked", ["-m", "trainer.train"], environ)
+        assert task.wait() == 1
+    assert "trainer: error: " in task.text
+    assert ".writing-step-00000003" in task.text
+    assert "Traceback" not in task.text

@@ -1,0 +1,150 @@
+"""Checkpoints beside the training: it waits for a copy in memory, not for hash and disk.
+
+The training's thread copies its state to the CPU, into pinned memory where it comes from a GPU; a
+thread serialises, hashes, syncs and renames. So did CheckFreq (Mohan et al., FAST 2021) and
+PyTorch's own torch.distributed.checkpoint.async_save.
+"""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from copy import copy
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from trainer import checkpoint
+from trainer.agreement import require_equal
+from trainer.checkpoint import Progress
+from trainer.report import complain
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Future
+
+    from trainer.steps import Run
+
+
+class Saver:
+    """Writes one checkpoint at a time and remembers how long the training stood still for it."""
+
+    def __init__(self, *, asynchronous: bool) -> None:
+        self._writer = ThreadPoolExecutor(1, "checkpoint") if asynchronous else None
+        self._pending: Future[object] | None = None
+        self._copy: Any = None
+        self.step = -1
+        """The step that was saved last, by this rank or by its host's writer."""
+        self.stalls: list[float] = []
+        """Seconds that the training stood still for each save."""
+
+    def save(self, state: dict[str, Any], write: Callable[[dict[str, Any]], object]) -> None:
+        """Have `write` put a state on disk, in another thread; return when it may change again.
+
+        Raises:
+            OSError: The save before this one, or this one, could not be written.
+        """
+        self.wait()
+        if not self._writer:
+            write(state)
+            return
+        # The copy before this one is on disk: its memory can be used again.
+        self._copy = copied(state, self._copy)
+        if torch.cuda.is_available():
+            torch.cuda.current_stream().synchronize()
+        self._pending = self._writer.submit(write, self._copy)
+
+    def wait(self) -> None:
+        """Return when what was given to be saved is on disk, or raise the writer's error."""
+        pending, self._pending = self._pending, None
+        if pending:
+            pending.result()
+
+    def check(self) -> None:
+        """Raise the writer's error, if it has failed by now."""
+        if self._pending and self._pending.done():
+            self.wait()
+
+
+def copied(value: Any, old: Any) -> Any:
+    """Copy nested dicts and lists of tensors to the CPU; those from a GPU arrive in stream order.
+
+    Args:
+        value: What to copy; the tensors keep their layout.
+        old: An earlier copy of the same shape, whose memory is used again, or None.
+    """
+    if isinstance(value, torch.Tensor):
+        fits = isinstance(old, torch.Tensor) and (old.shape, old.dtype, old.stride()) == (
+            (value.shape, value.dtype, value.stride())
+        )
+        if not fits:
+            old = torch.empty_like(value, device="cpu", pin_memory=value.is_cuda)
+        return old.copy_(value, non_blocking=True)
+    if isinstance(value, dict):
+        before = old if isinstance(old, dict) else {}
+        result = copy(value)  # The state of a module carries its version as an attribute.
+        result.update((key, copied(each, before.get(key))) for key, each in value.items())
+        return result
+    if isinstance(value, list):
+        last = old if isinstance(old, list) and len(old) == len(value) else [None] * len(value)
+        return [copied(each, was) for each, was in zip(value, last, strict=True)]
+    return value
+
+
+def resume(run: Run) -> Progress:
+    """Load the newest checkpoint of any host, if there is one, on all ranks."""
+
+    def warn(text: str) -> None:
+        complain(f"trainer {run.world.host}: warning: {text}")
+
+    saved = checkpoint.agree(run.world, run.checkpoints, run.job, warn)
+    if saved is None:
+        return Progress()
+    state = saved.load()
+    run.model.load_state_dict(state["model"])
+    run.optimizer.load_state_dict(state["optimizer"])
+    for group in run.optimizer.param_groups:
+        # The optimizer's state brings the old figure along; the job file decides.
+        group["weight_decay"] = run.job.train.weight_decay
+    if len(state["rng"]) == run.world.size:
+        own = state["rng"][run.world.rank]
+        torch.set_rng_state(own["cpu"])
+        if run.world.device.type == "cuda" and "cuda" in own:
+            torch.cuda.set_rng_state(own["cuda"], run.world.device)
+    progress = Progress(**state["progress"])
+    run.saver.step = progress.step
+    return progress
+
+
+def save(run: Run, progress: Progress, accuracy: float | None = None) -> None:
+    """Have a checkpoint written on every host; all ranks must call it at the same step."""
+    if run.saver.step == progress.step:
+        return
+    began, job = time.monotonic(), run.job
+    run.world.share_buffers(run.model)
+    require_equal(run.world, run.model)
+    rng = run.world.gather(rng_state(run.world.device))
+    if checkpoint.is_writer(run.world, job):
+        state: dict[str, Any] = {
+            "model": run.model.state_dict(),
+            "optimizer": run.optimizer.state_dict(),
+            "progress": vars(progress),
+            "seed": job.train.seed,
+            "rng": rng,
+        }
+
+        def write(state: dict[str, Any]) -> None:
+            saved = checkpoint.pack(state, progress, job, run.world.size, accuracy)
+            checkpoint.write(run.checkpoints, saved, job, job.checkpoint.keep)
+
+        run.saver.save(state, write)
+    run.saver.step = progress.step
+    run.saver.stalls.append(time.monotonic() - began)
+
+
+def rng_state(device: torch.device) -> dict[str, torch.Tensor]:
+    """The states, uint8, of torch's generators on the CPU and, where this is one, on the GPU."""
+    states = {"cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        states["cuda"] = torch.cuda.get_rng_state(device)
+    return states

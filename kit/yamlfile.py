@@ -27,7 +27,7 @@ _COLLECTIONS = {"tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"}
 
 _LARGEST = 2**63 - 1
 _DEEPEST = 100
-"""libyaml composes by recursion in C: some 30,000 brackets overflow its stack."""
+"""libyaml composes by recursion in C: 100,000 brackets overflow its stack."""
 _LARGEST_EXPANDED = 1_000_000
 """Values that aliases may stand for: ten lines can mean billions."""
 

@@ -39,7 +39,6 @@ def command(
     """
     plan = load_plan(paths)
     root = paths.tree(plan.cluster)
-    _chosen(plan, jobs)
     _refuse_stale(root, tree.changes(root, render_plan(plan, paths)))
     carrier = engine_for(engine or plan.engine, plan.cluster, root)
     # The files are for the inventory's engine, addresses and ports for the one that carries out.

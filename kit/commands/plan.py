@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kit.commands.options import with_paths
-from kit.commands.tables import table
+from kit.commands.tables import console, table
 from kit.model import Host, Use
 from kit.plan.types import JobPlan, Placement, Plan
 from kit.project import Paths, load_plan
@@ -36,37 +36,33 @@ def command(paths: Paths, as_json: bool) -> None:
 
 def show(plan: Plan) -> None:
     """Print the plan as tables."""
-    from rich.console import Console
     from rich.text import Text
 
     def _bold(text: str) -> Text:
         return Text(text, style="bold")
 
-    # A file or a pipe has no width to keep to.
-    console = Console(highlight=False, soft_wrap=True, markup=False)
-    if not console.is_terminal:
-        console.width = 200
+    screen = console()
     training = sum(gpu.use is Use.TRAINING for host in plan.hosts for gpu in host.gpus)
     total = sum(len(host.gpus) for host in plan.hosts)
-    console.print(
+    screen.print(
         _bold(plan.cluster),
         f" engine {plan.engine}, {count(len(plan.hosts), 'host')}, "
         f"{count(total, 'GPU')}, {training} for training",
     )
-    console.print(_hosts(plan))
+    screen.print(_hosts(plan))
     for job in plan.jobs:
-        console.print(_bold(f"job {job.name}"), f" {_work(job)}")
-        console.print(_placements(job))
+        screen.print(_bold(f"job {job.name}"), f" {_work(job)}")
+        screen.print(_placements(job))
         for line in (_batch(job), _traffic(job), _meeting(job)):
-            console.print(f"  {line}")
+            screen.print(f"  {line}")
         if len(job.placements) > 1:
             # torch.distributed.elastic.rendezvous.dynamic_rendezvous sorts by address, then pid.
-            console.print("  ranks       neighbours on a host; torchrun orders hosts by address")
-        console.print()
+            screen.print("  ranks       neighbours on a host; torchrun orders hosts by address")
+        screen.print()
     if not plan.jobs:
-        console.print("no jobs: describe one in jobs/<name>.yaml")
+        screen.print("no jobs: describe one in jobs/<name>.yaml")
     for note in plan.notes:
-        console.print(Text("note", style="yellow"), f" {note}")
+        screen.print(Text("note", style="yellow"), f" {note}")
 
 
 def _hosts(plan: Plan) -> Table:

@@ -11,7 +11,7 @@ import click
 from kit.commands.engines import engine_for, with_engine
 from kit.commands.follow import score
 from kit.commands.options import with_paths
-from kit.commands.tables import table
+from kit.commands.tables import console, table
 from kit.engine import JobStatus
 from kit.project import Paths, identity
 
@@ -36,19 +36,17 @@ def command(paths: Paths, engine: str | None, as_json: bool) -> None:
 
 def show(statuses: tuple[JobStatus, ...]) -> None:
     """Print a table of the jobs, and one line a job for what does not fit in."""
-    from rich.console import Console
-
-    console = Console(highlight=False, soft_wrap=True)
+    screen = console()
     rows = table("job", "state", "for", "hosts", "processes", "epoch", "step", "images/s")
     for status in statuses:
         rows.add_row(*_row(status))
-    console.print(rows)
+    screen.print(rows)
     for status in statuses:
         for text in (score(status), status.message):
             if text:
-                console.print(f"{status.job}: {text}")
+                screen.print(f"{status.job}: {text}")
         if status.checkpoint is not None:
-            console.print(f"{status.job}: checkpoint {status.checkpoint}")
+            screen.print(f"{status.job}: checkpoint {status.checkpoint}")
 
 
 def _hosts(status: JobStatus) -> str:

@@ -6,7 +6,18 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
+
+
+def console() -> Console:
+    """Return where tables are printed; a file or a pipe has no width to keep to."""
+    from rich.console import Console
+
+    made = Console(highlight=False, soft_wrap=True, markup=False)
+    if not made.is_terminal:
+        made.width = 200
+    return made
 
 
 def table(*columns: str, right: Collection[str] = ()) -> Table:

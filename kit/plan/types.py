@@ -155,6 +155,13 @@ class JobPlan:
         """Processes on all hosts."""
         return sum(placement.processes for placement in self.placements)
 
+    def socket_variables(self, part: Placement | Service) -> list[str]:
+        """Return the variables that name the hosts' interface, without those that the job sets."""
+        if not (self.host_network and part.interface):
+            return []
+        own = dict(self.variables)
+        return [name for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME") if name not in own]
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:

@@ -10,7 +10,7 @@ from typing import Any
 import jinja2
 
 from kit.errors import InputError, nearest
-from kit.plan.types import JobPlan, Placement, Service
+from kit.plan.types import Placement, Service
 from kit.values import show_size
 
 _SOURCE = Path(__file__).parents[2] / "templates"
@@ -44,7 +44,6 @@ class Templates:
             "hosts_line": hosts_line,
             "plain": plain,
             "processes_line": processes_line,
-            "socket_variables": socket_variables,
         }
 
     def render(self, name: str, **context: Any) -> str:
@@ -126,14 +125,6 @@ def docker_size(size: int) -> str:
     """Write bytes as Docker does: `16g`."""
     text = show_size(size)
     return text.removesuffix("iB").lower() if text.endswith("iB") else text.lower()
-
-
-def socket_variables(part: Placement | Service, job: JobPlan) -> list[str]:
-    """Return the variables that name the hosts' interface, without those that the job sets."""
-    if not (job.host_network and part.interface):
-        return []
-    own = dict(job.variables)
-    return [name for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME") if name not in own]
 
 
 def hosts_line(service: Service) -> str:

@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from trainer import checkpoint
 from trainer.checkpoint import Progress
-from trainer.config import Checkpoint, Train, TrainJob
+from trainer.config import Checkpoint, Exchange, Metrics, Train, TrainJob
 from trainer.models import build_model
 from trainer.saving import Saver
 
@@ -31,8 +31,8 @@ def main(saves: int) -> None:
     optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
     images = torch.rand(8, 3, 32, 32, device=device)
     labels = torch.zeros(8, dtype=torch.int64, device=device)
-    train = Train("cifar10", "resnet18", 1, 8, 1, "sgd", 0.1, 0.0, "constant", 0, "stop")
-    job = TrainJob("bench", train, Checkpoint(1, 2, shared=False, asynchronous=True))
+    train = Train(dataset="cifar10", model="resnet18", epochs=1, batch_size=8, learning_rate=0.1)
+    job = TrainJob("bench", train, Exchange(), Checkpoint(keep=2), Metrics())
 
     def work() -> int:
         deadline, steps = time.monotonic() + WORK, 0

@@ -75,14 +75,9 @@ class Saved:
 
 def identity(job: TrainJob) -> dict[str, Any]:
     """What two runs must have in common for one to go on from the other's checkpoint."""
-    train = job.train
-    return {
-        "name": job.name,
-        "dataset": train.dataset,
-        "model": train.model,
-        "optimizer": train.optimizer,
-        "seed": train.seed,
-    }
+    train, exchange = vars(job.train), job.exchange
+    keys = ("dataset", "path", "image_size", "context", "model", "optimizer", "ema", "seed")
+    return {"name": job.name, **{key: train[key] for key in keys}, "exchange": exchange.mode}
 
 
 def pack(

@@ -54,7 +54,7 @@ class DataError(Exception):
 class Samples:
     """Images and what they show."""
 
-    images: Tensor
+    inputs: Tensor
     """uint8 [N, C, S, S]."""
     labels: Tensor
     """int64 [N], 0 to 9."""
@@ -64,7 +64,14 @@ class Samples:
 
     def to(self, device: torch.device) -> Samples:
         """The same on another device."""
-        return Samples(self.images.to(device), self.labels.to(device))
+        return Samples(self.inputs.to(device), self.labels.to(device))
+
+    def take(self, i, device):
+        i = i.to(device)
+        return self.inputs[i], self.labels[i]
+
+    def prefetch(self, i):
+        pass
 
 
 @dataclass(frozen=True)
@@ -86,12 +93,12 @@ class DataSet:
         parts: Any = {name: getattr(self, name).to(device) for name in self.PARTS}
         return replace(self, **parts)
 
-    def normalized(self, images: Tensor) -> Tensor:
+    def prepared(self, images: Tensor) -> Tensor:
         """uint8 [n, C, S, S] to float32 of mean 0 and deviation 1."""
         return (images.float() - self.mean) / self.deviation
 
 
-def load_data(name: str, root: Path, seed: int) -> DataSet:
+def load_data(train, root) -> DataSet:
     """Load the data set digits, mnist or cifar10 from the data folder `root`.
 
     The seed decides the split of digits; the others come with theirs.
@@ -100,6 +107,7 @@ def load_data(name: str, root: Path, seed: int) -> DataSet:
         DataMissingError: Files are missing.
         DataError: A file is damaged.
     """
+    name, seed = train.dataset, train.seed
     files = find_files(name, root)
     if name == "digits":
         train, test, largest = *load_digits(seed), DIGITS_LARGEST
@@ -125,8 +133,8 @@ def load_digits(seed: int) -> tuple[Samples, Samples]:
     is_test = torch.arange(len(every)) % TEST_SHARE == 0
     train, test = by_class[~is_test], by_class[is_test]
     return (
-        Samples(every.images[train], every.labels[train]),
-        Samples(every.images[test], every.labels[test]),
+        Samples(every.inputs[train], every.labels[train]),
+        Samples(every.inputs[test], every.labels[test]),
     )
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 CLASSES = 10
 
 
-def build_model(name: str, channels: int, side: int) -> nn.Module:
+def build_model(train, data) -> nn.Module:
     """Build a model with fresh weights from torch's global generator.
 
     Args:
@@ -27,6 +27,8 @@ def build_model(name: str, channels: int, side: int) -> nn.Module:
         channels: C.
         side: S; lenet takes 28 and 32, the others any multiple of 4.
     """
+    name = train.model
+    _, channels, side, _ = data.train.inputs.shape
     if name == "cnn":
         return cnn(channels, side)
     if name == "lenet":
@@ -121,3 +123,15 @@ class Residual(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """[N, before, S, S] to [N, after, S, S], or half of S."""
         return functional.relu(self.convolutions(images) + self.shortcut(images))
+
+
+class Lookahead:
+    pass
+
+
+def flip_scores(model, x):
+    return model(x)
+
+
+def parameter_groups(model, train):
+    return [{"params": list(model.parameters()), "weight_decay": train.weight_decay}]

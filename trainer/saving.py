@@ -101,11 +101,12 @@ def resume(run: Run) -> Progress:
     if saved is None:
         return Progress()
     state = saved.load()
-    run.model.load_state_dict(state["model"])
-    run.optimizer.load_state_dict(state["optimizer"])
-    for group in run.optimizer.param_groups:
-        # The optimizer's state brings the old figure along; the job file decides.
-        group["weight_decay"] = run.job.train.weight_decay
+    said = [{**group, "params": None} for group in run.optimizer.param_groups]
+    for name, part in run.parts().items():
+        part.load_state_dict(state[name])
+    for group, own in zip(run.optimizer.param_groups, said, strict=True):
+        # The optimizer's state brings the old figures along; the job file decides.
+        group.update({key: value for key, value in own.items() if key != "params"})
     if len(state["rng"]) == run.world.size:
         own = state["rng"][run.world.rank]
         torch.set_rng_state(own["cpu"])
@@ -126,8 +127,7 @@ def save(run: Run, progress: Progress, accuracy: float | None = None) -> None:
     rng = run.world.gather(rng_state(run.world.device))
     if checkpoint.is_writer(run.world, job):
         state: dict[str, Any] = {
-            "model": run.model.state_dict(),
-            "optimizer": run.optimizer.state_dict(),
+            **{name: part.state_dict() for name, part in run.parts().items()},
             "progress": vars(progress),
             "seed": job.train.seed,
             "rng": rng,

@@ -8,11 +8,14 @@ with another world size.
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import torch
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor
 
 
@@ -30,22 +33,22 @@ def permutation(samples: int, seed: int, epoch: int) -> Tensor:
     return torch.randperm(samples, generator=generator(seed, epoch))
 
 
-def pieces(batch: Tensor, rank: int, world_size: int, accumulation: int) -> list[Tensor]:
-    """This rank's micro-batches of one global batch, as evenly as possible.
+def pieces(batch: Tensor, rank: int, shares: Sequence[float], accumulation: int) -> list[Tensor]:
+    """A rank's micro-batches of one global batch.
 
     Args:
         batch: int64 [n], the samples of the step; at the end of an epoch n may be below one per
             piece.
-        rank: Of this process.
-        world_size: Number of processes.
+        rank: Whose pieces.
+        shares: Of each rank in every global batch; 1 in all.
         accumulation: Micro-steps of each process.
 
     Returns:
         Up to `accumulation` non-empty int64 vectors; none when nothing is left for this rank.
     """
-    parts = torch.tensor_split(batch, world_size * accumulation)
-    # The larger pieces come first: dealt out by rank first, no rank gets two before all have one.
-    return [part for part in parts[rank::world_size] if len(part)]
+    bounds = [0, *(round(share * len(batch)) for share in accumulate(shares))]
+    own = batch[bounds[rank] : bounds[rank + 1]]
+    return [piece for piece in torch.tensor_split(own, accumulation) if len(piece)]
 
 
 def evaluation_shard(samples: int, rank: int, world_size: int) -> Tensor:

@@ -7,7 +7,8 @@ import signal
 import time
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn import functional
@@ -16,6 +17,8 @@ from trainer import shards
 from trainer.agreement import HaltError
 from trainer.checkpoint import Progress
 from trainer.data import Crops
+from trainer.models import flip_scores
+from trainer.precision import autocast
 from trainer.report import complain
 from trainer.watch import Sight, look
 
@@ -26,14 +29,21 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.nn.parallel import DistributedDataParallel
 
+    from trainer.balance import Balance
     from trainer.config import Train, TrainJob
     from trainer.data import DataSet
+    from trainer.exchange import LocalSteps
+    from trainer.models import Lookahead
+    from trainer.report import Live
     from trainer.saving import Saver
     from trainer.watch import Watch
     from trainer.world import World
 
 EVALUATION_BATCH = 512
 """Test samples at a time: without gradients it decides about memory and nothing else."""
+TRIANGLE = (0.2, 0.23, 0.07)
+"""Share of the rate at the start, share of the training at which it is whole, share of the rate at
+the end: those of cifar10-airbench (Jordan 2024, arXiv 2404.00498)."""
 
 
 class Stop:
@@ -62,52 +72,56 @@ class Run:
     world: World
     data: DataSet
     model: nn.Module
-    replica: DistributedDataParallel
-    """The model, wrapped so that gradients are averaged over all ranks."""
+    replica: DistributedDataParallel  # The model, wrapped so that gradients are averaged.
     optimizer: torch.optim.Optimizer
-    checkpoints: Path
-    """This host's folder of checkpoints."""
-    started: float
-    """time.monotonic() when the process began to work."""
+    local: LocalSteps | None  # Where ranks train on their own for some steps.
+    average: Lookahead | None  # Of the weights, where the job wants it.
+    precision: str  # fp32, bf16 or fp16.
+    scaler: Any  # torch's GradScaler; it does nothing unless fp16 needs it.
+    checkpoints: Path  # This host's folder.
+    started: float  # time.monotonic() when the process began to work.
     saver: Saver
-    """Writes the checkpoints."""
     watch: Watch
-    """Tells where the time goes."""
+    balance: Balance
+    live: Live
+
+    def pieces(self, batch: Tensor) -> list[Tensor]:
+        """This rank's micro-batches of the global batch int64 [n]."""
+        steps = self.job.train.accumulation
+        return shards.pieces(batch, self.world.rank, self.balance.shares, steps)
 
     @property
     def global_batch(self) -> int:
         """Samples of a full optimizer step, over all ranks."""
         return self.job.train.batch_size * self.job.train.accumulation * self.world.size
 
+    def parts(self) -> dict[str, Any]:
+        """What has a state that a checkpoint must hold."""
+        parts = {"model": self.model, "optimizer": self.optimizer, "scaler": self.scaler}
+        parts |= {"outer": self.local.outer} if self.local else {}
+        return parts | ({"average": self.average} if self.average else {})
+
 
 @dataclass(frozen=True)
 class Epoch:
     """How an epoch went, or the part of it that was left to do."""
 
-    progress: Progress
-    """Where training stands now."""
-    interrupted: bool
-    """Whether the ranks agreed to stop before its end."""
-    loss: float | None = None
-    """Mean cross entropy per sample, nats."""
-    images_per_second: float | None = None
-    """Over all ranks."""
-    skipped: tuple[int, ...] = ()
-    """Steps whose update was left out because a loss was not finite."""
+    progress: Progress  # Where training stands now.
+    interrupted: bool  # Whether the ranks agreed to stop before its end.
+    loss: float | None = None  # Mean cross entropy per sample, nats.
+    images_per_second: float | None = None  # Over all ranks.
+    skipped: tuple[int, ...] = ()  # Steps whose update was left out: a loss was not finite.
     sight: Sight = Sight({}, {})  # noqa: RUF009
-    """Where the time went."""
 
 
 @dataclass(frozen=True)
 class Step:
     """How a step went."""
 
-    loss: Tensor
-    """Sum of the losses of this rank's own samples, float32 scalar on its device."""
-    stopping: bool = False
-    """Whether any rank was asked to end."""
+    loss: Tensor  # Sum of the losses of this rank's own samples, float32 scalar on its device.
+    stopping: bool = False  # Whether any rank was asked to end.
     suspects: tuple[str, ...] = ()
-    """Ranks whose loss was not finite, their hosts and samples; then nothing was updated."""
+    """Ranks whose loss was not finite, their hosts and samples; their work was left out."""
 
 
 def train_epoch(run: Run, progress: Progress, stop: Stop) -> Epoch:
@@ -122,32 +136,37 @@ def train_epoch(run: Run, progress: Progress, stop: Stop) -> Epoch:
     run.model.train()
     step = Step(torch.zeros((), device=run.world.device))
     loss = step.loss
-    began, todo = time.monotonic(), samples - progress.position
+    began, todo, before = time.monotonic(), samples - progress.position, run.watch.read()
     run.watch.mark("compute")
     skipped: tuple[int, ...] = ()
     while progress.position < samples and not step.stopping:
         run.saver.check()
-        batch = order[progress.position : progress.position + run.global_batch]
+        left = order[progress.position :]
         for group in run.optimizer.param_groups:
-            group["lr"] = learning_rate(run.job.train, progress, samples)
-        step = train_step(run, batch, crops, stop)
-        done = progress.position + len(batch)
-        progress = Progress(progress.epoch, done, progress.step + 1)
+            group["lr"] = learning_rate(run.job.train, share_done(run, progress)) * group["factor"]
+        step = train_step(run, progress, left, crops, stop)
+        done = min(run.global_batch, len(left))
+        progress = Progress(progress.epoch, progress.position + done, progress.step + 1)
         if step.suspects:
             skip_or_halt(run, progress, step)
-            skipped, todo = (*skipped, progress.step), todo - len(batch)
+            skipped, todo = (*skipped, progress.step), todo - done
         loss += step.loss
+        seen = (todo - len(left) + done) * run.balance.shares[run.world.rank]
+        run.live.tick(progress, samples, loss, seen)
+    run.live.clear()
     if progress.position < samples:
         return Epoch(progress, interrupted=True, skipped=skipped)
     # Reading the loss waits until the device has done all steps, so it belongs to the time.
     total, seconds = run.world.sums([loss.item()])[0], time.monotonic() - began
+    sight = look(run.world, before, run.watch.read())
+    run.watch.pause()
     return Epoch(
         Progress(progress.epoch + 1, 0, progress.step),
         interrupted=step.stopping,
         loss=total / max(todo, 1),
         images_per_second=todo / seconds,
         skipped=skipped,
-        sight=look(run.world, run.watch),
+        sight=sight,
     )
 
 
@@ -160,41 +179,73 @@ def skip_or_halt(run: Run, progress: Progress, step: Step) -> None:
         complain(f"trainer: warning: skips an update, the loss is not finite {where}")
 
 
-def train_step(run: Run, batch: Tensor, crops: Crops | None, stop: Stop) -> Step:
-    """One optimizer step on the mean loss of the samples `batch`, int64 [n], of all ranks."""
-    own = shards.pieces(batch, run.world.rank, run.world.size, run.job.train.accumulation)
-    # The replica averages gradients over ranks; this makes of it the mean over the samples, however
-    # unevenly they are divided.
-    weight = run.world.size / len(batch)
-    if not own:
-        # All ranks must take part in the exchange; this one adds nothing to it.
-        own, weight = [batch[:1]], 0.0
+def train_step(run: Run, progress: Progress, left: Tensor, crops: Crops | None, stop: Stop) -> Step:
+    """One optimizer step on the mean loss of the next samples of all ranks.
+
+    `left`, int64 [n], are all samples of the epoch that are not done yet.
+    """
+    batch, rest = left[: run.global_batch], left[run.global_batch :]
+    own, number = run.pieces(batch), progress.step + 1
+    local = run.local if run.local and run.local.is_local(number) else None
+    if local:
+        local.begin(sum(map(len, own)))
     can_skip = run.job.train.on_nan == "skip"
     buffers = [buffer.clone() for buffer in run.model.buffers()] if can_skip else []
+    loss, word = gradients(run, batch, own, crops, alone=local is not None)
+    run.data.train.prefetch(run.pieces(rest[: run.global_batch]))
+    stopping, words = (False, ()) if local else agree(run, stop, word)
+    if word or words:
+        loss = torch.zeros_like(loss)
+        for buffer, before in zip(run.model.buffers(), buffers, strict=False):
+            buffer.copy_(before)
+    else:
+        update(run, progress)
+    if local:
+        local.word = local.word or word
+        if local.is_due(number) or not len(rest):
+            local.merge(run.world)
+            stopping, words = agree(run, stop, local.word)
+    run.balance.note(sum(map(len, own)))
+    return Step(loss, stopping, words)
+
+
+def agree(run: Run, stop: Stop, word: str) -> tuple[bool, tuple[str, ...]]:
+    """Tell each other who was asked to end and whose loss was not finite: all go on, or none."""
+    asked, broken = run.world.sums([stop.requested, bool(word)])
+    words = run.world.gather(word) if broken else []
+    run.watch.mark("communication")
+    return asked > 0, tuple(filter(None, words))
+
+
+def gradients(
+    run: Run, batch: Tensor, own: list[Tensor], crops: Crops | None, *, alone: bool
+) -> tuple[Tensor, str]:
+    """Compute the gradients of the mean loss of all ranks' `batch` or, `alone`, of `own` samples.
+
+    Returns:
+        The sum of the losses of this rank's samples, and where one was not finite, who had which.
+    """
+    # The replica averages gradients over ranks; this makes of it the mean over the samples, however
+    # unevenly they are divided.
+    weight = 1 / max(sum(map(len, own)), 1) if alone else run.world.size / len(batch)
     losses: list[Tensor] = []
     run.optimizer.zero_grad()
-    for number, piece in enumerate(own, start=1):
-        with nullcontext() if number == len(own) else run.replica.no_sync():
-            loss = training_loss(run, piece, crops) * weight
+    # All ranks must take part in the exchange; one without samples adds nothing to it.
+    pieces = own or [batch[:1]]
+    for number, piece in enumerate(pieces, start=1):
+        last = number == len(pieces)
+        exchange = last and not alone
+        with nullcontext() if exchange else run.replica.no_sync():
+            loss = training_loss(run, piece, crops) * (weight if own else 0.0)
             losses.append(loss.detach())
-            if number == len(own):
+            if last:
                 finite = fetch(torch.isfinite(torch.stack(losses)))
-            loss.backward()  # type: ignore[no-untyped-call]
-            run.watch.mark("communication" if number == len(own) else "compute")
+            run.scaler.scale(loss).backward()
+            run.watch.mark("communication" if exchange else "compute")
     flags = finite()
-    # All ranks end at the same step, or some would wait for those that have left.
-    asked, broken = run.world.sums([stop.requested, not flags.all()])
-    run.watch.mark("communication")
-    if not broken:
-        run.optimizer.step()
-        run.watch.mark("compute")
-        return Step(torch.stack(losses).sum() * len(batch) / run.world.size, asked > 0)
-    for buffer, before in zip(run.model.buffers(), buffers, strict=False):
-        buffer.copy_(before)
-    bad = next((piece for piece, flag in zip(own, flags, strict=True) if not flag), None)
-    own_word = "" if bad is None else f"{run.world.name}, samples {bad.tolist()}"
-    words = run.world.gather(own_word)
-    return Step(torch.zeros_like(losses[0]), asked > 0, tuple(filter(None, words)))
+    bad = next((piece for piece, flag in zip(pieces, flags, strict=True) if not flag), None)
+    word = "" if bad is None else f"{run.world.name}, samples {bad.tolist()}"
+    return torch.stack(losses).sum() / weight, word
 
 
 def fetch(flags: Tensor) -> Callable[[], Tensor]:
@@ -213,26 +264,48 @@ def fetch(flags: Tensor) -> Callable[[], Tensor]:
 
 
 def training_loss(run: Run, indices: Tensor, crops: Crops | None) -> Tensor:
-    """Sum of the losses of the training samples `indices`, int64 [n]."""
-    on_device = indices.to(run.world.device)
-    images = run.data.train.images[on_device]
+    """Sum of the losses of the training samples `indices`, int64 [n]; of text, mean of each."""
+    inputs, labels = run.data.train.take(indices, run.world.device)
     if crops:
-        images = crops.apply(images, indices)
-    images = run.data.normalized(images)
+        inputs = crops.apply(inputs, indices)
+    inputs = run.data.prepared(inputs)
     run.watch.mark("data")
-    scores = run.replica(images)
-    return functional.cross_entropy(scores, run.data.train.labels[on_device], reduction="sum")
+    with autocast(run.precision, run.world.device):
+        scores = run.replica(inputs)
+    smoothing = run.job.train.label_smoothing
+    loss = functional.cross_entropy(
+        scores.float(), labels, reduction="sum", label_smoothing=smoothing
+    )
+    return loss * (len(labels) / labels.numel())
 
 
-def learning_rate(train: Train, progress: Progress, samples: int) -> float:
-    """The rate of the next step.
+def update(run: Run, progress: Progress) -> None:
+    """Change the weights by the gradients, and now and then draw them to their average."""
+    run.scaler.step(run.optimizer)
+    run.scaler.update()
+    if run.average:
+        run.average.update(run.model, progress.step, share_done(run, progress))
+    run.watch.mark("compute")
 
-    Cosine annealing without restarts (Loshchilov and Hutter 2016) over the share of all samples
-    that is done: it needs no state and does not care if the world size changes.
+
+def share_done(run: Run, progress: Progress) -> float:
+    """Share of the job's samples that is done: needs no state and heeds any world size."""
+    return (progress.epoch + progress.position / len(run.data.train)) / run.job.train.epochs
+
+
+def learning_rate(train: Train, done: float) -> float:
+    """The rate of the next step, after a share `done` of the training.
+
+    cosine: annealing without restarts (Loshchilov and Hutter 2016, arXiv 1608.03983).
     """
     if train.schedule == "constant":
         return train.learning_rate
-    done = (progress.epoch + progress.position / samples) / train.epochs
+    if train.schedule == "triangle":
+        start, peak, end = TRIANGLE
+        rising = done < peak
+        along = done / peak if rising else (1 - done) / (1 - peak)
+        low = start if rising else end
+        return train.learning_rate * (low + (1 - low) * along)
     return train.learning_rate * (1 + math.cos(math.pi * done)) / 2
 
 
@@ -242,11 +315,15 @@ def evaluate(run: Run) -> tuple[int, int]:
     run.world.share_buffers(run.model)
     run.model.eval()
     test = run.data.test
+    # The bare model: the replica would exchange, and ranks may have different numbers of parts.
+    model = partial(flip_scores, run.model) if run.job.train.flip_at_test else run.model
     own = shards.evaluation_shard(len(test), run.world.rank, run.world.size)
-    correct = torch.zeros((), dtype=torch.int64, device=run.world.device)
-    for part in torch.split(own.to(run.world.device), EVALUATION_BATCH):
-        # The bare model: the replica would exchange, and ranks may have different numbers of parts.
-        found = run.model(run.data.normalized(test.images[part])).argmax(dim=1)
-        correct += (found == test.labels[part]).sum()
-    right, seen = run.world.sums([correct.item(), len(own)])
-    return int(right), int(seen)
+    correct, seen = torch.zeros((), dtype=torch.int64, device=run.world.device), 0
+    for part in torch.split(own, EVALUATION_BATCH):
+        inputs, labels = test.take(part, run.world.device)
+        with autocast(run.precision, run.world.device):
+            found = model(run.data.prepared(inputs)).argmax(dim=1)
+        correct += (found == labels).sum()
+        seen += labels.numel()
+    right, all_seen = run.world.sums([correct.item(), seen])
+    return int(right), int(all_seen)

@@ -12,9 +12,9 @@ Several hosts: trainer/launch.py. A job file that reaches 97 % on digits with 1 
 
     {"name": "digits",
      "train": {"dataset": "digits", "model": "cnn", "epochs": 10, "batch_size": 32,
-               "accumulation": 1, "optimizer": "sgd", "learning_rate": 0.1, "weight_decay": 0.0005,
-               "schedule": "cosine", "seed": 0, "on_nan": "stop"},
-     "checkpoint": {"every_epochs": 1, "keep": 3, "shared": false, "asynchronous": true}}
+               "learning_rate": 0.1, "weight_decay": 0.0005}}
+
+config.py lists all keys and what they default to.
 
 The result does not depend on how many processes there are: equal global batches give equal
 parameters, up to rounding (and to BatchNorm, which sees only its own process's samples).
@@ -26,21 +26,26 @@ import os
 import statistics
 import sys
 import time
+from dataclasses import replace
+from datetime import timedelta
+from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.distributed.elastic.multiprocessing.errors import record
-from torch.nn.parallel import DistributedDataParallel
 
 from trainer import checkpoint
 from trainer.agreement import HaltError, heed_word, leave_word, require_equal
+from trainer.balance import Balance
 from trainer.checkpoint import Progress
 from trainer.config import JobError, Train, TrainJob, load_job
 from trainer.data import DataError, DataSet, load_data
+from trainer.exchange import LocalSteps, replicate
 from trainer.files import DataMissingError
-from trainer.models import build_model, parameter_count
-from trainer.report import HEADER, Metrics, append, complain, row, say, summary
+from trainer.models import Lookahead, build_model, parameter_count, parameter_groups
+from trainer.precision import choose, loss_scaler
+from trainer.report import HEADER, Figures, Live, append, complain, row, say, summary
 from trainer.saving import Saver, resume, save
 from trainer.shards import generator
 from trainer.steps import Epoch, Run, Stop, evaluate, train_epoch
@@ -63,33 +68,44 @@ def main() -> int:
     started = time.monotonic()
     try:
         job = load_job(Path(os.environ.get("KIT_JOB", "")))
-        root = Path(os.environ.get("KIT_DATA") or "/data")
-        data = load_data(job.train.dataset, root, job.train.seed)
+        data = load_data(job.train, Path(os.environ.get("KIT_DATA") or "/data"))
     except (JobError, DataMissingError, DataError) as error:
         complain(f"trainer: error: {error}")
         return MISTAKE
-    folder = Path(os.environ.get("KIT_CHECKPOINTS") or "/checkpoints")
+    world = None
     try:
-        world = join_world(os.environ)
+        world = join_world(os.environ, timedelta(seconds=job.exchange.timeout))
         say(describe(world, os.environ))
-        try:
-            heed_word(world)
-            code = train(set_up(job, world, data, folder, started), Stop())
-        except HaltError as error:
-            code = halt(world, str(error))
-        except torch.cuda.OutOfMemoryError:
-            return out_of_memory(world, job.train)
+        code = work(job, world, data, started)
         leave_world(world)
-    except OSError as error:
+    except (OSError, DataError) as error:
         complain(f"trainer: error: {error}; see to it and start again")
         return FAILURE
     except RuntimeError as error:
         if not is_lost_peer(error):
             raise
+        who = world.absent() if world else ""
         reason = str(error).splitlines()[0]
-        complain(f"trainer: error: lost another rank, a restart resumes: {reason}")
+        complain(
+            f"trainer: error: {who or 'another rank'} did not take part in an exchange; "
+            f"a restart resumes ({reason})"
+        )
         return FAILURE
     return code
+
+
+def work(job: TrainJob, world: World, data: DataSet, started: float) -> int:
+    """Train, unless that would only repeat a failure; return the exit code."""
+    folder = Path(os.environ.get("KIT_CHECKPOINTS") or "/checkpoints")
+    try:
+        heed_word(world)
+        return train(set_up(job, world, data, folder, started), Stop())
+    except HaltError as error:
+        return halt(world, str(error))
+    except torch.cuda.OutOfMemoryError:
+        # The other ranks wait in an exchange, alone: this process must end at once.
+        out_of_memory(world, job.train)
+        sys.exit(FAILURE)
 
 
 def halt(world: World, reason: str) -> int:
@@ -103,8 +119,8 @@ def halt(world: World, reason: str) -> int:
     return 0 if leave_word(reason) else FAILURE
 
 
-def out_of_memory(world: World, train: Train) -> int:
-    """Say what would fit; return the exit code. The other ranks wait in an exchange, alone."""
+def out_of_memory(world: World, train: Train) -> None:
+    """Say what would fit."""
     size, steps = train.batch_size, train.accumulation
     advice = f"try batch_size: {size // 2} with accumulation: {steps * 2}, the same global batch"
     if size == 1:
@@ -112,7 +128,6 @@ def out_of_memory(world: World, train: Train) -> int:
     reason = f"out of memory with batch_size {size} on {world.name}; {advice}"
     complain(f"trainer: error: {reason}")
     leave_word(reason)
-    return FAILURE
 
 
 def set_up(job: TrainJob, world: World, data: DataSet, folder: Path, started: float) -> Run:
@@ -120,27 +135,45 @@ def set_up(job: TrainJob, world: World, data: DataSet, folder: Path, started: fl
 
     `data` are on the CPU, `started` is time.monotonic() when the process began to work.
     """
-    torch.manual_seed(job.train.seed)  # The same initial weights everywhere.
-    _, channels, side, _ = data.train.images.shape
-    model = build_model(job.train.model, channels, side).to(world.device)
-    devices = [world.device.index] if world.device.type == "cuda" else None
-    replica = DistributedDataParallel(model, device_ids=devices)
-    optimizer = build_optimizer(model, job.train)
+    train, exchange = job.train, job.exchange
+    torch.manual_seed(train.seed)  # The same initial weights everywhere.
+    model = build_model(train, data).to(world.device)
+    if train.compile:
+        model.compile()
+    watch, precision = Watch(world.device), choose(train.precision, world)
+    run = Run(
+        job=job,
+        world=world,
+        data=data.to(world.device),
+        model=model,
+        replica=replicate(model, exchange, world, watch),
+        optimizer=build_optimizer(model, train, world.device),
+        local=None if exchange.mode == "every_step" else LocalSteps(model, exchange),
+        average=Lookahead(model) if train.ema else None,
+        precision=precision,
+        scaler=loss_scaler(precision, world.device),
+        checkpoints=folder,
+        started=started,
+        saver=Saver(asynchronous=job.checkpoint.asynchronous),
+        watch=watch,
+        balance=Balance(world, watch, auto=train.balance == "auto"),
+        live=Live(world, train.epochs, job.metrics.port),
+    )
     # From here on each rank's own, for layers like dropout; data have generators of their own.
-    torch.manual_seed(generator(job.train.seed, world.rank).initial_seed())
-    saver = Saver(asynchronous=job.checkpoint.asynchronous)
-    watch = Watch(world.device)
-    watch.attach(replica)
-    data = data.to(world.device)
-    return Run(job, world, data, model, replica, optimizer, folder, started, saver, watch)
+    torch.manual_seed(generator(train.seed, world.rank).initial_seed())
+    return run
 
 
-def build_optimizer(model: nn.Module, train: Train) -> torch.optim.Optimizer:
-    """The optimizer of the job."""
-    parameters, rate, decay = model.parameters(), train.learning_rate, train.weight_decay
-    if train.optimizer == "adam":
-        return torch.optim.Adam(parameters, rate, weight_decay=decay)
-    return torch.optim.SGD(parameters, rate, momentum=MOMENTUM, nesterov=True, weight_decay=decay)
+def build_optimizer(model: nn.Module, train: Train, device: torch.device) -> torch.optim.Optimizer:
+    """The optimizer of the job; `factor` in its groups is theirs of the rate."""
+    groups = [{"factor": 1.0, **group} for group in parameter_groups(model, train)]
+    kinds: Any = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
+    kind = kinds[train.optimizer]
+    more = {"momentum": MOMENTUM, "nesterov": True} if train.optimizer == "sgd" else {}
+    if device.type == "cuda" and "fused" in signature(kind).parameters:  # SGD: from torch 2.3 on.
+        more["fused"] = True
+    optimizer: torch.optim.Optimizer = kind(groups, train.learning_rate, **more)
+    return optimizer
 
 
 def train(run: Run, stop: Stop) -> int:
@@ -167,11 +200,12 @@ def introduce(run: Run, progress: Progress) -> None:
     """Say what is about to happen."""
     if run.world.rank != 0:
         return
-    settings = run.job.train
+    settings, exchange = run.job.train, run.job.exchange
     say(
         f"job {run.job.name}: {settings.model} of {parameter_count(run.model):,} parameters, "
         f"{len(run.data.train):,} samples of {settings.dataset}, global batch {run.global_batch} = "
-        f"{settings.batch_size} x {run.world.size} processes x {settings.accumulation}"
+        f"{settings.batch_size} x {run.world.size} processes x {settings.accumulation}, "
+        f"{run.precision}, exchange {exchange.mode} with compression {exchange.compression}"
     )
     if progress.step:
         say(f"goes on from step {progress.step}, epoch {progress.epoch} + {progress.position}")
@@ -183,26 +217,37 @@ def finish_epoch(run: Run, epoch: Epoch) -> None:
     """Evaluate, report and, when it is due, save."""
     progress, settings = epoch.progress, run.job.train
     last = progress.epoch == settings.epochs
+    if last and run.average:
+        run.average.finish(run.model)
     correct, seen = evaluate(run)
     if last or progress.epoch % run.job.checkpoint.every_epochs == 0:
         save(run, progress, correct / seen)
     if last:
         run.saver.wait()
-    if run.world.rank != 0:
-        return
+    figures = measure(run, "epoch", epoch, correct / seen)
+    names = ("epoch", "step", "loss", "accuracy", "images_per_second", "world_size", "stall")
+    run.live.publish(**{name: getattr(figures, name) for name in names}, **figures.shares)
+    if run.world.rank == 0:
+        tell(run, figures, last=last)
+
+
+def tell(run: Run, figures: Figures, *, last: bool) -> None:
+    """Write down an epoch and, after the last one, what to compare the training by."""
     elapsed = time.monotonic() - run.started
-    for event in ("epoch", "end") if last else ("epoch",):
-        metrics = measure(run, event, epoch, correct / seen)
-        append(run.checkpoints, metrics)
-    say(row(metrics, elapsed))
-    for who, factor in metrics.slow.items():
+    append(run.checkpoints, figures)
+    say(row(figures, elapsed))
+    for who, factor in figures.slow.items():
         say(f"slow: {who} works {factor} times as long as the others, who wait for it")
-    if last:
-        say(summary(metrics, -(-len(run.data.train) // run.global_batch), elapsed))
-        where = run.checkpoints / checkpoint.folder_name(progress.step)
-        stall = statistics.fmean(run.saver.stalls) * 1000
-        say(f"checkpoints: training stood still for {stall:.1f} ms on each of the saves")
-        say(f"done: accuracy {correct / seen:.4f}, checkpoint {where}, {elapsed:.1f} s")
+    if run.job.train.balance == "auto":
+        say("batch: " + "/".join(f"{share * 100:.0f}" for share in figures.batch) + " % by rank")
+    if not last:
+        return
+    append(run.checkpoints, replace(figures, event="end"))
+    say(summary(figures, -(-len(run.data.train) // run.global_batch), elapsed))
+    stall = statistics.fmean(run.saver.stalls) * 1000
+    say(f"checkpoints: training stood still for {stall:.1f} ms on each of the saves")
+    where = run.checkpoints / checkpoint.folder_name(figures.step)
+    say(f"done: accuracy {figures.accuracy:.4f}, checkpoint {where}, {elapsed:.1f} s")
 
 
 def interrupt(run: Run, epoch: Epoch, stop: Stop) -> int:
@@ -221,7 +266,7 @@ def interrupt(run: Run, epoch: Epoch, stop: Stop) -> int:
     return FAILURE
 
 
-def measure(run: Run, event: str, epoch: Epoch, accuracy: float | None = None) -> Metrics:
+def measure(run: Run, event: str, epoch: Epoch, accuracy: float | None = None) -> Figures:
     """The figures of an event."""
     progress, saver = epoch.progress, run.saver
     samples, batch, epochs = len(run.data.train), run.global_batch, run.job.train.epochs
@@ -229,7 +274,7 @@ def measure(run: Run, event: str, epoch: Epoch, accuracy: float | None = None) -
     todo = (epochs - progress.epoch) * -(-samples // batch)
     if progress.position:
         todo += -(-(samples - progress.position) // batch) - -(-samples // batch)
-    return Metrics(
+    return Figures(
         event=event,
         epoch=progress.epoch,
         epochs=epochs,
@@ -242,6 +287,7 @@ def measure(run: Run, event: str, epoch: Epoch, accuracy: float | None = None) -
         skipped=epoch.skipped,
         shares=epoch.sight.shares,
         slow=epoch.sight.slow,
+        batch=tuple(round(share, 4) for share in run.balance.shares),
         stall=saver.stalls[-1] if saver.stalls and saver.step == progress.step else None,
     )
 

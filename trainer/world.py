@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,27 +18,24 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-TIMEOUT = timedelta(seconds=60)
-"""For any exchange. The defaults, 30 minutes of gloo and 10 of NCCL, are how long a host that went
-silent would hold up all the others; the longest honest wait here is for a checkpoint's fsync."""
+ROLL_CALL = timedelta(seconds=10)
+"""For the ranks that are left to answer each other: all of them have waited just as long before."""
 
 
 @dataclass(frozen=True)
 class World:
     """This process among all."""
 
-    rank: int
-    """0 to size - 1, over all hosts."""
-    local_rank: int
-    """0 to processes on this host - 1."""
-    size: int
-    """Processes over all hosts."""
-    host: str
-    """This host's name in the log."""
-    device: torch.device
-    """Where this process computes."""
+    rank: int  # 0 to size - 1, over all hosts.
+    local_rank: int  # 0 to processes on this host - 1.
+    size: int  # Processes over all hosts.
+    host: str  # This host's name in the log.
+    device: torch.device  # Where this process computes.
     control: distributed.ProcessGroup
     """A gloo group of all ranks: words on the CPU, which never wait for a GPU's queue."""
+    alarm: distributed.ProcessGroup
+    """Another one, for when an exchange of the others has failed: theirs are broken then."""
+    names: tuple[str, ...] = ()  # Of all ranks, in messages.
 
     @property
     def name(self) -> str:
@@ -68,12 +66,27 @@ class World:
         return buffer.numpy().tobytes()
 
     def share_buffers(self, model: nn.Module) -> None:
-        """Give all ranks rank 0's buffers: BatchNorm's running figures differ between ranks."""
+        """Give all ranks the mean of their buffers: each has seen its own samples in BatchNorm."""
         for buffer in model.buffers():
-            distributed.broadcast(buffer, 0)
+            if buffer.is_floating_point():
+                distributed.all_reduce(buffer.div_(self.size))
+            else:
+                distributed.broadcast(buffer, 0)
+
+    def absent(self) -> str:
+        """Names of the ranks that do not answer; empty where all do. Some must have failed."""
+        try:
+            distributed.monitored_barrier(self.alarm, ROLL_CALL, wait_all_ranks=True)
+        except RuntimeError as error:
+            # Rank 0 asks and knows all that are missing, the others only whether rank 0 is there.
+            found = re.search(r"Ranks? ([\d, ]+) failed to pass", str(error))
+            if found:
+                return ", ".join(self.names[int(rank)] for rank in found[1].split(","))
+            return f"{self.names[0]} or others, which it names if it is left"
+        return ""
 
 
-def join_world(environ: Mapping[str, str]) -> World:
+def join_world(environ: Mapping[str, str], timeout: timedelta) -> World:
     """Form the process group that torchrun's variables describe, or without them a world of one."""
     local_rank = int(environ.get("LOCAL_RANK", "0"))
     device = torch.device("cpu")
@@ -82,20 +95,16 @@ def join_world(environ: Mapping[str, str]) -> World:
         torch.cuda.set_device(device)
     backend = "nccl" if device.type == "cuda" else "gloo"
     if "RANK" in environ:
-        distributed.init_process_group(backend, timeout=TIMEOUT)
+        distributed.init_process_group(backend, timeout=timeout)
     else:
         alone = distributed.HashStore()  # type: ignore[attr-defined]
-        distributed.init_process_group(backend, timeout=TIMEOUT, world_size=1, rank=0, store=alone)
-    # Every rank must come to this call, also where the default group is gloo already.
-    control = distributed.new_group(backend="gloo", timeout=TIMEOUT)
-    return World(
-        rank=distributed.get_rank(),
-        local_rank=local_rank,
-        size=distributed.get_world_size(),
-        host=environ.get("KIT_HOST") or socket.gethostname(),
-        device=device,
-        control=control,
-    )
+        distributed.init_process_group(backend, timeout=timeout, world_size=1, rank=0, store=alone)
+    # Every rank must come to these calls, also where the default group is gloo already.
+    control, alarm = (distributed.new_group(backend="gloo", timeout=timeout) for _ in range(2))
+    host, rank = environ.get("KIT_HOST") or socket.gethostname(), distributed.get_rank()
+    size = distributed.get_world_size()
+    world = World(rank, local_rank, size, host, device, control, alarm)
+    return replace(world, names=tuple(world.gather(world.name)))
 
 
 def leave_world(world: World) -> None:

@@ -1,6 +1,7 @@
 """The built-in training of the job FAULT_JOB, with the fault FAULT on rank 1 from FAULT_AT on."""
 
 import os
+import signal
 import sys
 import time
 
@@ -11,10 +12,14 @@ from torch.distributed.elastic.multiprocessing.errors import record
 import trainer.train as training
 from trainer import saving
 from trainer.checkpoint import Progress
+from trainer.config import Train
+from trainer.data import DataSet
 from trainer.models import build_model
 from trainer.steps import Run
 
 FAULT, AT = os.environ["FAULT"], int(os.environ.get("FAULT_AT", "0"))
+SECONDS = 0.0005
+"""For a sample, of a rank whose work is pretended: long beside what its core needs for it."""
 UNLUCKY = int(os.environ.get("RANK", "0")) == int(os.environ.get("FAULT_RANK", "1"))
 
 
@@ -30,6 +35,13 @@ class Faulty(nn.Module):
         due = UNLUCKY and self.training and self.calls >= AT
         if due and FAULT == "slow":
             time.sleep(0.05)
+        if due and FAULT == "half":
+            # As a GPU of half the speed: time by the sample.
+            time.sleep(SECONDS * len(images))
+        if self.training and FAULT == "half":
+            time.sleep(SECONDS * len(images))
+        if due and FAULT == "silent":
+            os.kill(os.getpid(), signal.SIGSTOP)
         if due and FAULT == "memory":
             raise torch.cuda.OutOfMemoryError("pretended")
         if due and FAULT == "mistake":
@@ -43,8 +55,8 @@ class Faulty(nn.Module):
         return scores
 
 
-def build(name: str, channels: int, side: int) -> nn.Module:
-    return Faulty(build_model(name, channels, side))
+def build(train: Train, data: DataSet) -> nn.Module:
+    return Faulty(build_model(train, data))
 
 
 def resume(run: Run) -> Progress:

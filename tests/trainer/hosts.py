@@ -9,9 +9,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
+
+from trainer.config import SECTIONS
 
 ROOT = Path(__file__).resolve().parents[2]
 LAUNCH = ROOT / "trainer" / "launch.py"
@@ -22,23 +24,20 @@ TRAIN: dict[str, Any] = {
     "model": "cnn",
     "epochs": 10,
     "batch_size": 32,
-    "accumulation": 1,
-    "optimizer": "sgd",
     "learning_rate": 0.1,
     "weight_decay": 0.0005,
-    "schedule": "cosine",
-    "seed": 0,
-    "on_nan": "stop",
 }
-CHECKPOINT: dict[str, Any] = {"every_epochs": 1, "keep": 3, "shared": False, "asynchronous": True}
 
 
 def write_job(folder: Path, name: str = "digits", **changes: Any) -> Path:
     """Write a job file; `changes` go to the section that has their key."""
-    train = {key: changes.get(key, value) for key, value in TRAIN.items()}
-    kept = {key: changes.get(key, value) for key, value in CHECKPOINT.items()}
+    content: dict[str, Any] = {"name": name}
+    for kind in SECTIONS:
+        section, known = kind.__name__.lower(), {each.name for each in fields(kind)}
+        content[section] = {key: value for key, value in changes.items() if key in known}
+    content["train"] = {**TRAIN, **content["train"]}
     path = folder / f"{name}.json"
-    path.write_text(json.dumps({"name": name, "train": train, "checkpoint": kept}))
+    path.write_text(json.dumps(content))
     return path
 
 

@@ -4,6 +4,8 @@ import json
 import shutil
 import signal
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from torch.nn import functional
 
 from tests.trainer.hosts import complete_steps, metrics, write_job
 from trainer import checkpoint, steps
+from trainer.balance import Balance
 from trainer.checkpoint import Progress, Saved
 from trainer.config import TrainJob, load_job
 from trainer.data import DataSet, Samples, load_data
@@ -25,7 +28,7 @@ from trainer.world import World, join_world
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
     """This process as a world of one, without torchrun."""
-    yield join_world({"KIT_HOST": "pc1"})
+    yield join_world({"KIT_HOST": "pc1"}, timedelta(seconds=60))
     distributed.destroy_process_group()
 
 
@@ -195,7 +198,7 @@ def test_an_interrupted_write_leaves_nothing_that_counts(
 
 
 def start(job: TrainJob, world: World, folder: Path) -> Run:
-    return set_up(job, world, load_data("digits", folder, job.train.seed), folder, 0.0)
+    return set_up(job, world, load_data(job.train, folder), folder, 0.0)
 
 
 def parameters(run: Run) -> dict[str, torch.Tensor]:
@@ -291,17 +294,20 @@ def test_batchnorm_and_augmentation_train(world: World, tmp_path: Path) -> None:
 
 
 def test_the_rate_falls_with_the_share_that_is_done(job: TrainJob) -> None:
-    rates = [learning_rate(job.train, Progress(epoch, 0, 0), 1000) for epoch in (0, 5, 10)]
+    rates = [learning_rate(job.train, done) for done in (0, 0.5, 1)]
     assert rates == pytest.approx([0.1, 0.05, 0.0])
-    assert learning_rate(job.train, Progress(4, 1000, 0), 1000) == pytest.approx(0.05)
+    triangle = replace(job.train, schedule="triangle")
+    rates = [learning_rate(triangle, done) for done in (0, 0.115, 0.23, 1)]
+    assert rates == pytest.approx([0.02, 0.06, 0.1, 0.007])
 
 
 def test_a_rank_without_samples_adds_nothing(world: World, job: TrainJob, tmp_path: Path) -> None:
     run = start(job, world, tmp_path)
     before = parameters(run)
-    outer = World(1, 0, 2, "pc2", world.device, world.control)
-    lonely = Run(**{**vars(run), "world": outer})
-    loss = train_step(lonely, torch.tensor([5]), None, Stop()).loss
+    # Rounding gives the only sample of the step to the second of two ranks.
+    first = replace(world, rank=0, size=2)
+    lonely = replace(run, world=first, balance=Balance(first, run.watch, auto=False))
+    loss = train_step(lonely, Progress(), torch.tensor([5]), None, Stop()).loss
     assert float(loss) == 0
     gradients = [parameter.grad for parameter in run.model.parameters()]
     assert all(gradient is not None and not gradient.any() for gradient in gradients)
@@ -314,10 +320,10 @@ def test_a_short_batch_counts_by_its_own_size(world: World, job: TrainJob, tmp_p
     run = start(job, world, tmp_path)
     batch = torch.arange(5)
     assert len(batch) < run.global_batch
-    images, labels = run.data.train.images[batch], run.data.train.labels[batch]
-    mean = functional.cross_entropy(run.model(run.data.normalized(images)), labels)
+    images, labels = run.data.train.inputs[batch], run.data.train.labels[batch]
+    mean = functional.cross_entropy(run.model(run.data.prepared(images)), labels)
     expected = torch.autograd.grad(mean, list(run.model.parameters()))
-    loss = train_step(run, batch, None, Stop()).loss
+    loss = train_step(run, Progress(), batch, None, Stop()).loss
     assert float(loss) == pytest.approx(5 * float(mean.detach()), rel=1e-4)
     for parameter, gradient in zip(run.model.parameters(), expected, strict=True):
         assert parameter.grad is not None
@@ -327,7 +333,7 @@ def test_a_short_batch_counts_by_its_own_size(world: World, job: TrainJob, tmp_p
 def test_evaluation_counts(world: World, job: TrainJob, tmp_path: Path) -> None:
     run = start(job, world, tmp_path)
     correct, seen = evaluate(run)
-    images = run.data.normalized(run.data.test.images)
+    images = run.data.prepared(run.data.test.inputs)
     with torch.no_grad():
         answers = run.model(images).argmax(dim=1)
     assert seen == 360

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from hypothesis import given, settings, strategies
 
 from trainer import shards
 
@@ -15,7 +16,8 @@ def worked_on(position: int, end: int, world_size: int, accumulation: int, batch
     while position < end:
         step = order[position : position + batch * world_size * accumulation]
         for rank in range(world_size):
-            for piece in shards.pieces(step, rank, world_size, accumulation):
+            even = [1 / world_size] * world_size
+            for piece in shards.pieces(step, rank, even, accumulation):
                 assert 0 < len(piece) <= batch
                 seen += piece.tolist()
         position += len(step)
@@ -39,13 +41,29 @@ def test_a_changed_world_goes_on_where_the_other_stopped() -> None:
 @pytest.mark.parametrize("left", [1, 2, 5, 6, 7, 93])
 def test_the_rest_is_divided_evenly(left: int) -> None:
     sizes = [
-        sum(len(piece) for piece in shards.pieces(torch.arange(left), rank, 3, 2))
+        sum(len(piece) for piece in shards.pieces(torch.arange(left), rank, [1 / 3] * 3, 2))
         for rank in range(3)
     ]
     assert sum(sizes) == left
-    assert max(sizes) - min(sizes) <= 2
-    assert sizes[0] == max(sizes)
+    assert max(sizes) - min(sizes) <= 1
     assert (min(sizes) > 0) == (left >= 3)
+
+
+@settings(deadline=None)
+@given(
+    weights=strategies.lists(strategies.floats(0.01, 100), min_size=1, max_size=40),
+    batch=strategies.integers(1, 5000),
+    accumulation=strategies.integers(1, 4),
+)
+def test_uneven_shares_leave_nothing_out(
+    weights: list[float], batch: int, accumulation: int
+) -> None:
+    shares = [weight / sum(weights) for weight in weights]
+    samples = torch.arange(batch)
+    found = [shards.pieces(samples, rank, shares, accumulation) for rank in range(len(shares))]
+    assert torch.equal(torch.cat([piece for own in found for piece in own]), samples)
+    for own, share in zip(found, shares, strict=True):
+        assert abs(sum(map(len, own)) - share * batch) <= 1
 
 
 def test_the_order_depends_on_seed_and_epoch_alone() -> None:

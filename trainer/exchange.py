@@ -1,0 +1,129 @@
+"""How the ranks' work is brought together: gradients at every step, or weights now and then.
+
+What suits a network is arithmetic on bytes and link speed: `kit plan` does it.
+"""
+
+from __future__ import annotations
+
+from inspect import signature
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import distributed
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+from torch.nn.parallel import DistributedDataParallel
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+    from torch.distributed import GradBucket  # type: ignore[attr-defined]
+    from torch.futures import Future
+
+    from trainer.config import Exchange
+    from trainer.watch import Watch
+    from trainer.world import World
+
+HOOKS: Any = {
+    "none": default_hooks.allreduce_hook,
+    "fp16": default_hooks.fp16_compress_hook,
+    "bf16": default_hooks.bf16_compress_hook,
+    "powersgd": powerSGD_hook,
+}
+POWERSGD_RANK = 2
+"""Of the matrices that stand for a gradient: enough for a ResNet-18 on CIFAR-10 (Vogels et al.
+2019, arXiv 1905.13727, table 3)."""
+OUTER = {"local_sgd": (1.0, 0.0), "diloco": (0.7, 0.9)}
+"""Rate and Nesterov momentum of the step on the mean change of all ranks. (1, 0) is the mean of
+their weights: post-local SGD (Lin et al. 2018, arXiv 1808.07217). The others are those of DiLoCo
+(Douillard et al. 2023, arXiv 2311.08105)."""
+TYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+def replicate(
+    model: nn.Module, exchange: Exchange, world: World, watch: Watch
+) -> DistributedDataParallel:
+    """Wrap the model so that gradients are averaged over all ranks, as the job says."""
+    # BatchNorm's figures are brought together where they are needed: World.share_buffers. Before
+    # torch 2.13 the option had another name.
+    name = "forward_sync_buffers"
+    known = name in signature(DistributedDataParallel).parameters
+    replica = DistributedDataParallel(
+        model,
+        device_ids=[world.device.index] if world.device.type == "cuda" else None,
+        **{name if known else "broadcast_buffers": False},  # type: ignore[arg-type]
+        bucket_cap_mb=exchange.bucket_mib,
+        gradient_as_bucket_view=True,
+        static_graph=exchange.static_graph,
+    )
+    hook, state = HOOKS[exchange.compression], None
+    if exchange.compression == "powersgd":
+        # Its error feedback needs gradients that have settled a little, two steps at least.
+        begin = max(2, exchange.warm_up_steps)
+        state = PowerSGDState(None, POWERSGD_RANK, start_powerSGD_iter=begin)
+
+    def send(state: Any, bucket: GradBucket) -> Future[Tensor]:
+        if bucket.is_last():
+            # What is left of the backward pass is waiting.
+            watch.mark("compute")
+        future: Future[Tensor] = hook(state, bucket)
+        if state and world.device.type == "cpu":
+            # PowerSGD begins a second exchange when the first has ended: in gloo's threads, in
+            # another order on each rank, unless one bucket waits for the other.
+            future.wait()
+        return future
+
+    # DistributedDataParallel does not understand annotations that are texts.
+    send.__annotations__.clear()
+    replica.register_comm_hook(state, send)
+    return replica
+
+
+class LocalSteps:
+    """Lets each rank train on its own, and brings the weights together now and then.
+
+    `anchors` are the weights that all ranks had after the last exchange; `outer` changes them by
+    the mean of what the ranks have done since, weighted by their samples.
+    """
+
+    def __init__(self, model: nn.Module, exchange: Exchange) -> None:
+        self.exchange = exchange
+        self.weights = list(model.parameters())
+        self.anchors = [weight.detach().clone() for weight in self.weights]
+        rate, momentum = OUTER[exchange.mode]
+        self.outer = torch.optim.SGD(self.anchors, rate, momentum=momentum, nesterov=momentum > 0)
+        self.samples = 0  # Of this rank since the last exchange.
+        self.word = ""  # Of a loss since then that was not finite.
+
+    def is_local(self, step: int) -> bool:
+        """Whether a step, counted from 1, is without an exchange of gradients."""
+        return step > self.exchange.warm_up_steps
+
+    def is_due(self, step: int) -> bool:
+        """Whether the weights come together after a local step, besides at the end of an epoch."""
+        return (step - self.exchange.warm_up_steps) % self.exchange.every_steps == 0
+
+    @torch.no_grad()
+    def begin(self, samples: int) -> None:
+        """Take note of a local step on so many samples before it is done."""
+        if not self.samples:
+            self.word = ""
+            for anchor, weight in zip(self.anchors, self.weights, strict=True):
+                anchor.copy_(weight)
+        self.samples += samples
+
+    @torch.no_grad()
+    def merge(self, world: World) -> None:
+        """Give all ranks the same weights again; all must call it after the same step."""
+        pairs = list(zip(self.anchors, self.weights, strict=True))
+        share = self.samples / world.sums([self.samples])[0]
+        change = torch.cat([(anchor - weight).flatten() for anchor, weight in pairs]) * share
+        sent = change.to(TYPES.get(self.exchange.compression, change.dtype))
+        distributed.all_reduce(sent)
+        parts = sent.to(change.dtype).split([anchor.numel() for anchor in self.anchors])
+        for anchor, part in zip(self.anchors, parts, strict=True):
+            anchor.grad = part.view(anchor.shape)
+        self.outer.step()
+        self.outer.zero_grad()
+        for anchor, weight in pairs:
+            weight.copy_(anchor)
+        self.samples = 0

@@ -1,0 +1,42 @@
+"""The type of the model's arithmetic; weights, gradients and optimizer stay in float32."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from trainer.world import World
+
+TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def choose(wish: str, world: World) -> str:
+    """What the job wishes or, for auto, what the oldest GPU of all ranks has tensor cores for.
+
+    bf16 from Ampere (compute capability 8.0) on, fp16 from Volta (7.0) on; fp32 on CPUs.
+    developer.nvidia.com/cuda-gpus lists the capabilities.
+    """
+    if wish != "auto":
+        return wish
+    own = torch.cuda.get_device_capability() if world.device.type == "cuda" else (0, 0)
+    oldest = min(world.gather(own))
+    return "bf16" if oldest >= (8, 0) else "fp16" if oldest >= (7, 0) else "fp32"
+
+
+def autocast(precision: str, device: torch.device) -> torch.autocast:
+    """A context in which operations that may be less precise are."""
+    type_ = TYPES[precision]
+    return torch.autocast(device.type, type_, enabled=type_ != torch.float32)
+
+
+def loss_scaler(precision: str, device: torch.device) -> Any:
+    """Keeps fp16's small gradients from vanishing (Micikevicius et al. 2017, arXiv 1710.03740).
+
+    A step whose gradients have overflowed is left out on all ranks: they have the same mean.
+    """
+    enabled = precision == "fp16"
+    if hasattr(torch.amp, "GradScaler"):
+        return torch.amp.GradScaler(device.type, enabled=enabled)
+    return torch.cuda.amp.GradScaler(enabled=enabled)  # Before torch 2.3.

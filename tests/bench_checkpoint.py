@@ -15,9 +15,10 @@ from pathlib import Path
 import torch
 from torch.nn import functional
 
+from tests.trainer.hosts import write_job
 from trainer import checkpoint
 from trainer.checkpoint import Progress
-from trainer.config import Checkpoint, Train, TrainJob
+from trainer.config import load_job
 from trainer.models import build_model
 from trainer.saving import Saver
 
@@ -31,8 +32,8 @@ def main(saves: int) -> None:
     optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
     images = torch.rand(8, 3, 32, 32, device=device)
     labels = torch.zeros(8, dtype=torch.int64, device=device)
-    train = Train("cifar10", "resnet18", 1, 8, 1, "sgd", 0.1, 0.0, "constant", 0, "stop")
-    job = TrainJob("bench", train, Checkpoint(1, 2, shared=False, asynchronous=True))
+    with tempfile.TemporaryDirectory() as place:
+        job = load_job(write_job(Path(place), "bench", dataset="cifar10", model="resnet18"))
 
     def work() -> int:
         deadline, steps = time.monotonic() + WORK, 0

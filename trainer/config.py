@@ -9,10 +9,14 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 if TYPE_CHECKING:
     from pathlib import Path
 
-DATASETS = ("digits", "mnist", "cifar10")
-MODELS = ("cnn", "lenet", "resnet18")
-OPTIMIZERS = ("sgd", "adam")
-SCHEDULES = ("constant", "cosine")
+DATASETS = ("digits", "mnist", "cifar10", "folder", "text")
+MODELS = ("cnn", "lenet", "resnet18", "airbench", "gpt")
+OPTIMIZERS = ("sgd", "adam", "adamw")
+SCHEDULES = ("constant", "cosine", "triangle")
+PRECISIONS = ("auto", "fp32", "bf16", "fp16")
+BALANCES = ("even", "auto")
+MODES = ("every_step", "local_sgd", "diloco")
+COMPRESSIONS = ("none", "fp16", "bf16", "powersgd")
 ON_NAN = ("stop", "skip")
 
 
@@ -35,6 +39,12 @@ class Train:
 
     dataset: str = field(metadata={"known": DATASETS})
     """One of `DATASETS`."""
+    path: str = field(metadata={"empty": True})
+    """Of folder and text: below the data folder."""
+    image_size: int = field(metadata={"least": 8})
+    """Of folder: pixels a side."""
+    context: int = field(metadata={"least": 8})
+    """Of text: characters per sample."""
     model: str = field(metadata={"known": MODELS})
     """One of `MODELS`."""
     epochs: int = field(metadata={"least": 1})
@@ -51,6 +61,18 @@ class Train:
     """L2 penalty, as the optimizer defines it."""
     schedule: str = field(metadata={"known": SCHEDULES})
     """One of `SCHEDULES`; cosine falls to 0 at the end of the last epoch."""
+    label_smoothing: float
+    """Share of the target that goes to all classes alike."""
+    ema: bool
+    """Whether a moving average of the weights is tested."""
+    flip_at_test: bool
+    """Whether the mean over each image and its mirror is tested."""
+    precision: str = field(metadata={"known": PRECISIONS})
+    """One of `PRECISIONS`; auto follows the oldest GPU."""
+    compile: bool
+    """Whether torch.compile is used."""
+    balance: str = field(metadata={"known": BALANCES})
+    """One of `BALANCES`: whether batch shares follow the GPUs' speed."""
     seed: int
     """Decides the split, the initial weights, the order of the samples and their augmentation."""
     on_nan: str = field(metadata={"known": ON_NAN})
@@ -72,12 +94,42 @@ class Checkpoint:
 
 
 @dataclass(frozen=True)
+class Exchange:
+    """How the ranks exchange what they have learnt."""
+
+    mode: str = field(metadata={"known": MODES})
+    """One of `MODES`."""
+    every_steps: int = field(metadata={"least": 1})
+    """Of the local modes: local steps between two exchanges."""
+    warm_up_steps: int
+    """Of the local modes: synchronous steps at the beginning."""
+    compression: str = field(metadata={"known": COMPRESSIONS})
+    """One of `COMPRESSIONS`."""
+    bucket_mib: int = field(metadata={"least": 1})
+    """Gradients that travel together."""
+    static_graph: bool
+    """Whether the model runs the same way at every step."""
+    timeout: int = field(metadata={"least": 1})
+    """Seconds after which an exchange counts as dead."""
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """Where the first process of every host serves its figures."""
+
+    port: int
+    """0 for nowhere."""
+
+
+@dataclass(frozen=True)
 class TrainJob:
     """A job of the built-in training."""
 
     name: str
     train: Train
+    exchange: Exchange
     checkpoint: Checkpoint
+    metrics: Metrics
 
 
 def load_job(path: Path) -> TrainJob:
@@ -93,17 +145,28 @@ def load_job(path: Path) -> TrainJob:
     except ValueError as error:
         raise JobError(f"{path}: is not JSON: {error}") from error
     if not isinstance(content, dict):
-        raise JobError(f"{path}: must be an object with the keys name, train and checkpoint")
+        raise JobError(
+            f"{path}: must be an object with the keys name, train, exchange, checkpoint and metrics"
+        )
     try:
         name = _take(content, "name", str, "a text of at least one character")
-        train, checkpoint = _section(content, Train), _section(content, Checkpoint)
+        train, exchange = _section(content, Train), _section(content, Exchange)
+        checkpoint, metrics = _section(content, Checkpoint), _section(content, Metrics)
     except JobError as error:
         raise JobError(f"{path}: {error}") from None
     # 8x8 pixels: nothing is left after lenet's two 5x5 convolutions, and resnet18 comes down to a
     # single pixel, of which BatchNorm can not train on one sample.
     if train.dataset == "digits" and train.model != "cnn":
         raise JobError(f"{path}: train.model: {train.model} is too deep for digits; use cnn")
-    return TrainJob(name, train, checkpoint)
+    own = (train.dataset == "folder", train.dataset == "text")
+    if any(own) != bool(train.path):
+        raise JobError(f"{path}: train.path: must be given for folder and text, and for them alone")
+    if (train.model == "gpt") != (train.dataset == "text"):
+        raise JobError(f"{path}: train.model: gpt is for text, and text for gpt")
+    small = train.model == "airbench" or (train.model == "lenet" and train.dataset == "folder")
+    if small and (train.dataset == "mnist" or (own[0] and train.image_size != 32)):
+        raise JobError(f"{path}: train.model: {train.model} needs colour images of 32x32")
+    return TrainJob(name, train, exchange, checkpoint, metrics)
 
 
 def _section(content: dict[str, Any], kind: type[T]) -> T:
@@ -115,11 +178,15 @@ def _section(content: dict[str, Any], kind: type[T]) -> T:
         key, least = f"{prefix}.{each.name}", each.metadata.get("least", 0)
         type_, meaning = TYPES[each.type]
         known = each.metadata.get("known")
-        value = _take(section, key, type_, " or ".join(known) if known else meaning)
+        value = (
+            section.pop(each.name)
+            if each.metadata.get("empty") and section.get(each.name) == ""
+            else _take(section, key, type_, " or ".join(known) if known else meaning)
+        )
         if known and value not in known:
             _wrong(key, " or ".join(known), value)
         # Written so that NaN, which JSON as Python reads it has, is refused too.
-        if not known and not least <= value < float("inf"):
+        if not known and each.type != "str" and not least <= value < float("inf"):
             _wrong(key, f"{meaning} of at least {least}", value)
         values[each.name] = float(value) if each.type == "float" else value
     for key in section:

@@ -71,7 +71,9 @@ def _job(job: JobPlan, *, ranks: bool) -> str:
         "world_size": job.world_size,
         "nodes": {"min": job.nodes[0], "max": job.nodes[1]},
         "batch": dataclasses.asdict(job.batch),
+        "precision": dataclasses.asdict(job.precision) if job.precision else None,
         "traffic": dataclasses.asdict(job.traffic),
+        "exchange": dataclasses.asdict(job.exchange) if job.exchange else None,
         "rendezvous": {"host": job.rendezvous.host, "endpoint": job.rendezvous.endpoint},
     }
     rows = [_compact(_placement(placement, ranks=ranks)) for placement in job.placements]
@@ -91,9 +93,14 @@ def _placement(placement: Placement, *, ranks: bool) -> dict[str, Any]:
 def job_json(job: JobPlan, generated: str) -> str:
     """Write the job file: what the launcher and the trainer read, the same on every host."""
     document: dict[str, Any] = {"generated": generated, "name": job.name}
-    if job.job.train is None:
+    if job.job.train is None or job.job.exchange is None:
         document["command"] = job.job.command
     else:
         checkpoint = dataclasses.asdict(job.job.checkpoint) | {"shared": job.shared_checkpoints}
-        document |= {"train": dataclasses.asdict(job.job.train), "checkpoint": checkpoint}
+        document |= {
+            "train": dataclasses.asdict(job.job.train),
+            "exchange": dataclasses.asdict(job.job.exchange),
+            "checkpoint": checkpoint,
+            "metrics": {"port": job.job.metrics_port or 0},
+        }
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"

@@ -19,6 +19,9 @@ DEADLINE = 90.0
 
 TRAIN: dict[str, Any] = {
     "dataset": "digits",
+    "path": "",
+    "image_size": 32,
+    "context": 64,
     "model": "cnn",
     "epochs": 10,
     "batch_size": 32,
@@ -27,8 +30,23 @@ TRAIN: dict[str, Any] = {
     "learning_rate": 0.1,
     "weight_decay": 0.0005,
     "schedule": "cosine",
+    "label_smoothing": 0.0,
+    "ema": False,
+    "flip_at_test": False,
+    "precision": "auto",
+    "compile": False,
+    "balance": "even",
     "seed": 0,
     "on_nan": "stop",
+}
+EXCHANGE: dict[str, Any] = {
+    "mode": "every_step",
+    "every_steps": 64,
+    "warm_up_steps": 100,
+    "compression": "none",
+    "bucket_mib": 25,
+    "static_graph": False,
+    "timeout": 60,
 }
 CHECKPOINT: dict[str, Any] = {"every_epochs": 1, "keep": 3, "shared": False, "asynchronous": True}
 
@@ -38,7 +56,9 @@ def write_job(folder: Path, name: str = "digits", **changes: Any) -> Path:
     train = {key: changes.get(key, value) for key, value in TRAIN.items()}
     kept = {key: changes.get(key, value) for key, value in CHECKPOINT.items()}
     path = folder / f"{name}.json"
-    path.write_text(json.dumps({"name": name, "train": train, "checkpoint": kept}))
+    exchange = {key: changes.get(key, value) for key, value in EXCHANGE.items()}
+    sections = {"train": train, "exchange": exchange, "checkpoint": kept, "metrics": {"port": 0}}
+    path.write_text(json.dumps({"name": name, **sections}))
     return path
 
 

@@ -31,7 +31,7 @@ def command(paths: Paths, as_json: bool) -> None:
     plan = load_plan(paths)
     if as_json:
         files = [job.job.file for job in plan.jobs]
-        click.echo(plan_json(plan, header(plan, *files), ranks=True), nl=False)
+        click.echo(plan_json(plan, header(plan, *files), whole=True), nl=False)
         return
     show(plan)
 
@@ -195,8 +195,8 @@ def _exchange(job: JobPlan) -> list[str]:
     if fine:
         return lines
     if job.job.exchange is None:
-        hook = "the script's own: DDP's fp16_compress_hook halves the exchange"
-        return [*lines, f"advice      {hook}, steps accumulated under no_sync save theirs"]
+        hook = f"DDP's fp16_compress_hook leaves {_share(exchange.ways[-1])} compute"
+        return [*lines, f"advice      the script's own: {hook}, no_sync saves whole exchanges"]
     lines.append(f"ways        {_ways(exchange)}")
     if advice is None:
         return [*lines, "advice      no other way leaves more: fewer hosts, or a faster link"]

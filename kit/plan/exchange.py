@@ -29,16 +29,16 @@ LOCAL_SGD_STEPS = (2, 4, 8, 16)
 DILOCO_STEPS = (32, 64, 128, 256, 512)
 """Douillard et al. 2023 (arXiv 2311.08105) take 500 local steps."""
 
+OF_A_SCRIPT = (("every_step", 1, "none"), ("every_step", 1, "fp16"))
+"""What DDP offers to a script too: gradients as they are, or by its fp16_compress_hook."""
 LADDER = (
-    ("every_step", 1, "none"),
-    ("every_step", 1, "fp16"),
+    *OF_A_SCRIPT,
     *(("local_sgd", steps, by) for steps in LOCAL_SGD_STEPS for by in ("none", "fp16")),
     *(("diloco", steps, by) for steps in DILOCO_STEPS for by in ("none", "fp16")),
 )
 """Ways to exchange, from what changes the training least to what changes it most."""
 SHOWN = (
-    ("every_step", 1, "none"),
-    ("every_step", 1, "fp16"),
+    *OF_A_SCRIPT,
     ("local_sgd", 16, "fp16"),
     ("diloco", 128, "fp16"),
 )
@@ -71,17 +71,17 @@ def exchange(job: Job, placements: Sequence[Placement], traffic: Traffic) -> Exc
         compute_seconds=seconds,
         assumed=job.step_seconds is None,
         chosen=now,
-        ways=tuple(costs.way(*way) for way in SHOWN),
-        advice=_advice(costs, now),
+        ways=tuple(costs.way(*way) for way in SHOWN if own or way in OF_A_SCRIPT),
+        advice=_advice([costs.way(*way) for way in LADDER if own or way in OF_A_SCRIPT], now),
         largest_host=largest.host.name,
         alone_seconds=costs.alone,
     )
 
 
-def _advice(costs: _Costs, now: ExchangeWay | None) -> ExchangeWay | None:
+def _advice(ways: Sequence[ExchangeWay], now: ExchangeWay | None) -> ExchangeWay | None:
+    """Choose the first way that is enough, or the best where none is."""
     if now is None or now.compute_share >= FINE:
         return None
-    ways = [costs.way(*way) for way in LADDER]
     enough = [way for way in ways if way.compute_share >= WANTED]
     best = enough[0] if enough else max(ways, key=lambda way: way.compute_share)
     return best if best.compute_share > now.compute_share else None

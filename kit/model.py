@@ -77,9 +77,16 @@ class Inventory:
 
 @dataclass(frozen=True, slots=True)
 class Train:
-    """The built-in training; `batch_size` is per GPU and micro-step."""
+    """The built-in training; `batch_size` is per GPU and micro-step.
+
+    `path` is relative to the data folder, empty where the data set is known by its name;
+    `image_size` is in pixels a side, `context` in characters.
+    """
 
     dataset: str
+    path: str
+    image_size: int
+    context: int
     model: str
     epochs: int
     batch_size: int
@@ -88,8 +95,30 @@ class Train:
     learning_rate: float
     weight_decay: float
     schedule: str
+    label_smoothing: float
+    ema: bool
+    flip_at_test: bool
+    precision: str
+    compile: bool
+    balance: str
     seed: int
     on_nan: str
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """How the ranks of the built-in training exchange; `timeout` is in seconds.
+
+    `every_steps` and `warm_up_steps` are of the local modes, `local_sgd` and `diloco`.
+    """
+
+    mode: str
+    every_steps: int
+    warm_up_steps: int
+    compression: str
+    bucket_mib: int
+    static_graph: bool
+    timeout: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +162,11 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What to run. Exactly one of `train` and `command` is set; `stop_grace` is in seconds."""
+    """What to run. Exactly one of `train` and `command` is set; `stop_grace` is in seconds.
+
+    `exchange` comes with `train`. `step_seconds` is what a step was measured to compute for,
+    `metrics_port` the port of the trainer's metrics.
+    """
 
     name: str
     file: str
@@ -144,6 +177,8 @@ class Job:
     reference_batch: int | None
     batch_size: int | None
     parameters: int | None
+    step_seconds: float | None
+    exchange: Exchange | None
     checkpoint: Checkpoint
     hosts: JobHosts
     mounts: tuple[Mount, ...]
@@ -151,4 +186,5 @@ class Job:
     nccl: tuple[tuple[str, str], ...]
     limits: Limits
     port: int | None
+    metrics_port: int | None
     stop_grace: int

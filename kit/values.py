@@ -222,6 +222,15 @@ def show_speed(bits: int) -> str:
     return f"{bits / _SPEED_UNITS[unit]:g}{unit}"
 
 
+def show_seconds(seconds: float) -> str:
+    """Write a time with three digits: `2.26 ms`, `1.5 s`, `64,000 s`."""
+    for number, unit in ((seconds * 1e3, "ms"), (seconds, "s")):
+        rounded = float(f"{number:.3g}")
+        if rounded < 1000:
+            return f"{rounded:g} {unit}"
+    return f"{seconds:,.0f} s"
+
+
 def count(number: int, noun: str) -> str:
     """Write a number of things: `1 host`, `1,000 hosts`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

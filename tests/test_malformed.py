@@ -425,13 +425,68 @@ JOBS: list[tuple[str, str, str, list[str]]] = [
         "1: image: 'registry.lab:5000/trainer:1.4:2' is not the name of an image; write for example registry.lab:5000/trainer:1.4",
     ]),
     ('data set is unknown', 'digits', 'imagenet', [
-        "3: train.dataset: 'imagenet' is not known; use one of digits, mnist, cifar10",
+        "3: train.dataset: 'imagenet' is not known; use one of digits, mnist, cifar10, folder, text",
     ]),
     ('data set is near a known one', 'digits', 'cifar', [
         "3: train.dataset: 'cifar' is not known; did you mean cifar10?",
     ]),
     ('model does not fit', 'model: cnn', 'model: lenet', [
         '4: train.model: lenet needs larger images than the 8×8 of digits; write `model: cnn`',
+    ]),
+    ('model of text on images', 'model: cnn', 'model: gpt', [
+        '4: train.model: gpt is for text; write for example `model: cnn`',
+    ]),
+    ('folder without path', 'dataset: digits', 'dataset: folder', [
+        '2: train.path: is missing; write for example `path: flowers`, below the data folder',
+    ]),
+    ('text without path, with a model of images', 'dataset: digits', 'dataset: text', [
+        '2: train.path: is missing; write for example `path: shakespeare.txt`, below the data folder',
+        '4: train.model: cnn is for images; write `model: gpt`',
+    ]),
+    ('path of a known data set', 'dataset: digits', 'dataset: digits\n  path: digits', [
+        '4: train.path: digits is found by its name; leave it out',
+    ]),
+    ('path is absolute', 'dataset: digits', 'dataset: folder\n  path: /data/flowers', [
+        "4: train.path: '/data/flowers' is not a path below the data folder, without ..; write for example flowers",
+    ]),
+    ('path leads out', 'dataset: digits', 'dataset: folder\n  path: flowers/../..', [
+        "4: train.path: 'flowers/../..' is not a path below the data folder, without ..; write for example flowers",
+    ]),
+    ('path is the data folder', 'dataset: digits', 'dataset: folder\n  path: ./', [
+        "4: train.path: './' is not a path below the data folder, without ..; write for example flowers",
+    ]),
+    ('size of known images', 'dataset: digits', 'dataset: digits\n  image_size: 8', [
+        '4: train.image_size: images of digits are 8×8 already; leave it out',
+    ]),
+    ('images of no multiple of 4', 'dataset: digits', 'dataset: folder\n  path: flowers\n  image_size: 30', [
+        '5: train.image_size: 30 is not a multiple of 4; write for example `image_size: 32`',
+    ]),
+    ('images are huge', 'dataset: digits', 'dataset: folder\n  path: flowers\n  image_size: 2048', [
+        '5: train.image_size: 2048 is out of range; write a number of at most 1024',
+    ]),
+    ('model of small images', 'dataset: digits\n  model: cnn', 'dataset: folder\n  path: flowers\n  image_size: 64\n  model: airbench', [
+        '6: train.model: airbench needs images of 32×32; write `image_size: 32`, or `model: resnet18`',
+    ]),
+    ('model of colours', 'dataset: digits\n  model: cnn', 'dataset: mnist\n  model: airbench', [
+        '4: train.model: airbench needs colour images; write for example `model: resnet18`',
+    ]),
+    ('context of images', 'batch_size: 64', 'batch_size: 64\n  context: 128', [
+        '7: train.context: is for `dataset: text`; leave it out',
+    ]),
+    ('mirrored digits', 'batch_size: 64', 'batch_size: 64\n  flip_at_test: true', [
+        '7: train.flip_at_test: mirrored digits are other signs; leave it out',
+    ]),
+    ('labels are all smooth', 'batch_size: 64', 'batch_size: 64\n  label_smoothing: 1.0', [
+        '7: train.label_smoothing: 1.0 is out of range; write a number of less than 1',
+    ]),
+    ('a fixed graph with accumulation', 'batch_size: 64', 'batch_size: 64\n  accumulation: 2\nexchange: {static_graph: true}', [
+        '8: exchange.static_graph: PyTorch can not take it together with `accumulation`; leave one of them out',
+    ]),
+    ('an average of different weights', 'batch_size: 64', 'batch_size: 64\n  ema: true\nexchange: {mode: local_sgd}', [
+        '7: train.ema: `ema` needs the same weights on all ranks at every step, unlike local_sgd; leave one of them out',
+    ]),
+    ('precision is unknown', 'batch_size: 64', 'batch_size: 64\n  precision: fp8', [
+        "7: train.precision: 'fp8' is not known; use one of auto, fp32, bf16, fp16",
     ]),
     ('epochs are none', 'epochs: 10', 'epochs: 0', [
         '5: train.epochs: 0 is out of range; write a number of at least 1',
@@ -665,12 +720,50 @@ ADDED: list[tuple[str, list[str]]] = [
     ('working_dir: src', [
         "7: working_dir: 'src' is not an absolute path without ..; write for example /data",
     ]),
+    ('exchange: {every_steps: 64}', [
+        '7: exchange.every_steps: is for the modes with local steps; write `mode: local_sgd` or `mode: diloco`, or leave it out',
+    ]),
+    ('exchange: {mode: every_step, warm_up_steps: 0}', [
+        '7: exchange.warm_up_steps: is for the modes with local steps; write `mode: local_sgd` or `mode: diloco`, or leave it out',
+    ]),
+    ('exchange: {mode: diloco, every_steps: 0, compression: powersgd, static_graph: true}', [
+        '7: exchange.every_steps: 0 is out of range; write a number of at least 1',
+        '7: exchange.compression: powersgd compresses gradients, and diloco exchanges parameters; write `compression: fp16`, or `mode: every_step`',
+        '7: exchange.static_graph: is for `mode: every_step`; leave it out',
+    ]),
+    ('exchange: {mode: dilco}', [
+        "7: exchange.mode: 'dilco' is not known; did you mean diloco?",
+    ]),
+    ('exchange: {bucket_mib: 2000}', [
+        '7: exchange.bucket_mib: 2000 is out of range; write a number of at most 1024',
+    ]),
+    ('exchange: {timeout: 60}', [
+        '7: exchange.timeout: 60 has no unit; use s, m or h, for example 60s',
+    ]),
+    ('exchange: diloco', [
+        '7: exchange: \'diloco\' is not a mapping; write for example `exchange: {"mode": "diloco", "every_steps": 128, "compression": "fp16"}`',
+    ]),
+    ('step_seconds: 0', [
+        '7: step_seconds: 0 is out of range; write a number of more than 0',
+    ]),
+    ('metrics: {port: 80}', [
+        '7: metrics.port: 80 is out of range; write a number of at least 1024',
+    ]),
+    ('metrics: {port: 9500}\nrendezvous: {port: 9500}', [
+        "7: metrics.port: 9500 is the rendezvous' port already; write for example 9501",
+    ]),
     ('resources: {gpus: 2}', [
-        '7: resources: is not a key that is known here; use one of image, train, command, working_dir, reference_batch, batch_size, parameters, checkpoint, hosts, mounts, environment, nccl, limits, rendezvous, stop_grace_period',
+        '7: resources: is not a key that is known here; use one of image, train, command, working_dir, reference_batch, batch_size, parameters, step_seconds, exchange, metrics, checkpoint, hosts, mounts, environment, nccl, limits, rendezvous, stop_grace_period',
     ]),
 ]
 # What a job has after its image.
 COMMANDS: list[tuple[str, list[str]]] = [
+    ('command: [ddp.py]\nexchange: {mode: diloco}', [
+        '3: exchange: is for `train`; leave it out: a script exchanges by itself',
+    ]),
+    ('command: [ddp.py]\nmetrics: {port: 9500}', [
+        '3: metrics: is for `train`; leave it out: a script serves its own',
+    ]),
     ('command: [""]', [
         '2: command: names no script; write for example `command: [ddp.py, "50"]`',
     ]),
@@ -797,6 +890,41 @@ def test_two_jobs_on_one_port_of_a_host_are_refused(project: Project) -> None:
         "write `rendezvous: {port: 29501}`\n"
     )
     assert result.status == 2
+
+
+OWN_PORT = 30307  # 29400 + zlib.crc32(b"a") % 1000
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "problem"),
+    [
+        (9500, 9600, ""),
+        (
+            9500,
+            9500,
+            "jobs/b.yaml:7: metrics.port: port 9500 of pc2 is already job a's (jobs/a.yaml:7); write `metrics: {port: 9501}`\n",
+        ),
+        (
+            OWN_PORT,
+            9500,
+            f"jobs/a.yaml:7: metrics.port: port {OWN_PORT} of pc2 is already job a's (jobs/a.yaml:1); write `metrics: {{port: {OWN_PORT + 1}}}`\n",
+        ),
+    ],
+)
+def test_metrics_want_a_port_of_their_own(
+    project: Project, first: int, second: int, problem: str
+) -> None:
+    inventory = INVENTORY.replace("{speed: 1Gbit}", "{driver: host}")
+    inventory = inventory.replace("{uuid: GPU-c, use: inference}", "{uuid: GPU-c}")
+    inventory = inventory.replace("    roles: [manager]\n", "").replace(
+        "address: 192.168.8.114", "address: 192.168.8.114\n    roles: [manager]"
+    )
+    hosts = "hosts: {names: [pc2], gpus_per_host: 1}\n"
+    jobs = {
+        name: f"{JOB}metrics: {{port: {port}}}\n{hosts}"
+        for name, port in (("a", first), ("b", second))
+    }
+    assert project.write(inventory, jobs).kit("plan").err == problem
 
 
 def test_a_job_finds_no_gpu(project: Project) -> None:

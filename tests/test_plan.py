@@ -370,12 +370,13 @@ def test_no_jobs_are_a_plan_too(project: Project) -> None:
     assert "no jobs: describe one in jobs/<name>.yaml" in result.out
 
 
-def test_the_plan_as_json_is_the_rendered_one_with_ranks(project: Project) -> None:
+def test_the_plan_as_json_is_the_rendered_one_and_more(project: Project) -> None:
     tree = project.write().rendered()
     plan = json.loads(project.kit("plan", "--json").out)
     hosts = plan["jobs"][0]["hosts"]
     assert [host.pop("first_rank") for host in hosts] == [0, 1]
     assert plan["jobs"][0]["world_size"] == 2
+    assert plan["jobs"][0].pop("exchange")["assumed"] is True
     assert plan == json.loads((tree / "plan.json").read_text())
 
 

@@ -143,8 +143,13 @@ def _require_fit(job: TrainJob) -> None:
     # single pixel, of which BatchNorm can not train on one sample.
     if train.dataset == "digits" and train.model != "cnn":
         raise JobError(f"train.model: {train.model} is too deep for digits; use cnn")
-    if train.dataset in {"folder", "text"} and not train.path:
-        raise JobError(f"train.path: is missing; it must say where the {train.dataset} is")
+    if (train.dataset in {"folder", "text"}) != bool(train.path):
+        raise JobError("train.path: must say where a folder or a text is, and nothing else has one")
+    side = train.image_size if train.dataset == "folder" else 32
+    if train.model in {"lenet", "airbench"} and side != 32:
+        raise JobError(f"train.image_size: {train.model} takes images of 32 pixels a side")
+    if train.model == "airbench" and train.dataset == "mnist":
+        raise JobError("train.model: airbench takes images in colour; use resnet18")
     if exchange.static_graph and train.accumulation > 1:
         raise JobError("exchange.static_graph: torch can not, with train.accumulation; leave one")
     if exchange.mode != "every_step" and (exchange.compression == "powersgd" or train.ema):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -11,11 +12,12 @@ import click
 from kit.commands.options import with_paths
 from kit.commands.tables import console, table
 from kit.model import Host, Use
-from kit.plan.types import JobPlan, Placement, Plan
+from kit.plan.exchange import FINE, WANTED
+from kit.plan.types import ExchangePlan, ExchangeWay, JobPlan, Placement, Plan
 from kit.project import Paths, load_plan
 from kit.render import header
 from kit.render.documents import plan_json
-from kit.values import count, show_speed
+from kit.values import count, show_seconds, show_speed
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -29,7 +31,7 @@ def command(paths: Paths, as_json: bool) -> None:
     plan = load_plan(paths)
     if as_json:
         files = [job.job.file for job in plan.jobs]
-        click.echo(plan_json(plan, header(plan, *files), ranks=True), nl=False)
+        click.echo(plan_json(plan, header(plan, *files), whole=True), nl=False)
         return
     show(plan)
 
@@ -53,7 +55,8 @@ def show(plan: Plan) -> None:
     for job in plan.jobs:
         screen.print(_bold(f"job {job.name}"), f" {_work(job)}")
         screen.print(_placements(job))
-        for line in (_batch(job), _traffic(job), _meeting(job)):
+        lines = [_batch(job), *_precision(job), _traffic(job), *_exchange(job), _meeting(job)]
+        for line in lines:
             screen.print(f"  {line}")
         if len(job.placements) > 1:
             # torch.distributed.elastic.rendezvous.dynamic_rendezvous sorts by address, then pid.
@@ -159,15 +162,71 @@ def _traffic(job: JobPlan) -> str:
     if any(placement.host.speed != traffic.speed for placement in job.placements):
         slowest = f" ({traffic.slowest_host} the slowest)"
     link = show_speed(traffic.speed)
-    return f"{size}: {_seconds(traffic.seconds)} by ring all-reduce over {link}{slowest}"
+    return f"{size}: {show_seconds(traffic.seconds)} by ring all-reduce over {link}{slowest}"
 
 
-def _seconds(seconds: float) -> str:
-    for number, unit in ((seconds * 1e3, "ms"), (seconds, "s")):
-        rounded = float(f"{number:.3g}")
-        if rounded < 1000:
-            return f"{rounded:g} {unit}"
-    return f"{seconds:,.0f} s"
+def _precision(job: JobPlan) -> list[str]:
+    if job.precision is None:
+        return []
+    oldest = f"{job.precision.gpu} on {job.precision.host}"
+    return [f"precision   {job.precision.type} by the oldest GPU, {oldest}"]
+
+
+def _exchange(job: JobPlan) -> list[str]:
+    """Write what a step is left with, from which step on that is a half, and what to do."""
+    exchange = job.exchange
+    if exchange is None:
+        return []
+    own, advice = exchange.chosen, exchange.advice
+    if own is None:
+        unknown = "powersgd: how much it sends follows from the shapes of the weights"
+        return [f"exchange    {unknown}", f"ways        {_ways(exchange)}"]
+    compute = f"{show_seconds(exchange.compute_seconds)} of compute"
+    compute += " (assumed; write step_seconds)" if exchange.assumed else ""
+    fine = advice is None and own.compute_share >= FINE
+    plain = own.mode == "every_step" and own.compression == "none"
+    verdict = (": plain DDP is fine" if plain else ": fine") if fine else ""
+    time = show_seconds(own.step_seconds)
+    lines = [
+        f"exchange    {_way(own)}, {time} a step: with {compute} {_share(own)} of the time is "
+        f"compute{verdict}",
+        f"break-even  below {time} of compute a step, more than half of the time is exchange",
+    ]
+    if fine:
+        return lines
+    if job.job.exchange is None:
+        hook = f"DDP's fp16_compress_hook leaves {_share(exchange.ways[-1])} compute"
+        return [*lines, f"advice      the script's own: {hook}, no_sync saves whole exchanges"]
+    lines.append(f"ways        {_ways(exchange)}")
+    if advice is None:
+        return [*lines, "advice      no other way leaves more: fewer hosts, or a faster link"]
+    most = "" if advice.compute_share >= WANTED else ", the most that a way leaves"
+    return [*lines, f"advice      {_line(advice)}  {_share(advice)} compute{most}"]
+
+
+def _way(way: ExchangeWay) -> str:
+    steps = "every step" if way.mode == "every_step" else f"{way.mode} every {way.every_steps}"
+    return steps if way.compression == "none" else f"{steps} in {way.compression}"
+
+
+def _ways(exchange: ExchangePlan) -> str:
+    ways = [f"{_way(way)} {show_seconds(way.step_seconds)}" for way in exchange.ways]
+    return ", ".join(ways) + " a step; powersgd by the weights' shapes"
+
+
+def _share(way: ExchangeWay) -> str:
+    """Round down: what is shown as 95 % is at least that."""
+    percent = way.compute_share * 100
+    return f"{math.floor(percent)} %" if percent >= 1 else f"{percent:.1g} %"
+
+
+def _line(way: ExchangeWay) -> str:
+    items = {"mode": way.mode}
+    if way.mode != "every_step":
+        items["every_steps"] = str(way.every_steps)
+    if way.compression != "none":
+        items["compression"] = way.compression
+    return f"exchange: {{{', '.join(f'{key}: {value}' for key, value in items.items())}}}"
 
 
 def _meeting(job: JobPlan) -> str:

@@ -154,6 +154,17 @@ def _absolute(path: object) -> str:
     )
 
 
+def _below(path: object) -> str:
+    if isinstance(path, str) and not path.startswith("/"):
+        parts = [part for part in path.split("/") if part not in {"", "."}]
+        if parts and ".." not in parts and "\0" not in path:
+            return "/".join(parts)
+    raise WrongValueError(
+        f"{values.shown(path)} is not a path below the data folder, without ..",
+        "write for example flowers",
+    )
+
+
 def _target(path: object) -> str:
     target = _absolute(path)
     if target == "/dev/shm":
@@ -179,3 +190,6 @@ Interface = Annotated[
 ]
 MountTarget = Annotated[str, *_text(_target, r"^/.", "/data", "Absolute path in the container")]
 AbsolutePath = Annotated[str, *_text(_absolute, r"^/", "/data", "Absolute path")]
+DataPath = Annotated[
+    str, *_text(_below, r"^[^/]", "flowers", "A file or folder below the data folder")
+]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, Tag, field_validator, model_validator
 
@@ -24,7 +24,15 @@ from kit.config.fields import (
     told,
     wrong,
 )
-from kit.model import Checkpoint, Job, JobHosts, Limits, Mount, Train
+from kit.config.train import (
+    UNKNOWN_SIZE,
+    ExchangeSection,
+    MetricsSection,
+    TrainSection,
+    to_exchange,
+    to_train,
+)
+from kit.model import Checkpoint, Job, JobHosts, Limits, Mount
 from kit.values import WrongValueError
 
 RESERVED = frozenset(
@@ -40,9 +48,6 @@ RESERVED = frozenset(
         "MASTER_PORT",
     }
 )
-LEARNING_RATE = {"sgd": 0.1, "adam": 1e-3}
-"""Usual starting points: He et al. 2015 (arXiv 1512.03385, CIFAR-10) for SGD with momentum 0.9,
-Kingma & Ba 2014 (arXiv 1412.6980) for Adam."""
 
 
 def _own_variable(name: object) -> str:
@@ -58,37 +63,6 @@ Environment = Annotated[
     dict[Annotated[str, BeforeValidator(told(_own_variable))], VariableValue],
     Field(examples=[{"PYTHONUNBUFFERED": "1"}]),
 ]
-
-
-class TrainSection(Section):
-    """The built-in training."""
-
-    dataset: Literal["digits", "mnist", "cifar10"]
-    model: Literal["cnn", "lenet", "resnet18"]
-    epochs: int = Field(ge=1, examples=[10])
-    batch_size: int = Field(ge=1, examples=[256], description="Per GPU and micro-step")
-    accumulation: int = Field(1, ge=1, description="Micro-steps per optimizer step")
-    optimizer: Literal["sgd", "adam"] = "sgd"
-    learning_rate: float | None = Field(
-        None,
-        gt=0,
-        allow_inf_nan=False,
-        examples=[0.1],
-        description="Default: 0.1 for sgd, 0.001 for adam",
-    )
-    weight_decay: float = Field(0.0, ge=0, allow_inf_nan=False)
-    schedule: Literal["constant", "cosine"] = "cosine"
-    seed: int = Field(0, ge=0, lt=2**32)
-    on_nan: Literal["stop", "skip"] = Field(
-        "stop", description="Where a loss is not finite: end, or leave out the optimizer step"
-    )
-
-    @field_validator("model")
-    @classmethod
-    def _fits(cls, model: str, info: Any) -> str:
-        if info.data.get("dataset") == "digits" and model != "cnn":
-            raise wrong(f"{model} needs larger images than the 8×8 of digits", "write `model: cnn`")
-        return model
 
 
 class CheckpointSection(Section):
@@ -205,8 +179,21 @@ class JobSection(Section):
         None,
         ge=1,
         examples=[11_173_962],
-        description="Of the model of `command`: for kit plan's arithmetic",
+        description="Of the model of `command`, or where its size depends on the data of `train`: "
+        "for kit plan's arithmetic",
     )
+    step_seconds: float | None = Field(
+        None,
+        gt=0,
+        allow_inf_nan=False,
+        examples=[0.06],
+        description="What a step computes for, as a first run has measured it: for kit plan's "
+        "arithmetic",
+    )
+    exchange: ExchangeSection = Field(
+        ExchangeSection(), examples=[{"mode": "diloco", "every_steps": 128, "compression": "fp16"}]
+    )
+    metrics: MetricsSection = Field(MetricsSection(), examples=[{"port": 9500}])
     checkpoint: CheckpointSection = Field(
         CheckpointSection(), examples=[{"every_epochs": 1, "keep": 3}]
     )
@@ -265,8 +252,30 @@ class JobSection(Section):
                 raise wrong(what, "choose another folder", "mounts", index, "to")
         if self.train is not None and self.batch_size is not None:
             raise wrong("is for `command`", "keep the one in `train:`", "batch_size")
-        if self.train is not None and self.parameters is not None:
+        known = self.train is not None and self.train.dataset not in UNKNOWN_SIZE
+        if known and self.parameters is not None:
             raise wrong("is for `command`", "leave it out: kit knows its own models", "parameters")
+        return self
+
+    @model_validator(mode="after")
+    def _train_alone(self) -> JobSection:
+        if self.train is None and "exchange" in self.model_fields_set:
+            raise wrong("is for `train`", "leave it out: a script exchanges by itself", "exchange")
+        if self.train is None and "metrics" in self.model_fields_set:
+            raise wrong("is for `train`", "leave it out: a script serves its own", "metrics")
+        if self.train and self.train.accumulation > 1 and self.exchange.static_graph:
+            what = "PyTorch can not take it together with `accumulation`"
+            raise wrong(what, "leave one of them out", "exchange", "static_graph")
+        if self.train and self.train.ema and self.exchange.mode != "every_step":
+            what = f"`ema` needs the same weights on all ranks at every step, unlike {self.exchange.mode}"
+            raise wrong(what, "leave one of them out", "train", "ema")
+        if self.metrics.port is not None and self.metrics.port == self.rendezvous.port:
+            raise wrong(
+                f"{self.metrics.port} is the rendezvous' port already",
+                f"write for example {9500 if self.metrics.port != 9500 else 9501}",
+                "metrics",
+                "port",
+            )
         return self
 
 
@@ -277,12 +286,14 @@ def to_job(section: JobSection, name: str, file: str) -> Job:
         name=name,
         file=file,
         image=section.image,
-        train=_train(section.train),
+        train=to_train(section.train),
         command=tuple(section.command or ()),
         working_dir=section.working_dir,
         reference_batch=section.reference_batch,
         batch_size=section.train.batch_size if section.train else section.batch_size,
         parameters=section.parameters,
+        step_seconds=section.step_seconds,
+        exchange=to_exchange(section.exchange) if section.train else None,
         checkpoint=Checkpoint(**section.checkpoint.model_dump()),
         hosts=JobHosts(tuple(hosts.names or ()), hosts.gpus_per_host, hosts.min),
         mounts=tuple(_mount(mount) for mount in section.mounts),
@@ -292,17 +303,9 @@ def to_job(section: JobSection, name: str, file: str) -> Job:
             limits.shared_memory, limits.memory, limits.cpus, limits.memlock, limits.stack
         ),
         port=section.rendezvous.port,
+        metrics_port=section.metrics.port,
         stop_grace=section.stop_grace_period,
     )
-
-
-def _train(section: TrainSection | None) -> Train | None:
-    if section is None:
-        return None
-    fields = section.model_dump()
-    if section.learning_rate is None:
-        fields["learning_rate"] = LEARNING_RATE[section.optimizer]
-    return Train(**fields)
 
 
 def _mount(section: BindMount | VolumeMount | NfsMount) -> Mount:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from kit.errors import INVENTORY, Fault, FaultsError
 from kit.model import EngineName, Host, Inventory, Job
 from kit.plan import storage
 from kit.plan.allocate import allocate
+from kit.plan.exchange import exchange
+from kit.plan.gpus import precision
 from kit.plan.groups import HOST_LABEL, services
+from kit.plan.notes import notes
 from kit.plan.traffic import batch, traffic
 from kit.plan.types import JobPlan, Placement, Plan, Rendezvous, Service, manager_of
 from kit.values import count
@@ -58,7 +60,7 @@ def make_plan(inventory: Inventory, jobs: Sequence[Job]) -> Plan:
         network=inventory.network,
         hosts=inventory.hosts,
         jobs=tuple(plans),
-        notes=tuple(_notes(inventory, plans)),
+        notes=tuple(notes(inventory, plans)),
     )
 
 
@@ -72,6 +74,7 @@ def _job_plan(inventory: Inventory, job: Job, placements: tuple[Placement, ...])
     world_size = sum(placement.processes for placement in placements)
     mounts = storage.mounts(job)
     infiniband = inventory.network.infiniband
+    moved = traffic(job, placements)
     return JobPlan(
         job=job,
         placements=placements,
@@ -79,7 +82,9 @@ def _job_plan(inventory: Inventory, job: Job, placements: tuple[Placement, ...])
         rendezvous=_rendezvous(inventory, job, hosts, host_network),
         nodes=(fewest, len(hosts)),
         batch=batch(job, world_size),
-        traffic=traffic(job, placements),
+        traffic=moved,
+        exchange=exchange(job, placements, moved),
+        precision=precision(engine, job, placements),
         variables=tuple(_variables(inventory, job).items()),
         host_network=host_network,
         launcher=IMAGE_LAUNCHER if job.train else MOUNTED_LAUNCHER,
@@ -120,20 +125,33 @@ def _variables(inventory: Inventory, job: Job) -> dict[str, str]:
 
 
 def _port_faults(plans: list[JobPlan]) -> list[Fault]:
-    """Refuse two jobs that would listen on the same port of the same host."""
+    """Refuse what would listen on the same port of the same host."""
     faults = []
-    seen: dict[tuple[str, int], JobPlan] = {}
+    seen: dict[tuple[str, int], tuple[JobPlan, str]] = {}
     for plan in plans:
-        place = plan.rendezvous
-        if not (plan.host_network or place.address == "127.0.0.1"):
-            continue
-        first = seen.setdefault((place.address, place.port), plan)
-        if first is not plan:
-            what = f"port {place.port} of {place.host} is already job {first.name}'s ({{line}})"
-            fix = f"write `rendezvous: {{port: {place.port + 1}}}`"
-            loc = ("rendezvous", "port")
-            faults.append(Fault(plan.name, loc, what, fix, loc, first.name))
+        for section, address, host, port in _listeners(plan):
+            first, holds = seen.setdefault((address, port), (plan, section))
+            if (first, holds) == (plan, section):
+                continue
+            what = f"port {port} of {host} is already job {first.name}'s ({{line}})"
+            fix = f"write `{section}: {{port: {port % 65535 + 1}}}`"
+            loc = (section, "port")
+            faults.append(Fault(plan.name, loc, what, fix, (holds, "port"), first.name))
+            break  # a thousand hosts are one mistake
     return faults
+
+
+def _listeners(plan: JobPlan) -> Iterator[tuple[str, str, str, int]]:
+    """Return section, address, host and port of what a job opens on its hosts' own network."""
+    place, metrics = plan.rendezvous, plan.job.metrics_port
+    local = place.address == "127.0.0.1"
+    if not (plan.host_network or local):
+        return
+    yield "rendezvous", place.address, place.host, place.port
+    if metrics is None:
+        return
+    for host in (placement.host for placement in plan.placements):
+        yield "metrics", "127.0.0.1" if local else host.address, host.name, metrics
 
 
 def _name_faults(inventory: Inventory, plans: list[JobPlan]) -> list[Fault]:
@@ -159,44 +177,6 @@ def _name_faults(inventory: Inventory, plans: list[JobPlan]) -> list[Fault]:
         fix = f"write at most {most} letters"
         faults.append(Fault(INVENTORY, ("cluster",), what, fix))
     return faults
-
-
-def _notes(inventory: Inventory, plans: list[JobPlan]) -> list[str]:
-    notes = []
-    managers = sum("manager" in host.roles for host in inventory.hosts)
-    if inventory.engine is EngineName.SWARM and managers and managers % 2 == 0:
-        lost = managers // 2 - 1
-        notes.append(
-            f"{managers} managers survive the loss of {lost}, as {managers - 1} do: "
-            "make it an odd number"
-        )
-    for plan in plans:
-        notes += _batch_notes(plan) + _secret_notes(plan)
-    return notes
-
-
-def _batch_notes(plan: JobPlan) -> list[str]:
-    batch_, rate = plan.batch, plan.batch.suggested_learning_rate
-    if not batch_.total or not batch_.reference or batch_.total == batch_.reference:
-        return []
-    note = (
-        f"{plan.name}: the global batch is {batch_.total}, the reference batch {batch_.reference}"
-    )
-    if rate is not None:
-        note += (
-            f"; scaled linearly, the learning rate {batch_.learning_rate:g} becomes {rate:g} "
-            "(Goyal et al. 2017, arXiv 1706.02677)"
-        )
-    return [note]
-
-
-def _secret_notes(plan: JobPlan) -> list[str]:
-    secret = re.compile(r"(^|_)(TOKEN|PASSWORD|PASSWD|SECRET|(API|ACCESS|PRIVATE)_KEY)$")
-    return [
-        f"{plan.name}: {name} looks like a secret, and the rendered files hold it in plain text"
-        for name, _ in plan.job.environment
-        if secret.search(name.upper())
-    ]
 
 
 __all__ = ["JobPlan", "Placement", "Plan", "Rendezvous", "Service", "make_plan"]

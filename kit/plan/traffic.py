@@ -19,6 +19,7 @@ PARAMETERS = {
     ("cnn", "cifar10"): 545_098,
     ("lenet", "mnist"): 61_706,
     ("lenet", "cifar10"): 62_006,
+    ("airbench", "cifar10"): 1_972_792,
     ("resnet18", "mnist"): 11_172_810,
     ("resnet18", "cifar10"): 11_173_962,
 }
@@ -44,18 +45,26 @@ def batch(job: Job, world_size: int) -> Batch:
 
 
 def parameters(job: Job) -> int | None:
-    """Return the number of the model's parameters, where it is known."""
+    """Return the number of the model's parameters, where it is known.
+
+    With data of one's own it follows from what is found there, and only the job can tell.
+    """
     if job.train is None:
         return job.parameters
-    return PARAMETERS[job.train.model, job.train.dataset]
+    return PARAMETERS.get((job.train.model, job.train.dataset), job.parameters)
 
 
-def traffic(job: Job, placements: Sequence[Placement]) -> Traffic:
-    """Compute the time of one ring all-reduce of the gradients on the slowest link.
+def ring_seconds(size: float, ranks: int, speed: int) -> float:
+    """Time of one ring all-reduce of `size` bytes over links of `speed` bits per second.
 
     Each of n ranks sends 2(n-1)/n of the bytes (Patarasuk & Yuan 2009, doi
     10.1016/j.jpdc.2008.09.002); a ring that visits each host once puts that on every host's link.
     """
+    return 2 * (ranks - 1) / ranks * size * 8 / speed
+
+
+def traffic(job: Job, placements: Sequence[Placement]) -> Traffic:
+    """Compute the time of one ring all-reduce of the gradients on the slowest link."""
     count = parameters(job)
     size = count * GRADIENT_BYTES if count is not None else None
     if len(placements) < 2:
@@ -64,5 +73,5 @@ def traffic(job: Job, placements: Sequence[Placement]) -> Traffic:
     ranks = sum(placement.processes for placement in placements)
     seconds = None
     if size is not None:
-        seconds = 2 * (ranks - 1) / ranks * size * 8 / slowest.speed
+        seconds = ring_seconds(size, ranks, slowest.speed)
     return Traffic(count, size, slowest.name, slowest.speed, seconds)

@@ -116,12 +116,62 @@ class Traffic:
 
 
 @dataclass(frozen=True, slots=True)
+class ExchangeWay:
+    """One way to exchange, and what it costs.
+
+    One exchange every `every_steps` steps moves `exchange_bytes` (before the ring's share) in
+    `exchange_seconds`; that is `step_seconds` a step. `compute_share` is the part of a step's time
+    that is left for computing, `speed_up` how much faster the hosts are together than the one
+    with the most GPUs alone.
+    """
+
+    mode: str
+    every_steps: int
+    compression: str
+    exchange_bytes: int
+    exchange_seconds: float
+    step_seconds: float
+    compute_share: float
+    speed_up: float
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangePlan:
+    """What the exchange between hosts makes of a job, if nothing of it overlaps with computing.
+
+    `compute_seconds` a step are the job's word, or `assumed`. `chosen` is the way that the job has
+    (None: its size is known to the trainer alone), `ways` what there is instead, `advice` the one
+    to write (None: there is no need, or nothing better). `largest_host` has the most GPUs of the
+    job, and alone needs `alone_seconds` for the samples of one step of all.
+    """
+
+    compute_seconds: float
+    assumed: bool
+    chosen: ExchangeWay | None
+    ways: tuple[ExchangeWay, ...]
+    advice: ExchangeWay | None
+    largest_host: str
+    alone_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """The type that `precision: auto` means for a job, and the oldest GPU that decides it."""
+
+    type: str
+    gpu: str
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
 class JobPlan:
     """One job with all its numbers.
 
     `variables` are the environment of every container of the job, `launcher` the path of launch.py
     in it; `nodes` are the fewest and the most hosts that it runs on. `memlock` and `stack_limit`
-    are in bytes, -1 for unlimited. `shared_checkpoints`: one folder serves all hosts.
+    are in bytes, -1 for unlimited. `shared_checkpoints`: one folder serves all hosts. `exchange` is
+    None where nothing is exchanged between hosts, or the model's size is not known; `precision`
+    where the job says it, or not all of its GPUs' models are known.
     """
 
     job: Job
@@ -131,6 +181,8 @@ class JobPlan:
     nodes: tuple[int, int]
     batch: Batch
     traffic: Traffic
+    exchange: ExchangePlan | None
+    precision: Precision | None
     variables: tuple[tuple[str, str], ...]
     host_network: bool
     launcher: str

@@ -49,7 +49,7 @@ def render(plan: Plan, templates: Templates, launcher: str) -> Tree:
     whole = header(plan, *(job.job.file for job in plan.jobs))
     jobs = {f"jobs/{job.name}.json": job_json(job, header(plan, job.job.file)) for job in plan.jobs}
     tree = {
-        "plan.json": plan_json(plan, whole, ranks=False),
+        "plan.json": plan_json(plan, whole, whole=False),
         **jobs,
     }
     if plan.engine is EngineName.LOCAL:

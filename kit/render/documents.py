@@ -26,10 +26,11 @@ def _object(items: dict[str, str], indent: str = "") -> str:
     return "{\n" + lines + f"\n{indent}}}"
 
 
-def plan_json(plan: Plan, generated: str, *, ranks: bool) -> str:
+def plan_json(plan: Plan, generated: str, *, whole: bool) -> str:
     """Write the plan for programs: one line for each host and each placement.
 
-    The rendered file leaves out `ranks`: a host more would change the lines of all behind it.
+    The rendered file is not the `whole`: it leaves out ranks, as a host more would change the lines
+    of all behind it, and what the exchange costs and others would.
     """
     network = dataclasses.asdict(plan.network) | {"nccl": dict(plan.network.nccl)}
     return (
@@ -40,7 +41,7 @@ def plan_json(plan: Plan, generated: str, *, ranks: bool) -> str:
                 "engine": _compact(plan.engine),
                 "network": _compact(network),
                 "hosts": _rows([_compact(_host(host)) for host in plan.hosts], "  "),
-                "jobs": _rows([_job(job, ranks=ranks) for job in plan.jobs], "  "),
+                "jobs": _rows([_job(job, whole=whole) for job in plan.jobs], "  "),
                 "notes": _rows([_compact(note) for note in plan.notes], "  "),
             }
         )
@@ -64,26 +65,29 @@ def _gpu(gpu: Gpu) -> dict[str, Any]:
     return {key: value for key, value in known.items() if value is not None}
 
 
-def _job(job: JobPlan, *, ranks: bool) -> str:
+def _job(job: JobPlan, *, whole: bool) -> str:
     items = {
         "name": job.name,
         "image": job.job.image,
         "world_size": job.world_size,
         "nodes": {"min": job.nodes[0], "max": job.nodes[1]},
         "batch": dataclasses.asdict(job.batch),
+        "precision": dataclasses.asdict(job.precision) if job.precision else None,
         "traffic": dataclasses.asdict(job.traffic),
         "rendezvous": {"host": job.rendezvous.host, "endpoint": job.rendezvous.endpoint},
     }
-    rows = [_compact(_placement(placement, ranks=ranks)) for placement in job.placements]
+    if whole:
+        items["exchange"] = dataclasses.asdict(job.exchange) if job.exchange else None
+    rows = [_compact(_placement(placement, whole=whole)) for placement in job.placements]
     compact = {key: _compact(value) for key, value in items.items()}
     return _object({**compact, "hosts": _rows(rows, "      ")}, "    ")
 
 
-def _placement(placement: Placement, *, ranks: bool) -> dict[str, Any]:
+def _placement(placement: Placement, *, whole: bool) -> dict[str, Any]:
     return {
         "host": placement.host.name,
         "processes": placement.processes,
-        **({"first_rank": placement.first_rank} if ranks else {}),
+        **({"first_rank": placement.first_rank} if whole else {}),
         "devices": placement.devices,
     }
 
@@ -91,9 +95,14 @@ def _placement(placement: Placement, *, ranks: bool) -> dict[str, Any]:
 def job_json(job: JobPlan, generated: str) -> str:
     """Write the job file: what the launcher and the trainer read, the same on every host."""
     document: dict[str, Any] = {"generated": generated, "name": job.name}
-    if job.job.train is None:
+    if job.job.train is None or job.job.exchange is None:
         document["command"] = job.job.command
     else:
         checkpoint = dataclasses.asdict(job.job.checkpoint) | {"shared": job.shared_checkpoints}
-        document |= {"train": dataclasses.asdict(job.job.train), "checkpoint": checkpoint}
+        document |= {
+            "train": dataclasses.asdict(job.job.train),
+            "exchange": dataclasses.asdict(job.job.exchange),
+            "checkpoint": checkpoint,
+            "metrics": {"port": job.job.metrics_port or 0},
+        }
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"

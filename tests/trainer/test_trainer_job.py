@@ -83,7 +83,13 @@ def test_a_wrong_value_is_named(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"dataset": "folder"}, "train.path: is missing; it must say where the folder is"),
+        ({"dataset": "folder"}, "train.path: must say where a folder or a text is"),
+        ({"path": "x"}, "train.path: must say where a folder or a text is"),
+        (
+            {"dataset": "folder", "path": "x", "model": "lenet", "image_size": 64},
+            "train.image_size: lenet takes images of 32",
+        ),
+        ({"dataset": "mnist", "model": "airbench"}, "airbench takes images in colour"),
         ({"static_graph": True, "accumulation": 2}, "exchange.static_graph: torch can not"),
         ({"mode": "diloco", "compression": "powersgd"}, "exchange.mode: diloco goes with neither"),
         ({"mode": "local_sgd", "ema": True}, "exchange.mode: local_sgd goes with neither"),

@@ -1,0 +1,121 @@
+"""What the exchange between hosts costs, and which way of it leaves the time for computing.
+
+Every figure is without overlap: an upper bound for the exchange and a lower one for the share of
+computing. DDP sends the first gradients while the last ones are still computed (Li et al. 2020,
+arXiv 2006.15704), at best as long as the backward pass takes. Latency is left out; the exchanges
+here are of megabytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kit.model import Job
+from kit.plan.traffic import ring_seconds
+from kit.plan.types import ExchangePlan, ExchangeWay, Placement, Traffic
+
+ASSUMED_SECONDS = 0.060
+"""Computing in a step, as long as nobody has measured it: a guess, and shown as one."""
+FINE = 0.90
+"""From this share of computing on nothing is advised."""
+WANTED = 0.95
+"""Advice is the mildest change that leaves this share."""
+SHRUNK = {"none": 1, "fp16": 2, "bf16": 2}
+"""What an exchange is divided by. PowerSGD's bytes are not here: at rank r it sends r(n+m) values
+for each n×m matrix (Vogels et al. 2019, arXiv 1905.13727), and the number of parameters alone does
+not tell the matrices."""
+LOCAL_SGD_STEPS = (2, 4, 8, 16)
+"""Lin et al. 2018 (arXiv 1808.07217) take 16 local steps on CIFAR-10, after synchronous ones."""
+DILOCO_STEPS = (32, 64, 128, 256, 512)
+"""Douillard et al. 2023 (arXiv 2311.08105) take 500 local steps."""
+
+OF_A_SCRIPT = (("every_step", 1, "none"), ("every_step", 1, "fp16"))
+"""What DDP offers to a script too: gradients as they are, or by its fp16_compress_hook."""
+LADDER = (
+    *OF_A_SCRIPT,
+    *(("local_sgd", steps, by) for steps in LOCAL_SGD_STEPS for by in ("none", "fp16")),
+    *(("diloco", steps, by) for steps in DILOCO_STEPS for by in ("none", "fp16")),
+)
+"""Ways to exchange, from what changes the training least to what changes it most."""
+SHOWN = (
+    *OF_A_SCRIPT,
+    ("local_sgd", 16, "fp16"),
+    ("diloco", 128, "fp16"),
+)
+"""The ways that are listed beside the job's own."""
+
+
+def exchange(job: Job, placements: Sequence[Placement], traffic: Traffic) -> ExchangePlan | None:
+    """Compute the cost of the job's exchange, of others, and which one to advise.
+
+    Args:
+        job: The job; of a `command` only what it tells of itself is known, and DDP is assumed.
+        placements: Its hosts, whose GPUs count as equally fast.
+        traffic: The gradients and the slowest link.
+
+    Returns:
+        None where nothing goes between hosts or the model's size is not known.
+    """
+    if traffic.gradient_bytes is None or traffic.speed is None:
+        return None
+    seconds = job.step_seconds or ASSUMED_SECONDS
+    costs = _Costs(placements, traffic.gradient_bytes, traffic.speed, seconds)
+    own = job.exchange
+    now: ExchangeWay | None = costs.way("every_step", 1, "none")
+    if own is not None:
+        steps = 1 if own.mode == "every_step" else own.every_steps
+        known = own.compression in SHRUNK
+        now = costs.way(own.mode, steps, own.compression) if known else None
+    largest = max(placements, key=lambda placement: placement.processes)
+    return ExchangePlan(
+        compute_seconds=seconds,
+        assumed=job.step_seconds is None,
+        chosen=now,
+        ways=tuple(costs.way(*way) for way in SHOWN if own or way in OF_A_SCRIPT),
+        advice=_advice([costs.way(*way) for way in LADDER if own or way in OF_A_SCRIPT], now),
+        largest_host=largest.host.name,
+        alone_seconds=costs.alone,
+    )
+
+
+def _advice(ways: Sequence[ExchangeWay], now: ExchangeWay | None) -> ExchangeWay | None:
+    """Choose the first way that is enough, or the best where none is."""
+    if now is None or now.compute_share >= FINE:
+        return None
+    enough = [way for way in ways if way.compute_share >= WANTED]
+    best = enough[0] if enough else max(ways, key=lambda way: way.compute_share)
+    return best if best.compute_share > now.compute_share else None
+
+
+class _Costs:
+    """The figures that all ways share: n ranks, the bytes, the slowest link, the computing."""
+
+    def __init__(
+        self, placements: Sequence[Placement], size: int, speed: int, seconds: float
+    ) -> None:
+        self.ranks = sum(placement.processes for placement in placements)
+        self.size, self.speed, self.seconds = size, speed, seconds
+        # A rank's batch is the same alone, so one host needs more steps for the same samples.
+        self.alone = seconds * self.ranks / max(each.processes for each in placements)
+
+    def way(self, mode: str, steps: int, compression: str) -> ExchangeWay:
+        """Compute one way to exchange.
+
+        Local SGD averages the parameters (Stich 2018, arXiv 1805.09767) and DiLoCo their changes
+        (Douillard et al. 2023, arXiv 2311.08105), each once in `steps` steps: as many values as
+        there are gradients. The synchronous steps at the beginning are not counted.
+        """
+        size = self.size // SHRUNK[compression]
+        once = ring_seconds(size, self.ranks, self.speed)
+        a_step = once / steps
+        whole = self.seconds + a_step
+        return ExchangeWay(
+            mode=mode,
+            every_steps=steps,
+            compression=compression,
+            exchange_bytes=size,
+            exchange_seconds=once,
+            step_seconds=a_step,
+            compute_share=self.seconds / whole,
+            speed_up=self.alone / whole,
+        )

@@ -1,0 +1,78 @@
+"""What a GPU's model tells: its generation, and the types that it computes in."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from kit.model import EngineName, Gpu, Job
+from kit.plan.types import Placement, Precision
+
+CAPABILITIES = (
+    ("Volta", (7, 0), r"TITAN V|V100S?|GV100"),
+    ("Turing", (7, 5), r"TITAN RTX|Quadro RTX [3-8]000|RTX 8000|RTX 20[678]0|T4|GTX 16[356]0"),
+    ("Ampere", (8, 0), r"A100X?|A30"),
+    ("Ampere", (8, 6), r"RTX A[1-6][05]00|A40|A10G?|A16|A2|RTX 30[5-9]0"),
+    ("Ada", (8, 9), r"RTX [2-6]\d00 (SFF )?Ada|L4|L40S?|RTX 40[5-9]0"),
+    ("Hopper", (9, 0), r"H100|H200|GH200"),
+    ("Blackwell", (10, 0), r"B200|GB200|B300|GB300"),
+    ("Blackwell", (12, 0), r"RTX PRO [2-6][05]00|RTX 50[5-9]0"),
+)
+"""Generations by compute capability and the names that NVIDIA lists for it
+(https://developer.nvidia.com/cuda-gpus). A name that could be of two generations, as RTX 6000, is
+in none."""
+BF16 = (8, 0)
+"""From this compute capability on bf16 is a type of the arithmetic units (CUDA C++ Programming
+Guide, "Compute Capabilities")."""
+
+_NAMES = [
+    (generation, capability, re.compile(rf"(?<![\w-])({names})(?![A-Za-z0-9])", re.IGNORECASE))
+    for generation, capability, names in CAPABILITIES
+]
+
+
+def capability(model: str) -> tuple[str, tuple[int, int]] | None:
+    """Return the generation and compute capability of a model, None where it is not known."""
+    for generation, number, names in _NAMES:
+        if names.search(model):
+            return generation, number
+    return None
+
+
+def chosen(placements: Sequence[Placement]) -> Iterator[tuple[Placement, Gpu]]:
+    """Return the GPUs that a job runs on, in the order of its ranks."""
+    for placement in placements:
+        devices = set(placement.devices)
+        for gpu in placement.host.gpus:
+            if gpu.id in devices:
+                yield placement, gpu
+
+
+def precision(engine: EngineName, job: Job, placements: Sequence[Placement]) -> Precision | None:
+    """Return what `precision: auto` will mean, where the models of all GPUs are known.
+
+    It follows the oldest GPU, as all ranks must take the same path through the arithmetic.
+    """
+    # The local engine runs on the GPUs of this machine, or on none.
+    if job.train is None or job.train.precision != "auto" or engine is EngineName.LOCAL:
+        return None
+    found = []
+    for placement, gpu in chosen(placements):
+        known = capability(gpu.model or "")
+        if gpu.model is None or known is None:
+            return None
+        found.append((known[1], gpu.model, placement.host.name))
+    number, model, host = min(found, key=lambda each: each[0])
+    return Precision("bf16" if number >= BF16 else "fp16", model, host)
+
+
+def without_bf16(placements: Sequence[Placement]) -> dict[str, list[str]]:
+    """Return the models that are known to have no bf16, and the hosts that have them."""
+    found: dict[str, list[str]] = {}
+    for placement, gpu in chosen(placements):
+        known = capability(gpu.model or "")
+        if gpu.model is not None and known is not None and known[1] < BF16:
+            hosts = found.setdefault(gpu.model, [])
+            if placement.host.name not in hosts:
+                hosts.append(placement.host.name)
+    return found

@@ -1,0 +1,86 @@
+"""What a person should read about a plan: judgements, none of which stops it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from kit.model import EngineName, Inventory
+from kit.plan.gpus import without_bf16
+from kit.plan.types import JobPlan
+from kit.values import count, show_seconds
+
+MOST_NAMED = 5
+"""Longer lists of hosts are cut."""
+
+
+def notes(inventory: Inventory, plans: Sequence[JobPlan]) -> list[str]:
+    """Judge the managers, and of each job batch, precision, exchange and environment."""
+    notes = []
+    managers = sum("manager" in host.roles for host in inventory.hosts)
+    if inventory.engine is EngineName.SWARM and managers and managers % 2 == 0:
+        lost = managers // 2 - 1
+        notes.append(
+            f"{managers} managers survive the loss of {lost}, as {managers - 1} do: "
+            "make it an odd number"
+        )
+    for plan in plans:
+        notes += _batch_notes(plan) + _precision_notes(plan) + _exchange_notes(plan)
+        notes += _secret_notes(plan)
+    return notes
+
+
+def _batch_notes(plan: JobPlan) -> list[str]:
+    batch_, rate = plan.batch, plan.batch.suggested_learning_rate
+    if not batch_.total or not batch_.reference or batch_.total == batch_.reference:
+        return []
+    note = (
+        f"{plan.name}: the global batch is {batch_.total}, the reference batch {batch_.reference}"
+    )
+    if rate is not None:
+        note += (
+            f"; scaled linearly, the learning rate {batch_.learning_rate:g} becomes {rate:g} "
+            "(Goyal et al. 2017, arXiv 1706.02677)"
+        )
+    return [note]
+
+
+def _precision_notes(plan: JobPlan) -> list[str]:
+    if plan.job.train is None or plan.job.train.precision != "bf16":
+        return []
+    models = [
+        f"{model} on {_names(hosts)}" for model, hosts in without_bf16(plan.placements).items()
+    ]
+    if not models:
+        return []
+    what = f"{', '.join(models)}: Volta and Turing have no bf16 arithmetic"
+    return [f"{plan.name}: precision bf16, but {what}; fp16 is the type there"]
+
+
+def _names(hosts: Sequence[str]) -> str:
+    more = len(hosts) - MOST_NAMED
+    return ", ".join(hosts[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _exchange_notes(plan: JobPlan) -> list[str]:
+    """Say where one host alone would be faster than all of them."""
+    exchange = plan.exchange
+    if exchange is None or exchange.chosen is None or exchange.chosen.speed_up >= 1:
+        return []
+    together = exchange.compute_seconds + exchange.chosen.step_seconds
+    assumed = ", assumed" if exchange.assumed else ""
+    return [
+        f"{plan.name}: more hosts make it slower: a step takes {show_seconds(together)} on "
+        f"{count(len(plan.placements), 'host')} ({show_seconds(exchange.compute_seconds)} of it "
+        f"computing{assumed}, the rest exchange), and {exchange.largest_host} alone is through the "
+        f"same samples in {show_seconds(exchange.alone_seconds)}"
+    ]
+
+
+def _secret_notes(plan: JobPlan) -> list[str]:
+    secret = re.compile(r"(^|_)(TOKEN|PASSWORD|PASSWD|SECRET|(API|ACCESS|PRIVATE)_KEY)$")
+    return [
+        f"{plan.name}: {name} looks like a secret, and the rendered files hold it in plain text"
+        for name, _ in plan.job.environment
+        if secret.search(name.upper())
+    ]

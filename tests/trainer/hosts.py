@@ -132,6 +132,7 @@ class Hosts:
         argv: Sequence[str | Path],
         environ: Mapping[str, str | Path],
         cwd: Path | None = None,
+        prefix: Sequence[str] = (),
     ) -> Task:
         log = self.folder / f"{len(self.tasks)}-{name}.log"
         clean = {
@@ -141,7 +142,7 @@ class Hosts:
         }
         with log.open("wb") as stream:
             process = subprocess.Popen(
-                [sys.executable, *map(str, argv)],
+                [*prefix, sys.executable, *map(str, argv)],
                 env={**clean, "OMP_NUM_THREADS": "1", **{k: str(v) for k, v in environ.items()}},
                 stdin=subprocess.DEVNULL,
                 stdout=stream,

@@ -1,0 +1,150 @@
+"""How much of the time is left for computing on slow links, by the way of exchange.
+
+    python -m tests.bench_links [--hosts 2 3 4] [--speed 1gbit] [--step 0.06]
+
+Each host is a network namespace of this machine with a link of its own, shaped by tc's token bucket
+filter. What runs there is the trainer itself with the parameters of a ResNet-18; only the computing
+is pretended, by a sleep that fills each step up to its time, because the cores here are too few for
+it. A GPU would not be slowed by what else the CPU does, so the figures are on the low side. Needs
+root, ip and tc.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.trainer.hosts import ROOT, Hosts, free_port, hosts, metrics, write_job
+
+LOCAL = 128
+"""Steps between two exchanges of the modes that have any."""
+WAYS: dict[str, dict[str, object]] = {
+    "plain DDP": {},
+    "fp16 hook": {"compression": "fp16"},
+    "bf16 hook": {"compression": "bf16"},
+    "PowerSGD": {"compression": "powersgd", "warm_up_steps": 2},
+    f"local SGD {LOCAL}": {"mode": "local_sgd", "every_steps": LOCAL, "warm_up_steps": 0},
+    f"DiLoCo {LOCAL}": {"mode": "diloco", "every_steps": LOCAL, "warm_up_steps": 0},
+    f"DiLoCo {LOCAL} fp16": {
+        "mode": "diloco",
+        "every_steps": LOCAL,
+        "warm_up_steps": 0,
+        "compression": "fp16",
+    },
+}
+
+
+def run(*words: str) -> None:
+    """Run a command of the network's tools."""
+    subprocess.run(words, check=True, stdin=subprocess.DEVNULL)
+
+
+@contextmanager
+def network(count: int, speed: str) -> Iterator[list[str]]:
+    """Namespaces of hosts, each link shaped in both directions; gone afterwards.
+
+    The bridge between them is in a namespace too: firewall rules of this machine, such as Docker's,
+    do not reach it.
+    """
+    mark = f"kit{os.getpid()}"
+    switch, names = f"{mark}-switch", [f"{mark}-{number}" for number in range(count)]
+    shape = ("root", "tbf", "rate", speed, "burst", "256kb", "latency", "100ms")
+    try:
+        for name in (switch, *names):
+            run("ip", "netns", "add", name)
+            run("ip", "-n", name, "link", "set", "lo", "up")
+        run("ip", "-n", switch, "link", "add", "bridge", "up", "type", "bridge")
+        for number, name in enumerate(names):
+            port = f"port{number}"
+            run(
+                *("ip", "-n", switch, "link", "add", port, "master", "bridge", "up"),
+                *("type", "veth", "peer", "eth0", "netns", name),
+            )
+            run("ip", "-n", name, "addr", "add", f"10.91.0.{number + 1}/24", "dev", "eth0")
+            run("ip", "-n", name, "link", "set", "eth0", "up")
+            run("tc", "-n", switch, "qdisc", "add", "dev", port, *shape)
+            run("tc", "-n", name, "qdisc", "add", "dev", "eth0", *shape)
+        yield names
+    finally:
+        for name in (switch, *names):
+            subprocess.run(("ip", "netns", "delete", name), check=False)
+
+
+def rate(local: Hosts, names: list[str], way: dict[str, object], steps: int, step: float) -> float:
+    """Train on all hosts; return the samples a second of the last epoch."""
+    folder = Path(tempfile.mkdtemp(dir=local.folder))
+    job = write_job(
+        folder, model="resnet18", dataset="cifar10", batch_size=1, epochs=2, every_epochs=2, **way
+    )
+    port, before = free_port(), len(local.tasks)
+    for number, name in enumerate(names):
+        own = folder / name
+        own.mkdir()
+        agent = (
+            *("-m", "torch.distributed.run", "--nnodes", str(len(names))),
+            *("--node-rank", str(number), "--master-addr", "10.91.0.1"),
+            *("--master-port", str(port), "--nproc-per-node", "1", "-m", "tests.trainer.pretended"),
+        )
+        local.start(
+            name,
+            agent,
+            {
+                "PYTHONPATH": ROOT,
+                "KIT_JOB": job,
+                "KIT_CHECKPOINTS": own,
+                "GLOO_SOCKET_IFNAME": "eth0",
+                "PRETENDED_SAMPLES": str(steps * len(names)),
+                "PRETENDED_SECONDS": str(step),
+            },
+            prefix=("ip", "netns", "exec", name),
+        )
+    for task in local.tasks[before:]:
+        if task.wait(600):
+            sys.exit(task.text)
+    return float(metrics(*(folder / name for name in names))[-1]["images_per_second"])
+
+
+def main() -> None:
+    """Print a table of efficiency by way of exchange and number of hosts."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--hosts", type=int, nargs="+", default=[2, 3, 4])
+    parser.add_argument("--speed", default="1gbit", help="as tc has it")
+    parser.add_argument("--step", type=float, default=0.06, help="seconds of computing a step")
+    parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=list(WAYS))
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    found: dict[str, dict[int, float]] = {}
+    with tempfile.TemporaryDirectory() as name, hosts(Path(name)) as local:
+        for count in options.hosts:
+            with network(count, options.speed) as names:
+                alone = rate(local, names[:1], {}, 60, options.step)
+                say(f"1 of {count} hosts: {1000 / alone:.1f} ms a step", options)
+                for way in options.ways:
+                    steps = 2 * LOCAL if "mode" in WAYS[way] else 20
+                    whole = rate(local, names, WAYS[way], steps, options.step)
+                    found.setdefault(way, {})[count] = share = whole / (count * alone)
+                    took = 1000 * count / whole
+                    say(f"{count} hosts, {way}: {took:.1f} ms a step, {share:.1%}", options)
+    if options.json:
+        sys.stdout.write(json.dumps(found) + "\n")
+        return
+    sys.stdout.write(f"\nshare of the speed of single hosts at {options.speed}\n")
+    for way, shares in found.items():
+        cells = "".join(f"{count:>4} hosts {share:6.1%}" for count, share in shares.items())
+        sys.stdout.write(f"  {way:18}{cells}\n")
+
+
+def say(text: str, options: argparse.Namespace) -> None:
+    """Show progress, on standard error where the output is for a program."""
+    print(text, file=sys.stderr if options.json else sys.stdout, flush=True)
+
+
+if __name__ == "__main__":
+    main()

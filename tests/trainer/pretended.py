@@ -1,0 +1,86 @@
+"""The built-in training with the parameters of its model and a sleep in the place of its work.
+
+PRETENDED_SAMPLES are in an epoch; forward and backward of a step take PRETENDED_SECONDS.
+"""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.elastic.multiprocessing.errors import record
+
+import trainer.train as training
+from trainer.config import Train
+from trainer.data import DataSet, Samples
+from trainer.models import build_model
+
+SAMPLES = int(os.environ["PRETENDED_SAMPLES"])
+SECONDS = float(os.environ["PRETENDED_SECONDS"])
+
+
+class Pretended(nn.Module):
+    """Has the parameters of a model; a third of a step's time is forward, two thirds backward.
+
+    The gradients come one after the other through the backward pass, the last layer's first, so
+    that the exchange can overlap with it as it does in earnest.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.weights = nn.ParameterList(parameter.detach() for parameter in model.parameters())
+
+    def forward(self, images: Tensor) -> Tensor:
+        began, parts = time.monotonic(), 3 * len(self.weights)
+        scores = torch.zeros(len(images), 10)
+        for number, weight in enumerate(self.weights):
+            until = began + SECONDS * (parts - 2 * number) / parts
+            scores = Touch.apply(scores, weight, until)  # type: ignore[no-untyped-call]
+        if self.training:
+            sleep_until(began + SECONDS / 3)
+        return scores
+
+
+class Touch(torch.autograd.Function):
+    """Hands the scores on; the weight's gradient is a constant that is there at a set time."""
+
+    @staticmethod
+    def forward(context, scores, weight, until):  # type: ignore[no-untyped-def]
+        context.shape, context.until = weight.shape, until
+        return scores.clone()
+
+    @staticmethod
+    def backward(context, gradient):  # type: ignore[no-untyped-def]
+        sleep_until(context.until)
+        return gradient, SMALL.expand(context.shape), None
+
+
+def sleep_until(moment: float) -> None:
+    """Return at a moment of time.monotonic(), or at once when it has passed."""
+    time.sleep(max(0.0, moment - time.monotonic()))
+
+
+SMALL = torch.full((), 1e-6)
+
+
+def load(_: Train, __: Path) -> DataSet:
+    """Samples of CIFAR-10's shape, one to test."""
+
+    def some(count: int) -> Samples:
+        images = torch.zeros(count, 3, 32, 32, dtype=torch.uint8)
+        return Samples(images, torch.zeros(count, dtype=torch.int64))
+
+    ones = torch.ones(3, 1, 1)
+    return DataSet(some(SAMPLES), some(1), ones, ones, augmented=False)
+
+
+def build(train: Train, data: DataSet) -> nn.Module:
+    return Pretended(build_model(train, data))
+
+
+training.load_data = load  # type: ignore[attr-defined]
+training.build_model = build  # type: ignore[attr-defined]
+if __name__ == "__main__":
+    sys.exit(record(training.main)())

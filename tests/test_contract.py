@@ -18,6 +18,7 @@ from kit.plan.traffic import PARAMETERS
 from kit.project import Paths, load_plan
 from kit.render import header
 from kit.render.documents import job_json
+from tests.trainer.small import noise, settings
 from trainer import config, launch
 from trainer.config import load_job
 from trainer.models import build_model, parameter_count
@@ -29,7 +30,7 @@ SHAPES = {"digits": (1, 8), "mnist": (1, 28), "cifar10": (3, 32)}
 
 @pytest.mark.parametrize(("model", "dataset"), PARAMETERS)
 def test_kit_knows_the_models_sizes(model: str, dataset: str) -> None:
-    built = build_model(model, *SHAPES[dataset])
+    built = build_model(settings(dataset, model), noise(*SHAPES[dataset]))
     assert PARAMETERS[model, dataset] == parameter_count(built)
 
 

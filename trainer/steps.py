@@ -118,7 +118,9 @@ def train_epoch(run: Run, progress: Progress, stop: Stop) -> Epoch:
     """
     samples, seed = len(run.data.train), run.job.train.seed
     order = shards.permutation(samples, seed, progress.epoch)
-    crops = Crops.of_epoch(samples, seed, progress.epoch) if run.data.augmented else None
+    crops = None
+    if run.data.augmented:
+        crops = Crops.of_epoch(samples, seed, progress.epoch, run.data.padding)
     run.model.train()
     step = Step(torch.zeros((), device=run.world.device))
     loss = step.loss
@@ -214,14 +216,13 @@ def fetch(flags: Tensor) -> Callable[[], Tensor]:
 
 def training_loss(run: Run, indices: Tensor, crops: Crops | None) -> Tensor:
     """Sum of the losses of the training samples `indices`, int64 [n]."""
-    on_device = indices.to(run.world.device)
-    images = run.data.train.images[on_device]
+    images, labels = run.data.train.take(indices, run.world.device)
     if crops:
         images = crops.apply(images, indices)
-    images = run.data.normalized(images)
+    images = run.data.prepared(images)
     run.watch.mark("data")
     scores = run.replica(images)
-    return functional.cross_entropy(scores, run.data.train.labels[on_device], reduction="sum")
+    return functional.cross_entropy(scores, labels, reduction="sum")
 
 
 def learning_rate(train: Train, progress: Progress, samples: int) -> float:
@@ -244,9 +245,10 @@ def evaluate(run: Run) -> tuple[int, int]:
     test = run.data.test
     own = shards.evaluation_shard(len(test), run.world.rank, run.world.size)
     correct = torch.zeros((), dtype=torch.int64, device=run.world.device)
-    for part in torch.split(own.to(run.world.device), EVALUATION_BATCH):
+    for part in torch.split(own, EVALUATION_BATCH):
         # The bare model: the replica would exchange, and ranks may have different numbers of parts.
-        found = run.model(run.data.normalized(test.images[part])).argmax(dim=1)
-        correct += (found == test.labels[part]).sum()
+        inputs, labels = test.take(part, run.world.device)
+        found = run.model(run.data.prepared(inputs)).argmax(dim=1)
+        correct += (found == labels).sum()
     right, seen = run.world.sums([correct.item(), len(own)])
     return int(right), int(seen)

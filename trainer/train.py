@@ -64,7 +64,7 @@ def main() -> int:
     try:
         job = load_job(Path(os.environ.get("KIT_JOB", "")))
         root = Path(os.environ.get("KIT_DATA") or "/data")
-        data = load_data(job.train.dataset, root, job.train.seed)
+        data = load_data(job.train, root)
     except (JobError, DataMissingError, DataError) as error:
         complain(f"trainer: error: {error}")
         return MISTAKE
@@ -121,8 +121,7 @@ def set_up(job: TrainJob, world: World, data: DataSet, folder: Path, started: fl
     `data` are on the CPU, `started` is time.monotonic() when the process began to work.
     """
     torch.manual_seed(job.train.seed)  # The same initial weights everywhere.
-    _, channels, side, _ = data.train.images.shape
-    model = build_model(job.train.model, channels, side).to(world.device)
+    model = build_model(job.train, data).to(world.device)
     devices = [world.device.index] if world.device.type == "cuda" else None
     replica = DistributedDataParallel(model, device_ids=devices)
     optimizer = build_optimizer(model, job.train)

@@ -11,6 +11,8 @@ from torch.distributed.elastic.multiprocessing.errors import record
 import trainer.train as training
 from trainer import saving
 from trainer.checkpoint import Progress
+from trainer.config import Train
+from trainer.data import DataSet
 from trainer.models import build_model
 from trainer.steps import Run
 
@@ -43,8 +45,8 @@ class Faulty(nn.Module):
         return scores
 
 
-def build(name: str, channels: int, side: int) -> nn.Module:
-    return Faulty(build_model(name, channels, side))
+def build(train: Train, data: DataSet) -> nn.Module:
+    return Faulty(build_model(train, data))
 
 
 def resume(run: Run) -> Progress:

@@ -195,7 +195,7 @@ def test_an_interrupted_write_leaves_nothing_that_counts(
 
 
 def start(job: TrainJob, world: World, folder: Path) -> Run:
-    return set_up(job, world, load_data("digits", folder, job.train.seed), folder, 0.0)
+    return set_up(job, world, load_data(job.train, folder), folder, 0.0)
 
 
 def parameters(run: Run) -> dict[str, torch.Tensor]:
@@ -277,7 +277,7 @@ def test_batchnorm_and_augmentation_train(world: World, tmp_path: Path) -> None:
     labels = torch.arange(8) % 10
     samples = Samples(torch.randint(0, 256, (8, 3, 32, 32), dtype=torch.uint8), labels)
     ones = torch.ones(3, 1, 1)
-    data = DataSet(samples, samples, ones * 128, ones * 64, augmented=True)
+    data = DataSet(samples, samples, ones * 128, ones * 64, classes=10, padding=4)
     run = set_up(job, world, data, tmp_path, 0.0)
     before = parameters(run)
     assert train(run, Stop()) == 0
@@ -314,8 +314,8 @@ def test_a_short_batch_counts_by_its_own_size(world: World, job: TrainJob, tmp_p
     run = start(job, world, tmp_path)
     batch = torch.arange(5)
     assert len(batch) < run.global_batch
-    images, labels = run.data.train.images[batch], run.data.train.labels[batch]
-    mean = functional.cross_entropy(run.model(run.data.normalized(images)), labels)
+    images, labels = run.data.train.inputs[batch], run.data.train.labels[batch]
+    mean = functional.cross_entropy(run.model(run.data.prepared(images)), labels)
     expected = torch.autograd.grad(mean, list(run.model.parameters()))
     loss = train_step(run, batch, None, Stop()).loss
     assert float(loss) == pytest.approx(5 * float(mean.detach()), rel=1e-4)
@@ -327,7 +327,7 @@ def test_a_short_batch_counts_by_its_own_size(world: World, job: TrainJob, tmp_p
 def test_evaluation_counts(world: World, job: TrainJob, tmp_path: Path) -> None:
     run = start(job, world, tmp_path)
     correct, seen = evaluate(run)
-    images = run.data.normalized(run.data.test.images)
+    images = run.data.prepared(run.data.test.inputs)
     with torch.no_grad():
         answers = run.model(images).argmax(dim=1)
     assert seen == 360

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import MISSING, dataclass, field, fields
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,9 +55,9 @@ class Train:
     """Decides the split, the initial weights, the order of the samples and their augmentation."""
     on_nan: str = field(metadata={"known": ON_NAN})
     """One of `ON_NAN`: what a loss that is not finite does to the training."""
-    path: str = ""
-    image_size: int = 32
-    context: int = 64
+    path: ClassVar[str] = ""
+    image_size: ClassVar[int] = 32
+    context: ClassVar[int] = 64
 
 
 @dataclass(frozen=True)
@@ -116,8 +116,6 @@ def _section(content: dict[str, Any], kind: type[T]) -> T:
     values = {}
     for each in fields(kind):  # type: ignore[arg-type]
         key, least = f"{prefix}.{each.name}", each.metadata.get("least", 0)
-        if each.default is not MISSING and each.name not in section:
-            continue
         type_, meaning = TYPES[each.type]
         known = each.metadata.get("known")
         value = _take(section, key, type_, " or ".join(known) if known else meaning)

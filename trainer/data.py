@@ -36,7 +36,7 @@ STATISTICS = {
     "folder": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
 }
 DECODERS = futures.ThreadPoolExecutor(8)  # Of images; Pillow lets other threads run meanwhile.
-DAMAGED = (ValueError, TypeError, LookupError, EOFError, RuntimeError, pickle.UnpicklingError)
+DAMAGED = (OSError, EOFError, ValueError, TypeError, LookupError, RuntimeError)  # When read.
 AUGMENTATION = 1  # Keeps the random numbers of the augmentation apart from those of the order.
 
 
@@ -72,23 +72,20 @@ class ImageFiles(Samples):
     """Images that stay in files until taken, so that any number fits; `inputs` have none."""
 
     files: list[Path]
-    # What is prefetched stays here until it is taken.
-    ahead: dict[int, futures.Future[Tensor]] = field(default_factory=dict)
+    ahead: dict[int, futures.Future[Tensor]] = field(default_factory=dict)  # Till taken.
 
     def prefetch(self, indices: Tensor) -> None:
         """Begin to decode samples, int64 [n]."""
-        for index in indices.tolist():
-            if index not in self.ahead:
-                self.ahead[index] = DECODERS.submit(
-                    decode, self.files[index], self.inputs.shape[-1]
-                )
+        side = self.inputs.shape[-1]
+        for index in set(indices.tolist()) - self.ahead.keys():
+            self.ahead[index] = DECODERS.submit(decode, self.files[index], side)
 
     def take(self, indices: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
         """As of `Samples`; raises DataError where a file can not be decoded."""
         self.prefetch(indices)
         images = [self.ahead.pop(index).result() for index in indices.tolist()]
-        labels = self.labels[indices.to(self.labels.device)]
-        return torch.stack(images).to(device), labels.to(device)
+        own = indices.to(self.labels.device)
+        return torch.stack(images).to(device), self.labels[own].to(device)
 
 
 def decode(file: Path, side: int) -> Tensor:
@@ -100,8 +97,7 @@ def decode(file: Path, side: int) -> Tensor:
             # JPEG can be decoded at a fraction of its size, in a fraction of the time.
             image.draft("RGB", (2 * side, 2 * side))
             pixels = np.array(ImageOps.fit(image.convert("RGB"), (side, side)))
-    # What Pillow raises for a damaged file depends on its format.
-    except Exception as error:
+    except Exception as error:  # Which, depends on the format.
         raise DataError(f"{file} can not be decoded ({error}); replace or delete it") from error
     return torch.from_numpy(pixels).permute(2, 0, 1)
 
@@ -115,12 +111,7 @@ class DataSet:
     mean: Tensor  # float32 [C, 1, 1], in units of the stored images.
     deviation: Tensor  # float32 [C, 1, 1], in units of the stored images.
     classes: int
-    padding: int = 0  # Pixels by which training images are shifted at most; 0: not augmented.
-
-    @property
-    def augmented(self) -> bool:
-        """Whether training images are shifted and mirrored; a mirror breaks digits."""
-        return self.padding > 0
+    padding: int = 0  # Pixels by which training images are shifted; 0: nor are they mirrored.
 
     def to(self, device: torch.device) -> DataSet:
         """The same on another device."""
@@ -148,7 +139,7 @@ def load_data(train: Train, root: Path) -> DataSet:
     largest = 16 if name == "digits" else 255
     mean, deviation = (torch.tensor(values).view(-1, 1, 1) * largest for values in STATISTICS[name])
     classes = int(parts[0].labels.max()) + 1 if name == "folder" else 10
-    # Of 32 pixels 2 (arXiv 2404.00498), or 4 (He et al. 2015, section 4.2).
+    # Of 32 pixels 2 (arXiv 2404.00498), or 4 (He et al. 2015, section 4.2); digits bear no mirror.
     padding = parts[0].inputs.shape[-1] // (16 if train.model == "airbench" else 8)
     return DataSet(parts[0], parts[1], mean, deviation, classes, padding if len(mean) == 3 else 0)
 
@@ -166,14 +157,13 @@ def load_digits(seed: int) -> list[Samples]:
     from sklearn.datasets import load_digits as load
 
     images, labels = (torch.from_numpy(each) for each in load(return_X_y=True))
-    images = images.to(torch.uint8).view(-1, 1, 8, 8)
-    return [Samples(images[part], labels[part]) for part in split(labels, seed)]
+    every = Samples(images.to(torch.uint8).view(-1, 1, 8, 8), labels)
+    return [Samples(*every.take(part, labels.device)) for part in split(labels, seed)]
 
 
 def load_folder(files: list[Path], side: int, seed: int) -> list[Samples]:
     """Images in folders by part and class; where no part is for the test, split by class."""
-    names = sorted({file.parent.name for file in files})
-    numbers = {name: number for number, name in enumerate(names)}
+    numbers = {name: n for n, name in enumerate(sorted({file.parent.name for file in files}))}
     labels = torch.tensor([numbers[file.parent.name] for file in files])
     trained = sum(file.parts[-3] == "train" for file in files)
     parts = torch.arange(len(files)).tensor_split([trained])
@@ -188,15 +178,13 @@ def load_text(file: Path, context: int) -> DataSet:
     """Characters, each labelled with the next one, in windows; the last tenth is the test."""
     try:
         codes = np.frombuffer(file.read_text("utf-8").encode("utf-32-le"), np.uint32)
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         raise DataError(f"{file} is not a text in UTF-8 ({error}); convert it") from error
-    # Each part needs a window and the character behind it.
     if len(codes) < (least := 10 * (context + 1)):
         raise DataError(f"{file}: train.context {context} needs {least} characters or more")
     vocabulary, numbers = np.unique(codes, return_inverse=True)
     parts = torch.from_numpy(numbers).to(torch.int64).tensor_split([len(codes) * 9 // 10])
-    # Of all windows of context + 1 characters those that begin where the one before has its last.
-    windows = (part.unfold(0, context + 1, context) for part in parts)
+    windows = (part.unfold(0, context + 1, context) for part in parts)  # Ends are shared.
     train, test = (Samples(each[:, :-1], each[:, 1:]) for each in windows)
     return DataSet(train, test, torch.zeros(1), torch.ones(1), len(vocabulary))
 
@@ -206,8 +194,7 @@ def load_mnist(files: list[Path]) -> Samples:
     images, labels = (read_idx(file) for file in files)
     if images.ndim != 3 or images.shape[:1] != labels.shape:
         raise DataError(
-            f"{files[0]} and {files[1]} must have as many images as labels, but have the shapes "
-            f"{[*images.shape]} and {[*labels.shape]}; get both again"
+            f"{files[0]} and {files[1]} must hold as many images as labels; get both again"
         )
     return Samples(images.unsqueeze(1), labels.to(torch.int64))
 
@@ -216,13 +203,13 @@ def read_idx(file: Path) -> Tensor:
     """An IDX file, maybe packed: 0, 0, 8, the number of dimensions, each as 4 bytes, the values."""
     try:
         content = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
-        zeros, kind, dimensions = struct.unpack_from(">HBB", content)
-        if (zeros, kind) != (0, 8):
+        kind, dimensions = struct.unpack_from(">3sB", content)
+        if kind != b"\0\0\x08":
             raise DataError(f"{file} is not an IDX file of bytes; get it again")
         shape = struct.unpack_from(f">{dimensions}I", content, 4)
         values = bytearray(content[4 + 4 * dimensions :])
         return torch.frombuffer(values, dtype=torch.uint8).view(shape)
-    except (*DAMAGED, OSError, zlib.error, struct.error) as error:
+    except (*DAMAGED, zlib.error, struct.error) as error:
         raise DataError(f"{file} is damaged ({error}); get it again") from error
 
 
@@ -245,7 +232,7 @@ def read_cifar10(file: Path) -> tuple[Tensor, Tensor]:
                 batch = ArrayUnpickler(stream, encoding="bytes").load()
             labels, images = torch.tensor(batch[b"labels"]), torch.as_tensor(batch[b"data"])
         return images.reshape(len(labels), 3, 32, 32).to(torch.uint8), labels.long()
-    except DAMAGED as error:
+    except (*DAMAGED, pickle.UnpicklingError) as error:
         raise DataError(f"{file} is not a batch of CIFAR-10 ({error}); get it again") from error
 
 
@@ -254,8 +241,7 @@ class ArrayUnpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         """What rebuilds arrays, or bytes in the protocol of Python 2; whatever module it names."""
-        rebuild = np.empty(0).__reduce__()[0]
-        known: tuple[Any, ...] = (rebuild, np.ndarray, np.dtype, codecs.encode)
+        known: Any = (np.empty(0).__reduce__()[0], np.ndarray, np.dtype, codecs.encode)
         for each in known:
             if each.__name__ == name:
                 return each
@@ -278,14 +264,11 @@ class Crops:
 
     def apply(self, images: Tensor, indices: Tensor) -> Tensor:
         """Crop and mirror images uint8 [n, C, S, S], the samples `indices` int64 [n]."""
-        side = images.shape[-1]
-        window = torch.arange(side, device=images.device)
-        shifts = self.shifts[indices].to(images.device)
-        rows, columns = (shifts[:, axis, None] + window for axis in (0, 1))
+        side, device = images.shape[-1], images.device
+        shifts, window = self.shifts[indices, :, None].to(device), torch.arange(side, device=device)
         # Beyond its border an image goes on as its own mirror image.
-        rows, columns = (side - 1 - (side - 1 - each.abs()).abs() for each in (rows, columns))
-        mirror = self.mirrored[indices].to(images.device)
-        columns = torch.where(mirror[:, None], columns.flip(1), columns)
-        sample = torch.arange(len(images), device=images.device)[:, None, None]
+        rows, columns = (side - 1 - (side - 1 - (shifts + window).abs()).abs()).unbind(dim=1)
+        columns = torch.where(self.mirrored[indices, None].to(device), columns.flip(1), columns)
+        sample = torch.arange(len(images), device=device)[:, None, None]
         # Advanced indices around a slice: the channels end up last.
         return images[sample, :, rows[:, :, None], columns[:, None]].permute(0, 3, 1, 2)

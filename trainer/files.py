@@ -54,8 +54,7 @@ def find_files(train: Train, root: Path) -> list[Path]:
     if dataset == "text":
         choices = [[root / train.path]]
     elif dataset == "mnist":
-        # The last one is where torchvision puts them.
-        folders = [root, root / "mnist", root / "MNIST" / "raw"]
+        folders = [root, root / "mnist", root / "MNIST" / "raw"]  # The last is torchvision's.
         choices = [[_or_gz(folder / name) for name in MNIST_FILES] for folder in folders]
     else:
         places = [each / name for each in (root, root / "cifar10") for name in CIFAR10_FOLDERS]

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from trainer.config import Train
     from trainer.data import DataSet
 
-# nanoGPT's settings for shakespeare_char on a CPU (github.com/karpathy/nanoGPT, README): 4 layers
-# of 4 heads, 128 wide, no dropout, and no biases, as is its default.
+# nanoGPT's for shakespeare_char on a CPU (github.com/karpathy/nanoGPT); also no dropout, no biases.
 LAYERS, HEADS, WIDTH = 4, 4, 128
 
 
@@ -56,23 +55,22 @@ def cnn(channels: int, side: int, classes: int) -> nn.Module:
 
 def lenet(channels: int, side: int, classes: int) -> nn.Module:
     """LeNet-5 (LeCun et al. 1998) with ReLU and max pooling, as in PyTorch's CIFAR-10 tutorial."""
-    # Images of 28 pixels are padded to the 32 that LeNet-5 was drawn for.
-    padding = max(0, (32 - side) // 2)
+    padding = max(0, (32 - side) // 2)  # To the 32 pixels that LeNet-5 was drawn for.
     left = ((side + 2 * padding - 4) // 2 - 4) // 2
     return nn.Sequential(
         *(nn.Conv2d(channels, 6, 5, padding=padding), nn.ReLU(), nn.MaxPool2d(2)),
         *(nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
-        *(nn.Linear(16 * left**2, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU()),
-        nn.Linear(84, classes),
+        *(nn.Linear(16 * left**2, 120), nn.ReLU()),
+        *(nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, classes)),
     )
 
 
 def resnet18(channels: int, classes: int) -> nn.Module:
     """ResNet-18 (He et al. 2015) for small images: a 3x3 stem of stride 1 and no max pooling."""
-    stem = nn.Conv2d(channels, 64, 3, padding=1, bias=False)
+    stem = (nn.Conv2d(channels, 64, 3, padding=1, bias=False), nn.BatchNorm2d(64), nn.ReLU())
     widths = pairwise((64, 64, 64, 128, 128, 256, 256, 512, 512))
     parts = OrderedDict(
-        stem=nn.Sequential(stem, nn.BatchNorm2d(64), nn.ReLU()),
+        stem=nn.Sequential(*stem),
         blocks=nn.Sequential(*(Residual(*each) for each in widths)),
         pool=nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten()),
         head=nn.Linear(512, classes),
@@ -92,8 +90,8 @@ class Residual(nn.Module):
         )
         self.shortcut = nn.Sequential()
         if before != after:
-            self.shortcut.append(nn.Conv2d(before, after, 1, stride, bias=False))
-            self.shortcut.append(nn.BatchNorm2d(after))
+            shortcut = nn.Conv2d(before, after, 1, stride, bias=False)
+            self.shortcut = nn.Sequential(shortcut, nn.BatchNorm2d(after))
 
     def forward(self, images: Tensor) -> Tensor:
         """[N, before, S, S] to [N, after, S, S], or half of S."""
@@ -118,8 +116,8 @@ class GPT(nn.Module):
     def forward(self, characters: Tensor) -> Tensor:
         """[N, T] to [N, K, T]."""
         features = self.characters(characters) + self.positions.weight[: characters.shape[1]]
-        features = self.norm(self.blocks(features))
-        return functional.linear(features, self.characters.weight).transpose(1, 2)
+        scores = functional.linear(self.norm(self.blocks(features)), self.characters.weight)
+        return scores.transpose(1, 2)
 
 
 class Block(nn.Module):
@@ -135,8 +133,8 @@ class Block(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """[N, T, WIDTH] to the same."""
-        parts = self.attention_in(self.attention_norm(features)).chunk(3, dim=2)
-        query, key, value = (part.unflatten(2, (HEADS, -1)).transpose(1, 2) for part in parts)
+        parts = self.attention_in(self.attention_norm(features)).unflatten(2, (3, HEADS, -1))
+        query, key, value = parts.permute(2, 0, 3, 1, 4)
         found = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         features = features + self.attention_out(found.transpose(1, 2).flatten(2))
         hidden: Tensor = self.hidden_out(functional.gelu(self.hidden_in(self.norm(features))))
@@ -146,8 +144,8 @@ class Block(nn.Module):
 class Airbench(nn.Module):
     """airbench94 (Jordan 2024, arXiv 2404.00498): CIFAR-10 to 94 % in ten epochs; S is 16 or more.
 
-    After legacy/airbench94.py of github.com/KellerJordan/cifar10-airbench, but for two things:
-    numbers stay float32, and the whitening's bias is trained to the end, not for three epochs.
+    As legacy/airbench94.py of github.com/KellerJordan/cifar10-airbench, except that numbers stay
+    float32, and that the whitening's bias is trained to the end, not for three epochs.
     """
 
     def __init__(self, data: DataSet) -> None:
@@ -159,8 +157,7 @@ class Airbench(nn.Module):
         layers: list[nn.Module] = []
         for before, after in pairwise((len(filters), 64, 64, 256, 256, 256, 256)):
             convolution = nn.Conv2d(before, after, 3, padding=1, bias=False)
-            # At first it hands on its input.
-            nn.init.dirac_(convolution.weight.data[:before])
+            nn.init.dirac_(convolution.weight.data[:before])  # At first it hands on its input.
             norm = nn.BatchNorm2d(after, eps=1e-12, momentum=0.4)
             norm.weight.requires_grad = False
             pool = nn.Identity() if len(layers) % 8 else nn.MaxPool2d(2)
@@ -175,26 +172,20 @@ class Airbench(nn.Module):
 
 
 def whitening_filters(data: DataSet) -> Tensor:
-    """[8 C, C, 2, 2], which turn 2x2 patches of training images into uncorrelated values.
-
-    They are the patches' principal directions, each divided by the deviation along it, and the
-    negatives of these, as GELU lets one sign pass.
-    """
+    """[8 C, C, 2, 2], which turn 2x2 patches of training images into uncorrelated values."""
     # 5,000 spread over all: images of a folder are in the order of their classes.
     some = torch.arange(0, len(data.train), max(1, len(data.train) // 5000))
     images = data.prepared(data.train.take(some, torch.device("cpu"))[0])
     patches = functional.unfold(images, 2).transpose(1, 2).flatten(0, 1)
     variances, directions = torch.linalg.eigh(patches.T @ patches / len(patches))
-    # The faintest directions are mostly noise.
+    # Each direction over the deviation along it; of the faintest ones most is noise. Then the
+    # negatives of all, as GELU lets one sign pass.
     filters = (directions / (variances + 5e-4).sqrt()).T.flip(0)
     return torch.cat((filters, -filters)).view(-1, images.shape[1], 2, 2)
 
 
 def parameter_groups(model: nn.Module, train: Train) -> list[dict[str, Any]]:
-    """What the optimizer trains: one group, or two for airbench.
-
-    In each step a group's rate must be the schedule's times its "scale".
-    """
+    """What the optimizer trains; in each step a group's rate is the schedule's x its "scale"."""
     groups: dict[float, list[nn.Parameter]] = {}
     for name, each in model.named_parameters():
         fast = train.model == "airbench" and "blocks" in name and each.ndim == 1

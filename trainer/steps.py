@@ -119,7 +119,7 @@ def train_epoch(run: Run, progress: Progress, stop: Stop) -> Epoch:
     samples, seed = len(run.data.train), run.job.train.seed
     order = shards.permutation(samples, seed, progress.epoch)
     crops = None
-    if run.data.augmented:
+    if run.data.padding:
         crops = Crops.of_epoch(samples, seed, progress.epoch, run.data.padding)
     run.model.train()
     step = Step(torch.zeros((), device=run.world.device))

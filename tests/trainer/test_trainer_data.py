@@ -44,7 +44,7 @@ def test_mnist(where: str, packed: bool, tmp_path: Path) -> None:
     assert read.test.inputs.shape == (4, 1, 28, 28)
     assert read.train.labels.tolist() == [0, 1, 2, 3, 4, 5]
     assert read.train.inputs[0, 0, 0, :12].tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1]
-    assert (read.classes, read.augmented) == (10, False)
+    assert (read.classes, read.padding) == (10, 0)
     black = read.prepared(torch.zeros(1, 1, 28, 28, dtype=torch.uint8))
     torch.testing.assert_close(black, torch.full((1, 1, 28, 28), -0.1307 / 0.3081))
 
@@ -123,7 +123,7 @@ def test_cifar10(kind: str, where: str, tmp_path: Path) -> None:
     assert read.train.inputs[::2, 1, 0, 31].tolist() == [0, 1, 2, 3, 4]
     assert int(read.train.inputs.sum()) == 2 * (0 + 1 + 2 + 3 + 4)
     assert read.test.labels.tolist() == [5, 9]
-    assert (read.classes, read.augmented, read.padding) == (10, True, 4)
+    assert (read.classes, read.padding) == (10, 4)
     assert load_data(settings("cifar10", "airbench"), tmp_path).padding == 2
 
 
@@ -322,7 +322,7 @@ def test_a_text_is_cut_into_windows(tmp_path: Path) -> None:
     text = "añ€😀" * 60
     (tmp_path / "words.txt").write_text(text, "utf-8")
     read = load_data(settings("text", path="words.txt", context=7), tmp_path)
-    assert (read.classes, read.augmented) == (4, False)
+    assert (read.classes, read.padding) == (4, 0)
     assert read.train.inputs.shape == read.train.labels.shape == ((216 - 1) // 7, 7)
     assert read.test.inputs.shape == ((24 - 1) // 7, 7)
     numbers = torch.tensor([sorted("añ€😀").index(each) for each in text])

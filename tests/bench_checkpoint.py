@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 from torch.nn import functional
 
+from tests.trainer.small import noise, settings
 from trainer import checkpoint
 from trainer.checkpoint import Progress
 from trainer.config import Checkpoint, Exchange, Metrics, Train, TrainJob
@@ -27,7 +28,7 @@ WORK = 4.0
 
 def main(saves: int) -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    model = build_model("resnet18", 3, 32).to(device)
+    model = build_model(settings(model="resnet18"), noise(3, 32)).to(device)
     optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
     images = torch.rand(8, 3, 32, 32, device=device)
     labels = torch.zeros(8, dtype=torch.int64, device=device)

@@ -20,12 +20,13 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from tests.trainer.hosts import ROOT, Hosts, free_port, hosts, metrics, write_job
 
 LOCAL = 128
 """Steps between two exchanges of the modes that have any."""
-WAYS: dict[str, dict[str, object]] = {
+WAYS: dict[str, dict[str, Any]] = {
     "plain DDP": {},
     "fp16 hook": {"compression": "fp16"},
     "bf16 hook": {"compression": "bf16"},
@@ -77,7 +78,7 @@ def network(count: int, speed: str) -> Iterator[list[str]]:
             subprocess.run(("ip", "netns", "delete", name), check=False)
 
 
-def rate(local: Hosts, names: list[str], way: dict[str, object], steps: int, step: float) -> float:
+def rate(local: Hosts, names: list[str], way: dict[str, Any], steps: int, step: float) -> float:
     """Train on all hosts; return the samples a second of the last epoch."""
     folder = Path(tempfile.mkdtemp(dir=local.folder))
     job = write_job(

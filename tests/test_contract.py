@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from pathlib import Path
 from dataclasses import asdict, fields
+from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 import pytest
@@ -20,6 +20,7 @@ from kit.project import Paths, load_plan
 from kit.render import header
 from kit.render.documents import job_json
 from tests.trainer.hosts import write_job
+from tests.trainer.small import noise, settings
 from trainer import config, launch
 from trainer.config import load_job
 from trainer.models import build_model, parameter_count
@@ -29,13 +30,9 @@ INVENTORIES = [ROOT / "inventory.yaml", *sorted(ROOT.glob("tests/examples/*/inve
 SHAPES = {"digits": (1, 8), "mnist": (1, 28), "cifar10": (3, 32)}
 
 
-# airbench is counted where the trainer has it.
-BUILT = [known for known in PARAMETERS if known[0] != "airbench"]
-
-
-@pytest.mark.parametrize(("model", "dataset"), BUILT)
+@pytest.mark.parametrize(("model", "dataset"), PARAMETERS)
 def test_kit_knows_the_models_sizes(model: str, dataset: str) -> None:
-    built = build_model(model, *SHAPES[dataset])
+    built = build_model(settings(dataset, model), noise(*SHAPES[dataset]))
     assert PARAMETERS[model, dataset] == parameter_count(built)
 
 

@@ -150,6 +150,8 @@ def _require_fit(job: TrainJob) -> None:
         raise JobError(f"train.image_size: {train.model} takes images of 32 pixels a side")
     if train.model == "airbench" and train.dataset == "mnist":
         raise JobError("train.model: airbench takes images in colour; use resnet18")
+    if train.flip_at_test and train.dataset not in {"cifar10", "folder"}:
+        raise JobError(f"train.flip_at_test: mirrored, {train.dataset} is something else")
     if exchange.static_graph and train.accumulation > 1:
         raise JobError("exchange.static_graph: torch can not, with train.accumulation; leave one")
     if exchange.mode != "every_step" and (exchange.compression == "powersgd" or train.ema):

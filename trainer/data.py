@@ -1,6 +1,6 @@
-"""The data sets as tensors in memory: at most 180 MB, so no loader processes are needed.
+"""The data sets: tensors in memory, but for folders of images, which are decoded as needed.
 
-Shapes: N samples, C channels, S pixels a side. Images stay uint8 until a batch of them is used.
+Shapes: N samples, C channels, S pixels a side, T characters. Images are uint8 until they are used.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import gzip
 import pickle
 import struct
 import zlib
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, BinaryIO
+from concurrent import futures
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch.nn import functional
 
 from trainer.files import find_files
 from trainer.shards import generator
@@ -25,25 +25,19 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    Array = np.ndarray[Any, Any]
+    from trainer.config import Train
 
-# Mean and standard deviation of the training images per channel, as a share of the largest value.
-# mnist and cifar10: the figures in common use, e.g. pytorch/examples and kuangliu/pytorch-cifar;
-# digits: computed over all 1,797 images.
+# Mean and deviation of the training images per channel, as a share of the largest value: of digits
+# computed over all of them, of the others (folder: ImageNet) the figures in common use.
 STATISTICS = {
     "digits": ((0.3053,), (0.3760,)),
     "mnist": ((0.1307,), (0.3081,)),
     "cifar10": ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
+    "folder": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
 }
-DIGITS_LARGEST = 16
-IDX_BYTES = 8
-"""The type code of unsigned bytes in an IDX file."""
-TEST_SHARE = 5
-"""One of so many digits of each class is for the test."""
-CROP_PADDING = 4
-"""Pixels (He et al. 2015, section 4.2)."""
-AUGMENTATION = 1
-"""Keeps the random numbers of the augmentation apart from those of the order."""
+DECODERS = futures.ThreadPoolExecutor(8)  # Of images; Pillow lets other threads run meanwhile.
+DAMAGED = (OSError, EOFError, ValueError, TypeError, LookupError, RuntimeError)  # When read.
+AUGMENTATION = 1  # Keeps the random numbers of the augmentation apart from those of the order.
 
 
 class DataError(Exception):
@@ -52,26 +46,60 @@ class DataError(Exception):
 
 @dataclass(frozen=True)
 class Samples:
-    """Images and what they show."""
+    """Inputs and what a model should make of them, in memory."""
 
-    inputs: Tensor
-    """uint8 [N, C, S, S]."""
-    labels: Tensor
-    """int64 [N], 0 to 9."""
+    inputs: Tensor  # uint8 [N, C, S, S] or, of text, int64 [N, T].
+    labels: Tensor  # int64 [N] or, of text, [N, T]; 0 to classes - 1.
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def to(self, device: torch.device) -> Samples:
         """The same on another device."""
-        return Samples(self.inputs.to(device), self.labels.to(device))
+        return replace(self, inputs=self.inputs.to(device), labels=self.labels.to(device))
 
-    def take(self, i, device):
-        i = i.to(device)
-        return self.inputs[i], self.labels[i]
+    def prefetch(self, indices: Tensor) -> None:
+        """Begin to read samples, int64 [n]; those in memory need none."""
 
-    def prefetch(self, i):
-        pass
+    def take(self, indices: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Inputs and labels of the samples `indices`, int64 [n] on the CPU, on a device."""
+        own = indices.to(self.labels.device)
+        return self.inputs[own].to(device), self.labels[own].to(device)
+
+
+@dataclass(frozen=True)
+class ImageFiles(Samples):
+    """Images that stay in files until taken, so that any number fits; `inputs` have none."""
+
+    files: list[Path]
+    ahead: dict[int, futures.Future[Tensor]] = field(default_factory=dict)  # Till taken.
+
+    def prefetch(self, indices: Tensor) -> None:
+        """Begin to decode samples, int64 [n]."""
+        side = self.inputs.shape[-1]
+        for index in set(indices.tolist()) - self.ahead.keys():
+            self.ahead[index] = DECODERS.submit(decode, self.files[index], side)
+
+    def take(self, indices: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
+        """As of `Samples`; raises DataError where a file can not be decoded."""
+        self.prefetch(indices)
+        images = [self.ahead.pop(index).result() for index in indices.tolist()]
+        own = indices.to(self.labels.device)
+        return torch.stack(images).to(device), self.labels[own].to(device)
+
+
+def decode(file: Path, side: int) -> Tensor:
+    """uint8 [3, S, S]: the shorter side scaled to S, the longer one cut; raises DataError."""
+    from PIL import Image, ImageOps
+
+    try:
+        with Image.open(file) as image:
+            # JPEG can be decoded at a fraction of its size, in a fraction of the time.
+            image.draft("RGB", (2 * side, 2 * side))
+            pixels = np.array(ImageOps.fit(image.convert("RGB"), (side, side)))
+    except Exception as error:  # Which, depends on the format.
+        raise DataError(f"{file} can not be decoded ({error}); replace or delete it") from error
+    return torch.from_numpy(pixels).permute(2, 0, 1)
 
 
 @dataclass(frozen=True)
@@ -80,193 +108,167 @@ class DataSet:
 
     train: Samples
     test: Samples
-    mean: Tensor
-    """float32 [C, 1, 1], in units of the stored images."""
-    deviation: Tensor
-    """float32 [C, 1, 1], in units of the stored images."""
-    PARTS = ("train", "test", "mean", "deviation")
-    augmented: bool
-    """Whether training images are cropped and mirrored; wrong for digits, which a mirror breaks."""
+    mean: Tensor  # float32 [C, 1, 1], in units of the stored images.
+    deviation: Tensor  # float32 [C, 1, 1], in units of the stored images.
+    classes: int
+    padding: int = 0  # Pixels by which training images are shifted; 0: nor are they mirrored.
 
     def to(self, device: torch.device) -> DataSet:
         """The same on another device."""
-        parts: Any = {name: getattr(self, name).to(device) for name in self.PARTS}
-        return replace(self, **parts)
+        parts = ("train", "test", "mean", "deviation")
+        return replace(self, **{name: getattr(self, name).to(device) for name in parts})
 
-    def prepared(self, images: Tensor) -> Tensor:
-        """uint8 [n, C, S, S] to float32 of mean 0 and deviation 1."""
-        return (images.float() - self.mean) / self.deviation
+    def prepared(self, inputs: Tensor) -> Tensor:
+        """What a model takes: images as float32 of mean 0 and deviation 1; text as it is."""
+        return (inputs.float() - self.mean) / self.deviation if inputs.ndim == 4 else inputs
 
 
-def load_data(train, root) -> DataSet:
-    """Load the data set digits, mnist or cifar10 from the data folder `root`.
-
-    The seed decides the split of digits; the others come with theirs.
-
-    Raises:
-        DataMissingError: Files are missing.
-        DataError: A file is damaged.
-    """
-    name, seed = train.dataset, train.seed
-    files = find_files(name, root)
+def load_data(train: Train, root: Path) -> DataSet:
+    """Load a job's data set from the folder `root`; raises DataMissingError or DataError."""
+    name, files = train.dataset, find_files(train, root)
+    if name == "text":
+        return load_text(files[0], train.context)
     if name == "digits":
-        train, test, largest = *load_digits(seed), DIGITS_LARGEST
+        parts = load_digits(train.seed)
     elif name == "mnist":
-        train, test, largest = load_mnist(files[:2]), load_mnist(files[2:]), 255
+        parts = [load_mnist(files[:2]), load_mnist(files[2:])]
+    elif name == "cifar10":
+        parts = [load_cifar10(files[:-1]), load_cifar10(files[-1:])]
     else:
-        train, test, largest = load_cifar10(files[:-1]), load_cifar10(files[-1:]), 255
+        parts = load_folder(files, train.image_size, train.seed)
+    largest = 16 if name == "digits" else 255
     mean, deviation = (torch.tensor(values).view(-1, 1, 1) * largest for values in STATISTICS[name])
-    return DataSet(train, test, mean, deviation, augmented=name == "cifar10")
+    classes = int(parts[0].labels.max()) + 1 if name == "folder" else 10
+    # Of 32 pixels 2 (arXiv 2404.00498), or 4 (He et al. 2015, section 4.2); digits bear no mirror.
+    padding = parts[0].inputs.shape[-1] // (16 if train.model == "airbench" else 8)
+    return DataSet(parts[0], parts[1], mean, deviation, classes, padding if len(mean) == 3 else 0)
 
 
-def load_digits(seed: int) -> tuple[Samples, Samples]:
+def split(labels: Tensor, seed: int) -> tuple[Tensor, Tensor]:
+    """Leave one in five of each class for the test, by the seed: indices int64 of both parts."""
+    order = torch.randperm(len(labels), generator=generator(seed))
+    by_class = order[labels[order].argsort(stable=True)]
+    is_test = torch.arange(len(labels)) % 5 == 0
+    return by_class[~is_test], by_class[is_test]
+
+
+def load_digits(seed: int) -> list[Samples]:
     """The 1,797 images of 8x8 in scikit-learn, split by class: 1,437 to train, 360 to test."""
     from sklearn.datasets import load_digits as load
 
-    images, labels = load(return_X_y=True)
-    every = Samples(
-        torch.from_numpy(images).to(torch.uint8).view(-1, 1, 8, 8),
-        torch.from_numpy(labels).to(torch.int64),
-    )
-    order = torch.randperm(len(every), generator=generator(seed))
-    by_class = order[every.labels[order].argsort(stable=True)]
-    is_test = torch.arange(len(every)) % TEST_SHARE == 0
-    train, test = by_class[~is_test], by_class[is_test]
-    return (
-        Samples(every.inputs[train], every.labels[train]),
-        Samples(every.inputs[test], every.labels[test]),
-    )
+    images, labels = (torch.from_numpy(each) for each in load(return_X_y=True))
+    every = Samples(images.to(torch.uint8).view(-1, 1, 8, 8), labels)
+    return [Samples(*every.take(part, labels.device)) for part in split(labels, seed)]
+
+
+def load_folder(files: list[Path], side: int, seed: int) -> list[Samples]:
+    """Images in folders by part and class; where no part is for the test, split by class."""
+    numbers = {name: n for n, name in enumerate(sorted({file.parent.name for file in files}))}
+    labels = torch.tensor([numbers[file.parent.name] for file in files])
+    trained = sum(file.parts[-3] == "train" for file in files)
+    parts = torch.arange(len(files)).tensor_split([trained])
+    nothing = torch.empty(0, 3, side, side, dtype=torch.uint8)
+    return [
+        ImageFiles(nothing, labels[part], [files[index] for index in part.tolist()])
+        for part in (parts if trained < len(files) else split(labels, seed))
+    ]
+
+
+def load_text(file: Path, context: int) -> DataSet:
+    """Characters, each labelled with the next one, in windows; the last tenth is the test."""
+    try:
+        codes = np.frombuffer(file.read_text("utf-8").encode("utf-32-le"), np.uint32)
+    except (OSError, ValueError) as error:
+        raise DataError(f"{file} is not a text in UTF-8 ({error}); convert it") from error
+    if len(codes) < (least := 10 * (context + 1)):
+        raise DataError(f"{file}: train.context {context} needs {least} characters or more")
+    vocabulary, numbers = np.unique(codes, return_inverse=True)
+    parts = torch.from_numpy(numbers).to(torch.int64).tensor_split([len(codes) * 9 // 10])
+    windows = (part.unfold(0, context + 1, context) for part in parts)  # Ends are shared.
+    train, test = (Samples(each[:, :-1], each[:, 1:]) for each in windows)
+    return DataSet(train, test, torch.zeros(1), torch.ones(1), len(vocabulary))
 
 
 def load_mnist(files: list[Path]) -> Samples:
-    """One half of MNIST from its images and its labels file, packed or not.
-
-    Raises:
-        DataError: A file is damaged.
-    """
+    """One half of MNIST from its images and its labels; raises DataError where one is damaged."""
     images, labels = (read_idx(file) for file in files)
-    if images.ndim != 3 or labels.ndim != 1 or len(images) != len(labels):
+    if images.ndim != 3 or images.shape[:1] != labels.shape:
         raise DataError(
-            f"{files[0]} has shape {images.shape} and {files[1]} {labels.shape}: they must have as "
-            "many images as labels; get both again"
+            f"{files[0]} and {files[1]} must hold as many images as labels; get both again"
         )
-    return Samples(torch.from_numpy(images).unsqueeze(1), torch.from_numpy(labels).to(torch.int64))
+    return Samples(images.unsqueeze(1), labels.to(torch.int64))
 
 
-def read_idx(file: Path) -> Array:
-    """Read an IDX file of bytes: two zeros, 8, the number of dimensions, each as 4 bytes, values.
-
-    Raises:
-        DataError: It is none, or it is cut short.
-    """
+def read_idx(file: Path) -> Tensor:
+    """An IDX file, maybe packed: 0, 0, 8, the number of dimensions, each as 4 bytes, the values."""
     try:
         content = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
-        zeros, kind, dimensions = struct.unpack_from(">HBB", content)
-        if (zeros, kind) != (0, IDX_BYTES):
+        kind, dimensions = struct.unpack_from(">3sB", content)
+        if kind != b"\0\0\x08":
             raise DataError(f"{file} is not an IDX file of bytes; get it again")
         shape = struct.unpack_from(f">{dimensions}I", content, 4)
-        values = np.frombuffer(content, np.uint8, offset=4 + 4 * dimensions)
-        return values.reshape(shape).copy()
-    except (OSError, EOFError, zlib.error, struct.error, ValueError) as error:
+        values = bytearray(content[4 + 4 * dimensions :])
+        return torch.frombuffer(values, dtype=torch.uint8).view(shape)
+    except (*DAMAGED, zlib.error, struct.error) as error:
         raise DataError(f"{file} is damaged ({error}); get it again") from error
 
 
 def load_cifar10(files: list[Path]) -> Samples:
-    """Batches of CIFAR-10, binary or pickled.
-
-    Raises:
-        DataError: A file is damaged.
-    """
-    read = read_cifar_binary if files[0].suffix == ".bin" else read_cifar_pickle
-    images, labels = zip(*(read(file) for file in files), strict=True)
-    return Samples(
-        torch.from_numpy(np.concatenate(images)).view(-1, 3, 32, 32),
-        torch.from_numpy(np.concatenate(labels)).to(torch.int64),
-    )
+    """Batches of CIFAR-10; raises DataError where one is damaged."""
+    images, labels = zip(*(read_cifar10(file) for file in files), strict=True)
+    return Samples(torch.cat(images), torch.cat(labels))
 
 
-def read_cifar_binary(file: Path) -> tuple[Array, Array]:
-    """Records of one label and 3,072 bytes: images uint8 [N, 3072] and labels uint8 [N].
-
-    Raises:
-        DataError: The file does not end with a record.
-    """
-    content = np.frombuffer(file.read_bytes(), np.uint8)
-    if not len(content) or len(content) % 3073:
-        raise DataError(f"{file} is not a whole number of records of 3073 bytes; get it again")
-    records = content.reshape(-1, 3073)
-    return records[:, 1:], records[:, 0]
-
-
-def read_cifar_pickle(file: Path) -> tuple[Array, Array]:
-    """A pickled batch: images uint8 [N, 3072] and labels int64 [N].
-
-    Raises:
-        DataError: It is damaged or holds anything but arrays and plain values.
-    """
+def read_cifar10(file: Path) -> tuple[Tensor, Tensor]:
+    """Images and labels of a batch, which is a file of records (label, image) or a pickle."""
     try:
-        with file.open("rb") as stream:
-            batch = ArrayUnpickler(stream).load()
-        images, labels = np.asarray(batch[b"data"]), np.asarray(batch[b"labels"], np.int64)
-        return images.reshape(len(labels), 3072).astype(np.uint8, copy=False), labels
-    except (pickle.UnpicklingError, EOFError, KeyError, TypeError, ValueError) as error:
+        if file.suffix == ".bin":
+            records = torch.frombuffer(bytearray(file.read_bytes()), dtype=torch.uint8)
+            records = records.view(-1, 3073)
+            labels, images = records[:, 0], records[:, 1:]
+        else:
+            with file.open("rb") as stream:
+                # The original files were written by Python 2, whose texts are bytes.
+                batch = ArrayUnpickler(stream, encoding="bytes").load()
+            labels, images = torch.tensor(batch[b"labels"]), torch.as_tensor(batch[b"data"])
+        return images.reshape(len(labels), 3, 32, 32).to(torch.uint8), labels.long()
+    except (*DAMAGED, pickle.UnpicklingError) as error:
         raise DataError(f"{file} is not a batch of CIFAR-10 ({error}); get it again") from error
 
 
 class ArrayUnpickler(pickle.Unpickler):
     """Reads arrays and plain values only: a pickle may otherwise run any code."""
 
-    ALLOWED = {  # noqa: RUF012
-        # What rebuilds an array; its module has moved between versions of NumPy.
-        ("numpy.core.multiarray", "_reconstruct"): np.empty(0).__reduce__()[0],
-        ("numpy._core.multiarray", "_reconstruct"): np.empty(0).__reduce__()[0],
-        ("numpy", "ndarray"): np.ndarray,
-        ("numpy", "dtype"): np.dtype,
-        # How Python 3 writes bytes in the protocol of Python 2.
-        ("_codecs", "encode"): codecs.encode,
-    }
-
-    def __init__(self, stream: BinaryIO) -> None:
-        # The original files were written by Python 2, whose texts are bytes.
-        super().__init__(stream, encoding="bytes")
-
     def find_class(self, module: str, name: str) -> Any:
-        """Look up a callable of the pickle.
-
-        Raises:
-            pickle.UnpicklingError: It is not one of those that arrays need.
-        """
-        if (module, name) not in self.ALLOWED:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}")
-        return self.ALLOWED[module, name]
+        """What rebuilds arrays, or bytes in the protocol of Python 2; whatever module it names."""
+        known: Any = (np.empty(0).__reduce__()[0], np.ndarray, np.dtype, codecs.encode)
+        for each in known:
+            if each.__name__ == name:
+                return each
+        raise pickle.UnpicklingError(f"it asks for {module}.{name}")
 
 
 @dataclass(frozen=True)
 class Crops:
     """How each training image is shifted and mirrored in one epoch, whoever works on it."""
 
-    shifts: Tensor
-    """int64 [N, 2], rows and columns, 0 to twice the padding."""
-    mirrored: Tensor
-    """bool [N]."""
+    shifts: Tensor  # int64 [N, 2], rows and columns, up to the padding either way.
+    mirrored: Tensor  # bool [N].
 
     @staticmethod
-    def of_epoch(samples: int, seed: int, epoch: int) -> Crops:
-        """Draw the crops of an epoch."""
-        draw = generator(seed, epoch, AUGMENTATION)
-        shifts = torch.randint(2 * CROP_PADDING + 1, (samples, 2), generator=draw)
-        return Crops(shifts, torch.rand(samples, generator=draw) < 0.5)
+    def of_epoch(samples: int, seed: int, epoch: int, padding: int) -> Crops:
+        """Draw them; each epoch mirrors what the one before did not (arXiv 2404.00498)."""
+        draw, once = generator(seed, epoch, AUGMENTATION), generator(seed, 0, 0, AUGMENTATION)
+        shifts = torch.randint(-padding, padding + 1, (samples, 2), generator=draw)
+        return Crops(shifts, (torch.rand(samples, generator=once) < 0.5) ^ (epoch % 2 == 1))
 
     def apply(self, images: Tensor, indices: Tensor) -> Tensor:
-        """Crop and mirror the images uint8 [n, C, S, S] of the samples `indices` int64 [n]."""
-        count, _, side, _ = images.shape
-        padded = functional.pad(images, (CROP_PADDING,) * 4)
-        window = torch.arange(side, device=images.device)
-        shifts = self.shifts[indices].to(images.device)
-        rows, columns = (shifts[:, axis, None] + window for axis in (0, 1))
-        mirror = self.mirrored[indices].to(images.device)
-        columns = torch.where(mirror[:, None], columns.flip(1), columns)
-        sample = torch.arange(count, device=images.device)[:, None, None]
+        """Crop and mirror images uint8 [n, C, S, S], the samples `indices` int64 [n]."""
+        side, device = images.shape[-1], images.device
+        shifts, window = self.shifts[indices, :, None].to(device), torch.arange(side, device=device)
+        # Beyond its border an image goes on as its own mirror image.
+        rows, columns = (side - 1 - (side - 1 - (shifts + window).abs()).abs()).unbind(dim=1)
+        columns = torch.where(self.mirrored[indices, None].to(device), columns.flip(1), columns)
+        sample = torch.arange(len(images), device=device)[:, None, None]
         # Advanced indices around a slice: the channels end up last.
-        picked = padded[sample, :, rows[:, :, None], columns[:, None, :]]
-        return picked.permute(0, 3, 1, 2)
+        return images[sample, :, rows[:, :, None], columns[:, None]].permute(0, 3, 1, 2)

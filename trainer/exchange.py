@@ -119,7 +119,8 @@ class LocalSteps:
         change = torch.cat([(anchor - weight).flatten() for anchor, weight in pairs]) * share
         sent = change.to(TYPES.get(self.exchange.compression, change.dtype))
         distributed.all_reduce(sent)
-        parts = sent.to(change.dtype).split([anchor.numel() for anchor in self.anchors])
+        sizes = [anchor.numel() for anchor in self.anchors]
+        parts = torch.split(sent.to(change.dtype), sizes)
         for anchor, part in zip(self.anchors, parts, strict=True):
             anchor.grad = part.view(anchor.shape)
         self.outer.step()

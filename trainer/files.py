@@ -1,7 +1,7 @@
 """Where the data sets' files are. Standard library only: the launcher looks before torch does.
 
 Nothing is ever downloaded here: N processes that fetch the same file during a training are slow at
-best, and corrupt it at worst.
+best, and corrupt it at worst. So each error says how to fetch what is missing.
 """
 
 from __future__ import annotations
@@ -12,57 +12,65 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-MNIST_FILES = (
-    "train-images-idx3-ubyte",
-    "train-labels-idx1-ubyte",
-    "t10k-images-idx3-ubyte",
-    "t10k-labels-idx1-ubyte",
-)
-"""As on yann.lecun.com/exdb/mnist; each may also end in .gz."""
+    from trainer.config import Train
 
+# As on yann.lecun.com/exdb/mnist; each may also end in .gz.
+MNIST_FILES = tuple(
+    f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")
+)
+# The folders in the two archives on cs.toronto.edu/~kriz/cifar.html, the safer format first.
 CIFAR10_FOLDERS = {
     "cifar-10-batches-bin": (*(f"data_batch_{n}.bin" for n in range(1, 6)), "test_batch.bin"),
     "cifar-10-batches-py": (*(f"data_batch_{n}" for n in range(1, 6)), "test_batch"),
 }
-"""The folders in the two archives on cs.toronto.edu/~kriz/cifar.html, the safer format first."""
+IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".webp")
+PACKAGES = {"digits": ("sklearn", "scikit-learn"), "folder": ("PIL", "pillow")}
+# What fetches a data set; of a text, one to begin with. Double braces are for curl.
+COMMANDS = {
+    "mnist": "curl -f --create-dirs -o '{root}/mnist/#1-#2-ubyte.gz' 'https://ossci-datasets.s3."
+    "amazonaws.com/mnist/{{train,t10k}}-{{images-idx3,labels-idx1}}-ubyte.gz'",
+    "cifar10": "curl -f https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz | tar xzC {root}",
+    "text": "curl -f --create-dirs -o '{root}/{path}' https://raw.githubusercontent.com/karpathy/"
+    "char-rnn/master/data/tinyshakespeare/input.txt",
+}
 
 
 class DataMissingError(Exception):
     """A data set is not there; the message says what, where it was looked for and what to do."""
 
 
-def find_files(dataset: str, root: Path) -> list[Path]:
-    """Find the files of a data set, those of training before those of the test.
-
-    Args:
-        dataset: digits (no files: it comes with scikit-learn), mnist or cifar10.
-        root: The data folder.
-
-    Raises:
-        DataMissingError: Any of them is missing.
-    """
+def find_files(train: Train, root: Path) -> list[Path]:
+    """Find a job's files below `root`, those of training first; raises DataMissingError."""
+    dataset = train.dataset
+    module, package = PACKAGES.get(dataset, ("", ""))
+    if module and importlib.util.find_spec(module) is None:
+        raise DataMissingError(
+            f"{dataset} needs {package}: use the trainer image, or: pip install {package}"
+        )
     if dataset == "digits":
-        if importlib.util.find_spec("sklearn") is None:
-            raise DataMissingError(
-                "digits comes with scikit-learn, which is not installed here; use the trainer "
-                "image, or: pip install scikit-learn"
-            )
         return []
-    if dataset == "mnist":
-        # The last one is where torchvision puts them.
-        folders = [root, root / "mnist", root / "MNIST" / "raw"]
+    if dataset == "folder":
+        return _find_images(root / train.path)
+    if dataset == "text":
+        choices = [[root / train.path]]
+    elif dataset == "mnist":
+        folders = [root, root / "mnist", root / "MNIST" / "raw"]  # The last is torchvision's.
         choices = [[_or_gz(folder / name) for name in MNIST_FILES] for folder in folders]
     else:
-        choices = [
-            [folder / name / file for file in files]
-            for folder in (root, root / "cifar10")
-            for name, files in CIFAR10_FOLDERS.items()
-        ]
+        places = [each / name for each in (root, root / "cifar10") for name in CIFAR10_FOLDERS]
+        choices = [[place / file for file in CIFAR10_FOLDERS[place.name]] for place in places]
     missing = [[file for file in files if not file.is_file()] for files in choices]
     for files, gone in zip(choices, missing, strict=True):
         if not gone:
             return files
-    raise DataMissingError(_message(dataset, root, choices, missing))
+    looked = ", ".join(str(files[0].parent) for files in choices)
+    fewest = ", ".join(file.name for file in min(missing, key=len))
+    raise DataMissingError(
+        f"{dataset} is not complete in any of {looked}: missing {fewest}; put the original files "
+        f"there on every host before training (nothing is downloaded), or set KIT_DATA to the "
+        f"folder that has them instead of {root}; to fetch them: "
+        + COMMANDS[dataset].format(root=root, path=train.path)
+    )
 
 
 def _or_gz(path: Path) -> Path:
@@ -70,12 +78,15 @@ def _or_gz(path: Path) -> Path:
     return packed if packed.is_file() else path
 
 
-def _message(dataset: str, root: Path, choices: list[list[Path]], missing: list[list[Path]]) -> str:
-    folders = ", ".join(str(files[0].parent) for files in choices)
-    fewest = min(missing, key=len)
-    names = ", ".join(file.name for file in fewest)
-    return (
-        f"{dataset} is not complete in any of {folders}: missing {names}; put the original files "
-        f"there on every host before training (nothing is downloaded), or set KIT_DATA to the "
-        f"folder that has them instead of {root}"
+def _find_images(folder: Path) -> list[Path]:
+    """All `train/<class>/<image>`, then those of test or, where it has none, of val."""
+    # Not the hidden files: macOS leaves some that end in .jpg and are none.
+    found = [sorted(folder.glob(f"{part}/*/[!.]*")) for part in ("train", "test", "val")]
+    train, *tests = ([f for f in part if f.suffix.lower() in IMAGE_ENDINGS] for part in found)
+    if len({file.parent for file in train}) > 1:
+        return train + (tests[0] or tests[1])
+    raise DataMissingError(
+        f"{folder} needs images ({', '.join(IMAGE_ENDINGS)}) of two classes or more on every host: "
+        "put them there as train/<class>/<image> and, for the test, test/<class>/<image> or val/, "
+        "or set KIT_DATA to the folder below which train.path is"
     )

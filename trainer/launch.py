@@ -301,7 +301,7 @@ def check_training(settings: Settings, package_root: Path) -> str:
 
     try:
         training = load_job(settings.job)
-        find_files(training.train.dataset, settings.data)
+        find_files(training.train, settings.data)
     except (JobError, DataMissingError) as error:
         raise LaunchError(str(error)) from error
     if not os.access(settings.checkpoints, os.W_OK):

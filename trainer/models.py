@@ -1,13 +1,16 @@
-"""The models: small image classifiers of ten classes.
+"""The models. Shapes: N samples of a batch, C channels, S pixels a side, T characters, K classes.
 
-Shapes: N images of a batch, C channels, S pixels a side; every model maps float32 [N, C, S, S] to
-scores (logits) float32 [N, 10].
+Those of images map float32 [N, C, S, S] to scores (logits) float32 [N, K], the one of text int64
+[N, T] to float32 [N, K, T].
 """
 
 from __future__ import annotations
 
+import copy
+import math
+from collections import OrderedDict
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -16,89 +19,63 @@ from torch.nn import functional
 if TYPE_CHECKING:
     from torch import Tensor
 
-CLASSES = 10
+    from trainer.config import Train
+    from trainer.data import DataSet
+
+# nanoGPT's for shakespeare_char on a CPU (github.com/karpathy/nanoGPT); also no dropout, no biases.
+LAYERS, HEADS, WIDTH = 4, 4, 128
 
 
-def build_model(train, data) -> nn.Module:
-    """Build a model with fresh weights from torch's global generator.
-
-    Args:
-        name: cnn, lenet or resnet18.
-        channels: C.
-        side: S; lenet takes 28 and 32, the others any multiple of 4.
-    """
-    name = train.model
-    _, channels, side, _ = data.train.inputs.shape
-    if name == "cnn":
-        return cnn(channels, side)
-    if name == "lenet":
-        return lenet(channels, side)
+def build_model(train: Train, data: DataSet) -> nn.Module:
+    """Build the model of a job for its data, with fresh weights from torch's global generator."""
+    if train.model == "gpt":
+        return GPT(data.classes, train.context)
+    channels, side, _ = data.train.inputs.shape[1:]
+    if train.model in ("cnn", "lenet"):
+        return (cnn if train.model == "cnn" else lenet)(channels, side, data.classes)
+    model = Airbench(data) if train.model == "airbench" else resnet18(channels, data.classes)
     # The layout in which convolutions are fastest on tensor cores, and in which the gradients of
     # 1x1 convolutions come out: in any other, every exchange of them would be a copy.
-    model = ResNet18(channels)
-    model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    return model
+    return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
 
 
 def parameter_count(model: nn.Module) -> int:
     """Number of trained values: each costs 4 bytes of every gradient exchange."""
-    return sum(parameter.numel() for parameter in model.parameters())
+    return sum(each.numel() for each in model.parameters() if each.requires_grad)
 
 
-def cnn(channels: int, side: int) -> nn.Module:
+def cnn(channels: int, side: int, classes: int) -> nn.Module:
     """Two 3x3 convolutions of 32 and 64 channels and 128 hidden units."""
     return nn.Sequential(
-        nn.Conv2d(channels, 32, 3, padding=1),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(32, 64, 3, padding=1),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(64 * (side // 4) ** 2, 128),
-        nn.ReLU(),
-        nn.Linear(128, CLASSES),
+        *(nn.Conv2d(channels, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
+        *(nn.Linear(64 * (side // 4) ** 2, 128), nn.ReLU(), nn.Linear(128, classes)),
     )
 
 
-def lenet(channels: int, side: int) -> nn.Module:
+def lenet(channels: int, side: int, classes: int) -> nn.Module:
     """LeNet-5 (LeCun et al. 1998) with ReLU and max pooling, as in PyTorch's CIFAR-10 tutorial."""
+    padding = max(0, (32 - side) // 2)  # To the 32 pixels that LeNet-5 was drawn for.
+    left = ((side + 2 * padding - 4) // 2 - 4) // 2
     return nn.Sequential(
-        # Images of 28 pixels are padded to the 32 that LeNet-5 was drawn for.
-        nn.Conv2d(channels, 6, 5, padding=(32 - side) // 2),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(6, 16, 5),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(400, 120),
-        nn.ReLU(),
-        nn.Linear(120, 84),
-        nn.ReLU(),
-        nn.Linear(84, CLASSES),
+        *(nn.Conv2d(channels, 6, 5, padding=padding), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
+        *(nn.Linear(16 * left**2, 120), nn.ReLU()),
+        *(nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, classes)),
     )
 
 
-class ResNet18(nn.Module):
+def resnet18(channels: int, classes: int) -> nn.Module:
     """ResNet-18 (He et al. 2015) for small images: a 3x3 stem of stride 1 and no max pooling."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.stem = nn.Sequential(
-            nn.Conv2d(channels, 64, 3, padding=1, bias=False), nn.BatchNorm2d(64), nn.ReLU()
-        )
-        widths = (64, 64, 64, 128, 128, 256, 256, 512, 512)
-        self.blocks = nn.Sequential(
-            *(Residual(before, after) for before, after in pairwise(widths))
-        )
-        self.head = nn.Linear(512, CLASSES)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """[N, C, S, S] to [N, 10]."""
-        features: Tensor = self.blocks(self.stem(images))
-        scores: Tensor = self.head(features.mean(dim=(2, 3)))
-        return scores
+    stem = (nn.Conv2d(channels, 64, 3, padding=1, bias=False), nn.BatchNorm2d(64), nn.ReLU())
+    widths = pairwise((64, 64, 64, 128, 128, 256, 256, 512, 512))
+    parts = OrderedDict(
+        stem=nn.Sequential(*stem),
+        blocks=nn.Sequential(*(Residual(*each) for each in widths)),
+        pool=nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten()),
+        head=nn.Linear(512, classes),
+    )
+    return nn.Sequential(parts)
 
 
 class Residual(nn.Module):
@@ -108,30 +85,150 @@ class Residual(nn.Module):
         super().__init__()
         stride = 1 if before == after else 2
         self.convolutions = nn.Sequential(
-            nn.Conv2d(before, after, 3, stride, padding=1, bias=False),
-            nn.BatchNorm2d(after),
-            nn.ReLU(),
-            nn.Conv2d(after, after, 3, padding=1, bias=False),
-            nn.BatchNorm2d(after),
+            *(nn.Conv2d(before, after, 3, stride, 1, bias=False), nn.BatchNorm2d(after)),
+            *(nn.ReLU(), nn.Conv2d(after, after, 3, padding=1, bias=False), nn.BatchNorm2d(after)),
         )
-        self.shortcut: nn.Module = nn.Identity()
+        self.shortcut = nn.Sequential()
         if before != after:
-            self.shortcut = nn.Sequential(
-                nn.Conv2d(before, after, 1, stride, bias=False), nn.BatchNorm2d(after)
-            )
+            shortcut = nn.Conv2d(before, after, 1, stride, bias=False)
+            self.shortcut = nn.Sequential(shortcut, nn.BatchNorm2d(after))
 
     def forward(self, images: Tensor) -> Tensor:
         """[N, before, S, S] to [N, after, S, S], or half of S."""
         return functional.relu(self.convolutions(images) + self.shortcut(images))
 
 
-class Lookahead:
-    pass
+class GPT(nn.Module):
+    """GPT-2 (Radford et al. 2019) of characters, as small as nanoGPT has it for a CPU."""
+
+    def __init__(self, classes: int, context: int) -> None:
+        super().__init__()
+        # The first serves at both ends: its rows are also what the scores are measured by.
+        self.characters, self.positions = nn.Embedding(classes, WIDTH), nn.Embedding(context, WIDTH)
+        self.blocks = nn.Sequential(*(Block() for _ in range(LAYERS)))
+        self.norm = nn.LayerNorm(WIDTH, bias=False)
+        for name, weight in self.named_parameters():
+            if weight.ndim == 2:
+                # What the blocks add up, two terms each, shall not grow with their number.
+                terms = 2 * LAYERS if name.endswith("out.weight") else 1
+                nn.init.normal_(weight, std=0.02 / math.sqrt(terms))
+
+    def forward(self, characters: Tensor) -> Tensor:
+        """[N, T] to [N, K, T]."""
+        features = self.characters(characters) + self.positions.weight[: characters.shape[1]]
+        scores = functional.linear(self.norm(self.blocks(features)), self.characters.weight)
+        return scores.transpose(1, 2)
 
 
-def flip_scores(model, x):
-    return model(x)
+class Block(nn.Module):
+    """Attention of each character to itself and those before, then two layers for each alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention_norm, self.norm = (nn.LayerNorm(WIDTH, bias=False) for _ in range(2))
+        self.attention_in = nn.Linear(WIDTH, 3 * WIDTH, bias=False)
+        self.attention_out = nn.Linear(WIDTH, WIDTH, bias=False)
+        self.hidden_in = nn.Linear(WIDTH, 4 * WIDTH, bias=False)
+        self.hidden_out = nn.Linear(4 * WIDTH, WIDTH, bias=False)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """[N, T, WIDTH] to the same."""
+        parts = self.attention_in(self.attention_norm(features)).unflatten(2, (3, HEADS, -1))
+        query, key, value = parts.permute(2, 0, 3, 1, 4)
+        found = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        features = features + self.attention_out(found.transpose(1, 2).flatten(2))
+        hidden: Tensor = self.hidden_out(functional.gelu(self.hidden_in(self.norm(features))))
+        return features + hidden
 
 
-def parameter_groups(model, train):
-    return [{"params": list(model.parameters()), "weight_decay": train.weight_decay}]
+class Airbench(nn.Module):
+    """airbench94 (Jordan 2024, arXiv 2404.00498): CIFAR-10 to 94 % in ten epochs; S is 16 or more.
+
+    As legacy/airbench94.py of github.com/KellerJordan/cifar10-airbench, except that numbers stay
+    float32, and that the whitening's bias is trained to the end, not for three epochs.
+    """
+
+    def __init__(self, data: DataSet) -> None:
+        super().__init__()
+        filters = whitening_filters(data)
+        self.whitening = nn.Conv2d(filters.shape[1], len(filters), 2)
+        self.whitening.weight = nn.Parameter(filters, requires_grad=False)
+        self.whitening.bias.data.zero_()  # type: ignore[union-attr]
+        layers: list[nn.Module] = []
+        for before, after in pairwise((len(filters), 64, 64, 256, 256, 256, 256)):
+            convolution = nn.Conv2d(before, after, 3, padding=1, bias=False)
+            nn.init.dirac_(convolution.weight.data[:before])  # At first it hands on its input.
+            norm = nn.BatchNorm2d(after, eps=1e-12, momentum=0.4)
+            norm.weight.requires_grad = False
+            pool = nn.Identity() if len(layers) % 8 else nn.MaxPool2d(2)
+            layers += [convolution, pool, norm, nn.GELU()]
+        self.blocks = nn.Sequential(*layers)
+        self.head = nn.Linear(256, data.classes, bias=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """[N, C, S, S] to [N, K]."""
+        features: Tensor = self.blocks(functional.gelu(self.whitening(images)))
+        return functional.linear(features.amax(dim=(2, 3)), self.head.weight) / 9
+
+
+def whitening_filters(data: DataSet) -> Tensor:
+    """[8 C, C, 2, 2], which turn 2x2 patches of training images into uncorrelated values."""
+    # 5,000 spread over all: images of a folder are in the order of their classes.
+    some = torch.arange(0, len(data.train), max(1, len(data.train) // 5000))
+    images = data.prepared(data.train.take(some, torch.device("cpu"))[0])
+    patches = functional.unfold(images, 2).transpose(1, 2).flatten(0, 1)
+    variances, directions = torch.linalg.eigh(patches.T @ patches / len(patches))
+    # Each direction over the deviation along it; of the faintest ones most is noise. Then the
+    # negatives of all, as GELU lets one sign pass.
+    filters = (directions / (variances + 5e-4).sqrt()).T.flip(0)
+    return torch.cat((filters, -filters)).view(-1, images.shape[1], 2, 2)
+
+
+def parameter_groups(model: nn.Module, train: Train) -> list[dict[str, Any]]:
+    """What the optimizer trains; in each step a group's rate is the schedule's x its "scale"."""
+    groups: dict[float, list[nn.Parameter]] = {}
+    for name, each in model.named_parameters():
+        fast = train.model == "airbench" and "blocks" in name and each.ndim == 1
+        if each.requires_grad:
+            groups.setdefault(64.0 if fast else 1.0, []).append(each)
+    # The decay is multiplied by the rate: so it is the same for all.
+    rate, decay = train.learning_rate, train.weight_decay
+    more = {"momentum": 0.85} if train.model == "airbench" else {}
+    return [
+        {"params": group, "scale": scale, "lr": rate * scale, "weight_decay": decay / scale} | more
+        for scale, group in groups.items()
+    ]
+
+
+class Lookahead(nn.Module):
+    """A moving average of the weights, to which they return (Zhang et al. 2019, 1907.08610)."""
+
+    EVERY = 5  # Steps between two updates.
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.average = copy.deepcopy(model)
+
+    @staticmethod
+    def decay(done: float) -> float:
+        """That of an update when the share `done` of all steps is done; the last one takes 1."""
+        return 0.95**5 * done**3 if done < 1 else 1.0
+
+    @torch.no_grad()
+    def update(self, model: nn.Module, decay: float) -> None:
+        """Move the average towards the weights, by the rest of `decay`, and set them to it."""
+        values, averages = model.state_dict().values(), self.average.state_dict().values()
+        for value, average in zip(values, averages, strict=True):
+            if value.is_floating_point():
+                value.copy_(average.lerp_(value, 1 - decay))
+
+
+def flip_scores(model: nn.Module, inputs: Tensor) -> Tensor:
+    """Scores as a mean over six views of the images: also mirrored, and shifted by a pixel."""
+    side = inputs.shape[-1]
+    padded = functional.pad(inputs, (1, 1, 1, 1), "reflect")
+    # Up and to the left or the other way; both together weigh as much as none.
+    views = (inputs, *(padded[:, :, at : at + side, at : at + side] for at in (0, 2)))
+    still, first, second = ((model(view) + model(view.flip(-1))) / 2 for view in views)
+    scores: Tensor = still / 2 + (first + second) / 4
+    return scores

@@ -143,7 +143,7 @@ class Live:
 
 
 def serve(world: World, port: int) -> dict[str, Any]:
-    """Serve `GAUGES` as kit_training_... at /metrics; return them, or none where that can not be."""
+    """Serve `GAUGES` as kit_training_... at /metrics; none where that can not be."""
     try:
         from prometheus_client import CollectorRegistry, Gauge, start_http_server
 

@@ -132,7 +132,8 @@ def train_epoch(run: Run, progress: Progress, stop: Stop) -> Epoch:
     """
     samples, seed = len(run.data.train), run.job.train.seed
     order = shards.permutation(samples, seed, progress.epoch)
-    crops = Crops.of_epoch(samples, seed, progress.epoch) if run.data.augmented else None
+    padding = run.data.padding
+    crops = Crops.of_epoch(samples, seed, progress.epoch, padding) if padding else None
     run.model.train()
     step = Step(torch.zeros((), device=run.world.device))
     loss = step.loss
@@ -143,7 +144,7 @@ def train_epoch(run: Run, progress: Progress, stop: Stop) -> Epoch:
         run.saver.check()
         left = order[progress.position :]
         for group in run.optimizer.param_groups:
-            group["lr"] = learning_rate(run.job.train, share_done(run, progress)) * group["factor"]
+            group["lr"] = learning_rate(run.job.train, share_done(run, progress)) * group["scale"]
         step = train_step(run, progress, left, crops, stop)
         done = min(run.global_batch, len(left))
         progress = Progress(progress.epoch, progress.position + done, progress.step + 1)
@@ -192,7 +193,7 @@ def train_step(run: Run, progress: Progress, left: Tensor, crops: Crops | None, 
     can_skip = run.job.train.on_nan == "skip"
     buffers = [buffer.clone() for buffer in run.model.buffers()] if can_skip else []
     loss, word = gradients(run, batch, own, crops, alone=local is not None)
-    run.data.train.prefetch(run.pieces(rest[: run.global_batch]))
+    run.data.train.prefetch(torch.cat([*run.pieces(rest[: run.global_batch]), rest[:0]]))
     stopping, words = (False, ()) if local else agree(run, stop, word)
     if word or words:
         loss = torch.zeros_like(loss)
@@ -283,8 +284,8 @@ def update(run: Run, progress: Progress) -> None:
     """Change the weights by the gradients, and now and then draw them to their average."""
     run.scaler.step(run.optimizer)
     run.scaler.update()
-    if run.average:
-        run.average.update(run.model, progress.step, share_done(run, progress))
+    if run.average and progress.step % run.average.EVERY == 0:
+        run.average.update(run.model, run.average.decay(share_done(run, progress)))
     run.watch.mark("compute")
 
 

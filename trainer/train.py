@@ -165,8 +165,8 @@ def set_up(job: TrainJob, world: World, data: DataSet, folder: Path, started: fl
 
 
 def build_optimizer(model: nn.Module, train: Train, device: torch.device) -> torch.optim.Optimizer:
-    """The optimizer of the job; `factor` in its groups is theirs of the rate."""
-    groups = [{"factor": 1.0, **group} for group in parameter_groups(model, train)]
+    """The optimizer of the job."""
+    groups = parameter_groups(model, train)
     kinds: Any = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
     kind = kinds[train.optimizer]
     more = {"momentum": MOMENTUM, "nesterov": True} if train.optimizer == "sgd" else {}
@@ -218,7 +218,7 @@ def finish_epoch(run: Run, epoch: Epoch) -> None:
     progress, settings = epoch.progress, run.job.train
     last = progress.epoch == settings.epochs
     if last and run.average:
-        run.average.finish(run.model)
+        run.average.update(run.model, run.average.decay(1))
     correct, seen = evaluate(run)
     if last or progress.epoch % run.job.checkpoint.every_epochs == 0:
         save(run, progress, correct / seen)

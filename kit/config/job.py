@@ -267,7 +267,8 @@ class JobSection(Section):
             what = "PyTorch can not take it together with `accumulation`"
             raise wrong(what, "leave one of them out", "exchange", "static_graph")
         if self.train and self.train.ema and self.exchange.mode != "every_step":
-            what = f"`ema` needs the same weights on all ranks at every step, unlike {self.exchange.mode}"
+            mode = self.exchange.mode
+            what = f"`ema` needs the same weights on all ranks at every step, unlike {mode}"
             raise wrong(what, "leave one of them out", "train", "ema")
         if self.metrics.port is not None and self.metrics.port == self.rendezvous.port:
             raise wrong(

@@ -280,7 +280,7 @@ def test_batchnorm_and_augmentation_train(world: World, tmp_path: Path) -> None:
     labels = torch.arange(8) % 10
     samples = Samples(torch.randint(0, 256, (8, 3, 32, 32), dtype=torch.uint8), labels)
     ones = torch.ones(3, 1, 1)
-    data = DataSet(samples, samples, ones * 128, ones * 64, augmented=True)
+    data = DataSet(samples, samples, ones * 128, ones * 64, classes=10, padding=4)
     run = set_up(job, world, data, tmp_path, 0.0)
     before = parameters(run)
     assert train(run, Stop()) == 0

@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
+from tests.trainer.small import settings
 from trainer import data
-from trainer.data import Crops, DataError, load_data
+from trainer.data import Crops, DataError, ImageFiles, decode, load_data
 from trainer.files import CIFAR10_FOLDERS, MNIST_FILES, DataMissingError, find_files
 
 
@@ -37,13 +39,13 @@ def write_mnist(folder: Path, packed: bool) -> None:
 )
 def test_mnist(where: str, packed: bool, tmp_path: Path) -> None:
     write_mnist(tmp_path / "data" / where, packed)
-    read = load_data("mnist", tmp_path / "data", seed=0)
-    assert read.train.images.shape == (6, 1, 28, 28)
-    assert read.test.images.shape == (4, 1, 28, 28)
+    read = load_data(settings("mnist"), tmp_path / "data")
+    assert read.train.inputs.shape == (6, 1, 28, 28)
+    assert read.test.inputs.shape == (4, 1, 28, 28)
     assert read.train.labels.tolist() == [0, 1, 2, 3, 4, 5]
-    assert read.train.images[0, 0, 0, :12].tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1]
-    assert not read.augmented
-    black = read.normalized(torch.zeros(1, 1, 28, 28, dtype=torch.uint8))
+    assert read.train.inputs[0, 0, 0, :12].tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1]
+    assert (read.classes, read.padding) == (10, 0)
+    black = read.prepared(torch.zeros(1, 1, 28, 28, dtype=torch.uint8))
     torch.testing.assert_close(black, torch.full((1, 1, 28, 28), -0.1307 / 0.3081))
 
 
@@ -61,7 +63,7 @@ def test_damaged_mnist_is_named(content: bytes, message: str, tmp_path: Path) ->
     write_mnist(tmp_path / "mnist", packed=False)
     (tmp_path / "mnist" / MNIST_FILES[0]).write_bytes(content)
     with pytest.raises(DataError, match=message) as caught:
-        load_data("mnist", tmp_path, seed=0)
+        load_data(settings("mnist"), tmp_path)
     assert MNIST_FILES[0] in str(caught.value)
 
 
@@ -70,7 +72,7 @@ def test_a_packed_file_that_is_cut_short_is_named(tmp_path: Path) -> None:
     path = tmp_path / "mnist" / f"{MNIST_FILES[1]}.gz"
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(DataError, match=r"train-labels-idx1-ubyte\.gz is damaged"):
-        load_data("mnist", tmp_path, seed=0)
+        load_data(settings("mnist"), tmp_path)
 
 
 def cifar_batch(number: int) -> tuple["np.ndarray[Any, Any]", list[int]]:
@@ -115,13 +117,14 @@ def write_cifar(folder: Path, kind: str) -> None:
 @pytest.mark.parametrize("where", [".", "cifar10"])
 def test_cifar10(kind: str, where: str, tmp_path: Path) -> None:
     write_cifar(tmp_path / where, kind)
-    read = load_data("cifar10", tmp_path, seed=0)
-    assert read.train.images.shape == (10, 3, 32, 32)
+    read = load_data(settings("cifar10"), tmp_path)
+    assert read.train.inputs.shape == (10, 3, 32, 32)
     assert read.train.labels.tolist() == [0, 9, 1, 9, 2, 9, 3, 9, 4, 9]
-    assert read.train.images[::2, 1, 0, 31].tolist() == [0, 1, 2, 3, 4]
-    assert int(read.train.images.sum()) == 2 * (0 + 1 + 2 + 3 + 4)
+    assert read.train.inputs[::2, 1, 0, 31].tolist() == [0, 1, 2, 3, 4]
+    assert int(read.train.inputs.sum()) == 2 * (0 + 1 + 2 + 3 + 4)
     assert read.test.labels.tolist() == [5, 9]
-    assert read.augmented
+    assert (read.classes, read.padding) == (10, 4)
+    assert load_data(settings("cifar10", "airbench"), tmp_path).padding == 2
 
 
 class Evil:
@@ -144,17 +147,18 @@ def test_a_dangerous_or_damaged_pickle_is_refused(
     write_cifar(tmp_path, "cifar-10-batches-py")
     (tmp_path / "cifar-10-batches-py" / "data_batch_3").write_bytes(content)
     with pytest.raises(DataError, match=message) as caught:
-        load_data("cifar10", tmp_path, seed=0)
+        load_data(settings("cifar10"), tmp_path)
     assert "data_batch_3" in str(caught.value)
     assert capsys.readouterr().out == ""
 
 
-def test_a_binary_batch_must_be_whole(tmp_path: Path) -> None:
+@pytest.mark.parametrize("keep", [0, 1, 6145])
+def test_a_binary_batch_must_be_whole(keep: int, tmp_path: Path) -> None:
     write_cifar(tmp_path, "cifar-10-batches-bin")
     path = tmp_path / "cifar-10-batches-bin" / "test_batch.bin"
-    path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(DataError, match=r"test_batch\.bin is not a whole number of records"):
-        load_data("cifar10", tmp_path, seed=0)
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(DataError, match=r"test_batch\.bin is not a batch of CIFAR-10"):
+        load_data(settings("cifar10"), tmp_path)
 
 
 def test_missing_files_are_named_with_what_to_do(
@@ -163,51 +167,226 @@ def test_missing_files_are_named_with_what_to_do(
     write_cifar(tmp_path, "cifar-10-batches-py")
     (tmp_path / "cifar-10-batches-py" / "data_batch_4").unlink()
     with pytest.raises(DataMissingError) as caught:
-        find_files("cifar10", tmp_path)
+        find_files(settings("cifar10"), tmp_path)
     message = str(caught.value)
     assert ": missing data_batch_4; " in message
     assert f"{tmp_path}/cifar10/cifar-10-batches-bin" in message
     assert "put the original files there on every host" in message
+    assert message.endswith(f"kriz/cifar-10-binary.tar.gz | tar xzC {tmp_path}")
+    with pytest.raises(DataMissingError) as caught:
+        find_files(settings("mnist"), tmp_path)
+    # The braces are those that curl takes for four files.
+    assert str(caught.value).endswith("/{train,t10k}-{images-idx3,labels-idx1}-ubyte.gz'")
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     with pytest.raises(DataMissingError, match="pip install scikit-learn"):
-        find_files("digits", tmp_path)
+        find_files(settings("digits"), tmp_path)
+    with pytest.raises(DataMissingError, match="pip install pillow"):
+        find_files(settings("folder"), tmp_path)
 
 
 def test_digits_are_split_by_class_and_seed(tmp_path: Path) -> None:
-    first, again, other = (load_data("digits", tmp_path, seed) for seed in (0, 0, 1))
+    first, again, other = (load_data(settings("digits", seed=seed), tmp_path) for seed in (0, 0, 1))
     assert (len(first.train), len(first.test)) == (1437, 360)
-    assert torch.equal(first.test.images, again.test.images)
-    assert not torch.equal(first.test.images, other.test.images)
+    assert torch.equal(first.test.inputs, again.test.inputs)
+    assert not torch.equal(first.test.inputs, other.test.inputs)
     for split, share in ((first.train, 1437 / 1797), (first.test, 360 / 1797)):
         whole = torch.bincount(first.train.labels) + torch.bincount(first.test.labels)
         assert (torch.bincount(split.labels) - whole * share).abs().max() < 2
-    images = torch.cat([first.train.images, first.test.images])
-    everything = first.normalized(images)
+    images = torch.cat([first.train.inputs, first.test.inputs])
+    everything = first.prepared(images)
     assert abs(float(everything.mean())) < 1e-3
     assert abs(float(everything.std()) - 1) < 1e-3
 
 
+def save(
+    file: Path, size: tuple[int, int], colour: tuple[int, int, int], mode: str = "RGB"
+) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", size, colour).convert(mode).save(file)
+
+
+RED, BLUE = (250, 0, 0), (0, 0, 250)
+
+
+def write_folder(root: Path, parts: tuple[str, ...], count: int = 3) -> None:
+    for part in parts:
+        for number in range(count):
+            save(root / part / "blue" / f"{number}.png", (20, 30), BLUE)
+            save(root / part / "red" / f"{number}.JPG", (200, 90), RED)
+        (root / part / "blue" / "._1.png").write_bytes(b"what macOS leaves")
+        (root / part / "red" / "notes.txt").write_text("no image")
+
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("test", ["test", "val"])
+def test_a_folder_of_images(test: str, tmp_path: Path) -> None:
+    write_folder(tmp_path / "pets", ("train", test))
+    (tmp_path / "pets" / "test").mkdir(exist_ok=True)
+    read = load_data(settings("folder", path="pets", image_size=16), tmp_path)
+    assert (len(read.train), len(read.test), read.classes, read.padding) == (6, 6, 2, 2)
+    indices = torch.tensor([4, 0, 5])
+    read.train.prefetch(indices)
+    images, labels = read.train.take(indices, CPU)
+    assert (images.shape, images.dtype) == ((3, 3, 16, 16), torch.uint8)
+    assert labels.tolist() == [1, 0, 1]
+    # Red, blue, red; JPEG is not exact.
+    expected = torch.tensor([RED, BLUE, RED]).view(3, 3, 1, 1).expand(3, 3, 16, 16)
+    assert (images.int() - expected).abs().max() <= 4
+    assert read.train.inputs.shape[1:] == images.shape[1:]
+    white = read.prepared(torch.full((1, 3, 2, 2), 255, dtype=torch.uint8))
+    torch.testing.assert_close(white[0, 0], torch.full((2, 2), (1 - 0.485) / 0.229))
+
+
+def test_a_folder_without_a_test_is_split_by_class_and_seed(tmp_path: Path) -> None:
+    write_folder(tmp_path, ("train",), count=10)
+    first, again, other = (
+        load_data(settings("folder", seed=seed, image_size=8), tmp_path) for seed in (0, 0, 1)
+    )
+    everything = torch.arange(4)
+    assert torch.bincount(first.train.labels).tolist() == [8, 8]
+    assert torch.bincount(first.test.labels).tolist() == [2, 2]
+    assert isinstance(first.test, ImageFiles)
+    assert isinstance(again.test, ImageFiles)
+    assert isinstance(other.test, ImageFiles)
+    assert isinstance(first.train, ImageFiles)
+    assert first.test.files == again.test.files
+    assert first.test.files != other.test.files
+    assert not set(first.test.files) & set(first.train.files)
+    images, labels = first.test.take(everything, CPU)
+    # The third channel is blue's, of class 0.
+    assert (images[:, 2].float().mean(dim=(1, 2)) > 100).tolist() == (labels == 0).tolist()
+
+
+def test_images_are_scaled_by_the_shorter_side_and_cut_in_the_middle(tmp_path: Path) -> None:
+    wide = Image.new("RGB", (60, 20), RED)
+    wide.paste(BLUE, (20, 0, 40, 20))
+    for rotation, name in ((0, "wide.png"), (90, "high.webp")):
+        wide.rotate(rotation, expand=True).save(tmp_path / name, lossless=True)
+        image = decode(tmp_path / name, 10)
+        assert image.shape == (3, 10, 10)
+        assert image[2, 5, 5] == 250
+        assert image[0].float().mean() < 20
+
+
+@pytest.mark.parametrize("mode", ["L", "P", "CMYK", "1"])
+def test_images_of_any_mode_become_rgb(mode: str, tmp_path: Path) -> None:
+    save(tmp_path / "a.jpg" if mode == "CMYK" else tmp_path / "a.png", (9, 9), (255,) * 3, mode)
+    (file,) = tmp_path.iterdir()
+    assert decode(file, 8).flatten(1).float().mean(dim=1).tolist() == pytest.approx(
+        [255] * 3, abs=3
+    )
+
+
+@pytest.mark.parametrize("content", [b"", b"no image", None])
+def test_an_image_that_can_not_be_decoded_is_named(content: bytes | None, tmp_path: Path) -> None:
+    write_folder(tmp_path, ("train", "test"))
+    file = tmp_path / "train" / "red" / "1.JPG"
+    file.write_bytes(file.read_bytes()[:-300] if content is None else content)
+    read = load_data(settings("folder"), tmp_path)
+    read.train.prefetch(torch.arange(6))
+    with pytest.raises(DataError, match=r"train/red/1\.JPG can not be decoded"):
+        read.train.take(torch.arange(6), CPU)
+
+
+def test_a_folder_without_classes_is_named(tmp_path: Path) -> None:
+    save(tmp_path / "pets" / "train" / "cat.png", (8, 8), RED)
+    save(tmp_path / "pets" / "train" / "cats" / "cat.png", (8, 8), RED)
+    with pytest.raises(DataMissingError, match=r"pets needs images .* of two classes or more"):
+        find_files(settings("folder", path="pets"), tmp_path)
+
+
+def test_prefetched_images_are_decoded_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_folder(tmp_path, ("train", "test"))
+    train = load_data(settings("folder"), tmp_path).train
+    decoded: list[Path] = []
+
+    def counted(file: Path, side: int) -> torch.Tensor:
+        decoded.append(file)
+        return torch.zeros(3, side, side, dtype=torch.uint8)
+
+    monkeypatch.setattr(data, "decode", counted)
+    train.prefetch(torch.arange(2))
+    train.prefetch(torch.arange(4))
+    train.take(torch.arange(2), CPU)
+    train.take(torch.arange(2, 6), CPU)
+    assert len(decoded) == len(set(decoded)) == 6
+    train.take(torch.arange(1), CPU)
+    assert len(decoded) == 7
+
+
+def test_a_text_is_cut_into_windows(tmp_path: Path) -> None:
+    text = "añ€😀" * 60
+    (tmp_path / "words.txt").write_text(text, "utf-8")
+    read = load_data(settings("text", path="words.txt", context=7), tmp_path)
+    assert (read.classes, read.padding) == (4, 0)
+    assert read.train.inputs.shape == read.train.labels.shape == ((216 - 1) // 7, 7)
+    assert read.test.inputs.shape == ((24 - 1) // 7, 7)
+    numbers = torch.tensor([sorted("añ€😀").index(each) for each in text])
+    assert torch.equal(read.train.inputs.flatten(), numbers[: 30 * 7])
+    assert torch.equal(read.train.labels.flatten(), numbers[1 : 30 * 7 + 1])
+    assert torch.equal(read.test.labels.flatten(), numbers[217 : 217 + 21])
+    inputs, labels = read.train.take(torch.tensor([2, 1]), CPU)
+    assert torch.equal(inputs, read.train.inputs[[2, 1]])
+    assert torch.equal(labels[:, :-1], inputs[:, 1:])
+    assert torch.equal(read.prepared(inputs), inputs)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(b"a" * 89, "train.context 8 needs 90 characters"), (b"\xff" * 99, "is not a text in UTF-8")],
+)
+def test_a_text_that_is_none_or_short_is_named(
+    content: bytes, message: str, tmp_path: Path
+) -> None:
+    (tmp_path / "a.txt").write_bytes(content)
+    with pytest.raises(DataError, match=message) as caught:
+        load_data(settings("text", path="a.txt"), tmp_path)
+    assert "a.txt" in str(caught.value)
+    (tmp_path / "a.txt").write_bytes(b"ab" * 45)
+    assert len(load_data(settings("text", path="a.txt"), tmp_path).test) == 1
+
+
+def test_a_missing_text_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataMissingError, match=f"curl .* -o '{tmp_path}/a.txt' https://raw"):
+        find_files(settings("text", path="a.txt"), tmp_path)
+
+
 def test_crops_shift_and_mirror() -> None:
     images = torch.arange(2 * 3 * 6 * 6, dtype=torch.uint8).view(2, 3, 6, 6)
-    padding = data.CROP_PADDING
-    still = Crops(torch.full((9, 2), padding), torch.zeros(9, dtype=torch.bool))
+    still = Crops(torch.zeros(9, 2, dtype=torch.int64), torch.zeros(9, dtype=torch.bool))
     assert torch.equal(still.apply(images, torch.tensor([4, 7])), images)
     mirrored = Crops(still.shifts, torch.ones(9, dtype=torch.bool))
     assert torch.equal(mirrored.apply(images, torch.tensor([4, 7])), images.flip(3))
-    down = Crops(torch.tensor([[padding + 1, padding - 2], [padding, padding]]), still.mirrored)
+    down = Crops(torch.tensor([[1, -2], [0, 0]]), still.mirrored)
     shifted = down.apply(images, torch.tensor([0, 1]))
     assert torch.equal(shifted[1], images[1])
     assert torch.equal(shifted[0, :, :5, 2:], images[0, :, 1:, :4])
-    assert int(shifted[0, :, 5].sum()) == 0
+    # Beyond the border it goes on as if mirrored there.
+    assert torch.equal(shifted[0, :, 5, 2:], images[0, :, 4, :4])
+    assert torch.equal(shifted[0, :, :5, :2], images[0, :, 1:, [2, 1]])
 
 
 def test_crops_belong_to_the_sample_and_the_epoch() -> None:
     images = torch.randint(0, 256, (50, 3, 32, 32), dtype=torch.uint8)
-    crops = Crops.of_epoch(50, seed=3, epoch=2)
+    crops = Crops.of_epoch(50, seed=3, epoch=2, padding=4)
     whole = crops.apply(images, torch.arange(50))
     some = torch.tensor([41, 3, 17])
     assert torch.equal(crops.apply(images[some], some), whole[some])
-    other = Crops.of_epoch(50, seed=3, epoch=3).apply(images, torch.arange(50))
+    other = Crops.of_epoch(50, seed=3, epoch=3, padding=4).apply(images, torch.arange(50))
     assert not torch.equal(other, whole)
-    assert crops.shifts.min() == 0
-    assert crops.shifts.max() == 2 * data.CROP_PADDING
+    assert set(crops.shifts.flatten().tolist()) == set(range(-4, 5))
+    few = Crops.of_epoch(99, seed=3, epoch=2, padding=2)
+    assert set(few.shifts.flatten().tolist()) == set(range(-2, 3))
+
+
+def test_each_image_is_mirrored_every_second_epoch() -> None:
+    mirrored = [Crops.of_epoch(999, seed=3, epoch=epoch, padding=4).mirrored for epoch in range(4)]
+    assert 400 < int(mirrored[0].sum()) < 600
+    assert torch.equal(mirrored[1], ~mirrored[0])
+    assert torch.equal(mirrored[2], mirrored[0])
+    assert torch.equal(mirrored[3], mirrored[1])
+    assert not torch.equal(Crops.of_epoch(999, seed=4, epoch=0, padding=4).mirrored, mirrored[0])

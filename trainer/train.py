@@ -243,7 +243,11 @@ def tell(run: Run, figures: Figures, *, last: bool) -> None:
     if not last:
         return
     append(run.checkpoints, replace(figures, event="end"))
-    say(summary(figures, -(-len(run.data.train) // run.global_batch), elapsed))
+    steps = -(-len(run.data.train) // run.global_batch)
+    say(summary(figures, steps, elapsed))
+    busy = figures.shares["data"] + figures.shares["compute"]
+    seconds = busy * len(run.data.train) / (figures.images_per_second or 1) / steps
+    say(f"for kit plan: step_seconds: {seconds:.4g}, {parameter_count(run.model)} parameters")
     stall = statistics.fmean(run.saver.stalls) * 1000
     say(f"checkpoints: training stood still for {stall:.1f} ms on each of the saves")
     where = run.checkpoints / checkpoint.folder_name(figures.step)

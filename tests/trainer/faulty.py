@@ -27,7 +27,8 @@ class Faulty(nn.Module):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
-        self.norm = nn.BatchNorm2d(1)
+        # Its figures depend on how the samples are divided between the ranks.
+        self.norm = nn.Identity() if FAULT == "half" else nn.BatchNorm2d(1)
         self.calls = 0
 
     def forward(self, images: Tensor) -> Tensor:

@@ -1,0 +1,111 @@
+"""What each way of exchange costs in accuracy, on real data: scikit-learn's digits.
+
+    python -m tests.bench_accuracy [--replicas 2 3 4] [--seeds 5] [--epochs 40]
+
+Every way trains the same job with the same seeds; a seed also decides which images are the test's.
+The accuracies are means over the seeds; beside them what is lost against plain DDP, in points, and
+the standard error of that difference over the seeds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from tests.trainer.hosts import ROOT, free_port, hosts, write_job
+from trainer.checkpoint import Progress
+from trainer.config import load_job
+from trainer.data import load_data
+from trainer.steps import Stop, evaluate, train_epoch
+from trainer.train import set_up
+from trainer.world import World, join_world, leave_world
+
+WAYS: dict[str, dict[str, Any]] = {
+    "plain DDP": {},
+    "fp16 hook": {"compression": "fp16"},
+    "bf16 hook": {"compression": "bf16"},
+    "PowerSGD": {"compression": "powersgd"},
+    "local SGD 8": {"mode": "local_sgd", "every_steps": 8},
+    "local SGD 16": {"mode": "local_sgd", "every_steps": 16},
+    "DiLoCo 32 fp16": {"mode": "diloco", "every_steps": 32, "compression": "fp16"},
+    "DiLoCo 128 fp16": {"mode": "diloco", "every_steps": 128, "compression": "fp16"},
+}
+
+
+def accuracy(world: World, folder: Path, settings: dict[str, Any]) -> float:
+    """Train a job in this process group; return the share of the test images that it gets right."""
+    own = folder / str(world.rank)
+    own.mkdir(exist_ok=True)
+    job = load_job(write_job(own, batch_size=16, **settings))
+    run = set_up(job, world, load_data(job.train, folder), own, 0.0)
+    epoch = train_epoch(run, Progress(), Stop())
+    while epoch.progress.epoch < job.train.epochs:
+        epoch = train_epoch(run, epoch.progress, Stop())
+    correct, seen = evaluate(run)
+    return correct / seen
+
+
+def work(folder: Path, seeds: int, epochs: int, ways: Sequence[str]) -> None:
+    """Be one of the replicas; rank 0 writes the accuracies of all ways and seeds."""
+    world = join_world(os.environ, timedelta(seconds=60))
+    found: dict[str, list[float]] = {way: [] for way in ways}
+    for seed in range(seeds):
+        for way in ways:
+            settings = {**WAYS[way], "seed": seed, "epochs": epochs}
+            found[way].append(accuracy(world, folder, settings))
+    if world.rank == 0:
+        (folder / "found.json").write_text(json.dumps(found))
+    leave_world(world)
+
+
+def main() -> None:
+    """Print a table of accuracy by way of exchange and number of replicas."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--replicas", type=int, nargs="+", default=[2, 3, 4])
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--epochs", type=int, default=40)
+    parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=list(WAYS))
+    parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.work:
+        work(options.work, options.seeds, options.epochs, options.ways)
+        return
+    for replicas in options.replicas:
+        with tempfile.TemporaryDirectory() as name, hosts(Path(name)) as local:
+            task = local.start(
+                "replicas",
+                [
+                    *("-m", "torch.distributed.run", "--nproc-per-node", str(replicas)),
+                    *("--master-port", str(free_port()), "-m", "tests.bench_accuracy"),
+                    *("--work", name, "--seeds", str(options.seeds)),
+                    *("--epochs", str(options.epochs), "--ways", *options.ways),
+                ],
+                {"PYTHONPATH": ROOT},
+            )
+            if task.wait(3600):
+                sys.exit(task.text)
+            found = json.loads((Path(name) / "found.json").read_text())
+        show(replicas, found)
+
+
+def show(replicas: int, found: dict[str, list[float]]) -> None:
+    """Print the figures of one number of replicas."""
+    print(f"{replicas} replicas, {len(next(iter(found.values())))} seeds", flush=True)
+    plain = next(iter(found.values()))
+    for way, values in found.items():
+        lost = [100 * (one - other) for one, other in zip(plain, values, strict=True)]
+        error = statistics.stdev(lost) / len(lost) ** 0.5 if len(lost) > 1 else 0.0
+        mean = 100 * statistics.fmean(values)
+        print(f"  {way:16} {mean:6.2f} %  lost {statistics.fmean(lost):+5.2f} ± {error:.2f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,202 @@
+"""Ways of exchange, balance, precision and what is seen: real processes on gloo."""
+
+import json
+import re
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.trainer.hosts import (
+    ROOT,
+    Hosts,
+    Task,
+    complete_steps,
+    free_port,
+    hosts,
+    metrics,
+    write_job,
+)
+
+FAULTY = Path(__file__).with_name("faulty.py")
+
+
+def launch(local: Hosts, job: Path, processes: int, script: str | Path = "", **more: Any) -> Task:
+    """Start processes of one host under torchrun."""
+    folder = job.parent / job.stem
+    folder.mkdir(exist_ok=True)
+    torchrun = ("-m", "torch.distributed.run", "--master-port", str(free_port()))
+    what = (script,) if script else ("-m", "trainer.train")
+    return local.start(
+        job.stem,
+        [*torchrun, "--nproc-per-node", str(processes), *what],
+        {"KIT_JOB": job, "KIT_CHECKPOINTS": folder, "PYTHONPATH": ROOT, **more},
+    )
+
+
+def result(job: Path) -> dict[str, torch.Tensor]:
+    """The parameters at the end."""
+    folder = job.parent / job.stem
+    state = torch.load(folder / complete_steps(folder)[-1] / "state.pt", weights_only=True)
+    model: dict[str, torch.Tensor] = state["model"]
+    return model
+
+
+def distance(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> float:
+    """The largest difference of any parameter."""
+    return max(float((value - second[name]).abs().max()) for name, value in first.items())
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A job that three processes have trained for two epochs."""
+    job = write_job(tmp_path_factory.mktemp("plain"), name="plain", epochs=2)
+    with hosts(job.parent) as local:
+        task = launch(local, job, 3)
+        assert task.wait() == 0, task.text
+    return job
+
+
+@pytest.mark.parametrize(
+    ("changes", "least", "most"),
+    [
+        # Another order of the same sums, and nothing more.
+        ({"bucket_mib": 1, "static_graph": True}, 0.0, 1e-5),
+        ({"compression": "fp16"}, 1e-7, 0.01),
+        ({"compression": "bf16"}, 1e-6, 0.05),
+        ({"compression": "powersgd", "warm_up_steps": 4}, 1e-4, 1.0),
+        ({"precision": "bf16"}, 1e-5, 0.2),
+        ({"mode": "local_sgd", "every_steps": 4, "warm_up_steps": 8}, 1e-4, 1.0),
+        # An exchange after each step: without momentum the mean of the weights is plain training.
+        ({"mode": "local_sgd", "every_steps": 1, "warm_up_steps": 29}, 0.0, 1e-5),
+        ({"mode": "diloco", "every_steps": 4, "warm_up_steps": 8, "compression": "fp16"}, 1e-4, 1),
+    ],
+    ids=lambda value: "-".join(map(str, value.values())) if isinstance(value, dict) else "",
+)
+def test_every_way_trains_close_to_the_plain_one(
+    changes: dict[str, Any], least: float, most: float, plain: Path, tmp_path: Path
+) -> None:
+    job = write_job(tmp_path, name="way", epochs=2, **changes)
+    with hosts(tmp_path) as local:
+        task = launch(local, job, 3)
+        assert task.wait() == 0, task.text
+    assert least <= distance(result(plain), result(job)) <= most
+    # Also fp16, whose first steps overflow, and PowerSGD, which forgets much, have learnt.
+    assert metrics(tmp_path / "way")[-1]["accuracy"] > 0.8
+
+
+def test_a_local_mode_resumes_with_its_outer_step(tmp_path: Path) -> None:
+    """Two epochs at once, and one after the other by a job that grows, are the same."""
+    changes: dict[str, Any] = {
+        "mode": "diloco",
+        "every_steps": 4,
+        "warm_up_steps": 0,
+        "schedule": "constant",
+    }
+    whole = write_job(tmp_path, name="whole", epochs=2, **changes)
+    parts = write_job(tmp_path, name="parts", epochs=1, **changes)
+    with hosts(tmp_path) as local:
+        tasks = [launch(local, whole, 1), launch(local, parts, 1)]
+        assert [task.wait() for task in tasks] == [0, 0], tasks[0].text
+        parts = write_job(tmp_path, name="parts", epochs=2, **changes)
+        assert launch(local, parts, 1).wait() == 0
+    assert distance(result(whole), result(parts)) == 0
+    state = torch.load(
+        tmp_path / "parts" / complete_steps(tmp_path / "parts")[-1] / "state.pt", weights_only=True
+    )
+    assert state["outer"]["state"][0]["momentum_buffer"].abs().max() > 0
+
+
+def test_a_loss_that_is_not_finite_ends_a_local_mode_together(tmp_path: Path) -> None:
+    changes: dict[str, Any] = {
+        "mode": "local_sgd",
+        "every_steps": 8,
+        "warm_up_steps": 0,
+        "batch_size": 96,
+    }
+    job = write_job(tmp_path, epochs=2, **changes)
+    with hosts(tmp_path) as local:
+        more = {"FAULT": "nan", "FAULT_AT": "2", "FAULT_JOB": job}
+        halt = tmp_path / "halt"
+        halt.touch()
+        task = launch(local, job, 2, FAULTY, KIT_HALT=halt, **more)
+        assert task.wait() == 0
+    # In the second step; the ranks speak to each other after the eighth.
+    assert re.search(
+        r"error: the loss is not finite in step 8, epoch 1: rank 1 on .*, samples \[", task.text
+    )
+    assert "rank 1" in halt.read_text()
+
+
+def test_a_slow_rank_gets_fewer_samples_and_the_result_stays(tmp_path: Path) -> None:
+    found = {}
+    with hosts(tmp_path) as local:
+        for balance in ("even", "auto"):
+            job = write_job(tmp_path, name=balance, epochs=3, batch_size=48, balance=balance)
+            task = launch(local, job, 2, FAULTY, FAULT="half", FAULT_JOB=job)
+            assert task.wait() == 0, task.text
+            found[balance] = metrics(tmp_path / balance)[-1]
+    assert found["even"]["batch"] == [0.5, 0.5]
+    fast, slow = found["auto"]["batch"]
+    # Twice as fast, besides what does not depend on the samples.
+    assert fast / slow == pytest.approx(2, abs=0.5)
+    assert found["auto"]["images_per_second"] > 1.15 * found["even"]["images_per_second"]
+    assert distance(result(tmp_path / "even.json"), result(tmp_path / "auto.json")) < 1e-3
+    assert "batch: 6" in task.text
+
+
+def test_a_rank_that_is_silent_is_named(tmp_path: Path) -> None:
+    job = write_job(tmp_path, epochs=3, timeout=5)
+    more = {"FAULT": "silent", "FAULT_AT": "20", "FAULT_RANK": "2", "FAULT_JOB": job}
+    with hosts(tmp_path) as local:
+        task = launch(local, job, 3, FAULTY, KIT_HOST="pc1", **more)
+        assert task.wait() == 1
+    # Rank 0 asks, and knows.
+    assert "error: rank 2 on pc1 (cpu) did not take part in an exchange; a restart" in task.text
+    assert "error: rank 1" not in task.text
+
+
+def test_figures_can_be_read_while_it_trains(tmp_path: Path) -> None:
+    port = free_port()
+    job = write_job(tmp_path, epochs=400, port=port)
+    with hosts(tmp_path) as local:
+        task = launch(local, job, 2)
+        task.expect("\n   3/400")
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+            text = answer.read().decode()
+        # Another process of the same port does without, and says so.
+        other = launch(local, write_job(tmp_path, name="other", epochs=1, port=port), 1)
+        assert other.wait() == 0
+        assert f"warning: no metrics on port {port}: " in other.text
+    figures = dict(re.findall(r"^kit_training_(\w+) (\S+)$", text, re.MULTILINE))
+    assert float(figures["epoch"]) >= 3
+    assert float(figures["step"]) >= 3 * 23
+    assert float(figures["world_size"]) == 2
+    assert 0 < float(figures["accuracy"]) <= 1
+    shares = [float(figures[name]) for name in ("data", "compute", "communication")]
+    assert sum(shares) == pytest.approx(1)
+
+
+def test_a_bar_on_a_terminal_and_lines_in_a_log(tmp_path: Path) -> None:
+    job = write_job(tmp_path, epochs=2)
+    environ = {"KIT_JOB": str(job), "KIT_CHECKPOINTS": str(tmp_path / "c"), "FAULT": "half"}
+    environ |= {"PYTHONPATH": str(ROOT), "FAULT_JOB": str(job), "PATH": "/usr/bin:/bin"}
+    line = f"{sys.executable} {FAULTY}"
+    # script(1) gives the process a terminal.
+    shown = subprocess.run(
+        ["script", "--quiet", "--return", "--command", line, "/dev/null"],
+        env=environ,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=True,
+        timeout=90,
+    ).stdout.decode()
+    bars = re.findall(r"\r\x1b\[K\[(#*)(-*)\] epoch 1/2 +\d+ %, step \d+, loss [\d.]+, \d+", shown)
+    assert len({len(done) for done, _ in bars}) > 1
+    assert {len(done) + len(left) for done, left in bars} == {24}
+    assert "\x1b[K   1/2" in shown
+    assert "\x1b" not in json.dumps(metrics(tmp_path / "c"))

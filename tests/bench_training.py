@@ -246,13 +246,14 @@ def train(
     more: Mapping[str, str] | None = None,
     module: str = "trainer.train",
 ) -> tuple[list[dict[str, Any]], float]:
-    """A job by torchrun, on the CPU unless `more` says otherwise: its metrics and its seconds."""
+    """A job, on the CPU unless `more` says otherwise: its metrics and its seconds."""
     checkpoints = local.folder / f"checkpoints-{len(local.tasks)}"
-    argv = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    argv = ["-m", module]
+    if processes > 1:
+        argv = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+        argv += ["-m", module]
     places = {"PYTHONPATH": ROOT, "KIT_JOB": job, "KIT_CHECKPOINTS": checkpoints}
-    seconds = run(
-        local, [*argv, "-m", module], {**places, "CUDA_VISIBLE_DEVICES": "", **(more or {})}
-    )
+    seconds = run(local, argv, {**places, "CUDA_VISIBLE_DEVICES": "", **(more or {})})
     return metrics(checkpoints), seconds
 
 

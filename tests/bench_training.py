@@ -2,11 +2,14 @@
 
     python -m tests.bench_training [engine | loop | processes | balance] [--repeats N]
 
-engine     jobs/digits.yaml by `kit deploy --engine local` on two hosts of one GPU each, and by plain
-           torchrun with two processes
-loop       this trainer and the loop of PyTorch's tutorials (tests/trainer/tutorial.py), one process
-processes  three processes and one, on one core, with one global batch: what the exchange costs
-balance    two ranks, one of which takes twice as long for a sample, with even and with fitted shares
+engine     jobs/digits.yaml by `kit deploy --engine local` on two hosts of one GPU each, and by
+           plain torchrun with two processes
+loop       this trainer and the loop of PyTorch's tutorials (tests/trainer/tutorial.py), in one
+           process
+processes  three processes and one, on one core, with one global batch: what it costs a cnn on
+           images of MNIST's shape that it is divided
+balance    two ranks, one of which takes twice as long for a sample, with even shares of every
+           batch and with fitted ones
 
 The sides of a comparison take turns, so a ratio holds whatever else the machine does; it is the
 median of the ratios of all turns, with the least and the greatest behind it. Images/s are medians.
@@ -20,6 +23,7 @@ import io
 import os
 import signal
 import statistics
+import struct
 import sys
 import tempfile
 import time
@@ -28,7 +32,7 @@ from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 import yaml
@@ -38,14 +42,13 @@ from kit.engine.devices import local_gpus
 from tests.engine.cluster import cluster_in, free_port
 from tests.trainer import tutorial
 from tests.trainer.hosts import ROOT, Hosts, hosts, metrics, write_job
+from tests.turns import compare, show, turns
 from trainer.checkpoint import Progress
 from trainer.config import Checkpoint, Exchange, Metrics, Train, TrainJob
 from trainer.data import DataSet, Samples, load_data
 from trainer.steps import Stop, train_epoch
 from trainer.train import set_up
-from trainer.world import join_world
-
-T = TypeVar("T")
+from trainer.world import World, join_world
 
 SETTLED = 2
 """Epochs that are not looked at: caches fill, and `balance: auto` comes to know the ranks."""
@@ -57,8 +60,8 @@ hosts:
   pc1: {address: 192.168.8.151, roles: [manager], gpus: 1}
   pc2: {address: 192.168.8.114, gpus: 1}
 """
-BATCH = 256
-"""Of `loop`."""
+BATCH, GLOBAL, SHARED = 256, 192, 128
+"""Batches: of `loop`, of all of `processes`, of each rank in `balance`."""
 
 
 def engine(repeats: int, epochs: int, _: int) -> None:
@@ -70,7 +73,8 @@ def engine(repeats: int, epochs: int, _: int) -> None:
         "CUDA_VISIBLE_DEVICES": ",".join(gpus) if len(gpus) == 2 else "",
     }
     with temporary() as folder, cluster_in(folder, INVENTORY) as cluster, hosts(folder) as local:
-        state = {"PYTHONPATH": ROOT, "XDG_STATE_HOME": cluster.environment["XDG_STATE_HOME"]}
+        home = cluster.environment["XDG_STATE_HOME"]
+        state = {"PYTHONPATH": str(ROOT), "XDG_STATE_HOME": home}
         job: dict[str, Any] = yaml.safe_load((ROOT / "jobs" / "digits.yaml").read_text())
         job["train"]["epochs"] = epochs
         job |= {"checkpoint": {"every_epochs": epochs}, "rendezvous": {"port": free_port()}}
@@ -93,7 +97,8 @@ def engine(repeats: int, epochs: int, _: int) -> None:
     times = {side: [each[1] for each in pairs] for side, pairs in found.items()}
     for side in found:
         show(side, rates[side], note=f", whole command {statistics.median(times[side]):.1f} s")
-    compare("torchrun / kit deploy", rates["torchrun"], rates["kit deploy"], "images/s, aim <= 1.02")
+    what = "images/s, aim <= 1.02"
+    compare("torchrun / kit deploy", rates["torchrun"], rates["kit deploy"], what)
     compare("kit deploy / torchrun", times["kit deploy"], times["torchrun"], "whole command")
 
 
@@ -104,33 +109,35 @@ def loop(repeats: int, _: int, samples: int) -> None:
     images = torch.randint(256, (samples, 3, 32, 32), dtype=torch.uint8, generator=draw)
     labels = torch.randint(10, (samples,), generator=draw)
     usual = tutorial.Trainer(tutorial.Images(images, labels), BATCH, world.device)
-    sides: dict[str, Callable[[], float]] = {"tutorial's loop, fp32": timed(samples, usual.run_epoch)}
-    fast = world.device.type == "cuda"
-    for precision in ("auto", "fp32") if fast else ("auto",):
-        settings = Train(
-            dataset="cifar10",
-            model="lenet",
-            epochs=repeats + 1,
-            batch_size=BATCH,
-            learning_rate=0.001,
-            precision=precision,
-        )
-        job = TrainJob("bench", settings, Exchange(), Checkpoint(), Metrics())
-        name, run_epoch = ours(job, world, like_cifar10(images, labels))
-        sides[name] = timed(samples, run_epoch)
+    theirs = "tutorial's loop, fp32"
+    sides = {theirs: timed(samples, usual.run_epoch)}
+    # As it comes and, where that is not the same, in the precision of the other.
+    for precision in ("auto", "fp32"):
+        name, run_epoch = ours(world, like_cifar10(images, labels), repeats + 1, precision)
+        sides.setdefault(name, timed(samples, run_epoch))
     print(f"loop: lenet, {samples:,} x 3x32x32, batch {BATCH}, {world.device}, {repeats} turns")
     turns(1, sides)
     found = turns(repeats, sides)
     distributed.destroy_process_group()
     for side, rates in found.items():
         show(side, rates)
-    first, *others = found
-    for side in others:
-        compare(f"{side} / tutorial's loop", found[side], found[first], "images/s")
+        if side != theirs:
+            compare(f"{side} / tutorial's loop", rates, found[theirs], "images/s")
 
 
-def ours(job: TrainJob, world: Any, data: DataSet) -> tuple[str, Callable[[], object]]:
+def ours(
+    world: World, data: DataSet, epochs: int, precision: str
+) -> tuple[str, Callable[[], object]]:
     """This trainer's name and its next epoch; what it shows of itself is not shown."""
+    settings = Train(
+        dataset="cifar10",
+        model="lenet",
+        epochs=epochs,
+        batch_size=BATCH,
+        learning_rate=0.001,
+        precision=precision,
+    )
+    job = TrainJob("bench", settings, Exchange(), Checkpoint(), Metrics())
     with redirect_stdout(io.StringIO()):
         state = set_up(job, world, data, Path(), time.monotonic())
     progress, stop = Progress(0, 0, 0), Stop()
@@ -164,27 +171,42 @@ def timed(samples: int, work: Callable[[], object]) -> Callable[[], float]:
     return work_timed
 
 
-def processes(repeats: int, epochs: int, _: int) -> None:
+def processes(repeats: int, epochs: int, samples: int) -> None:
     """One core for all, so that nothing is won by more processes."""
     core = max(os.sched_getaffinity(0))
-    print(f"processes: digits, global batch 192, core {core}, {epochs} epochs, {repeats} turns")
+    print(
+        f"processes: cnn, {samples:,} x 1x28x28, global batch {GLOBAL}, core {core}, "
+        f"{epochs} epochs, {repeats} turns"
+    )
     with temporary() as folder, hosts(folder) as local:
+        write_mnist(folder, samples)
 
         def side(number: int) -> Callable[[], float]:
-            batch = 192 // number
-            changes = {"batch_size": batch, "epochs": epochs, "every_epochs": epochs}
-            job = write_job(folder, f"processes-{number}", **changes)
+            settings = {"dataset": "mnist", "learning_rate": 0.01, "epochs": epochs}
+            settings |= {"batch_size": GLOBAL // number, "every_epochs": epochs}
+            job = write_job(folder, f"processes-{number}", **settings)
 
             def work() -> float:
                 with pinned(core):
-                    return rate(train(local, job, number)[0])
+                    return rate(train(local, job, number, {"KIT_DATA": str(folder)})[0])
 
             return work
 
-        found = turns(repeats, {f"{number} x {192 // number}": side(number) for number in (1, 3)})
+        one, three = f"1 x {GLOBAL}", f"3 x {GLOBAL // 3}"
+        found = turns(repeats, {one: side(1), three: side(3)})
     for name, rates in found.items():
-        show(name, rates)
-    compare("3 x 64 / 1 x 192", found["3 x 64"], found["1 x 192"], "images/s")
+        show(name, rates, f", {1000 * GLOBAL / statistics.median(rates):.1f} ms a step")
+    compare(f"{three} / {one}", found[three], found[one], "images/s")
+
+
+def write_mnist(folder: Path, samples: int) -> None:
+    """Write the four files of MNIST, with noise in them."""
+    for part, number in (("train", samples), ("t10k", GLOBAL)):
+        images = torch.randint(256, (number, 28, 28), dtype=torch.uint8)
+        labels = torch.randint(10, (number,), dtype=torch.uint8)
+        for kind, content in (("images-idx3", images), ("labels-idx1", labels)):
+            header = struct.pack(f">HBB{content.ndim}I", 0, 8, content.ndim, *content.shape)
+            (folder / f"{part}-{kind}-ubyte").write_bytes(header + content.numpy().tobytes())
 
 
 @contextmanager
@@ -200,13 +222,14 @@ def pinned(core: int) -> Iterator[None]:
 
 def balance(repeats: int, epochs: int, _: int) -> None:
     """The ranks' speed is pretended (tests/trainer/faulty.py): their work is mostly a pause."""
-    print(f"balance: digits, 64 a process, {epochs} epochs, {repeats} turns")
+    print(f"balance: digits, {SHARED} a rank, {epochs} epochs, {repeats} turns")
     ends: list[list[float]] = []
     with temporary() as folder, hosts(folder) as local:
 
         def side(number: int, slow: int, way: str) -> Callable[[], float]:
-            changes = {"batch_size": 64, "epochs": epochs, "every_epochs": epochs, "balance": way}
-            job = write_job(folder, f"{number}-{slow}-{way}", **changes)
+            settings = {"batch_size": SHARED, "balance": way}
+            settings |= {"epochs": epochs, "every_epochs": epochs}
+            job = write_job(folder, f"{number}-{slow}-{way}", **settings)
             more = {"FAULT_JOB": str(job), "FAULT": "half", "FAULT_RANK": str(slow)}
 
             def work() -> float:
@@ -270,47 +293,32 @@ def run(local: Hosts, argv: list[str], environ: Mapping[str, str | Path]) -> flo
 
 def rate(lines: list[dict[str, Any]], settled: int = SETTLED) -> float:
     """Images/s of a training, the median of its epochs but the first."""
-    rates = [line["images_per_second"] for line in lines if line["event"] == "epoch"]
+    rates = [float(line["images_per_second"]) for line in lines if line["event"] == "epoch"]
     return statistics.median(rates[settled:])
 
 
-def turns(repeats: int, sides: Mapping[str, Callable[[], T]]) -> dict[str, list[T]]:
-    """Let the sides take turns; return what each has measured."""
-    found: dict[str, list[T]] = {side: [] for side in sides}
-    for _ in range(repeats):
-        for side, work in sides.items():
-            found[side].append(work())
-    return found
-
-
-def show(label: str, rates: list[float], note: str = "") -> None:
-    print(f"  {label:<42}{statistics.median(rates):>10,.0f} images/s{note}")
-
-
-def compare(label: str, above: list[float], below: list[float], what: str) -> None:
-    ratios = [one / other for one, other in zip(above, below, strict=True)]
-    middle, least, greatest = statistics.median(ratios), min(ratios), max(ratios)
-    print(f"  {label:<42}{middle:>10.3f} ({least:.3f} to {greatest:.3f}) {what}", flush=True)
-
-
 COMPARISONS = {"engine": engine, "loop": loop, "processes": processes, "balance": balance}
-EPOCHS = {"engine": 40, "loop": 1, "processes": 12, "balance": 8}
+# Epochs and samples, where they can be chosen.
+SIZES = {"engine": (40, 0), "loop": (0, 50_000), "processes": (5, 4_800), "balance": (10, 0)}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench_training")
     parser.add_argument("which", nargs="?", choices=COMPARISONS, help="default: all of them")
     parser.add_argument("--repeats", type=int, default=5, help="turns of each side")
-    parser.add_argument("--epochs", type=int, help=f"{SETTLED + 1} or more; loop has its own")
-    parser.add_argument("--samples", type=int, default=50_000, help="of loop")
+    parser.add_argument("--epochs", type=int, help="of all but loop")
+    parser.add_argument("--samples", type=int, help="of loop and processes")
     given = parser.parse_args()
-    if given.repeats < 1 or given.samples < 1 or (given.epochs or SETTLED + 1) <= SETTLED:
-        parser.error(f"at least 1 repeat, 1 sample and {SETTLED + 1} epochs")
+    least = {"repeats": 1, "epochs": SETTLED + 1, "samples": 1}
+    for name, value in vars(given).items():
+        if name in least and value is not None and value < least[name]:
+            parser.error(f"--{name} must be at least {least[name]}")
     # As an exception, so that what runs is ended too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     print(f"torch {torch.__version__}, {os.cpu_count()} cores, {torch.cuda.device_count()} GPUs")
     for name in [given.which] if given.which else COMPARISONS:
-        COMPARISONS[name](given.repeats, given.epochs or EPOCHS[name], given.samples)
+        epochs, samples = SIZES[name]
+        COMPARISONS[name](given.repeats, given.epochs or epochs, given.samples or samples)
 
 
 if __name__ == "__main__":

@@ -292,9 +292,9 @@ def run(local: Hosts, argv: list[str], environ: Mapping[str, str | Path]) -> flo
 
 
 def rate(lines: list[dict[str, Any]], settled: int = SETTLED) -> float:
-    """Images/s of a training, the median of its epochs but the first."""
+    """Images/s of a training, the median of its epochs but the first, if it has more."""
     rates = [float(line["images_per_second"]) for line in lines if line["event"] == "epoch"]
-    return statistics.median(rates[settled:])
+    return statistics.median(rates[settled:] or rates[-1:])
 
 
 COMPARISONS = {"engine": engine, "loop": loop, "processes": processes, "balance": balance}
@@ -309,10 +309,10 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, help="of all but loop")
     parser.add_argument("--samples", type=int, help="of loop and processes")
     given = parser.parse_args()
-    least = {"repeats": 1, "epochs": SETTLED + 1, "samples": 1}
-    for name, value in vars(given).items():
-        if name in least and value is not None and value < least[name]:
-            parser.error(f"--{name} must be at least {least[name]}")
+    if any(
+        value is not None and value < 1 for value in (given.repeats, given.epochs, given.samples)
+    ):
+        parser.error("the numbers must be 1 or more")
     # As an exception, so that what runs is ended too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     print(f"torch {torch.__version__}, {os.cpu_count()} cores, {torch.cuda.device_count()} GPUs")

@@ -67,9 +67,10 @@ lint: setup .venv/.dev ## check format, style and types
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-bench: setup ## time plan and render for 1,000 and 4,000 hosts, and the stall of a checkpoint
+bench: setup ## time plan and render, the stall of a checkpoint, and training beside others
 	@$(BIN)/python tests/bench_render.py
 	@$(BIN)/python -m tests.bench_checkpoint
+	@$(BIN)/python -m tests.bench_training $(ARGS)
 
 clean: ## remove what setup has installed
 	rm -rf .venv .tools .mypy_cache .pytest_cache .ruff_cache

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -95,3 +97,20 @@ class Cluster:
             except (psutil.Error, OSError):
                 continue
         return found
+
+
+@contextmanager
+def cluster_in(folder: Path, inventory: str = INVENTORY) -> Iterator[Cluster]:
+    """A cluster called test; whatever it leaves running is ended."""
+    made = Cluster(folder)
+    (folder / "jobs").mkdir()
+    (folder / "inventory.yaml").write_text(inventory)
+    try:
+        yield made
+    finally:
+        for process in made.processes():
+            process.send_signal(signal.SIGKILL)
+        for child in made.started:
+            child.wait(timeout=30)
+            if child.stdout is not None:
+                child.stdout.close()

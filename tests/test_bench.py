@@ -1,0 +1,30 @@
+"""The benchmarks' commands work, in the smallest sizes; what they measure is not judged here."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.trainer.hosts import ROOT, hosts
+
+SMALLEST = ["--repeats", "1", "--epochs", "1", "--samples", "512"]
+
+
+@pytest.mark.parametrize(
+    ("which", "speeds", "ratios"),
+    [("engine", 2, 2), ("loop", 2, 1), ("processes", 2, 1), ("balance", 5, 2)],
+)
+def test_a_comparison_prints_its_figures(
+    which: str, speeds: int, ratios: int, tmp_path: Path
+) -> None:
+    with hosts(tmp_path) as local:
+        argv = ["-m", "tests.bench_training", which, *SMALLEST]
+        task = local.start(which, argv, {"PYTHONPATH": ROOT, "CUDA_VISIBLE_DEVICES": ""}, cwd=ROOT)
+        assert task.wait(300) == 0, task.text
+    found = [
+        float(figure.replace(",", ""))
+        for pattern in (r"^  .+?  +([\d,]+) images/s", r"^  .+?  +([\d.]+) \([\d.]+ to [\d.]+\)")
+        for figure in re.findall(pattern, task.text, re.MULTILINE)
+    ]
+    assert len(found) == speeds + ratios, task.text
+    assert min(found) > 0

@@ -109,13 +109,14 @@ class Train:
 class Exchange:
     """How the ranks of the built-in training exchange; `timeout` is in seconds.
 
-    `every_steps` and `warm_up_steps` are of the local modes, `local_sgd` and `diloco`.
+    `every_steps`, `warm_up_steps` and `overlap` are of the local modes, `local_sgd` and `diloco`.
     """
 
     mode: str
     every_steps: int
     warm_up_steps: int
     compression: str
+    overlap: bool
     bucket_mib: int
     static_graph: bool
     timeout: int

@@ -114,6 +114,7 @@ settings_ = st.fixed_dictionaries(
         "mode": st.sampled_from(["every_step", "local_sgd", "diloco"]),
         "every_steps": st.integers(1, 2000),
         "compression": st.sampled_from(["none", "fp16", "bf16"]),
+        "overlap": st.booleans(),
     }
 )
 computing = st.floats(1e-4, 100)
@@ -132,12 +133,12 @@ def test_advice_is_the_mildest_that_is_enough(
         assert advice is None
     elif advice is not None:
         assert advice.compute_share > chosen.compute_share
-        way = (advice.mode, advice.every_steps, advice.compression)
+        way = (advice.mode, advice.every_steps, advice.compression, advice.overlap)
         milder = LADDER[: LADDER.index(way)]
-        for mode, steps, compression in milder:
+        for mode, steps, compression, overlap in milder:
             other = weighed(
                 size, speed, processes, seconds,
-                mode=mode, every_steps=steps, compression=compression,
+                mode=mode, every_steps=steps, compression=compression, overlap=overlap,
             ).chosen  # fmt: skip
             assert other is not None
             assert other.compute_share < WANTED
@@ -167,8 +168,10 @@ def test_shares_are_monotone(
 
 def test_the_ladder_climbs() -> None:
     shares = []
-    for mode, steps, compression in LADDER:
-        chosen = weighed(mode=mode, every_steps=steps, compression=compression).chosen
+    for mode, steps, compression, overlap in LADDER:
+        chosen = weighed(
+            mode=mode, every_steps=steps, compression=compression, overlap=overlap
+        ).chosen
         assert chosen is not None
         shares.append(chosen.compute_share)
     assert shares == sorted(shares)
@@ -192,15 +195,15 @@ def test_a_slow_link_is_answered_with_a_line_to_write(project: Project) -> None:
         "below 358 ms of compute a step, more than half of the time is exchange"
     )
     assert found["ways"] == (
-        "every step 358 ms, every step in fp16 179 ms, local_sgd every 16 in fp16 11.2 ms, diloco "
-        "every 128 in fp16 1.4 ms a step; powersgd by the weights' shapes"
+        "every step 358 ms, every step in fp16 179 ms, local_sgd every 8 in fp16 overlapped 0 ms, "
+        "diloco every 128 in fp16 overlapped 0 ms a step; powersgd by the weights' shapes"
     )
-    advice = "exchange: {mode: diloco, every_steps: 64, compression: fp16}"
-    assert found["advice"] == f"{advice}  95 % compute"
+    advice = "exchange: {mode: local_sgd, every_steps: 4, compression: fp16, overlap: true}"
+    assert found["advice"] == f"{advice}  100 % compute"
     found = lines(project, INVENTORY, f"{RESNET}{advice}\nstep_seconds: 0.06\n")
     assert found["exchange"] == (
-        "diloco every 64 in fp16, 2.79 ms a step: with 60 ms of compute 95 % of the time is "
-        "compute: fine"
+        "local_sgd every 4 in fp16 overlapped, 0 ms a step: with 60 ms of compute 100 % of the "
+        "time is compute: fine"
     )
     assert "advice" not in found
 
@@ -215,8 +218,8 @@ def test_a_hopeless_link_is_called_one(project: Project) -> None:
     slow = INVENTORY.replace("1Gbit", "1Mbit")
     found = lines(project, slow, RESNET)
     assert found["advice"] == (
-        "exchange: {mode: diloco, every_steps: 512, compression: fp16}  14 % compute, the most "
-        "that a way leaves"
+        "exchange: {mode: diloco, every_steps: 512, compression: fp16, overlap: true}  17 % "
+        "compute, the most that a way leaves"
     )
     job = RESNET + "exchange: {mode: diloco, every_steps: 5000, compression: fp16}\n"
     assert lines(project, slow, job)["advice"].startswith("no other way leaves more")
@@ -264,7 +267,7 @@ def test_json_has_what_the_table_shows(project: Project) -> None:
     assert math.floor(exchange["chosen"]["compute_share"] * 100) == 14
     assert exchange["assumed"] is True
     advice = exchange["advice"]
-    assert (advice["mode"], advice["every_steps"], advice["compression"]) == ("diloco", 64, "fp16")
+    assert (advice["mode"], advice["every_steps"], advice["overlap"]) == ("local_sgd", 4, True)
     assert "exchange" not in json.loads((project.rendered() / "plan.json").read_text())["jobs"][0]
 
 

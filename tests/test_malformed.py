@@ -731,6 +731,9 @@ ADDED: list[tuple[str, list[str]]] = [
         '7: exchange.every_steps: 0 is out of range; write a number of at least 1',
         '7: exchange.static_graph: is for `mode: every_step`; leave it out',
     ]),
+    ('exchange: {overlap: true}', [
+        '7: exchange.overlap: DDP overlaps with the backward pass by itself; write `mode: local_sgd` or `mode: diloco`, or leave it out',
+    ]),
     ('exchange: {mode: dilco}', [
         "7: exchange.mode: 'dilco' is not known; did you mean diloco?",
     ]),

@@ -71,6 +71,7 @@ class Exchange:
     every_steps: int = at_least(1, 64)  # Steps of its own that a rank does between two exchanges.
     warm_up_steps: int = at_least(0, 100)  # Steps with an exchange each before those begin.
     compression: str = one_of("none", "fp16", "bf16", "powersgd", default="none")
+    overlap: bool = False  # Whether such an exchange goes on during the next steps of their own.
     bucket_mib: int = at_least(1, 25)  # Gradients that are sent together, MiB.
     static_graph: bool = False  # Whether every step uses every parameter, in the same way.
     timeout: int = at_least(1, 60)

@@ -81,25 +81,29 @@ def replicate(
 class LocalSteps:
     """Lets each rank train on its own, and brings the weights together now and then.
 
-    `anchors` are the weights that all ranks had after the last exchange; `outer` changes them by
-    the mean of what the ranks have done since, weighted by their samples.
+    `anchors` are what all ranks agreed on last; `outer` moves them by the mean of what the ranks
+    have changed in a round of steps, weighted by their samples. With `overlap` the changes travel
+    during the next round and the ranks do not wait: each goes on from the anchors and its own
+    changes, which the others get to know a round later (CO2: Sun et al. 2024, arXiv 2401.16265).
     """
 
     def __init__(self, model: nn.Module, exchange: Exchange) -> None:
         self.exchange = exchange
         self.weights = list(model.parameters())
         self.anchors = [weight.detach().clone() for weight in self.weights]
+        self.starts = [each.clone() for each in self.anchors] if exchange.overlap else self.anchors
         rate, momentum = OUTER[exchange.mode]
         self.outer = torch.optim.SGD(self.anchors, rate, momentum=momentum, nesterov=momentum > 0)
-        self.samples = 0  # Of this rank since the last exchange.
-        self.word = ""  # Of a loss since then that was not finite.
+        self.travelling: list[tuple[Any, Tensor]] = []
+        self.samples = 0  # Of this rank in this round.
+        self.word = ""  # Of a loss in this round that was not finite.
 
     def is_local(self, step: int) -> bool:
         """Whether a step, counted from 1, is without an exchange of gradients."""
         return step > self.exchange.warm_up_steps
 
     def is_due(self, step: int) -> bool:
-        """Whether the weights come together after a local step, besides at the end of an epoch."""
+        """Whether a round ends with a local step, besides at the end of an epoch."""
         return (step - self.exchange.warm_up_steps) % self.exchange.every_steps == 0
 
     @torch.no_grad()
@@ -107,24 +111,33 @@ class LocalSteps:
         """Take note of a local step on so many samples before it is done."""
         if not self.samples:
             self.word = ""
-            for anchor, weight in zip(self.anchors, self.weights, strict=True):
-                anchor.copy_(weight)
+            for known in (self.starts, *(() if self.travelling else (self.anchors,))):
+                for old, weight in zip(known, self.weights, strict=True):
+                    old.copy_(weight)
         self.samples += samples
 
     @torch.no_grad()
-    def merge(self, world: World) -> None:
-        """Give all ranks the same weights again; all must call it after the same step."""
-        pairs = list(zip(self.anchors, self.weights, strict=True))
+    def merge(self, world: World, *, last: bool) -> None:
+        """End a round: all ranks must call it after the same step.
+
+        They have the same weights afterwards if it is the `last` one, or without overlap.
+        """
+        own = [start - weight for start, weight in zip(self.starts, self.weights, strict=True)]
         share = self.samples / world.sums([self.samples])[0]
-        change = torch.cat([(anchor - weight).flatten() for anchor, weight in pairs]) * share
-        sent = change.to(TYPES.get(self.exchange.compression, change.dtype))
-        distributed.all_reduce(sent)
-        sizes = [anchor.numel() for anchor in self.anchors]
-        parts = torch.split(sent.to(change.dtype), sizes)
+        sent = torch.cat([change.flatten() for change in own]) * share
+        sent = sent.to(TYPES.get(self.exchange.compression, sent.dtype))
+        self.travelling.append((distributed.all_reduce(sent, async_op=True), sent))
+        waits = self.exchange.overlap and not last
+        while len(self.travelling) > waits:
+            self._arrive(*self.travelling.pop(0))
+        for weight, anchor, change in zip(self.weights, self.anchors, own, strict=True):
+            weight.copy_(anchor - change if waits else anchor)
+        self.samples = 0
+
+    def _arrive(self, work: Any, changes: Tensor) -> None:
+        work.wait()
+        parts = torch.split(changes.float(), [anchor.numel() for anchor in self.anchors])
         for anchor, part in zip(self.anchors, parts, strict=True):
             anchor.grad = part.view(anchor.shape)
         self.outer.step()
         self.outer.zero_grad()
-        for anchor, weight in pairs:
-            weight.copy_(anchor)
-        self.samples = 0

@@ -203,9 +203,11 @@ def train_step(run: Run, progress: Progress, left: Tensor, crops: Crops | None, 
         update(run, progress)
     if local:
         local.word = local.word or word
-        if local.is_due(number) or not len(rest):
-            local.merge(run.world)
+        last = not len(rest)
+        if local.is_due(number) or last:
             stopping, words = agree(run, stop, local.word)
+            local.merge(run.world, last=last or stopping)
+            run.watch.mark("communication")
     run.balance.note(sum(map(len, own)))
     return Step(loss, stopping, words)
 

@@ -190,7 +190,7 @@ def _exchange(job: JobPlan) -> list[str]:
     lines = [
         f"exchange    {_way(own)}, {time} a step: with {compute} {_share(own)} of the time is "
         f"compute{verdict}",
-        f"break-even  below {time} of compute a step, more than half of the time is exchange",
+        f"break-even  below {show_seconds(own.break_even)} of compute a step, more than half of the time is exchange",
     ]
     if fine:
         return lines
@@ -206,7 +206,8 @@ def _exchange(job: JobPlan) -> list[str]:
 
 def _way(way: ExchangeWay) -> str:
     steps = "every step" if way.mode == "every_step" else f"{way.mode} every {way.every_steps}"
-    return steps if way.compression == "none" else f"{steps} in {way.compression}"
+    steps += "" if way.compression == "none" else f" in {way.compression}"
+    return f"{steps} overlapped" if way.overlap else steps
 
 
 def _ways(exchange: ExchangePlan) -> str:
@@ -226,6 +227,8 @@ def _line(way: ExchangeWay) -> str:
         items["every_steps"] = str(way.every_steps)
     if way.compression != "none":
         items["compression"] = way.compression
+    if way.overlap:
+        items["overlap"] = "true"
     return f"exchange: {{{', '.join(f'{key}: {value}' for key, value in items.items())}}}"
 
 

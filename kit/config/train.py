@@ -152,6 +152,9 @@ class ExchangeSection(Section):
     warm_up_steps: int = Field(
         100, ge=0, description="Plain steps before the local ones, or powersgd, begin"
     )
+    overlap: bool = Field(
+        False, description="Of the local modes: exchange during the next local steps"
+    )
     bucket_mib: int = Field(25, ge=1, le=1024, description="Gradients that travel together")
     static_graph: bool = Field(False, description="The model runs the same way at every step")
     timeout: Duration = Field(60, description="From here on an exchange counts as dead")
@@ -181,6 +184,14 @@ class ExchangeSection(Section):
             what = f"powersgd compresses gradients, and {mode} exchanges parameters"
             raise wrong(what, "write `compression: fp16`, or `mode: every_step`")
         return compression
+
+    @field_validator("overlap")
+    @classmethod
+    def _overlaps_local_steps(cls, overlap: bool, info: Any) -> bool:
+        if overlap and info.data.get("mode") == "every_step":
+            what = "DDP overlaps with the backward pass by itself"
+            raise wrong(what, "write `mode: local_sgd` or `mode: diloco`, or leave it out")
+        return overlap
 
     @field_validator("static_graph")
     @classmethod

@@ -24,23 +24,24 @@ SHRUNK = {"none": 1, "fp16": 2, "bf16": 2}
 """What an exchange is divided by. PowerSGD's bytes are not here: at rank r it sends r(n+m) values
 for each n×m matrix (Vogels et al. 2019, arXiv 1905.13727), and the number of parameters alone does
 not tell the matrices."""
-LOCAL_SGD_STEPS = (2, 4, 8, 16)
+OVERLAPPED_STEPS = (4, 8, 16)
 """Lin et al. 2018 (arXiv 1808.07217) take 16 local steps on CIFAR-10, after synchronous ones."""
 DILOCO_STEPS = (32, 64, 128, 256, 512)
 """Douillard et al. 2023 (arXiv 2311.08105) take 500 local steps."""
 
-OF_A_SCRIPT = (("every_step", 1, "none"), ("every_step", 1, "fp16"))
+OF_A_SCRIPT = (("every_step", 1, "none", False), ("every_step", 1, "fp16", False))
 """What DDP offers to a script too: gradients as they are, or by its fp16_compress_hook."""
 LADDER = (
     *OF_A_SCRIPT,
-    *(("local_sgd", steps, by) for steps in LOCAL_SGD_STEPS for by in ("none", "fp16")),
-    *(("diloco", steps, by) for steps in DILOCO_STEPS for by in ("none", "fp16")),
+    *(("local_sgd", steps, by, False) for steps in (2, 4) for by in ("none", "fp16")),
+    *(("local_sgd", steps, "fp16", True) for steps in OVERLAPPED_STEPS),
+    *(("diloco", steps, "fp16", True) for steps in DILOCO_STEPS),
 )
 """Ways to exchange, from what changes the training least to what changes it most."""
 SHOWN = (
     *OF_A_SCRIPT,
-    ("local_sgd", 16, "fp16"),
-    ("diloco", 128, "fp16"),
+    ("local_sgd", 8, "fp16", True),
+    ("diloco", 128, "fp16", True),
 )
 """The ways that are listed beside the job's own."""
 
@@ -61,18 +62,24 @@ def exchange(job: Job, placements: Sequence[Placement], traffic: Traffic) -> Exc
     seconds = job.step_seconds or ASSUMED_SECONDS
     costs = _Costs(placements, traffic.gradient_bytes, traffic.speed, seconds)
     own = job.exchange
-    now: ExchangeWay | None = costs.way("every_step", 1, "none")
+    now: ExchangeWay | None = costs.way("every_step", 1, "none", overlap=False)
     if own is not None:
         steps = 1 if own.mode == "every_step" else own.every_steps
         known = own.compression in SHRUNK
-        now = costs.way(own.mode, steps, own.compression) if known else None
+        overlap = own.overlap
+        now = costs.way(own.mode, steps, own.compression, overlap=overlap) if known else None
     largest = max(placements, key=lambda placement: placement.processes)
     return ExchangePlan(
         compute_seconds=seconds,
         assumed=job.step_seconds is None,
         chosen=now,
-        ways=tuple(costs.way(*way) for way in SHOWN if own or way in OF_A_SCRIPT),
-        advice=_advice([costs.way(*way) for way in LADDER if own or way in OF_A_SCRIPT], now),
+        ways=tuple(
+            costs.way(*way[:3], overlap=way[3]) for way in SHOWN if own or way in OF_A_SCRIPT
+        ),
+        advice=_advice(
+            [costs.way(*way[:3], overlap=way[3]) for way in LADDER if own or way in OF_A_SCRIPT],
+            now,
+        ),
         largest_host=largest.host.name,
         alone_seconds=costs.alone,
     )
@@ -98,21 +105,23 @@ class _Costs:
         # A rank's batch is the same alone, so one host needs more steps for the same samples.
         self.alone = seconds * self.ranks / max(each.processes for each in placements)
 
-    def way(self, mode: str, steps: int, compression: str) -> ExchangeWay:
+    def way(self, mode: str, steps: int, compression: str, *, overlap: bool) -> ExchangeWay:
         """Compute one way to exchange.
 
         Local SGD averages the parameters (Stich 2018, arXiv 1805.09767) and DiLoCo their changes
         (Douillard et al. 2023, arXiv 2311.08105), each once in `steps` steps: as many values as
-        there are gradients. The synchronous steps at the beginning are not counted.
+        there are gradients. The synchronous steps at the beginning are not counted. With overlap
+        an exchange has the next round's computing to travel in (Sun et al. 2024, arXiv 2401.16265).
         """
         size = self.size // SHRUNK[compression]
         once = ring_seconds(size, self.ranks, self.speed)
-        a_step = once / steps
+        a_step = (max(0.0, once - steps * self.seconds) if overlap else once) / steps
         whole = self.seconds + a_step
         return ExchangeWay(
             mode=mode,
             every_steps=steps,
             compression=compression,
+            overlap=overlap,
             exchange_bytes=size,
             exchange_seconds=once,
             step_seconds=a_step,

@@ -120,7 +120,8 @@ class ExchangeWay:
     """One way to exchange, and what it costs.
 
     One exchange every `every_steps` steps moves `exchange_bytes` (before the ring's share) in
-    `exchange_seconds`; that is `step_seconds` a step. `compute_share` is the part of a step's time
+    `exchange_seconds`; that is `step_seconds` a step, of which with `overlap` only what outlasts
+    the next steps counts. `compute_share` is the part of a step's time
     that is left for computing, `speed_up` how much faster the hosts are together than the one
     with the most GPUs alone.
     """
@@ -128,11 +129,17 @@ class ExchangeWay:
     mode: str
     every_steps: int
     compression: str
+    overlap: bool
     exchange_bytes: int
     exchange_seconds: float
     step_seconds: float
     compute_share: float
     speed_up: float
+
+    @property
+    def break_even(self) -> float:
+        """Seconds of computing a step below which more than half of the time is exchange."""
+        return self.exchange_seconds / self.every_steps / (2 if self.overlap else 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,6 +74,9 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
         # An exchange after each step: without momentum the mean of the weights is plain training.
         ({"mode": "local_sgd", "every_steps": 1, "warm_up_steps": 29}, 0.0, 1e-5),
         ({"mode": "diloco", "every_steps": 4, "warm_up_steps": 8, "compression": "fp16"}, 1e-4, 1),
+        ({"mode": "local_sgd", "every_steps": 4, "warm_up_steps": 8, "overlap": True}, 1e-4, 1),
+        # The only round ends with the training: nothing is left to overlap with.
+        ({"mode": "local_sgd", "every_steps": 1, "warm_up_steps": 29, "overlap": True}, 0.0, 1e-5),
     ],
     ids=lambda value: "-".join(map(str, value.values())) if isinstance(value, dict) else "",
 )

@@ -40,7 +40,7 @@ def test_the_slip_is_answered_as_shown(project: Project) -> None:
 def test_every_job_is_accepted(project: Project) -> None:
     inventory, *jobs = blocks("yaml")
     names = [re.findall(r"^# jobs/(\w+)\.yaml$", job, re.MULTILINE)[0] for job in jobs]
-    assert names == ["digits", "cifar10", "shakespeare", "ddp"]
+    assert names == ["digits", "cifar10", "shakespeare", "airbench", "ddp"]
     for name, job in zip(names, jobs, strict=True):
         assert project.write(inventory, {name: job}).kit("render").status == 0
 

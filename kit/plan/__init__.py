@@ -30,11 +30,13 @@ MOUNTED_LAUNCHER = "/kit/launch.py"
 
 FAULT_VARIABLES = {
     "NCCL_DEBUG": "WARN",
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
     "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",
     "TORCH_FR_BUFFER_SIZE": "2000",
     "TORCH_INCLUDE_STACK_TRACE": "False",
 }
-"""NCCL's flight recorder under its old and its new name, so that a hang can be explained."""
+"""NCCL's flight recorder under its old and its new name, so that a hang can be explained: each rank
+writes what it waited for to /tmp/nccl_trace_rank_<rank>, which `torchfrtrace` reads."""
 
 
 def make_plan(inventory: Inventory, jobs: Sequence[Job]) -> Plan:

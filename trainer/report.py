@@ -6,7 +6,7 @@ import json
 import sys
 import time
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,32 +44,26 @@ class Figures:
     step: int  # Optimizer steps done.
     steps: int  # Of the whole job, at the present world size from here on.
     world_size: int  # Processes over all hosts.
-    loss: float | None
-    """Mean cross entropy per training sample of the epoch since it began or was resumed, nats."""
+    loss: float | None  # Mean cross entropy per training sample since the epoch began, nats.
     accuracy: float | None  # Share of all test samples that are classified correctly.
-    images_per_second: float | None
-    """Training samples per second over all ranks, without evaluation and checkpoints."""
-    skipped: tuple[int, ...]
-    """Steps of the epoch whose update was left out because a loss was not finite."""
-    shares: dict[str, float]
-    """Of all ranks' time in the epoch: data, compute, communication (not hidden by compute)."""
-    slow: dict[str, float]
-    """Ranks that worked longer than the others, and how many times as long."""
+    images_per_second: float | None  # Of training over all ranks, without evaluation and saving.
+    skipped: tuple[int, ...]  # Steps of the epoch left out because a loss was not finite.
+    shares: dict[str, float]  # Of all ranks' time: data, compute, communication not hidden by it.
+    slow: dict[str, float]  # Ranks that worked longer than the others, and how many times as long.
     batch: tuple[float, ...]  # Each rank's share of the global batch.
-    stall: float | None
-    """Seconds that the training stood still for the checkpoint of this step, if it has one."""
+    stall: float | None  # Seconds without training for the checkpoint of this step, if it has one.
 
 
-def say(text: str) -> None:
-    """Write one line."""
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
+def say(text: str, to: TextIO | None = None) -> None:
+    """Write one line, to standard output unless said otherwise."""
+    stream = to or sys.stdout
+    stream.write(text + "\n")
+    stream.flush()
 
 
 def complain(text: str) -> None:
     """Write one line to standard error."""
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()
+    say(text, sys.stderr)
 
 
 def row(figures: Figures, elapsed: float) -> str:
@@ -107,14 +101,15 @@ class Live:
         self._lines = world.rank == 0 and not self._terminal
         self._gauges = serve(world, port) if port and world.local_rank == 0 else {}
         self._every = 0.2 if self._terminal else 10.0  # Seconds.
-        self._at, self._done = time.monotonic(), 0
+        self._at, self._done = time.monotonic(), -1  # When last shown, and the samples then.
 
     def tick(self, progress: Progress, samples: int, loss: Tensor, seen: float) -> None:
         """Show a step if it is time: only then wait for this rank's `loss` of `seen` samples."""
         now, whole = time.monotonic(), progress.epoch * samples + progress.position
         if now - self._at < self._every or not (self._terminal or self._lines or self._gauges):
             return
-        mean, rate = loss.item() / max(seen, 1), max(whole - self._done, 0) / (now - self._at)
+        done = whole if self._done < 0 else self._done
+        mean, rate = loss.item() / max(seen, 1), (whole - done) / (now - self._at)
         self._at, self._done = now, whole
         epoch, step = progress.epoch, progress.step
         self.publish(epoch=epoch, step=step, loss=mean, images_per_second=rate)

@@ -29,14 +29,13 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.nn.parallel import DistributedDataParallel
 
-    from trainer.balance import Balance
     from trainer.config import Train, TrainJob
     from trainer.data import DataSet
     from trainer.exchange import LocalSteps
     from trainer.models import Lookahead
     from trainer.report import Live
     from trainer.saving import Saver
-    from trainer.watch import Watch
+    from trainer.watch import Balance, Watch
     from trainer.world import World
 
 EVALUATION_BATCH = 512

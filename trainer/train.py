@@ -37,7 +37,6 @@ from torch.distributed.elastic.multiprocessing.errors import record
 
 from trainer import checkpoint
 from trainer.agreement import HaltError, heed_word, leave_word, require_equal
-from trainer.balance import Balance
 from trainer.checkpoint import Progress
 from trainer.config import JobError, Train, TrainJob, load_job
 from trainer.data import DataError, DataSet, load_data
@@ -49,18 +48,15 @@ from trainer.report import HEADER, Figures, Live, append, complain, row, say, su
 from trainer.saving import Saver, resume, save
 from trainer.shards import generator
 from trainer.steps import Epoch, Run, Stop, evaluate, train_epoch
-from trainer.watch import Watch
+from trainer.watch import Balance, Watch
 from trainer.world import World, describe, is_lost_peer, join_world, leave_world
 
 if TYPE_CHECKING:
     from torch import nn
 
-MISTAKE = 2
-"""Exit code for something wrong in the input."""
-FAILURE = 1
-"""Exit code for work that failed; torchrun then starts all workers again."""
-MOMENTUM = 0.9
-"""Of SGD, in the form of Nesterov (Sutskever et al. 2013)."""
+MISTAKE = 2  # Exit code for something wrong in the input.
+FAILURE = 1  # Exit code for work that failed; torchrun then starts all workers again.
+MOMENTUM = 0.9  # Of SGD, in the form of Nesterov (Sutskever et al. 2013).
 
 
 def main() -> int:
@@ -101,33 +97,20 @@ def work(job: TrainJob, world: World, data: DataSet, started: float) -> int:
         heed_word(world)
         return train(set_up(job, world, data, folder, started), Stop())
     except HaltError as error:
-        return halt(world, str(error))
+        if world.rank == 0:
+            complain(f"trainer: error: {error}")
+        # torchrun starts workers anew that fail: where the launcher can be told, they end well, and
+        # it is the launcher that fails.
+        return 0 if leave_word(str(error)) else FAILURE
     except torch.cuda.OutOfMemoryError:
-        # The other ranks wait in an exchange, alone: this process must end at once.
-        out_of_memory(world, job.train)
-        sys.exit(FAILURE)
-
-
-def halt(world: World, reason: str) -> int:
-    """End as all ranks do; return the exit code.
-
-    torchrun starts workers anew that fail: where the launcher can be told, they end well, and it is
-    the launcher that fails.
-    """
-    if world.rank == 0:
+        size, steps = job.train.batch_size, job.train.accumulation
+        try_ = f"try batch_size: {size // 2} with accumulation: {steps * 2}, the same global batch"
+        advice = try_ if size > 1 else "not even one sample fits: try a smaller model"
+        reason = f"out of memory with batch_size {size} on {world.name}; {advice}"
         complain(f"trainer: error: {reason}")
-    return 0 if leave_word(reason) else FAILURE
-
-
-def out_of_memory(world: World, train: Train) -> None:
-    """Say what would fit."""
-    size, steps = train.batch_size, train.accumulation
-    advice = f"try batch_size: {size // 2} with accumulation: {steps * 2}, the same global batch"
-    if size == 1:
-        advice = "not even one sample fits: try a smaller model"
-    reason = f"out of memory with batch_size {size} on {world.name}; {advice}"
-    complain(f"trainer: error: {reason}")
-    leave_word(reason)
+        leave_word(reason)
+        # The other ranks wait in an exchange, alone: this process must end at once.
+        sys.exit(FAILURE)
 
 
 def set_up(job: TrainJob, world: World, data: DataSet, folder: Path, started: float) -> Run:
@@ -272,7 +255,7 @@ def interrupt(run: Run, epoch: Epoch, stop: Stop) -> int:
 
 def measure(run: Run, event: str, epoch: Epoch, accuracy: float | None = None) -> Figures:
     """The figures of an event."""
-    progress, saver = epoch.progress, run.saver
+    progress, saver, sight = epoch.progress, run.saver, epoch.sight
     samples, batch, epochs = len(run.data.train), run.global_batch, run.job.train.epochs
     # Each epoch ends with a step of its own, however few samples are left for it.
     todo = (epochs - progress.epoch) * -(-samples // batch)
@@ -289,8 +272,8 @@ def measure(run: Run, event: str, epoch: Epoch, accuracy: float | None = None) -
         accuracy=accuracy,
         images_per_second=epoch.images_per_second,
         skipped=epoch.skipped,
-        shares=epoch.sight.shares,
-        slow=epoch.sight.slow,
+        shares=sight.shares,
+        slow=sight.slow,
         batch=tuple(round(share, 4) for share in run.balance.shares),
         stall=saver.stalls[-1] if saver.stalls and saver.step == progress.step else None,
     )

@@ -1,4 +1,4 @@
-"""Where the time of a training goes, and which rank keeps the others waiting."""
+"""Where the time goes, which rank keeps the others waiting, and who should work on how much."""
 
 from __future__ import annotations
 
@@ -17,6 +17,11 @@ KINDS = ("data", "compute", "communication")
 CHANCE = 0.1  # Seconds more than the others that tell nothing, in an epoch of a few steps.
 SLOW = 1.3
 """Times the median of the others' own work (data and compute) from which on a rank is named."""
+FIRST, LONGEST = 4, 256
+"""Steps of the first measurement, which is thrown away: it pays for caches and kernels. Each next
+one takes twice as many, up to the longest."""
+LEAST = 0.1
+"""Of an even share: a rank that stood still for a moment must be measured again."""
 
 
 class Watch:
@@ -71,3 +76,32 @@ def look(world: World, before: dict[str, float], after: dict[str, float]) -> Sig
             slow[name] = round(work[rank] / usual, 2)
     shares = {kind: sum(spent[kind] for spent in found) / total for kind in KINDS}
     return Sight(shares, slow)
+
+
+class Balance:
+    """The ranks' `shares` of every global batch, 1 in all: even, or by the speed that is seen.
+
+    A step is as fast as its slowest rank. Its mean loss, and so its gradient, does not depend on
+    how the batch is divided: only rounding does.
+    """
+
+    def __init__(self, world: World, watch: Watch, *, auto: bool) -> None:
+        self.shares = [1 / world.size] * world.size
+        self._world, self._watch, self._auto = world, watch, auto
+        self._window, self._steps, self._samples, self._work = FIRST, 0, 0, 0.0
+
+    def note(self, samples: int) -> None:
+        """Count a step; after some, divide anew. All ranks must call it after the same step."""
+        if not self._auto:
+            return
+        self._steps, self._samples = self._steps + 1, self._samples + samples
+        if self._steps < self._window:
+            return
+        spent = self._watch.read()
+        before, self._work = self._work, spent["data"] + spent["compute"]
+        speeds = self._world.gather(self._samples / max(self._work - before, 1e-9))
+        if self._window > FIRST:
+            even = sum(speeds) / len(speeds)
+            speeds = [max(speed, LEAST * even) for speed in speeds]
+            self.shares = [speed / sum(speeds) for speed in speeds]
+        self._window, self._steps, self._samples = min(2 * self._window, LONGEST), 0, 0

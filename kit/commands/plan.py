@@ -186,11 +186,11 @@ def _exchange(job: JobPlan) -> list[str]:
     fine = advice is None and own.compute_share >= FINE
     plain = own.mode == "every_step" and own.compression == "none"
     verdict = (": plain DDP is fine" if plain else ": fine") if fine else ""
-    time = show_seconds(own.step_seconds)
+    time, even = show_seconds(own.step_seconds), show_seconds(own.break_even)
     lines = [
         f"exchange    {_way(own)}, {time} a step: with {compute} {_share(own)} of the time is "
         f"compute{verdict}",
-        f"break-even  below {show_seconds(own.break_even)} of compute a step, more than half of the time is exchange",
+        f"break-even  below {even} of compute a step, more than half of the time is exchange",
     ]
     if fine:
         return lines

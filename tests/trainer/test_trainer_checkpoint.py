@@ -16,12 +16,12 @@ from torch.nn import functional
 
 from tests.trainer.hosts import complete_steps, metrics, write_job
 from trainer import checkpoint, steps
-from trainer.balance import Balance
 from trainer.checkpoint import Progress, Saved
 from trainer.config import TrainJob, load_job
 from trainer.data import DataSet, Samples, load_data
 from trainer.steps import Run, Step, Stop, evaluate, learning_rate, train_step
 from trainer.train import set_up, train
+from trainer.watch import Balance
 from trainer.world import World, join_world
 
 

@@ -57,9 +57,7 @@ class Saved(NamedTuple):
 
     def load(self) -> State:
         """What `pack` was given, on the CPU; nothing in it can run code."""
-        stream = io.BytesIO(self.state)
-        state: State = torch.load(stream, map_location="cpu", weights_only=True)
-        return state
+        return dict(torch.load(io.BytesIO(self.state), map_location="cpu", weights_only=True))
 
 
 def identity(job: TrainJob) -> dict[str, Any]:

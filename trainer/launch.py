@@ -63,7 +63,7 @@ class LaunchError(Exception):
 
 
 class Settings:
-    """What the environment says, with the defaults filled in."""
+    """What the environment says: the variables above, with their defaults filled in."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self.host = _value(environ, "KIT_HOST", socket.gethostname())
@@ -265,9 +265,7 @@ def run_agent() -> int:
     It is an error that a worker fails more often than it is started again, or leaves word in the
     file KIT_HALT that starting again is of no use. After a signal the code is 128 + its number.
     """
-    from torch.distributed.elastic.multiprocessing import SignalException
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.elastic.rendezvous import RendezvousError
+    from torch.distributed.elastic import multiprocessing, rendezvous
     from torch.distributed.run import main as torchrun
 
     with tempfile.NamedTemporaryFile("r") as word:
@@ -275,12 +273,12 @@ def run_agent() -> int:
         try:
             torchrun(sys.argv[2:])
             reason = word.read()
-        except ChildFailedError as error:
+        except multiprocessing.errors.ChildFailedError as error:
             reason = first_failure(error.failures)
-        except RendezvousError as error:
+        except rendezvous.RendezvousError as error:
             kind = type(error).__name__
             reason = f"the rendezvous was lost or closed ({kind}): see what other hosts say"
-        except SignalException as error:
+        except multiprocessing.SignalException as error:
             say(f"torchrun ended on {signal.Signals(error.sigval).name}")
             return 128 + error.sigval
     if reason:
@@ -304,12 +302,9 @@ def first_failure(failures: Mapping[int, Any]) -> str:
 
 def connections(port: int) -> int:
     """The connections that are established to a port of this network namespace."""
-    count = 0
-    for table in ("tcp", "tcp6"):
-        lines = Path("/proc/net", table).read_text().splitlines()[1:]
-        for _, local, _, state, *_ in map(str.split, lines):
-            count += state == ESTABLISHED and int(local.rpartition(":")[2], 16) == port
-    return count
+    tables = "".join(Path("/proc/net", name).read_text() for name in ("tcp", "tcp6"))
+    row = rf"^ *\d+: \w+:{port:04X} \w+:\w+ {ESTABLISHED} "  # Number, local, remote, state.
+    return len(re.findall(row, tables, re.MULTILINE))
 
 
 class Attendance:

@@ -64,7 +64,7 @@ def test_the_launcher_understands_the_environment(inventory: Path, tmp_path: Pat
         devices = {placement.host.name: "" for placement in job.placements}
         _, *agents = processes(job, places, devices, cores=2)
         for agent, placement in zip(agents, job.placements, strict=True):
-            settings = launch.parse_settings(dict(agent.variables))
+            settings = launch.Settings(dict(agent.variables))
             assert settings.host == placement.host.name
             assert settings.nproc == placement.processes
             assert settings.nnodes == f"{job.nodes[0]}:{job.nodes[1]}"

@@ -5,14 +5,11 @@ from __future__ import annotations
 import os
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
+from torch import nn
 
-if TYPE_CHECKING:
-    from torch import nn
-
-    from trainer.world import World
+from trainer.world import World
 
 CHUNK = 2**16  # Values; small enough for a CPU's cache.
 INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -31,15 +28,11 @@ def leave_word(text: str) -> bool:
 
 
 def heed_word(world: World) -> None:
-    """End where a rank of any host has left word before the workers were started again.
-
-    Raises:
-        HaltError: It has; on all ranks.
-    """
+    """Raise HaltError, on all ranks, if one has left word before the workers were started again."""
     file = os.environ.get("KIT_HALT")
     words = world.gather(Path(file).read_text() if file else "")
-    if any(words):
-        raise HaltError(next(filter(None, words)))
+    if word := next(filter(None, words), ""):
+        raise HaltError(word)
 
 
 @torch.no_grad()
@@ -60,11 +53,7 @@ def fingerprint(model: nn.Module) -> int:
 
 
 def require_equal(world: World, model: nn.Module) -> None:
-    """Check that all ranks have the same parameters and buffers; all must call it.
-
-    Raises:
-        HaltError: They differ; on all ranks, with those named that are not as most are.
-    """
+    """Raise HaltError, on all ranks, if one has other parameters or buffers than most have."""
     found = world.gather((fingerprint(model), world.name))
     usual = Counter(value for value, _ in found).most_common(1)[0][0]
     others = ", ".join(who for value, who in found if value != usual)

@@ -16,25 +16,19 @@ import io
 import json
 import os
 import shutil
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+from trainer.config import TrainJob
 
-    from trainer.config import TrainJob
-    from trainer.world import World
-
-STATE = "state.pt"
-MANIFEST = "manifest.json"
-COMPLETE = "COMPLETE"
+STATE, MANIFEST, COMPLETE = "state.pt", "manifest.json", "COMPLETE"
 TEMPORARY = ".writing-"
-
-NONE = -1
-"""The step of a rank that has no checkpoint."""
+NONE = -1  # The step of a rank that has no checkpoint.
+State = dict[str, Any]  # Nested dicts and lists of tensors and plain values.
 
 
 class UnusableError(Exception):
@@ -45,16 +39,12 @@ class UnusableError(Exception):
 class Progress:
     """How far a training has come."""
 
-    epoch: int = 0
-    """Whole epochs done."""
-    position: int = 0
-    """Samples of the epoch's order that are done, over all ranks."""
-    step: int = 0
-    """Optimizer steps done since the very beginning."""
+    epoch: int = 0  # Whole epochs done.
+    position: int = 0  # Samples of the epoch's order that are done, over all ranks.
+    step: int = 0  # Optimizer steps done since the very beginning.
 
 
-@dataclass(frozen=True)
-class Saved:
+class Saved(NamedTuple):
     """A checkpoint's content."""
 
     manifest: bytes
@@ -65,12 +55,9 @@ class Saved:
         """The step after which it was written."""
         return int(json.loads(self.manifest)["step"])
 
-    def load(self) -> dict[str, Any]:
+    def load(self) -> State:
         """What `pack` was given, on the CPU; nothing in it can run code."""
-        state: dict[str, Any] = torch.load(
-            io.BytesIO(self.state), map_location="cpu", weights_only=True
-        )
-        return state
+        return dict(torch.load(io.BytesIO(self.state), map_location="cpu", weights_only=True))
 
 
 def identity(job: TrainJob) -> dict[str, Any]:
@@ -81,16 +68,9 @@ def identity(job: TrainJob) -> dict[str, Any]:
 
 
 def pack(
-    state: dict[str, Any],
-    progress: Progress,
-    job: TrainJob,
-    world_size: int,
-    accuracy: float | None = None,
+    state: State, progress: Progress, job: TrainJob, world_size: int, accuracy: float | None = None
 ) -> Saved:
-    """Make a checkpoint's content of nested dicts and lists of tensors and plain values.
-
-    `accuracy` is the share of the test samples that are classified correctly, where it is known.
-    """
+    """Make a checkpoint's content; `accuracy` on the test samples is a share, where it is known."""
     buffer = io.BytesIO()
     torch.save(state, buffer)
     content = buffer.getvalue()
@@ -99,19 +79,14 @@ def pack(
         "accuracy": accuracy,
         "world_size": world_size,
         "job": identity(job),
-        "files": {
-            STATE: {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()},
-        },
+        "files": {STATE: {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}},
         "torch": torch.__version__,
     }
     return Saved(json.dumps(manifest, indent=2).encode(), content)
 
 
 def newest(folder: Path, job: TrainJob, warn: Callable[[str], None]) -> Saved | None:
-    """Read the newest checkpoint of this job that is whole.
-
-    `warn` is told of each folder that is passed over, and why.
-    """
+    """Read this job's newest whole checkpoint; `warn` is told which are passed over, and why."""
     for path in sorted(folder.glob("step-*"), reverse=True):
         try:
             return read(path, job)
@@ -121,19 +96,13 @@ def newest(folder: Path, job: TrainJob, warn: Callable[[str], None]) -> Saved | 
 
 
 def read(path: Path, job: TrainJob) -> Saved:
-    """Read one checkpoint.
-
-    Raises:
-        UnusableError: It is not whole, or of another job.
-    """
+    """Read one checkpoint; raises UnusableError where it is not whole, or of another job."""
     if not (path / COMPLETE).is_file():
         raise UnusableError("it has no COMPLETE, its writer was interrupted")
     try:
-        manifest = (path / MANIFEST).read_bytes()
-        saved = Saved(manifest, (path / STATE).read_bytes())
-        claim = json.loads(manifest)
-        owner, promise = claim["job"], claim["files"][STATE]
-        step = folder_name(int(claim["step"]))
+        saved = Saved((path / MANIFEST).read_bytes(), (path / STATE).read_bytes())
+        claim = json.loads(saved.manifest)
+        owner, promise, name = claim["job"], claim["files"][STATE], folder_name(saved.step)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UnusableError(f"it can not be read ({error!r})") from error
     if len(saved.state) != promise["bytes"]:
@@ -142,8 +111,8 @@ def read(path: Path, job: TrainJob) -> Saved:
         raise UnusableError(f"{STATE} fails its checksum")
     if owner != identity(job):
         raise UnusableError(f"it is of another job, {json.dumps(owner)}")
-    if step != path.name:
-        raise UnusableError(f"its manifest is of {step}")
+    if name != path.name:
+        raise UnusableError(f"its manifest is of {name}")
     return saved
 
 
@@ -165,36 +134,30 @@ def write(folder: Path, saved: Saved, job: TrainJob, keep: int) -> Path:
             os.fsync(stream.fileno())
     sync_folder(draft)
     if path.exists():
-        clear(path, job)
+        owner = said(path).get("job")
+        if owner in (None, identity(job)):  # Damaged, or our own.
+            shutil.rmtree(path)
+        else:
+            path.rename(path.with_name(f"of-{owner['name']}-{path.name}"))
     draft.rename(path)
     sync_folder(folder)
-    # A later one can only be damaged, or this would have gone on from it: it must not count.
-    done = [old for old in own_checkpoints(folder, job) if old.name <= path.name]
-    for old in set(done[:-keep]) - {best(done)}:
-        shutil.rmtree(old)
+    prune(folder, path.name, job, keep)
     return path
 
 
-def best(paths: list[Path]) -> Path | None:
-    """The checkpoint of the highest test accuracy, the first of equals; None where none has any."""
-    found = [(said(path).get("accuracy"), path) for path in paths]
-    known = [(accuracy, path) for accuracy, path in found if accuracy is not None]
-    return max(known, key=lambda each: each[0])[1] if known else None
+def prune(folder: Path, last: str, job: TrainJob, keep: int) -> None:
+    """Delete this job's checkpoints up to `last`, but for the `keep` newest and the best.
 
-
-def clear(path: Path, job: TrainJob) -> None:
-    """Make the name free: what is damaged or our own goes, another job's is renamed."""
-    owner = said(path).get("job")
-    if owner in (None, identity(job)):
-        shutil.rmtree(path)
-    else:
-        path.rename(path.with_name(f"of-{owner['name']}-{path.name}"))
-
-
-def own_checkpoints(folder: Path, job: TrainJob) -> list[Path]:
-    """This job's complete checkpoints, the oldest first."""
-    complete = (path for path in sorted(folder.glob("step-*")) if (path / COMPLETE).is_file())
-    return [path for path in complete if said(path).get("job") == identity(job)]
+    A later one can only be damaged, or the run would have gone on from it: it must not count.
+    """
+    whole = sorted(each.parent for each in folder.glob(f"step-*/{COMPLETE}"))
+    known = {path: said(path) for path in whole if path.name <= last}
+    own = [path for path in known if known[path].get("job") == identity(job)]
+    scored = [path for path in own if known[path].get("accuracy") is not None]
+    # The first of equals; none may be known.
+    best = max(scored, key=lambda path: known[path]["accuracy"], default=None)
+    for old in set(own[:-keep]) - {best}:
+        shutil.rmtree(old)
 
 
 def said(path: Path) -> dict[str, Any]:
@@ -218,32 +181,3 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def is_writer(world: World, job: TrainJob) -> bool:
-    """Whether this rank writes: the first of each host, or of all where the folder is shared."""
-    return world.rank == 0 if job.checkpoint.shared else world.local_rank == 0
-
-
-def agree(world: World, folder: Path, job: TrainJob, warn: Callable[[str], None]) -> Saved | None:
-    """Let all ranks have the newest checkpoint that any host has.
-
-    Ranks can be one step apart after a fault, and a host may have lost its disk: the highest step
-    wins, the lowest rank that has it sends it to all, and hosts that lack it write a copy.
-
-    Returns:
-        The same content on every rank; None when no host has any.
-    """
-    writer = is_writer(world, job)
-    own = newest(folder, job, warn) if writer else None
-    steps = world.gather(own.step if own else NONE)
-    if max(steps) == NONE:
-        return None
-    holder = steps.index(max(steps))
-    content = own or Saved(b"", b"")
-    chosen = Saved(
-        world.broadcast(content.manifest, holder), world.broadcast(content.state, holder)
-    )
-    if writer and chosen != own:
-        write(folder, chosen, job, job.checkpoint.keep)
-    return chosen

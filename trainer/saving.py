@@ -8,22 +8,18 @@ PyTorch's own torch.distributed.checkpoint.async_save.
 from __future__ import annotations
 
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from copy import copy
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from trainer import checkpoint
 from trainer.agreement import require_equal
-from trainer.checkpoint import Progress
+from trainer.checkpoint import NONE, Progress, Saved, State
 from trainer.report import complain
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from concurrent.futures import Future
-
-    from trainer.steps import Run
+from trainer.steps import Run
 
 
 class Saver:
@@ -33,16 +29,13 @@ class Saver:
         self._writer = ThreadPoolExecutor(1, "checkpoint") if asynchronous else None
         self._pending: Future[object] | None = None
         self._copy: Any = None
-        self.step = -1
-        """The step that was saved last, by this rank or by its host's writer."""
-        self.stalls: list[float] = []
-        """Seconds that the training stood still for each save."""
+        self.step = NONE  # That was saved last, by this rank or by its host's writer.
+        self.stalls: list[float] = []  # Seconds that the training stood still for each save.
 
-    def save(self, state: dict[str, Any], write: Callable[[dict[str, Any]], object]) -> None:
+    def save(self, state: State, write: Callable[[State], object]) -> None:
         """Have `write` put a state on disk, in another thread; return when it may change again.
 
-        Raises:
-            OSError: The save before this one, or this one, could not be written.
+        It raises the OSError of this save or the one before, as `wait` and `check` do.
         """
         self.wait()
         if not self._writer:
@@ -69,15 +62,11 @@ class Saver:
 def copied(value: Any, old: Any) -> Any:
     """Copy nested dicts and lists of tensors to the CPU; those from a GPU arrive in stream order.
 
-    Args:
-        value: What to copy; the tensors keep their layout.
-        old: An earlier copy of the same shape, whose memory is used again, or None.
+    `old` is None or an earlier copy of the same shape, whose memory is used again.
     """
     if isinstance(value, torch.Tensor):
-        fits = isinstance(old, torch.Tensor) and (old.shape, old.dtype, old.stride()) == (
-            (value.shape, value.dtype, value.stride())
-        )
-        if not fits:
+        layout = value.shape, value.dtype, value.stride()
+        if not isinstance(old, torch.Tensor) or layout != (old.shape, old.dtype, old.stride()):
             old = torch.empty_like(value, device="cpu", pin_memory=value.is_cuda)
         return old.copy_(value, non_blocking=True)
     if isinstance(value, dict):
@@ -91,22 +80,43 @@ def copied(value: Any, old: Any) -> Any:
     return value
 
 
+def is_writer(run: Run) -> bool:
+    """Whether this rank writes: the first of each host, or of all where the folder is shared."""
+    return (run.world.rank if run.job.checkpoint.shared else run.world.local_rank) == 0
+
+
+def agree(run: Run) -> Saved | None:
+    """Let all ranks have the newest checkpoint that any host has; None where no host has any.
+
+    Ranks can be one step apart after a fault, and a host may have lost its disk: the highest step
+    wins, the lowest rank that has it sends it to all, and hosts that lack it write a copy.
+    """
+    world, job, own = run.world, run.job, None
+    if is_writer(run):
+        warning = f"trainer {world.host}: warning: "
+        own = checkpoint.newest(run.checkpoints, job, lambda text: complain(warning + text))
+    steps = world.gather(own.step if own else NONE)
+    if max(steps) == NONE:
+        return None
+    holder = steps.index(max(steps))
+    chosen = Saved(*(world.broadcast(part, holder) for part in own or (b"", b"")))
+    if is_writer(run) and chosen != own:
+        checkpoint.write(run.checkpoints, chosen, job, job.checkpoint.keep)
+    return chosen
+
+
 def resume(run: Run) -> Progress:
     """Load the newest checkpoint of any host, if there is one, on all ranks."""
-
-    def warn(text: str) -> None:
-        complain(f"trainer {run.world.host}: warning: {text}")
-
-    saved = checkpoint.agree(run.world, run.checkpoints, run.job, warn)
+    saved = agree(run)
     if saved is None:
         return Progress()
-    state = saved.load()
-    said = [{**group, "params": None} for group in run.optimizer.param_groups]
+    state, groups = saved.load(), run.optimizer.param_groups
+    figures = [{key: group[key] for key in group if key != "params"} for group in groups]
     for name, part in run.parts().items():
         part.load_state_dict(state[name])
-    for group, own in zip(run.optimizer.param_groups, said, strict=True):
-        # The optimizer's state brings the old figures along; the job file decides.
-        group.update({key: value for key, value in own.items() if key != "params"})
+    # The optimizer's state brings the old figures along; the job file decides.
+    for group, own in zip(run.optimizer.param_groups, figures, strict=True):
+        group.update(own)
     if len(state["rng"]) == run.world.size:
         own = state["rng"][run.world.rank]
         torch.set_rng_state(own["cpu"])
@@ -124,27 +134,19 @@ def save(run: Run, progress: Progress, accuracy: float | None = None) -> None:
     began, job = time.monotonic(), run.job
     run.world.share_buffers(run.model)
     require_equal(run.world, run.model)
-    rng = run.world.gather(rng_state(run.world.device))
-    if checkpoint.is_writer(run.world, job):
-        state: dict[str, Any] = {
-            **{name: part.state_dict() for name, part in run.parts().items()},
-            "progress": vars(progress),
-            "seed": job.train.seed,
-            "rng": rng,
-        }
+    # The states, uint8, of torch's generators on the CPU and, where this is one, on the GPU.
+    rng = {"cpu": torch.get_rng_state()}
+    if run.world.device.type == "cuda":
+        rng["cuda"] = torch.cuda.get_rng_state(run.world.device)
+    ranks = run.world.gather(rng)
+    if is_writer(run):
+        state: State = {name: part.state_dict() for name, part in run.parts().items()}
+        state |= {"progress": vars(progress), "seed": job.train.seed, "rng": ranks}
 
-        def write(state: dict[str, Any]) -> None:
+        def write(state: State) -> None:
             saved = checkpoint.pack(state, progress, job, run.world.size, accuracy)
             checkpoint.write(run.checkpoints, saved, job, job.checkpoint.keep)
 
         run.saver.save(state, write)
     run.saver.step = progress.step
     run.saver.stalls.append(time.monotonic() - began)
-
-
-def rng_state(device: torch.device) -> dict[str, torch.Tensor]:
-    """The states, uint8, of torch's generators on the CPU and, where this is one, on the GPU."""
-    states = {"cpu": torch.get_rng_state()}
-    if device.type == "cuda":
-        states["cuda"] = torch.cuda.get_rng_state(device)
-    return states

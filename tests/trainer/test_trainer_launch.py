@@ -47,7 +47,7 @@ def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, str]:
 
 
 def test_settings_have_the_documented_defaults() -> None:
-    settings = launch.parse_settings(ENVIRON)
+    settings = launch.Settings(ENVIRON)
     assert settings.rendezvous == ("rendezvous", 29400)
     assert settings.host == socket.gethostname()
     assert (settings.checkpoints, settings.data) == (Path("/checkpoints"), Path("/data"))
@@ -71,7 +71,7 @@ def test_settings_have_the_documented_defaults() -> None:
 )
 def test_a_wrong_variable_is_named(name: str, value: str, message: str) -> None:
     with pytest.raises(launch.LaunchError, match=message) as caught:
-        launch.parse_settings({**ENVIRON, name: value})
+        launch.Settings({**ENVIRON, name: value})
     assert caught.value.code == 2
 
 
@@ -101,7 +101,7 @@ def test_connections_to_a_port_are_counted() -> None:
 
 
 def test_torchrun_is_told_everything() -> None:
-    settings = launch.parse_settings(ENVIRON)
+    settings = launch.Settings(ENVIRON)
     argv = launch.torchrun_argv(settings, launch.Job("digits", ()), "10.0.0.7")
     assert argv[1] == str(Path(launch.__file__).resolve())
     assert " ".join(argv[2:]) == (
@@ -267,7 +267,7 @@ def test_a_name_that_resolves_late_is_waited_for(
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        settings = launch.parse_settings({**clean, "KIT_RENDEZVOUS": f"rendezvous:{port}"})
+        settings = launch.Settings({**clean, "KIT_RENDEZVOUS": f"rendezvous:{port}"})
         assert launch.wait_for_rendezvous(settings) == "127.0.0.1"
     said = capsys.readouterr().out
     assert said == (

@@ -24,22 +24,24 @@ from typing import Any
 
 from tests.trainer.hosts import ROOT, Hosts, free_port, hosts, metrics, write_job
 
-LOCAL = 128
-"""Steps between two exchanges of the modes that have any."""
 WAYS: dict[str, dict[str, Any]] = {
     "plain DDP": {},
     "fp16 hook": {"compression": "fp16"},
     "bf16 hook": {"compression": "bf16"},
-    "PowerSGD": {"compression": "powersgd", "warm_up_steps": 2},
-    f"local SGD {LOCAL}": {"mode": "local_sgd", "every_steps": LOCAL, "warm_up_steps": 0},
-    f"DiLoCo {LOCAL}": {"mode": "diloco", "every_steps": LOCAL, "warm_up_steps": 0},
-    f"DiLoCo {LOCAL} fp16": {
-        "mode": "diloco",
-        "every_steps": LOCAL,
-        "warm_up_steps": 0,
+    "PowerSGD": {"compression": "powersgd"},
+    "local SGD 16": {"mode": "local_sgd", "every_steps": 16},
+    "local SGD 16 overlapped": {"mode": "local_sgd", "every_steps": 16, "overlap": True},
+    "local SGD 16 fp16 overlapped": {
+        "mode": "local_sgd",
+        "every_steps": 16,
+        "overlap": True,
         "compression": "fp16",
     },
+    "DiLoCo 128 fp16": {"mode": "diloco", "every_steps": 128, "compression": "fp16"},
 }
+"""Those that have other steps to begin with begin at once."""
+SHORT, LONG = 20, 256
+"""Steps of an epoch with an exchange at each, and of one whose ranks work alone for some."""
 
 
 def run(*words: str) -> None:
@@ -81,9 +83,8 @@ def network(count: int, speed: str) -> Iterator[list[str]]:
 def rate(local: Hosts, names: list[str], way: dict[str, Any], steps: int, step: float) -> float:
     """Train on all hosts; return the samples a second of the last epoch."""
     folder = Path(tempfile.mkdtemp(dir=local.folder))
-    job = write_job(
-        folder, model="resnet18", dataset="cifar10", batch_size=1, epochs=2, every_epochs=2, **way
-    )
+    way = {**way, "warm_up_steps": 0, "epochs": 2, "every_epochs": 2}
+    job = write_job(folder, model="resnet18", dataset="cifar10", batch_size=1, **way)
     port, before = free_port(), len(local.tasks)
     for number, name in enumerate(names):
         own = folder / name
@@ -128,7 +129,7 @@ def main() -> None:
                 alone = rate(local, names[:1], {}, 60, options.step)
                 say(f"1 of {count} hosts: {1000 / alone:.1f} ms a step", options)
                 for way in options.ways:
-                    steps = 2 * LOCAL if "mode" in WAYS[way] else 20
+                    steps = LONG if "mode" in WAYS[way] else SHORT
                     whole = rate(local, names, WAYS[way], steps, options.step)
                     found.setdefault(way, {})[count] = share = whole / (count * alone)
                     took = 1000 * count / whole
@@ -139,7 +140,7 @@ def main() -> None:
     sys.stdout.write(f"\nshare of the speed of single hosts at {options.speed}\n")
     for way, shares in found.items():
         cells = "".join(f"{count:>4} hosts {share:6.1%}" for count, share in shares.items())
-        sys.stdout.write(f"  {way:18}{cells}\n")
+        sys.stdout.write(f"  {way:28}{cells}\n")
 
 
 def say(text: str, options: argparse.Namespace) -> None:

@@ -1,5 +1,1 @@
-"""What runs inside the container: the launcher, the training loop and its checkpoints.
-
-It imports torch and never `kit`. The two meet in the job file and in the environment variables
-that `trainer.launch` lists.
-"""
+"""What runs in the container. It imports torch, never `kit`: they share job file and variables."""

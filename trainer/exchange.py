@@ -6,22 +6,19 @@ What suits a network is arithmetic on bytes and link speed: `kit plan` does it.
 from __future__ import annotations
 
 from inspect import signature
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-from torch import distributed
+from torch import Tensor, distributed, nn
+from torch.distributed import GradBucket  # type: ignore[attr-defined]
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-    from torch.distributed import GradBucket  # type: ignore[attr-defined]
-    from torch.futures import Future
-
-    from trainer.config import Exchange
-    from trainer.watch import Watch
-    from trainer.world import World
+from trainer.config import Exchange
+from trainer.watch import Watch
+from trainer.world import World
 
 HOOKS: Any = {
     "none": default_hooks.allreduce_hook,

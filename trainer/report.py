@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 import sys
 import time
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, TextIO
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
 
-if TYPE_CHECKING:
-    from pathlib import Path
+from torch import Tensor
 
-    from torch import Tensor
-
-    from trainer.checkpoint import Progress
-    from trainer.world import World
+from trainer.checkpoint import Progress
+from trainer.world import World
 
 HEADER = "  epoch      step      loss  accuracy   images/s  elapsed s  data/compute/exchange %"
 BAR = 24  # Characters.
@@ -44,14 +42,16 @@ class Figures:
     step: int  # Optimizer steps done.
     steps: int  # Of the whole job, at the present world size from here on.
     world_size: int  # Processes over all hosts.
-    loss: float | None  # Mean cross entropy per training sample since the epoch began, nats.
     accuracy: float | None  # Share of all test samples that are classified correctly.
-    images_per_second: float | None  # Of training over all ranks, without evaluation and saving.
-    skipped: tuple[int, ...]  # Steps of the epoch left out because a loss was not finite.
-    shares: dict[str, float]  # Of all ranks' time: data, compute, communication not hidden by it.
-    slow: dict[str, float]  # Ranks that worked longer than the others, and how many times as long.
-    batch: tuple[float, ...]  # Each rank's share of the global batch.
     stall: float | None  # Seconds without training for the checkpoint of this step, if it has one.
+    batch: tuple[float, ...]  # Each rank's share of the global batch.
+    loss: float | None = None  # Mean cross entropy per training sample since the epoch began, nats.
+    images_per_second: float | None = None  # Over all ranks, without evaluation and saving.
+    skipped: tuple[int, ...] = ()  # Steps of the epoch left out as a loss was not finite.
+    shares: dict[str, float] = field(default_factory=dict)
+    """Of all ranks' time: data, compute, communication that computing does not hide."""
+    slow: dict[str, float] = field(default_factory=dict)
+    """Ranks that worked longer than the others, and how many times as long."""
 
 
 def say(text: str, to: TextIO | None = None) -> None:

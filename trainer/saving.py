@@ -16,10 +16,10 @@ from typing import Any
 import torch
 
 from trainer import checkpoint
-from trainer.agreement import require_equal
 from trainer.checkpoint import NONE, Progress, Saved, State
 from trainer.report import complain
 from trainer.steps import Run
+from trainer.world import require_equal
 
 
 class Saver:

@@ -5,62 +5,50 @@ from __future__ import annotations
 import math
 import signal
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
 
 from trainer import shards
-from trainer.agreement import HaltError
 from trainer.checkpoint import Progress
-from trainer.data import Crops
-from trainer.models import flip_scores
+from trainer.config import Train, TrainJob
+from trainer.data import Crops, DataSet
+from trainer.exchange import LocalSteps
+from trainer.models import Lookahead, flip_scores
 from trainer.precision import autocast
-from trainer.report import complain
-from trainer.watch import Sight, look
+from trainer.report import Live, complain
+from trainer.watch import Balance, Watch, look
+from trainer.world import HaltError, World
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from torch import Tensor, nn
-    from torch.nn.parallel import DistributedDataParallel
-
-    from trainer.config import Train, TrainJob
-    from trainer.data import DataSet
-    from trainer.exchange import LocalSteps
-    from trainer.models import Lookahead
-    from trainer.report import Live
     from trainer.saving import Saver
-    from trainer.watch import Balance, Watch
-    from trainer.world import World
 
-EVALUATION_BATCH = 512
-"""Test samples at a time: without gradients it decides about memory and nothing else."""
+EVALUATION_BATCH = 512  # Without gradients it decides about memory and nothing else.
 TRIANGLE = (0.2, 0.23, 0.07)
 """Share of the rate at the start, share of the training at which it is whole, share of the rate at
 the end: those of cifar10-airbench (Jordan 2024, arXiv 2404.00498)."""
 
 
 class Stop:
-    """Remembers that this process was asked to end."""
+    """Remembers that this process was asked to end, after the present step, by SIGTERM.
 
-    def __init__(self) -> None:
-        self.requested = False
+    torchrun sends it to its workers when it is told to end, and also before it starts them anew
+    because a host came or went; after 30 s it kills (--shutdown-timeout).
+    """
+
+    requested = False
 
     def listen(self) -> None:
-        """From here on SIGTERM asks for an end after the present step.
-
-        torchrun sends it to its workers when it is told to end, and also before it starts them
-        anew because a host came or went; after 30 s it kills (--shutdown-timeout).
-        """
-        signal.signal(signal.SIGTERM, self._ask)
-
-    def _ask(self, *_: object) -> None:
-        self.requested = True
+        """Begin to."""
+        signal.signal(signal.SIGTERM, lambda *_: setattr(self, "requested", True))
 
 
 @dataclass(frozen=True)
@@ -107,10 +95,7 @@ class Epoch:
 
     progress: Progress  # Where training stands now.
     interrupted: bool  # Whether the ranks agreed to stop before its end.
-    loss: float | None = None  # Mean cross entropy per sample, nats.
-    images_per_second: float | None = None  # Over all ranks.
-    skipped: tuple[int, ...] = ()  # Steps whose update was left out: a loss was not finite.
-    sight: Sight = Sight({}, {})  # noqa: RUF009
+    figures: dict[str, Any] = field(default_factory=dict)  # Those of `Figures` that it decides.
 
 
 @dataclass(frozen=True)
@@ -119,15 +104,13 @@ class Step:
 
     loss: Tensor  # Sum of the losses of this rank's own samples, float32 scalar on its device.
     stopping: bool = False  # Whether any rank was asked to end.
-    suspects: tuple[str, ...] = ()
-    """Ranks whose loss was not finite, their hosts and samples; their work was left out."""
+    suspects: tuple[str, ...] = ()  # Who had a loss that was not finite, of which samples.
 
 
 def train_epoch(run: Run, progress: Progress, stop: Stop) -> Epoch:
     """Train from a position to the end of its epoch, or to the step at which any rank must stop.
 
-    Raises:
-        HaltError: A loss was not finite, and the job says that this ends it; on all ranks.
+    Raises HaltError, on all ranks, where a loss is not finite and the job says that this ends it.
     """
     samples, seed = len(run.data.train), run.job.train.seed
     order = shards.permutation(samples, seed, progress.epoch)
@@ -155,19 +138,14 @@ def train_epoch(run: Run, progress: Progress, stop: Stop) -> Epoch:
         run.live.tick(progress, samples, loss, seen)
     run.live.clear()
     if progress.position < samples:
-        return Epoch(progress, interrupted=True, skipped=skipped)
+        return Epoch(progress, interrupted=True, figures={"skipped": skipped})
     # Reading the loss waits until the device has done all steps, so it belongs to the time.
     total, seconds = run.world.sums([loss.item()])[0], time.monotonic() - began
-    sight = look(run.world, before, run.watch.read())
+    shares, slow = look(run.world, before, run.watch.read())
     run.watch.pause()
-    return Epoch(
-        Progress(progress.epoch + 1, 0, progress.step),
-        interrupted=step.stopping,
-        loss=total / max(todo, 1),
-        images_per_second=todo / seconds,
-        skipped=skipped,
-        sight=sight,
-    )
+    figures: dict[str, Any] = {"loss": total / max(todo, 1), "images_per_second": todo / seconds}
+    figures |= {"skipped": skipped, "shares": shares, "slow": slow}
+    return Epoch(Progress(progress.epoch + 1, 0, progress.step), step.stopping, figures)
 
 
 def skip_or_halt(run: Run, progress: Progress, step: Step) -> None:
@@ -224,8 +202,7 @@ def gradients(
 ) -> tuple[Tensor, str]:
     """Compute the gradients of the mean loss of all ranks' `batch` or, `alone`, of `own` samples.
 
-    Returns:
-        The sum of the losses of this rank's samples, and where one was not finite, who had which.
+    Return the sum of the losses of this rank's samples and, if one is not finite, who had which.
     """
     # The replica averages gradients over ranks; this makes of it the mean over the samples, however
     # unevenly they are divided.

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import statistics
 import time
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-if TYPE_CHECKING:
-    from trainer.world import World
+from trainer.world import World
 
 KINDS = ("data", "compute", "communication")
 CHANCE = 0.1  # Seconds more than the others that tell nothing, in an epoch of a few steps.
@@ -55,16 +53,14 @@ class Watch:
         return dict(self._spent)
 
 
-@dataclass(frozen=True)
-class Sight:
-    """What all ranks' watches say together."""
+def look(
+    world: World, before: dict[str, float], after: dict[str, float]
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Compare the ranks' times between two readings of their watches; all ranks must call it.
 
-    shares: dict[str, float]  # Of each of `KINDS` in the time of all ranks; 1 in all.
-    slow: dict[str, float]  # Ranks by name, and how many times as long as the others they work.
-
-
-def look(world: World, before: dict[str, float], after: dict[str, float]) -> Sight:
-    """Compare the ranks' times between two readings of their watches; all ranks must call it."""
+    Return the share of each of `KINDS` in the time of all ranks, 1 in all; and the slow ranks by
+    name, with how many times as long as the others they work.
+    """
     own = {kind: after[kind] - before[kind] for kind in KINDS}
     found = world.gather(own)
     total = sum(sum(spent.values()) for spent in found)
@@ -74,8 +70,7 @@ def look(world: World, before: dict[str, float], after: dict[str, float]) -> Sig
         usual = statistics.median([*work[:rank], *work[rank + 1 :]] or work)
         if work[rank] > SLOW * usual and work[rank] - usual > CHANCE:
             slow[name] = round(work[rank] / usual, 2)
-    shares = {kind: sum(spent[kind] for spent in found) / total for kind in KINDS}
-    return Sight(shares, slow)
+    return {kind: sum(spent[kind] for spent in found) / total for kind in KINDS}, slow
 
 
 class Balance:

@@ -62,9 +62,8 @@ class Saved(NamedTuple):
 
 def identity(job: TrainJob) -> dict[str, Any]:
     """What two runs must have in common for one to go on from the other's checkpoint."""
-    train, exchange = vars(job.train), job.exchange
     keys = ("dataset", "path", "image_size", "context", "model", "optimizer", "ema", "seed")
-    return {"name": job.name, **{key: train[key] for key in keys}, "exchange": exchange.mode}
+    return {"name": job.name, **{key: vars(job.train)[key] for key in keys}}
 
 
 def pack(

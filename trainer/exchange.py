@@ -121,14 +121,14 @@ class LocalSteps:
         """
         own = [start - weight for start, weight in zip(self.starts, self.weights, strict=True)]
         share = self.samples / world.sums([self.samples])[0]
-        sent = torch.cat([change.flatten() for change in own]) * share
+        sent = torch.cat([change.flatten() for change in own]).mul_(share)
         sent = sent.to(TYPES.get(self.exchange.compression, sent.dtype))
         self.travelling.append((distributed.all_reduce(sent, async_op=True), sent))
         waits = self.exchange.overlap and not last
         while len(self.travelling) > waits:
             self._arrive(*self.travelling.pop(0))
         for weight, anchor, change in zip(self.weights, self.anchors, own, strict=True):
-            weight.copy_(anchor - change if waits else anchor)
+            torch.sub(anchor, change, alpha=int(waits), out=weight)
         self.samples = 0
 
     def _arrive(self, work: Any, changes: Tensor) -> None:

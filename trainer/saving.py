@@ -113,7 +113,9 @@ def resume(run: Run) -> Progress:
     state, groups = saved.load(), run.optimizer.param_groups
     figures = [{key: group[key] for key in group if key != "params"} for group in groups]
     for name, part in run.parts().items():
-        part.load_state_dict(state[name])
+        # With another exchange or precision than before, one begins anew: that is a job's right.
+        if state.get(name):
+            part.load_state_dict(state[name])
     # The optimizer's state brings the old figures along; the job file decides.
     for group, own in zip(run.optimizer.param_groups, figures, strict=True):
         group.update(own)

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 import urllib.request
@@ -112,6 +113,18 @@ def test_a_local_mode_resumes_with_its_outer_step(tmp_path: Path) -> None:
         tmp_path / "parts" / complete_steps(tmp_path / "parts")[-1] / "state.pt", weights_only=True
     )
     assert state["outer"]["state"][0]["momentum_buffer"].abs().max() > 0
+
+
+def test_a_job_goes_on_with_another_exchange_and_precision(plain: Path, tmp_path: Path) -> None:
+    shutil.copytree(plain.parent / "plain", tmp_path / "plain")
+    changes: dict[str, Any] = {"mode": "diloco", "warm_up_steps": 0, "precision": "fp16"}
+    job = write_job(tmp_path, name="plain", epochs=3, **changes)
+    with hosts(tmp_path) as local:
+        task = launch(local, job, 2)
+        assert task.wait() == 0, task.text
+    assert "goes on from step 30, epoch 2 + 0" in task.text
+    assert "fp16, exchange diloco" in task.text
+    assert metrics(tmp_path / "plain")[-1]["accuracy"] > 0.9
 
 
 def test_a_loss_that_is_not_finite_ends_a_local_mode_together(tmp_path: Path) -> None:

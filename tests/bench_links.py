@@ -27,15 +27,16 @@ from tests.trainer.hosts import ROOT, Hosts, free_port, hosts, metrics, write_jo
 WAYS: dict[str, dict[str, Any]] = {
     "plain DDP": {},
     "fp16 hook": {"compression": "fp16"},
-    "bf16 hook": {"compression": "bf16"},
     "PowerSGD": {"compression": "powersgd"},
     "local SGD 16": {"mode": "local_sgd", "every_steps": 16},
-    "local SGD 16 overlapped": {"mode": "local_sgd", "every_steps": 16, "overlap": True},
-    "local SGD 16 fp16 overlapped": {
-        "mode": "local_sgd",
-        "every_steps": 16,
-        "overlap": True,
-        "compression": "fp16",
+    **{
+        f"local SGD {steps} fp16 overlapped": {
+            "mode": "local_sgd",
+            "every_steps": steps,
+            "overlap": True,
+            "compression": "fp16",
+        }
+        for steps in (16, 32)
     },
     "DiLoCo 128 fp16": {"mode": "diloco", "every_steps": 128, "compression": "fp16"},
 }

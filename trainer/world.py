@@ -95,11 +95,14 @@ def join_world(environ: Mapping[str, str], timeout: timedelta) -> World:
         device = torch.device("cuda", local_rank)
         torch.cuda.set_device(device)
     backend = "nccl" if device.type == "cuda" else "gloo"
+    # NCCL's watchdog aborts the process, with its flight recorder's dump but without names: the
+    # control group, in which every step ends, is to notice before.
+    patience = timeout + 2 * ROLL_CALL if backend == "nccl" else timeout
     if "RANK" in environ:
-        distributed.init_process_group(backend, timeout=timeout)
+        distributed.init_process_group(backend, timeout=patience)
     else:
         alone = distributed.HashStore()  # type: ignore[attr-defined]
-        distributed.init_process_group(backend, timeout=timeout, world_size=1, rank=0, store=alone)
+        distributed.init_process_group(backend, timeout=patience, world_size=1, rank=0, store=alone)
     # Every rank must come to these calls, also where the default group is gloo already.
     control, alarm = (distributed.new_group(backend="gloo", timeout=timeout) for _ in range(2))
     host, rank = environ.get("KIT_HOST") or socket.gethostname(), distributed.get_rank()

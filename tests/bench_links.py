@@ -81,8 +81,10 @@ def network(count: int, speed: str) -> Iterator[list[str]]:
             subprocess.run(("ip", "netns", "delete", name), check=False)
 
 
-def rate(local: Hosts, names: list[str], way: dict[str, Any], steps: int, step: float) -> float:
-    """Train on all hosts; return the samples a second of the last epoch."""
+def rate(
+    local: Hosts, names: list[str], way: dict[str, Any], steps: int, step: float, *, apart: bool
+) -> float:
+    """Train on all hosts, together or at once but apart; return their samples a second."""
     folder = Path(tempfile.mkdtemp(dir=local.folder))
     way = {**way, "warm_up_steps": 0, "epochs": 2, "every_epochs": 2}
     job = write_job(folder, model="resnet18", dataset="cifar10", batch_size=1, **way)
@@ -90,20 +92,19 @@ def rate(local: Hosts, names: list[str], way: dict[str, Any], steps: int, step: 
     for number, name in enumerate(names):
         own = folder / name
         own.mkdir()
-        agent = (
-            *("-m", "torch.distributed.run", "--nnodes", str(len(names))),
-            *("--node-rank", str(number), "--master-addr", "10.91.0.1"),
-            *("--master-port", str(port), "--nproc-per-node", "1", "-m", "tests.trainer.pretended"),
-        )
+        place = ("--nnodes", "1" if apart else str(len(names)))
+        place += ("--node-rank", "0" if apart else str(number))
+        place += ("--master-addr", "127.0.0.1" if apart else "10.91.0.1")
+        place += ("--master-port", str(port), "--nproc-per-node", "1")
         local.start(
             name,
-            agent,
+            ("-m", "torch.distributed.run", *place, "-m", "tests.trainer.pretended"),
             {
                 "PYTHONPATH": ROOT,
                 "KIT_JOB": job,
                 "KIT_CHECKPOINTS": own,
-                "GLOO_SOCKET_IFNAME": "eth0",
-                "PRETENDED_SAMPLES": str(steps * len(names)),
+                "GLOO_SOCKET_IFNAME": "lo" if apart else "eth0",
+                "PRETENDED_SAMPLES": str(steps * (1 if apart else len(names))),
                 "PRETENDED_SECONDS": str(step),
             },
             prefix=("ip", "netns", "exec", name),
@@ -111,7 +112,8 @@ def rate(local: Hosts, names: list[str], way: dict[str, Any], steps: int, step: 
     for task in local.tasks[before:]:
         if task.wait(600):
             sys.exit(task.text)
-    return float(metrics(*(folder / name for name in names))[-1]["images_per_second"])
+    ends = [line for name in names for line in metrics(folder / name) if line["event"] == "end"]
+    return sum(float(line["images_per_second"]) for line in ends)
 
 
 def main() -> None:
@@ -127,18 +129,19 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name, hosts(Path(name)) as local:
         for count in options.hosts:
             with network(count, options.speed) as names:
-                alone = rate(local, names[:1], {}, 60, options.step)
-                say(f"1 of {count} hosts: {1000 / alone:.1f} ms a step", options)
+                apart = rate(local, names, {}, LONG, options.step, apart=True)
+                took = 1000 * count / apart
+                say(f"{count} hosts, each for itself: {took:.1f} ms a step", options)
                 for way in options.ways:
                     steps = LONG if "mode" in WAYS[way] else SHORT
-                    whole = rate(local, names, WAYS[way], steps, options.step)
-                    found.setdefault(way, {})[count] = share = whole / (count * alone)
+                    whole = rate(local, names, WAYS[way], steps, options.step, apart=False)
+                    found.setdefault(way, {})[count] = share = whole / apart
                     took = 1000 * count / whole
                     say(f"{count} hosts, {way}: {took:.1f} ms a step, {share:.1%}", options)
     if options.json:
         sys.stdout.write(json.dumps(found) + "\n")
         return
-    sys.stdout.write(f"\nshare of the speed of single hosts at {options.speed}\n")
+    sys.stdout.write(f"\nshare of the speed of the hosts each for itself, at {options.speed}\n")
     for way, shares in found.items():
         cells = "".join(f"{count:>4} hosts {share:6.1%}" for count, share in shares.items())
         sys.stdout.write(f"  {way:28}{cells}\n")

@@ -92,7 +92,7 @@ def rate(
     for number, name in enumerate(names):
         own = folder / name
         own.mkdir()
-        place = ("--nnodes", "1" if apart else str(len(names)))
+        place: tuple[str, ...] = ("--nnodes", "1" if apart else str(len(names)))
         place += ("--node-rank", "0" if apart else str(number))
         place += ("--master-addr", "127.0.0.1" if apart else "10.91.0.1")
         place += ("--master-port", str(port), "--nproc-per-node", "1")

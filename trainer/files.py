@@ -4,15 +4,10 @@ Nothing is ever downloaded here: N processes that fetch the same file during a t
 best, and corrupt it at worst. So each error says how to fetch what is missing.
 """
 
-from __future__ import annotations
-
 import importlib.util
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from trainer.config import Train
+from trainer.config import Train
 
 # As on yann.lecun.com/exdb/mnist; each may also end in .gz.
 MNIST_FILES = tuple(
@@ -59,14 +54,13 @@ def find_files(train: Train, root: Path) -> list[Path]:
     else:
         places = [each / name for each in (root, root / "cifar10") for name in CIFAR10_FOLDERS]
         choices = [[place / file for file in CIFAR10_FOLDERS[place.name]] for place in places]
-    missing = [[file for file in files if not file.is_file()] for files in choices]
-    for files, gone in zip(choices, missing, strict=True):
-        if not gone:
-            return files
-    looked = ", ".join(str(files[0].parent) for files in choices)
-    fewest = ", ".join(file.name for file in min(missing, key=len))
+    best = min(choices, key=lambda files: sum(not file.is_file() for file in files))
+    missing = [file.name for file in best if not file.is_file()]
+    if not missing:
+        return best
+    looked, gone = ", ".join(str(files[0].parent) for files in choices), ", ".join(missing)
     raise DataMissingError(
-        f"{dataset} is not complete in any of {looked}: missing {fewest}; put the original files "
+        f"{dataset} is not complete in any of {looked}: missing {gone}; put the original files "
         f"there on every host before training (nothing is downloaded), or set KIT_DATA to the "
         f"folder that has them instead of {root}; to fetch them: "
         + COMMANDS[dataset].format(root=root, path=train.path)

@@ -156,8 +156,7 @@ def _require_fit(train: Train, exchange: Exchange) -> None:
         raise JobError(f"train.model: {train.model} is too deep for digits; use cnn")
     if (train.dataset in {"folder", "text"}) != bool(train.path):
         raise JobError("train.path: must say where a folder or a text is, and nothing else has one")
-    narrow = train.dataset == "folder" and train.model in {"lenet", "airbench"}
-    if narrow and train.image_size != 32:
+    if train.image_size != 32 and train.model in {"lenet", "airbench"}:
         raise JobError(f"train.image_size: {train.model} takes images of 32 pixels a side")
     if train.model == "airbench" and train.dataset == "mnist":
         raise JobError("train.model: airbench takes images in colour; use resnet18")

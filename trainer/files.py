@@ -39,9 +39,7 @@ def find_files(train: Train, root: Path) -> list[Path]:
     dataset = train.dataset
     module, package = PACKAGES.get(dataset, ("", ""))
     if module and importlib.util.find_spec(module) is None:
-        raise DataMissingError(
-            f"{dataset} needs {package}: use the trainer image, or: pip install {package}"
-        )
+        raise DataMissingError(f"{dataset} needs the trainer image, or: pip install {package}")
     if dataset == "digits":
         return []
     if dataset == "folder":
@@ -76,9 +74,9 @@ def _find_images(folder: Path) -> list[Path]:
     """All `train/<class>/<image>`, then those of test or, where it has none, of val."""
     # Not the hidden files: macOS leaves some that end in .jpg and are none.
     found = [sorted(folder.glob(f"{part}/*/[!.]*")) for part in ("train", "test", "val")]
-    train, *tests = ([f for f in part if f.suffix.lower() in IMAGE_ENDINGS] for part in found)
+    train, test, val = ([f for f in part if f.suffix.lower() in IMAGE_ENDINGS] for part in found)
     if len({file.parent for file in train}) > 1:
-        return train + (tests[0] or tests[1])
+        return train + (test or val)
     raise DataMissingError(
         f"{folder} needs images ({', '.join(IMAGE_ENDINGS)}) of two classes or more on every host: "
         "put them there as train/<class>/<image> and, for the test, test/<class>/<image> or val/, "

@@ -1,7 +1,6 @@
 """The models. Shapes: N samples of a batch, C channels, S pixels a side, T characters, K classes.
 
-Those of images map float32 [N, C, S, S] to scores (logits) float32 [N, K], the one of text int64
-[N, T] to float32 [N, K, T].
+From images, float32 [N, C, S, S], to scores (logits) [N, K]; from text, int64 [N, T], to [N, K, T].
 """
 
 import copy
@@ -131,7 +130,8 @@ class Block(nn.Module):
         query, key, value = parts.permute(2, 0, 3, 1, 4)
         found = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         features = features + self.attention_out(found.transpose(1, 2).flatten(2))
-        return features + self.hidden_out(functional.gelu(self.hidden_in(self.norm(features))))
+        hidden: Tensor = self.hidden_out(functional.gelu(self.hidden_in(self.norm(features))))
+        return features + hidden
 
 
 class Airbench(nn.Module):

@@ -28,10 +28,7 @@ def permutation(samples: int, seed: int, epoch: int) -> Tensor:
 
 
 def pieces(batch: Tensor, rank: int, shares: Sequence[float], accumulation: int) -> list[Tensor]:
-    """A rank's micro-batches, int64 vectors, of one global batch, int64 [n], by the ranks' shares.
-
-    The end of an epoch may leave fewer than `accumulation`, or none, but each has samples.
-    """
+    """A rank's share of a global batch, int64 [n], in at most `accumulation` pieces, none empty."""
     bounds = [0, *(round(share * len(batch)) for share in accumulate(shares))]
     own = batch[bounds[rank] : bounds[rank + 1]]
     return [piece for piece in torch.tensor_split(own, accumulation) if len(piece)]

@@ -149,8 +149,8 @@ def load_digits(seed: int) -> list[Samples]:
     from sklearn.datasets import load_digits as load
 
     images, labels = (torch.from_numpy(each) for each in load(return_X_y=True))
-    every = Samples(images.to(torch.uint8).view(-1, 1, 8, 8), labels)
-    return [Samples(*every.take(part, labels.device)) for part in split(labels, seed)]
+    images = images.to(torch.uint8).view(-1, 1, 8, 8)
+    return [Samples(images[part], labels[part]) for part in split(labels, seed)]
 
 
 def load_folder(files: list[Path], side: int, seed: int) -> list[Samples]:

@@ -126,7 +126,7 @@ def loop(repeats: int, _: int, samples: int) -> None:
 
 
 def ours(
-    world: World, data: DataSet, epochs: int, precision: str
+    world: World, data: DataSet, epochs: int, precision: Any
 ) -> tuple[str, Callable[[], object]]:
     """This trainer's name and its next epoch; what it shows of itself is not shown."""
     settings = Train(

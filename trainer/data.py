@@ -3,29 +3,22 @@
 Shapes: N samples, C channels, S pixels a side, T characters. Images are uint8 until they are used.
 """
 
-from __future__ import annotations
-
 import codecs
 import gzip
 import pickle
-import struct
 import zlib
 from concurrent import futures
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from trainer.config import Train
 from trainer.files import find_files
 from trainer.shards import generator
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from torch import Tensor
-
-    from trainer.config import Train
 
 # Mean and deviation of the training images per channel, as a share of the largest value: of digits
 # computed over all of them, of the others (folder: ImageNet) the figures in common use.
@@ -36,7 +29,6 @@ STATISTICS = {
     "folder": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
 }
 DECODERS = futures.ThreadPoolExecutor(8)  # Of images; Pillow lets other threads run meanwhile.
-DAMAGED = (OSError, EOFError, ValueError, TypeError, LookupError, RuntimeError)  # When read.
 AUGMENTATION = 1  # Keeps the random numbers of the augmentation apart from those of the order.
 
 
@@ -54,7 +46,7 @@ class Samples:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def to(self, device: torch.device) -> Samples:
+    def to(self, device: torch.device) -> Self:
         """The same on another device."""
         return replace(self, inputs=self.inputs.to(device), labels=self.labels.to(device))
 
@@ -76,16 +68,14 @@ class ImageFiles(Samples):
 
     def prefetch(self, indices: Tensor) -> None:
         """Begin to decode samples, int64 [n]."""
-        side = self.inputs.shape[-1]
         for index in set(indices.tolist()) - self.ahead.keys():
-            self.ahead[index] = DECODERS.submit(decode, self.files[index], side)
+            self.ahead[index] = DECODERS.submit(decode, self.files[index], self.inputs.shape[-1])
 
     def take(self, indices: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
         """As of `Samples`; raises DataError where a file can not be decoded."""
         self.prefetch(indices)
         images = [self.ahead.pop(index).result() for index in indices.tolist()]
-        own = indices.to(self.labels.device)
-        return torch.stack(images).to(device), self.labels[own].to(device)
+        return torch.stack(images).to(device), self.labels[indices].to(device)
 
 
 def decode(file: Path, side: int) -> Tensor:
@@ -113,7 +103,7 @@ class DataSet:
     classes: int
     padding: int = 0  # Pixels by which training images are shifted; 0: nor are they mirrored.
 
-    def to(self, device: torch.device) -> DataSet:
+    def to(self, device: torch.device) -> Self:
         """The same on another device."""
         parts = ("train", "test", "mean", "deviation")
         return replace(self, **{name: getattr(self, name).to(device) for name in parts})
@@ -133,7 +123,9 @@ def load_data(train: Train, root: Path) -> DataSet:
     elif name == "mnist":
         parts = [load_mnist(files[:2]), load_mnist(files[2:])]
     elif name == "cifar10":
-        parts = [load_cifar10(files[:-1]), load_cifar10(files[-1:])]
+        batches = [read_cifar10(file) for file in files]
+        columns = zip(*batches[:-1], strict=True)  # All images, and all labels.
+        parts = [Samples(*map(torch.cat, columns)), Samples(*batches[-1])]
     else:
         parts = load_folder(files, train.image_size, train.seed)
     largest = 16 if name == "digits" else 255
@@ -157,14 +149,14 @@ def load_digits(seed: int) -> list[Samples]:
     from sklearn.datasets import load_digits as load
 
     images, labels = (torch.from_numpy(each) for each in load(return_X_y=True))
-    every = Samples(images.to(torch.uint8).view(-1, 1, 8, 8), labels)
-    return [Samples(*every.take(part, labels.device)) for part in split(labels, seed)]
+    images = images.to(torch.uint8).view(-1, 1, 8, 8)
+    return [Samples(images[part], labels[part]) for part in split(labels, seed)]
 
 
 def load_folder(files: list[Path], side: int, seed: int) -> list[Samples]:
     """Images in folders by part and class; where no part is for the test, split by class."""
-    numbers = {name: n for n, name in enumerate(sorted({file.parent.name for file in files}))}
-    labels = torch.tensor([numbers[file.parent.name] for file in files])
+    classes = [file.parent.name for file in files]
+    labels = torch.from_numpy(np.unique(classes, return_inverse=True)[1])
     trained = sum(file.parts[-3] == "train" for file in files)
     parts = torch.arange(len(files)).tensor_split([trained])
     nothing = torch.empty(0, 3, side, side, dtype=torch.uint8)
@@ -191,11 +183,10 @@ def load_text(file: Path, context: int) -> DataSet:
 
 def load_mnist(files: list[Path]) -> Samples:
     """One half of MNIST from its images and its labels; raises DataError where one is damaged."""
-    images, labels = (read_idx(file) for file in files)
+    images, labels = map(read_idx, files)
     if images.ndim != 3 or images.shape[:1] != labels.shape:
-        raise DataError(
-            f"{files[0]} and {files[1]} must hold as many images as labels; get both again"
-        )
+        both = " and ".join(map(str, files))
+        raise DataError(f"{both} must hold as many images as labels; get both again")
     return Samples(images.unsqueeze(1), labels.to(torch.int64))
 
 
@@ -203,28 +194,21 @@ def read_idx(file: Path) -> Tensor:
     """An IDX file, maybe packed: 0, 0, 8, the number of dimensions, each as 4 bytes, the values."""
     try:
         content = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
-        kind, dimensions = struct.unpack_from(">3sB", content)
-        if kind != b"\0\0\x08":
+        if content[:3] != b"\0\0\x08":
             raise DataError(f"{file} is not an IDX file of bytes; get it again")
-        shape = struct.unpack_from(f">{dimensions}I", content, 4)
-        values = bytearray(content[4 + 4 * dimensions :])
-        return torch.frombuffer(values, dtype=torch.uint8).view(shape)
-    except (*DAMAGED, zlib.error, struct.error) as error:
+        shape = np.frombuffer(content, ">u4", count=content[3], offset=4).tolist()
+        values = np.frombuffer(content, np.uint8, offset=4 + 4 * len(shape)).reshape(shape)
+        return torch.from_numpy(values.copy())
+    except (OSError, EOFError, LookupError, ValueError, zlib.error) as error:
         raise DataError(f"{file} is damaged ({error}); get it again") from error
-
-
-def load_cifar10(files: list[Path]) -> Samples:
-    """Batches of CIFAR-10; raises DataError where one is damaged."""
-    images, labels = zip(*(read_cifar10(file) for file in files), strict=True)
-    return Samples(torch.cat(images), torch.cat(labels))
 
 
 def read_cifar10(file: Path) -> tuple[Tensor, Tensor]:
     """Images and labels of a batch, which is a file of records (label, image) or a pickle."""
     try:
         if file.suffix == ".bin":
-            records = torch.frombuffer(bytearray(file.read_bytes()), dtype=torch.uint8)
-            records = records.view(-1, 3073)
+            content = bytearray(file.read_bytes())
+            records = torch.frombuffer(content, dtype=torch.uint8).view(-1, 3073)
             labels, images = records[:, 0], records[:, 1:]
         else:
             with file.open("rb") as stream:
@@ -232,7 +216,7 @@ def read_cifar10(file: Path) -> tuple[Tensor, Tensor]:
                 batch = ArrayUnpickler(stream, encoding="bytes").load()
             labels, images = torch.tensor(batch[b"labels"]), torch.as_tensor(batch[b"data"])
         return images.reshape(len(labels), 3, 32, 32).to(torch.uint8), labels.long()
-    except (*DAMAGED, pickle.UnpicklingError) as error:
+    except Exception as error:  # Which, depends on the damage.
         raise DataError(f"{file} is not a batch of CIFAR-10 ({error}); get it again") from error
 
 
@@ -241,10 +225,10 @@ class ArrayUnpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         """What rebuilds arrays, or bytes in the protocol of Python 2; whatever module it names."""
-        known: Any = (np.empty(0).__reduce__()[0], np.ndarray, np.dtype, codecs.encode)
-        for each in known:
-            if each.__name__ == name:
-                return each
+        rebuild: Any = np.empty(0).__reduce__()[0]
+        for known in (rebuild, np.ndarray, np.dtype, codecs.encode):
+            if known.__name__ == name:
+                return known
         raise pickle.UnpicklingError(f"it asks for {module}.{name}")
 
 
@@ -256,7 +240,7 @@ class Crops:
     mirrored: Tensor  # bool [N].
 
     @staticmethod
-    def of_epoch(samples: int, seed: int, epoch: int, padding: int) -> Crops:
+    def of_epoch(samples: int, seed: int, epoch: int, padding: int) -> "Crops":
         """Draw them; each epoch mirrors what the one before did not (arXiv 2404.00498)."""
         draw, once = generator(seed, epoch, AUGMENTATION), generator(seed, 0, 0, AUGMENTATION)
         shifts = torch.randint(-padding, padding + 1, (samples, 2), generator=draw)

@@ -4,15 +4,10 @@ Nothing is ever downloaded here: N processes that fetch the same file during a t
 best, and corrupt it at worst. So each error says how to fetch what is missing.
 """
 
-from __future__ import annotations
-
 import importlib.util
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from trainer.config import Train
+from trainer.config import Train
 
 # As on yann.lecun.com/exdb/mnist; each may also end in .gz.
 MNIST_FILES = tuple(
@@ -44,9 +39,7 @@ def find_files(train: Train, root: Path) -> list[Path]:
     dataset = train.dataset
     module, package = PACKAGES.get(dataset, ("", ""))
     if module and importlib.util.find_spec(module) is None:
-        raise DataMissingError(
-            f"{dataset} needs {package}: use the trainer image, or: pip install {package}"
-        )
+        raise DataMissingError(f"{dataset} needs the trainer image, or: pip install {package}")
     if dataset == "digits":
         return []
     if dataset == "folder":
@@ -59,14 +52,13 @@ def find_files(train: Train, root: Path) -> list[Path]:
     else:
         places = [each / name for each in (root, root / "cifar10") for name in CIFAR10_FOLDERS]
         choices = [[place / file for file in CIFAR10_FOLDERS[place.name]] for place in places]
-    missing = [[file for file in files if not file.is_file()] for files in choices]
-    for files, gone in zip(choices, missing, strict=True):
-        if not gone:
-            return files
-    looked = ", ".join(str(files[0].parent) for files in choices)
-    fewest = ", ".join(file.name for file in min(missing, key=len))
+    best = min(choices, key=lambda files: sum(not file.is_file() for file in files))
+    missing = [file.name for file in best if not file.is_file()]
+    if not missing:
+        return best
+    looked, gone = ", ".join(str(files[0].parent) for files in choices), ", ".join(missing)
     raise DataMissingError(
-        f"{dataset} is not complete in any of {looked}: missing {fewest}; put the original files "
+        f"{dataset} is not complete in any of {looked}: missing {gone}; put the original files "
         f"there on every host before training (nothing is downloaded), or set KIT_DATA to the "
         f"folder that has them instead of {root}; to fetch them: "
         + COMMANDS[dataset].format(root=root, path=train.path)
@@ -82,9 +74,9 @@ def _find_images(folder: Path) -> list[Path]:
     """All `train/<class>/<image>`, then those of test or, where it has none, of val."""
     # Not the hidden files: macOS leaves some that end in .jpg and are none.
     found = [sorted(folder.glob(f"{part}/*/[!.]*")) for part in ("train", "test", "val")]
-    train, *tests = ([f for f in part if f.suffix.lower() in IMAGE_ENDINGS] for part in found)
+    train, test, val = ([f for f in part if f.suffix.lower() in IMAGE_ENDINGS] for part in found)
     if len({file.parent for file in train}) > 1:
-        return train + (tests[0] or tests[1])
+        return train + (test or val)
     raise DataMissingError(
         f"{folder} needs images ({', '.join(IMAGE_ENDINGS)}) of two classes or more on every host: "
         "put them there as train/<class>/<image> and, for the test, test/<class>/<image> or val/, "

@@ -1,26 +1,19 @@
 """The models. Shapes: N samples of a batch, C channels, S pixels a side, T characters, K classes.
 
-Those of images map float32 [N, C, S, S] to scores (logits) float32 [N, K], the one of text int64
-[N, T] to float32 [N, K, T].
+From images, float32 [N, C, S, S], to scores (logits) [N, K]; from text, int64 [N, T], to [N, K, T].
 """
 
-from __future__ import annotations
-
 import copy
-import math
 from collections import OrderedDict
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from trainer.config import Train
-    from trainer.data import DataSet
+from trainer.config import Train
+from trainer.data import DataSet
 
 # nanoGPT's for shakespeare_char on a CPU (github.com/karpathy/nanoGPT); also no dropout, no biases.
 LAYERS, HEADS, WIDTH = 4, 4, 128
@@ -111,7 +104,7 @@ class GPT(nn.Module):
             if weight.ndim == 2:
                 # What the blocks add up, two terms each, shall not grow with their number.
                 terms = 2 * LAYERS if name.endswith("out.weight") else 1
-                nn.init.normal_(weight, std=0.02 / math.sqrt(terms))
+                nn.init.normal_(weight, std=0.02 / terms**0.5)
 
     def forward(self, characters: Tensor) -> Tensor:
         """[N, T] to [N, K, T]."""

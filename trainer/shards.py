@@ -6,17 +6,11 @@ sample is dropped or repeated whatever the world size is, and training can go on
 with another world size.
 """
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING
 
 import torch
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from torch import Tensor
+from torch import Tensor
 
 
 def generator(seed: int, *words: int) -> torch.Generator:
@@ -34,18 +28,7 @@ def permutation(samples: int, seed: int, epoch: int) -> Tensor:
 
 
 def pieces(batch: Tensor, rank: int, shares: Sequence[float], accumulation: int) -> list[Tensor]:
-    """A rank's micro-batches of one global batch.
-
-    Args:
-        batch: int64 [n], the samples of the step; at the end of an epoch n may be below one per
-            piece.
-        rank: Whose pieces.
-        shares: Of each rank in every global batch; 1 in all.
-        accumulation: Micro-steps of each process.
-
-    Returns:
-        Up to `accumulation` non-empty int64 vectors; none when nothing is left for this rank.
-    """
+    """A rank's share of a global batch, int64 [n], in at most `accumulation` pieces, none empty."""
     bounds = [0, *(round(share * len(batch)) for share in accumulate(shares))]
     own = batch[bounds[rank] : bounds[rank + 1]]
     return [piece for piece in torch.tensor_split(own, accumulation) if len(piece)]

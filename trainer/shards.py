@@ -36,4 +36,4 @@ def pieces(batch: Tensor, rank: int, shares: Sequence[float], accumulation: int)
 
 def evaluation_shard(samples: int, rank: int, world_size: int) -> Tensor:
     """This rank's test samples: int64 [n]; the ranks' shards are disjoint and leave nothing out."""
-    return torch.arange(rank, samples, world_size)
+    return torch.arange(samples)[rank::world_size]

@@ -81,12 +81,9 @@ def main() -> int:
     except RuntimeError as error:
         if not is_lost_peer(error):
             raise
-        who = world.absent() if world else ""
-        reason = str(error).splitlines()[0]
-        complain(
-            f"trainer: error: {who or 'another rank'} did not take part in an exchange; "
-            f"a restart resumes ({reason})"
-        )
+        who = world.absent() if world else "another rank"
+        what = f"{who} did not take part in an exchange; a restart resumes"
+        complain(f"trainer: error: {what} ({str(error).splitlines()[0]})")
         return FAILURE
     return code
 

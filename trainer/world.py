@@ -75,16 +75,18 @@ class World:
                 distributed.broadcast(buffer, 0)
 
     def absent(self) -> str:
-        """Names of the ranks that do not answer; empty where all do. Some must have failed."""
+        """Ranks that are silent, by name, as far as this one can tell; some must have failed."""
         try:
             distributed.monitored_barrier(self.alarm, ROLL_CALL, wait_all_ranks=True)
         except RuntimeError as error:
-            # Rank 0 asks and knows all that are missing, the others only whether rank 0 is there.
+            # Rank 0 asks and knows who is silent, unless others are gone altogether: their hosts
+            # say why. The others only know whether rank 0 is there.
             found = re.search(r"Ranks? ([\d, ]+) failed to pass", str(error))
             if found:
                 return ", ".join(self.names[int(rank)] for rank in found[1].split(","))
-            return f"{self.names[0]} or others, which it names if it is left"
-        return ""
+            if self.rank:
+                return f"{self.names[0]} or others, which it names if it is left"
+        return "another rank"
 
 
 def join_world(environ: Mapping[str, str], timeout: timedelta) -> World:

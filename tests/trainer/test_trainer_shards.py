@@ -76,7 +76,7 @@ def test_the_order_depends_on_seed_and_epoch_alone() -> None:
     assert not torch.equal(order, shards.permutation(TOTAL, seed=6, epoch=0))
 
 
-@pytest.mark.parametrize(("samples", "world_size"), [(360, 3), (361, 3), (2, 3), (10000, 7)])
+@pytest.mark.parametrize(("samples", "world_size"), [(360, 3), (361, 3), (1, 3), (10000, 7)])
 def test_evaluation_sees_every_sample_once(samples: int, world_size: int) -> None:
     seen = torch.cat(
         [shards.evaluation_shard(samples, rank, world_size) for rank in range(world_size)]

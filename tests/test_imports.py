@@ -99,3 +99,9 @@ def test_kit_installs_without_torch() -> None:
     for heavy in ("torch", "numpy", "scikit", "docker"):
         assert heavy not in base
     assert any(name.startswith("torch") for name in project["optional-dependencies"]["trainer"])
+
+
+def test_the_trainer_can_be_read_from_top_to_bottom() -> None:
+    texts = [path.read_text() for path in MODULES if path.is_relative_to(ROOT / "trainer")]
+    lines = [line for text in texts for line in text.splitlines() if line.strip()]
+    assert len(lines) < 2500

@@ -31,20 +31,37 @@ from trainer.world import World, join_world, leave_world
 WAYS: dict[str, dict[str, Any]] = {
     "plain DDP": {},
     "fp16 hook": {"compression": "fp16"},
-    "bf16 hook": {"compression": "bf16"},
     "PowerSGD": {"compression": "powersgd"},
-    "local SGD 8": {"mode": "local_sgd", "every_steps": 8},
-    "local SGD 16": {"mode": "local_sgd", "every_steps": 16},
-    "DiLoCo 32 fp16": {"mode": "diloco", "every_steps": 32, "compression": "fp16"},
-    "DiLoCo 128 fp16": {"mode": "diloco", "every_steps": 128, "compression": "fp16"},
+    "local SGD 8 fp16 overlapped": {
+        "mode": "local_sgd",
+        "every_steps": 8,
+        "compression": "fp16",
+        "overlap": True,
+    },
+    "local SGD 16 fp16 overlapped": {
+        "mode": "local_sgd",
+        "every_steps": 16,
+        "compression": "fp16",
+        "overlap": True,
+    },
+    "plain DDP, AdamW": {"optimizer": "adamw", "learning_rate": 0.002},
+    "DiLoCo 64 fp16, AdamW": {
+        "mode": "diloco",
+        "every_steps": 64,
+        "compression": "fp16",
+        "optimizer": "adamw",
+        "learning_rate": 0.002,
+    },
 }
+GLOBAL_BATCH = 96
+"""That of jobs/digits.yaml, whatever the number of replicas."""
 
 
 def accuracy(world: World, folder: Path, settings: dict[str, Any]) -> float:
     """Train a job in this process group; return the share of the test images that it gets right."""
     own = folder / str(world.rank)
     own.mkdir(exist_ok=True)
-    job = load_job(write_job(own, batch_size=16, **settings))
+    job = load_job(write_job(own, batch_size=GLOBAL_BATCH // world.size, **settings))
     run = set_up(job, world, load_data(job.train, folder), own, 0.0)
     epoch = train_epoch(run, Progress(), Stop())
     while epoch.progress.epoch < job.train.epochs:
@@ -104,7 +121,7 @@ def show(replicas: int, found: dict[str, list[float]]) -> None:
         lost = [100 * (one - other) for one, other in zip(plain, values, strict=True)]
         error = statistics.stdev(lost) / len(lost) ** 0.5 if len(lost) > 1 else 0.0
         mean = 100 * statistics.fmean(values)
-        print(f"  {way:16} {mean:6.2f} %  lost {statistics.fmean(lost):+5.2f} ± {error:.2f}")
+        print(f"  {way:30} {mean:6.2f} %  lost {statistics.fmean(lost):+5.2f} ± {error:.2f}")
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ POWERSGD_RANK = 2
 OUTER = {"local_sgd": (1.0, 0.0), "diloco": (0.7, 0.5)}
 """Rate and Nesterov momentum of the step on the mean change of all ranks. (1, 0) is the mean of
 their weights: post-local SGD (Lin et al. 2018, arXiv 1808.07217). DiLoCo (Douillard et al. 2023,
-arXiv 2311.08105) takes 0.7 and 0.9; with SGD inside, some short runs on digits diverged at 0.9."""
+arXiv 2311.08105) takes 0.7 and 0.9, with AdamW inside; short runs of SGD diverged at 0.9."""
 TYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 

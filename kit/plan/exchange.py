@@ -24,9 +24,9 @@ SHRUNK = {"none": 1, "fp16": 2, "bf16": 2}
 """What an exchange is divided by. PowerSGD's bytes are not here: at rank r it sends r(n+m) values
 for each n×m matrix (Vogels et al. 2019, arXiv 1905.13727), and the number of parameters alone does
 not tell the matrices."""
-OVERLAPPED_STEPS = (4, 8, 16)
+OVERLAPPED_STEPS = (4, 8, 16, 32)
 """Lin et al. 2018 (arXiv 1808.07217) take 16 local steps on CIFAR-10, after synchronous ones."""
-DILOCO_STEPS = (32, 64, 128, 256, 512)
+DILOCO_STEPS = (64, 128, 256, 512)
 """Douillard et al. 2023 (arXiv 2311.08105) take 500 local steps."""
 
 OF_A_SCRIPT = (("every_step", 1, "none", False), ("every_step", 1, "fp16", False))

@@ -60,7 +60,7 @@ hosts:
   pc1: {address: 192.168.8.151, roles: [manager], gpus: 1}
   pc2: {address: 192.168.8.114, gpus: 1}
 """
-BATCH, GLOBAL, SHARED = 256, 192, 128
+BATCH, GLOBAL, SHARED = 256, 192, 256
 """Batches: of `loop`, of all of `processes`, of each rank in `balance`."""
 
 

@@ -36,8 +36,8 @@ The lab: a real Docker Swarm on this machine, each node a container with an engi
   shape NODE RATE|off   limit what the node sends, as in: shape n2 1gbit
   restart NODE          start its engine anew, with the daemon.json that it finds
   gpus NODE [MODEL…]    exchange its GPUs, as in: gpus n3 "TITAN RTX" "Quadro GV100"
-  torch                 show the nodes this machine's PyTorch, at /opt/torch
-  image                 build the trainer's image in n1 and push it to the lab's registry
+  image                 build the trainer's image, registry.lab:5000/trainer:lab, with PyTorch
+  torch                 show the nodes this machine's PyTorch as it is now, at /opt/torch
 
 environment:
   KIT_LAB               folder of everything (default: kit-lab in $XDG_CACHE_HOME or ~/.cache)
@@ -166,6 +166,7 @@ class Lab:
         node = self.nodes.check("n1")
         with locked(self.settings):
             images.trainer_image(self.settings, self.engine, node)
+            images.torch(self.settings)
         print(IMAGE)
 
     def _labs(self) -> set[str]:

@@ -106,7 +106,7 @@ def torch(settings: Settings) -> None:
         settings.torch,
         dirs_exist_ok=True,
         copy_function=os.link if same else shutil.copy2,
-        ignore=shutil.ignore_patterns("*.pth", "__pycache__", "_editable*"),
+        ignore=shutil.ignore_patterns("*.pth", "_editable*"),
     )
     mark.write_text(wanted)
 

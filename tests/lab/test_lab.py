@@ -20,6 +20,7 @@ from tests.sandbox import JOB, ROOT, Project
 
 pytestmark = pytest.mark.lab
 NODES = ["n1", "n2", "n3"]
+TRAINING = JOB.replace("registry.lab:5000/trainer:1.4", IMAGE).replace("epochs: 10", "epochs: 1")
 UNKNOWN = "GPU-00000000-0000-0000-0000-000000000000"
 
 
@@ -146,38 +147,37 @@ def test_every_node_pulls_the_trainer(lab: Lab) -> None:
     lab.docker("n2", "run", "--rm", "--env", "NVIDIA_VISIBLE_DEVICES=0", *launcher)
 
 
-def test_kit_takes_the_inventory_and_its_files_deploy(
-    lab: Lab, project: Project, docker: Docker
+def test_kit_takes_the_inventory_and_renders_what_the_nodes_have(
+    lab: Lab, project: Project
 ) -> None:
-    job = JOB.replace("registry.lab:5000/trainer:1.4", IMAGE)
-    project.write(lab.do("inventory"), {"digits": job})
+    project.write(lab.do("inventory"), {"digits": TRAINING})
     plan = project.kit("plan")
     assert (plan.status, plan.err) == (0, "")
     tree = project.rendered(cluster="test")
     for node in NODES:
         rendered = json.loads((tree / "hosts" / node / "daemon.json").read_text())
         assert rendered == daemon_json(lab.settings.gpus(node))
+
+
+def test_rendered_stacks_deploy_and_train(lab: Lab, project: Project, docker: Docker) -> None:
+    project.write(lab.do("inventory"), {"digits": TRAINING})
+    tree = project.rendered(cluster="test")
     remote = Docker(docker.program, {**docker.env, **lab.environment("n1")})
-    labels = subprocess.run(
-        ["sh", "label-nodes.sh"],
-        cwd=tree,
-        env={**os.environ, **remote.env, "PATH": _with(docker, lab)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert labels.returncode == 0, labels.stderr
-    stack = ("stack", "deploy", "--detach=true", "-c", "platform.stack.yaml", "test-platform")
-    deployed = remote.run(*stack, folder=tree)
-    assert deployed.returncode == 0, deployed.stderr
-    networks = lab.docker("n1", "network", "ls", "--format", "{{.Name}}").splitlines()
-    assert "test-training" in networks
-    assert remote.run("stack", "rm", "test-platform").returncode == 0
-
-
-def _with(docker: Docker, lab: Lab) -> str:
-    """A PATH with this docker on it."""
-    return f"{Path(docker.program).parent}{os.pathsep}{lab.environment('n1')['PATH']}"
+    program = Path(docker.program).parent
+    path = f"{lab.environment('n1')['PATH']}{os.pathsep}{program}"
+    env = {**os.environ, **remote.env, "PATH": path}
+    subprocess.run(["sh", "label-nodes.sh"], cwd=tree, env=env, check=True, capture_output=True)
+    stacks = {"test-platform": "platform.stack.yaml", "train-digits": "train-digits.stack.yaml"}
+    for name, file in stacks.items():
+        deployed = remote.run("stack", "deploy", "-c", file, name, folder=tree)
+        assert deployed.returncode == 0, deployed.stderr
+    services = ["train-digits_train-1gpu", "train-digits_train-2gpu"]
+    try:
+        for service in services:
+            wait_for(lambda s=service: tasks(lab, s)[0].startswith("Complete"), f"{service} to end")
+    finally:
+        for name in reversed(stacks):
+            assert remote.run("stack", "rm", name).returncode == 0
 
 
 def test_daemon_json_configures_the_engine(lab: Lab) -> None:

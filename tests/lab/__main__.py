@@ -9,11 +9,10 @@ import shutil
 import sys
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 from tests.lab import images, settings
 from tests.lab.files import inventory
-from tests.lab.host import Engine, locked, require
+from tests.lab.host import Engine, locked, mounts, require
 from tests.lab.nodes import Nodes
 from tests.lab.settings import IMAGE, REGISTRY, LabError, Settings
 
@@ -106,7 +105,9 @@ class Lab:
             if not self._labs():
                 self.engine.stop()
             if option:
-                _remove(self.settings.home)
+                if inside := mounts(self.settings.home):
+                    raise LabError(f"{inside[0]} is mounted: nothing was removed around it")
+                shutil.rmtree(self.settings.home)
 
     def status(self) -> None:
         nodes = self.nodes.all()
@@ -171,17 +172,7 @@ class Lab:
 
     def _labs(self) -> set[str]:
         """The labs that share the engine."""
-        if not self.engine.up():
-            return set()
-        return set(self.engine.docker("ps", "--all", "--format", '{{.Label "kit.lab"}}').split())
-
-
-def _remove(home: Path) -> None:
-    mounts = Path("/proc/self/mountinfo").read_text().splitlines()
-    inside = [path for line in mounts if Path(path := line.split()[4]).is_relative_to(home)]
-    if inside:
-        raise LabError(f"{inside[0]} is still mounted: nothing below {home} was removed")
-    shutil.rmtree(home)
+        return {folder.parent.name for folder in self.settings.home.glob("*/nodes")}
 
 
 def _become(command: list[str]) -> None:
@@ -214,6 +205,10 @@ def main() -> int:
         return 0
     try:
         call(*sys.argv[1:])
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read has seen enough; the interpreter's own last flush must not complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except LabError as error:
         print(f"lab: {error}", file=sys.stderr)
         return error.status

@@ -14,9 +14,12 @@ from pathlib import Path
 
 from tests.lab.settings import LabError, Settings
 
-DEADLINE = (
-    600  # a slow mirror takes minutes; what hangs, a node that is paused for one, must not hang us
-)
+DEADLINE = 600
+"""A slow mirror takes minutes, but what hangs must not hang us for ever."""
+
+ANSWER = 10
+"""Within these seconds an engine answers; one in a node that is paused does not."""
+
 PACKAGES = {
     "dockerd": "docker.io",
     "docker": "docker-cli" if shutil.which("dockerd") else "docker.io",
@@ -26,7 +29,9 @@ PACKAGES = {
 }
 
 
-def run(*command: str | Path, stdin: bytes | None = None, check: bool = True) -> str:
+def run(
+    *command: str | Path, stdin: bytes | None = None, check: bool = True, seconds: float = DEADLINE
+) -> str:
     """Run a program and return what it printed.
 
     Raises:
@@ -38,14 +43,23 @@ def run(*command: str | Path, stdin: bytes | None = None, check: bool = True) ->
             input=stdin,
             capture_output=True,
             check=False,
-            timeout=DEADLINE,
+            timeout=seconds,
         )
     except subprocess.TimeoutExpired:
-        raise LabError(f"{Path(command[0]).name}: no answer within {DEADLINE} s") from None
+        raise LabError(f"{Path(command[0]).name}: no answer within {seconds:.0f} s") from None
     if check and done.returncode != 0:
         said = (done.stderr or done.stdout).decode(errors="replace").strip()
         raise LabError(f"{Path(command[0]).name}: {said or f'exit status {done.returncode}'}")
     return done.stdout.decode(errors="replace").strip()
+
+
+def works(*command: str | Path) -> bool:
+    """Tell whether a program succeeds."""
+    try:
+        run(*command, seconds=ANSWER)
+    except LabError:
+        return False
+    return True
 
 
 def require() -> None:
@@ -90,6 +104,7 @@ class Engine:
     def __init__(self, settings: Settings) -> None:
         self.folder = settings.engine
         self.socket = self.folder / "docker.sock"
+        self._child: subprocess.Popen[bytes] | None = None
 
     def command(self, *arguments: str | Path) -> list[str]:
         return ["docker", "-H", f"unix://{self.socket}", *map(str, arguments)]
@@ -98,7 +113,7 @@ class Engine:
         return run(*self.command(*arguments), check=check)
 
     def up(self) -> bool:
-        return self.socket.exists() and bool(self.docker("version", check=False))
+        return self.socket.exists() and works(*self.command("version"))
 
     def start(self) -> None:
         """Start the engine unless it runs."""
@@ -108,7 +123,7 @@ class Engine:
         self._clear()
         settings = self.folder / "daemon.json"
         settings.write_text("{}")
-        # The lab's network leads nowhere: the machine's firewall and forwarding stay as they are.
+        # The lab's network leads nowhere: no address is translated, nothing is forwarded.
         command = (
             *("dockerd", "--config-file", settings, "--data-root", self.folder / "data"),
             *("--exec-root", self.folder / "exec", "--pidfile", self.folder / "docker.pid"),
@@ -116,7 +131,7 @@ class Engine:
             *("--iptables=false", "--ip-forward=false", "--ip-masq=false", "--log-level", "warn"),
         )
         with (self.folder / "log").open("ab") as log:
-            subprocess.Popen(
+            self._child = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
         try:
@@ -129,7 +144,15 @@ class Engine:
         pid = _running(self.folder / "docker.pid", "dockerd")
         if pid is not None:
             os.kill(pid, signal.SIGTERM)
-            wait_for(lambda: not Path(f"/proc/{pid}").exists(), "the engine to stop")
+            wait_for(lambda: self._ended(pid), "the engine to stop")
+        # An engine that was killed once has left mounts behind.
+        for path in reversed(mounts(self.folder)):
+            run("umount", path)
+
+    def _ended(self, pid: int) -> bool:
+        if self._child is not None:
+            self._child.poll()  # one's own child stays in the table until it was asked for
+        return not Path(f"/proc/{pid}").exists()
 
     def _clear(self) -> None:
         """Remove what an engine that was killed has left behind."""
@@ -140,6 +163,13 @@ class Engine:
             wait_for(lambda: not Path(f"/proc/{pid}").exists(), "a containerd to end")
         for path in (left, self.folder / "docker.pid", self.socket):
             path.unlink(missing_ok=True)
+
+
+def mounts(folder: Path) -> list[Path]:
+    """Return what is mounted below a folder, in the order in which it was."""
+    table = Path("/proc/self/mountinfo").read_text().splitlines()
+    points = [Path(line.split()[4]) for line in table]
+    return [point for point in points if point.is_relative_to(folder)]
 
 
 def _running(file: Path, name: str) -> int | None:
@@ -157,7 +187,7 @@ def open_firewall(bridge: str) -> None:
     filtered = Path("/proc/sys/net/bridge/bridge-nf-call-iptables")
     if filtered.exists() and filtered.read_text().strip() == "1" and shutil.which("iptables"):
         rule = _rule(bridge)
-        if subprocess.run(["iptables", "-C", *rule], capture_output=True, check=False).returncode:
+        if not works("iptables", "-C", *rule):
             run("iptables", "-I", *rule)
 
 

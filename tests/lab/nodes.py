@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 from tests.lab.files import inventory, make_keys, node_files, write_ssh_config
-from tests.lab.host import Engine, close_firewall, open_firewall, run, wait_for
+from tests.lab.host import ANSWER, Engine, close_firewall, open_firewall, run, wait_for, works
 from tests.lab.images import node_image
 from tests.lab.settings import HERE, LabError, Settings, gpu, names
 
@@ -65,7 +65,8 @@ class Nodes:
     def down(self) -> None:
         """Remove the nodes with all that they hold, their network and their files."""
         settings = self.settings
-        if self.engine.folder.exists():
+        if settings.folder.exists():
+            # The engine may have been killed, or the machine, with the nodes in it.
             self.engine.start()
             found = self._containers("{{.ID}}").split()
             each(lambda one: self.engine.docker("rm", "--force", "--volumes", one), found)
@@ -84,7 +85,7 @@ class Nodes:
         return self.engine.docker("exec", self.settings.container(node), *command)
 
     def answers(self, node: str) -> bool:
-        return bool(self.docker(node, "version", "--format", "{{.Server.Version}}", check=False))
+        return works("docker", "-H", f"unix://{self.settings.socket(node)}", "version")
 
     def power(self, verb: str, node: str) -> None:
         """Do what a power switch, or a hanging kernel, does: kill, stop, start, pause, unpause."""
@@ -149,7 +150,11 @@ class Nodes:
     def ready(self) -> set[str]:
         """The nodes that the swarm calls ready, as n1 knows them."""
         form = "--format={{.Status}} {{.Hostname}}"
-        listed = self.docker("n1", "node", "ls", form, check=False)
+        command = ("docker", "-H", f"unix://{self.settings.socket('n1')}", "node", "ls", form)
+        try:
+            listed = run(*command, seconds=ANSWER)
+        except LabError:
+            return set()
         return {line.split()[1] for line in listed.splitlines() if line.startswith("Ready ")}
 
     def _containers(self, form: str) -> str:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,10 @@ def ready(lab: Lab) -> set[str]:
 def tasks(lab: Lab, service: str) -> list[str]:
     form = "{{.CurrentState}} {{.Error}}"
     return lab.docker("n1", "service", "ps", "--no-trunc", "--format", form, service).splitlines()
+
+
+def complete(lab: Lab, service: str) -> bool:
+    return any(line.startswith("Complete") for line in tasks(lab, service))
 
 
 @pytest.fixture
@@ -103,7 +108,7 @@ def test_nvidia_smi_answers_queries(lab: Lab) -> None:
 def test_a_service_sees_the_gpu_that_it_is_pinned_to(lab: Lab, service: str) -> None:
     second = lab.uuids("n2")[1]
     create(lab, service, "n2", second, "nvidia-smi", "-L")
-    wait_for(lambda: tasks(lab, service)[0].startswith("Complete"), "the service to end")
+    wait_for(partial(complete, lab, service), "the service to end")
     printed = lab.docker("n1", "service", "logs", "--raw", service)
     assert printed == f"GPU 0: Quadro GV100 (UUID: {second})"
 
@@ -174,7 +179,7 @@ def test_rendered_stacks_deploy_and_train(lab: Lab, project: Project, docker: Do
     services = ["train-digits_train-1gpu", "train-digits_train-2gpu"]
     try:
         for service in services:
-            wait_for(lambda s=service: tasks(lab, s)[0].startswith("Complete"), f"{service} to end")
+            wait_for(partial(complete, lab, service), f"{service} to end")
     finally:
         for name in reversed(stacks):
             assert remote.run("stack", "rm", name).returncode == 0

@@ -5,13 +5,12 @@ from __future__ import annotations
 import inspect
 import os
 import shlex
-import shutil
 import sys
 from collections.abc import Callable
 from functools import partial
 
 from tests.lab import images, settings
-from tests.lab.files import inventory
+from tests.lab.files import inventory, remove
 from tests.lab.host import Engine, locked, mounts, require
 from tests.lab.nodes import Nodes
 from tests.lab.settings import IMAGE, REGISTRY, LabError, Settings
@@ -107,7 +106,7 @@ class Lab:
             if option:
                 if inside := mounts(self.settings.home):
                     raise LabError(f"{inside[0]} is mounted: nothing was removed around it")
-                shutil.rmtree(self.settings.home)
+                remove(self.settings.home, settings.RESERVED)
 
     def status(self) -> None:
         nodes = self.nodes.all()
@@ -172,7 +171,7 @@ class Lab:
 
     def _labs(self) -> set[str]:
         """The labs that share the engine."""
-        return {folder.parent.name for folder in self.settings.home.glob("*/nodes")}
+        return {key.parts[-3] for key in self.settings.home.glob("*/keys/host_key")}
 
 
 def _become(command: list[str]) -> None:

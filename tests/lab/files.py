@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -11,6 +12,18 @@ from typing import Any
 
 from tests.lab.host import run
 from tests.lab.settings import REGISTRY, Gpu, Settings
+
+
+def remove(folder: Path, names: Iterable[str]) -> None:
+    """Remove what the lab has made in a folder; the folder too, unless something else is in it."""
+    for name in names:
+        path = folder / name
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        folder.rmdir()
 
 
 def make_keys(settings: Settings) -> None:

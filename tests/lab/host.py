@@ -72,7 +72,7 @@ def require() -> None:
         raise LabError("the lab starts engines and networks: call it as root", 2)
     missing = sorted({PACKAGES[name] for name in PACKAGES if shutil.which(name) is None})
     if missing:
-        line = f"apt-get install --no-install-recommends {' '.join(missing)}"
+        line = f"apt-get install {' '.join(missing)}"
         raise LabError(f"the lab needs {', '.join(missing)}: {line}", 2)
 
 
@@ -141,13 +141,22 @@ class Engine:
 
     def stop(self) -> None:
         """Stop the engine; what it has stored stays."""
-        pid = _running(self.folder / "docker.pid", "dockerd")
+        pid = self._running(self.folder / "docker.pid")
         if pid is not None:
             os.kill(pid, signal.SIGTERM)
             wait_for(lambda: self._ended(pid), "the engine to stop")
         # An engine that was killed once has left mounts behind.
         for path in reversed(mounts(self.folder)):
             run("umount", path)
+
+    def _running(self, file: Path) -> int | None:
+        """The process that the file names, if it is this engine's: numbers are used again."""
+        try:
+            pid = int(file.read_text())
+            own = os.fsencode(self.folder) in Path(f"/proc/{pid}/cmdline").read_bytes()
+        except (OSError, ValueError):
+            return None
+        return pid if own else None
 
     def _ended(self, pid: int) -> bool:
         if self._child is not None:
@@ -157,7 +166,7 @@ class Engine:
     def _clear(self) -> None:
         """Remove what an engine that was killed has left behind."""
         left = self.folder / "exec" / "containerd" / "containerd.pid"
-        pid = _running(left, "containerd")
+        pid = self._running(left)
         if pid is not None:
             os.kill(pid, signal.SIGKILL)
             wait_for(lambda: not Path(f"/proc/{pid}").exists(), "a containerd to end")
@@ -170,16 +179,6 @@ def mounts(folder: Path) -> list[Path]:
     table = Path("/proc/self/mountinfo").read_text().splitlines()
     points = [Path(line.split()[4]) for line in table]
     return [point for point in points if point.is_relative_to(folder)]
-
-
-def _running(file: Path, name: str) -> int | None:
-    """The process that the file names, if it is still the same program: numbers are used again."""
-    try:
-        pid = int(file.read_text())
-        program = Path(f"/proc/{pid}/comm").read_text().strip()
-    except (OSError, ValueError):
-        return None
-    return pid if program == name else None
 
 
 def open_firewall(bridge: str) -> None:

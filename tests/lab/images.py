@@ -17,7 +17,7 @@ NODE = [
     *("ca-certificates", "docker.io", "docker-cli", "docker-compose", "docker-registry"),
     *("iproute2", "iptables", "jq", "mount", "openssh-server", "procps", "python3-minimal"),
 ]
-PYTHON = ["ca-certificates", "python3"]
+PYTHON = ["libstdc++6", "python3"]  # PyTorch's wheels bring all else
 
 
 def root_file_system(settings: Settings, name: str, suite: str, packages: list[str]) -> Path:
@@ -31,8 +31,9 @@ def root_file_system(settings: Settings, name: str, suite: str, packages: list[s
     mirror = settings.mirror or debian_mirror()
     unfinished = made.with_suffix(".part")
     run(
-        *("mmdebstrap", "--quiet", "--format=tar", "--variant=apt"),
+        *("mmdebstrap", "--quiet", "--format=tar", "--variant=essential"),
         f"--include={','.join(packages)}",
+        "--dpkgopt=force-unsafe-io",
         # A mirror may be a snapshot, whose lists have expired.
         '--aptopt=Acquire::Check-Valid-Until "false"',
         *(f"--dpkgopt=path-exclude=/usr/share/{what}/*" for what in ("man", "doc", "locale")),

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
-from tests.lab.files import inventory, make_keys, node_files, write_ssh_config
+from tests.lab.files import inventory, make_keys, node_files, remove, write_ssh_config
 from tests.lab.host import ANSWER, Engine, close_firewall, open_firewall, run, wait_for, works
 from tests.lab.images import node_image
 from tests.lab.settings import HERE, LabError, Settings, gpu, names
@@ -75,7 +74,7 @@ class Nodes:
                 self.engine.docker("volume", "rm", *volumes.split())
             self.engine.docker("network", "rm", settings.bridge, check=False)
         close_firewall(settings.bridge)
-        shutil.rmtree(settings.folder, ignore_errors=True)
+        remove(settings.folder, ("bin", "inventory.yaml", "keys", "nodes", "ssh_config"))
 
     def docker(self, node: str, *arguments: str, check: bool = True) -> str:
         """Call a node's engine."""

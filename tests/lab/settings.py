@@ -26,6 +26,7 @@ GPUS: Mapping[str, tuple[str, ...]] = {  # two unequal desktops, and a machine w
 
 
 RESERVED = {"cache", "engine", "lock", "torch"}
+"""What lies beside the labs' folders."""
 
 
 class LabError(Exception):

@@ -88,6 +88,8 @@ def test_ssh_and_docker_over_it(lab: Lab, docker: Docker) -> None:
     listed = lab.ssh("n2", "nvidia-smi -L").stdout.splitlines()
     assert [line.rpartition("UUID: ")[2].rstrip(")") for line in listed] == lab.uuids("n2")
     assert lab.ssh("n3", "nvidia-smi").returncode == 127
+    assert lab.settings.address("n1") in lab.ssh("n2", "getent hosts n1").stdout
+    assert lab.ssh("n2", "getent hosts nowhere.example").returncode == 2
     remote = Docker(docker.program, {**docker.env, **lab.environment("n2")})
     assert remote.run("info", "--format", "{{.Name}}").stdout == "n2\n"
 
@@ -179,7 +181,11 @@ def test_rendered_stacks_deploy_and_train(lab: Lab, project: Project, docker: Do
     services = ["train-digits_train-1gpu", "train-digits_train-2gpu"]
     try:
         for service in services:
-            wait_for(partial(complete, lab, service), f"{service} to end")
+            wait_for(partial(complete, lab, service), f"{service} to end", 180)
+    except AssertionError:
+        for service in ["train-digits_rendezvous", *services]:
+            print(service, *tasks(lab, service), lab.docker("n1", "service", "logs", service))
+        raise
     finally:
         for name in reversed(stacks):
             assert remote.run("stack", "rm", name).returncode == 0

@@ -1,7 +1,7 @@
 # Two commands for a newcomer: `make demo` and `make test`. The daily one: `make render deploy`.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test setup plan render check deploy status logs stop examples lint bench clean
+.PHONY: help demo test setup plan render check deploy status logs stop examples lint bench lab lab-down clean
 
 PYTHON ?= $(firstword $(foreach name,python3 python3.14 python3.13 python3.12 python3.11,\
             $(shell $(name) -c 'import sys; sys.version_info >= (3, 11) and print(sys.executable)' 2>/dev/null)))
@@ -15,7 +15,7 @@ TORCH_CPU := https://download.pytorch.org/whl/cpu
 ARGS ?=
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: setup ## train the example cluster on this machine, in under a minute
 	@$(KIT) plan
@@ -71,6 +71,12 @@ bench: setup ## time plan and render, the stall of a checkpoint, and training be
 	@$(BIN)/python tests/bench_render.py
 	@$(BIN)/python -m tests.bench_checkpoint
 	@$(BIN)/python -m tests.bench_training $(ARGS)
+
+lab: ## start a real Swarm of three nodes on this machine, as root
+	@PYTHON=$(PYTHON) tests/lab/lab make
+
+lab-down: ## remove it; ARGS=--all with its caches
+	@PYTHON=$(PYTHON) tests/lab/lab down $(ARGS)
 
 clean: ## remove what setup has installed
 	rm -rf .venv .tools .mypy_cache .pytest_cache .ruff_cache

@@ -1,0 +1,101 @@
+"""The lab of the tests: it comes up once, and goes whatever happens."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from tests.lab import settings
+from tests.lab.host import require
+from tests.lab.settings import LabError, Settings
+from tests.sandbox import ROOT
+
+# Beside the lab of whoever sits here, which stays as it is. The short heartbeat spares waiting.
+NAME = {
+    "KIT_LAB_NAME": "test",
+    "KIT_LAB_NET": "10.78.0",
+    "KIT_LAB_HEARTBEAT": "2s",
+    "KIT_LAB_NODES": "3",
+    "KIT_LAB_PYTHON": sys.executable,
+}
+DEADLINE = 600
+
+
+@dataclass(frozen=True)
+class Lab:
+    """A lab, by its command line and by what a user would reach it with."""
+
+    settings: Settings
+
+    def call(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "tests.lab", *arguments],
+            cwd=ROOT,
+            env={**os.environ, **NAME},
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE,
+            check=False,
+        )
+
+    def do(self, *arguments: str) -> str:
+        """Call the lab, which must succeed."""
+        done = self.call(*arguments)
+        assert done.returncode == 0, f"lab {' '.join(arguments)}: {done.stdout}{done.stderr}"
+        return done.stdout.strip()
+
+    def docker(self, node: str, *arguments: str) -> str:
+        return self.do("docker", node, *arguments)
+
+    def ssh(self, node: str, command: str) -> subprocess.CompletedProcess[str]:
+        """Log in like anybody with the lab's configuration."""
+        return subprocess.run(
+            ["ssh", "-F", str(self.settings.ssh_config), "-o", "BatchMode=yes", node, command],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    def environment(self, node: str) -> dict[str, str]:
+        """What programs need to find the node's engine over ssh."""
+        path = f"{self.settings.folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
+        return {"PATH": path, "DOCKER_HOST": f"ssh://root@{node}"}
+
+    def uuids(self, node: str) -> list[str]:
+        return [gpu.uuid for gpu in self.settings.gpus(node)]
+
+
+def wait_for(condition: Callable[[], object], what: str, seconds: float = 90) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
+        time.sleep(0.2)
+
+
+@pytest.fixture(scope="session")
+def lab() -> Iterator[Lab]:
+    """Three nodes in a swarm, with an image in their registry."""
+    made = Lab(settings.load({**os.environ, **NAME}))
+    try:
+        require()
+    except LabError as error:
+        # In CI a lab that can not start is a failure, not something to pass over.
+        if os.environ.get("CI"):
+            pytest.fail(str(error))
+        pytest.skip(str(error))
+    try:
+        made.do("up")
+        made.do("swarm")
+        made.do("image")
+        yield made
+    finally:
+        left = made.call("down")
+        assert left.returncode == 0, left.stderr
+        assert not made.settings.folder.exists()

@@ -1,0 +1,200 @@
+"""This machine: what the lab needs of it, and the engine that the nodes are containers of."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.lab.settings import LabError, Settings
+
+DEADLINE = 600
+"""A slow mirror takes minutes, but what hangs must not hang us for ever."""
+
+ANSWER = 10
+"""Within these seconds an engine answers; one in a node that is paused does not."""
+
+PACKAGES = {
+    "dockerd": "docker.io",
+    "docker": "docker-cli" if shutil.which("dockerd") else "docker.io",
+    "mmdebstrap": "mmdebstrap",
+    "openssl": "openssl",
+    "ssh": "openssh-client",
+}
+
+
+def run(
+    *command: str | Path, stdin: bytes | None = None, check: bool = True, seconds: float = DEADLINE
+) -> str:
+    """Run a program and return what it printed.
+
+    Raises:
+        LabError: It failed, with what it said.
+    """
+    try:
+        done = subprocess.run(
+            [str(word) for word in command],
+            input=stdin,
+            capture_output=True,
+            check=False,
+            timeout=seconds,
+        )
+    except subprocess.TimeoutExpired:
+        raise LabError(f"{Path(command[0]).name}: no answer within {seconds:.0f} s") from None
+    if check and done.returncode != 0:
+        said = (done.stderr or done.stdout).decode(errors="replace").strip()
+        raise LabError(f"{Path(command[0]).name}: {said or f'exit status {done.returncode}'}")
+    return done.stdout.decode(errors="replace").strip()
+
+
+def works(*command: str | Path) -> bool:
+    """Tell whether a program succeeds."""
+    try:
+        run(*command, seconds=ANSWER)
+    except LabError:
+        return False
+    return True
+
+
+def require() -> None:
+    """Check that a lab can stand here.
+
+    Raises:
+        LabError: Something is missing, with what to do.
+    """
+    if os.geteuid() != 0:
+        raise LabError("the lab starts engines and networks: call it as root", 2)
+    missing = sorted({PACKAGES[name] for name in PACKAGES if shutil.which(name) is None})
+    if missing:
+        line = f"apt-get install {' '.join(missing)}"
+        raise LabError(f"the lab needs {', '.join(missing)}: {line}", 2)
+
+
+def wait_for(condition: Callable[[], object], what: str, seconds: float = 60) -> None:
+    """Wait until it is so.
+
+    Raises:
+        LabError: It did not come.
+    """
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise LabError(f"waited {seconds:.0f} s for {what}")
+        time.sleep(0.1)
+
+
+@contextmanager
+def locked(settings: Settings) -> Iterator[None]:
+    """Keep two calls from building the same thing."""
+    settings.home.mkdir(parents=True, exist_ok=True)
+    with (settings.home / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+class Engine:
+    """An engine of the lab's own, beside any that this machine has."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.folder = settings.engine
+        self.socket = self.folder / "docker.sock"
+        self._child: subprocess.Popen[bytes] | None = None
+
+    def command(self, *arguments: str | Path) -> list[str]:
+        return ["docker", "-H", f"unix://{self.socket}", *map(str, arguments)]
+
+    def docker(self, *arguments: str | Path, check: bool = True) -> str:
+        return run(*self.command(*arguments), check=check)
+
+    def up(self) -> bool:
+        return self.socket.exists() and works(*self.command("version"))
+
+    def start(self) -> None:
+        """Start the engine unless it runs."""
+        if self.up():
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._clear()
+        settings = self.folder / "daemon.json"
+        settings.write_text("{}")
+        # The lab's network leads nowhere: no address is translated, nothing is forwarded.
+        command = (
+            *("dockerd", "--config-file", settings, "--data-root", self.folder / "data"),
+            *("--exec-root", self.folder / "exec", "--pidfile", self.folder / "docker.pid"),
+            *("-H", f"unix://{self.socket}", "--bridge", "none", "--userland-proxy=false"),
+            *("--iptables=false", "--ip-forward=false", "--ip-masq=false", "--log-level", "warn"),
+        )
+        with (self.folder / "log").open("ab") as log:
+            self._child = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+        try:
+            wait_for(self.up, "the engine that the nodes run in")
+        except LabError as error:
+            raise LabError(f"{error}; its log: {self.folder / 'log'}") from None
+
+    def stop(self) -> None:
+        """Stop the engine; what it has stored stays."""
+        pid = self._running(self.folder / "docker.pid")
+        if pid is not None:
+            os.kill(pid, signal.SIGTERM)
+            wait_for(lambda: self._ended(pid), "the engine to stop")
+        # An engine that was killed once has left mounts behind.
+        for path in reversed(mounts(self.folder)):
+            run("umount", path)
+
+    def _running(self, file: Path) -> int | None:
+        """The process that the file names, if it is this engine's: numbers are used again."""
+        try:
+            pid = int(file.read_text())
+            own = os.fsencode(self.folder) in Path(f"/proc/{pid}/cmdline").read_bytes()
+        except (OSError, ValueError):
+            return None
+        return pid if own else None
+
+    def _ended(self, pid: int) -> bool:
+        if self._child is not None:
+            self._child.poll()  # one's own child stays in the table until it was asked for
+        return not Path(f"/proc/{pid}").exists()
+
+    def _clear(self) -> None:
+        """Remove what an engine that was killed has left behind."""
+        left = self.folder / "exec" / "containerd" / "containerd.pid"
+        pid = self._running(left)
+        if pid is not None:
+            os.kill(pid, signal.SIGKILL)
+            wait_for(lambda: not Path(f"/proc/{pid}").exists(), "a containerd to end")
+        for path in (left, self.folder / "docker.pid", self.socket):
+            path.unlink(missing_ok=True)
+
+
+def mounts(folder: Path) -> list[Path]:
+    """Return what is mounted below a folder, in the order in which it was."""
+    table = Path("/proc/self/mountinfo").read_text().splitlines()
+    points = [Path(line.split()[4]) for line in table]
+    return [point for point in points if point.is_relative_to(folder)]
+
+
+def open_firewall(bridge: str) -> None:
+    """Let frames pass between the nodes where this machine's own Docker filters bridges."""
+    filtered = Path("/proc/sys/net/bridge/bridge-nf-call-iptables")
+    if filtered.exists() and filtered.read_text().strip() == "1" and shutil.which("iptables"):
+        rule = _rule(bridge)
+        if not works("iptables", "-C", *rule):
+            run("iptables", "-I", *rule)
+
+
+def close_firewall(bridge: str) -> None:
+    """Take the rule back."""
+    if shutil.which("iptables"):
+        run("iptables", "-D", *_rule(bridge), check=False)
+
+
+def _rule(bridge: str) -> tuple[str, ...]:
+    return ("FORWARD", "-i", bridge, "-o", bridge, "-j", "ACCEPT")

@@ -1,0 +1,135 @@
+"""Images without a registry of the world's: Debian's packages, unpacked."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import platform
+import shutil
+import tarfile
+from pathlib import Path
+
+from tests.lab.host import Engine, run
+from tests.lab.settings import BASE, HERE, IMAGE, PROJECT, LabError, Settings
+
+NODE = [
+    *("ca-certificates", "docker.io", "docker-cli", "docker-compose", "docker-registry"),
+    *("iproute2", "iptables", "jq", "mount", "openssh-server", "procps", "python3-minimal"),
+]
+PYTHON = ["libstdc++6", "python3"]  # PyTorch's wheels bring all else
+
+
+def root_file_system(settings: Settings, name: str, suite: str, packages: list[str]) -> Path:
+    """Return a tar of Debian with these packages; it is made once."""
+    recipe = hashlib.sha256(f"{suite} {packages}".encode()).hexdigest()[:12]
+    made = settings.cache / f"{name}-{recipe}.tar"
+    if made.exists():
+        return made
+    settings.cache.mkdir(parents=True, exist_ok=True)
+    print(f"unpacking Debian's packages for {name} (once, a minute or so)", flush=True)
+    mirror = settings.mirror or debian_mirror()
+    unfinished = made.with_suffix(".part")
+    run(
+        *("mmdebstrap", "--quiet", "--format=tar", "--variant=essential"),
+        f"--include={','.join(packages)}",
+        "--dpkgopt=force-unsafe-io",
+        # A mirror may be a snapshot, whose lists have expired.
+        '--aptopt=Acquire::Check-Valid-Until "false"',
+        *(f"--dpkgopt=path-exclude=/usr/share/{what}/*" for what in ("man", "doc", "locale")),
+        *(suite, str(unfinished), *([mirror] if mirror else [])),
+    )
+    unfinished.rename(made)
+    return made
+
+
+def node_image(settings: Settings, engine: Engine) -> str:
+    """Return the name of the nodes' image."""
+    tar = root_file_system(settings, "node", settings.suite, NODE)
+    image = f"kit-lab-node:{tar.stem.rpartition('-')[2]}"
+    if not engine.docker("image", "ls", "-q", image):
+        engine.docker("import", tar, image)
+    return image
+
+
+def trainer_image(settings: Settings, engine: Engine, node: str) -> None:
+    """Build the trainer's image in a node and push it, with the Python it stands on."""
+    suite = debian_suite(ask_python(settings, "'%d.%d' % sys.version_info[:2]"))
+    tar = root_file_system(settings, "python", suite, PYTHON)
+    # In the node: its own CLI, and the registry's certificate.
+    inside = engine.command("exec", "-i", settings.container(node))
+    made = f"kit.lab.tar={tar.name}"
+    if not run(*inside, "docker", "image", "ls", "-q", "--filter", f"label={made}", BASE):
+        label = ("--change", f"LABEL {made}")
+        run(*inside, "docker", "import", *label, "-", BASE, stdin=tar.read_bytes())
+    # The classic builder: the new one is a package of its own, and nothing here needs it.
+    build = ("env", "DOCKER_BUILDKIT=0", "docker", "build", "-q", "--build-arg", f"BASE={BASE}")
+    run(*inside, *build, "-t", IMAGE, "-", stdin=_context())
+    for image in (BASE, IMAGE):
+        run(*inside, "docker", "push", "-q", image)
+
+
+def _context() -> bytes:
+    """The trainer and its Dockerfile. Without times: what has not changed is the same layer."""
+
+    def plain(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+        member.mtime = member.uid = member.gid = 0
+        return None if "__pycache__" in member.name else member
+
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        tar.add(HERE / "node" / "Dockerfile", "Dockerfile", filter=plain)
+        tar.add(PROJECT / "trainer", "trainer", filter=plain)
+    return packed.getvalue()
+
+
+def ask_python(settings: Settings, expression: str) -> str:
+    """Evaluate an expression with the Python whose PyTorch the nodes see."""
+    if not settings.python.exists():
+        raise LabError(f"{settings.python} is not there: make setup, or set KIT_LAB_PYTHON", 2)
+    return run(settings.python, "-c", f"import importlib.util, sys; print({expression})")
+
+
+def torch(settings: Settings) -> None:
+    """Put this machine's PyTorch where all nodes see it, at /opt/torch, as links and not copies."""
+    source = Path(ask_python(settings, "importlib.util.find_spec('torch').origin")).parents[1]
+    mark = settings.torch / ".from"
+    wanted = f"{source} {sorted(path.name for path in source.glob('*.dist-info'))}"
+    if mark.exists() and mark.read_text() == wanted:
+        return
+    # The folder itself is mounted in the nodes: only what is in it is exchanged.
+    settings.torch.mkdir(parents=True, exist_ok=True)
+    for path in settings.torch.iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    same = source.stat().st_dev == settings.torch.stat().st_dev
+    shutil.copytree(
+        source,
+        settings.torch,
+        dirs_exist_ok=True,
+        copy_function=os.link if same else shutil.copy2,
+        ignore=shutil.ignore_patterns("*.pth", "_editable*"),
+    )
+    mark.write_text(wanted)
+
+
+def debian_suite(python: str) -> str:
+    """The Debian release that has this version of Python: compiled modules fit no other."""
+    suites = {"3.11": "bookworm", "3.13": "trixie"}
+    if python not in suites:
+        known = " or ".join(suites)
+        raise LabError(f"no Debian release has Python {python}; set KIT_LAB_PYTHON to {known}", 2)
+    return suites[python]
+
+
+def debian_mirror() -> str | None:
+    """On Debian the mirror that apt uses, else mmdebstrap's own."""
+    release = platform.freedesktop_os_release()
+    if release.get("ID") != "debian":
+        return None
+    wanted = release.get("VERSION_CODENAME", "")
+    form = ("--format", "$(REPO_URI) $(RELEASE)", "Created-By: Packages")
+    for line in run("apt-get", "indextargets", *form).splitlines():
+        address, _, name = line.partition(" ")
+        if name == wanted:
+            return address
+    return None

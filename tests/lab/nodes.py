@@ -1,0 +1,211 @@
+"""The nodes: containers on a network of their own, and what can happen to a machine."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+
+from tests.lab.files import inventory, make_keys, node_files, remove, write_ssh_config
+from tests.lab.host import ANSWER, Engine, close_firewall, open_firewall, run, wait_for, works
+from tests.lab.images import node_image
+from tests.lab.settings import HERE, LabError, Settings, gpu, names
+
+LABEL = "kit.lab"
+
+
+class Nodes:
+    """The nodes of one lab."""
+
+    def __init__(self, settings: Settings, engine: Engine) -> None:
+        self.settings = settings
+        self.engine = engine
+
+    @property
+    def _own(self) -> str:
+        return f"label={LABEL}={self.settings.name}"
+
+    def all(self) -> list[str]:
+        """Return the nodes that there are, running or not."""
+        if not self.engine.up():
+            return []
+        prefix = self.settings.container("")
+        found = self._containers("{{.Names}}").splitlines()
+        return sorted(name.removeprefix(prefix) for name in found if name != f"{prefix}services")
+
+    def check(self, node: str) -> str:
+        """Return the name of a node that there is."""
+        there = self.all()
+        if node not in there:
+            nodes = f"there are {', '.join(there)}" if there else "there is none: make lab"
+            raise LabError(f"{node!r} is not a node; {nodes}", 2)
+        return node
+
+    def up(self, count: int) -> None:
+        """Start what does not run yet."""
+        settings, wanted = self.settings, names(count)
+        self.engine.start()
+        image = node_image(settings, self.engine)
+        make_keys(settings)
+        settings.torch.mkdir(exist_ok=True)
+        if not self.engine.docker("network", "ls", "-q", f"--filter={self._own}"):
+            self._create_network()
+        open_firewall(settings.bridge)
+        self._create("services", settings.services, image, "/opt/lab/services", "/var/lib/registry")
+        for node in wanted:
+            node_files(settings, node)
+            address = settings.address(node)
+            self._create(node, address, image, "/opt/lab/entry", "/var/lib/docker")
+        each(lambda name: self.power("start", name), ["services", *wanted])
+        write_ssh_config(settings, self.all())
+        inventory(settings, self.all(), write=True)
+
+    def down(self) -> None:
+        """Remove the nodes with all that they hold, their network and their files."""
+        settings = self.settings
+        if settings.folder.exists():
+            # The engine may have been killed, or the machine, with the nodes in it.
+            self.engine.start()
+            found = self._containers("{{.ID}}").split()
+            each(lambda one: self.engine.docker("rm", "--force", "--volumes", one), found)
+            volumes = self.engine.docker("volume", "ls", "-q", f"--filter={self._own}")
+            if volumes:
+                self.engine.docker("volume", "rm", *volumes.split())
+            self.engine.docker("network", "rm", settings.bridge, check=False)
+        close_firewall(settings.bridge)
+        remove(settings.folder, ("bin", "inventory.yaml", "keys", "nodes", "ssh_config"))
+
+    def docker(self, node: str, *arguments: str, check: bool = True) -> str:
+        """Call a node's engine."""
+        return run("docker", "-H", f"unix://{self.settings.socket(node)}", *arguments, check=check)
+
+    def inside(self, node: str, *command: str) -> str:
+        return self.engine.docker("exec", self.settings.container(node), *command)
+
+    def answers(self, node: str) -> bool:
+        return works("docker", "-H", f"unix://{self.settings.socket(node)}", "version")
+
+    def power(self, verb: str, node: str) -> None:
+        """Do what a power switch, or a hanging kernel, does: kill, stop, start, pause, unpause."""
+        options = ("-t", "30") if verb == "stop" else ()
+        self.engine.docker(verb, *options, self.settings.container(node))
+        if verb == "start" and node != "services":
+            try:
+                wait_for(lambda: self.answers(node), f"{node}'s engine")
+            except LabError as error:
+                raise LabError(f"{error}; its log: tests/lab/lab logs {node}") from None
+
+    def cable(self, verb: str, node: str) -> None:
+        """Pull or plug the network cable; the address stays."""
+        network = (self.settings.bridge, self.settings.container(node))
+        if verb == "connect":
+            self.engine.docker("network", verb, "--ip", self.settings.address(node), *network)
+        else:
+            self.engine.docker("network", verb, "--force", *network)
+
+    def shape(self, node: str, rate: str) -> None:
+        """Limit what the node sends; `off` lifts it, and so does pulling the cable."""
+        own = self.settings.address(node)
+        found = json.loads(self.inside(node, "ip", "-json", "-4", "address"))
+        # By address: after a cable was plugged again the interface has another name.
+        devices = [
+            link["ifname"] for link in found if any(a["local"] == own for a in link["addr_info"])
+        ]
+        if not devices:
+            raise LabError(f"{node} has no network: tests/lab/lab connect {node}", 2)
+        place = ("dev", devices[0], "root")
+        if rate == "off":
+            # What a virtual interface begins with; to delete a limit that is not there would fail.
+            self.inside(node, "tc", "qdisc", "replace", *place, "noqueue")
+            return
+        limit = ("tbf", "rate", rate, "burst", "256k", "latency", "50ms")
+        self.inside(node, "tc", "qdisc", "replace", *place, *limit)
+
+    def gpus(self, node: str, models: Iterable[str]) -> None:
+        """Exchange the node's GPUs, and tell its engine."""
+        node_files(self.settings, node, [gpu(node, i, model) for i, model in enumerate(models)])
+        self.inside(node, "/opt/lab/install-gpus")
+        self.inside(node, "systemctl", "restart", "docker")
+        inventory(self.settings, self.all(), write=True)
+
+    def swarm(self) -> None:
+        """Make one swarm of the nodes, n1 its manager, and wait until all are ready."""
+        nodes, address = self.all(), self.settings.address
+        state = "{{.Swarm.LocalNodeState}}"
+        if self.docker("n1", "info", "--format", state) != "active":
+            heartbeat = f"--dispatcher-heartbeat={self.settings.heartbeat}"
+            self.docker("n1", "swarm", "init", "--advertise-addr", address("n1"), heartbeat)
+        token = self.docker("n1", "swarm", "join-token", "--quiet", "worker")
+
+        def join(node: str) -> None:
+            if self.docker(node, "info", "--format", state) != "active":
+                own = ("--token", token, "--advertise-addr", address(node))
+                self.docker(node, "swarm", "join", *own, f"{address('n1')}:2377")
+
+        each(join, [node for node in nodes if node != "n1"])
+        wait_for(lambda: self.ready() >= set(nodes), "all nodes to be ready")
+
+    def ready(self) -> set[str]:
+        """The nodes that the swarm calls ready, as n1 knows them."""
+        form = "--format={{.Status}} {{.Hostname}}"
+        command = ("docker", "-H", f"unix://{self.settings.socket('n1')}", "node", "ls", form)
+        try:
+            listed = run(*command, seconds=ANSWER)
+        except LabError:
+            return set()
+        return {line.split()[1] for line in listed.splitlines() if line.startswith("Ready ")}
+
+    def _containers(self, form: str) -> str:
+        return self.engine.docker("ps", "--all", f"--filter={self._own}", f"--format={form}")
+
+    def _create_network(self) -> None:
+        settings = self.settings
+        addresses = ("--subnet", f"{settings.network}.0/24", "--gateway", f"{settings.network}.1")
+        name = ("--opt", f"com.docker.network.bridge.name={settings.bridge}")
+        own = ("--label", f"{LABEL}={settings.name}")
+        self.engine.docker("network", "create", *own, *addresses, *name, settings.bridge)
+
+    def _create(self, name: str, address: str, image: str, entry: str, data: str) -> None:
+        settings, own = self.settings, f"{LABEL}={self.settings.name}"
+        container = settings.container(name)
+        addresses = {node: settings.address(node) for node in names(9)}
+        addresses["registry.lab"] = settings.services
+        known = " ".join(f"{name}={address}" for name, address in addresses.items())
+        volumes = {
+            container: data,
+            HERE / "node": "/opt/lab:ro",
+            settings.keys: "/etc/kit-lab:ro",
+            settings.torch: "/opt/torch:ro",
+        }
+        if name != "services":
+            volumes |= {settings.node(name): "/lab", settings.node(name) / "docker": "/etc/docker"}
+        options = [
+            *(f"--hostname={name}", f"--label={own}", f"--network={settings.bridge}"),
+            *(
+                f"--ip={address}",
+                f"--env=LAB_NAMES={settings.services}",
+                f"--env=LAB_HOSTS={known}",
+            ),
+            # Not --privileged: that fails on machines without CAP_SYS_RESOURCE.
+            *("--cap-add=ALL", "--cap-drop=SYS_RESOURCE", "--device-cgroup-rule=a *:* rmw"),
+            *("--security-opt=seccomp=unconfined", "--security-opt=apparmor=unconfined"),
+            *("--security-opt=systempaths=unconfined", "--cgroupns=private"),
+            "--tmpfs=/run:exec,dev",
+            *(f"--volume={source}:{target}" for source, target in volumes.items()),
+        ]
+        recipe = hashlib.sha256(repr((options, image, entry)).encode()).hexdigest()
+        form = '--format={{index .Config.Labels "kit.lab.recipe"}}'
+        if self.engine.docker("container", "inspect", form, container, check=False) == recipe:
+            return
+        # Of an older lab: made anew, its volume stays.
+        self.engine.docker("rm", "--force", container, check=False)
+        self.engine.docker("volume", "create", "--label", own, container)
+        label = f"--label=kit.lab.recipe={recipe}"
+        self.engine.docker("create", f"--name={container}", label, *options, image, entry)
+
+
+def each(work: Callable[[str], object], names: Iterable[str]) -> None:
+    """Do it for all at once; the first failure counts."""
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(work, names))

@@ -1,7 +1,7 @@
 # Two commands for a newcomer: `make demo` and `make test`. The daily one: `make render deploy`.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test setup plan render check deploy status logs stop examples lint bench lab lab-down clean
+.PHONY: help demo test setup plan render check deploy status logs stop examples lint bench lab lab-down lab-test clean
 
 PYTHON ?= $(firstword $(foreach name,python3 python3.14 python3.13 python3.12 python3.11,\
             $(shell $(name) -c 'import sys; sys.version_info >= (3, 11) and print(sys.executable)' 2>/dev/null)))
@@ -77,6 +77,10 @@ lab: ## start a real Swarm of three nodes on this machine, as root
 
 lab-down: ## remove it; ARGS=--all with its caches
 	@PYTHON=$(PYTHON) tests/lab/lab down $(ARGS)
+
+lab-test: setup .venv/.dev ## run the lab's own tests, as root
+	@tests/docker-cli
+	$(BIN)/pytest -m lab tests/lab $(ARGS)
 
 clean: ## remove what setup has installed
 	rm -rf .venv .tools .mypy_cache .pytest_cache .ruff_cache

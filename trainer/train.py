@@ -81,7 +81,8 @@ def main() -> int:
     except RuntimeError as error:
         if not is_lost_peer(error):
             raise
-        who = world.absent() if world else "another rank"
+        # Who is gone is noticed at once, and its host says why; who is silent must be asked for.
+        who = world.absent() if world and "Timed out" in str(error) else "another rank"
         what = f"{who} did not take part in an exchange; a restart resumes"
         complain(f"trainer: error: {what} ({str(error).splitlines()[0]})")
         return FAILURE

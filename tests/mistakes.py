@@ -1,0 +1,787 @@
+# ruff: noqa: E501 - a message is one line
+"""Mistakes that people make in an inventory or a job, and the answers: tests/test_malformed.py."""
+
+NINES = "9" * 400
+EFFS = "F" * 5_000
+BRACKETS = "[" * 100_000
+DASHES = "- " * 100_000
+LAUGHS = "a0: &a0 [lol]\n" + "".join(
+    f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 10)
+)
+
+# fmt: off
+# What is replaced in the inventory by what, and what is wrong in inventory.yaml.
+INVENTORIES: list[tuple[str, str, str, list[str]]] = [
+    ('cluster is missing', 'cluster: lab\n', '', [
+        '1: cluster: is missing; add for example `cluster: lab`',
+    ]),
+    ('cluster is null', 'cluster: lab', 'cluster:', [
+        '1: cluster: nothing is not a DNS label (at most 63 lower-case letters, digits, inner hyphens); write for example gpu01',
+    ]),
+    ('cluster is a list', 'cluster: lab', 'cluster: [lab]', [
+        '1: cluster: ["lab"] is not a DNS label (at most 63 lower-case letters, digits, inner hyphens); write for example gpu01',
+    ]),
+    ('cluster is a number', 'cluster: lab', 'cluster: 12', [
+        '1: cluster: 12 is a number, not a text; write "12", in quotes',
+    ]),
+    ('cluster is no DNS label', 'cluster: lab', 'cluster: My_Lab', [
+        "1: cluster: 'My_Lab' is not a DNS label (at most 63 lower-case letters, digits, inner hyphens); write for example my-lab",
+    ]),
+    ('unknown key near a known one', 'cluster: lab', 'clustr: lab', [
+        '1: cluster: is missing; add for example `cluster: lab`',
+        '1: clustr: is not a key that is known here; did you mean cluster?',
+    ]),
+    ('engine is unknown', 'engine: swarm', 'engine: kubernetes', [
+        "2: engine: 'kubernetes' is not known; use one of local, compose, swarm",
+    ]),
+    ('engine is near a known one', 'engine: swarm', 'engine: swam', [
+        "2: engine: 'swam' is not known; did you mean swarm?",
+    ]),
+    ('engine is null', 'engine: swarm', 'engine:', [
+        '2: engine: nothing is not known; use one of local, compose, swarm',
+    ]),
+    ('key twice', 'engine: swarm', 'engine: swarm\nengine: local', [
+        '3: the key engine is already given in line 2; keep one of the two',
+    ]),
+    ('network is null', 'network: {speed: 1Gbit}', 'network:', [
+        '14: network: nothing is not a mapping; write for example `network: {"speed": "1Gbit"}`, or leave it out',
+    ]),
+    ('network is a list', 'network: {speed: 1Gbit}', 'network: [1Gbit]', [
+        '14: network: ["1Gbit"] is not a mapping; write for example `network: {"speed": "1Gbit"}`',
+    ]),
+    ('speed in bytes', '{speed: 1Gbit}', '{speed: 125MB/s}', [
+        "14: network.speed: '125MB/s' has the unit MB/s, but links are measured in Mbit or Gbit (per second); write for example 1Gbit",
+    ]),
+    ('speed without unit', '{speed: 1Gbit}', '{speed: 1000}', [
+        '14: network.speed: 1000 has no unit; write 1000Mbit or 1000Gbit',
+    ]),
+    ('speed of nothing', '{speed: 1Gbit}', '{speed: 0Gbit}', [
+        "14: network.speed: '0Gbit' is no link speed; write for example 1Gbit",
+    ]),
+    ('speed below a bit', '{speed: 1Gbit}', '{speed: 0.0000000001Gbit}', [
+        "14: network.speed: '0.0000000001Gbit' is no link speed; write for example 1Gbit",
+    ]),
+    ('speed is null', '{speed: 1Gbit}', '{speed: }', [
+        '14: network.speed: nothing is not a link speed; write for example 1Gbit',
+    ]),
+    ('driver is unknown', '{speed: 1Gbit}', '{driver: macvlan}', [
+        "14: network.driver: 'macvlan' is not known; use one of overlay, host",
+    ]),
+    ('mtu is too small', '{speed: 1Gbit}', '{mtu: 100}', [
+        '14: network.mtu: 100 is out of range; write a number of at least 576',
+    ]),
+    ('mtu is too large', '{speed: 1Gbit}', '{mtu: 70000}', [
+        '14: network.mtu: 70000 is out of range; write a number of at most 65535',
+    ]),
+    ('mtu is a text', '{speed: 1Gbit}', '{mtu: "1500"}', [
+        "14: network.mtu: '1500' is not a whole number; write for example `mtu: 1500`",
+    ]),
+    ('mtu is huge', '{speed: 1Gbit}', '{mtu: 0x' + EFFS + '}', [
+        '14: 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFF is too large; write at most 9223372036854775807',
+    ]),
+    ('infiniband in an overlay', '{speed: 1Gbit}', '{infiniband: true}', [
+        '14: network.infiniband: InfiniBand does not reach into an overlay network; write `driver: host`',
+    ]),
+    ('infiniband is YAML 1.1', '{speed: 1Gbit}', '{infiniband: yes}', [
+        "14: network.infiniband: 'yes' is not true or false; write for example `infiniband: false`",
+    ]),
+    ('interface in an overlay', '{speed: 1Gbit}', '{interface: eth0}', [
+        '14: network.interface: an interface of the host does not exist inside an overlay network; leave it out (the launcher finds the right one), or write `driver: host`',
+    ]),
+    ('interface is a command', '{speed: 1Gbit}', '{driver: host, interface: eth0; reboot}', [
+        "14: network.interface: 'eth0; reboot' is not the name of one interface; write for example eth0 (see `ip link`)",
+    ]),
+    ('subnet with host bits', '{speed: 1Gbit}', '{subnet: 10.0.0.1/8}', [
+        "14: network.subnet: '10.0.0.1/8' is not an IPv4 network: it has host bits set; write for example 10.200.0.0/16",
+    ]),
+    ('subnet is a number', '{speed: 1Gbit}', '{subnet: 10}', [
+        '14: network.subnet: 10 is not an IPv4 network; write for example 10.200.0.0/16',
+    ]),
+    ('subnet of the machines', '{speed: 1Gbit}', '{subnet: 192.168.8.0/24}', [
+        '14: network.subnet: 192.168.8.0/24 contains 192.168.8.151, the address of pc1; choose a range that no machine uses',
+    ]),
+    ('subnet is too small', '{speed: 1Gbit}', '{subnet: 10.9.9.0/29}', [
+        "14: network.subnet: 10.9.9.0/29 has 8 addresses for 2 hosts; make it larger: at least 22, one for each task and each host's end",
+    ]),
+    ('no variables of NCCL', '{speed: 1Gbit}', '{nccl: {IB_HCA: mlx5_0, DEBUG: INFO}}', [
+        '14: network.nccl.IB_HCA: is not a variable of NCCL; write NCCL_IB_HCA, or move it to environment',
+        '14: network.nccl.DEBUG: is not a variable of NCCL; write NCCL_DEBUG, or move it to environment',
+    ]),
+    ('variable is a boolean', '{speed: 1Gbit}', '{nccl: {NCCL_IB_DISABLE: true}}', [
+        '14: network.nccl.NCCL_IB_DISABLE: true is a YAML boolean; write "true", or "1" or "0", in quotes',
+    ]),
+    ('host is no DNS label', 'pc2:', 'pc_2:', [
+        "9: hosts.pc_2: 'pc_2' is not a DNS label (at most 63 lower-case letters, digits, inner hyphens); write for example pc-2",
+    ]),
+    ('host in capitals', 'pc2:', 'PC2:', [
+        "9: hosts.PC2: 'PC2' is not a DNS label (at most 63 lower-case letters, digits, inner hyphens); write for example pc2",
+    ]),
+    ('host twice', 'pc2:', 'pc1:', [
+        '9: the key pc1 is already given in line 4; keep one of the two',
+    ]),
+    ('host with an empty name', 'pc2:', "'':", [
+        "9: hosts.'': '' is not a DNS label (at most 63 lower-case letters, digits, inner hyphens); write for example gpu01",
+    ]),
+    ("host named as a union's tag", '  pc2:\n    address: 192.168.8.114', '  <list>:\n    adress: 192.168.8.114', [
+        '9: hosts.<list>.address: is missing; add for example `address: 192.168.8.151`',
+        '10: hosts.<list>.adress: is not a key that is known here; did you mean address?',
+    ]),
+    ('host named as pydantic names keys', 'pc2:', "'[key]':", [
+        "9: hosts.[key]: '[key]' is not a range; write one bracket, as in gpu[001-512]",
+    ]),
+    ('host named by a list', '  pc2:', '  ? [pc2]\n  :', [
+        '9: a key must be a plain word; write `key: value`',
+    ]),
+    ('host with a line feed', 'pc2:', '"pc\\n2":', [
+        "9: hosts.'pc\\n2': 'pc\\n2' is not a DNS label (at most 63 lower-case letters, digits, inner hyphens); write for example pc-2",
+    ]),
+    ('range of hosts with UUIDs', 'pc2:', 'gpu[01-03]:', [
+        '11: hosts.gpu[01-03].gpus: a UUID belongs to one GPU, but gpu[01-03] is 3 hosts; write `gpus: 2`, or describe the hosts one by one',
+    ]),
+    ('range runs backwards', 'pc2:', 'gpu[3-1]:', [
+        "9: hosts.gpu[3-1]: 'gpu[3-1]' runs backwards; put the smaller number first",
+    ]),
+    ('range is too long', 'pc2:', 'gpu[1-999999999]:', [
+        "9: hosts.gpu[1-999999999]: 'gpu[1-999999999]' stands for 999999999 hosts; at most 100000 are taken",
+    ]),
+    ('range of one number', 'pc2:', 'gpu[1]:', [
+        "9: hosts.gpu[1]: 'gpu[1]' is not a range; write one bracket, as in gpu[001-512]",
+    ]),
+    ('two brackets', 'pc2:', 'rack[1-2]n[1-2]:', [
+        "9: hosts.rack[1-2]n[1-2]: 'rack[1-2]n[1-2]' is not a range; write one bracket, as in gpu[001-512]",
+    ]),
+    ('range contains another host', '  pc2:\n    address: 192.168.8.114\n    gpus:\n      - {uuid: GPU-b}\n      - {uuid: GPU-c, use: inference}\n', '  pc[1-2]: {address: "10.0.0.[1-2]", gpus: 1}\n', [
+        '9: hosts.pc[1-2]: pc1 is already described by pc1 (line 4); leave it out of one of the two',
+    ]),
+    ('range without range of addresses', '  pc2:\n    address: 192.168.8.114\n    gpus:\n      - {uuid: GPU-b}\n      - {uuid: GPU-c, use: inference}\n', '  gpu[1-2]: {address: 10.0.0.1, gpus: 1}\n', [
+        "9: hosts.gpu[1-2].address: '10.0.0.1' is one address for 2 hosts; write a range, as in 10.0.0.[1-64] or 10.1.0.1-10.1.2.0",
+    ]),
+    ('range with too few addresses', '  pc2:\n    address: 192.168.8.114\n    gpus:\n      - {uuid: GPU-b}\n      - {uuid: GPU-c, use: inference}\n', '  gpu[1-3]: {address: 10.0.0.1-10.0.0.2, gpus: 1}\n', [
+        "9: hosts.gpu[1-3].address: '10.0.0.1-10.0.0.2' holds 2 addresses for 3 hosts; make the two ranges equally long",
+    ]),
+    ('range leaves its network', '  pc2:\n    address: 192.168.8.114\n    gpus:\n      - {uuid: GPU-b}\n      - {uuid: GPU-c, use: inference}\n', '  gpu[1-3]: {address: "10.0.0.[254-256]", gpus: 1}\n', [
+        "9: hosts.gpu[1-3].address: '10.0.0.256' is not an IPv4 address; write four numbers from 0 to 255",
+    ]),
+    ('range without range of logins', '  pc2:\n    address: 192.168.8.114\n    gpus:\n      - {uuid: GPU-b}\n      - {uuid: GPU-c, use: inference}\n', '  gpu[1-2]: {address: "10.0.0.[1-2]", ssh: ops@pc, gpus: 1}\n', [
+        "9: hosts.gpu[1-2].ssh: 'ops@pc' is one address for 2 hosts; write a range, as in 10.0.0.[1-64] or 10.1.0.1-10.1.2.0",
+    ]),
+    ('address is missing', '    address: 192.168.8.114\n', '', [
+        '9: hosts.pc2.address: is missing; add for example `address: 192.168.8.151`',
+    ]),
+    ('address of one host alone', 'address: 192.168.8.114', 'address: 127.0.0.1', [
+        '10: hosts.pc2.address: 127.0.0.1 is no address at which other hosts reach pc2; write its address in the network that they share',
+    ]),
+    ('UUID twice, in other letters', 'uuid: GPU-c', 'uuid: GPU-A', [
+        '13: hosts.pc2.gpus[1].uuid: GPU-A is already listed on pc1 (line 8); give the UUID that `nvidia-smi -L` prints on pc2',
+    ]),
+    ('address is there already', 'address: 192.168.8.114', 'address: 192.168.8.151', [
+        '10: hosts.pc2.address: 192.168.8.151 is already the address of pc1 (line 5); give each host its own address',
+    ]),
+    ('address of three numbers', 'address: 192.168.8.114', 'address: 192.168.8', [
+        "10: hosts.pc2.address: '192.168.8' is not an IPv4 address; write four numbers from 0 to 255",
+    ]),
+    ('address is a number', 'address: 192.168.8.114', 'address: 192.168', [
+        '10: hosts.pc2.address: 192.168 is not a text; write for example `address: 192.168.8.151`',
+    ]),
+    ('address above 255', 'address: 192.168.8.114', 'address: 192.168.8.256', [
+        "10: hosts.pc2.address: '192.168.8.256' is not an IPv4 address; write four numbers from 0 to 255",
+    ]),
+    ('address with a port', 'address: 192.168.8.114', 'address: 192.168.8.114:22', [
+        "10: hosts.pc2.address: '192.168.8.114:22' is not an address; leave the port out: 192.168.8.151",
+    ]),
+    ('address with a user', 'address: 192.168.8.114', 'address: user@pc2', [
+        "10: hosts.pc2.address: 'user@pc2' is neither an IP address nor a host name; write for example 192.168.8.151",
+    ]),
+    ('address is null', 'address: 192.168.8.114', 'address:', [
+        '10: hosts.pc2.address: nothing is not a text; write for example `address: 192.168.8.151`',
+    ]),
+    ('address is misspelt', 'address: 192.168.8.114', 'adress: 192.168.8.114', [
+        '9: hosts.pc2.address: is missing; add for example `address: 192.168.8.151`',
+        '10: hosts.pc2.adress: is not a key that is known here; did you mean address?',
+    ]),
+    ('login without user', 'address: 192.168.8.114', 'address: 192.168.8.114\n    ssh: "@pc2"', [
+        "11: hosts.pc2.ssh: '@pc2' is not a login; write for example user1@pc1",
+    ]),
+    ('login with a bad port', 'address: 192.168.8.114', 'address: 192.168.8.114\n    ssh: ops@pc2:ssh', [
+        "11: hosts.pc2.ssh: 'ops@pc2:ssh' has no usable port; write for example user1@pc1:2222",
+    ]),
+    ('login is an option', 'address: 192.168.8.114', 'address: 192.168.8.114\n    ssh: -oProxyCommand=x', [
+        "11: hosts.pc2.ssh: '-oProxyCommand=x' is not a login; write for example user1@pc1",
+    ]),
+    ('no manager', 'roles: [manager]', 'roles: [storage]', [
+        '3: hosts: no host is a manager; give one host the role: `pc1: {roles: [manager], …}`',
+    ]),
+    ('roles are a text', 'roles: [manager]', 'roles: manager', [
+        '6: hosts.pc1.roles: \'manager\' is not a list; write for example `roles: ["manager"]`',
+    ]),
+    ('role is misspelt', 'roles: [manager]', 'roles: [manger]', [
+        "6: hosts.pc1.roles[0]: 'manger' is not known; did you mean manager?",
+    ]),
+    ('role is null', 'roles: [manager]', 'roles: [manager, null]', [
+        '6: hosts.pc1.roles[1]: nothing is not known; use one of manager, storage',
+    ]),
+    ('memory with a decimal unit', 'memory: 24GiB', 'memory: 24GB', [
+        "8: hosts.pc1.gpus[0].memory: '24GB' has the unit GB, which is not exact; write 24GiB",
+    ]),
+    ('memory without unit', 'memory: 24GiB', 'memory: 24', [
+        '8: hosts.pc1.gpus[0].memory: 24 has no unit; write 24MiB or 24GiB',
+    ]),
+    ('memory in bytes', 'memory: 24GiB', 'memory: 25769803776', [
+        '8: hosts.pc1.gpus[0].memory: 25769803776 has no unit; write 24GiB',
+    ]),
+    ('memory is negative', 'memory: 24GiB', 'memory: -1GiB', [
+        "8: hosts.pc1.gpus[0].memory: '-1GiB' is not a size; write for example 24GiB",
+    ]),
+    ('memory is nothing', 'memory: 24GiB', 'memory: 0GiB', [
+        "8: hosts.pc1.gpus[0].memory: '0GiB' is no size; write for example 24GiB",
+    ]),
+    ('memory is endless', 'memory: 24GiB', 'memory: ' + NINES + 'GiB', [
+        "8: hosts.pc1.gpus[0].memory: '9999999999999999999999999999999999999999999999999999999999… is not a size; write for example 24GiB",
+    ]),
+    ('memory is a list', 'memory: 24GiB', 'memory: [24GiB]', [
+        '8: hosts.pc1.gpus[0].memory: ["24GiB"] is not a size; write for example 24GiB',
+    ]),
+    ('UUID of another host', 'uuid: GPU-b', 'uuid: GPU-a', [
+        '12: hosts.pc2.gpus[0].uuid: GPU-a is already listed on pc1 (line 8); give the UUID that `nvidia-smi -L` prints on pc2',
+    ]),
+    ('UUID twice on a host', 'uuid: GPU-c', 'uuid: GPU-b', [
+        '13: hosts.pc2.gpus[1].uuid: GPU-b is already listed (line 12); give the UUID that `nvidia-smi -L` prints on pc2',
+    ]),
+    ('UUID is an index', 'uuid: GPU-b', 'uuid: 0', [
+        "12: hosts.pc2.gpus[0].uuid: 0 is not a GPU's UUID; copy what `nvidia-smi -L` prints: GPU-… or MIG-…",
+    ]),
+    ('UUID is missing', 'uuid: GPU-b', 'model: TITAN RTX', [
+        '12: hosts.pc2.gpus[0].uuid: is missing; add for example `uuid: GPU-5f3a…`',
+    ]),
+    ('UUID is cut short', 'uuid: GPU-b', 'uuid: GPU-5f3a…', [
+        "12: hosts.pc2.gpus[0].uuid: 'GPU-5f3a…' is not a GPU's UUID; copy what `nvidia-smi -L` prints: GPU-… or MIG-…",
+    ]),
+    ('GPU is a text', '- {uuid: GPU-b}', '- GPU-b', [
+        '12: hosts.pc2.gpus[0]: \'GPU-b\' is not a mapping; write for example `gpus: [{"uuid": "GPU-5f3a…", "memory": "24GiB"}]`',
+    ]),
+    ('GPU is null', '- {uuid: GPU-b}', '-', [
+        '12: hosts.pc2.gpus[0]: nothing is not a mapping; write for example `gpus: [{"uuid": "GPU-5f3a…", "memory": "24GiB"}]`',
+    ]),
+    ('model is a number', 'uuid: GPU-b', 'uuid: GPU-b, model: 3090', [
+        '12: hosts.pc2.gpus[0].model: 3090 is not a text; write for example `model: TITAN RTX`',
+    ]),
+    ('use is misspelt', 'use: inference', 'use: infrence', [
+        "13: hosts.pc2.gpus[1].use: 'infrence' is not known; did you mean inference?",
+    ]),
+    ('use is a list', 'use: inference', 'use: []', [
+        '13: hosts.pc2.gpus[1].use: [] is not known; use one of training, inference, none',
+    ]),
+    ('GPUs are negative', '    gpus:\n      - {uuid: GPU-b}\n      - {uuid: GPU-c, use: inference}\n', '    gpus: -1\n', [
+        '11: hosts.pc2.gpus: -1 is out of range; write a number of at least 0',
+    ]),
+    ('GPUs are too many', '    gpus:\n      - {uuid: GPU-b}\n      - {uuid: GPU-c, use: inference}\n', '    gpus: 65\n', [
+        '11: hosts.pc2.gpus: 65 is out of range; write a number of at most 64',
+    ]),
+    ('GPUs are a word', '    gpus:\n      - {uuid: GPU-b}\n      - {uuid: GPU-c, use: inference}\n', '    gpus: two\n', [
+        '11: hosts.pc2.gpus: these are no GPUs; write their number (`gpus: 4`) or a list of `- {uuid: GPU-…}`',
+    ]),
+    ('GPUs are half', '    gpus:\n      - {uuid: GPU-b}\n      - {uuid: GPU-c, use: inference}\n', '    gpus: 1.5\n', [
+        '11: hosts.pc2.gpus: these are no GPUs; write their number (`gpus: 4`) or a list of `- {uuid: GPU-…}`',
+    ]),
+    ('GPUs are null', '    gpus:\n      - {uuid: GPU-b}\n      - {uuid: GPU-c, use: inference}\n', '    gpus:\n', [
+        '11: hosts.pc2.gpus: these are no GPUs; write their number (`gpus: 4`) or a list of `- {uuid: GPU-…}`',
+    ]),
+    ('GPUs are a boolean', '    gpus:\n      - {uuid: GPU-b}\n      - {uuid: GPU-c, use: inference}\n', '    gpus: true\n', [
+        '11: hosts.pc2.gpus: these are no GPUs; write their number (`gpus: 4`) or a list of `- {uuid: GPU-…}`',
+    ]),
+]
+# Whole inventories.
+DOCUMENTS: list[tuple[str, str | bytes, list[str]]] = [
+    ('empty', '', [
+        '1: the file is empty; begin with `cluster: …`',
+    ]),
+    ('comments only', '# nothing yet\n', [
+        '1: the file is empty; begin with `cluster: …`',
+    ]),
+    ('a list', '[]\n', [
+        '1: the file is not a mapping; begin with `cluster: …`',
+    ]),
+    ('a text', 'lab\n', [
+        '1: the file is not a mapping; begin with `cluster: …`',
+    ]),
+    ('no hosts', 'cluster: lab\n', [
+        '1: hosts: is missing; add for example `hosts: {"pc1": {"address": "192.168.8.151", "gpus": 1}}`',
+    ]),
+    ('hosts are null', 'cluster: lab\nhosts:\n', [
+        '2: hosts: nothing is not a mapping; write for example `hosts: {"pc1": {"address": "192.168.8.151", "gpus": 1}}`',
+    ]),
+    ('hosts are none', 'cluster: lab\nhosts: {}\n', [
+        '2: hosts: is empty; write for example `hosts: {"pc1": {"address": "192.168.8.151", "gpus": 1}}`',
+    ]),
+    ('hosts are a list', 'cluster: lab\nhosts:\n  - pc1\n', [
+        '2: hosts: is a list; make it a mapping: `hosts: {pc1: {address: …}}`',
+    ]),
+    ('hosts are a number', 'cluster: lab\nhosts: 2\n', [
+        '2: hosts: 2 is not a mapping; write for example `hosts: {"pc1": {"address": "192.168.8.151", "gpus": 1}}`',
+    ]),
+    ('a host is an address', 'cluster: lab\nhosts:\n  pc1: 192.168.8.151\n', [
+        '3: hosts.pc1: \'192.168.8.151\' is not a mapping; write for example `hosts: {"pc1": {"address": "192.168.8.151", "gpus": 1}}`',
+    ]),
+    ('a host is null', 'cluster: lab\nhosts:\n  pc1:\n', [
+        '3: hosts.pc1: nothing is not a mapping; write for example `hosts: {"pc1": {"address": "192.168.8.151", "gpus": 1}}`',
+    ]),
+    ('a host named as a field', 'cluster: lab\nhosts:\n  address:\n', [
+        '3: hosts.address: nothing is not a mapping; write for example `hosts: {"pc1": {"address": "192.168.8.151", "gpus": 1}}`',
+    ]),
+    ('two documents', 'cluster: lab\n---\ncluster: lab\n', [
+        '2: a second document begins here; write one in each file',
+    ]),
+    ('an open bracket', 'cluster: lab\nhosts: [pc1\n', [
+        "3: this is not valid YAML: did not find expected ',' or ']'; look at this line and the one before it: quotes, indentation, tabs",
+    ]),
+    ('a tab', 'cluster: lab\nhosts:\n\tpc1: {}\n', [
+        '3: this is not valid YAML: found character that cannot start any token; look at this line and the one before it: quotes, indentation, tabs',
+    ]),
+    ('an open quote', "cluster: 'lab\n", [
+        '2: this is not valid YAML: found unexpected end of stream; look at this line and the one before it: quotes, indentation, tabs',
+    ]),
+    ('Latin-1', b'# caf\xe9\ncluster: lab\n', [
+        '1: this is not UTF-8 text; save the file as UTF-8',
+    ]),
+    ('UTF-16', b'\xff\xfec\x00l\x00', [
+        '1: this is not UTF-8 text; save the file as UTF-8',
+    ]),
+    ('a NUL byte', 'cluster: lab\nengine: \x00\n', [
+        '2: the character #x00 is not allowed in YAML; remove it',
+    ]),
+    ('a bell after umlauts', '# äöüäöüäöüäöü\ncluster: \x07\n', [
+        '2: the character #x07 is not allowed in YAML; remove it',
+    ]),
+    ('an unknown alias', 'cluster: *lab\n', [
+        '1: this is not valid YAML: found undefined alias; look at this line and the one before it: quotes, indentation, tabs',
+    ]),
+    ('an anchor in itself', 'cluster: lab\nhosts: &hosts\n  pc1: *hosts\n', [
+        '2: the anchor contains itself; write the value out once',
+    ]),
+    ('a merge of itself', 'hosts: &hosts {<<: *hosts}\n', [
+        '1: the anchor contains itself; write the value out once',
+    ]),
+    ('a merge of a text', 'cluster: lab\n<<: text\n', [
+        "2: << merges a mapping only; point it at a mapping's anchor",
+    ]),
+    ('an anchor twice', 'cluster: &a lab\nengine: &a swarm\n', [
+        '2: this anchor is there already; give it another name',
+    ]),
+    ('a tag', 'cluster: !secret lab\n', [
+        '1: the tag !secret means nothing here; leave it out',
+    ]),
+    ('a tag on a mapping', 'cluster: lab\nhosts: !mine {}\n', [
+        '2: the tag !mine means nothing here; leave it out',
+    ]),
+    ('a boolean that is none', 'cluster: !!bool maybe\n', [
+        "1: 'maybe' is no bool; write it without the tag",
+    ]),
+    ('an integer that is none', 'cluster: !!int lab\n', [
+        "1: 'lab' is no int; write it without the tag",
+    ]),
+    ('deep brackets', BRACKETS, [
+        '1: this is nested deeper than any inventory or job; check the brackets',
+    ]),
+    ('deep dashes', DASHES, [
+        '1: this is nested deeper than any inventory or job; check the brackets',
+    ]),
+    ('a billion laughs', LAUGHS, [
+        '6: the aliases stand for too many values; write fewer',
+    ]),
+    ('a mapping as a key', '? {a: b}\n: c\n', [
+        '1: a key must be a plain word; write `key: value`',
+    ]),
+    ('an escape in a key', 'cluster: lab\n"\\e[31mred": 1\n', [
+        '1: hosts: is missing; add for example `hosts: {"pc1": {"address": "192.168.8.151", "gpus": 1}}`',
+        '2: \\x1b[31mred: is not a key that is known here; use one of cluster, engine, hosts, network',
+    ]),
+    ('a key within a text', 'cluster: lab\n hosts: {}\n', [
+        '2: this is not valid YAML: mapping values are not allowed in this context; look at this line and the one before it: quotes, indentation, tabs',
+    ]),
+]
+# What is replaced in the job by what.
+JOBS: list[tuple[str, str, str, list[str]]] = [
+    ('image is missing', 'image: registry.lab:5000/trainer:1.4\n', '', [
+        '1: image: is missing; add for example `image: registry.lab:5000/trainer:1.4`',
+    ]),
+    ('image is null', 'registry.lab:5000/trainer:1.4', '', [
+        '1: image: nothing is not the name of an image; write for example registry.lab:5000/trainer:1.4',
+    ]),
+    ('image is no name', 'registry.lab:5000/trainer:1.4', 'My Image', [
+        "1: image: 'My Image' is not the name of an image; write for example registry.lab:5000/trainer:1.4",
+    ]),
+    ('image has two tags', 'trainer:1.4', 'trainer:1.4:2', [
+        "1: image: 'registry.lab:5000/trainer:1.4:2' is not the name of an image; write for example registry.lab:5000/trainer:1.4",
+    ]),
+    ('data set is unknown', 'digits', 'imagenet', [
+        "3: train.dataset: 'imagenet' is not known; use one of digits, mnist, cifar10, folder, text",
+    ]),
+    ('data set is near a known one', 'digits', 'cifar', [
+        "3: train.dataset: 'cifar' is not known; did you mean cifar10?",
+    ]),
+    ('model does not fit', 'model: cnn', 'model: lenet', [
+        '4: train.model: lenet needs larger images than the 8×8 of digits; write `model: cnn`',
+    ]),
+    ('model of text on images', 'model: cnn', 'model: gpt', [
+        '4: train.model: gpt is for text; write for example `model: cnn`',
+    ]),
+    ('folder without path', 'dataset: digits', 'dataset: folder', [
+        '2: train.path: is missing; write for example `path: flowers`, below the data folder',
+    ]),
+    ('text without path, with a model of images', 'dataset: digits', 'dataset: text', [
+        '2: train.path: is missing; write for example `path: shakespeare.txt`, below the data folder',
+        '4: train.model: cnn is for images; write `model: gpt`',
+    ]),
+    ('path of a known data set', 'dataset: digits', 'dataset: digits\n  path: digits', [
+        '4: train.path: digits is found by its name; leave it out',
+    ]),
+    ('path is absolute', 'dataset: digits', 'dataset: folder\n  path: /data/flowers', [
+        "4: train.path: '/data/flowers' is not a path below the data folder, without ..; write for example flowers",
+    ]),
+    ('path leads out', 'dataset: digits', 'dataset: folder\n  path: flowers/../..', [
+        "4: train.path: 'flowers/../..' is not a path below the data folder, without ..; write for example flowers",
+    ]),
+    ('path is the data folder', 'dataset: digits', 'dataset: folder\n  path: ./', [
+        "4: train.path: './' is not a path below the data folder, without ..; write for example flowers",
+    ]),
+    ('size of known images', 'dataset: digits', 'dataset: digits\n  image_size: 8', [
+        '4: train.image_size: images of digits are 8×8 already; leave it out',
+    ]),
+    ('images of no multiple of 4', 'dataset: digits', 'dataset: folder\n  path: flowers\n  image_size: 30', [
+        '5: train.image_size: 30 is not a multiple of 4; write for example `image_size: 32`',
+    ]),
+    ('images are huge', 'dataset: digits', 'dataset: folder\n  path: flowers\n  image_size: 2048', [
+        '5: train.image_size: 2048 is out of range; write a number of at most 1024',
+    ]),
+    ('model of small images', 'dataset: digits\n  model: cnn', 'dataset: folder\n  path: flowers\n  image_size: 64\n  model: airbench', [
+        '6: train.model: airbench needs images of 32×32; write `image_size: 32`, or `model: resnet18`',
+    ]),
+    ('model of colours', 'dataset: digits\n  model: cnn', 'dataset: mnist\n  model: airbench', [
+        '4: train.model: airbench needs colour images; write for example `model: resnet18`',
+    ]),
+    ('context of images', 'batch_size: 64', 'batch_size: 64\n  context: 128', [
+        '7: train.context: is for `dataset: text`; leave it out',
+    ]),
+    ('mirrored digits', 'batch_size: 64', 'batch_size: 64\n  flip_at_test: true', [
+        '7: train.flip_at_test: mirrored digits are other signs; leave it out',
+    ]),
+    ('labels are all smooth', 'batch_size: 64', 'batch_size: 64\n  label_smoothing: 1.0', [
+        '7: train.label_smoothing: 1.0 is out of range; write a number of less than 1',
+    ]),
+    ('a fixed graph with accumulation', 'batch_size: 64', 'batch_size: 64\n  accumulation: 2\nexchange: {static_graph: true}', [
+        '8: exchange.static_graph: PyTorch can not take it together with `accumulation`; leave one of them out',
+    ]),
+    ('an average of different weights', 'batch_size: 64', 'batch_size: 64\n  ema: true\nexchange: {mode: local_sgd}', [
+        '7: train.ema: `ema` needs the same weights on all ranks at every step, unlike local_sgd; leave one of them out',
+    ]),
+    ('precision is unknown', 'batch_size: 64', 'batch_size: 64\n  precision: fp8', [
+        "7: train.precision: 'fp8' is not known; use one of auto, fp32, bf16, fp16",
+    ]),
+    ('epochs are none', 'epochs: 10', 'epochs: 0', [
+        '5: train.epochs: 0 is out of range; write a number of at least 1',
+    ]),
+    ('epochs are a text', 'epochs: 10', 'epochs: ten', [
+        "5: train.epochs: 'ten' is not a whole number; write for example `epochs: 10`",
+    ]),
+    ('epochs are a float', 'epochs: 10', 'epochs: 1e3', [
+        '5: train.epochs: 1000.0 is not a whole number; write for example `epochs: 10`',
+    ]),
+    ('epochs are a boolean', 'epochs: 10', 'epochs: true', [
+        '5: train.epochs: true is not a whole number; write for example `epochs: 10`',
+    ]),
+    ('epochs are null', 'epochs: 10', 'epochs:', [
+        '5: train.epochs: nothing is not a whole number; write for example `epochs: 10`',
+    ]),
+    ('epochs are misspelt', 'epochs: 10', 'epocs: 10', [
+        '2: train.epochs: is missing; add for example `epochs: 10`',
+        '5: train.epocs: is not a key that is known here; did you mean epochs?',
+    ]),
+    ('batch is negative', 'batch_size: 64', 'batch_size: -64', [
+        '6: train.batch_size: -64 is out of range; write a number of at least 1',
+    ]),
+    ('batch is beyond counting', 'batch_size: 64', 'batch_size: ' + NINES, [
+        '6: 9999999999999999999999999999999999999999999999999999999999 is too large; write at most 9223372036854775807',
+    ]),
+    ('rate is nothing', 'batch_size: 64', 'batch_size: 64\n  learning_rate: 0', [
+        '7: train.learning_rate: 0 is out of range; write a number of more than 0',
+    ]),
+    ('rate is infinite', 'batch_size: 64', 'batch_size: 64\n  learning_rate: .inf', [
+        '7: train.learning_rate: inf is not a number; write for example `learning_rate: 0.1`',
+    ]),
+    ('rate is a boolean', 'batch_size: 64', 'batch_size: 64\n  learning_rate: true', [
+        '7: train.learning_rate: true is not a number; write for example `learning_rate: 0.1`',
+    ]),
+    ('rate is a text', 'batch_size: 64', 'batch_size: 64\n  learning_rate: "0.1"', [
+        "7: train.learning_rate: '0.1' is not a number; write for example `learning_rate: 0.1`",
+    ]),
+    ('decay is negative', 'batch_size: 64', 'batch_size: 64\n  weight_decay: -0.1', [
+        '7: train.weight_decay: -0.1 is out of range; write a number of at least 0',
+    ]),
+    ('seed is too large', 'batch_size: 64', 'batch_size: 64\n  seed: 4294967296', [
+        '7: train.seed: 4294967296 is out of range; write a number of less than 4294967296',
+    ]),
+    ('optimizer is misspelt', 'batch_size: 64', 'batch_size: 64\n  optimizer: sdg', [
+        "7: train.optimizer: 'sdg' is not known; did you mean sgd?",
+    ]),
+    ('train is a text', 'train:\n', 'train: digits\nchekpoint:\n', [
+        '2: train: \'digits\' is not a mapping; write for example `train: {"dataset": "mnist", "model": "cnn", "epochs": 10, "batch_size": 64}`',
+        '3: chekpoint: is not a key that is known here; did you mean checkpoint?',
+    ]),
+    ('nothing to run', 'train:\n  dataset: digits\n  model: cnn\n  epochs: 10\n  batch_size: 64\n', '', [
+        '1: there is nothing to run; write exactly one of `train:` and `command:`',
+    ]),
+]
+# What the job has besides.
+ADDED: list[tuple[str, list[str]]] = [
+    ('command: [ddp.py]', [
+        '1: train and command are both given; write exactly one of `train:` and `command:`',
+    ]),
+    ('command: ddp.py 50', [
+        '7: command: is a list of words; write `command: ["ddp.py", "50"]`',
+    ]),
+    ('batch_size: 64', [
+        '7: batch_size: is for `command`; keep the one in `train:`',
+    ]),
+    ('parameters: 5', [
+        '7: parameters: is for `command`; leave it out: kit knows its own models',
+    ]),
+    ('hosts:', [
+        '7: hosts: nothing is not a mapping; write for example `hosts: {"names": ["pc1"]}`, or leave it out',
+    ]),
+    ('hosts: [pc1]', [
+        '7: hosts: ["pc1"] is not a mapping; write for example `hosts: {"names": ["pc1"]}`',
+    ]),
+    ('hosts: {names: pc1}', [
+        '7: hosts.names: \'pc1\' is not a list; write for example `names: ["pc1", "gpu[001-064]"]`',
+    ]),
+    ('hosts: {names: []}', [
+        '7: hosts.names: is empty; write for example `names: ["pc1", "gpu[001-064]"]`',
+    ]),
+    ('hosts: {names: [pc3]}', [
+        '7: hosts.names[0]: pc3 is not in the inventory; did you mean pc2?',
+    ]),
+    ('hosts: {names: ["pc[1-3]"]}', [
+        '7: hosts.names[0]: pc3 is not in the inventory; did you mean pc2?',
+    ]),
+    ('hosts: {names: ["pc[2-1]"]}', [
+        "7: hosts.names[0]: 'pc[2-1]' runs backwards; put the smaller number first",
+    ]),
+    ('hosts: {names: [1]}', [
+        '7: hosts.names[0]: 1 is not a text; write for example `names: ["pc1", "gpu[001-064]"]`',
+    ]),
+    ('hosts: {gpus_per_host: 0}', [
+        '7: hosts.gpus_per_host: 0 is out of range; write a number of at least 1',
+    ]),
+    ('hosts: {gpus_per_host: 2}', [
+        '7: hosts.gpus_per_host: wants 2 GPUs on pc1, which has 1 for training; write a smaller number, or name the hosts that have as many (`hosts: {names: …}`)',
+    ]),
+    ('hosts: {gpus_per_host: 1.5}', [
+        '7: hosts.gpus_per_host: 1.5 is not a whole number; write for example `gpus_per_host: 1`',
+    ]),
+    ('hosts: {min: 3}', [
+        '7: hosts.min: the job wants at least 3 hosts, 2 can take part; write a number from 1 to 2',
+    ]),
+    ('hosts: {min: 0}', [
+        '7: hosts.min: 0 is out of range; write a number of at least 1',
+    ]),
+    ('hosts: {max: 3}', [
+        '7: hosts.max: is not a key that is known here; use one of names, gpus_per_host, min',
+    ]),
+    ("reference_batch: '256'", [
+        "7: reference_batch: '256' is not a whole number; write for example `reference_batch: 256`",
+    ]),
+    ('checkpoint: 5', [
+        '7: checkpoint: 5 is not a mapping; write for example `checkpoint: {"every_epochs": 1, "keep": 3}`',
+    ]),
+    ('checkpoint: {keep: 0}', [
+        '7: checkpoint.keep: 0 is out of range; write a number of at least 1',
+    ]),
+    ('checkpoint: {every: 1}', [
+        '7: checkpoint.every: is not a key that is known here; use one of every_epochs, keep, asynchronous',
+    ]),
+    ('mounts: {/srv: /data}', [
+        '7: mounts: {"/srv": "/data"} is not a list; write for example `mounts: [{"bind": "/srv/data", "to": "/data"}]`',
+    ]),
+    ('mounts: [/srv/data]', [
+        '7: mounts[0]: a mount is exactly one of bind, volume and nfs; write for example `- {bind: /srv/data, to: /data}`',
+    ]),
+    ('mounts: [{bind: /srv/data}]', [
+        '7: mounts[0].to: is missing; add for example `to: /data`',
+    ]),
+    ('mounts: [{bind: data, to: /data}]', [
+        "7: mounts[0].bind: 'data' is not an absolute path without ..; write for example /data",
+    ]),
+    ('mounts: [{bind: /srv/../etc, to: /data}]', [
+        "7: mounts[0].bind: '/srv/../etc' is not an absolute path without ..; write for example /data",
+    ]),
+    ('mounts: [{bind: /a, volume: b, to: /c}]', [
+        '7: mounts[0]: a mount is exactly one of bind, volume and nfs; write for example `- {bind: /srv/data, to: /data}`',
+    ]),
+    ('mounts: [{nfs: /export, to: /data}]', [
+        "7: mounts[0].nfs: '/export' is not an NFS export; write for example 192.168.8.151:/export/data",
+    ]),
+    ('mounts: [{volume: My_Data, to: /data}]', [
+        "7: mounts[0].volume: 'My_Data' is not a DNS label (at most 63 lower-case letters, digits, inner hyphens); write for example my-data",
+    ]),
+    ('mounts: [{bind: /a, to: /c}, {bind: /b, to: /c/}]', [
+        '7: mounts[1].to: two mounts at /c; give each its own folder',
+    ]),
+    ('mounts: [{bind: /a, to: /dev/shm}]', [
+        "7: mounts[0].to: /dev/shm is kit's; set `limits: {shared_memory: 16GiB}`",
+    ]),
+    ('mounts: [{bind: /a, to: /}]', [
+        '7: mounts[0].to: nothing can be mounted over the whole container; write for example /data',
+    ]),
+    ('mounts: [{bind: /a, to: /kit/job.json}]', [
+        "7: mounts[0].to: /kit is kit's own folder; write for example /data",
+    ]),
+    ('mounts: [{bind: /a, to: /data, ro: true}]', [
+        '7: mounts[0].ro: is not a key that is known here; use one of bind, to, read_only',
+    ]),
+    ('mounts: [{bind: /a, to: /data, read_only: yes}]', [
+        "7: mounts[0].read_only: 'yes' is not true or false; write for example `read_only: false`",
+    ]),
+    ('environment: [A=1]', [
+        '7: environment: ["A=1"] is not a mapping; write for example `environment: {"PYTHONUNBUFFERED": "1"}`',
+    ]),
+    ('environment: {MY-VAR: 1}', [
+        '7: environment.MY-VAR: is not the name of a variable; use letters, digits and _',
+    ]),
+    ('environment: {DEBUG: true}', [
+        '7: environment.DEBUG: true is a YAML boolean; write "true", or "1" or "0", in quotes',
+    ]),
+    ('environment: {VERSION: 1.10}', [
+        '7: environment.VERSION: 1.1 is a number, of which YAML keeps the value and not the digits; write what you mean in quotes',
+    ]),
+    ('environment: {DEBUG: }', [
+        '7: environment.DEBUG: nothing is not a text; write one value, in quotes',
+    ]),
+    ('environment: {DEBUG: {a: b}}', [
+        '7: environment.DEBUG: {"a": "b"} is not a text; write one value, in quotes',
+    ]),
+    ('environment: {RANK: 1, KIT_JOB: x, NCCL_DEBUG: INFO}', [
+        '7: environment.RANK: is set by kit from the plan; leave it out',
+        '7: environment.KIT_JOB: is set by kit from the plan; leave it out',
+        "7: environment.NCCL_DEBUG: belongs in the job's nccl section; move it to `nccl:`",
+    ]),
+    ("environment: {'[key]': 1}", [
+        '7: environment.[key]: is not the name of a variable; use letters, digits and _',
+    ]),
+    ('nccl: {DEBUG: INFO}', [
+        '7: nccl.DEBUG: is not a variable of NCCL; write NCCL_DEBUG, or move it to environment',
+    ]),
+    ('mounts: [{bind: /srv/a, to: /opt/kit}]', [
+        '7: mounts[0].to: /opt/kit holds the trainer that `train` runs; choose another folder',
+    ]),
+    ('mounts: [{bind: /srv/a, to: /a}, {bind: /srv/b, to: //a/}]', [
+        '7: mounts[1].to: two mounts at /a; give each its own folder',
+    ]),
+    ('limits: {shared_memory: 16G}', [
+        "7: limits.shared_memory: '16G' has the unit G, which is not exact; write 16GiB",
+    ]),
+    ('limits: {memory: 0GiB}', [
+        "7: limits.memory: '0GiB' is no size; write for example 24GiB",
+    ]),
+    ('limits: {cpus: 0}', [
+        '7: limits.cpus: 0 is out of range; write a number of more than 0',
+    ]),
+    ('limits: {cpus: .inf}', [
+        '7: limits.cpus: inf is not a number; write for example `cpus: 8`',
+    ]),
+    ('limits: {memlock: -1}', [
+        "7: limits.memlock: -1 is a word of Docker's; write unlimited",
+    ]),
+    ('limits:', [
+        '7: limits: nothing is not a mapping; write for example `limits: {"shared_memory": "16GiB"}`, or leave it out',
+    ]),
+    ('rendezvous: {port: 80}', [
+        '7: rendezvous.port: 80 is out of range; write a number of at least 1024',
+    ]),
+    ('rendezvous: 29400', [
+        '7: rendezvous: 29400 is not a mapping; write for example `rendezvous: {"port": 29400}`',
+    ]),
+    ('stop_grace_period: 60', [
+        '7: stop_grace_period: 60 has no unit; use s, m or h, for example 60s',
+    ]),
+    ('stop_grace_period: 0s', [
+        "7: stop_grace_period: '0s' is no duration; write for example 60s",
+    ]),
+    ('working_dir: src', [
+        "7: working_dir: 'src' is not an absolute path without ..; write for example /data",
+    ]),
+    ('exchange: {every_steps: 64}', [
+        '7: exchange.every_steps: is for the modes with local steps; write `mode: local_sgd` or `mode: diloco`, or leave it out',
+    ]),
+    ('exchange: {mode: every_step, warm_up_steps: 0}', [
+        '7: exchange.warm_up_steps: is for the modes with local steps, and for powersgd; write `mode: local_sgd` or `mode: diloco`, or leave it out',
+    ]),
+    ('exchange: {mode: diloco, every_steps: 0, compression: powersgd, static_graph: true}', [
+        '7: exchange.compression: powersgd compresses gradients, and diloco exchanges parameters; write `compression: fp16`, or `mode: every_step`',
+        '7: exchange.every_steps: 0 is out of range; write a number of at least 1',
+        '7: exchange.static_graph: is for `mode: every_step`; leave it out',
+    ]),
+    ('exchange: {overlap: true}', [
+        '7: exchange.overlap: DDP overlaps with the backward pass by itself; write `mode: local_sgd` or `mode: diloco`, or leave it out',
+    ]),
+    ('exchange: {mode: dilco}', [
+        "7: exchange.mode: 'dilco' is not known; did you mean diloco?",
+    ]),
+    ('exchange: {bucket_mib: 2000}', [
+        '7: exchange.bucket_mib: 2000 is out of range; write a number of at most 1024',
+    ]),
+    ('exchange: {timeout: 60}', [
+        '7: exchange.timeout: 60 has no unit; use s, m or h, for example 60s',
+    ]),
+    ('exchange: diloco', [
+        '7: exchange: \'diloco\' is not a mapping; write for example `exchange: {"mode": "diloco", "every_steps": 128, "compression": "fp16"}`',
+    ]),
+    ('step_seconds: 0', [
+        '7: step_seconds: 0 is out of range; write a number of more than 0',
+    ]),
+    ('metrics: {port: 80}', [
+        '7: metrics.port: 80 is out of range; write a number of at least 1024',
+    ]),
+    ('metrics: {port: 9500}\nrendezvous: {port: 9500}', [
+        "7: metrics.port: 9500 is the rendezvous' port already; write for example 9501",
+    ]),
+    ('resources: {gpus: 2}', [
+        '7: resources: is not a key that is known here; use one of image, train, command, working_dir, reference_batch, batch_size, parameters, step_seconds, exchange, metrics, checkpoint, hosts, mounts, environment, nccl, limits, rendezvous, stop_grace_period',
+    ]),
+]
+# What a job has after its image.
+COMMANDS: list[tuple[str, list[str]]] = [
+    ('command: [ddp.py]\nexchange: {mode: diloco}', [
+        '3: exchange: is for `train`; leave it out: a script exchanges by itself',
+    ]),
+    ('command: [ddp.py]\nmetrics: {port: 9500}', [
+        '3: metrics: is for `train`; leave it out: a script serves its own',
+    ]),
+    ('command: [""]', [
+        '2: command: names no script; write for example `command: [ddp.py, "50"]`',
+    ]),
+    ('command: [-m]', [
+        '2: command: names no script; write for example `command: [ddp.py, "50"]`',
+    ]),
+    ('command: []', [
+        '2: command: is empty; write for example `command: ["ddp.py", "50", "10", "--batch_size", "256"]`',
+    ]),
+    ("command: ''", [
+        '2: command: is a list of words; write `command: ["ddp.py"]`',
+    ]),
+    ('command: 5', [
+        '2: command: 5 is not a list; write for example `command: ["ddp.py", "50", "10", "--batch_size", "256"]`',
+    ]),
+    ('command: [torchrun, ddp.py]', [
+        '2: command: the command begins with torchrun; kit starts torchrun itself; begin with the script, as in `command: [ddp.py, "50"]`',
+    ]),
+    ('command: [null]', [
+        '2: command[0]: nothing is not a text; write for example `command: ["ddp.py", "50", "10", "--batch_size", "256"]`',
+    ]),
+    ('command: [ddp.py, [50]]', [
+        '2: command[1]: [50] is not a text; write for example `command: ["ddp.py", "50", "10", "--batch_size", "256"]`',
+    ]),
+    ('command: [ddp.py, true]', [
+        '2: command[1]: true is not a text; write for example `command: ["ddp.py", "50", "10", "--batch_size", "256"]`',
+    ]),
+]
+# fmt: on

@@ -43,13 +43,8 @@ def command(
     carrier = engine_for(engine or plan.engine, plan.cluster, root)
     # The files are for the inventory's engine, addresses and ports for the one that carries out.
     chosen = _chosen(load_plan(paths, EngineName(engine)) if engine else plan, jobs)
-    carrier.deploy(chosen, fresh=fresh)
+    carrier.deploy(chosen, fresh=fresh, say=click.echo)
     names = [job.name for job in chosen]
-    for job in chosen:
-        click.echo(
-            f"{job.name}: started as {count(len(job.placements), 'host')}, "
-            f"world size {job.world_size}"
-        )
     if detach:
         option = f" --engine {engine}" if engine else ""
         click.echo(

@@ -1,14 +1,15 @@
 """Engines carry a plan out; they decide nothing that the plan did not.
 
-One interface; this machine is its first implementation.
+One interface: this machine, Compose on each host, Swarm stacks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import getpass
+import socket
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 from typing import Protocol
 
 from kit.plan.types import JobPlan
@@ -27,10 +28,25 @@ class State(StrEnum):
 
 ENDED = frozenset({State.COMPLETED, State.STOPPED, State.FAILED})
 
+Say = Callable[[str], None]
+"""What takes a line for the person who waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One thing that is to be done, where, and why: `cause` is what was seen that asks for it."""
+
+    where: str
+    what: str
+    cause: str
+
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The newest metrics of rank 0; None where a job's own script reports none."""
+    """How far a training is; None where a job's own script does not tell.
+
+    `seconds_left` is by the speed so far.
+    """
 
     epoch: int
     epochs: int
@@ -39,21 +55,29 @@ class Progress:
     loss: float | None
     accuracy: float | None
     images_per_second: float | None
+    seconds_left: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class HostStatus:
-    """One host's part: its processes and how they are doing."""
+    """One host's part: its processes and how they are doing.
+
+    `devices` are the GPUs that it was given, `ranks` what torchrun made of its processes (empty
+    until they have said so), `message` what keeps it from running, or what ended it.
+    """
 
     host: str
     processes: int
     state: State
     exit_status: int | None
+    devices: tuple[str, ...] = ()
+    ranks: tuple[int, ...] = ()
+    message: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """One job. `started` and `ended` are seconds since the epoch."""
+    """One job. `started` and `ended` are seconds since the epoch; `checkpoint` is the newest."""
 
     job: str
     state: State
@@ -62,33 +86,67 @@ class JobStatus:
     ended: float | None
     hosts: tuple[HostStatus, ...]
     progress: Progress | None
-    checkpoint: Path | None
+    checkpoint: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """One line of a host's output."""
+    """One line of a host's output; `time` is in seconds since the epoch, where it is known."""
 
     job: str
     host: str
     text: str
+    rank: int | None = None
+    time: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """What was deployed when (seconds since the epoch), by whom, and from which input.
+
+    `inventory` and `job_hash` are hashes of what the files say, `image` is the reference that ran.
+    """
+
+    job: str
+    time: float
+    by: str
+    inventory: str
+    job_hash: str
+    image: str
+
+
+def deployment(job: JobPlan, time: float) -> Deployment:
+    """Return what is to be written down on a job that was started at `time`."""
+    by = f"{getpass.getuser()}@{socket.gethostname()}"
+    return Deployment(job.name, time, by, job.inventory_hash, job.job_hash, job.job.image)
 
 
 class Engine(Protocol):
     """What every engine can do."""
 
-    def deploy(self, jobs: Sequence[JobPlan], *, fresh: bool) -> None:
-        """Start the jobs and return; `fresh` jobs forget their checkpoints first.
+    def preview(self, jobs: Sequence[JobPlan], *, fresh: bool) -> tuple[Step, ...]:
+        """Return what `deploy` would do now, and do nothing.
 
         Raises:
-            KitError: One of them runs already, or cannot be started; none is then.
+            KitError: The jobs cannot be deployed, or the hosts cannot be asked.
+        """
+
+    def deploy(self, jobs: Sequence[JobPlan], *, fresh: bool, say: Say) -> None:
+        """Start the jobs and return when they run; `fresh` jobs forget their checkpoints first.
+
+        Raises:
+            KitError: One of them runs already, or cannot be started; the message says what is left.
         """
 
     def status(self) -> tuple[JobStatus, ...]:
         """Return all jobs that the engine knows of, ended ones too."""
 
-    def logs(self, jobs: Sequence[str], *, follow: bool) -> Iterator[LogLine]:
+    def logs(
+        self, jobs: Sequence[str], *, follow: bool, since: float | None = None
+    ) -> Iterator[LogLine]:
         """Yield what the jobs' hosts have printed; with `follow` until all jobs have ended.
+
+        `since` leaves out what is older, in seconds since the epoch.
 
         Raises:
             KitError: One of the jobs is not known.
@@ -100,3 +158,6 @@ class Engine(Protocol):
         Raises:
             KitError: It is not running.
         """
+
+    def history(self) -> tuple[Deployment, ...]:
+        """Return what was deployed, the newest first."""

@@ -16,14 +16,33 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from kit.engine import ENDED, HostStatus, JobStatus, LogLine, Progress, State
+from kit.engine import (
+    ENDED,
+    Deployment,
+    HostStatus,
+    JobStatus,
+    LogLine,
+    Progress,
+    Say,
+    State,
+    Step,
+    deployment,
+)
 from kit.engine.devices import local_gpus, visible_devices
 from kit.engine.processes import Places, on_this_machine, processes
-from kit.engine.state import JobFolder, Run, jobs_of, state_home
+from kit.engine.state import (
+    JobFolder,
+    Run,
+    add_to_history,
+    jobs_of,
+    read_history,
+    state_home,
+)
 from kit.engine.supervise import marked
-from kit.errors import KitError
+from kit.errors import InputError, KitError
 from kit.plan.storage import CHECKPOINTS
 from kit.plan.types import JobPlan
+from kit.values import count
 
 POLL = 0.1
 """Seconds between two looks at logs and states."""
@@ -39,7 +58,22 @@ class LocalEngine:
         self._tree = tree
         self._launcher = launcher
 
-    def deploy(self, jobs: Sequence[JobPlan], *, fresh: bool) -> None:
+    def preview(self, jobs: Sequence[JobPlan], *, fresh: bool) -> tuple[Step, ...]:
+        """Return what would be started; see `Engine.preview`."""
+        for job in jobs:
+            self._refuse_running(job.name)
+        before = set(jobs_of(self._cluster))
+        return tuple(
+            Step(
+                "here",
+                f"start {job.name} as {_size(job)}"
+                + (", its checkpoints deleted" if fresh else ""),
+                "it has ended" if job.name in before else "it was not deployed before",
+            )
+            for job in jobs
+        )
+
+    def deploy(self, jobs: Sequence[JobPlan], *, fresh: bool, say: Say) -> None:
         """Start a supervisor for each job; see `Engine.deploy`."""
         if importlib.util.find_spec("torch") is None:
             raise KitError(
@@ -53,8 +87,10 @@ class LocalEngine:
         if fresh:
             for run in runs:
                 self._forget(run)
-        for run in runs:
+        for job, run in zip(jobs, runs, strict=True):
             self._start(run)
+            add_to_history(self._cluster, deployment(job, run.started))
+            say(f"{job.name}: started as {_size(job)}")
 
     def _refuse_running(self, job: str) -> None:
         folder = JobFolder(self._cluster, job)
@@ -154,8 +190,12 @@ class LocalEngine:
             checkpoint=_newest_checkpoint(run),
         )
 
-    def logs(self, jobs: Sequence[str], *, follow: bool) -> Iterator[LogLine]:
+    def logs(
+        self, jobs: Sequence[str], *, follow: bool, since: float | None = None
+    ) -> Iterator[LogLine]:
         """Yield the lines of the hosts' log files; see `Engine.logs`."""
+        if since is not None:
+            raise InputError("on this machine lines carry no time", "leave out --since")
         tails = [
             _Tail(job, process.host, Path(process.log))
             for job in jobs
@@ -194,6 +234,10 @@ class LocalEngine:
         assert status is not None
         return status
 
+    def history(self) -> tuple[Deployment, ...]:
+        """Return what was written down at each start; see `Engine.history`."""
+        return tuple(reversed(read_history(self._cluster)))
+
     def _known(self, job: str) -> Run:
         run = JobFolder(self._cluster, job).read_run()
         if run is None:
@@ -228,6 +272,10 @@ class _Tail:
             lines, self._rest = [*lines, self._rest], b""
         texts = [line.decode(errors="replace").rstrip("\r") for line in lines]
         return [LogLine(self._job, self._host, text) for text in texts]
+
+
+def _size(job: JobPlan) -> str:
+    return f"{count(len(job.placements), 'host')}, world size {job.world_size}"
 
 
 def _hosts(run: Run, exits: list[int | None], state: State) -> tuple[HostStatus, ...]:
@@ -274,10 +322,11 @@ def _last_metrics(folder: Path) -> dict[str, Any] | None:
     return None
 
 
-def _newest_checkpoint(run: Run) -> Path | None:
+def _newest_checkpoint(run: Run) -> str | None:
     complete = [
         marker.parent
         for folder in run.checkpoints
         for marker in Path(folder).glob("step-*/COMPLETE")
     ]
-    return max(complete, key=lambda path: path.name, default=None)
+    newest = max(complete, key=lambda path: path.name, default=None)
+    return None if newest is None else str(newest)

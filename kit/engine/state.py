@@ -1,5 +1,6 @@
 """What survives the terminal: one folder for each job that was deployed on this machine.
 
+$XDG_STATE_HOME/kit/<cluster>/history.jsonl: what was started when.
 $XDG_STATE_HOME/kit/<cluster>/<job>/
     run.json        what was started (written once, by `kit deploy`)
     state.json      how it is doing (replaced by the supervisor)
@@ -17,6 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from kit.engine import Deployment
 from kit.errors import KitError
 
 
@@ -132,6 +134,21 @@ def jobs_of(cluster: str) -> list[str]:
     """Return the jobs of a cluster that were ever deployed on this machine."""
     folder = state_home() / cluster
     return sorted(path.parent.name for path in folder.glob("*/run.json"))
+
+
+def add_to_history(cluster: str, deployment: Deployment) -> None:
+    """Write down that a job was started."""
+    with (state_home() / cluster / "history.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps(asdict(deployment)) + "\n")
+
+
+def read_history(cluster: str) -> list[Deployment]:
+    """Return what was started, the oldest first."""
+    try:
+        lines = (state_home() / cluster / "history.jsonl").read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return []
+    return [Deployment(**json.loads(line)) for line in lines]
 
 
 def _write_json(path: Path, value: object) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import zlib
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 
 from kit.errors import INVENTORY, Fault, FaultsError
 from kit.model import EngineName, Host, Inventory, Job
@@ -48,8 +51,9 @@ def make_plan(inventory: Inventory, jobs: Sequence[Job]) -> Plan:
     allocated, faults = allocate(inventory, jobs)
     if faults:
         raise FaultsError(faults)
+    inventory_hash = _version(inventory)
     plans = [
-        _job_plan(inventory, job, placements)
+        _job_plan(inventory, inventory_hash, job, placements)
         for job, placements in zip(jobs, allocated, strict=True)
     ]
     faults = _port_faults(plans) + _name_faults(inventory, plans)
@@ -66,7 +70,9 @@ def make_plan(inventory: Inventory, jobs: Sequence[Job]) -> Plan:
     )
 
 
-def _job_plan(inventory: Inventory, job: Job, placements: tuple[Placement, ...]) -> JobPlan:
+def _job_plan(
+    inventory: Inventory, inventory_hash: str, job: Job, placements: tuple[Placement, ...]
+) -> JobPlan:
     engine, hosts = inventory.engine, [placement.host for placement in placements]
     host_network = engine is EngineName.SWARM and inventory.network.driver == "host"
     host_network |= engine is EngineName.COMPOSE and (
@@ -95,7 +101,13 @@ def _job_plan(inventory: Inventory, job: Job, placements: tuple[Placement, ...])
         shared_checkpoints=storage.shared_checkpoints(mounts),
         memlock=-1 if infiniband and job.limits.memlock is None else job.limits.memlock,
         stack_limit=job.limits.stack,
+        inventory_hash=inventory_hash,
+        job_hash=_version(job),
     )
+
+
+def _version(section: Inventory | Job) -> str:
+    return hashlib.sha256(json.dumps(asdict(section)).encode()).hexdigest()[:12]
 
 
 def _rendezvous(

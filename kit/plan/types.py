@@ -178,7 +178,8 @@ class JobPlan:
     in it; `nodes` are the fewest and the most hosts that it runs on. `memlock` and `stack_limit`
     are in bytes, -1 for unlimited. `shared_checkpoints`: one folder serves all hosts. `exchange` is
     None where nothing is exchanged between hosts, or the model's size is not known; `precision`
-    where the job says it, or not all of its GPUs' models are known.
+    where the job says it, or not all of its GPUs' models are known. `inventory_hash` and `job_hash`
+    tell versions of what the two files say apart, whatever their comments and their layout.
     """
 
     job: Job
@@ -198,6 +199,8 @@ class JobPlan:
     shared_checkpoints: bool
     memlock: int | None
     stack_limit: int | None
+    inventory_hash: str
+    job_hash: str
 
     @property
     def name(self) -> str:

@@ -1,0 +1,221 @@
+"""The Docker engines of the hosts: python-on-whales to act, the Engine API to look.
+
+python-on-whales calls the docker command line, over SSH where a host has a login. For looking that
+is too slow (a call for every task of a stack), and for tokens and secrets too open: an argument
+shows in the process list. Both go to the Engine API, on the way that docker's own SSH takes.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import subprocess
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import cached_property
+from http.client import HTTPConnection, HTTPException, HTTPResponse
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlencode
+
+from kit.errors import InputError, KitError
+from kit.model import Host
+
+if TYPE_CHECKING:
+    from python_on_whales import DockerClient
+
+AT_ONCE = 32
+"""Hosts that are asked at the same time: each is an ssh process here."""
+PATIENCE = 60.0
+"""Seconds that an engine may take to begin its answer."""
+
+T = TypeVar("T")
+
+
+class EngineError(KitError):
+    """The engine refused a request; `status` is HTTP's."""
+
+    def __init__(self, where: str, status: int, said: str) -> None:
+        super().__init__(f"{where}: Docker: {said}")
+        self.status = status
+
+
+class Docker:
+    """The engine of one host. `url` is None for this machine's own."""
+
+    def __init__(self, name: str, url: str | None) -> None:
+        self.name = name
+        self.url = url
+        self._lock = threading.Lock()
+
+    @classmethod
+    def of(cls, host: Host) -> Docker:
+        """Return the engine of a host of the inventory."""
+        return cls(host.name, f"ssh://{host.ssh}")
+
+    @cached_property
+    def whales(self) -> DockerClient:
+        """The client that acts; imported here, as it takes a third of a second."""
+        from python_on_whales import DockerClient
+
+        _program()
+        return DockerClient(host=self.url)
+
+    @contextmanager
+    def acting(self, what: str) -> Iterator[DockerClient]:
+        """Yield the client; its failure is told as a failure to do `what`.
+
+        Raises:
+            KitError: The command failed.
+        """
+        from python_on_whales.exceptions import DockerException
+
+        try:
+            yield self.whales
+        except DockerException as error:
+            raise KitError(f"{self.name}: {what}: {last_words(error.stderr)}") from None
+
+    @cached_property
+    def _connection(self) -> _Dialled:
+        return _Dialled(self.name, self.url)
+
+    def request(
+        self, method: str, path: str, body: object = None, **query: str | dict[str, Any]
+    ) -> Any:
+        """Ask the Engine API and return its answer, parsed.
+
+        Raises:
+            KitError: The engine cannot be reached.
+            EngineError: It refuses.
+        """
+        with self._lock, self._connection.ask(method, path, body, query) as response:
+            content = response.read()
+        return json.loads(content) if content else None
+
+    def get(self, path: str, **query: str | dict[str, Any]) -> Any:
+        """Ask for what is; see `request`."""
+        return self.request("GET", path, **query)
+
+    def post(self, path: str, body: object, **query: str | dict[str, Any]) -> Any:
+        """Tell it what to do; see `request`. What `body` holds shows in no list of processes."""
+        return self.request("POST", path, body, **query)
+
+    @contextmanager
+    def stream(self, path: str, **query: str | dict[str, Any]) -> Iterator[HTTPResponse]:
+        """Yield an answer that may go on for ever, on a connection of its own."""
+        connection = _Dialled(self.name, self.url)
+        try:
+            with connection.ask("GET", path, None, query) as response:
+                connection.wait_for_ever()
+                yield response
+        finally:
+            connection.close()
+
+    def close(self) -> None:
+        """Hang up; the next request dials anew."""
+        self._connection.close()
+
+
+class _Dialled(HTTPConnection):
+    """HTTP over the standard streams of `docker system dial-stdio`, as docker's own SSH does it."""
+
+    def __init__(self, name: str, url: str | None) -> None:
+        super().__init__("docker", timeout=PATIENCE)
+        self._name = name
+        self._url = url
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def connect(self) -> None:
+        host = ["--host", self._url] if self._url else []
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [_program(), *host, "system", "dial-stdio"],
+                stdin=theirs.fileno(),
+                stdout=theirs.fileno(),
+                stderr=subprocess.PIPE,
+                start_new_session=True,  # Ctrl-C is kit's to handle, not its ssh's.
+            )
+        ours.settimeout(self.timeout)
+        self.sock = ours
+
+    def wait_for_ever(self) -> None:
+        """An answer that has begun may pause for as long as it likes."""
+        if self.sock is not None:
+            self.sock.settimeout(None)
+
+    def close(self) -> None:
+        self._hang_up()
+
+    def _hang_up(self) -> str:
+        """End the call; return what docker and its ssh had to complain about."""
+        super().close()
+        if self._process is None:
+            return ""
+        process, self._process = self._process, None
+        process.terminate()
+        _, said = process.communicate()
+        return said.decode(errors="replace")
+
+    @contextmanager
+    def ask(
+        self, method: str, path: str, body: object, query: dict[str, str | dict[str, Any]]
+    ) -> Iterator[HTTPResponse]:
+        """Send a request and yield the answer, which must be good."""
+        values = {k: v if isinstance(v, str) else json.dumps(v) for k, v in query.items()}
+        target = f"{path}?{urlencode(values)}" if values else path
+        content = None if body is None else json.dumps(body).encode()
+        try:
+            self.request(method, target, content, {"Content-Type": "application/json"})
+            response = self.getresponse()
+            if response.status >= 400:
+                raise EngineError(self._name, response.status, _message(response.read()))
+            yield response
+        except (HTTPException, OSError) as error:
+            said = self._hang_up()
+            raise unreachable(self._name, self._url, last_words(said or str(error))) from None
+
+
+def unreachable(name: str, url: str | None, said: str) -> KitError:
+    """Say that a host's engine does not answer, and how to find out why."""
+    option = f"-H {url} " if url else ""
+    return KitError(f"{name}: Docker cannot be reached: {said}", f"try `docker {option}info`")
+
+
+def last_words(stderr: str | None) -> str:
+    """Return the line of a program's output that says what was wrong."""
+    lines = [line.strip() for line in (stderr or "").splitlines() if line.strip()]
+    return lines[-1] if lines else "it does not say why"
+
+
+def _message(content: bytes) -> str:
+    try:
+        return str(json.loads(content)["message"])
+    except (ValueError, KeyError, TypeError):
+        return content.decode(errors="replace").strip() or "no reason given"
+
+
+def _program() -> str:
+    found = shutil.which("docker")
+    if found is None:
+        raise InputError(
+            "the docker command is not installed here, and kit reaches the hosts with it",
+            "install Docker's CLI: docker-ce-cli, or docker-cli of Debian; no engine is needed",
+        )
+    return found
+
+
+def on_each(hosts: Iterable[Host], work: Callable[[Host], T]) -> dict[str, T | KitError]:
+    """Do something on all hosts at once; return each one's result, or what went wrong there."""
+
+    def tried(host: Host) -> T | KitError:
+        try:
+            return work(host)
+        except KitError as error:
+            return error
+
+    hosts = list(hosts)
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return dict(zip([host.name for host in hosts], pool.map(tried, hosts), strict=True))

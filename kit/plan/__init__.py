@@ -64,6 +64,7 @@ def make_plan(inventory: Inventory, jobs: Sequence[Job]) -> Plan:
         cluster=inventory.cluster,
         engine=inventory.engine,
         network=inventory.network,
+        heartbeat=inventory.heartbeat,
         hosts=inventory.hosts,
         jobs=tuple(plans),
         notes=tuple(notes(inventory, plans)),

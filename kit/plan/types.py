@@ -227,12 +227,16 @@ class JobPlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Who runs what. `notes` are judgements that a person should read."""
+    """Who runs what. `notes` are judgements that a person should read.
+
+    `heartbeat` is the Swarm dispatcher's, in seconds.
+    """
 
     file: str
     cluster: str
     engine: EngineName
     network: Network
+    heartbeat: int
     hosts: tuple[Host, ...]
     jobs: tuple[JobPlan, ...]
     notes: tuple[str, ...]

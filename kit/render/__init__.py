@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
-from kit.model import EngineName, Host
-from kit.plan.groups import node_labels
+from kit.model import EngineName
+from kit.plan.groups import advertised, node_labels
 from kit.plan.types import JobPlan, Plan
 from kit.render.documents import job_json, plan_json
 from kit.render.templates import Templates
@@ -130,12 +130,7 @@ def _daemons(plan: Plan, templates: Templates) -> Tree:
     swarm = plan.engine is EngineName.SWARM
     return {
         f"hosts/{host.name}/daemon.json": templates.render(
-            "hosts/{host}/daemon.json.j2", host=host, resources=_resources(host) if swarm else ()
+            "hosts/{host}/daemon.json.j2", host=host, resources=advertised(host) if swarm else ()
         )
         for host in plan.hosts
     }
-
-
-def _resources(host: Host) -> tuple[str, ...]:
-    """Name each GPU; a bare index would be read as a count (moby's genericresource.ParseCmd)."""
-    return tuple(gpu.id if gpu.known else f"gpu{gpu.id}" for gpu in host.gpus)

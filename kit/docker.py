@@ -8,11 +8,12 @@ shows in the process list. Both go to the Engine API, on the way that docker's o
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import socket
 import subprocess
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cached_property
@@ -32,6 +33,7 @@ PATIENCE = 60.0
 """Seconds that an engine may take to begin its answer."""
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 
 class EngineError(KitError):
@@ -76,6 +78,28 @@ class Docker:
             yield self.whales
         except DockerException as error:
             raise KitError(f"{self.name}: {what}: {last_words(error.stderr)}") from None
+
+    def command(self, what: str, *arguments: str, env: Mapping[str, str] | None = None) -> str:
+        """Call docker where python-on-whales lacks an option, and return what it printed.
+
+        `env` are variables for this call alone.
+
+        Raises:
+            KitError: It failed to do `what`.
+        """
+        host = ["--host", self.url] if self.url else []
+        done = subprocess.run(
+            [_program(), *host, *arguments],
+            env={**os.environ, **(env or {})},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+        if done.returncode:
+            raise KitError(f"{self.name}: {what}: {last_words(done.stderr)}")
+        return done.stdout
 
     @cached_property
     def _connection(self) -> _Dialled:
@@ -207,15 +231,20 @@ def _program() -> str:
     return found
 
 
-def on_each(hosts: Iterable[Host], work: Callable[[Host], T]) -> dict[str, T | KitError]:
-    """Do something on all hosts at once; return each one's result, or what went wrong there."""
+def at_once(work: Callable[[T], R], items: Iterable[T]) -> list[R | KitError]:
+    """Do something with each item at the same time; return the results, or what went wrong."""
 
-    def tried(host: Host) -> T | KitError:
+    def tried(item: T) -> R | KitError:
         try:
-            return work(host)
+            return work(item)
         except KitError as error:
             return error
 
-    hosts = list(hosts)
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        return dict(zip([host.name for host in hosts], pool.map(tried, hosts), strict=True))
+        return list(pool.map(tried, items))
+
+
+def on_each(hosts: Iterable[Host], work: Callable[[Host], R]) -> dict[str, R | KitError]:
+    """Do something on all hosts at once; return each one's result, or what went wrong there."""
+    hosts = list(hosts)
+    return dict(zip([host.name for host in hosts], at_once(work, hosts), strict=True))

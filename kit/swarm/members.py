@@ -9,7 +9,7 @@ from kit.errors import KitError
 from kit.model import Host
 from kit.plan.groups import HOST_LABEL, advertised, node_labels
 from kit.plan.types import Plan, manager_of
-from kit.swarm.seen import Cluster, Member
+from kit.swarm.seen import Cluster, Member, Node
 from kit.swarm.steps import (
     JOB_LABEL,
     JOINED_LABEL,
@@ -62,16 +62,14 @@ def steps_up(
     if cluster is None or cluster.heartbeat != plan.heartbeat:
         steps.append(_heartbeat(plan, cluster))
     inside = {node.id for node in cluster.nodes} if cluster else set()
-    joining = {wanted[0].name} if cluster is None else set()
     for host in plan.hosts:
-        if host.name in joining or members[host.name].node in inside:
-            continue
-        joining.add(host.name)
-        steps.append(_join(host, manager=host in wanted))
+        first = cluster is None and host is wanted[0]
+        if not first and members[host.name].node not in inside:
+            steps.append(_join(host, manager=host in wanted))
     if cluster is not None:
         steps += _promote(wanted, members, cluster)
         steps += _forget(members, cluster)
-    steps += _labels(plan, members, cluster, joining)
+    steps += _labels(plan, members, cluster)
     stack = f"{plan.cluster}-platform"
     there = cluster.stack(stack) if cluster else ()
     if platform is not None and (cause := stack_cause(there, platform)):
@@ -151,7 +149,7 @@ def _promote(
     for host in wanted:
         if members[host.name].node in workers:
             cause = "it has the role manager and is a worker"
-            yield Promote(host.name, "make it a manager", cause, host)
+            yield Promote(host.name, "make it a manager", cause, members[host.name].node)
 
 
 def _forget(members: Mapping[str, Member], cluster: Cluster) -> Iterator[Forget]:
@@ -162,17 +160,13 @@ def _forget(members: Mapping[str, Member], cluster: Cluster) -> Iterator[Forget]
             yield Forget(node.name, f"strike off the old node {node.id[:12]}", cause, node.id)
 
 
-def _labels(
-    plan: Plan, members: Mapping[str, Member], cluster: Cluster | None, joining: set[str]
-) -> Iterator[Step]:
+def _labels(plan: Plan, members: Mapping[str, Member], cluster: Cluster | None) -> Iterator[Step]:
     nodes = {node.id: node for node in cluster.nodes} if cluster else {}
     for host, labels in node_labels(plan.hosts, plan.jobs).items():
         node = nodes.get(members[host].node)
         wanted: dict[str, str | None] = dict(labels)
         if node is not None and cluster is not None:
             wanted |= obsolete_labels(node, dict(labels), cluster)
-        if host in joining:
-            wanted[JOINED_LABEL] = plan.cluster
         step = label_step(host, node, wanted)
         if step is not None:
             yield step
@@ -196,12 +190,11 @@ def steps_down(plan: Plan, members: Mapping[str, Member], cluster: Cluster) -> l
             RemoveStack("swarm", f"remove {platform}", "kit swarm up deployed it", platform)
         )
     by_node = {member.node: member for member in members.values() if member.node}
-    leaving: list[Leave] = []
+    leaving: list[tuple[Node, Member]] = []
     for node in cluster.nodes:
         member = by_node.get(node.id)
         if member and node.label(JOINED_LABEL):
-            cause = "kit swarm up brought it in"
-            leaving.append(Leave(node.name, "leave the swarm", cause, member.host, node.manager))
+            leaving.append((node, member))
             continue
         own = {
             name: None
@@ -211,14 +204,25 @@ def steps_down(plan: Plan, members: Mapping[str, Member], cluster: Cluster) -> l
         step = label_step(node.name, node, own)
         if step is not None:
             steps.append(step)
-    return steps + _in_order(leaving, cluster)
+    return steps + _leave(leaving, cluster)
 
 
-def _in_order(leaving: list[Leave], cluster: Cluster) -> list[Step]:
-    """Workers first; the last manager not at all while nodes stay that kit did not bring in."""
-    workers = [step for step in leaving if not step.force]
-    control = [step for step in leaving if step.force]
-    if len(leaving) < len(cluster.nodes):
-        staying = sum(node.manager for node in cluster.nodes) - len(control)
-        control = control if staying else control[1:]
-    return [*workers, *control]
+def _leave(leaving: Sequence[tuple[Node, Member]], cluster: Cluster) -> list[Step]:
+    """Workers first, then managers; one manager stays while nodes do that kit did not bring in."""
+    in_order = sorted(leaving, key=lambda pair: pair[0].manager)
+    everybody = len(leaving) == len(cluster.nodes)
+    staying = sum(node.manager for node in cluster.nodes) - sum(node.manager for node, _ in leaving)
+    if not everybody and not staying:
+        in_order = in_order[:-1]
+    cause = "kit swarm up brought it in"
+    return [
+        Leave(
+            node.name,
+            "leave the swarm",
+            cause,
+            member.host,
+            node.manager,
+            last=everybody and index == len(in_order),
+        )
+        for index, (node, member) in enumerate(in_order, 1)
+    ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kit.engine import Step
 from kit.model import Host
@@ -47,7 +47,7 @@ class Join(Step):
 class Promote(Step):
     """Make a worker a manager."""
 
-    host: Host
+    node: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +68,11 @@ class Label(Step):
 
 @dataclass(frozen=True, slots=True)
 class DeployStack(Step):
-    """Deploy a stack from a file of the tree."""
+    """Deploy a stack from a file of the tree; `secrets` are the names that it is to use."""
 
     stack: str
     file: str
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +84,11 @@ class RemoveStack(Step):
 
 @dataclass(frozen=True, slots=True)
 class Leave(Step):
-    """Take a host out, with `force` where it is the last manager."""
+    """Take a host out; the `last` manager ends the Swarm."""
 
     host: Host
-    force: bool
+    manager: bool
+    last: bool
 
 
 def label_step(host: str, node: Node | None, wanted: Mapping[str, str | None]) -> Label | None:

@@ -7,6 +7,7 @@ shows in the process list. Both go to the Engine API, on the way that docker's o
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -31,6 +32,9 @@ AT_ONCE = 32
 """Hosts that are asked at the same time: each is an ssh process here."""
 PATIENCE = 60.0
 """Seconds that an engine may take to begin its answer."""
+
+LAST_WORDS = 2.0
+"""Seconds for docker to say why a connection was lost."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -135,11 +139,11 @@ class Docker:
                 connection.wait_for_ever()
                 yield response
         finally:
-            connection.close()
+            connection.hang_up()
 
     def close(self) -> None:
         """Hang up; the next request dials anew."""
-        self._connection.close()
+        self._connection.hang_up()
 
 
 class _Dialled(HTTPConnection):
@@ -152,6 +156,7 @@ class _Dialled(HTTPConnection):
         self._process: subprocess.Popen[bytes] | None = None
 
     def connect(self) -> None:
+        self.hang_up()
         host = ["--host", self._url] if self._url else []
         ours, theirs = socket.socketpair()
         with theirs:
@@ -170,15 +175,17 @@ class _Dialled(HTTPConnection):
         if self.sock is not None:
             self.sock.settimeout(None)
 
-    def close(self) -> None:
-        self._hang_up()
+    def hang_up(self, patience: float = 0) -> str:
+        """End the call; return what docker and its ssh complain about within so many seconds.
 
-    def _hang_up(self) -> str:
-        """End the call; return what docker and its ssh had to complain about."""
-        super().close()
+        Not `close`, which http.client calls by itself when a connection is lost.
+        """
+        self.close()
         if self._process is None:
             return ""
         process, self._process = self._process, None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(patience)
         process.terminate()
         _, said = process.communicate()
         return said.decode(errors="replace")
@@ -198,7 +205,7 @@ class _Dialled(HTTPConnection):
                 raise EngineError(self._name, response.status, _message(response.read()))
             yield response
         except (HTTPException, OSError) as error:
-            said = self._hang_up()
+            said = self.hang_up(LAST_WORDS)
             raise unreachable(self._name, self._url, last_words(said or str(error))) from None
 
 
@@ -211,7 +218,10 @@ def unreachable(name: str, url: str | None, said: str) -> KitError:
 def last_words(stderr: str | None) -> str:
     """Return the line of a program's output that says what was wrong."""
     lines = [line.strip() for line in (stderr or "").splitlines() if line.strip()]
-    return lines[-1] if lines else "it does not say why"
+    if not lines:
+        return "it does not say why"
+    # Of docker's sentence around what ssh says, ssh's part.
+    return lines[-1].rpartition("stderr=")[2].strip() or lines[-1]
 
 
 def _message(content: bytes) -> str:

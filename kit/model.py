@@ -155,6 +155,14 @@ class Mount:
 
 
 @dataclass(frozen=True, slots=True)
+class Secret:
+    """A variable whose value only `kit deploy` knows, from `file`, or from its own environment."""
+
+    name: str
+    file: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Limits:
     """Resources of one container, sizes in bytes; -1 is unlimited, None leaves Docker's default."""
 
@@ -188,6 +196,7 @@ class Job:
     hosts: JobHosts
     mounts: tuple[Mount, ...]
     environment: tuple[tuple[str, str], ...]
+    secrets: tuple[Secret, ...]
     nccl: tuple[tuple[str, str], ...]
     limits: Limits
     port: int | None

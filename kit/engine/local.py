@@ -29,6 +29,7 @@ from kit.engine import (
     deployment,
 )
 from kit.engine.devices import local_gpus, visible_devices
+from kit.engine.printed import split
 from kit.engine.processes import Places, on_this_machine, processes
 from kit.engine.state import (
     JobFolder,
@@ -42,6 +43,7 @@ from kit.engine.supervise import marked
 from kit.errors import InputError, KitError
 from kit.plan.storage import CHECKPOINTS
 from kit.plan.types import JobPlan
+from kit.secrets import read_secrets
 from kit.values import count
 
 POLL = 0.1
@@ -90,7 +92,7 @@ class LocalEngine:
             for run in runs:
                 self._forget(run)
         for job, run in zip(jobs, runs, strict=True):
-            self._start(run)
+            self._start(run, read_secrets(job))
             add_to_history(self._cluster, deployment(job, run.started))
             say(f"{job.name}: started as {_size(job)}")
 
@@ -142,7 +144,7 @@ class LocalEngine:
         for folder in run.checkpoints:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _start(self, run: Run) -> None:
+    def _start(self, run: Run, secrets: dict[str, str]) -> None:
         folder = JobFolder(self._cluster, run.job)
         folder.create()
         for path in (state_home() / "data", *map(Path, run.checkpoints)):
@@ -152,6 +154,7 @@ class LocalEngine:
         with log.open("wb") as output:
             child = subprocess.Popen(
                 [sys.executable, "-m", "kit.engine.supervise", self._cluster, run.job],
+                env={**os.environ, **secrets},  # Not in run.json: that is a file.
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -284,8 +287,8 @@ class _Tail:
         *lines, self._rest = (self._rest + data).split(b"\n")
         if last and self._rest:
             lines, self._rest = [*lines, self._rest], b""
-        texts = [line.decode(errors="replace").rstrip("\r") for line in lines]
-        return [LogLine(self._job, self._host, text) for text in texts]
+        texts = [split(line.decode(errors="replace").rstrip("\r")) for line in lines]
+        return [LogLine(self._job, self._host, text, rank) for rank, text in texts]
 
 
 def _size(job: JobPlan) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
@@ -15,9 +15,10 @@ from kit.errors import InputError, KitError, nearest
 from kit.model import Host
 from kit.plan.types import JobPlan
 from kit.render import file_version
+from kit.secrets import fingerprint, read_secrets
 from kit.swarm import registers
 from kit.swarm.carry import Carrier
-from kit.swarm.deploy import steps_deploy
+from kit.swarm.deploy import secret_name, steps_deploy
 from kit.swarm.logs import Logs
 from kit.swarm.seen import Cluster, Service, see_cluster
 from kit.swarm.steps import DeployStack
@@ -64,14 +65,29 @@ class SwarmEngine:
 
     def preview(self, jobs: Sequence[JobPlan], *, fresh: bool) -> tuple[Step, ...]:
         """Return the steps from what runs now; see `Engine.preview`."""
+        return self._steps(jobs, {job.name: read_secrets(job) for job in jobs}, fresh=fresh)
+
+    def _steps(
+        self, jobs: Sequence[JobPlan], secrets: Mapping[str, Mapping[str, str]], *, fresh: bool
+    ) -> tuple[Step, ...]:
         versions = {path.name: _version(path) for path in self._tree.glob("*.stack.yaml")}
-        return tuple(steps_deploy(self._cluster, jobs, self._see(), versions, fresh=fresh))
+        hashed = {
+            job: {name: fingerprint(job, name, value) for name, value in values.items()}
+            for job, values in secrets.items()
+        }
+        return tuple(steps_deploy(self._cluster, jobs, self._see(), versions, hashed, fresh=fresh))
 
     def deploy(self, jobs: Sequence[JobPlan], *, fresh: bool, say: Say) -> None:
         """Take the steps, and return when the tasks run; see `Engine.deploy`."""
-        carrier = Carrier(self._cluster, self._manager(), self._tree, say)
+        secrets = {job.name: read_secrets(job) for job in jobs}
+        named = {
+            secret_name(job, name, fingerprint(job.name, name, value)): value
+            for job in jobs
+            for name, value in secrets[job.name].items()
+        }
+        carrier = Carrier(self._cluster, self._manager(), self._tree, say, named)
         with registers.locked(carrier.manager):
-            steps = self.preview(jobs, fresh=fresh)
+            steps = self._steps(jobs, secrets, fresh=fresh)
             carrier.take(steps)
             deployed = {step.stack for step in steps if isinstance(step, DeployStack)}
             for job in jobs:
@@ -80,6 +96,8 @@ class SwarmEngine:
                 else:
                     say(f"{job.name}: runs already, from the same file")
         wait_until_up(carrier.manager, [job.name for job in jobs], say)
+        for job in jobs:
+            carrier.drop_secrets(job.name)
 
     def break_lock(self) -> None:
         """Take the lock from whoever holds it."""
@@ -128,6 +146,7 @@ class SwarmEngine:
         if status.state not in ENDED:
             status = _end(docker, cluster, status)
         carrier.remove(f"train-{job}")
+        carrier.drop_secrets(job)
         docker.close()
         return status
 

@@ -27,7 +27,7 @@ PORTS = 1000
 LONGEST_SERVICE = 63
 """Swarm refuses longer service names, the stack's name included."""
 LONGEST_CONFIG = 64
-"""Swarm refuses longer names of configs."""
+"""Swarm refuses longer names of configs and secrets."""
 IMAGE_LAUNCHER = "/opt/kit/trainer/launch.py"
 MOUNTED_LAUNCHER = "/kit/launch.py"
 
@@ -177,14 +177,20 @@ def _name_faults(inventory: Inventory, plans: list[JobPlan]) -> list[Fault]:
         services = [f"{plan.stack}_{service.name}" for service in plan.services]
         longest = max(services, key=len)
         config = f"{plan.stack}-launcher-{'0' * 8}"
+        secrets = [f"{plan.stack}-{each.name}-{'0' * 8}" for each in plan.job.secrets]
         for kind, name, most in (
             ("service", longest, LONGEST_SERVICE),
             ("config", config, LONGEST_CONFIG),
+            ("secret", max(secrets, key=len, default=""), LONGEST_CONFIG),
         ):
             if len(name) > most:
                 what = f"{name} is too long a name for a Swarm {kind} (at most {most})"
                 over = count(len(name) - most, "letter")
-                whose = "the job's or the host's name" if kind == "service" else "the job's name"
+                whose = {
+                    "service": "the job's or the host's name",
+                    "config": "the job's name",
+                    "secret": "the job's or the secret's name",
+                }[kind]
                 faults.append(Fault(plan.name, (), what, f"shorten {whose} by {over}"))
     most = LONGEST_SERVICE - len("-platform_network")
     if inventory.network.driver == "overlay" and len(inventory.cluster) > most:

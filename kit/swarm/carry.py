@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import itertools
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ from kit.swarm.steps import (
     Label,
     Labels,
     Leave,
+    MakeSecret,
     Promote,
     RemoveStack,
     SetHeartbeat,
@@ -34,6 +37,8 @@ PORT = 2377
 """The managers' port, Docker's own."""
 PORTS = f"{PORT}/tcp, 7946/tcp, 7946/udp, 4789/udp"
 """What Swarm and its overlay networks need between hosts."""
+JOB_OF_SECRET = "kit.job"
+"""The label of a secret that says whose it is."""
 GONE = 120.0
 """Seconds within which what a removed stack had must be gone; its grace periods come on top."""
 RELEASED = 30.0
@@ -46,12 +51,20 @@ POLL = 0.5
 class Carrier:
     """Takes steps by a manager's engine, and by those of the hosts that are named in them."""
 
-    def __init__(self, cluster: str, manager: Host, tree: Path, say: Say) -> None:
+    def __init__(
+        self,
+        cluster: str,
+        manager: Host,
+        tree: Path,
+        say: Say,
+        secrets: Mapping[str, str] | None = None,
+    ) -> None:
         self.manager = Docker.of(manager)
         self._cluster = cluster
         self._address = manager.address
         self._tree = tree
         self._say = say
+        self._secrets = secrets or {}
         self._nodes: dict[str, str] = {}
 
     def take(self, steps: Sequence[Step]) -> None:
@@ -90,6 +103,7 @@ class Carrier:
             Label: lambda step: self._label(step.node or self._nodes[step.host], step.labels),
             DeployStack: self._deploy,
             RemoveStack: lambda step: self.remove(step.stack),
+            MakeSecret: self._make_secret,
             ForgetCheckpoints: _delete_volumes,
             Leave: self._leave,
         }
@@ -153,10 +167,23 @@ class Carrier:
             else:
                 return
 
+    def _make_secret(self, step: MakeSecret) -> None:
+        value = base64.b64encode(self._secrets[step.name].encode()).decode()
+        body = {"Name": step.name, "Labels": {JOB_OF_SECRET: step.job}, "Data": value}
+        self.manager.post("/secrets/create", body)
+
+    def drop_secrets(self, job: str) -> None:
+        """Delete the secrets of a job that no service uses."""
+        for secret in self.manager.get("/secrets", filters={"label": [f"{JOB_OF_SECRET}={job}"]}):
+            with contextlib.suppress(EngineError):  # Swarm keeps those that are in use.
+                self.manager.request("DELETE", f"/secrets/{secret['ID']}")
+
     def _deploy(self, step: DeployStack) -> None:
         file = str(self._tree / step.file)
         options = ("--prune", "--with-registry-auth", "--detach=true", "--compose-file", file)
-        self.manager.command(step.what, "stack", "deploy", *options, step.stack, env=step.secrets)
+        self.manager.command(
+            step.what, "stack", "deploy", *options, step.stack, env=dict(step.variables)
+        )
 
     def remove(self, stack: str) -> None:
         """Remove a stack, and return when nothing of it is left.

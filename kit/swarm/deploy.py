@@ -9,12 +9,14 @@ from kit.errors import KitError
 from kit.plan.groups import job_label
 from kit.plan.storage import CHECKPOINTS
 from kit.plan.types import JobPlan, Placement
+from kit.secrets import variable
 from kit.swarm.members import PLATFORM
 from kit.swarm.seen import Cluster, Node
 from kit.swarm.steps import (
     NOWHERE,
     DeployStack,
     ForgetCheckpoints,
+    MakeSecret,
     RemoveStack,
     label_step,
     stack_cause,
@@ -27,12 +29,14 @@ def steps_deploy(
     jobs: Sequence[JobPlan],
     cluster: Cluster,
     versions: Mapping[str, str],
+    secrets: Mapping[str, Mapping[str, str]],
     *,
     fresh: bool,
 ) -> list[Step]:
     """Return what brings the jobs up; nothing for one that runs from the same file already.
 
-    `versions` are the hashes of the rendered stacks, by file name.
+    `versions` are the hashes of the rendered stacks, by file name; `secrets` those of each job's
+    secrets, by their names.
 
     Raises:
         KitError: Hosts that a job needs are no nodes, are down, or their GPUs are taken.
@@ -47,8 +51,14 @@ def steps_deploy(
         if cause:
             steps.append(DeployStack("swarm", f"deploy {PLATFORM}", cause, stack, PLATFORM))
     for job in jobs:
-        steps += _job(job, cluster, versions[f"{job.stack}.stack.yaml"], fresh=fresh)
+        version, own = versions[f"{job.stack}.stack.yaml"], secrets.get(job.name, {})
+        steps += _job(job, cluster, version, own, fresh=fresh)
     return steps
+
+
+def secret_name(job: JobPlan, name: str, fingerprint: str) -> str:
+    """Return the name of a secret in Swarm, as the rendered stack puts it together."""
+    return f"{job.stack}-{name}-{fingerprint}"
 
 
 def _problems(
@@ -102,8 +112,13 @@ def _labels(job: JobPlan, cluster: Cluster) -> Iterator[Step]:
             yield step
 
 
-def _job(job: JobPlan, cluster: Cluster, version: str, *, fresh: bool) -> Iterator[Step]:
+def _job(
+    job: JobPlan, cluster: Cluster, version: str, secrets: Mapping[str, str], *, fresh: bool
+) -> Iterator[Step]:
     services, state = cluster.stack(job.stack), state_of(cluster, job.name)
+    wanted = {name: secret_name(job, name, hashed) for name, hashed in secrets.items()}
+    used = {name for service in services for name in service.secrets}
+    changed = [name for name, full in wanted.items() if full not in used]
     cause = stack_cause(services, version)
     if state in ENDED:
         cause = f"it has {state}" if state is not State.STOPPED else "it was stopped"
@@ -111,11 +126,18 @@ def _job(job: JobPlan, cluster: Cluster, version: str, *, fresh: bool) -> Iterat
         cause = "to run again"
     elif services and cause:
         cause = _change(job, cluster)
+    elif changed and not cause:
+        cause = f"{', '.join(changed)} has a new value"
     if fresh:
         yield from _forget(job)
+    for full in wanted.values():
+        if full not in cluster.secrets:
+            why = f"{job.job.file} names it, and this value is new"
+            yield MakeSecret("swarm", f"make secret {full}", why, job.name, full)
     if cause:
         file = f"{job.stack}.stack.yaml"
-        yield DeployStack("swarm", f"deploy {file}", cause, job.stack, file)
+        variables = tuple((variable(name), hashed) for name, hashed in secrets.items())
+        yield DeployStack("swarm", f"deploy {file}", cause, job.stack, file, variables)
 
 
 def _change(job: JobPlan, cluster: Cluster) -> str:

@@ -77,6 +77,7 @@ class Service:
     image: str
     gpus: int
     environment: tuple[tuple[str, str], ...]
+    secrets: tuple[str, ...]
     constraints: tuple[str, ...]
     changed: float
     update: str
@@ -118,13 +119,14 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """A Swarm as a manager sees it; `heartbeat` is in seconds."""
+    """A Swarm as a manager sees it; `heartbeat` is in seconds, `secrets` are names alone."""
 
     id: str
     heartbeat: float
     nodes: tuple[Node, ...]
     services: tuple[Service, ...]
     tasks: tuple[Task, ...]
+    secrets: tuple[str, ...]
 
     def node_of(self, host: str) -> Node | None:
         """Return the node that kit has labelled with a host's name.
@@ -195,6 +197,7 @@ def see_cluster(manager: Docker) -> Cluster:
         nodes=tuple(sorted(map(_node, manager.get("/nodes")), key=lambda node: node.name)),
         services=tuple(sorted(map(_service, manager.get("/services")), key=lambda s: s.name)),
         tasks=see_tasks(manager),
+        secrets=tuple(secret["Spec"]["Name"] for secret in manager.get("/secrets")),
     )
 
 
@@ -240,6 +243,7 @@ def _service(service: dict[str, Any]) -> Service:
         image=container["Image"],
         gpus=sum(each["Value"] for each in counts if each.get("Kind") == GPU_KIND),
         environment=tuple((name, value) for name, value in variables),
+        secrets=tuple(each["SecretName"] for each in container.get("Secrets") or ()),
         constraints=tuple(template.get("Placement", {}).get("Constraints") or ()),
         changed=seconds(service["UpdatedAt"]),
         update=update.get("State", ""),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from kit.engine import Step
 from kit.model import Host
@@ -70,11 +70,11 @@ class Label(Step):
 
 @dataclass(frozen=True, slots=True)
 class DeployStack(Step):
-    """Deploy a stack from a file of the tree; `secrets` are the names that it is to use."""
+    """Deploy a stack from a file of the tree; `variables` say which secrets it is to use."""
 
     stack: str
     file: str
-    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    variables: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +82,14 @@ class RemoveStack(Step):
     """Remove a stack, and wait until it is gone."""
 
     stack: str
+
+
+@dataclass(frozen=True, slots=True)
+class MakeSecret(Step):
+    """Make a secret of a job, whose value no step holds."""
+
+    job: str
+    name: str
 
 
 @dataclass(frozen=True, slots=True)

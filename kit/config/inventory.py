@@ -21,6 +21,7 @@ from kit.config.fields import (
     tagged,
     wrong,
 )
+from kit.config.registry import RegistrySection, registry_faults, to_registry
 from kit.errors import INVENTORY, Fault, FaultsError, Loc
 from kit.model import EngineName, Gpu, Host, Inventory, Network, Use
 from kit.values import WrongValueError
@@ -111,6 +112,7 @@ class InventorySection(Section):
         min_length=1, examples=[{"pc1": {"address": "192.168.8.151", "gpus": 1}}]
     )
     network: NetworkSection = Field(NetworkSection(), examples=[{"speed": "1Gbit"}])
+    registry: RegistrySection | None = Field(None, examples=[{"address": "registry.lab:5000"}])
 
     @field_validator("hosts", mode="before")
     @classmethod
@@ -154,6 +156,7 @@ def to_inventory(section: InventorySection, file: str) -> Inventory:
             infiniband=network.infiniband,
             nccl=tuple(network.nccl.items()),
         ),
+        registry=to_registry(section.registry),
     )
 
 
@@ -277,6 +280,7 @@ def _check_cluster(section: InventorySection, hosts: list[Host], faults: list[Fa
         fault((*here.loc, "address"), what, "write its address in the network that they share")
     if section.engine == "swarm" and network.driver == "overlay":
         _check_overlay(network, hosts, fault)
+    faults += registry_faults(section.registry, hosts)
     managers = [host for host in hosts if "manager" in host.roles]
     if len(managers) > MOST_MANAGERS:
         what = f"{len(managers)} hosts are managers"

@@ -87,7 +87,7 @@ def _summary(job: JobPlan) -> str:
 
 def _swarm(plan: Plan, templates: Templates, configs: dict[str, list[Config]]) -> Tree:
     tree = {}
-    if plan.network.driver == "overlay":
+    if plan.network_image or plan.registry:
         tree["platform.stack.yaml"] = templates.render(
             "platform.stack.yaml.j2", plan=plan, header=header(plan)
         )
@@ -122,6 +122,10 @@ def _compose(plan: Plan, templates: Templates, configs: dict[str, list[Config]])
                 header=header(plan, job.job.file),
                 summary=_summary(job),
             )
+    if plan.registry is not None:
+        tree[f"hosts/{plan.registry.host}/registry.compose.yaml"] = templates.render(
+            "hosts/{host}/registry.compose.yaml.j2", plan=plan, header=header(plan)
+        )
     return tree
 
 
@@ -130,7 +134,10 @@ def _daemons(plan: Plan, templates: Templates) -> Tree:
     swarm = plan.engine is EngineName.SWARM
     return {
         f"hosts/{host.name}/daemon.json": templates.render(
-            "hosts/{host}/daemon.json.j2", host=host, resources=_resources(host) if swarm else ()
+            "hosts/{host}/daemon.json.j2",
+            host=host,
+            resources=_resources(host) if swarm else (),
+            insecure=plan.registry.address if plan.registry else None,
         )
         for host in plan.hosts
     }

@@ -12,7 +12,7 @@ import shutil
 import socket
 import subprocess
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cached_property
@@ -82,7 +82,12 @@ class Docker:
         return _Dialled(self.name, self.url)
 
     def request(
-        self, method: str, path: str, body: object = None, **query: str | dict[str, Any]
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        headers: Mapping[str, str] | None = None,
+        **query: str | dict[str, Any],
     ) -> Any:
         """Ask the Engine API and return its answer, parsed.
 
@@ -90,17 +95,19 @@ class Docker:
             KitError: The engine cannot be reached.
             EngineError: It refuses.
         """
-        with self._lock, self._connection.ask(method, path, body, query) as response:
+        with self._lock, self._connection.ask(method, path, body, query, headers) as response:
             content = response.read()
         return json.loads(content) if content else None
 
-    def get(self, path: str, **query: str | dict[str, Any]) -> Any:
+    def get(
+        self, path: str, headers: Mapping[str, str] | None = None, **query: str | dict[str, Any]
+    ) -> Any:
         """Ask for what is; see `request`."""
-        return self.request("GET", path, **query)
+        return self.request("GET", path, None, headers, **query)
 
     def post(self, path: str, body: object, **query: str | dict[str, Any]) -> Any:
         """Tell it what to do; see `request`. What `body` holds shows in no list of processes."""
-        return self.request("POST", path, body, **query)
+        return self.request("POST", path, body, None, **query)
 
     @contextmanager
     def stream(self, path: str, **query: str | dict[str, Any]) -> Iterator[HTTPResponse]:
@@ -161,14 +168,20 @@ class _Dialled(HTTPConnection):
 
     @contextmanager
     def ask(
-        self, method: str, path: str, body: object, query: dict[str, str | dict[str, Any]]
+        self,
+        method: str,
+        path: str,
+        body: object,
+        query: dict[str, str | dict[str, Any]],
+        headers: Mapping[str, str] | None = None,
     ) -> Iterator[HTTPResponse]:
         """Send a request and yield the answer, which must be good."""
         values = {k: v if isinstance(v, str) else json.dumps(v) for k, v in query.items()}
         target = f"{path}?{urlencode(values)}" if values else path
         content = None if body is None else json.dumps(body).encode()
         try:
-            self.request(method, target, content, {"Content-Type": "application/json"})
+            json_ = {"Content-Type": "application/json"}
+            self.request(method, target, content, {**json_, **(headers or {})})
             response = self.getresponse()
             if response.status >= 400:
                 raise EngineError(self._name, response.status, _message(response.read()))

@@ -9,7 +9,7 @@ import sys
 import click
 
 from kit import __version__
-from kit.commands import deploy, image, init, logs, plan, render, schema, status, stop
+from kit.commands import deploy, image, init, logs, plan, render, schema, status, stop, swarm
 from kit.errors import KitError, ProblemsError
 
 
@@ -23,7 +23,7 @@ def cli() -> None:
     """
 
 
-for _command in (init, plan, render, image, deploy, status, logs, stop, schema):
+for _command in (init, plan, render, image, swarm, deploy, status, logs, stop, schema):
     cli.add_command(_command.command)
 
 

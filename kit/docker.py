@@ -7,7 +7,9 @@ shows in the process list. Both go to the Engine API, on the way that docker's o
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import shutil
 import socket
 import subprocess
@@ -31,7 +33,11 @@ AT_ONCE = 32
 PATIENCE = 60.0
 """Seconds that an engine may take to begin its answer."""
 
+LAST_WORDS = 2.0
+"""Seconds for docker to say why a connection was lost."""
+
 T = TypeVar("T")
+R = TypeVar("R")
 
 
 class EngineError(KitError):
@@ -77,6 +83,28 @@ class Docker:
         except DockerException as error:
             raise KitError(f"{self.name}: {what}: {last_words(error.stderr)}") from None
 
+    def command(self, what: str, *arguments: str, env: Mapping[str, str] | None = None) -> str:
+        """Call docker where python-on-whales lacks an option, and return what it printed.
+
+        `env` are variables for this call alone.
+
+        Raises:
+            KitError: It failed to do `what`.
+        """
+        host = ["--host", self.url] if self.url else []
+        done = subprocess.run(
+            [_program(), *host, *arguments],
+            env={**os.environ, **(env or {})},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+        if done.returncode:
+            raise KitError(f"{self.name}: {what}: {last_words(done.stderr)}")
+        return done.stdout
+
     @cached_property
     def _connection(self) -> _Dialled:
         return _Dialled(self.name, self.url)
@@ -118,11 +146,11 @@ class Docker:
                 connection.wait_for_ever()
                 yield response
         finally:
-            connection.close()
+            connection.hang_up()
 
     def close(self) -> None:
         """Hang up; the next request dials anew."""
-        self._connection.close()
+        self._connection.hang_up()
 
 
 class _Dialled(HTTPConnection):
@@ -135,6 +163,7 @@ class _Dialled(HTTPConnection):
         self._process: subprocess.Popen[bytes] | None = None
 
     def connect(self) -> None:
+        self.hang_up()
         host = ["--host", self._url] if self._url else []
         ours, theirs = socket.socketpair()
         with theirs:
@@ -153,15 +182,17 @@ class _Dialled(HTTPConnection):
         if self.sock is not None:
             self.sock.settimeout(None)
 
-    def close(self) -> None:
-        self._hang_up()
+    def hang_up(self, patience: float = 0) -> str:
+        """End the call; return what docker and its ssh complain about within so many seconds.
 
-    def _hang_up(self) -> str:
-        """End the call; return what docker and its ssh had to complain about."""
-        super().close()
+        Not `close`, which http.client calls by itself when a connection is lost.
+        """
+        self.close()
         if self._process is None:
             return ""
         process, self._process = self._process, None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(patience)
         process.terminate()
         _, said = process.communicate()
         return said.decode(errors="replace")
@@ -187,7 +218,7 @@ class _Dialled(HTTPConnection):
                 raise EngineError(self._name, response.status, _message(response.read()))
             yield response
         except (HTTPException, OSError) as error:
-            said = self._hang_up()
+            said = self.hang_up(LAST_WORDS)
             raise unreachable(self._name, self._url, last_words(said or str(error))) from None
 
 
@@ -200,7 +231,10 @@ def unreachable(name: str, url: str | None, said: str) -> KitError:
 def last_words(stderr: str | None) -> str:
     """Return the line of a program's output that says what was wrong."""
     lines = [line.strip() for line in (stderr or "").splitlines() if line.strip()]
-    return lines[-1] if lines else "it does not say why"
+    if not lines:
+        return "it does not say why"
+    # Of docker's sentence around what ssh says, ssh's part.
+    return lines[-1].rpartition("stderr=")[2].strip() or lines[-1]
 
 
 def _message(content: bytes) -> str:
@@ -220,15 +254,20 @@ def _program() -> str:
     return found
 
 
-def on_each(hosts: Iterable[Host], work: Callable[[Host], T]) -> dict[str, T | KitError]:
-    """Do something on all hosts at once; return each one's result, or what went wrong there."""
+def at_once(work: Callable[[T], R], items: Iterable[T]) -> list[R | KitError]:
+    """Do something with each item at the same time; return the results, or what went wrong."""
 
-    def tried(host: Host) -> T | KitError:
+    def tried(item: T) -> R | KitError:
         try:
-            return work(host)
+            return work(item)
         except KitError as error:
             return error
 
-    hosts = list(hosts)
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        return dict(zip([host.name for host in hosts], pool.map(tried, hosts), strict=True))
+        return list(pool.map(tried, items))
+
+
+def on_each(hosts: Iterable[Host], work: Callable[[Host], R]) -> dict[str, R | KitError]:
+    """Do something on all hosts at once; return each one's result, or what went wrong there."""
+    hosts = list(hosts)
+    return dict(zip([host.name for host in hosts], at_once(work, hosts), strict=True))

@@ -82,13 +82,17 @@ class Registry:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """The machines. `file` is the name that rendered headers give."""
+    """The machines. `file` is the name that rendered headers give.
+
+    `heartbeat` is the Swarm dispatcher's, in seconds.
+    """
 
     file: str
     cluster: str
     engine: EngineName
     hosts: tuple[Host, ...]
     network: Network
+    heartbeat: int
     registry: Registry | None
 
 

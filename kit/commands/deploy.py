@@ -7,12 +7,10 @@ import signal
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType
 
 import click
 
-from kit import tree
 from kit.commands.engines import engine_for, with_engine
 from kit.commands.follow import failed, follow, outcome
 from kit.commands.options import with_paths
@@ -20,8 +18,7 @@ from kit.engine import ENDED, Engine, JobStatus
 from kit.errors import InputError, KitError, nearest
 from kit.model import EngineName
 from kit.plan.types import JobPlan, Plan
-from kit.project import Paths, load_plan, render_plan
-from kit.values import count
+from kit.project import Paths, load_plan, rendered_tree
 
 
 @click.command("deploy", short_help="Start jobs and follow them.")
@@ -38,8 +35,7 @@ def command(
     Ctrl-C stops what this command has started, after a last checkpoint, and nothing else.
     """
     plan = load_plan(paths)
-    root = paths.tree(plan.cluster)
-    _refuse_stale(root, tree.changes(root, render_plan(plan, paths)))
+    root = rendered_tree(plan, paths)
     carrier = engine_for(engine or plan.engine, plan.cluster, root)
     # The files are for the inventory's engine, addresses and ports for the one that carries out.
     chosen = _chosen(load_plan(paths, EngineName(engine)) if engine else plan, jobs)
@@ -63,15 +59,6 @@ def _chosen(plan: Plan, names: Sequence[str]) -> list[JobPlan]:
         if name not in by_name:
             raise InputError(f"there is no job {name}", nearest(name, by_name))
     return [by_name[name] for name in dict.fromkeys(names)] or list(by_name.values())
-
-
-def _refuse_stale(root: Path, changes: Sequence[tree.Change]) -> None:
-    if changes:
-        raise InputError(
-            f"{root} differs from the inventory and the jobs in {count(len(changes), 'file')} "
-            f"({changes[0].path} for one)",
-            "see the difference with `kit render --diff`, then run `kit render`",
-        )
 
 
 def _attend(engine: Engine, names: list[str]) -> int:

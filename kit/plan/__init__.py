@@ -69,6 +69,7 @@ def make_plan(inventory: Inventory, jobs: Sequence[Job], lock: Lock | None = Non
         cluster=inventory.cluster,
         engine=inventory.engine,
         network=inventory.network,
+        heartbeat=inventory.heartbeat,
         hosts=inventory.hosts,
         jobs=tuple(plans),
         notes=(*notes(inventory, plans), *lock_notes(missing)),

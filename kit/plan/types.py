@@ -241,14 +241,16 @@ class JobPlan:
 class Plan:
     """Who runs what. `notes` are judgements that a person should read.
 
-    `images` are the names of all images that hosts run, `unlocked` those that an existing lock
-    leaves out; `network_image` is of the service that holds the overlay (None: there is none).
+    `heartbeat` is the Swarm dispatcher's, in seconds. `images` are the names of all images that
+    hosts run, `unlocked` those that an existing lock leaves out; `network_image` is of the service
+    that holds the overlay (None: there is none).
     """
 
     file: str
     cluster: str
     engine: EngineName
     network: Network
+    heartbeat: int
     hosts: tuple[Host, ...]
     jobs: tuple[JobPlan, ...]
     notes: tuple[str, ...]

@@ -163,7 +163,7 @@ class _Dialled(HTTPConnection):
         self._process: subprocess.Popen[bytes] | None = None
 
     def connect(self) -> None:
-        self.hang_up()
+        self._reap(0)
         host = ["--host", self._url] if self._url else []
         ours, theirs = socket.socketpair()
         with theirs:
@@ -188,6 +188,9 @@ class _Dialled(HTTPConnection):
         Not `close`, which http.client calls by itself when a connection is lost.
         """
         self.close()
+        return self._reap(patience)
+
+    def _reap(self, patience: float) -> str:
         if self._process is None:
             return ""
         process, self._process = self._process, None

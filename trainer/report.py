@@ -16,6 +16,7 @@ from trainer.world import World
 
 HEADER = "  epoch      step      loss  accuracy   images/s  elapsed s  data/compute/exchange %"
 BAR = 24  # Characters.
+BAR_EVERY, LINE_EVERY = 0.2, 10.0  # Seconds from one to the next.
 ERASE = "\r\033[K"  # ECMA-48: to the beginning of the line, and delete to its end.
 
 GAUGES = (
@@ -100,7 +101,7 @@ class Live:
         self._epochs, self._terminal = epochs, world.rank == 0 and sys.stdout.isatty()
         self._lines = world.rank == 0 and not self._terminal
         self._gauges = serve(world, port) if port and world.local_rank == 0 else {}
-        self._every = 0.2 if self._terminal else 10.0  # Seconds.
+        self._every = BAR_EVERY if self._terminal else LINE_EVERY
         self._at, self._done = time.monotonic(), -1  # When last shown, and the samples then.
 
     def tick(self, progress: Progress, samples: int, loss: Tensor, seen: float) -> None:

@@ -17,7 +17,7 @@ import torch
 
 from trainer import checkpoint
 from trainer.checkpoint import NONE, Progress, Saved, State
-from trainer.report import complain
+from trainer.report import complain, say
 from trainer.steps import Run
 from trainer.world import require_equal
 
@@ -147,7 +147,10 @@ def save(run: Run, progress: Progress, accuracy: float | None = None) -> None:
 
         def write(state: State) -> None:
             saved = checkpoint.pack(state, progress, job, run.world.size, accuracy)
-            checkpoint.write(run.checkpoints, saved, job, job.checkpoint.keep)
+            path = checkpoint.write(run.checkpoints, saved, job, job.checkpoint.keep)
+            if run.world.rank == 0:
+                run.live.clear()
+                say(f"saved {path.name}")
 
         run.saver.save(state, write)
     run.saver.step = progress.step

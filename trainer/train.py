@@ -184,15 +184,17 @@ def introduce(run: Run, progress: Progress) -> None:
         return
     train, exchange = run.job.train, run.job.exchange
     sizes = f"{train.batch_size} x {run.world.size} processes x {train.accumulation}"
+    start = measure(run, "start", Epoch(progress, interrupted=False))
     say(
         f"job {run.job.name}: {train.model} of {parameter_count(run.model):,} parameters, "
         f"{len(run.data.train):,} samples of {train.dataset}, global batch {run.global_batch} = "
-        f"{sizes}, {run.precision}, exchange {exchange.mode}, compression {exchange.compression}"
+        f"{sizes}, {run.precision}, exchange {exchange.mode}, compression {exchange.compression}, "
+        f"{start.steps} steps in {train.epochs} epochs"
     )
     if progress.step:
         say(f"goes on from step {progress.step}, epoch {progress.epoch} + {progress.position}")
     say(HEADER)
-    append(run.checkpoints, measure(run, "start", Epoch(progress, interrupted=False)))
+    append(run.checkpoints, start)
 
 
 def finish_epoch(run: Run, epoch: Epoch) -> None:

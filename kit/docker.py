@@ -164,11 +164,12 @@ class _Dialled(HTTPConnection):
 
     def connect(self) -> None:
         self._reap(0)
+        program = _program()
         host = ["--host", self._url] if self._url else []
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                [_program(), *host, "system", "dial-stdio"],
+                [program, *host, "system", "dial-stdio"],
                 stdin=theirs.fileno(),
                 stdout=theirs.fileno(),
                 stderr=subprocess.PIPE,

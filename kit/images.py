@@ -21,8 +21,8 @@ Say = Callable[[str], None]
 _FAILURES = (
     (
         r"pip install",
-        "the build needs a package index: a way to PyPI or, in the base image, pip's settings for\n"
-        "a mirror. A base image that has these packages needs none: --base IMAGE",
+        "pip says why above. It needs a way to PyPI or, in the base image, its settings for a\n"
+        "mirror; none where the base image has these packages already: --base IMAGE",
     ),
     (
         r"pull access denied|manifest unknown|not found|no such host|connection refused|timeout",
@@ -115,7 +115,7 @@ def push(engine: Docker, images: Iterable[str], say: Say) -> None:
                 for _, line in docker.push(image, stream_logs=True) or ():
                     say(line.decode(errors="replace").rstrip())
         except KitError as error:
-            raise explained(error, image, engine.name) from None
+            raise explained(error, image, engine) from None
 
 
 def require(engine: Docker) -> None:

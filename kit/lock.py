@@ -52,6 +52,8 @@ def _wrong(image: str, digest: object) -> str:
         values.image(image)
     except WrongValueError as error:
         return error.what
+    if "@" in image:
+        return f"{image} has its digest already"
     if isinstance(digest, str) and re.fullmatch(r"sha256:[0-9a-f]{64}", digest):
         return ""
     return f"{shown(digest)} is not the digest of an image"

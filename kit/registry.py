@@ -6,6 +6,7 @@ import base64
 import json
 import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,13 @@ HUB = "docker.io"
 _HUB_LOGIN = "https://index.docker.io/v1/"
 """The name under which docker keeps the login of its Hub."""
 
-# What Docker says in a refusal, and what there is to do. `{registry}` and `{engine}` are filled in.
+# What Docker says in a refusal, and what there is to do; `explained` fills in what is in braces.
 _MEANINGS = (
     (
         "server gave HTTP response to HTTPS client",
         "{registry} has no certificate. Where you trust the network, write\n"
         '  "insecure-registries": ["{registry}"]\n'
-        "into /etc/docker/daemon.json of {engine}, and restart Docker there",
+        "into /etc/docker/daemon.json of {engine}, then there: sudo systemctl reload docker",
     ),
     (
         "x509|certificate",
@@ -32,7 +33,7 @@ _MEANINGS = (
     ),
     (
         "no basic auth|unauthorized|authentication required|denied",
-        "log in here, with a user that may: docker login {registry}",
+        "log in here, with a user that may: docker {option}login {registry}",
     ),
     (
         "connection refused|no such host|timeout|timed out|deadline|no route to host|unreachable",
@@ -52,13 +53,14 @@ def registry_of(image: str) -> str:
     return first if named else HUB
 
 
-def explained(error: KitError, image: str, engine: str) -> KitError:
+def explained(error: KitError, image: str, engine: Docker) -> KitError:
     """Add to a registry's refusal what it means and what there is to do."""
     if isinstance(error, InputError):
         return error  # docker is not even there
     for words, hint in _MEANINGS:
         if re.search(words, error.message, re.IGNORECASE):
-            told = hint.format(registry=registry_of(image), engine=engine)
+            option = f"-H {engine.url} " if engine.url else ""
+            told = hint.format(registry=registry_of(image), engine=engine.name, option=option)
             return KitError(f"{image}: {error.message}", told)
     return KitError(f"{image}: {error.message}", error.hint)
 
@@ -73,7 +75,7 @@ def digest(engine: Docker, image: str) -> str:
     try:
         answer = engine.get(f"/distribution/{image}/json", headers=headers)
     except KitError as error:
-        raise explained(error, image, engine.name) from None
+        raise explained(error, image, engine) from None
     return str(answer["Descriptor"]["digest"])
 
 
@@ -83,58 +85,49 @@ def login(registry: str) -> dict[str, str]:
     It is empty where there is none: the registry then says whether it wants one.
 
     Raises:
-        InputError: Docker's own configuration cannot be read.
+        InputError: Docker's own configuration cannot be used.
     """
-    config = _docker_config()
+    folder = os.environ.get("DOCKER_CONFIG")
+    path = (Path(folder) if folder else Path.home() / ".docker") / "config.json"
     server = _HUB_LOGIN if registry == HUB else registry
-    helper = config.get("credHelpers", {}).get(server) or config.get("credsStore")
-    found = _from_helper(helper, server) if helper else _from_file(config, server)
+    try:
+        found = _credentials(json.loads(path.read_text(encoding="utf-8")), server)
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, TypeError, AttributeError, LookupError) as error:
+        raise InputError(f"{path}: no login to be had: {error}", "docker needs it too") from None
     if not found:
         return {}
     text = json.dumps({**found, "serveraddress": server})
     return {"X-Registry-Auth": base64.urlsafe_b64encode(text.encode()).decode()}
 
 
-def _docker_config() -> dict[str, Any]:
-    folder = os.environ.get("DOCKER_CONFIG")
-    path = (Path(folder) if folder else Path.home() / ".docker") / "config.json"
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read: {error}", "docker itself needs it") from None
-    return config if isinstance(config, dict) else {}
-
-
-def _from_helper(helper: str, server: str) -> dict[str, str]:
-    try:
-        done = subprocess.run(
-            [f"docker-credential-{helper}", "get"],
-            input=server,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    except OSError as error:
-        raise InputError(
-            f"docker's configuration names docker-credential-{helper}, which cannot be run: {error}"
-        ) from None
-    if done.returncode != 0:
-        return {}  # it has no login for this one
-    found = json.loads(done.stdout)
-    if found["Username"] == "<token>":
-        return {"identitytoken": found["Secret"]}
-    return {"username": found["Username"], "password": found["Secret"]}
-
-
-def _from_file(config: dict[str, Any], server: str) -> dict[str, str]:
+def _credentials(config: dict[str, Any], server: str) -> dict[str, str]:
+    helper = config.get("credHelpers", {}).get(server) or config.get("credsStore")
+    if helper:
+        return _from_helper(f"docker-credential-{helper}", server)
     entries = {_host(key): entry for key, entry in config.get("auths", {}).items()}
     entry = entries.get(_host(server), {})
     if token := entry.get("identitytoken"):
         return {"identitytoken": token}
-    user, _, password = base64.b64decode(entry.get("auth", "")).decode().partition(":")
+    text = base64.b64decode(entry.get("auth", ""), validate=True).decode()
+    user, _, password = text.partition(":")
     return {"username": user, "password": password} if user else {}
+
+
+def _from_helper(helper: str, server: str) -> dict[str, str]:
+    program = shutil.which(helper)
+    if program is None:
+        raise LookupError(f"it names {helper}, which is not installed")
+    done = subprocess.run(
+        [program, "get"], input=server, capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        return {}  # it has none for this registry
+    found = json.loads(done.stdout)
+    if found["Username"] == "<token>":
+        return {"identitytoken": found["Secret"]}
+    return {"username": found["Username"], "password": found["Secret"]}
 
 
 def _host(server: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,8 @@ def build(paths: Paths, images: tuple[str, ...], on: str | None, base: str | Non
     By default they are those of the jobs with `train:` that lie in the inventory's registry.
     """
     engine, names = _targets(paths, images, on)
-    trainer.build(engine, names, base, launcher_path().parent, click.echo)
+    with closing(engine):
+        trainer.build(engine, names, base, launcher_path().parent, click.echo)
     click.echo(f"built {', '.join(names)}; next: kit image push{f' --on {on}' if on else ''}")
 
 
@@ -61,7 +63,8 @@ def push(paths: Paths, images: tuple[str, ...], on: str | None) -> None:
     By default they are those of the jobs with `train:` that lie in the inventory's registry.
     """
     engine, names = _targets(paths, images, on)
-    trainer.push(engine, names, click.echo)
+    with closing(engine):
+        trainer.push(engine, names, click.echo)
     click.echo(f"pushed {', '.join(names)}; next: kit image lock")
 
 
@@ -81,14 +84,18 @@ def lock(paths: Paths, images: tuple[str, ...], on: str | None, check: bool, as_
     compose by this machine's.
     """
     plan = load_plan(paths)
-    names = _lockable(plan, images)
+    known = _lockable(plan)
+    for image in images:
+        if image not in known:
+            raise InputError(
+                f"{image}: the rendered files have no such image", nearest(image, known)
+            )
     path = lock_path(paths.inventory)
     before = read_lock(path) or {}
     say: Say = (lambda _: None) if as_json else click.echo
-    found = _digests(_asking(plan, on), names, say)
-    # The others, and NETWORK, which need not be found.
-    kept = {name: before[name] for name in _lockable(plan, ()) if name in before}
-    after = {**(kept if images else {n: kept[n] for n in kept if n == NETWORK}), **found}
+    with closing(_asking(plan, on)) as engine:
+        found = _digests(engine, images or known, say)
+    after = {name: value for name in known if (value := found.get(name) or before.get(name))}
     for line in _differences(before, after):
         say(line)
     if as_json:
@@ -157,19 +164,14 @@ def _asking(plan: Plan, on: str | None) -> Docker:
     return _engine(plan.hosts, on)
 
 
-def _lockable(plan: Plan, images: tuple[str, ...]) -> tuple[str, ...]:
+def _lockable(plan: Plan) -> tuple[str, ...]:
     known = (*plan.images, *([NETWORK] if plan.network_image else []))
     if not known:
         raise InputError(
             f"with engine {plan.engine} and these jobs there is no image to lock",
             "a lock is for what hosts run: jobs with engine compose or swarm",
         )
-    for image in images:
-        if image not in known:
-            raise InputError(
-                f"{image}: the rendered files have no such image", nearest(image, known)
-            )
-    return images or known
+    return known
 
 
 def _digests(engine: Docker, names: Iterable[str], say: Say) -> dict[str, str]:
@@ -185,8 +187,8 @@ def _digests(engine: Docker, names: Iterable[str], say: Say) -> dict[str, str]:
         try:
             found[name] = digest(engine, name)
         except KitError as error:
-            if name == NETWORK:  # no host ever runs it, and many clusters cannot reach Docker Hub
-                say(f"{name} is left out: {error.message}")
+            if name == NETWORK:  # many clusters cannot reach Docker Hub
+                say(f"left out, as no host ever runs it: {error.message}")
                 continue
             failures.append(str(error))
     if failures:

@@ -65,7 +65,9 @@ def registry_faults(section: RegistrySection | None, hosts: Sequence[Host]) -> I
     other = next((host for host in hosts if name in {host.name, host.address}), None)
     if other is not None and other.name != section.host:
         what = f"{name} is {other.name}, but the registry is to be served on {section.host}"
-        yield fault("address", what, f"write `host: {other.name}`, or the address of the other")
+        yield fault(
+            "address", what, f"write `host: {other.name}`, or the address of {section.host}"
+        )
     if section.image and section.image.startswith(f"{section.address}/"):
         what = f"{section.image} lies in the registry that it is to serve"
         yield fault("image", what, f"name an image from elsewhere, as {IMAGE}")

@@ -55,6 +55,7 @@ class Docker:
         self.name = name
         self.url = url
         self._lock = threading.Lock()
+        self._streams: set[_Dialled] = set()
 
     @classmethod
     def of(cls, host: Host) -> Docker:
@@ -70,16 +71,19 @@ class Docker:
         return DockerClient(host=self.url)
 
     @contextmanager
-    def acting(self, what: str) -> Iterator[DockerClient]:
-        """Yield the client; its failure is told as a failure to do `what`.
+    def acting(self, what: str, **options: Any) -> Iterator[DockerClient]:
+        """Yield the client, with `options` of DockerClient one of its own.
+
+        Its failure is told as a failure to do `what`.
 
         Raises:
             KitError: The command failed.
         """
+        from python_on_whales import DockerClient
         from python_on_whales.exceptions import DockerException
 
         try:
-            yield self.whales
+            yield DockerClient(host=self.url, **options) if options else self.whales
         except DockerException as error:
             raise KitError(f"{self.name}: {what}: {last_words(error.stderr)}") from None
 
@@ -141,16 +145,21 @@ class Docker:
     def stream(self, path: str, **query: str | dict[str, Any]) -> Iterator[HTTPResponse]:
         """Yield an answer that may go on for ever, on a connection of its own."""
         connection = _Dialled(self.name, self.url)
+        self._streams.add(connection)
         try:
             with connection.ask("GET", path, None, query) as response:
                 connection.wait_for_ever()
                 yield response
         finally:
+            self._streams.discard(connection)
             connection.hang_up()
 
     def close(self) -> None:
-        """Hang up; the next request dials anew."""
-        self._connection.hang_up()
+        """Hang up; the next request dials anew. Streams end, whichever thread reads them."""
+        for connection in tuple(self._streams):
+            connection.cut()
+        with self._lock:
+            self._connection.hang_up()
 
 
 class _Dialled(HTTPConnection):
@@ -161,6 +170,7 @@ class _Dialled(HTTPConnection):
         self._name = name
         self._url = url
         self._process: subprocess.Popen[bytes] | None = None
+        self._line: socket.socket | None = None
 
     def connect(self) -> None:
         self._reap(0)
@@ -176,12 +186,18 @@ class _Dialled(HTTPConnection):
                 start_new_session=True,  # Ctrl-C is kit's to handle, not its ssh's.
             )
         ours.settimeout(self.timeout)
-        self.sock = ours
+        self.sock = self._line = ours
 
     def wait_for_ever(self) -> None:
         """An answer that has begun may pause for as long as it likes."""
         if self.sock is not None:
             self.sock.settimeout(None)
+
+    def cut(self) -> None:
+        """End what another thread reads from: closing would wait for that very thread."""
+        with contextlib.suppress(OSError):
+            if self._line is not None:
+                self._line.shutdown(socket.SHUT_RDWR)
 
     def hang_up(self, patience: float = 0) -> str:
         """End the call; return what docker and its ssh complain about within so many seconds.
@@ -197,7 +213,7 @@ class _Dialled(HTTPConnection):
         process, self._process = self._process, None
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(patience)
-        process.terminate()
+        process.kill()  # docker's command line takes a first SIGTERM for a wish.
         _, said = process.communicate()
         return said.decode(errors="replace")
 

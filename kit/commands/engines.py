@@ -10,9 +10,11 @@ import click
 
 from kit.engine import Engine
 from kit.engine.local import LocalEngine
+from kit.engine.swarm import SwarmEngine
 from kit.errors import InputError
 from kit.model import EngineName
 from kit.project import launcher_path
+from kit.rendered import hosts_of, managers_of
 
 
 def with_engine(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -20,7 +22,7 @@ def with_engine(function: Callable[..., Any]) -> Callable[..., Any]:
     return click.option(
         "--engine",
         type=click.Choice([name.value for name in EngineName]),
-        help="Instead of the inventory's. So far kit carries out local: this machine.",
+        help="Instead of the inventory's, as `local`: this machine.",
     )(function)
 
 
@@ -30,12 +32,10 @@ def engine_for(name: str, cluster: str, tree: Path) -> Engine:
     Raises:
         InputError: kit does not carry that one out.
     """
-    if name != EngineName.LOCAL:
-        how = {
-            EngineName.SWARM: f"sh {tree}/label-nodes.sh, then docker stack deploy -c for each of "
-            f"{tree}/*.stack.yaml, the platform first",
-            EngineName.COMPOSE: f"docker compose -f {tree}/hosts/HOST/train-JOB.compose.yaml up -d",
-        }[EngineName(name)]
+    if name == EngineName.SWARM:
+        return SwarmEngine(cluster, tree, managers_of(hosts_of(tree)))
+    if name == EngineName.COMPOSE:
+        how = f"docker compose -f {tree}/hosts/HOST/train-JOB.compose.yaml up -d"
         raise InputError(
             f"kit renders for engine {name}, but does not yet carry it out",
             f"deploy the files by hand ({how}) and ask Docker about them;\n"

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from kit.commands.options import with_paths
-from kit.commands.tables import console, table
+from kit.commands.tables import show_steps
 from kit.docker import Docker, on_each
 from kit.engine import Step
 from kit.errors import InputError, KitError
@@ -97,11 +97,8 @@ def _cluster(plan: Plan, members: Mapping[str, Member]) -> tuple[Cluster | None,
 
 
 def _carry(carrier: Carrier, steps: Sequence[Step], *, yes: bool, dry_run: bool) -> int:
-    if not steps:
-        click.echo("nothing to do: all is as it should be")
-        return 0
-    show(steps)
-    if dry_run:
+    show_steps(steps)
+    if dry_run or not steps:
         return 0
     if not yes:
         if not sys.stdin.isatty():
@@ -109,11 +106,3 @@ def _carry(carrier: Carrier, steps: Sequence[Step], *, yes: bool, dry_run: bool)
         click.confirm("take these steps?", abort=True)
     carrier.take(steps)
     return 0
-
-
-def show(steps: Sequence[Step]) -> None:
-    """Print what is to be done where, and why."""
-    rows = table("where", "step", "because")
-    for step in steps:
-        rows.add_row(step.where, step.what, step.cause)
-    console().print(rows)

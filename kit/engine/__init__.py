@@ -10,7 +10,7 @@ import socket
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from kit.plan.types import JobPlan
 
@@ -122,7 +122,12 @@ def deployment(job: JobPlan, time: float) -> Deployment:
 
 
 class Engine(Protocol):
-    """What every engine can do."""
+    """What every engine can do.
+
+    `tied_to_terminal`: Ctrl-C where jobs are followed is meant for the jobs too.
+    """
+
+    tied_to_terminal: ClassVar[bool]
 
     def preview(self, jobs: Sequence[JobPlan], *, fresh: bool) -> tuple[Step, ...]:
         """Return what `deploy` would do now, and do nothing.
@@ -138,8 +143,14 @@ class Engine(Protocol):
             KitError: One of them runs already, or cannot be started; the message says what is left.
         """
 
+    def break_lock(self) -> None:
+        """Take the lock from whoever is deploying, where the engine knows one."""
+
     def status(self) -> tuple[JobStatus, ...]:
         """Return all jobs that the engine knows of, ended ones too."""
+
+    def known(self) -> dict[str, tuple[str, ...]]:
+        """Return the jobs that the engine knows of, and the hosts of each."""
 
     def logs(
         self, jobs: Sequence[str], *, follow: bool, since: float | None = None

@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from kit.engine import (
     ENDED,
@@ -52,6 +52,8 @@ START = 30.0
 
 class LocalEngine:
     """Carries jobs out on this machine, over loopback, from the rendered tree."""
+
+    tied_to_terminal: ClassVar[bool] = True
 
     def __init__(self, cluster: str, tree: Path, launcher: Path) -> None:
         self._cluster = cluster
@@ -161,6 +163,9 @@ class LocalEngine:
                 raise KitError(f"job {run.job} did not start", f"its supervisor's output: {log}")
             time.sleep(POLL)
 
+    def break_lock(self) -> None:
+        """The kernel lets go of a lock at its holder's death: nothing to do."""
+
     def status(self) -> tuple[JobStatus, ...]:
         """Return what the folders below the state directory tell; see `Engine.status`."""
         found = (self._job_status(job) for job in jobs_of(self._cluster))
@@ -189,6 +194,15 @@ class LocalEngine:
             progress=_progress(run),
             checkpoint=_newest_checkpoint(run),
         )
+
+    def known(self) -> dict[str, tuple[str, ...]]:
+        """Return what was started on this machine; see `Engine.known`."""
+        runs = (JobFolder(self._cluster, job).read_run() for job in jobs_of(self._cluster))
+        return {
+            run.job: tuple(each.host for each in run.processes if each.part == "train")
+            for run in runs
+            if run is not None
+        }
 
     def logs(
         self, jobs: Sequence[str], *, follow: bool, since: float | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from kit.swarm.steps import (
     JOINED_LABEL,
     DeployStack,
     Forget,
+    ForgetCheckpoints,
     Init,
     Join,
     Label,
@@ -35,6 +36,9 @@ PORTS = f"{PORT}/tcp, 7946/tcp, 7946/udp, 4789/udp"
 """What Swarm and its overlay networks need between hosts."""
 GONE = 120.0
 """Seconds within which what a removed stack had must be gone; its grace periods come on top."""
+RELEASED = 30.0
+"""Seconds within which a container that has ended must let go of its volumes."""
+IN_USE = 409
 POLL = 0.5
 """Seconds between two looks."""
 
@@ -77,35 +81,36 @@ class Carrier:
             raise KitError("\n".join(failed))
 
     def _take(self, step: Step) -> None:
-        match step:
-            case Init():
-                self._init(step.host)
-            case SetHeartbeat():
-                with self.manager.acting(step.what) as client:
-                    client.swarm.update(dispatcher_heartbeat=timedelta(seconds=step.seconds))
-            case Join():
-                self._join(step)
-            case Promote():
-                with self.manager.acting(step.what) as client:
-                    client.node.promote(step.node)
-            case Forget():
-                with self.manager.acting(step.what) as client:
-                    client.node.remove(step.node, force=True)
-            case Label():
-                self._label(step.node or self._nodes[step.host], step.labels)
-            case DeployStack():
-                self._deploy(step)
-            case RemoveStack():
-                self._remove(step.stack)
-            case Leave():
-                self._leave(step)
-            case _:
-                raise AssertionError(f"nobody takes {step}")
+        takers: dict[type[Step], Callable[[Any], None]] = {
+            Init: self._init,
+            SetHeartbeat: self._set_heartbeat,
+            Join: self._join,
+            Promote: self._promote,
+            Forget: self._forget,
+            Label: lambda step: self._label(step.node or self._nodes[step.host], step.labels),
+            DeployStack: self._deploy,
+            RemoveStack: lambda step: self.remove(step.stack),
+            ForgetCheckpoints: _delete_volumes,
+            Leave: self._leave,
+        }
+        takers[type(step)](step)
 
-    def _init(self, host: Host) -> None:
-        docker = Docker.of(host)
-        with docker.acting("begin a swarm") as client:
-            client.swarm.init(advertise_address=_numeric(host))
+    def _set_heartbeat(self, step: SetHeartbeat) -> None:
+        with self.manager.acting(step.what) as client:
+            client.swarm.update(dispatcher_heartbeat=timedelta(seconds=step.seconds))
+
+    def _promote(self, step: Promote) -> None:
+        with self.manager.acting(step.what) as client:
+            client.node.promote(step.node)
+
+    def _forget(self, step: Forget) -> None:
+        with self.manager.acting(step.what) as client:
+            client.node.remove(step.node, force=True)
+
+    def _init(self, step: Init) -> None:
+        docker = Docker.of(step.host)
+        with docker.acting(step.what) as client:
+            client.swarm.init(advertise_address=_numeric(step.host))
         self._joined(docker)
 
     def _join(self, step: Join) -> None:
@@ -153,7 +158,12 @@ class Carrier:
         options = ("--prune", "--with-registry-auth", "--detach=true", "--compose-file", file)
         self.manager.command(step.what, "stack", "deploy", *options, step.stack, env=step.secrets)
 
-    def _remove(self, stack: str) -> None:
+    def remove(self, stack: str) -> None:
+        """Remove a stack, and return when nothing of it is left.
+
+        Raises:
+            KitError: Something is.
+        """
         with self.manager.acting(f"remove {stack}") as client:
             client.stack.remove(stack)
         label = {"label": [f"{STACK_LABEL}={stack}"]}
@@ -181,10 +191,29 @@ class Carrier:
                 client.node.remove(node, force=True)
 
 
+def _delete_volumes(step: ForgetCheckpoints) -> None:
+    """Delete volumes; the container that used them goes a moment after its task."""
+    docker = Docker.of(step.host)
+    deadline = time.monotonic() + RELEASED
+    while True:
+        known = {volume["Name"] for volume in docker.get("/volumes")["Volumes"] or ()}
+        try:
+            for volume in known.intersection(step.volumes):
+                docker.request("DELETE", f"/volumes/{volume}")
+        except EngineError as error:
+            if error.status != IN_USE or time.monotonic() > deadline:
+                raise
+            time.sleep(POLL)
+        else:
+            docker.close()
+            return
+
+
 def _at_once(step: Step) -> type[Step] | None:
     """Return what steps must have in common to be taken at the same time; None: one by one."""
-    workers = isinstance(step, (Join, Leave)) and not step.manager
-    return type(step) if workers else None
+    many = isinstance(step, ForgetCheckpoints)
+    many = many or (isinstance(step, (Join, Leave)) and not step.manager)
+    return type(step) if many else None
 
 
 def _numeric(host: Host) -> str:

@@ -13,6 +13,8 @@ from kit.plan.groups import HOST_LABEL
 
 GPU_KIND = "kit_gpu"
 """The kind of generic resource under which daemon.json advertises a host's GPUs."""
+OVER = frozenset({"complete", "failed", "rejected", "shutdown", "orphaned", "remove"})
+"""The states of a task that holds nothing any more."""
 STACK_LABEL = "com.docker.stack.namespace"
 """Docker's own label on everything that a stack made."""
 
@@ -61,7 +63,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A service; `gpus` is how many a task reserves, `devices` which it pins.
+    """A service; `gpus` is how many a task reserves.
 
     `changed` is when its specification was last changed, in seconds since the epoch; `update` how
     the roll-out of that goes, in Docker's words ("" where there was none).
@@ -74,7 +76,7 @@ class Service:
     replicas: int
     image: str
     gpus: int
-    devices: str
+    environment: tuple[tuple[str, str], ...]
     constraints: tuple[str, ...]
     changed: float
     update: str
@@ -83,6 +85,10 @@ class Service:
     def label(self, name: str) -> str | None:
         """Return the value of a label."""
         return dict(self.labels).get(name)
+
+    def variable(self, name: str) -> str:
+        """Return the value of a variable of its containers; "" where there is none."""
+        return dict(self.environment).get(name, "")
 
     @property
     def part(self) -> str:
@@ -128,9 +134,23 @@ class Cluster:
         nodes = sorted((node for node in self.nodes if node.host == host), key=lambda n: n.ready)
         return nodes[-1] if nodes else None
 
+    def ready(self, node: str) -> bool:
+        """Whether a node, by its ID, is there."""
+        return any(each.id == node and each.ready for each in self.nodes)
+
     def stack(self, name: str) -> tuple[Service, ...]:
         """Return a stack's services."""
         return tuple(service for service in self.services if service.stack == name)
+
+    def held(self, node: Node) -> dict[str, int]:
+        """Return how many GPUs of a node each stack's tasks hold, as Swarm counts them."""
+        services = {service.id: service for service in self.services}
+        held: dict[str, int] = {}
+        for task in self.tasks:
+            service = services.get(task.service)
+            if service and service.gpus and task.node == node.id and task.state not in OVER:
+                held[service.stack] = held.get(service.stack, 0) + service.gpus
+        return held
 
     def tasks_of(self, services: Iterable[Service]) -> tuple[Task, ...]:
         """Return the tasks of some services, the oldest first."""
@@ -209,7 +229,7 @@ def _service(service: dict[str, Any]) -> Service:
     container = template["ContainerSpec"]
     reserved = template.get("Resources", {}).get("Reservations", {}).get("GenericResources") or ()
     counts = [each.get("DiscreteResourceSpec", {}) for each in reserved]
-    variables = dict(each.partition("=")[::2] for each in container.get("Env") or ())
+    variables = (each.partition("=")[::2] for each in container.get("Env") or ())
     update = service.get("UpdateStatus") or {}
     return Service(
         id=service["ID"],
@@ -219,7 +239,7 @@ def _service(service: dict[str, Any]) -> Service:
         replicas=spec["Mode"].get("Replicated", {}).get("Replicas", 0),
         image=container["Image"],
         gpus=sum(each["Value"] for each in counts if each.get("Kind") == GPU_KIND),
-        devices=variables.get("NVIDIA_VISIBLE_DEVICES", ""),
+        environment=tuple((name, value) for name, value in variables),
         constraints=tuple(template.get("Placement", {}).get("Constraints") or ()),
         changed=seconds(service["UpdatedAt"]),
         update=update.get("State", ""),

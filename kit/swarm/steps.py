@@ -14,6 +14,8 @@ JOINED_LABEL = "kit.joined"
 JOB_LABEL = "kit.job."
 """The beginning of the labels that say which of a job's services a node belongs to."""
 
+NOWHERE = "none"
+"""The value of a job's label on a host that has no part in it; no label says the same."""
 FILE_LABEL = "kit.file"
 """On each service of a rendered stack: the hash of its file."""
 
@@ -83,6 +85,14 @@ class RemoveStack(Step):
 
 
 @dataclass(frozen=True, slots=True)
+class ForgetCheckpoints(Step):
+    """Delete a job's volumes of checkpoints on a host."""
+
+    host: Host
+    volumes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Leave(Step):
     """Take a host out; the `last` manager ends the Swarm."""
 
@@ -94,7 +104,11 @@ class Leave(Step):
 def label_step(host: str, node: Node | None, wanted: Mapping[str, str | None]) -> Label | None:
     """Return the step to the wanted labels (None: without it), or None where they are there."""
     present = dict(node.labels) if node else {}
-    change = tuple((name, value) for name, value in wanted.items() if present.get(name) != value)
+    change = tuple(
+        (name, value)
+        for name, value in wanted.items()
+        if present.get(name, NOWHERE if value == NOWHERE else None) != value
+    )
     if not change:
         return None
     said = ", ".join(

@@ -9,7 +9,19 @@ import sys
 import click
 
 from kit import __version__
-from kit.commands import deploy, history, init, logs, plan, render, schema, status, stop, swarm
+from kit.commands import (
+    deploy,
+    history,
+    image,
+    init,
+    logs,
+    plan,
+    render,
+    schema,
+    status,
+    stop,
+    swarm,
+)
 from kit.errors import KitError, ProblemsError
 
 
@@ -27,6 +39,7 @@ for _command in (
     init.command,
     plan.command,
     render.command,
+    image.command,
     swarm.command,
     deploy.command,
     status.command,

@@ -114,7 +114,12 @@ class Docker:
         return _Dialled(self.name, self.url)
 
     def request(
-        self, method: str, path: str, body: object = None, **query: str | dict[str, Any]
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        headers: Mapping[str, str] | None = None,
+        **query: str | dict[str, Any],
     ) -> Any:
         """Ask the Engine API and return its answer, parsed.
 
@@ -122,17 +127,19 @@ class Docker:
             KitError: The engine cannot be reached.
             EngineError: It refuses.
         """
-        with self._lock, self._connection.ask(method, path, body, query) as response:
+        with self._lock, self._connection.ask(method, path, body, query, headers) as response:
             content = response.read()
         return json.loads(content) if content else None
 
-    def get(self, path: str, **query: str | dict[str, Any]) -> Any:
+    def get(
+        self, path: str, headers: Mapping[str, str] | None = None, **query: str | dict[str, Any]
+    ) -> Any:
         """Ask for what is; see `request`."""
-        return self.request("GET", path, **query)
+        return self.request("GET", path, None, headers, **query)
 
     def post(self, path: str, body: object, **query: str | dict[str, Any]) -> Any:
         """Tell it what to do; see `request`. What `body` holds shows in no list of processes."""
-        return self.request("POST", path, body, **query)
+        return self.request("POST", path, body, None, **query)
 
     @contextmanager
     def stream(self, path: str, **query: str | dict[str, Any]) -> Iterator[HTTPResponse]:
@@ -167,11 +174,12 @@ class _Dialled(HTTPConnection):
 
     def connect(self) -> None:
         self._reap(0)
+        program = _program()
         host = ["--host", self._url] if self._url else []
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                [_program(), *host, "system", "dial-stdio"],
+                [program, *host, "system", "dial-stdio"],
                 stdin=theirs.fileno(),
                 stdout=theirs.fileno(),
                 stderr=subprocess.PIPE,
@@ -211,14 +219,20 @@ class _Dialled(HTTPConnection):
 
     @contextmanager
     def ask(
-        self, method: str, path: str, body: object, query: dict[str, str | dict[str, Any]]
+        self,
+        method: str,
+        path: str,
+        body: object,
+        query: dict[str, str | dict[str, Any]],
+        headers: Mapping[str, str] | None = None,
     ) -> Iterator[HTTPResponse]:
         """Send a request and yield the answer, which must be good."""
         values = {k: v if isinstance(v, str) else json.dumps(v) for k, v in query.items()}
         target = f"{path}?{urlencode(values)}" if values else path
         content = None if body is None else json.dumps(body).encode()
         try:
-            self.request(method, target, content, {"Content-Type": "application/json"})
+            json_ = {"Content-Type": "application/json"}
+            self.request(method, target, content, {**json_, **(headers or {})})
             response = self.getresponse()
             if response.status >= 400:
                 raise EngineError(self._name, response.status, _message(response.read()))

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
 from kit.errors import Loc
+
+Lock = Mapping[str, str]
+"""Digests (`sha256:…`) by the names of images as people write them."""
 
 
 class EngineName(StrEnum):
@@ -65,6 +69,18 @@ class Network:
 
 
 @dataclass(frozen=True, slots=True)
+class Registry:
+    """Where the jobs' images lie; `address` is `host:port`.
+
+    `host` is the host that kit serves it on, from `image`; None where somebody else serves it.
+    """
+
+    address: str
+    host: str | None
+    image: str
+
+
+@dataclass(frozen=True, slots=True)
 class Inventory:
     """The machines. `file` is the name that rendered headers give.
 
@@ -77,6 +93,7 @@ class Inventory:
     hosts: tuple[Host, ...]
     network: Network
     heartbeat: int
+    registry: Registry | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ def load_plan(paths: Paths, engine: EngineName | None = None) -> Plan:
     if engine is not None:
         inventory = replace(inventory, engine=engine)
     try:
-        return make_plan(inventory, project.jobs)
+        return make_plan(inventory, project.jobs, project.lock)
     except FaultsError as error:
         raise project.sources.problems(error.faults) from None
 

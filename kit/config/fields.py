@@ -190,6 +190,12 @@ Image = Annotated[
         values.image, r"^[A-Za-z0-9]", "registry.lab:5000/trainer:1.4", "Registry, path and tag"
     ),
 ]
+RegistryAddress = Annotated[
+    str,
+    *_text(
+        values.registry, r"^[A-Za-z0-9][-.A-Za-z0-9]*(:[0-9]+)?$", "registry.lab:5000", "host:port"
+    ),
+]
 NfsExport = Annotated[
     str,
     *_text(values.nfs_export, r"^[^:\s,]+:/[^\s,]*$", "192.168.8.151:/export/data", "server:/path"),

@@ -22,6 +22,7 @@ from kit.config.fields import (
     tagged,
     wrong,
 )
+from kit.config.registry import RegistrySection, registry_faults, to_registry
 from kit.errors import INVENTORY, Fault, FaultsError, Loc
 from kit.model import EngineName, Gpu, Host, Inventory, Network, Use
 from kit.values import WrongValueError
@@ -125,6 +126,7 @@ class InventorySection(Section):
     )
     network: NetworkSection = Field(NetworkSection(), examples=[{"speed": "1Gbit"}])
     swarm: SwarmSection = Field(SwarmSection(), examples=[{"heartbeat": "2s"}])
+    registry: RegistrySection | None = Field(None, examples=[{"address": "registry.lab:5000"}])
 
     @field_validator("hosts", mode="before")
     @classmethod
@@ -169,6 +171,7 @@ def to_inventory(section: InventorySection, file: str) -> Inventory:
             nccl=tuple(network.nccl.items()),
         ),
         heartbeat=section.swarm.heartbeat,
+        registry=to_registry(section.registry),
     )
 
 
@@ -292,6 +295,7 @@ def _check_cluster(section: InventorySection, hosts: list[Host], faults: list[Fa
         fault((*here.loc, "address"), what, "write its address in the network that they share")
     if section.engine == "swarm" and network.driver == "overlay":
         _check_overlay(network, hosts, fault)
+    faults += registry_faults(section.registry, hosts)
     managers = [host for host in hosts if "manager" in host.roles]
     if len(managers) > MOST_MANAGERS:
         what = f"{len(managers)} hosts are managers"

@@ -102,7 +102,7 @@ def _summary(job: JobPlan) -> str:
 
 def _swarm(plan: Plan, templates: Templates, configs: dict[str, list[Config]]) -> Tree:
     tree = {}
-    if plan.network.driver == "overlay":
+    if plan.network_image or plan.registry:
         text = templates.render(
             "platform.stack.yaml.j2", plan=plan, header=header(plan), version=VERSION
         )
@@ -140,6 +140,10 @@ def _compose(plan: Plan, templates: Templates, configs: dict[str, list[Config]])
                 header=header(plan, job.job.file),
                 summary=_summary(job),
             )
+    if plan.registry is not None:
+        tree[f"hosts/{plan.registry.host}/registry.compose.yaml"] = templates.render(
+            "hosts/{host}/registry.compose.yaml.j2", plan=plan, header=header(plan)
+        )
     return tree
 
 
@@ -148,7 +152,10 @@ def _daemons(plan: Plan, templates: Templates) -> Tree:
     swarm = plan.engine is EngineName.SWARM
     return {
         f"hosts/{host.name}/daemon.json": templates.render(
-            "hosts/{host}/daemon.json.j2", host=host, resources=advertised(host) if swarm else ()
+            "hosts/{host}/daemon.json.j2",
+            host=host,
+            resources=advertised(host) if swarm else (),
+            insecure=plan.registry.address if plan.registry else None,
         )
         for host in plan.hosts
     }

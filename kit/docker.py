@@ -49,6 +49,7 @@ class Docker:
         self.name = name
         self.url = url
         self._lock = threading.Lock()
+        self._streams: set[_Dialled] = set()
 
     @classmethod
     def of(cls, host: Host) -> Docker:
@@ -64,16 +65,19 @@ class Docker:
         return DockerClient(host=self.url)
 
     @contextmanager
-    def acting(self, what: str) -> Iterator[DockerClient]:
-        """Yield the client; its failure is told as a failure to do `what`.
+    def acting(self, what: str, **options: Any) -> Iterator[DockerClient]:
+        """Yield the client, with `options` of DockerClient one of its own.
+
+        Its failure is told as a failure to do `what`.
 
         Raises:
             KitError: The command failed.
         """
+        from python_on_whales import DockerClient
         from python_on_whales.exceptions import DockerException
 
         try:
-            yield self.whales
+            yield DockerClient(host=self.url, **options) if options else self.whales
         except DockerException as error:
             raise KitError(f"{self.name}: {what}: {last_words(error.stderr)}") from None
 
@@ -90,9 +94,12 @@ class Docker:
             KitError: The engine cannot be reached.
             EngineError: It refuses.
         """
-        with self._lock, self._connection.ask(method, path, body, query) as response:
-            content = response.read()
+        content = self._answer(method, path, body, query)
         return json.loads(content) if content else None
+
+    def read(self, path: str, **query: str | dict[str, Any]) -> bytes:
+        """Ask for what is no JSON; see `request`."""
+        return self._answer("GET", path, None, query)
 
     def get(self, path: str, **query: str | dict[str, Any]) -> Any:
         """Ask for what is; see `request`."""
@@ -102,20 +109,31 @@ class Docker:
         """Tell it what to do; see `request`. What `body` holds shows in no list of processes."""
         return self.request("POST", path, body, **query)
 
+    def _answer(
+        self, method: str, path: str, body: object, query: dict[str, str | dict[str, Any]]
+    ) -> bytes:
+        with self._lock, self._connection.ask(method, path, body, query) as response:
+            return response.read()
+
     @contextmanager
     def stream(self, path: str, **query: str | dict[str, Any]) -> Iterator[HTTPResponse]:
         """Yield an answer that may go on for ever, on a connection of its own."""
         connection = _Dialled(self.name, self.url)
+        self._streams.add(connection)
         try:
             with connection.ask("GET", path, None, query) as response:
                 connection.wait_for_ever()
                 yield response
         finally:
+            self._streams.discard(connection)
             connection.close()
 
     def close(self) -> None:
-        """Hang up; the next request dials anew."""
-        self._connection.close()
+        """Hang up; the next request dials anew. Streams end, whichever thread reads them."""
+        for connection in tuple(self._streams):
+            connection.cut()
+        with self._lock:
+            self._connection.close()
 
 
 class _Dialled(HTTPConnection):
@@ -146,16 +164,21 @@ class _Dialled(HTTPConnection):
         if self.sock is not None:
             self.sock.settimeout(None)
 
+    def cut(self) -> None:
+        """End what another thread reads from: closing would wait for that very thread."""
+        if self._process is not None:
+            self._process.terminate()
+
     def close(self) -> None:
         self._hang_up()
 
     def _hang_up(self) -> str:
         """End the call; return what docker and its ssh had to complain about."""
+        self.cut()
         super().close()
         if self._process is None:
             return ""
         process, self._process = self._process, None
-        process.terminate()
         _, said = process.communicate()
         return said.decode(errors="replace")
 

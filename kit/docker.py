@@ -14,7 +14,7 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from http.client import HTTPConnection, HTTPException, HTTPResponse
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -30,6 +30,8 @@ AT_ONCE = 32
 """Hosts that are asked at the same time: each is an ssh process here."""
 PATIENCE = 60.0
 """Seconds that an engine may take to begin its answer."""
+LAST_WORDS = 2.0
+"""Seconds within which docker's command says why a call has failed; its ssh knows before."""
 
 T = TypeVar("T")
 
@@ -126,14 +128,14 @@ class Docker:
                 yield response
         finally:
             self._streams.discard(connection)
-            connection.close()
+            connection.hang_up()
 
     def close(self) -> None:
         """Hang up; the next request dials anew. Streams end, whichever thread reads them."""
         for connection in tuple(self._streams):
             connection.cut()
         with self._lock:
-            self._connection.close()
+            self._connection.hang_up()
 
 
 class _Dialled(HTTPConnection):
@@ -146,6 +148,7 @@ class _Dialled(HTTPConnection):
         self._process: subprocess.Popen[bytes] | None = None
 
     def connect(self) -> None:
+        self._forget()
         host = ["--host", self._url] if self._url else []
         ours, theirs = socket.socketpair()
         with theirs:
@@ -169,17 +172,25 @@ class _Dialled(HTTPConnection):
         if self._process is not None:
             self._process.terminate()
 
-    def close(self) -> None:
-        self._hang_up()
-
-    def _hang_up(self) -> str:
-        """End the call; return what docker and its ssh had to complain about."""
+    def hang_up(self) -> None:
+        """End the call. `close`, which http.client calls itself, leaves the process to speak."""
         self.cut()
-        super().close()
-        if self._process is None:
-            return ""
-        process, self._process = self._process, None
-        _, said = process.communicate()
+        self.close()
+        self._forget()
+
+    def _forget(self) -> None:
+        self.cut()
+        if self._process is not None:
+            self._process.communicate()
+            self._process = None
+
+    def _complaint(self) -> str:
+        """End a call that has failed; return what docker and its ssh had to say about it."""
+        said = b""
+        if self._process is not None:
+            with suppress(subprocess.TimeoutExpired):
+                _, said = self._process.communicate(timeout=LAST_WORDS)
+        self.hang_up()
         return said.decode(errors="replace")
 
     @contextmanager
@@ -197,13 +208,15 @@ class _Dialled(HTTPConnection):
                 raise EngineError(self._name, response.status, _message(response.read()))
             yield response
         except (HTTPException, OSError) as error:
-            said = self._hang_up()
+            said = self._complaint()
             raise unreachable(self._name, self._url, last_words(said or str(error))) from None
 
 
 def unreachable(name: str, url: str | None, said: str) -> KitError:
     """Say that a host's engine does not answer, and how to find out why."""
     option = f"-H {url} " if url else ""
+    # docker's command puts its own words in front of ssh's.
+    said = said.rpartition("stderr=")[2]
     return KitError(f"{name}: Docker cannot be reached: {said}", f"try `docker {option}info`")
 
 

@@ -131,8 +131,8 @@ class Docker:
             connection.hang_up()
 
     def close(self) -> None:
-        """Hang up; the next request dials anew. Streams end, whichever thread reads them."""
-        for connection in tuple(self._streams):
+        """Hang up; the next request dials anew. What other threads read or wait for ends."""
+        for connection in (*self._streams, self._connection):
             connection.cut()
         with self._lock:
             self._connection.hang_up()

@@ -20,7 +20,7 @@ def with_engine(function: Callable[..., Any]) -> Callable[..., Any]:
     return click.option(
         "--engine",
         type=click.Choice([name.value for name in EngineName]),
-        help="Instead of the inventory's. So far kit carries out local: this machine.",
+        help="Instead of the inventory's. So far kit carries out local (this machine) and compose.",
     )(function)
 
 
@@ -30,12 +30,16 @@ def engine_for(name: str, cluster: str, tree: Path) -> Engine:
     Raises:
         InputError: kit does not carry that one out.
     """
+    if name == EngineName.COMPOSE:
+        # Here and not above: `kit plan` has no need of Docker's client.
+        from kit.engine.compose import ComposeEngine
+
+        return ComposeEngine(cluster, tree)
     if name != EngineName.LOCAL:
-        how = {
-            EngineName.SWARM: f"sh {tree}/label-nodes.sh, then docker stack deploy -c for each of "
-            f"{tree}/*.stack.yaml, the platform first",
-            EngineName.COMPOSE: f"docker compose -f {tree}/hosts/HOST/train-JOB.compose.yaml up -d",
-        }[EngineName(name)]
+        how = (
+            f"sh {tree}/label-nodes.sh, then docker stack deploy -c for each of "
+            f"{tree}/*.stack.yaml, the platform first"
+        )
         raise InputError(
             f"kit renders for engine {name}, but does not yet carry it out",
             f"deploy the files by hand ({how}) and ask Docker about them;\n"

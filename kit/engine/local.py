@@ -27,6 +27,7 @@ from kit.engine import (
     State,
     Step,
     deployment,
+    size,
 )
 from kit.engine.devices import local_gpus, visible_devices
 from kit.engine.processes import Places, on_this_machine, processes
@@ -42,7 +43,6 @@ from kit.engine.supervise import marked
 from kit.errors import InputError, KitError
 from kit.plan.storage import CHECKPOINTS
 from kit.plan.types import JobPlan
-from kit.values import count
 
 POLL = 0.1
 """Seconds between two looks at logs and states."""
@@ -66,8 +66,7 @@ class LocalEngine:
         return tuple(
             Step(
                 "here",
-                f"start {job.name} as {_size(job)}"
-                + (", its checkpoints deleted" if fresh else ""),
+                f"start {job.name} as {size(job)}" + (", its checkpoints deleted" if fresh else ""),
                 "it has ended" if job.name in before else "it was not deployed before",
             )
             for job in jobs
@@ -90,7 +89,7 @@ class LocalEngine:
         for job, run in zip(jobs, runs, strict=True):
             self._start(run)
             add_to_history(self._cluster, deployment(job, run.started))
-            say(f"{job.name}: started as {_size(job)}")
+            say(f"{job.name}: started as {size(job)}")
 
     def _refuse_running(self, job: str) -> None:
         folder = JobFolder(self._cluster, job)
@@ -272,10 +271,6 @@ class _Tail:
             lines, self._rest = [*lines, self._rest], b""
         texts = [line.decode(errors="replace").rstrip("\r") for line in lines]
         return [LogLine(self._job, self._host, text) for text in texts]
-
-
-def _size(job: JobPlan) -> str:
-    return f"{count(len(job.placements), 'host')}, world size {job.world_size}"
 
 
 def _hosts(run: Run, exits: list[int | None], state: State) -> tuple[HostStatus, ...]:

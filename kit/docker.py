@@ -20,12 +20,14 @@ from http.client import HTTPConnection, HTTPException, HTTPResponse
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlencode
 
+from kit import ssh
 from kit.errors import InputError, KitError
 from kit.model import Host
 
 if TYPE_CHECKING:
     from python_on_whales import DockerClient
 
+SSH = "ssh://"
 AT_ONCE = 32
 """Hosts that are asked at the same time: each is an ssh process here."""
 PATIENCE = 60.0
@@ -56,7 +58,7 @@ class Docker:
     @classmethod
     def of(cls, host: Host) -> Docker:
         """Return the engine of a host of the inventory."""
-        return cls(host.name, f"ssh://{host.ssh}")
+        return cls(host.name, f"{SSH}{host.ssh}")
 
     @cached_property
     def whales(self) -> DockerClient:
@@ -149,11 +151,10 @@ class _Dialled(HTTPConnection):
 
     def connect(self) -> None:
         self._forget()
-        host = ["--host", self._url] if self._url else []
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                [_program(), *host, "system", "dial-stdio"],
+                _dial(self._url),
                 stdin=theirs.fileno(),
                 stdout=theirs.fileno(),
                 stderr=subprocess.PIPE,
@@ -212,17 +213,26 @@ class _Dialled(HTTPConnection):
             raise unreachable(self._name, self._url, last_words(said or str(error))) from None
 
 
+def _dial(url: str | None) -> list[str]:
+    """Return the command that connects its standard streams to an engine."""
+    dial = ["system", "dial-stdio"]
+    if url and url.startswith(SSH):
+        # As docker does, whose own ssh takes 30 s for a host that is down, for ever if one dies.
+        return [*ssh.command(url.removeprefix(SSH)), "docker", *dial]
+    return [_program(), *(["--host", url] if url else []), *dial]
+
+
 def unreachable(name: str, url: str | None, said: str) -> KitError:
     """Say that a host's engine does not answer, and how to find out why."""
     option = f"-H {url} " if url else ""
-    # docker's command puts its own words in front of ssh's.
-    said = said.rpartition("stderr=")[2]
     return KitError(f"{name}: Docker cannot be reached: {said}", f"try `docker {option}info`")
 
 
 def last_words(stderr: str | None) -> str:
     """Return the line of a program's output that says what was wrong."""
-    lines = [line.strip() for line in (stderr or "").splitlines() if line.strip()]
+    # docker's command puts words of its own in front of its ssh's.
+    said = (stderr or "").rpartition("stderr=")[2]
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
     return lines[-1] if lines else "it does not say why"
 
 

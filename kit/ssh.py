@@ -8,8 +8,8 @@ import subprocess
 from kit.errors import InputError, KitError
 from kit.model import Host
 
-CONNECT = 10
-"""Seconds within which a host must answer."""
+OPTIONS = ("BatchMode=yes", "ConnectTimeout=10", "ServerAliveInterval=10")
+"""Nobody is there to type a password; a host that is down, or dies, is noticed (ssh_config(5))."""
 PATIENCE = 120.0
 """Seconds that a command may take."""
 FAILED = 255
@@ -27,7 +27,7 @@ class CommandError(KitError):
 def command(login: str) -> list[str]:
     """Return the ssh command line for a login: `user@host`, `host`, either with `:port`."""
     place, colon, port = login.rpartition(":")
-    options = ["-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT}"]
+    options = ["-T", *(word for option in OPTIONS for word in ("-o", option))]
     return ["ssh", *options, *(("-p", port, "--", place) if colon else ("--", login))]
 
 

@@ -86,13 +86,12 @@ def _attend(engine: Engine, names: list[str]) -> int:
 @contextmanager
 def _stopping_on_signals(engine: Engine, names: Sequence[str]) -> Iterator[None]:
     """Let Ctrl-C and SIGTERM stop the jobs; what they print on their way out is still shown."""
-    stopping = threading.Event()
+    stopping = threading.Thread(target=_stop_all, args=(engine, names))
 
     def stop(_number: int, _frame: FrameType | None) -> None:
-        if not stopping.is_set():
-            stopping.set()
+        if stopping.ident is None:
             click.echo("stopping, after a last checkpoint …", err=True)
-            threading.Thread(target=_stop_all, args=(engine, names)).start()
+            stopping.start()
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -100,6 +99,8 @@ def _stopping_on_signals(engine: Engine, names: Sequence[str]) -> Iterator[None]
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        if stopping.ident is not None:
+            stopping.join()
 
 
 def _stop_all(engine: Engine, names: Sequence[str]) -> None:

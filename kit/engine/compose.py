@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 
 from kit.docker import Docker
@@ -28,14 +28,17 @@ class ComposeEngine:
         self._told: dict[str, Told] = {}
         self._reading = threading.Lock()
         self._stopped: dict[str, JobStatus] = {}
+        self._remembered: dict[str, JobStatus] = {}
+        self._asked: frozenset[str] | None = None
 
-    @cached_property
-    def _remembered(self) -> dict[str, JobStatus]:
-        """How the jobs ended of which no container is left."""
-        try:
-            return {status.job: status for status in self._hosts.home.remembered()}
-        except KitError:
-            return {}
+    def _ended(self, found: Found) -> dict[str, JobStatus]:
+        """Return how the jobs ended of which no container is left; asked anew when more have."""
+        jobs = frozenset(found.jobs)
+        if self._asked != jobs:
+            with suppress(KitError):
+                ended = self._hosts.home.remembered()
+                self._asked, self._remembered = jobs, {status.job: status for status in ended}
+        return self._remembered | self._stopped
 
     def preview(self, jobs: Sequence[JobPlan], *, fresh: bool) -> tuple[Step, ...]:
         """Return what would be done on which host; see `Engine.preview`."""
@@ -64,7 +67,8 @@ class ComposeEngine:
         """Return what the containers on all hosts tell; see `Engine.status`."""
         found = self._hosts.containers()
         now = {job: self._status(job, found) for job in found.jobs}
-        known = self._remembered | now | self._stopped
+        # What this process has stopped has ended, though its containers be seen on their way.
+        known = self._ended(found) | now | self._stopped
         return tuple(known[job] for job in sorted(known))
 
     def _status(self, job: str, found: Found) -> JobStatus:
@@ -132,7 +136,7 @@ class ComposeEngine:
                 client.container.stop(running)
 
     def _require_known(self, job: str, found: Found) -> None:
-        known = {*found.jobs, *self._remembered, *self._stopped}
+        known = {*found.jobs, *self._ended(found)}
         if job not in known:
             raise KitError(
                 f"no job {job} was ever deployed on the hosts of cluster {self._hosts.cluster}",

@@ -120,23 +120,27 @@ def _missing(placement: Placement, seen: Seen) -> Iterator[str]:
         if not known:
             listed = ", ".join(seen.gpus) or "none"
             yield (
-                f"GPU {device} is not there; `nvidia-smi -L` lists {listed}: "
+                f"{_name(device)} is not there; `nvidia-smi -L` lists {listed}: "
                 f"correct the inventory, then run `kit render`"
             )
 
 
 def _held(job: JobPlan, placement: Placement, seen: Seen) -> Iterator[str]:
-    own = {_uuid(device, seen.gpus) for device in placement.devices}
+    own = {_uuid(device, seen.gpus): _name(device) for device in placement.devices}
     for one in seen.containers:
         if not one.runs or one.job == job.name:
             continue
         held = {_uuid(device, seen.gpus) for device in one.devices}
-        shared = sorted(own if "all" in held else own & held)
+        shared = [name for uuid, name in own.items() if uuid in held or "all" in held]
         if shared:
             yield (
                 f"{', '.join(shared)} {'is' if len(shared) == 1 else 'are'} held by job {one.job}; "
                 f"wait for it, or end it with `kit stop {one.job}`"
             )
+
+
+def _name(device: str) -> str:
+    return f"GPU {device}" if device.isdigit() else device
 
 
 def _uuid(device: str, gpus: Sequence[str]) -> str:
@@ -184,8 +188,5 @@ def _actions(job: JobPlan, seen: Mapping[str, Seen], *, fresh: bool) -> Iterator
             yield action(Kind.FORGET, name, f"delete volume {volume}", "it is to begin anew")
     for name, placement in hosts.items():
         cause = "its run has ended" if name in before else "it does not run"
-        yield action(Kind.START, name, f"start {job.name} on {_gpus(placement)}", cause)
-
-
-def _gpus(placement: Placement) -> str:
-    return f"{'GPU' if placement.processes == 1 else 'GPUs'} {', '.join(placement.devices)}"
+        gpus = ", ".join(map(_name, placement.devices))
+        yield action(Kind.START, name, f"start {job.name} on {gpus}", cause)

@@ -96,10 +96,8 @@ def _problems(job: JobPlan, placement: Placement, seen: Seen) -> Iterator[str]:
             "install nvidia-container-toolkit and restart Docker"
         )
     yield from _held(job, placement, seen)
-    if not job.host_network:
-        return
     wanted = {}
-    if job.rendezvous.host == placement.host.name:
+    if job.host_network and job.rendezvous.host == placement.host.name:
         wanted["rendezvous"] = job.rendezvous.port
     if job.job.metrics_port is not None:
         wanted["metrics"] = job.job.metrics_port

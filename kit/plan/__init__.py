@@ -56,7 +56,7 @@ def make_plan(inventory: Inventory, jobs: Sequence[Job]) -> Plan:
         _job_plan(inventory, inventory_hash, job, placements)
         for job, placements in zip(jobs, allocated, strict=True)
     ]
-    faults = _port_faults(plans) + _name_faults(inventory, plans)
+    faults = _port_faults(inventory.engine, plans) + _name_faults(inventory, plans)
     if faults:
         raise FaultsError(faults)
     return Plan(
@@ -138,12 +138,12 @@ def _variables(inventory: Inventory, job: Job) -> dict[str, str]:
     return variables | dict(inventory.network.nccl) | dict(job.nccl) | dict(job.environment)
 
 
-def _port_faults(plans: list[JobPlan]) -> list[Fault]:
+def _port_faults(engine: EngineName, plans: list[JobPlan]) -> list[Fault]:
     """Refuse what would listen on the same port of the same host."""
     faults = []
     seen: dict[tuple[str, int], tuple[JobPlan, str]] = {}
     for plan in plans:
-        for section, address, host, port in _listeners(plan):
+        for section, address, host, port in _listeners(engine, plan):
             first, holds = seen.setdefault((address, port), (plan, section))
             if (first, holds) == (plan, section):
                 continue
@@ -155,14 +155,15 @@ def _port_faults(plans: list[JobPlan]) -> list[Fault]:
     return faults
 
 
-def _listeners(plan: JobPlan) -> Iterator[tuple[str, str, str, int]]:
+def _listeners(engine: EngineName, plan: JobPlan) -> Iterator[tuple[str, str, str, int]]:
     """Return section, address, host and port of what a job opens on its hosts' own network."""
     place, metrics = plan.rendezvous, plan.job.metrics_port
     local = place.address == "127.0.0.1"
-    if not (plan.host_network or local):
-        return
-    yield "rendezvous", place.address, place.host, place.port
-    if metrics is None:
+    on_hosts = plan.host_network or local
+    if on_hosts:
+        yield "rendezvous", place.address, place.host, place.port
+    # Of a network of its own, Compose publishes it.
+    if metrics is None or not (on_hosts or engine is EngineName.COMPOSE):
         return
     for host in (placement.host for placement in plan.placements):
         yield "metrics", "127.0.0.1" if local else host.address, host.name, metrics

@@ -202,6 +202,9 @@ class _Dialled(HTTPConnection):
         values = {k: v if isinstance(v, str) else json.dumps(v) for k, v in query.items()}
         target = f"{path}?{urlencode(values)}" if values else path
         content = None if body is None else json.dumps(body).encode()
+        if self._process is not None and self._process.poll() is not None:
+            # The host was away since the last request: it may be back.
+            self.hang_up()
         try:
             self.request(method, target, content, {"Content-Type": "application/json"})
             response = self.getresponse()

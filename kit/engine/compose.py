@@ -112,7 +112,7 @@ class ComposeEngine:
         if job not in found.jobs:
             raise KitError(f"job {job} is not running", "see what is with `kit status`")
         places = sorted({one.host for one in found.jobs[job]})
-        self._hosts.on(places, partial(self._end, job, found))
+        ended = self._hosts.on(places, partial(self._end, job, found))
         after = self._hosts.containers().jobs.get(job, found.jobs[job])
         status = self._status(job, Found({job: after}, {}))
         # Told from now on, whether its containers are looked for before or after they are gone.
@@ -122,11 +122,13 @@ class ComposeEngine:
         removed = self._hosts.on(places, partial(self._hosts.remove, job))
         left = {name for name, error in removed.items() if isinstance(error, KitError)}
         left |= self._hosts.rendered.processes.get(job, {}).keys() & found.lost.keys()
-        if not left:
-            return status
-        what = f"{', '.join(sorted(left))} cannot be reached: what runs there goes on"
-        advice = f"`kit stop {job}` again when it is back"
-        return replace(status, message=f"{what}; {advice}")
+        told = [status.message] if status.message else []
+        # What did not end by itself was killed as it was removed.
+        told += [error.message for error in ended.values() if isinstance(error, KitError)]
+        if left:
+            what = f"{', '.join(sorted(left))} cannot be reached: what runs there goes on"
+            told.append(f"{what}; `kit stop {job}` again when it is back")
+        return replace(status, message="; ".join(told))
 
     def _end(self, job: str, found: Found, host: Host) -> None:
         """Ask the training on a host to end, and wait: Docker kills it when its grace is over."""

@@ -68,6 +68,8 @@ def _require_compose() -> None:
     try:
         with Docker("this machine", None).acting("docker compose version") as client:
             client.compose.version()
+    except InputError:
+        raise
     except KitError:
         raise InputError(
             "docker compose is not installed here, and kit starts the projects with it",

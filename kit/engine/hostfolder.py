@@ -14,16 +14,17 @@ import json
 import os
 import socket
 import tarfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypeVar
 
 from kit import ssh
 from kit.engine import Deployment, HostStatus, JobStatus, Progress, Say, State
 from kit.errors import KitError
 from kit.model import Host
 
+T = TypeVar("T")
 WHOLE = ".whole"
 """The last member of what is sent: without it the connection broke off."""
 
@@ -106,7 +107,7 @@ class HostFolder:
     def history(self) -> tuple[Deployment, ...]:
         """Return what was started, the newest first."""
         lines = self._look("cat history.jsonl 2>/dev/null || true").splitlines()
-        return tuple(Deployment(**json.loads(line)) for line in reversed(lines))
+        return tuple(_each(reversed(lines), lambda written: Deployment(**written)))
 
     def remember(self, status: JobStatus) -> None:
         """Write down how a job ended."""
@@ -120,7 +121,7 @@ class HostFolder:
     def remembered(self) -> tuple[JobStatus, ...]:
         """Return how the jobs ended that were stopped."""
         lines = self._look("cat stopped/*.json 2>/dev/null || true").splitlines()
-        return tuple(_status(json.loads(line)) for line in lines)
+        return tuple(_each(lines, _status))
 
     def _change(self, script: str, content: bytes = b"") -> str:
         begin = f'set -eu\n{self._place}mkdir -p "$folder"\ncd "$folder"\n'
@@ -145,6 +146,13 @@ def _ago(seconds: int) -> str:
         if seconds >= size:
             return f"{seconds // size} {name}"
     return f"{seconds} s"
+
+
+def _each(lines: Iterable[str], read: Callable[[dict[str, Any]], T]) -> Iterator[T]:
+    """Read lines of JSON, but those of another version of kit, or that were cut off."""
+    for line in lines:
+        with suppress(ValueError, KeyError, TypeError):
+            yield read(json.loads(line))
 
 
 def _status(written: dict[str, Any]) -> JobStatus:

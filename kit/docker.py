@@ -7,7 +7,6 @@ shows in the process list. Both go to the Engine API, on the way that docker's o
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
@@ -16,25 +15,26 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from http.client import HTTPConnection, HTTPException, HTTPResponse
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlencode
 
+from kit import ssh
 from kit.errors import InputError, KitError
 from kit.model import Host
 
 if TYPE_CHECKING:
     from python_on_whales import DockerClient
 
+SSH = "ssh://"
 AT_ONCE = 32
 """Hosts that are asked at the same time: each is an ssh process here."""
 PATIENCE = 60.0
 """Seconds that an engine may take to begin its answer."""
-
 LAST_WORDS = 2.0
-"""Seconds for docker to say why a connection was lost."""
+"""Seconds within which docker's command says why a call has failed; its ssh knows before."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -60,7 +60,7 @@ class Docker:
     @classmethod
     def of(cls, host: Host) -> Docker:
         """Return the engine of a host of the inventory."""
-        return cls(host.name, f"ssh://{host.ssh}")
+        return cls(host.name, f"{SSH}{host.ssh}")
 
     @cached_property
     def whales(self) -> DockerClient:
@@ -127,9 +127,12 @@ class Docker:
             KitError: The engine cannot be reached.
             EngineError: It refuses.
         """
-        with self._lock, self._connection.ask(method, path, body, query, headers) as response:
-            content = response.read()
+        content = self._answer(method, path, body, query, headers)
         return json.loads(content) if content else None
+
+    def read(self, path: str, **query: str | dict[str, Any]) -> bytes:
+        """Ask for what is no JSON; see `request`."""
+        return self._answer("GET", path, None, query)
 
     def get(
         self, path: str, headers: Mapping[str, str] | None = None, **query: str | dict[str, Any]
@@ -140,6 +143,17 @@ class Docker:
     def post(self, path: str, body: object, **query: str | dict[str, Any]) -> Any:
         """Tell it what to do; see `request`. What `body` holds shows in no list of processes."""
         return self.request("POST", path, body, None, **query)
+
+    def _answer(
+        self,
+        method: str,
+        path: str,
+        body: object,
+        query: dict[str, str | dict[str, Any]],
+        headers: Mapping[str, str] | None = None,
+    ) -> bytes:
+        with self._lock, self._connection.ask(method, path, body, query, headers) as response:
+            return response.read()
 
     @contextmanager
     def stream(self, path: str, **query: str | dict[str, Any]) -> Iterator[HTTPResponse]:
@@ -155,8 +169,8 @@ class Docker:
             connection.hang_up()
 
     def close(self) -> None:
-        """Hang up; the next request dials anew. Streams end, whichever thread reads them."""
-        for connection in tuple(self._streams):
+        """Hang up; the next request dials anew. What other threads read or wait for ends."""
+        for connection in (*self._streams, self._connection):
             connection.cut()
         with self._lock:
             self._connection.hang_up()
@@ -173,13 +187,11 @@ class _Dialled(HTTPConnection):
         self._line: socket.socket | None = None
 
     def connect(self) -> None:
-        self._reap(0)
-        program = _program()
-        host = ["--host", self._url] if self._url else []
+        self._forget()
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                [program, *host, "system", "dial-stdio"],
+                _dial(self._url),
                 stdin=theirs.fileno(),
                 stdout=theirs.fileno(),
                 stderr=subprocess.PIPE,
@@ -195,26 +207,31 @@ class _Dialled(HTTPConnection):
 
     def cut(self) -> None:
         """End what another thread reads from: closing would wait for that very thread."""
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             if self._line is not None:
                 self._line.shutdown(socket.SHUT_RDWR)
+        if self._process is not None:
+            self._process.kill()  # docker's command line takes a first SIGTERM for a wish.
 
-    def hang_up(self, patience: float = 0) -> str:
-        """End the call; return what docker and its ssh complain about within so many seconds.
-
-        Not `close`, which http.client calls by itself when a connection is lost.
-        """
+    def hang_up(self) -> None:
+        """End the call. `close`, which http.client calls itself, leaves the process to speak."""
+        self.cut()
         self.close()
-        return self._reap(patience)
+        self._forget()
 
-    def _reap(self, patience: float) -> str:
-        if self._process is None:
-            return ""
-        process, self._process = self._process, None
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(patience)
-        process.kill()  # docker's command line takes a first SIGTERM for a wish.
-        _, said = process.communicate()
+    def _forget(self) -> None:
+        self.cut()
+        if self._process is not None:
+            self._process.communicate()
+            self._process = None
+
+    def _complaint(self) -> str:
+        """End a call that has failed; return what docker and its ssh had to say about it."""
+        said = b""
+        if self._process is not None:
+            with suppress(subprocess.TimeoutExpired):
+                _, said = self._process.communicate(timeout=LAST_WORDS)
+        self.hang_up()
         return said.decode(errors="replace")
 
     @contextmanager
@@ -230,16 +247,28 @@ class _Dialled(HTTPConnection):
         values = {k: v if isinstance(v, str) else json.dumps(v) for k, v in query.items()}
         target = f"{path}?{urlencode(values)}" if values else path
         content = None if body is None else json.dumps(body).encode()
+        if self._process is not None and self._process.poll() is not None:
+            # The host was away since the last request: it may be back.
+            self.hang_up()
         try:
-            json_ = {"Content-Type": "application/json"}
-            self.request(method, target, content, {**json_, **(headers or {})})
+            own = {"Content-Type": "application/json", **(headers or {})}
+            self.request(method, target, content, own)
             response = self.getresponse()
             if response.status >= 400:
                 raise EngineError(self._name, response.status, _message(response.read()))
             yield response
         except (HTTPException, OSError) as error:
-            said = self.hang_up(LAST_WORDS)
+            said = self._complaint()
             raise unreachable(self._name, self._url, last_words(said or str(error))) from None
+
+
+def _dial(url: str | None) -> list[str]:
+    """Return the command that connects its standard streams to an engine."""
+    dial = ["system", "dial-stdio"]
+    if url and url.startswith(SSH):
+        # As docker does, whose own ssh takes 30 s for a host that is down, for ever if one dies.
+        return [*ssh.command(url.removeprefix(SSH)), "docker", *dial]
+    return [_program(), *(["--host", url] if url else []), *dial]
 
 
 def unreachable(name: str, url: str | None, said: str) -> KitError:
@@ -250,11 +279,10 @@ def unreachable(name: str, url: str | None, said: str) -> KitError:
 
 def last_words(stderr: str | None) -> str:
     """Return the line of a program's output that says what was wrong."""
-    lines = [line.strip() for line in (stderr or "").splitlines() if line.strip()]
-    if not lines:
-        return "it does not say why"
-    # Of docker's sentence around what ssh says, ssh's part.
-    return lines[-1].rpartition("stderr=")[2].strip() or lines[-1]
+    # docker's command puts words of its own in front of its ssh's.
+    said = (stderr or "").rpartition("stderr=")[2]
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    return lines[-1] if lines else "it does not say why"
 
 
 def _message(content: bytes) -> str:

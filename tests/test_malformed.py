@@ -190,6 +190,16 @@ def test_metrics_want_a_port_of_their_own(
     assert project.write(inventory, jobs).kit("plan").err == problem
 
 
+def test_one_host_by_compose_publishes_a_port_once(project: Project) -> None:
+    inventory = "cluster: lab\nengine: compose\nhosts:\n  pc1: {address: 10.0.0.1, gpus: 2}\n"
+    job = f"{JOB}metrics: {{port: 9500}}\nhosts: {{gpus_per_host: 1}}\n"
+    result = project.write(inventory, {"a": job, "b": job}).kit("render")
+    assert "port 9500 of pc1 is already job a's" in result.err
+    tree = project.write(inventory, {"a": job}).rendered()
+    project_file = yaml.safe_load((tree / "hosts" / "pc1" / "train-a.compose.yaml").read_text())
+    assert project_file["services"]["train"]["ports"] == ["9500:9500"]
+
+
 def test_a_job_finds_no_gpu(project: Project) -> None:
     inventory = "cluster: lab\nhosts:\n  pc1: {address: 10.0.0.1}\n"
     result = project.write(inventory).kit("plan")

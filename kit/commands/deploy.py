@@ -142,7 +142,7 @@ def _on_signals(engine: Engine, names: Sequence[str]) -> Iterator[None]:
 
     What local jobs print on their way out is still shown.
     """
-    stopping = threading.Event()
+    stopping = threading.Thread(target=_stop_all, args=(engine, names))
 
     def stop(_number: int, _frame: FrameType | None) -> None:
         if not engine.tied_to_terminal:
@@ -150,10 +150,9 @@ def _on_signals(engine: Engine, names: Sequence[str]) -> Iterator[None]:
                 f"{', '.join(names)} goes on without this terminal",
                 "see `kit status` and `kit logs -f`; end with `kit stop`",
             )
-        if not stopping.is_set():
-            stopping.set()
+        if stopping.ident is None:
             click.echo("stopping, after a last checkpoint …", err=True)
-            threading.Thread(target=_stop_all, args=(engine, names)).start()
+            stopping.start()
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -161,6 +160,8 @@ def _on_signals(engine: Engine, names: Sequence[str]) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        if stopping.ident is not None:
+            stopping.join()
 
 
 def _stop_all(engine: Engine, names: Sequence[str]) -> None:

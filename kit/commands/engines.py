@@ -9,12 +9,11 @@ from typing import Any
 import click
 
 from kit.engine import Engine
+from kit.engine.compose import ComposeEngine
 from kit.engine.local import LocalEngine
 from kit.engine.swarm import SwarmEngine
-from kit.errors import InputError
 from kit.model import EngineName
 from kit.project import launcher_path
-from kit.rendered import hosts_of, managers_of
 
 
 def with_engine(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -30,15 +29,10 @@ def engine_for(name: str, cluster: str, tree: Path) -> Engine:
     """Return the engine.
 
     Raises:
-        InputError: kit does not carry that one out.
+        InputError: The tree, which tells the hosts, was not rendered.
     """
     if name == EngineName.SWARM:
-        return SwarmEngine(cluster, tree, managers_of(hosts_of(tree)))
+        return SwarmEngine(cluster, tree)
     if name == EngineName.COMPOSE:
-        how = f"docker compose -f {tree}/hosts/HOST/train-JOB.compose.yaml up -d"
-        raise InputError(
-            f"kit renders for engine {name}, but does not yet carry it out",
-            f"deploy the files by hand ({how}) and ask Docker about them;\n"
-            "jobs on this machine: --engine local",
-        )
+        return ComposeEngine(cluster, tree)
     return LocalEngine(cluster, tree, launcher_path())

@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import ClassVar, Protocol
 
 from kit.plan.types import JobPlan
+from kit.values import count
 
 
 class State(StrEnum):
@@ -119,6 +120,11 @@ def deployment(job: JobPlan, time: float) -> Deployment:
     """Return what is to be written down on a job that was started at `time`."""
     by = f"{getpass.getuser()}@{socket.gethostname()}"
     return Deployment(job.name, time, by, job.inventory_hash, job.job_hash, job.job.image)
+
+
+def size(job: JobPlan) -> str:
+    """Say how large a job is that was started."""
+    return f"{count(len(job.placements), 'host')}, world size {job.world_size}"
 
 
 class Engine(Protocol):

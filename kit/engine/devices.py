@@ -9,18 +9,23 @@ from kit.plan.types import JobPlan
 
 
 def local_gpus() -> list[str]:
-    """Return the UUIDs that `nvidia-smi -L` lists; none where there is no driver.
-
-    Of a GPU that is split by MIG only the instances can be used.
-    """
+    """Return the UUIDs that `nvidia-smi -L` lists; none where there is no driver."""
     try:
         listed = subprocess.run(
             ["nvidia-smi", "-L"], capture_output=True, text=True, timeout=30, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return []
+    return listed_gpus(listed.stdout)
+
+
+def listed_gpus(output: str) -> list[str]:
+    """Return the UUIDs in the output of `nvidia-smi -L`.
+
+    Of a GPU that is split by MIG only the instances can be used.
+    """
     found: list[str] = []
-    for uuid in re.findall(r"UUID: ((?:GPU|MIG)-[^)]+)\)", listed.stdout):
+    for uuid in re.findall(r"UUID: ((?:GPU|MIG)-[^)]+)\)", output):
         if uuid.startswith("MIG-") and found[-1:] and found[-1].startswith("GPU-"):
             found.pop()
         found.append(uuid)

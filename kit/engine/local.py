@@ -27,6 +27,7 @@ from kit.engine import (
     State,
     Step,
     deployment,
+    size,
 )
 from kit.engine.devices import local_gpus, visible_devices
 from kit.engine.printed import split
@@ -44,7 +45,6 @@ from kit.errors import InputError, KitError
 from kit.plan.storage import CHECKPOINTS
 from kit.plan.types import JobPlan
 from kit.secrets import read_secrets
-from kit.values import count
 
 POLL = 0.1
 """Seconds between two looks at logs and states."""
@@ -70,8 +70,7 @@ class LocalEngine:
         return tuple(
             Step(
                 "here",
-                f"start {job.name} as {_size(job)}"
-                + (", its checkpoints deleted" if fresh else ""),
+                f"start {job.name} as {size(job)}" + (", its checkpoints deleted" if fresh else ""),
                 "it has ended" if job.name in before else "it was not deployed before",
             )
             for job in jobs
@@ -94,7 +93,7 @@ class LocalEngine:
         for job, run in zip(jobs, runs, strict=True):
             self._start(run, read_secrets(job))
             add_to_history(self._cluster, deployment(job, run.started))
-            say(f"{job.name}: started as {_size(job)}")
+            say(f"{job.name}: started as {size(job)}")
 
     def _refuse_running(self, job: str) -> None:
         folder = JobFolder(self._cluster, job)
@@ -289,10 +288,6 @@ class _Tail:
             lines, self._rest = [*lines, self._rest], b""
         texts = [split(line.decode(errors="replace").rstrip("\r")) for line in lines]
         return [LogLine(self._job, self._host, text, rank) for rank, text in texts]
-
-
-def _size(job: JobPlan) -> str:
-    return f"{count(len(job.placements), 'host')}, world size {job.world_size}"
 
 
 def _hosts(run: Run, exits: list[int | None], state: State) -> tuple[HostStatus, ...]:

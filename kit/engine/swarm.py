@@ -11,6 +11,7 @@ from typing import ClassVar
 from kit.docker import Docker
 from kit.engine import ENDED, Deployment, JobStatus, LogLine, Say, State, Step, deployment
 from kit.engine.printed import Printed
+from kit.engine.rendered import rendered
 from kit.errors import InputError, KitError, nearest
 from kit.model import Host
 from kit.plan.types import JobPlan
@@ -41,10 +42,11 @@ class SwarmEngine:
 
     tied_to_terminal: ClassVar[bool] = False
 
-    def __init__(self, cluster: str, tree: Path, managers: Sequence[Host]) -> None:
+    def __init__(self, cluster: str, tree: Path) -> None:
         self._cluster = cluster
         self._tree = tree
-        self._managers = managers
+        hosts = rendered(tree).hosts
+        self._managers = [host for host in hosts if "manager" in host.roles] or hosts
         self._known: Host | None = None
 
     def _manager(self) -> Host:

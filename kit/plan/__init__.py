@@ -162,7 +162,7 @@ def _port_faults(inventory: Inventory, plans: list[JobPlan]) -> list[Fault]:
         address = next(host.address for host in inventory.hosts if host.name == served.host)
         seen[address, served.port] = (INVENTORY, ("registry", "address"), "the registry's")
     for plan in plans:
-        for section, address, host, port in _listeners(plan):
+        for section, address, host, port in _listeners(inventory.engine, plan):
             own = (plan.name, (section, "port"), f"job {plan.name}'s")
             first = seen.setdefault((address, port), own)
             if first == own:
@@ -175,14 +175,15 @@ def _port_faults(inventory: Inventory, plans: list[JobPlan]) -> list[Fault]:
     return faults
 
 
-def _listeners(plan: JobPlan) -> Iterator[tuple[str, str, str, int]]:
+def _listeners(engine: EngineName, plan: JobPlan) -> Iterator[tuple[str, str, str, int]]:
     """Return section, address, host and port of what a job opens on its hosts' own network."""
     place, metrics = plan.rendezvous, plan.job.metrics_port
     local = place.address == "127.0.0.1"
-    if not (plan.host_network or local):
-        return
-    yield "rendezvous", place.address, place.host, place.port
-    if metrics is None:
+    on_hosts = plan.host_network or local
+    if on_hosts:
+        yield "rendezvous", place.address, place.host, place.port
+    # Of a network of its own, Compose publishes it.
+    if metrics is None or not (on_hosts or engine is EngineName.COMPOSE):
         return
     for host in (placement.host for placement in plan.placements):
         yield "metrics", "127.0.0.1" if local else host.address, host.name, metrics

@@ -1,0 +1,46 @@
+"""What `kit render` wrote down of the hosts: engines ask it, and not the inventory.
+
+So a slip in the inventory keeps nobody from `kit status` and `kit stop`.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kit.errors import InputError
+from kit.model import Host
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """The hosts of a rendered tree, and for each job the processes on each of its hosts."""
+
+    hosts: tuple[Host, ...]
+    processes: dict[str, dict[str, int]]
+
+
+def rendered(tree: Path) -> Rendered:
+    """Read plan.json of a rendered tree; the hosts come without GPUs.
+
+    Raises:
+        InputError: Nothing was rendered there.
+    """
+    try:
+        plan = json.loads((tree / "plan.json").read_text(encoding="utf-8"))
+        hosts = tuple(_host(host) for host in plan["hosts"])
+        processes = {
+            job["name"]: {part["host"]: int(part["processes"]) for part in job["hosts"]}
+            for job in plan["jobs"]
+        }
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        what = f"{tree / 'plan.json'} does not tell the hosts ({error})"
+        raise InputError(what, "write it with `kit render`") from None
+    return Rendered(hosts, processes)
+
+
+def _host(host: dict[str, Any]) -> Host:
+    name, roles = host["name"], tuple(host["roles"])
+    return Host(name, host["address"], host["ssh"], roles, (), None, host["speed"], ("hosts", name))

@@ -1,0 +1,63 @@
+"""Commands on the hosts, by the ssh that the user has: what Docker's engines cannot do or see."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+
+from kit.errors import InputError, KitError
+from kit.model import Host
+
+OPTIONS = ("BatchMode=yes", "ConnectTimeout=10", "ServerAliveInterval=10")
+"""Nobody is there to type a password; a host that is down, or dies, is noticed (ssh_config(5))."""
+PATIENCE = 120.0
+"""Seconds that a command may take."""
+FAILED = 255
+"""ssh's own exit status for its failures (ssh(1))."""
+
+
+class CommandError(KitError):
+    """A command on a host ended with `status`."""
+
+    def __init__(self, where: str, status: int, said: str) -> None:
+        super().__init__(f"{where}: {said}")
+        self.status = status
+
+
+def command(login: str) -> list[str]:
+    """Return the ssh command line for a login: `user@host`, `host`, either with `:port`."""
+    place, colon, port = login.rpartition(":")
+    options = ["-T", *(word for option in OPTIONS for word in ("-o", option))]
+    return ["ssh", *options, *(("-p", port, "--", place) if colon else ("--", login))]
+
+
+def run(host: Host, script: str, content: bytes = b"") -> str:
+    """Have the host's sh run a script with `content` on its standard input; return what it prints.
+
+    Raises:
+        KitError: The host cannot be reached, or takes too long.
+        CommandError: The script failed.
+    """
+    try:
+        done = subprocess.run(
+            [*command(host.ssh), f"exec sh -c {shlex.quote(script)}"],
+            input=content,
+            capture_output=True,
+            timeout=PATIENCE,
+            start_new_session=True,  # Ctrl-C is kit's to handle, not its ssh's.
+            check=False,
+        )
+    except FileNotFoundError:
+        raise InputError("ssh is not installed here", "install openssh-client") from None
+    except subprocess.TimeoutExpired:
+        raise _unreachable(host, f"no answer within {PATIENCE:.0f} s") from None
+    said = done.stderr.decode(errors="replace").strip()
+    if done.returncode == FAILED:
+        raise _unreachable(host, said.splitlines()[-1] if said else "ssh does not say why")
+    if done.returncode:
+        raise CommandError(host.name, done.returncode, said or f"exit status {done.returncode}")
+    return done.stdout.decode(errors="replace")
+
+
+def _unreachable(host: Host, said: str) -> KitError:
+    return KitError(f"{host.name}: cannot be reached: {said}", f"try `ssh {host.ssh}`")

@@ -188,10 +188,11 @@ class _Dialled(HTTPConnection):
 
     def connect(self) -> None:
         self._forget()
+        command = _dial(self._url)
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                _dial(self._url),
+                command,
                 stdin=theirs.fileno(),
                 stdout=theirs.fileno(),
                 stderr=subprocess.PIPE,
@@ -267,6 +268,7 @@ def _dial(url: str | None) -> list[str]:
     dial = ["system", "dial-stdio"]
     if url and url.startswith(SSH):
         # As docker does, whose own ssh takes 30 s for a host that is down, for ever if one dies.
+        _installed("ssh", "install openssh-client")
         return [*ssh.command(url.removeprefix(SSH)), "docker", *dial]
     return [_program(), *(["--host", url] if url else []), *dial]
 
@@ -293,12 +295,17 @@ def _message(content: bytes) -> str:
 
 
 def _program() -> str:
-    found = shutil.which("docker")
+    return _installed(
+        "docker",
+        "install Docker's CLI: docker-ce-cli, or docker-cli of Debian; no engine is needed",
+    )
+
+
+def _installed(program: str, advice: str) -> str:
+    found = shutil.which(program)
     if found is None:
-        raise InputError(
-            "the docker command is not installed here, and kit reaches the hosts with it",
-            "install Docker's CLI: docker-ce-cli, or docker-cli of Debian; no engine is needed",
-        )
+        what = f"the {program} command is not installed here, and kit reaches the hosts with it"
+        raise InputError(what, advice)
     return found
 
 

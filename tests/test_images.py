@@ -226,7 +226,8 @@ def test_without_docker_it_is_said(
     monkeypatch.setenv("PATH", str(project.folder))
     result = project.write(OURS.replace("swarm", "compose")).kit("image", arguments)
     assert result.status == 2
-    assert "the docker command is not installed here" in result.err
+    program = "ssh" if "--on" in arguments else "docker"
+    assert f"the {program} command is not installed here" in result.err
 
 
 @pytest.mark.parametrize("arguments", ["build", "push", "lock"])

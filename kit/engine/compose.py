@@ -128,7 +128,9 @@ class ComposeEngine:
             raise KitError(f"job {job} is not running", "see what is with `kit status`")
         places = sorted({one.host for one in found.jobs[job]})
         ended = self._hosts.on(places, partial(self._end, job, found))
-        after = self._hosts.containers().jobs.get(job, found.jobs[job])
+        # Of those alone that have answered: one that is down would be waited for once more.
+        here = {name: self._hosts.dockers[name] for name in places}
+        after = self._hosts.containers(here).jobs.get(job, found.jobs[job])
         status = self._status(job, Found({job: after}, {}))
         # Told from now on, whether its containers are looked for before or after they are gone.
         self._stopped[job] = status

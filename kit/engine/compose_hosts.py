@@ -69,13 +69,13 @@ class Hosts:
         return on_each([self.all[name] for name in names], work)
 
     def containers(self, dockers: Mapping[str, Docker] | None = None) -> Found:
-        """Ask all hosts for their containers.
+        """Ask hosts for their containers, all of them or those whose engines are given.
 
         Raises:
             KitError: None of them can be reached.
         """
         asked = dockers or self.dockers
-        answers = self.on(self.all, lambda host: containers(asked[host.name], self.cluster))
+        answers = self.on(asked, lambda host: containers(asked[host.name], self.cluster))
         found = Found({}, {})
         for name, answer in answers.items():
             if isinstance(answer, KitError):

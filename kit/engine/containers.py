@@ -81,8 +81,10 @@ class Container:
             return f"ended with exit status {self.exit_status}, {again}"
         if self.status == "paused":
             return "is paused"
+        if self.status == "running" and not self.healthy:
+            return "is not healthy: has it lost its GPUs?"
         if self.status == "running":
-            return "is not healthy: has it lost its GPUs?" if not self.healthy else ""
+            return f"was {again}" if self.restarts else ""
         if self.state() is State.FAILED:
             return f"ended with exit status {self.exit_status}, {again}"
         return ""

@@ -232,6 +232,7 @@ def test_the_gpus_of_a_container(requests: Any, visible: str, devices: tuple[str
     [
         ({"status": "running"}, State.RUNNING, ""),
         ({"status": "running", "healthy": False}, State.RUNNING, "is not healthy"),
+        ({"status": "running", "restarts": 2}, State.RUNNING, "was started again 2 of 10 times"),
         ({"status": "created"}, State.WAITING, ""),
         ({"status": "created", "error": "no such device"}, State.FAILED, "no such device"),
         (

@@ -1,0 +1,205 @@
+"""The Compose engine on the lab's hosts: real engines, real SSH, a real training."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kit.engine.hostfolder import HostFolder
+from tests.conftest import Docker
+from tests.lab.conftest import Lab, wait_for
+from tests.lab.settings import IMAGE
+from tests.sandbox import Project
+
+pytestmark = pytest.mark.lab
+HOSTS = ["n1", "n2"]
+JOB = f"""\
+image: {IMAGE}
+train: {{dataset: digits, model: cnn, epochs: 30, batch_size: 32, learning_rate: 0.05}}
+checkpoint: {{every_epochs: 1}}
+environment: {{OMP_NUM_THREADS: "1"}}
+"""
+LEFT = ("ps --all --quiet --filter label=kit.cluster", "network ls --quiet --filter name=train-")
+
+
+@dataclass(frozen=True)
+class Operator:
+    """Somebody with a project and the way to the hosts."""
+
+    lab: Lab
+    project: Project
+    env: dict[str, str]
+
+    def kit(self, *arguments: str, status: int = 0) -> str:
+        """Run kit to its end and return all that it has printed."""
+        done = subprocess.run(
+            [sys.executable, "-m", "kit", *arguments],
+            cwd=self.project.folder,
+            env=self.env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=240,
+            check=False,
+        )
+        assert done.returncode == status, done.stdout
+        assert "Traceback" not in done.stdout
+        return done.stdout
+
+    def status(self, job: str = "digits") -> dict[str, Any]:
+        jobs = json.loads(self.kit("status", "--json"))["jobs"]
+        return next((entry for entry in jobs if entry["job"] == job), {})
+
+    def write(self, *changes: tuple[str, str], job: str = JOB) -> None:
+        """Describe the nodes and the job, with texts of the inventory replaced, and render."""
+        inventory = self.lab.do("inventory").replace("engine: swarm", "engine: compose")
+        for before, after in changes:
+            assert before in inventory
+            inventory = inventory.replace(before, after)
+        self.project.write(inventory, {"digits": job})
+        self.kit("render")
+
+    def left(self) -> list[str]:
+        """What there is of jobs on the hosts."""
+        return [
+            line
+            for host in HOSTS
+            for command in LEFT
+            for line in self.lab.docker(host, *command.split()).splitlines()
+        ]
+
+
+@pytest.fixture
+def operator(lab: Lab, project: Project, docker: Docker) -> Iterator[Operator]:
+    path = os.pathsep.join([lab.environment("n1")["PATH"], str(Path(docker.program).parent)])
+    made = Operator(lab, project, {**os.environ, **docker.env, "PATH": path})
+    made.write()
+    try:
+        yield made
+    finally:
+        for host in HOSTS:
+            ours = lab.docker(host, *LEFT[0].split()).split()
+            if ours:
+                lab.docker(host, "rm", "--force", *ours)
+            with contextlib.suppress(AssertionError):
+                lab.docker(host, "volume", "rm", "kit-digits-checkpoints")
+            lab.ssh(host, "rm -rf .local/share/kit")
+
+
+def training(operator: Operator) -> bool:
+    progress = operator.status().get("progress")
+    return bool(progress and progress["step"] > 0 and operator.status()["checkpoint"])
+
+
+def test_a_job_trains_is_stopped_and_goes_on(operator: Operator, lab: Lab) -> None:
+    assert "digits: started as 2 hosts, world size 3" in operator.kit("deploy", "--detach")
+    wait_for(lambda: training(operator), "a checkpoint")
+    status = operator.status()
+    assert status["state"] == "running"
+    assert status["progress"]["steps"] == 450
+    parts = {host["host"]: host for host in status["hosts"]}
+    assert [parts[host]["devices"] for host in HOSTS] == [lab.uuids(host) for host in HOSTS]
+    ranks = [rank for host in HOSTS for rank in parts[host]["ranks"]]
+    assert (len(parts["n2"]["ranks"]), sorted(ranks)) == (2, [0, 1, 2])
+    refused = operator.kit("deploy", status=1)
+    assert "job digits is running already, on n1, n2" in refused
+
+    stopped = operator.kit("stop")
+    assert "digits stopped after" in stopped
+    assert operator.left() == []
+    assert operator.status()["state"] == "stopped"
+    step = operator.status()["progress"]["step"]
+    assert f"checkpoint: step-{step:08d} in kit-digits-checkpoints on n1, n2" in stopped
+
+    output = operator.kit("deploy")
+    lines = output.splitlines()
+    assert f"goes on from step {step}, " in output
+    for host in HOSTS:
+        devices = ",".join(lab.uuids(host))
+        told = [line for line in lines if f"on {host}, cpu, NVIDIA_VISIBLE_DEVICES" in line]
+        assert len(told) == len(lab.uuids(host))
+        assert all(line.startswith(f"{host} | ") and line.endswith(devices) for line in told)
+    ends = [number for number, line in enumerate(lines) if "becomes torchrun" in line]
+    begins = [number for number, line in enumerate(lines) if ", local rank " in line]
+    assert len(ends) == len(HOSTS)
+    assert max(ends) < min(begins)
+    assert "digits completed after" in lines[-2]
+    assert lines[-1] == "checkpoint: step-00000450 in kit-digits-checkpoints on n1, n2"
+    assert operator.status()["progress"]["accuracy"] > 0.97
+    assert sorted(line for line in lines if " | " in line) == sorted(
+        operator.kit("logs").splitlines()
+    )
+    assert "digits completed" in operator.kit("stop", "digits")
+    assert operator.left() == []
+    written = f"cat .local/share/kit/{lab.settings.name}/history.jsonl"
+    history = lab.ssh("n1", written).stdout.splitlines()
+    assert [json.loads(line)["job"] for line in history] == ["digits", "digits"]
+
+
+def test_what_is_missing_is_told_and_nothing_is_started(operator: Operator, lab: Lab) -> None:
+    operator.write(job=JOB.replace(IMAGE, "registry.lab:5000/trainer:none"))
+    output = operator.kit("deploy", status=1)
+    for host in HOSTS:
+        assert f"{host}: pull registry.lab:5000/trainer:none: " in output
+    assert "nothing was changed on any host" in output
+
+    absent = "GPU-00000000-0000-0000-0000-000000000000"
+    operator.write((lab.uuids("n2")[1], absent))
+    output = operator.kit("deploy", status=1)
+    listed = ", ".join(lab.uuids("n2"))
+    assert f"n2: {absent} is not there; `nvidia-smi -L` lists {listed}" in output
+    assert operator.left() == []
+
+
+def test_a_start_that_fails_on_one_host_is_taken_back_on_all(operator: Operator, lab: Lab) -> None:
+    # Something of somebody else's that has the name of kit's container.
+    lab.docker("n2", "create", "--name", "train-digits-train-1", IMAGE)
+    try:
+        output = operator.kit("deploy", status=1)
+        assert "n2: start digits: Error response from daemon: Conflict" in output
+        assert "digits was taken down again on n1, n2" in output
+        assert operator.left() == []
+        assert "train-digits-train-1" in lab.docker("n2", "ps", "--all")
+    finally:
+        lab.docker("n2", "rm", "train-digits-train-1")
+
+
+def test_a_host_that_is_down(operator: Operator, lab: Lab) -> None:
+    operator.kit("deploy", "--detach")
+    lab.do("stop", "n2")
+    try:
+        assert "n2: cannot be reached: " in operator.kit("deploy", status=1)
+        assert "n2 cannot be reached" in operator.status()["message"]
+        assert "n2 cannot be reached: what runs there goes on" in operator.kit("stop")
+        assert lab.docker("n1", *LEFT[0].split()) == ""
+    finally:
+        lab.do("start", "n2")
+    assert "digits stopped after" in operator.kit("stop", "digits")
+    assert operator.left() == []
+
+
+def test_a_second_operator_meets_the_lock(
+    operator: Operator, lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", operator.env["PATH"])
+    folder = HostFolder(operator.project.plan().hosts[0], lab.settings.name)
+    with folder.locked(print):
+        output = operator.kit("deploy", status=1)
+        assert f"process {os.getpid()} deploys since " in output
+        assert f"~/.local/share/kit/{lab.settings.name}/lock on n1" in output
+        assert "kit deploy --break-lock" in output
+        folder.break_lock()
+        with folder.locked(print):
+            assert "deploys since" in operator.kit("deploy", status=1)
+    operator.kit("deploy", "--detach")
+    operator.kit("stop")
+    assert operator.left() == []

@@ -7,11 +7,12 @@ import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from http import HTTPStatus
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import cast
 
-from kit.docker import Docker
+from kit.docker import Docker, EngineError
 from kit.errors import InputError, KitError
 from kit.registry import explained
 
@@ -107,8 +108,7 @@ def push(engine: Docker, images: Iterable[str], say: Say) -> None:
     """
     require(engine)
     for image in images:
-        if not engine.get("/images/json", filters={"reference": [image]}):
-            raise KitError(f"{image}: {engine.name} has no such image", "`kit image build` first")
+        _require_image(engine, image)
         say(f"pushing {image} from {engine.name}")
         try:
             with engine.acting("the push failed") as docker:
@@ -116,6 +116,16 @@ def push(engine: Docker, images: Iterable[str], say: Say) -> None:
                     say(line.decode(errors="replace").rstrip())
         except KitError as error:
             raise explained(error, image, engine) from None
+
+
+def _require_image(engine: Docker, image: str) -> None:
+    try:
+        engine.get(f"/images/{image}/json")
+    except EngineError as error:
+        if error.status != HTTPStatus.NOT_FOUND:
+            raise
+        said = f"{image}: {engine.name} has no such image"
+        raise KitError(said, "`kit image build` first") from None
 
 
 def require(engine: Docker) -> None:

@@ -119,7 +119,7 @@ class Deployment:
 def deployment(job: JobPlan, time: float) -> Deployment:
     """Return what is to be written down on a job that was started at `time`."""
     by = f"{getpass.getuser()}@{socket.gethostname()}"
-    return Deployment(job.name, time, by, job.inventory_hash, job.job_hash, job.job.image)
+    return Deployment(job.name, time, by, job.inventory_hash, job.job_hash, job.image)
 
 
 def size(job: JobPlan) -> str:

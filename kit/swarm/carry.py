@@ -195,14 +195,18 @@ class Carrier:
             client.stack.remove(stack)
         label = {"label": [f"{STACK_LABEL}={stack}"]}
         deadline = time.monotonic() + GONE
-        while left := [what for what in ("tasks", "networks") if self._has(what, label)]:
+        while self._living_tasks(label) or self.manager.get("/networks", filters=label):
             if time.monotonic() > deadline:
-                said = f"{' and '.join(left)} of {stack} are still there after {GONE:.0f} s"
+                said = f"tasks of {stack} are still there after {GONE:.0f} s"
                 raise KitError(said, f"see them: docker stack ps {stack}")
             time.sleep(POLL)
 
-    def _has(self, what: str, filters: dict[str, Any]) -> bool:
-        return bool(self.manager.get(f"/{what}", filters=filters))
+    def _living_tasks(self, filters: dict[str, Any]) -> bool:
+        """Whether tasks are there; those of a node that is down go when it is back."""
+        nodes = self.manager.get("/nodes")
+        ready = {node["ID"] for node in nodes if node["Status"]["State"] == "ready"}
+        tasks = self.manager.get("/tasks", filters=filters)
+        return any(task.get("NodeID", "") in {"", *ready} for task in tasks)
 
     def _leave(self, step: Leave) -> None:
         docker = Docker.of(step.host)

@@ -172,18 +172,21 @@ def test_two_desktops_train_lose_a_host_and_go_on(operator: Operator, hosts: Lab
     hosts.do("kill", "n2")
     wait_for(lambda: "n2: n2 is down" in operator.status()["message"], "the loss of n2")
     assert operator.status()["state"] == "running"
-    before = operator.status()["progress"]["step"]
-    wait_for(lambda: operator.status()["progress"]["step"] > before + 20, "n1 to go on alone")
+    own = partial(operator.kit, "logs", "--host", "n1")
+    # torchrun gives the ranks by address: rank 0 may have been on n2, and its lines are away.
+    alone = re.compile(r"rank \d of 3, .*rank 0 of 1, .*goes on from step [1-9]", re.DOTALL)
+    wait_for(lambda: alone.search(own()), "n1 to go on alone, from a checkpoint")
     hosts.do("start", "n2")
-    whole = re.compile(r"n1 0 \| rank 0 of 3, .*n1 0 \| rank 0 of 1, .*rank 0 of 3, ", re.DOTALL)
-    wait_for(lambda: whole.search(operator.kit("logs")), "n2 to be back in the run")
+    whole = re.compile(alone.pattern + r".*rank \d of 3, ", re.DOTALL)
+    wait_for(lambda: whole.search(own()), "n2 to be back in the run")
     wait_for(lambda: operator.status()["state"] == "completed", "the end", 180)
     assert operator.status()["progress"]["accuracy"] > 0.97
     assert operator.status()["checkpoint"]
     volume = "/var/lib/docker/volumes/kit-digits-checkpoints/_data"
     for host in ("n1", "n2"):
         assert on(hosts, host, f"ls {volume}/*/COMPLETE")
-    assert '"event": "end"' in on(hosts, "n1", f"cat {volume}/metrics.jsonl")
+    metrics = [on(hosts, host, f"cat {volume}/metrics.jsonl || true") for host in ("n1", "n2")]
+    assert any('"event": "end"' in lines for lines in metrics)
     assert "digits completed" in operator.kit("stop")
     assert leftovers(hosts) == set()
     [entry] = json.loads(operator.kit("history", "--json"))[:1]

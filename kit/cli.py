@@ -9,7 +9,19 @@ import sys
 import click
 
 from kit import __version__
-from kit.commands import deploy, init, logs, plan, render, schema, status, stop
+from kit.commands import (
+    deploy,
+    history,
+    image,
+    init,
+    logs,
+    plan,
+    render,
+    schema,
+    status,
+    stop,
+    swarm,
+)
 from kit.errors import KitError, ProblemsError
 
 
@@ -23,8 +35,21 @@ def cli() -> None:
     """
 
 
-for _command in (init, plan, render, deploy, status, logs, stop, schema):
-    cli.add_command(_command.command)
+for _command in (
+    init.command,
+    plan.command,
+    render.command,
+    image.command,
+    swarm.command,
+    deploy.command,
+    status.command,
+    logs.command,
+    stop.command,
+    deploy.resume,
+    history.command,
+    schema.command,
+):
+    cli.add_command(_command)
 
 
 def main() -> None:

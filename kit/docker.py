@@ -8,11 +8,12 @@ shows in the process list. Both go to the Engine API, on the way that docker's o
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import socket
 import subprocess
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import cached_property
@@ -36,6 +37,7 @@ LAST_WORDS = 2.0
 """Seconds within which docker's command says why a call has failed; its ssh knows before."""
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 
 class EngineError(KitError):
@@ -85,12 +87,39 @@ class Docker:
         except DockerException as error:
             raise KitError(f"{self.name}: {what}: {last_words(error.stderr)}") from None
 
+    def command(self, what: str, *arguments: str, env: Mapping[str, str] | None = None) -> str:
+        """Call docker where python-on-whales lacks an option, and return what it printed.
+
+        `env` are variables for this call alone.
+
+        Raises:
+            KitError: It failed to do `what`.
+        """
+        host = ["--host", self.url] if self.url else []
+        done = subprocess.run(
+            [_program(), *host, *arguments],
+            env={**os.environ, **(env or {})},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+        if done.returncode:
+            raise KitError(f"{self.name}: {what}: {last_words(done.stderr)}")
+        return done.stdout
+
     @cached_property
     def _connection(self) -> _Dialled:
         return _Dialled(self.name, self.url)
 
     def request(
-        self, method: str, path: str, body: object = None, **query: str | dict[str, Any]
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        headers: Mapping[str, str] | None = None,
+        **query: str | dict[str, Any],
     ) -> Any:
         """Ask the Engine API and return its answer, parsed.
 
@@ -98,25 +127,32 @@ class Docker:
             KitError: The engine cannot be reached.
             EngineError: It refuses.
         """
-        content = self._answer(method, path, body, query)
+        content = self._answer(method, path, body, query, headers)
         return json.loads(content) if content else None
 
     def read(self, path: str, **query: str | dict[str, Any]) -> bytes:
         """Ask for what is no JSON; see `request`."""
         return self._answer("GET", path, None, query)
 
-    def get(self, path: str, **query: str | dict[str, Any]) -> Any:
+    def get(
+        self, path: str, headers: Mapping[str, str] | None = None, **query: str | dict[str, Any]
+    ) -> Any:
         """Ask for what is; see `request`."""
-        return self.request("GET", path, **query)
+        return self.request("GET", path, None, headers, **query)
 
     def post(self, path: str, body: object, **query: str | dict[str, Any]) -> Any:
         """Tell it what to do; see `request`. What `body` holds shows in no list of processes."""
-        return self.request("POST", path, body, **query)
+        return self.request("POST", path, body, None, **query)
 
     def _answer(
-        self, method: str, path: str, body: object, query: dict[str, str | dict[str, Any]]
+        self,
+        method: str,
+        path: str,
+        body: object,
+        query: dict[str, str | dict[str, Any]],
+        headers: Mapping[str, str] | None = None,
     ) -> bytes:
-        with self._lock, self._connection.ask(method, path, body, query) as response:
+        with self._lock, self._connection.ask(method, path, body, query, headers) as response:
             return response.read()
 
     @contextmanager
@@ -148,20 +184,22 @@ class _Dialled(HTTPConnection):
         self._name = name
         self._url = url
         self._process: subprocess.Popen[bytes] | None = None
+        self._line: socket.socket | None = None
 
     def connect(self) -> None:
         self._forget()
+        command = _dial(self._url)
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                _dial(self._url),
+                command,
                 stdin=theirs.fileno(),
                 stdout=theirs.fileno(),
                 stderr=subprocess.PIPE,
                 start_new_session=True,  # Ctrl-C is kit's to handle, not its ssh's.
             )
         ours.settimeout(self.timeout)
-        self.sock = ours
+        self.sock = self._line = ours
 
     def wait_for_ever(self) -> None:
         """An answer that has begun may pause for as long as it likes."""
@@ -170,8 +208,11 @@ class _Dialled(HTTPConnection):
 
     def cut(self) -> None:
         """End what another thread reads from: closing would wait for that very thread."""
+        with suppress(OSError):
+            if self._line is not None:
+                self._line.shutdown(socket.SHUT_RDWR)
         if self._process is not None:
-            self._process.terminate()
+            self._process.kill()  # docker's command line takes a first SIGTERM for a wish.
 
     def hang_up(self) -> None:
         """End the call. `close`, which http.client calls itself, leaves the process to speak."""
@@ -196,7 +237,12 @@ class _Dialled(HTTPConnection):
 
     @contextmanager
     def ask(
-        self, method: str, path: str, body: object, query: dict[str, str | dict[str, Any]]
+        self,
+        method: str,
+        path: str,
+        body: object,
+        query: dict[str, str | dict[str, Any]],
+        headers: Mapping[str, str] | None = None,
     ) -> Iterator[HTTPResponse]:
         """Send a request and yield the answer, which must be good."""
         values = {k: v if isinstance(v, str) else json.dumps(v) for k, v in query.items()}
@@ -206,7 +252,8 @@ class _Dialled(HTTPConnection):
             # The host was away since the last request: it may be back.
             self.hang_up()
         try:
-            self.request(method, target, content, {"Content-Type": "application/json"})
+            own = {"Content-Type": "application/json", **(headers or {})}
+            self.request(method, target, content, own)
             response = self.getresponse()
             if response.status >= 400:
                 raise EngineError(self._name, response.status, _message(response.read()))
@@ -221,6 +268,7 @@ def _dial(url: str | None) -> list[str]:
     dial = ["system", "dial-stdio"]
     if url and url.startswith(SSH):
         # As docker does, whose own ssh takes 30 s for a host that is down, for ever if one dies.
+        _installed("ssh", "install openssh-client")
         return [*ssh.command(url.removeprefix(SSH)), "docker", *dial]
     return [_program(), *(["--host", url] if url else []), *dial]
 
@@ -247,24 +295,34 @@ def _message(content: bytes) -> str:
 
 
 def _program() -> str:
-    found = shutil.which("docker")
+    return _installed(
+        "docker",
+        "install Docker's CLI: docker-ce-cli, or docker-cli of Debian; no engine is needed",
+    )
+
+
+def _installed(program: str, advice: str) -> str:
+    found = shutil.which(program)
     if found is None:
-        raise InputError(
-            "the docker command is not installed here, and kit reaches the hosts with it",
-            "install Docker's CLI: docker-ce-cli, or docker-cli of Debian; no engine is needed",
-        )
+        what = f"the {program} command is not installed here, and kit reaches the hosts with it"
+        raise InputError(what, advice)
     return found
 
 
-def on_each(hosts: Iterable[Host], work: Callable[[Host], T]) -> dict[str, T | KitError]:
-    """Do something on all hosts at once; return each one's result, or what went wrong there."""
+def at_once(work: Callable[[T], R], items: Iterable[T]) -> list[R | KitError]:
+    """Do something with each item at the same time; return the results, or what went wrong."""
 
-    def tried(host: Host) -> T | KitError:
+    def tried(item: T) -> R | KitError:
         try:
-            return work(host)
+            return work(item)
         except KitError as error:
             return error
 
-    hosts = list(hosts)
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        return dict(zip([host.name for host in hosts], pool.map(tried, hosts), strict=True))
+        return list(pool.map(tried, items))
+
+
+def on_each(hosts: Iterable[Host], work: Callable[[Host], R]) -> dict[str, R | KitError]:
+    """Do something on all hosts at once; return each one's result, or what went wrong there."""
+    hosts = list(hosts)
+    return dict(zip([host.name for host in hosts], at_once(work, hosts), strict=True))

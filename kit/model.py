@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
 from kit.errors import Loc
+
+Lock = Mapping[str, str]
+"""Digests (`sha256:…`) by the names of images as people write them."""
 
 
 class EngineName(StrEnum):
@@ -65,14 +69,31 @@ class Network:
 
 
 @dataclass(frozen=True, slots=True)
+class Registry:
+    """Where the jobs' images lie; `address` is `host:port`.
+
+    `host` is the host that kit serves it on, from `image`; None where somebody else serves it.
+    """
+
+    address: str
+    host: str | None
+    image: str
+
+
+@dataclass(frozen=True, slots=True)
 class Inventory:
-    """The machines. `file` is the name that rendered headers give."""
+    """The machines. `file` is the name that rendered headers give.
+
+    `heartbeat` is the Swarm dispatcher's, in seconds.
+    """
 
     file: str
     cluster: str
     engine: EngineName
     hosts: tuple[Host, ...]
     network: Network
+    heartbeat: int
+    registry: Registry | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +172,14 @@ class Mount:
 
 
 @dataclass(frozen=True, slots=True)
+class Secret:
+    """A variable whose value only `kit deploy` knows, from `file`, or from its own environment."""
+
+    name: str
+    file: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Limits:
     """Resources of one container, sizes in bytes; -1 is unlimited, None leaves Docker's default."""
 
@@ -184,6 +213,7 @@ class Job:
     hosts: JobHosts
     mounts: tuple[Mount, ...]
     environment: tuple[tuple[str, str], ...]
+    secrets: tuple[Secret, ...]
     nccl: tuple[tuple[str, str], ...]
     limits: Limits
     port: int | None

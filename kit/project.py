@@ -6,13 +6,15 @@ import importlib.util
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from kit import tree
 from kit.config.load import NO_INVENTORY, load
-from kit.errors import FaultsError, KitError, Problem, ProblemsError
+from kit.errors import FaultsError, InputError, KitError, Problem, ProblemsError
 from kit.model import EngineName
 from kit.plan import make_plan
 from kit.plan.types import Plan
 from kit.render import Tree, render
 from kit.render.templates import Templates
+from kit.values import count
 from kit.yamlfile import parse, read_text
 
 
@@ -45,7 +47,7 @@ def load_plan(paths: Paths, engine: EngineName | None = None) -> Plan:
     if engine is not None:
         inventory = replace(inventory, engine=engine)
     try:
-        return make_plan(inventory, project.jobs)
+        return make_plan(inventory, project.jobs, project.lock)
     except FaultsError as error:
         raise project.sources.problems(error.faults) from None
 
@@ -70,6 +72,23 @@ def identity(paths: Paths) -> tuple[str, EngineName]:
 def render_plan(plan: Plan, paths: Paths) -> Tree:
     """Render the plan with the project's templates."""
     return render(plan, Templates(paths.templates), launcher_path().read_text(encoding="utf-8"))
+
+
+def rendered_tree(plan: Plan, paths: Paths) -> Path:
+    """Return the folder of the plan's rendered tree.
+
+    Raises:
+        InputError: It is not what the plan says.
+    """
+    root = paths.tree(plan.cluster)
+    changes = tree.changes(root, render_plan(plan, paths))
+    if changes:
+        raise InputError(
+            f"{root} differs from the inventory and the jobs in {count(len(changes), 'file')} "
+            f"({changes[0].path} for one)",
+            "see the difference with `kit render --diff`, then run `kit render`",
+        )
+    return root
 
 
 def launcher_path() -> Path:

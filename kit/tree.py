@@ -88,14 +88,14 @@ def write(root: Path, tree: Tree) -> list[Change]:
     try:
         # The manifest first lists the old files and the new ones, so that a render that was cut
         # short by a full disk leaves nothing behind that the next one takes for somebody else's.
-        _replace(root / MANIFEST, _manifest(own | set(tree)))
+        replace(root / MANIFEST, _manifest(own | set(tree)))
         for change in todo:
             if change.after is not None and change.path != MANIFEST:
-                _replace(root / change.path, change.after)
+                replace(root / change.path, change.after)
         for change in todo:
             if change.after is None:
                 _delete(root, change.path)
-        _replace(root / MANIFEST, _manifest(tree))
+        replace(root / MANIFEST, _manifest(tree))
     except OSError as error:
         raise KitError(f"{error.filename or root}: cannot be written: {error.strerror}") from None
     return todo
@@ -149,7 +149,8 @@ def _read(path: Path) -> str | None:
         os.close(file)
 
 
-def _replace(path: Path, text: str) -> None:
+def replace(path: Path, text: str) -> None:
+    """Write a file under another name and rename it, so that nobody ever sees a half."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.new")
     try:

@@ -190,6 +190,22 @@ def image(text: object) -> str:
     )
 
 
+def registry(text: object) -> str:
+    """Check a registry's address: a name or IP address, and its port where it has one."""
+    example = "write for example registry.lab:5000"
+    if not isinstance(text, str) or not re.fullmatch(_DOMAIN, text):
+        plain = re.sub(r"^[a-z]+://", "", str(text)).split("/")[0]
+        meant = f"write {plain}" if re.fullmatch(_DOMAIN, plain) and plain != str(text) else example
+        raise WrongValueError(f"{shown(text)} is not the address of a registry", meant)
+    name, colon, port = text.partition(":")
+    if colon and not 0 < int(port) < 65536:
+        raise WrongValueError(f"{text!r} has no usable port", example)
+    if not colon and "." not in name and name != "localhost":
+        what = f"Docker takes {text!r} for an account of Docker Hub, as it has neither dot nor port"
+        raise WrongValueError(what, f"write for example {text}:5000")
+    return text
+
+
 def nfs_export(text: object) -> str:
     """Check an NFS export: `server:/path`."""
     if isinstance(text, str) and re.fullmatch(r"[A-Za-z0-9][-.A-Za-z0-9]*:/[^\s,]*", text):

@@ -3,6 +3,7 @@
 
 NINES = "9" * 400
 EFFS = "F" * 5_000
+DIGEST = f"sha256:{'a' * 64}"
 BRACKETS = "[" * 100_000
 DASHES = "- " * 100_000
 LAUGHS = "a0: &a0 [lol]\n" + "".join(
@@ -109,6 +110,49 @@ INVENTORIES: list[tuple[str, str, str, list[str]]] = [
     ]),
     ('variable is a boolean', '{speed: 1Gbit}', '{nccl: {NCCL_IB_DISABLE: true}}', [
         '14: network.nccl.NCCL_IB_DISABLE: true is a YAML boolean; write "true", or "1" or "0", in quotes',
+    ]),
+    ('registry is a text', 'network: {speed: 1Gbit}', 'registry: registry.lab:5000', [
+        '14: registry: \'registry.lab:5000\' is not a mapping; write for example `registry: {"address": "registry.lab:5000"}`',
+    ]),
+    ('registry without address', 'network: {speed: 1Gbit}', 'registry: {host: pc1}', [
+        '14: registry.address: is missing; add for example `address: registry.lab:5000`',
+    ]),
+    ('registry with a scheme', 'network: {speed: 1Gbit}', 'registry: {address: "http://registry.lab:5000/v2/"}', [
+        "14: registry.address: 'http://registry.lab:5000/v2/' is not the address of a registry; write registry.lab:5000",
+    ]),
+    ('registry with a path', 'network: {speed: 1Gbit}', 'registry: {address: registry.lab:5000/trainer}', [
+        "14: registry.address: 'registry.lab:5000/trainer' is not the address of a registry; write registry.lab:5000",
+    ]),
+    ('registry is a number', 'network: {speed: 1Gbit}', 'registry: {address: 5000}', [
+        '14: registry.address: 5000 is not the address of a registry; write for example registry.lab:5000',
+    ]),
+    ('registry at no port', 'network: {speed: 1Gbit}', 'registry: {address: registry.lab:70000}', [
+        "14: registry.address: 'registry.lab:70000' has no usable port; write for example registry.lab:5000",
+    ]),
+    ('registry that Docker takes for an account', 'network: {speed: 1Gbit}', 'registry: {address: pc1}', [
+        "14: registry.address: Docker takes 'pc1' for an account of Docker Hub, as it has neither dot nor port; write for example pc1:5000",
+    ]),
+    ('registry of each host alone', 'network: {speed: 1Gbit}', 'registry: {address: localhost:5000}', [
+        '14: registry.address: localhost:5000 is another machine on every host; write a name that all hosts know, or an address',
+    ]),
+    ('registry on an unknown host', 'network: {speed: 1Gbit}', 'registry: {address: registry.lab:5000, host: pc3}', [
+        '14: registry.host: pc3 is not in the inventory; did you mean pc2?',
+    ]),
+    ('registry to be served without a port', 'network: {speed: 1Gbit}', 'registry: {address: registry.lab, host: pc1}', [
+        '14: registry.address: registry.lab has no port for kit to serve the registry at; write registry.lab:5000',
+    ]),
+    ("registry at another host's address", 'network: {speed: 1Gbit}', 'registry: {address: 192.168.8.114:5000, host: pc1}', [
+        '14: registry.address: 192.168.8.114 is pc2, but the registry is to be served on pc1; write `host: pc2`, or the address of pc1',
+    ]),
+    ('registry with an image for nothing', 'network: {speed: 1Gbit}', 'registry: {address: registry.lab:5000, image: registry:3}', [
+        '14: registry.image: means nothing where kit does not serve the registry; add `host: …`, or leave it out',
+    ]),
+    ('registry out of itself', 'network: {speed: 1Gbit}', 'registry: {address: registry.lab:5000, host: pc1, image: registry.lab:5000/registry:2}', [
+        '14: registry.image: registry.lab:5000/registry:2 lies in the registry that it is to serve; name an image from elsewhere, as registry:2',
+    ]),
+    ('registry is misspelt', 'network: {speed: 1Gbit}', 'registry: {adress: registry.lab:5000}', [
+        '14: registry.address: is missing; add for example `address: registry.lab:5000`',
+        '14: registry.adress: is not a key that is known here; did you mean address?',
     ]),
     ('host is no DNS label', 'pc2:', 'pc_2:', [
         "9: hosts.pc_2: 'pc_2' is not a DNS label (at most 63 lower-case letters, digits, inner hyphens); write for example pc-2",
@@ -393,7 +437,7 @@ DOCUMENTS: list[tuple[str, str | bytes, list[str]]] = [
     ]),
     ('an escape in a key', 'cluster: lab\n"\\e[31mred": 1\n', [
         '1: hosts: is missing; add for example `hosts: {"pc1": {"address": "192.168.8.151", "gpus": 1}}`',
-        '2: \\x1b[31mred: is not a key that is known here; use one of cluster, engine, hosts, network',
+        '2: \\x1b[31mred: is not a key that is known here; use one of cluster, engine, hosts, network, swarm, registry',
     ]),
     ('a key within a text', 'cluster: lab\n hosts: {}\n', [
         '2: this is not valid YAML: mapping values are not allowed in this context; look at this line and the one before it: quotes, indentation, tabs',
@@ -745,7 +789,7 @@ ADDED: list[tuple[str, list[str]]] = [
         "7: metrics.port: 9500 is the rendezvous' port already; write for example 9501",
     ]),
     ('resources: {gpus: 2}', [
-        '7: resources: is not a key that is known here; use one of image, train, command, working_dir, reference_batch, batch_size, parameters, step_seconds, exchange, metrics, checkpoint, hosts, mounts, environment, nccl, limits, rendezvous, stop_grace_period',
+        '7: resources: is not a key that is known here; use one of image, train, command, working_dir, reference_batch, batch_size, parameters, step_seconds, exchange, metrics, checkpoint, hosts, mounts, environment, secrets, nccl, limits, rendezvous, stop_grace_period',
     ]),
 ]
 # What a job has after its image.
@@ -782,6 +826,37 @@ COMMANDS: list[tuple[str, list[str]]] = [
     ]),
     ('command: [ddp.py, true]', [
         '2: command[1]: true is not a text; write for example `command: ["ddp.py", "50", "10", "--batch_size", "256"]`',
+    ]),
+]
+# The whole of an images.lock, and what is wrong in it.
+LOCKS: list[tuple[str, str, list[str]]] = [
+    ('a tag for a digest', 'registry:2: latest\n', [
+        "1: 'latest' is not the digest of an image",
+    ]),
+    ('a digest cut short', 'registry:2: sha256:abc\n', [
+        "1: 'sha256:abc' is not the digest of an image",
+    ]),
+    ('no digests', '# mine\nregistry:2:\nregistry:3: 12\n', [
+        '2: nothing is not the digest of an image',
+        '3: 12 is not the digest of an image',
+    ]),
+    ('no image', f'-x: {DIGEST}\n', [
+        "1: '-x' is not the name of an image",
+    ]),
+    ('an image with a digest', f'registry:2@{DIGEST}: {DIGEST}\n', [
+        f'1: registry:2@{DIGEST} has its digest already',
+    ]),
+    ('a list', '- registry:2\n', [
+        '1: this is no lock of images',
+    ]),
+    ('a text', 'registry:2\n', [
+        '1: this is no lock of images',
+    ]),
+    ('an image twice', f'registry:2: {DIGEST}\nregistry:2: {DIGEST}\n', [
+        '2: the key registry:2 is already given in line 1; keep one of the two',
+    ]),
+    ('a conflict of git', f'<<<<<<< HEAD\nregistry:2: {DIGEST}\n', [
+        '2: this is not valid YAML: mapping values are not allowed in this context; look at this line and the one before it: quotes, indentation, tabs',
     ]),
 ]
 # fmt: on

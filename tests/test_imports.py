@@ -46,8 +46,12 @@ OUTSIDE = {
     "kit.cli",
     "kit.commands",
     "kit.config.load",
+    "kit.docker",
     "kit.engine",
+    "kit.images",
+    "kit.lock",
     "kit.project",
+    "kit.registry",
     "kit.tree",
     "kit.yamlfile",
 }

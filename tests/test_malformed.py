@@ -19,6 +19,7 @@ from tests.mistakes import (
     INVENTORIES,
     JOBS,
     LAUGHS,
+    LOCKS,
 )
 from tests.sandbox import INVENTORY, JOB, ROOT, Project, kit, kit_process, snapshot
 
@@ -108,6 +109,27 @@ def test_jobs_that_do_not_go_together_are_refused(
     assert not (project.folder / "compose").exists()
 
 
+@pytest.mark.parametrize(("name", "lock", "problems"), LOCKS, ids=[name for name, *_ in LOCKS])
+def test_a_lock_that_nobody_wrote_is_refused(
+    project: Project, name: str, lock: str, problems: list[str]
+) -> None:
+    (project.write().folder / "images.lock").write_text(lock)
+    anew = "; remove the file and run `kit image lock`"
+    expected = [f"images.lock:{text}{'' if '; ' in text else anew}" for text in problems]
+    for command in (["plan"], ["render"], ["image", "lock"]):
+        result = project.kit(*command)
+        assert (result.status, result.out) == (2, "")
+        assert result.err.splitlines() == expected
+    assert not (project.folder / "compose").exists()
+
+
+def test_mistakes_in_a_lock_come_with_the_others(project: Project) -> None:
+    project.write(INVENTORY.replace("cluster: lab", "cluster: Lab"))
+    (project.folder / "images.lock").write_text("registry:2: latest\n")
+    places = [line.split(" ")[0] for line in project.kit("plan").err.splitlines()]
+    assert places == ["images.lock:1:", "inventory.yaml:1:"]
+
+
 def test_two_jobs_on_one_port_of_a_host_are_refused(project: Project) -> None:
     inventory = INVENTORY.replace("{speed: 1Gbit}", "{driver: host}")
     job = JOB + "rendezvous: {port: 29500}\nhosts: "
@@ -118,6 +140,19 @@ def test_two_jobs_on_one_port_of_a_host_are_refused(project: Project) -> None:
         "write `rendezvous: {port: 29501}`\n"
     )
     assert result.status == 2
+
+
+@pytest.mark.parametrize("section", ["rendezvous", "metrics"])
+def test_the_registry_has_its_port_for_itself(project: Project, section: str) -> None:
+    inventory = INVENTORY.replace("{speed: 1Gbit}", "{driver: host}")
+    inventory += "registry: {address: registry.lab:5000, host: pc1}\n"
+    job = f"{JOB}{section}: {{port: 5000}}\n"
+    result = project.write(inventory, {"a": job}).kit("render")
+    assert result.status == 2
+    assert result.err == (
+        f"jobs/a.yaml:7: {section}.port: port 5000 of pc1 is already the registry's "
+        f"(inventory.yaml:15); write `{section}: {{port: 5001}}`\n"
+    )
 
 
 OWN_PORT = 30307  # 29400 + zlib.crc32(b"a") % 1000

@@ -418,7 +418,7 @@ def test_one_more_host_is_a_small_diff(project: Project) -> None:
     changed = changed_lines(project, SIXTY_FOUR, more)
     assert changed["plan.json"] <= 14
     assert changed["label-nodes.sh"] == 1
-    assert changed["train-digits.stack.yaml"] <= 8
+    assert changed["train-digits.stack.yaml"] <= 12  # Two of them are hashes of the whole.
     assert changed[".kit-manifest"] == 1
     assert set(changed) == {
         ".kit-manifest",

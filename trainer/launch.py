@@ -14,6 +14,7 @@ torch 2.2 or newer; for those images' sake it keeps to Python 3.10.
     KIT_HOST                 this host's name in the log; default: its hostname
     KIT_CHECKPOINTS          where checkpoints lie; default: /checkpoints
     KIT_DATA                 where data sets lie; default: /data
+    KIT_SECRETS              names of files in /run/secrets that become variables of the training
     KIT_RENDEZVOUS_TIMEOUT   seconds to wait for the store; default: 300
 
 All that can be foreseen is raised as LaunchError, whose message says what to do; the exit code
@@ -24,13 +25,14 @@ import fcntl
 import json
 import os
 import re
+import select
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -40,6 +42,7 @@ SIOCGIFADDR = 0x8915  # Linux ioctl that answers an interface's IPv4 address (li
 ESTABLISHED = "01"  # State of a connection in /proc/net/tcp (include/net/tcp_states.h).
 REPEAT = 30  # Seconds after which the launcher says again what it waits for.
 IN_USE = 2  # Looks at the store, a second apart, with an agent connected: then it is in use.
+LINE = 16384  # Bytes after which a line is cut, as Docker's log does.
 DESERTED = 10  # Looks without any agent after which the store's run is over.
 
 # Of torch.distributed.elastic.rendezvous: c10d_rendezvous_backend.py and dynamic_rendezvous.py.
@@ -220,7 +223,7 @@ def torchrun_argv(settings: Settings, job: Job, local_address: str) -> list[str]
     argv += ["--rdzv-conf", RDZV_CONF, "--max-restarts", str(MAX_RESTARTS)]
     # Otherwise rank 0 tells the others its full host name, which they may not resolve.
     argv += ["--local-addr", local_address]
-    return [*argv, *(job.command or ("-m", "trainer.train"))]
+    return [*argv, argv[1], "worker", *(job.command or ("-m", "trainer.train"))]
 
 
 def torchrun_environ(
@@ -241,12 +244,24 @@ def torchrun_environ(
     return result
 
 
+def read_secrets(names: str, folder: Path) -> dict[str, str]:
+    """Read the files that `names`, with commas between them, say."""
+    try:
+        return {name: (folder / name).read_text() for name in names.split(",") if name}
+    except OSError as error:
+        missing = f"the secret {error.filename} can not be read: {error.strerror}"
+        raise LaunchError(f"{missing}; kit deploy makes it") from error
+
+
 def train() -> None:
     """Check everything, then become torchrun, so that signals reach it."""
     settings = Settings(os.environ)
     job = read_job(settings.job)
     processes = "1 process" if settings.nproc == 1 else f"{settings.nproc} processes"
     say(f"job {job.name} from {settings.job}, {processes} here")
+    # Where CUDA_VISIBLE_DEVICES chooses, there is no container that could lack its GPUs.
+    for line in [] if "CUDA_VISIBLE_DEVICES" in os.environ else list_gpus():
+        say(f"sees {line.strip()}")
     package_root = None if job.command else Path(__file__).resolve().parent.parent
     say(f"ready to run {check(settings, job, package_root)}")
     address = wait_for_rendezvous(settings)
@@ -255,7 +270,10 @@ def train() -> None:
     say(f"reaches it from {address} by interface {interface}")
     say(f"becomes torchrun for {settings.nnodes} hosts")
     cores = len(os.sched_getaffinity(0))
-    environ = torchrun_environ(os.environ, settings.nproc, interface, package_root, cores)
+    secrets = read_secrets(os.environ.get("KIT_SECRETS", ""), Path("/run/secrets"))
+    environ = torchrun_environ(
+        {**os.environ, **secrets}, settings.nproc, interface, package_root, cores
+    )
     os.execvpe(sys.executable, torchrun_argv(settings, job, address), environ)
 
 
@@ -284,6 +302,43 @@ def run_agent() -> int:
     if reason:
         raise LaunchError(reason, FAILURE)
     return 0
+
+
+def run_worker() -> None:
+    """Become the script behind `worker`, each line of which then says its rank, as torch's do."""
+    streams = (sys.stdout.fileno(), sys.stderr.fileno())
+    pipes = [os.pipe() for _ in streams]
+    # Twice, so that the script has no child that it does not know of.
+    if os.fork() == 0:
+        if os.fork() == 0:
+            os.setsid()  # What ends the script's process group must not end its last words.
+            for _, end in pipes:
+                os.close(end)
+            prefix(f"[rank{os.environ['RANK']}]: ".encode(), [begin for begin, _ in pipes], streams)
+        os._exit(0)
+    os.wait()
+    for stream, (begin, end) in zip(streams, pipes, strict=True):
+        os.dup2(end, stream)
+        os.close(begin)
+        os.close(end)
+    os.execv(sys.executable, [sys.executable, "-u", *sys.argv[2:]])
+
+
+def prefix(words: bytes, sources: list[int], targets: Sequence[int]) -> None:
+    """Copy lines from each source to its target, with `words` in front, until all have ended."""
+    rest = dict.fromkeys(sources, b"")
+    while rest:
+        for source in select.select(list(rest), [], [])[0]:
+            content = os.read(source, LINE)
+            *lines, left = (rest[source] + content).split(b"\n")
+            if left and (not content or len(left) >= LINE):
+                lines, left = [*lines, left], b""
+            for line in lines:
+                own = b"" if line.startswith(words.rstrip()) else words
+                os.write(targets[sources.index(source)], own + line + b"\n")
+            rest[source] = left
+            if not content:
+                del rest[source]
 
 
 def first_failure(failures: Mapping[int, Any]) -> str:
@@ -352,15 +407,20 @@ def serve_rendezvous() -> None:
 
 
 def check_health() -> None:
-    """Check that the container still has its GPUs, where it was given any."""
+    """Check that the container still has its GPUs."""
+    list_gpus()
+
+
+def list_gpus() -> list[str]:
+    """The GPUs in nvidia-smi's words, at least one for each process, where there are to be any."""
     if os.environ.get("NVIDIA_VISIBLE_DEVICES", "") in {"", "void", "none"}:
-        return
+        return []
     needed = _number(os.environ, "KIT_NPROC", "1")
     try:
         answer = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=15)
     except (OSError, subprocess.TimeoutExpired) as error:
-        reason = f"nvidia-smi does not run ({error})"
-        raise LaunchError(f"{reason}; restart the container", FAILURE) from error
+        reason = f"nvidia-smi does not run ({error}): the container has no GPU"
+        raise LaunchError(f"{reason}; is nvidia the host's default runtime?", FAILURE) from error
     listed = answer.stdout.strip()
     # The instances of a GPU that is split by MIG are listed below it.
     found = max(len(re.findall("^GPU ", listed, re.MULTILINE)), listed.count("UUID: MIG-"))
@@ -369,6 +429,7 @@ def check_health() -> None:
         # -toolkit #48): "Failed to initialize NVML".
         left = f"{found} of {needed} GPUs are left ({listed or 'no output'})"
         raise LaunchError(f"{left}; restart the container", FAILURE)
+    return listed.splitlines()
 
 
 def say(text: str, *, error: bool = False) -> None:
@@ -384,6 +445,8 @@ def command(arguments: list[str]) -> Callable[[], int | None]:
     name = " ".join(arguments)
     if arguments[:1] == ["agent"]:
         return run_agent
+    if arguments[:1] == ["worker"]:
+        return run_worker
     if name not in commands:
         raise LaunchError(f"unknown: {name}; give nothing, rendezvous or health")
     return commands[name]

@@ -47,7 +47,7 @@ class Stop:
     requested = False
 
     def listen(self) -> None:
-        """Begin to."""
+        """Listen from now on."""
         signal.signal(signal.SIGTERM, lambda *_: setattr(self, "requested", True))
 
 

@@ -1,58 +1,106 @@
-"""`kit deploy`."""
+"""`kit deploy` and `kit resume`."""
 
 from __future__ import annotations
 
 import contextlib
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import click
 
-from kit import tree
 from kit.commands.engines import engine_for, with_engine
 from kit.commands.follow import failed, follow, outcome
 from kit.commands.options import with_paths
+from kit.commands.tables import show_steps
 from kit.engine import ENDED, Engine, JobStatus
 from kit.errors import InputError, KitError, nearest
 from kit.model import EngineName
 from kit.plan.types import JobPlan, Plan
-from kit.project import Paths, load_plan, render_plan
-from kit.values import count
+from kit.project import Paths, load_plan, rendered_tree
 
 
-@click.command("deploy", short_help="Start jobs and follow them.")
-@click.argument("jobs", nargs=-1)
-@with_paths
-@with_engine
+def _with_jobs(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the jobs and what says how long it stays."""
+    for decorate in (
+        click.option("--detach", is_flag=True, help="Return at once; on this machine too."),
+        click.option("--wait", is_flag=True, help="Follow the jobs to their end."),
+        with_engine,
+        with_paths,
+        click.argument("jobs", nargs=-1),
+    ):
+        function = decorate(function)
+    return function
+
+
+@click.command("deploy", short_help="Start jobs, or bring them up to date.")
+@_with_jobs
 @click.option("--fresh", is_flag=True, help="Begin anew: forget the jobs' checkpoints.")
-@click.option("--detach", is_flag=True, help="Return at once; the jobs go on without a terminal.")
+@click.option("--dry-run", is_flag=True, help="Show the steps and do nothing.")
+@click.option("--break-lock", is_flag=True, help="Take the lock from somebody who is gone.")
 def command(
-    paths: Paths, jobs: tuple[str, ...], engine: str | None, fresh: bool, detach: bool
+    paths: Paths,
+    jobs: tuple[str, ...],
+    engine: str | None,
+    *,
+    fresh: bool,
+    wait: bool,
+    detach: bool,
+    dry_run: bool,
+    break_lock: bool,
 ) -> int:
-    """Start JOBS (all of jobs/*.yaml by default) from the rendered files, and follow them.
+    """Start JOBS (all of jobs/*.yaml by default) from the rendered files.
 
-    Ctrl-C stops what this command has started, after a last checkpoint, and nothing else.
+    It returns when they run, with --wait when they have ended: 0 only if all completed. On this
+    machine (engine local) it follows them by itself, and Ctrl-C stops them after a last checkpoint;
+    jobs on other hosts go on whatever happens here.
     """
+    plan, carrier, chosen = _prepare(paths, jobs, engine)
+    if break_lock:
+        carrier.break_lock()
+    if dry_run:
+        steps = carrier.preview(chosen, fresh=fresh)
+        show_steps(steps)
+        return 0
+    local = (engine or plan.engine) == EngineName.LOCAL
+    return _deploy(carrier, chosen, engine, fresh=fresh, follows=wait or (local and not detach))
+
+
+@click.command("resume", short_help="Go on with jobs that have ended.")
+@_with_jobs
+def resume(
+    paths: Paths, jobs: tuple[str, ...], engine: str | None, *, wait: bool, detach: bool
+) -> int:
+    """Go on with JOBS that were stopped or have failed, from their newest checkpoint."""
+    plan, carrier, chosen = _prepare(paths, jobs, engine)
+    known = {deployment.job for deployment in carrier.history()}
+    running = {status.job for status in carrier.status() if status.state not in ENDED}
+    chosen = [job for job in chosen if jobs or (job.name in known and job.name not in running)]
+    for job in chosen:
+        if job.name in running:
+            raise InputError(
+                f"job {job.name} has not ended", f"see `kit status`, `kit logs {job.name}`"
+            )
+        if job.name not in known:
+            raise InputError(f"job {job.name} was never deployed", f"run `kit deploy {job.name}`")
+    if not chosen:
+        raise InputError("no job has ended that could go on", "see `kit status` and `kit history`")
+    local = (engine or plan.engine) == EngineName.LOCAL
+    return _deploy(carrier, chosen, engine, fresh=False, follows=wait or (local and not detach))
+
+
+def _prepare(
+    paths: Paths, names: Sequence[str], engine: str | None
+) -> tuple[Plan, Engine, list[JobPlan]]:
     plan = load_plan(paths)
-    root = paths.tree(plan.cluster)
-    _refuse_stale(root, tree.changes(root, render_plan(plan, paths)))
+    root = rendered_tree(plan, paths)
     carrier = engine_for(engine or plan.engine, plan.cluster, root)
     # The files are for the inventory's engine, addresses and ports for the one that carries out.
-    chosen = _chosen(load_plan(paths, EngineName(engine)) if engine else plan, jobs)
-    carrier.deploy(chosen, fresh=fresh, say=click.echo)
-    names = [job.name for job in chosen]
-    if detach:
-        option = f" --engine {engine}" if engine else ""
-        click.echo(
-            f"see them with `kit status{option}` and `kit logs -f{option}`, "
-            f"end them with `kit stop{option}`"
-        )
-        return 0
-    return _attend(carrier, names)
+    chosen = _chosen(load_plan(paths, EngineName(engine)) if engine else plan, names)
+    return plan, carrier, chosen
 
 
 def _chosen(plan: Plan, names: Sequence[str]) -> list[JobPlan]:
@@ -65,17 +113,22 @@ def _chosen(plan: Plan, names: Sequence[str]) -> list[JobPlan]:
     return [by_name[name] for name in dict.fromkeys(names)] or list(by_name.values())
 
 
-def _refuse_stale(root: Path, changes: Sequence[tree.Change]) -> None:
-    if changes:
-        raise InputError(
-            f"{root} differs from the inventory and the jobs in {count(len(changes), 'file')} "
-            f"({changes[0].path} for one)",
-            "see the difference with `kit render --diff`, then run `kit render`",
-        )
+def _deploy(
+    carrier: Engine, chosen: list[JobPlan], engine: str | None, *, fresh: bool, follows: bool
+) -> int:
+    carrier.deploy(chosen, fresh=fresh, say=click.echo)
+    if follows:
+        return _attend(carrier, [job.name for job in chosen])
+    option = f" --engine {engine}" if engine else ""
+    click.echo(
+        f"see them with `kit status{option}` and `kit logs -f{option}`, "
+        f"end them with `kit stop{option}`"
+    )
+    return 0
 
 
 def _attend(engine: Engine, names: list[str]) -> int:
-    with _stopping_on_signals(engine, names):
+    with _on_signals(engine, names):
         follow(engine, names)
     ended = [status for status in engine.status() if status.job in names]
     for status in ended:
@@ -84,11 +137,19 @@ def _attend(engine: Engine, names: list[str]) -> int:
 
 
 @contextmanager
-def _stopping_on_signals(engine: Engine, names: Sequence[str]) -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM stop the jobs; what they print on their way out is still shown."""
+def _on_signals(engine: Engine, names: Sequence[str]) -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM stop jobs of this machine, and only the looking at those elsewhere.
+
+    What local jobs print on their way out is still shown.
+    """
     stopping = threading.Thread(target=_stop_all, args=(engine, names))
 
     def stop(_number: int, _frame: FrameType | None) -> None:
+        if not engine.tied_to_terminal:
+            raise KitError(
+                f"{', '.join(names)} goes on without this terminal",
+                "see `kit status` and `kit logs -f`; end with `kit stop`",
+            )
         if stopping.ident is None:
             click.echo("stopping, after a last checkpoint …", err=True)
             stopping.start()

@@ -9,8 +9,9 @@ from typing import Any
 import click
 
 from kit.engine import Engine
+from kit.engine.compose import ComposeEngine
 from kit.engine.local import LocalEngine
-from kit.errors import InputError
+from kit.engine.swarm import SwarmEngine
 from kit.model import EngineName
 from kit.project import launcher_path
 
@@ -20,7 +21,7 @@ def with_engine(function: Callable[..., Any]) -> Callable[..., Any]:
     return click.option(
         "--engine",
         type=click.Choice([name.value for name in EngineName]),
-        help="Instead of the inventory's. So far kit carries out local (this machine) and compose.",
+        help="Instead of the inventory's, as `local`: this machine.",
     )(function)
 
 
@@ -28,21 +29,10 @@ def engine_for(name: str, cluster: str, tree: Path) -> Engine:
     """Return the engine.
 
     Raises:
-        InputError: kit does not carry that one out.
+        InputError: The tree, which tells the hosts, was not rendered.
     """
+    if name == EngineName.SWARM:
+        return SwarmEngine(cluster, tree)
     if name == EngineName.COMPOSE:
-        # Here and not above: `kit plan` has no need of Docker's client.
-        from kit.engine.compose import ComposeEngine
-
         return ComposeEngine(cluster, tree)
-    if name != EngineName.LOCAL:
-        how = (
-            f"sh {tree}/label-nodes.sh, then docker stack deploy -c for each of "
-            f"{tree}/*.stack.yaml, the platform first"
-        )
-        raise InputError(
-            f"kit renders for engine {name}, but does not yet carry it out",
-            f"deploy the files by hand ({how}) and ask Docker about them;\n"
-            "jobs on this machine: --engine local",
-        )
     return LocalEngine(cluster, tree, launcher_path())

@@ -4,42 +4,45 @@ from __future__ import annotations
 
 import functools
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import click
 
-from kit.engine import Engine, JobStatus, LogLine, State
+from kit.engine import Engine, JobStatus, LogLine, Progress, State
+from kit.engine.printed import Printed
 
-if TYPE_CHECKING:
-    from rich.progress import Progress as Bar
-
-REFRESH = 0.5
-"""Seconds between two looks at the metrics."""
+Update = Callable[[str, Progress], None]
+"""Takes a job and how far it is."""
 
 
 def follow(engine: Engine, jobs: Sequence[str]) -> None:
     """Print the jobs' output until all have ended."""
-    with _screen(engine, jobs) as write:
+    printed = {job: Printed() for job in jobs}
+    with _screen(jobs) as (write, update):
         for line in engine.logs(jobs, follow=True):
             write(prefixed(line, several=len(jobs) > 1))
+            told = printed[line.job]
+            told.read(line)
+            if told.progress is not None:
+                update(line.job, told.progress)
 
 
 def prefixed(line: LogLine, *, several: bool) -> str:
-    """Put the host in front of a line, and the job where there are several."""
+    """Put host and rank in front of a line, and the job where there are several."""
     origin = f"{line.job}/{line.host}" if several else line.host
-    return f"{origin} | {line.text}"
+    rank = "" if line.rank is None else f" {line.rank}"
+    return f"{origin}{rank} | {line.text}"
 
 
 @contextmanager
-def _screen(engine: Engine, jobs: Sequence[str]) -> Iterator[Callable[[str], None]]:
-    """Yield what writes a line: above the bars on a terminal, plainly elsewhere."""
+def _screen(jobs: Sequence[str]) -> Iterator[tuple[Callable[[str], None], Update]]:
+    """Yield what writes a line, above the bars on a terminal, and what moves the bars."""
     if not sys.stdout.isatty():
-        yield click.echo
+        yield click.echo, lambda _job, _progress: None
         return
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bars
 
     columns = (
         TextColumn("{task.description}"),
@@ -47,37 +50,26 @@ def _screen(engine: Engine, jobs: Sequence[str]) -> Iterator[Callable[[str], Non
         TextColumn("{task.fields[now]}"),
         TimeElapsedColumn(),
     )
-    over = threading.Event()
-    with Progress(*columns, transient=True) as bar:
-        thread = threading.Thread(target=_refresh, args=(engine, jobs, bar, over))
-        thread.start()
-        try:
-            yield functools.partial(
-                bar.console.print, markup=False, highlight=False, soft_wrap=True
-            )
-        finally:
-            over.set()
-            thread.join()
+    with Bars(*columns, transient=True) as bars:
+        tasks = {job: bars.add_task(job, total=None, now="starting") for job in jobs}
+
+        def update(job: str, progress: Progress) -> None:
+            now = f"epoch {progress.epoch}/{progress.epochs}  {_accuracy(progress)}"
+            bars.update(tasks[job], total=progress.steps, completed=progress.step, now=now)
+
+        write = functools.partial(bars.console.print, markup=False, highlight=False, soft_wrap=True)
+        yield write, update
 
 
-def _refresh(engine: Engine, jobs: Sequence[str], bar: Bar, over: threading.Event) -> None:
-    tasks = {job: bar.add_task(job, total=None, now="starting") for job in jobs}
-    while not over.wait(REFRESH):
-        for status in engine.status():
-            progress = status.progress
-            if status.job in tasks and progress is not None:
-                now = f"epoch {progress.epoch}/{progress.epochs}  {score(status)}"
-                bar.update(
-                    tasks[status.job], total=progress.steps, completed=progress.step, now=now
-                )
+def _accuracy(progress: Progress | None) -> str:
+    if progress is None or progress.accuracy is None:
+        return ""
+    return f"test accuracy {progress.accuracy:.2%}"
 
 
 def score(status: JobStatus) -> str:
     """Say how good the model is by the newest metrics."""
-    progress = status.progress
-    if progress is None or progress.accuracy is None:
-        return ""
-    return f"test accuracy {progress.accuracy:.2%}"
+    return _accuracy(status.progress)
 
 
 def outcome(status: JobStatus) -> str:

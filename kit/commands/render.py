@@ -9,6 +9,7 @@ import click
 from kit import tree
 from kit.commands.options import with_paths
 from kit.errors import InputError
+from kit.plan.notes import lock_notes
 from kit.project import Paths, load_plan, render_plan
 from kit.values import count
 
@@ -33,6 +34,8 @@ def command(paths: Paths, check: bool, diff: bool) -> int:
         f"{root}: {count(len(rendered), 'file')} for engine {plan.engine}; "
         f"{changed} written, {len(done) - changed} deleted"
     )
+    for note in lock_notes(plan.unlocked):
+        click.echo(f"note  {note}")
     return 0
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
+from collections.abc import Callable, Iterator
+from itertools import groupby
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,62 +15,122 @@ from kit.commands.engines import engine_for, with_engine
 from kit.commands.follow import score
 from kit.commands.options import with_paths
 from kit.commands.tables import console, table
-from kit.engine import JobStatus
+from kit.engine import ENDED, HostStatus, JobStatus
 from kit.project import Paths, identity
+from kit.values import count
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+AGAIN = 2.0
+"""Seconds between two looks with --watch."""
+MANY = 16
+"""Hosts of a job beyond which equal ones share a line."""
 
 
 @click.command("status", short_help="Show the jobs that were deployed.")
 @with_paths
 @with_engine
+@click.option("--watch", is_flag=True, help="Go on looking, until Ctrl-C.")
 @click.option("--json", "as_json", is_flag=True, help="For a program.")
-def command(paths: Paths, engine: str | None, as_json: bool) -> None:
-    """Show the jobs that were deployed: hosts, progress, newest checkpoint."""
+def command(paths: Paths, engine: str | None, *, watch: bool, as_json: bool) -> None:
+    """Show the jobs that were deployed: hosts, ranks, GPUs, progress, newest checkpoint."""
     cluster, own = identity(paths)
-    statuses = engine_for(engine or own, cluster, paths.tree(cluster)).status()
+    carrier = engine_for(engine or own, cluster, paths.tree(cluster))
     if as_json:
-        jobs = [dataclasses.asdict(status) for status in statuses]
-        click.echo(json.dumps({"cluster": cluster, "jobs": jobs}, indent=2, default=str))
-        return
-    if not statuses:
-        click.echo(f"nothing was deployed yet for cluster {cluster}: `kit deploy` starts the jobs")
-        return
-    show(statuses)
+        jobs = [dataclasses.asdict(status) for status in carrier.status()]
+        click.echo(json.dumps({"cluster": cluster, "jobs": jobs}, indent=2))
+    elif watch:
+        _watch(lambda: show(cluster, carrier.status()))
+    else:
+        _print(console(), show(cluster, carrier.status()))
 
 
-def show(statuses: tuple[JobStatus, ...]) -> None:
-    """Print a table of the jobs, and one line a job for what does not fit in."""
+def _print(screen: Console, parts: Iterator[RenderableType]) -> None:
+    for part in parts:
+        screen.print(part)
+
+
+def _watch(look: Callable[[], Iterator[RenderableType]]) -> None:
+    """Show it again and again: in place on a terminal, one below the other elsewhere."""
+    from rich.console import Group
+    from rich.live import Live
+
     screen = console()
-    rows = table("job", "state", "for", "hosts", "processes", "epoch", "step", "images/s")
+    if not screen.is_terminal:
+        while True:
+            _print(screen, look())
+            time.sleep(AGAIN)
+    with Live(Group(*look()), console=screen, auto_refresh=False) as live:
+        while True:
+            time.sleep(AGAIN)
+            live.update(Group(*look()), refresh=True)
+
+
+def show(cluster: str, statuses: tuple[JobStatus, ...]) -> Iterator[RenderableType]:
+    """Yield a table of the jobs, one of their hosts, and what does not fit into either."""
+    if not statuses:
+        yield f"nothing runs for cluster {cluster}: `kit deploy` starts the jobs"
+        return
+    rows = table("job", "state", "for", "epoch", "step", "images/s", "left", "checkpoint")
     for status in statuses:
         rows.add_row(*_row(status))
-    screen.print(rows)
+    yield rows
+    hosts = table("job", "host", "state", "ranks", "GPUs", "")
+    for status in statuses:
+        for row in _host_rows(status):
+            hosts.add_row(*row)
+    yield hosts
     for status in statuses:
         for text in (score(status), status.message):
             if text:
-                screen.print(f"{status.job}: {text}")
-        if status.checkpoint is not None:
-            screen.print(f"{status.job}: checkpoint {status.checkpoint}")
-
-
-def _hosts(status: JobStatus) -> str:
-    """Name the hosts one by one where they differ."""
-    states = {host.state for host in status.hosts}
-    if len(states) == 1:
-        return f"{len(status.hosts)} {states.pop()}"
-    return ", ".join(f"{host.host} {host.state}" for host in status.hosts) or "-"
+                yield f"{status.job}: {text}"
 
 
 def _row(status: JobStatus) -> tuple[str, ...]:
     seconds = (status.ended or time.time()) - status.started
     progress = status.progress
     rate = progress.images_per_second if progress else None
+    left = progress.seconds_left if progress and status.state not in ENDED else None
     return (
         status.job,
         status.state,
-        f"{seconds:.0f} s",
-        _hosts(status),
-        str(sum(host.processes for host in status.hosts)),
+        _time(seconds),
         f"{progress.epoch}/{progress.epochs}" if progress else "-",
-        f"{progress.step}/{progress.steps}" if progress else "-",
+        f"{progress.step:,}/{progress.steps:,}" if progress else "-",
         f"{rate:,.0f}" if rate is not None else "-",
+        _time(left) if left is not None else "-",
+        status.checkpoint or "-",
     )
+
+
+def _time(seconds: float) -> str:
+    """Write a time as people say it: `48 s`, `12 min`, `7 h 20 min`."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def _host_rows(status: JobStatus) -> Iterator[tuple[str, ...]]:
+    if len(status.hosts) <= MANY:
+        for host in status.hosts:
+            yield (status.job, host.host, *_host(host))
+        return
+
+    def key(host: HostStatus) -> tuple[str, str]:
+        return host.state, host.message
+
+    for _, equal in groupby(sorted(status.hosts, key=key), key=key):
+        alike = list(equal)
+        names = f"{alike[0].host} … {alike[-1].host}" if len(alike) > 1 else alike[0].host
+        processes = sum(host.processes for host in alike)
+        first = alike[0]
+        size = f"{count(len(alike), 'host')}, {count(processes, 'GPU')}"
+        yield status.job, names, first.state, "", size, first.message
+
+
+def _host(host: HostStatus) -> tuple[str, str, str, str]:
+    ranks = ", ".join(map(str, host.ranks)) or f"{host.processes} of them"
+    state = host.state if host.exit_status in {None, 0} else f"{host.state} ({host.exit_status})"
+    return state, ranks, ", ".join(host.devices), host.message

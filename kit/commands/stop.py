@@ -20,7 +20,8 @@ def command(paths: Paths, jobs: tuple[str, ...], engine: str | None) -> None:
     cluster, own = identity(paths)
     carrier = engine_for(engine or own, cluster, paths.tree(cluster))
     running = tuple(status.job for status in carrier.status() if status.state not in ENDED)
-    if not jobs and not running:
+    remote = () if carrier.tied_to_terminal else tuple(carrier.known())
+    if not (jobs or remote or running):
         click.echo("nothing is running")
-    for job in jobs or running:
+    for job in jobs or remote or running:
         report(carrier.stop(job))

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
+
+import click
+
+from kit.engine import Step
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -18,6 +22,17 @@ def console() -> Console:
     if not made.is_terminal:
         made.width = 200
     return made
+
+
+def show_steps(steps: Sequence[Step]) -> None:
+    """Print what is to be done where, and why."""
+    if not steps:
+        click.echo("nothing to do: all is as it should be")
+        return
+    rows = table("where", "step", "because")
+    for step in steps:
+        rows.add_row(step.where, step.what, step.cause)
+    console().print(rows)
 
 
 def table(*columns: str, right: Collection[str] = ()) -> Table:

@@ -154,6 +154,15 @@ def _absolute(path: object) -> str:
     )
 
 
+def _secret_path(path: object) -> str:
+    if isinstance(path, str) and path.startswith(("/", "~/")) and "\0" not in path:
+        return path
+    raise WrongValueError(
+        f"{values.shown(path)} is no path that begins with / or ~/",
+        "keep the secret outside the repository, for example ~/.wandb-key",
+    )
+
+
 def _below(path: object) -> str:
     if isinstance(path, str) and not path.startswith("/"):
         parts = [part for part in path.split("/") if part not in {"", "."}]
@@ -181,6 +190,12 @@ Image = Annotated[
         values.image, r"^[A-Za-z0-9]", "registry.lab:5000/trainer:1.4", "Registry, path and tag"
     ),
 ]
+RegistryAddress = Annotated[
+    str,
+    *_text(
+        values.registry, r"^[A-Za-z0-9][-.A-Za-z0-9]*(:[0-9]+)?$", "registry.lab:5000", "host:port"
+    ),
+]
 NfsExport = Annotated[
     str,
     *_text(values.nfs_export, r"^[^:\s,]+:/[^\s,]*$", "192.168.8.151:/export/data", "server:/path"),
@@ -190,6 +205,9 @@ Interface = Annotated[
 ]
 MountTarget = Annotated[str, *_text(_target, r"^/.", "/data", "Absolute path in the container")]
 AbsolutePath = Annotated[str, *_text(_absolute, r"^/", "/data", "Absolute path")]
+SecretPath = Annotated[
+    str, *_text(_secret_path, r"^(/|~/)", "~/.wandb-key", "A file where kit deploy runs")
+]
 DataPath = Annotated[
     str, *_text(_below, r"^[^/]", "flowers", "A file or folder below the data folder")
 ]

@@ -10,6 +10,7 @@ from pydantic import Field, Tag, field_validator
 
 from kit import ranges, values
 from kit.config.fields import (
+    Duration,
     GpuUuid,
     Interface,
     Label,
@@ -21,6 +22,7 @@ from kit.config.fields import (
     tagged,
     wrong,
 )
+from kit.config.registry import RegistrySection, registry_faults, to_registry
 from kit.errors import INVENTORY, Fault, FaultsError, Loc
 from kit.model import EngineName, Gpu, Host, Inventory, Network, Use
 from kit.values import WrongValueError
@@ -100,6 +102,18 @@ class NetworkSection(Section):
     nccl: NcclVariables = Field({}, description="NCCL_* variables for all jobs")
 
 
+class SwarmSection(Section):
+    """How the Swarm itself is set, for `kit swarm up`."""
+
+    heartbeat: Duration = Field(
+        2,
+        ge=1,
+        le=60,
+        description="How often a node tells that it lives; a dead one is noticed after twice that: "
+        "Docker's own 5s make 14 s of it",
+    )
+
+
 class InventorySection(Section):
     """The machines of one cluster."""
 
@@ -111,6 +125,8 @@ class InventorySection(Section):
         min_length=1, examples=[{"pc1": {"address": "192.168.8.151", "gpus": 1}}]
     )
     network: NetworkSection = Field(NetworkSection(), examples=[{"speed": "1Gbit"}])
+    swarm: SwarmSection = Field(SwarmSection(), examples=[{"heartbeat": "2s"}])
+    registry: RegistrySection | None = Field(None, examples=[{"address": "registry.lab:5000"}])
 
     @field_validator("hosts", mode="before")
     @classmethod
@@ -154,6 +170,8 @@ def to_inventory(section: InventorySection, file: str) -> Inventory:
             infiniband=network.infiniband,
             nccl=tuple(network.nccl.items()),
         ),
+        heartbeat=section.swarm.heartbeat,
+        registry=to_registry(section.registry),
     )
 
 
@@ -277,6 +295,7 @@ def _check_cluster(section: InventorySection, hosts: list[Host], faults: list[Fa
         fault((*here.loc, "address"), what, "write its address in the network that they share")
     if section.engine == "swarm" and network.driver == "overlay":
         _check_overlay(network, hosts, fault)
+    faults += registry_faults(section.registry, hosts)
     managers = [host for host in hosts if "manager" in host.roles]
     if len(managers) > MOST_MANAGERS:
         what = f"{len(managers)} hosts are managers"

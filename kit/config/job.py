@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, Tag, field_validator, model_validator
 
@@ -15,6 +15,7 @@ from kit.config.fields import (
     MountTarget,
     NcclVariables,
     NfsExport,
+    SecretPath,
     Section,
     Size,
     Ulimit,
@@ -32,7 +33,7 @@ from kit.config.train import (
     to_exchange,
     to_train,
 )
-from kit.model import Checkpoint, Job, JobHosts, Limits, Mount
+from kit.model import Checkpoint, Job, JobHosts, Limits, Mount, Secret
 from kit.values import WrongValueError
 
 RESERVED = frozenset(
@@ -62,6 +63,38 @@ def _own_variable(name: object) -> str:
 Environment = Annotated[
     dict[Annotated[str, BeforeValidator(told(_own_variable))], VariableValue],
     Field(examples=[{"PYTHONUNBUFFERED": "1"}]),
+]
+
+
+class SecretFile(Section):
+    """A secret that lies in a file of the machine that deploys."""
+
+    file: SecretPath
+
+
+def _secret_kind(value: object) -> str | None:
+    if isinstance(value, str):
+        return "<env>"
+    return "<file>" if isinstance(value, dict) and "file" in value else None
+
+
+Secrets = Annotated[
+    dict[
+        Annotated[str, BeforeValidator(told(_own_variable))],
+        Annotated[
+            Annotated[Literal["env"], Tag("<env>")] | Annotated[SecretFile, Tag("<file>")],
+            tagged(
+                _secret_kind,
+                "says where a secret comes from, never the secret itself",
+                "write `env` (the variable of that name where kit runs) or `{file: ~/key}`",
+            ),
+        ],
+    ],
+    Field(
+        description="Variables of the training alone, whose values are in no file of the "
+        "repository: `env`, from the environment of `kit deploy`, or `{file: PATH}` there",
+        examples=[{"WANDB_API_KEY": "env", "HF_TOKEN": {"file": "~/.huggingface"}}],
+    ),
 ]
 
 
@@ -200,6 +233,7 @@ class JobSection(Section):
     hosts: JobHostsSection = Field(JobHostsSection(), examples=[{"names": ["pc1"]}])
     mounts: list[MountSection] = Field([], examples=[[{"bind": "/srv/data", "to": "/data"}]])
     environment: Environment = Field({})
+    secrets: Secrets = Field({})
     nccl: NcclVariables = Field({}, description="NCCL_* variables of this job")
     limits: LimitsSection = Field(LimitsSection(), examples=[{"shared_memory": "16GiB"}])
     rendezvous: RendezvousSection = Field(RendezvousSection(), examples=[{"port": 29400}])
@@ -270,6 +304,9 @@ class JobSection(Section):
             mode = self.exchange.mode
             what = f"`ema` needs the same weights on all ranks at every step, unlike {mode}"
             raise wrong(what, "leave one of them out", "train", "ema")
+        for name in self.secrets:
+            if name in self.environment:
+                raise wrong("is in `environment` too", "keep one of the two", "secrets", name)
         if self.metrics.port is not None and self.metrics.port == self.rendezvous.port:
             raise wrong(
                 f"{self.metrics.port} is the rendezvous' port already",
@@ -299,6 +336,10 @@ def to_job(section: JobSection, name: str, file: str) -> Job:
         hosts=JobHosts(tuple(hosts.names or ()), hosts.gpus_per_host, hosts.min),
         mounts=tuple(_mount(mount) for mount in section.mounts),
         environment=tuple(section.environment.items()),
+        secrets=tuple(
+            Secret(name, None if where == "env" else where.file)
+            for name, where in section.secrets.items()
+        ),
         nccl=tuple(section.nccl.items()),
         limits=Limits(
             limits.shared_memory, limits.memory, limits.cpus, limits.memlock, limits.stack

@@ -26,7 +26,8 @@ from kit.errors import (
     ProblemsError,
     dotted,
 )
-from kit.model import Inventory, Job
+from kit.lock import lock_path, read_lock
+from kit.model import Inventory, Job, Lock
 from kit.yamlfile import Document, parse, read_text
 
 SectionT = TypeVar("SectionT", bound=BaseModel)
@@ -60,11 +61,12 @@ class Project:
 
     inventory: Inventory
     jobs: tuple[Job, ...]
+    lock: Lock | None
     sources: Sources
 
 
 def load(inventory: Path, jobs: Path) -> Project:
-    """Read the inventory and the folder of jobs.
+    """Read the inventory, the folder of jobs, and the lock beside the inventory.
 
     Raises:
         ProblemsError: Mistakes in the files, all at once.
@@ -75,6 +77,11 @@ def load(inventory: Path, jobs: Path) -> Project:
     machines: Inventory | None = None
     try:
         machines = _inventory(inventory, sources)
+    except ProblemsError as error:
+        problems += error.problems
+    lock: Lock | None = None
+    try:
+        lock = read_lock(lock_path(inventory))
     except ProblemsError as error:
         problems += error.problems
     work: list[Job] = []
@@ -91,7 +98,7 @@ def load(inventory: Path, jobs: Path) -> Project:
             problems += error.problems
     if problems or machines is None:
         raise ProblemsError(problems)
-    return Project(machines, tuple(work), sources)
+    return Project(machines, tuple(work), lock, sources)
 
 
 def _job_files(folder: Path) -> list[Path]:

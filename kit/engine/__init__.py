@@ -10,7 +10,7 @@ import socket
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from kit.plan.types import JobPlan
 from kit.values import count
@@ -119,7 +119,7 @@ class Deployment:
 def deployment(job: JobPlan, time: float) -> Deployment:
     """Return what is to be written down on a job that was started at `time`."""
     by = f"{getpass.getuser()}@{socket.gethostname()}"
-    return Deployment(job.name, time, by, job.inventory_hash, job.job_hash, job.job.image)
+    return Deployment(job.name, time, by, job.inventory_hash, job.job_hash, job.image)
 
 
 def size(job: JobPlan) -> str:
@@ -128,7 +128,12 @@ def size(job: JobPlan) -> str:
 
 
 class Engine(Protocol):
-    """What every engine can do."""
+    """What every engine can do.
+
+    `tied_to_terminal`: Ctrl-C where jobs are followed is meant for the jobs too.
+    """
+
+    tied_to_terminal: ClassVar[bool]
 
     def preview(self, jobs: Sequence[JobPlan], *, fresh: bool) -> tuple[Step, ...]:
         """Return what `deploy` would do now, and do nothing.
@@ -144,8 +149,14 @@ class Engine(Protocol):
             KitError: One of them runs already, or cannot be started; the message says what is left.
         """
 
+    def break_lock(self) -> None:
+        """Take the lock from whoever is deploying, where the engine knows one."""
+
     def status(self) -> tuple[JobStatus, ...]:
         """Return all jobs that the engine knows of, ended ones too."""
+
+    def known(self) -> dict[str, tuple[str, ...]]:
+        """Return the jobs that the engine knows of, and the hosts of each."""
 
     def logs(
         self, jobs: Sequence[str], *, follow: bool, since: float | None = None

@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import ClassVar
 
 from kit.docker import Docker
 from kit.engine import ENDED, Deployment, JobStatus, LogLine, Say, Step
@@ -22,6 +23,8 @@ from kit.plan.types import JobPlan
 
 class ComposeEngine:
     """Carries jobs out on the hosts of the rendered tree, by their own Docker engines."""
+
+    tied_to_terminal: ClassVar[bool] = False
 
     def __init__(self, cluster: str, tree: Path) -> None:
         self._hosts = Hosts(cluster, tree)
@@ -81,6 +84,18 @@ class ComposeEngine:
                 known = self._told[job] = Told(training)
             known.read(self._hosts.dockers, training)
         return job_status(job, found.jobs[job], silent, known.printed)
+
+    def known(self) -> dict[str, tuple[str, ...]]:
+        """Return the jobs that have containers, or had; see `Engine.known`."""
+        found = self._hosts.containers()
+        running = {
+            job: tuple(sorted({one.host for one in containers}))
+            for job, containers in found.jobs.items()
+        }
+        gone = {
+            job: tuple(part.host for part in was.hosts) for job, was in self._ended(found).items()
+        }
+        return gone | running
 
     def logs(
         self, jobs: Sequence[str], *, follow: bool, since: float | None = None

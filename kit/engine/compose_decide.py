@@ -172,7 +172,7 @@ def _actions(job: JobPlan, seen: Mapping[str, Seen], *, fresh: bool) -> Iterator
     def action(kind: Kind, host: str, what: str, cause: str) -> Action:
         return Action(kind, job.name, host, Step(host, what, cause))
 
-    image, volume = job.job.image, own_volume(job)
+    image, volume = job.image, own_volume(job)
     hosts = {placement.host.name: placement for placement in job.placements}
     for name in hosts:
         cause = "it may have changed" if image in seen[name].images else "it is not there"

@@ -32,7 +32,7 @@ def decided(hosts: Hosts, jobs: Sequence[JobPlan], *, fresh: bool) -> tuple[Acti
         KitError: Something is in the way, or a host that a job needs does not answer.
     """
     _require_compose()
-    images = {job.job.image for job in jobs}
+    images = {job.image for job in jobs}
     volumes = {own_volume(job) for job in jobs}
     needed = {part.host.name: job.name for job in jobs for part in job.placements}
     for name, job in needed.items():
@@ -78,7 +78,7 @@ def _require_compose() -> None:
 
 
 def _pull(hosts: Hosts, jobs: Sequence[JobPlan], actions: Iterable[Action], say: Say) -> None:
-    images = {job.name: job.job.image for job in jobs}
+    images = {job.name: job.image for job in jobs}
     wanted: dict[str, set[str]] = {}
     for action in actions:
         if action.kind is Kind.PULL:

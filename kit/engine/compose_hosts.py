@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from kit.docker import Docker, EngineError, on_each
 from kit.engine.compose_look import containers
@@ -112,7 +112,7 @@ def all_well(results: Mapping[str, T | KitError], otherwise: str = "") -> dict[s
     return {name: result for name, result in results.items() if not isinstance(result, KitError)}
 
 
-def _delete(docker: Docker, path: str, **query: str) -> None:
+def _delete(docker: Docker, path: str, **query: str | dict[str, Any]) -> None:
     """Delete something, unless it is gone or on its way."""
     with suppress(EngineError):
-        docker.request("DELETE", path, **query)
+        docker.request("DELETE", path, None, None, **query)

@@ -55,9 +55,9 @@ def containers(docker: Docker, cluster: str | None = None) -> tuple[Container, .
     Raises:
         KitError: The engine cannot be reached.
     """
-    wanted = {"filters": {"label": [f"{CLUSTER}={cluster}"]}} if cluster else {}
+    wanted = {"label": [f"{CLUSTER}={cluster}"]} if cluster else {}
     found = []
-    for listed in docker.get("/containers/json", all="1", **wanted):
+    for listed in docker.get("/containers/json", all="1", filters=wanted):
         if job_of(listed["Labels"]) is not None:
             # It may have gone in the meantime.
             with suppress(EngineError):

@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from kit.engine import (
     ENDED,
@@ -30,6 +30,7 @@ from kit.engine import (
     size,
 )
 from kit.engine.devices import local_gpus, visible_devices
+from kit.engine.printed import split
 from kit.engine.processes import Places, on_this_machine, processes
 from kit.engine.state import (
     JobFolder,
@@ -43,6 +44,7 @@ from kit.engine.supervise import marked
 from kit.errors import InputError, KitError
 from kit.plan.storage import CHECKPOINTS
 from kit.plan.types import JobPlan
+from kit.secrets import read_secrets
 
 POLL = 0.1
 """Seconds between two looks at logs and states."""
@@ -52,6 +54,8 @@ START = 30.0
 
 class LocalEngine:
     """Carries jobs out on this machine, over loopback, from the rendered tree."""
+
+    tied_to_terminal: ClassVar[bool] = True
 
     def __init__(self, cluster: str, tree: Path, launcher: Path) -> None:
         self._cluster = cluster
@@ -87,7 +91,7 @@ class LocalEngine:
             for run in runs:
                 self._forget(run)
         for job, run in zip(jobs, runs, strict=True):
-            self._start(run)
+            self._start(run, read_secrets(job))
             add_to_history(self._cluster, deployment(job, run.started))
             say(f"{job.name}: started as {size(job)}")
 
@@ -139,7 +143,7 @@ class LocalEngine:
         for folder in run.checkpoints:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _start(self, run: Run) -> None:
+    def _start(self, run: Run, secrets: dict[str, str]) -> None:
         folder = JobFolder(self._cluster, run.job)
         folder.create()
         for path in (state_home() / "data", *map(Path, run.checkpoints)):
@@ -149,6 +153,7 @@ class LocalEngine:
         with log.open("wb") as output:
             child = subprocess.Popen(
                 [sys.executable, "-m", "kit.engine.supervise", self._cluster, run.job],
+                env={**os.environ, **secrets},  # Not in run.json: that is a file.
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -159,6 +164,9 @@ class LocalEngine:
             if child.poll() is not None or time.monotonic() > deadline:
                 raise KitError(f"job {run.job} did not start", f"its supervisor's output: {log}")
             time.sleep(POLL)
+
+    def break_lock(self) -> None:
+        """The kernel lets go of a lock at its holder's death: nothing to do."""
 
     def status(self) -> tuple[JobStatus, ...]:
         """Return what the folders below the state directory tell; see `Engine.status`."""
@@ -188,6 +196,15 @@ class LocalEngine:
             progress=_progress(run),
             checkpoint=_newest_checkpoint(run),
         )
+
+    def known(self) -> dict[str, tuple[str, ...]]:
+        """Return what was started on this machine; see `Engine.known`."""
+        runs = (JobFolder(self._cluster, job).read_run() for job in jobs_of(self._cluster))
+        return {
+            run.job: tuple(each.host for each in run.processes if each.part == "train")
+            for run in runs
+            if run is not None
+        }
 
     def logs(
         self, jobs: Sequence[str], *, follow: bool, since: float | None = None
@@ -269,8 +286,8 @@ class _Tail:
         *lines, self._rest = (self._rest + data).split(b"\n")
         if last and self._rest:
             lines, self._rest = [*lines, self._rest], b""
-        texts = [line.decode(errors="replace").rstrip("\r") for line in lines]
-        return [LogLine(self._job, self._host, text) for text in texts]
+        texts = [split(line.decode(errors="replace").rstrip("\r")) for line in lines]
+        return [LogLine(self._job, self._host, text, rank) for rank, text in texts]
 
 
 def _hosts(run: Run, exits: list[int | None], state: State) -> tuple[HostStatus, ...]:

@@ -17,8 +17,8 @@ _RANK = re.compile(r"\[rank(\d+)\]: ?")
 _MEMBER = re.compile(r"rank (\d+) of (\d+), local rank \d+ on ")
 _BEGIN = re.compile(r"job .*, (\d+) steps in (\d+) epochs$")
 _RESUMED = re.compile(r"goes on from step (\d+), epoch (\d+) ")
-_TICK = re.compile(r"  epoch (\d+)/\d+ +\d+ %, step (\d+), loss (\S+), (\d+) images/s$")
-_ROW = re.compile(r" *(\d+)/\d+ +(\d+) +(\S+) +(\S+) +(\d+) +\S+ +[\d/]*$")
+_TICK = re.compile(r"  epoch (\d+)/(\d+) +(\d+) %, step (\d+), loss (\S+), (\d+) images/s$")
+_ROW = re.compile(r" *(\d+)/(\d+) +(\d+) +(\S+) +(\S+) +(\d+) +\S+ +[\d/]*$")
 _STOPPED = re.compile(r"stopped at step (\d+), epoch (\d+) ")
 _SAVED = re.compile(r"saved (step-\d+)$")
 
@@ -34,12 +34,13 @@ def split(text: str) -> tuple[int | None, str]:
 class Printed:
     """What the lines of one job have told so far."""
 
-    def __init__(self) -> None:
-        self.progress: Progress | None = None
+    def __init__(self, progress: Progress | None = None, checkpoint: str | None = None) -> None:
+        self.progress = progress
         """How far the training is; None until it has begun, and for scripts that are not kit's."""
-        self.checkpoint: str | None = None
+        self.checkpoint = checkpoint
         """The name of the newest checkpoint."""
         self._holders: dict[int, str] = {}
+        self._size = 0
         self._began: tuple[float, int] | None = None
         self._readers: tuple[tuple[re.Pattern[str], Callable[[Match, LogLine], None]], ...] = (
             (_MEMBER, self._member),
@@ -50,6 +51,11 @@ class Printed:
             (_STOPPED, self._stopped),
             (_SAVED, self._saved),
         )
+
+    @property
+    def begun(self) -> bool:
+        """Whether all that is said at the beginning has been said."""
+        return self.progress is not None and len(self._holders) == self._size
 
     @property
     def ranks(self) -> dict[str, tuple[int, ...]]:
@@ -70,7 +76,8 @@ class Printed:
 
     def _member(self, found: Match, line: LogLine) -> None:
         # A world that has become smaller has no higher ranks any more.
-        kept = {rank: host for rank, host in self._holders.items() if rank < int(found[2])}
+        self._size = int(found[2])
+        kept = {rank: host for rank, host in self._holders.items() if rank < self._size}
         self._holders = kept | {int(found[1]): line.host}
 
     def _begin(self, found: Match, line: LogLine) -> None:
@@ -84,18 +91,30 @@ class Printed:
 
     def _tick(self, found: Match, line: LogLine) -> None:
         # It names the epoch that it is in; Progress counts those that are done.
-        epoch, step, rate = int(found[1]) - 1, int(found[2]), float(found[4])
-        self._advance(line, epoch=epoch, step=step, loss=_finite(found[3]), images_per_second=rate)
+        epoch, step, rate = int(found[1]) - 1, int(found[4]), float(found[6])
+        self._join(line, int(found[2]), step, epoch + int(found[3]) / 100)
+        self._advance(line, epoch=epoch, step=step, loss=_finite(found[5]), images_per_second=rate)
 
     def _row(self, found: Match, line: LogLine) -> None:
+        self._join(line, int(found[2]), int(found[3]), int(found[1]))
         self._advance(
             line,
             epoch=int(found[1]),
-            step=int(found[2]),
-            loss=_finite(found[3]),
-            accuracy=_finite(found[4]),
-            images_per_second=float(found[5]),
+            step=int(found[3]),
+            loss=_finite(found[4]),
+            accuracy=_finite(found[5]),
+            images_per_second=float(found[6]),
         )
+
+    def _join(self, line: LogLine, epochs: int, step: int, done: float) -> None:
+        """Begin with a line out of the middle, where those before it are not at hand any more.
+
+        `step` of so many `epochs` as are `done` says how many steps the whole has.
+        """
+        if self.progress is None and done > 0:
+            steps = round(step * epochs / done)
+            self.progress = Progress(0, epochs, 0, steps, None, None, None)
+            self._began = None if line.time is None else (line.time, step)
 
     def _stopped(self, found: Match, line: LogLine) -> None:
         self._advance(line, epoch=int(found[2]), step=int(found[1]))

@@ -8,14 +8,15 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
-from kit.errors import INVENTORY, Fault, FaultsError
-from kit.model import EngineName, Host, Inventory, Job
+from kit.errors import INVENTORY, Fault, FaultsError, Loc
+from kit.model import EngineName, Host, Inventory, Job, Lock
 from kit.plan import storage
 from kit.plan.allocate import allocate
 from kit.plan.exchange import exchange
 from kit.plan.gpus import precision
 from kit.plan.groups import HOST_LABEL, services
-from kit.plan.notes import notes
+from kit.plan.images import images, network_image, pinned, served_registry, unlocked
+from kit.plan.notes import lock_notes, notes
 from kit.plan.traffic import batch, traffic
 from kit.plan.types import JobPlan, Placement, Plan, Rendezvous, Service, manager_of
 from kit.values import count
@@ -27,7 +28,7 @@ PORTS = 1000
 LONGEST_SERVICE = 63
 """Swarm refuses longer service names, the stack's name included."""
 LONGEST_CONFIG = 64
-"""Swarm refuses longer names of configs."""
+"""Swarm refuses longer names of configs and secrets."""
 IMAGE_LAUNCHER = "/opt/kit/trainer/launch.py"
 MOUNTED_LAUNCHER = "/kit/launch.py"
 
@@ -42,8 +43,10 @@ FAULT_VARIABLES = {
 writes what it waited for to /tmp/nccl_trace_rank_<rank>, which `torchfrtrace` reads."""
 
 
-def make_plan(inventory: Inventory, jobs: Sequence[Job]) -> Plan:
+def make_plan(inventory: Inventory, jobs: Sequence[Job], lock: Lock | None = None) -> Plan:
     """Decide hosts, GPUs, ranks, batch sizes, ports and names.
+
+    `lock` holds the digests that the images are pinned to; None where there is no lock.
 
     Raises:
         FaultsError: The jobs do not fit the inventory, or each other.
@@ -53,10 +56,12 @@ def make_plan(inventory: Inventory, jobs: Sequence[Job]) -> Plan:
         raise FaultsError(faults)
     inventory_hash = _version(inventory)
     plans = [
-        _job_plan(inventory, inventory_hash, job, placements)
+        _job_plan(inventory, inventory_hash, lock, job, placements)
         for job, placements in zip(jobs, allocated, strict=True)
     ]
-    faults = _port_faults(inventory.engine, plans) + _name_faults(inventory, plans)
+    names = images(inventory, jobs)
+    missing = unlocked(names, lock)
+    faults = _port_faults(inventory, plans) + _name_faults(inventory, plans)
     if faults:
         raise FaultsError(faults)
     return Plan(
@@ -64,14 +69,23 @@ def make_plan(inventory: Inventory, jobs: Sequence[Job]) -> Plan:
         cluster=inventory.cluster,
         engine=inventory.engine,
         network=inventory.network,
+        heartbeat=inventory.heartbeat,
         hosts=inventory.hosts,
         jobs=tuple(plans),
-        notes=tuple(notes(inventory, plans)),
+        notes=(*notes(inventory, plans), *lock_notes(missing)),
+        images=names,
+        unlocked=missing,
+        network_image=network_image(inventory, lock),
+        registry=served_registry(inventory, lock),
     )
 
 
 def _job_plan(
-    inventory: Inventory, inventory_hash: str, job: Job, placements: tuple[Placement, ...]
+    inventory: Inventory,
+    inventory_hash: str,
+    lock: Lock | None,
+    job: Job,
+    placements: tuple[Placement, ...],
 ) -> JobPlan:
     engine, hosts = inventory.engine, [placement.host for placement in placements]
     host_network = engine is EngineName.SWARM and inventory.network.driver == "host"
@@ -103,6 +117,7 @@ def _job_plan(
         stack_limit=job.limits.stack,
         inventory_hash=inventory_hash,
         job_hash=_version(job),
+        image=pinned(job.image, lock),
     )
 
 
@@ -138,19 +153,24 @@ def _variables(inventory: Inventory, job: Job) -> dict[str, str]:
     return variables | dict(inventory.network.nccl) | dict(job.nccl) | dict(job.environment)
 
 
-def _port_faults(engine: EngineName, plans: list[JobPlan]) -> list[Fault]:
+def _port_faults(inventory: Inventory, plans: list[JobPlan]) -> list[Fault]:
     """Refuse what would listen on the same port of the same host."""
     faults = []
-    seen: dict[tuple[str, int], tuple[JobPlan, str]] = {}
+    seen: dict[tuple[str, int], tuple[str, Loc, str]] = {}
+    served = served_registry(inventory, None)
+    if served is not None:
+        address = next(host.address for host in inventory.hosts if host.name == served.host)
+        seen[address, served.port] = (INVENTORY, ("registry", "address"), "the registry's")
     for plan in plans:
-        for section, address, host, port in _listeners(engine, plan):
-            first, holds = seen.setdefault((address, port), (plan, section))
-            if (first, holds) == (plan, section):
+        for section, address, host, port in _listeners(inventory.engine, plan):
+            own = (plan.name, (section, "port"), f"job {plan.name}'s")
+            first = seen.setdefault((address, port), own)
+            if first == own:
                 continue
-            what = f"port {port} of {host} is already job {first.name}'s ({{line}})"
+            source, other, whose = first
+            what = f"port {port} of {host} is already {whose} ({{line}})"
             fix = f"write `{section}: {{port: {port % 65535 + 1}}}`"
-            loc = (section, "port")
-            faults.append(Fault(plan.name, loc, what, fix, (holds, "port"), first.name))
+            faults.append(Fault(plan.name, (section, "port"), what, fix, other, source))
             break  # a thousand hosts are one mistake
     return faults
 
@@ -177,14 +197,20 @@ def _name_faults(inventory: Inventory, plans: list[JobPlan]) -> list[Fault]:
         services = [f"{plan.stack}_{service.name}" for service in plan.services]
         longest = max(services, key=len)
         config = f"{plan.stack}-launcher-{'0' * 8}"
+        secrets = [f"{plan.stack}-{each.name}-{'0' * 8}" for each in plan.job.secrets]
         for kind, name, most in (
             ("service", longest, LONGEST_SERVICE),
             ("config", config, LONGEST_CONFIG),
+            ("secret", max(secrets, key=len, default=""), LONGEST_CONFIG),
         ):
             if len(name) > most:
                 what = f"{name} is too long a name for a Swarm {kind} (at most {most})"
                 over = count(len(name) - most, "letter")
-                whose = "the job's or the host's name" if kind == "service" else "the job's name"
+                whose = {
+                    "service": "the job's or the host's name",
+                    "config": "the job's name",
+                    "secret": "the job's or the secret's name",
+                }[kind]
                 faults.append(Fault(plan.name, (), what, f"shorten {whose} by {over}"))
     most = LONGEST_SERVICE - len("-platform_network")
     if inventory.network.driver == "overlay" and len(inventory.cluster) > most:

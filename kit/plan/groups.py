@@ -71,3 +71,11 @@ def node_labels(
         )
         for host in hosts
     }
+
+
+def advertised(host: Host) -> tuple[str, ...]:
+    """Name each of a host's GPUs as its daemon.json offers it to Swarm.
+
+    A bare index would be read as a count (moby's genericresource.ParseCmd).
+    """
+    return tuple(gpu.id if gpu.known else f"gpu{gpu.id}" for gpu in host.gpus)

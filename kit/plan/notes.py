@@ -30,6 +30,13 @@ def notes(inventory: Inventory, plans: Sequence[JobPlan]) -> list[str]:
     return notes
 
 
+def lock_notes(unlocked: Sequence[str]) -> list[str]:
+    """Say which images an existing lock leaves out: each host takes what it finds for them."""
+    if not unlocked:
+        return []
+    return [f"images.lock has no digest for {', '.join(unlocked)}: run `kit image lock`"]
+
+
 def _batch_notes(plan: JobPlan) -> list[str]:
     batch_, rate = plan.batch, plan.batch.suggested_learning_rate
     if not batch_.total or not batch_.reference or batch_.total == batch_.reference:

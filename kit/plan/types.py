@@ -90,6 +90,16 @@ class Rendezvous:
 
 
 @dataclass(frozen=True, slots=True)
+class ServedRegistry:
+    """The registry that kit serves on `host`, without a certificate, at `port` of `address`."""
+
+    address: str
+    host: str
+    port: int
+    image: str
+
+
+@dataclass(frozen=True, slots=True)
 class Batch:
     """Samples per optimizer step; None where a command keeps its batch size to itself."""
 
@@ -174,12 +184,13 @@ class Precision:
 class JobPlan:
     """One job with all its numbers.
 
-    `variables` are the environment of every container of the job, `launcher` the path of launch.py
-    in it; `nodes` are the fewest and the most hosts that it runs on. `memlock` and `stack_limit`
-    are in bytes, -1 for unlimited. `shared_checkpoints`: one folder serves all hosts. `exchange` is
-    None where nothing is exchanged between hosts, or the model's size is not known; `precision`
-    where the job says it, or not all of its GPUs' models are known. `inventory_hash` and `job_hash`
-    tell versions of what the two files say apart, whatever their comments and their layout.
+    `image` is pinned to the lock's digest. `variables` are the environment of every container of
+    the job, `launcher` the path of launch.py in it; `nodes` are the fewest and the most hosts that
+    it runs on. `memlock` and `stack_limit` are in bytes, -1 for unlimited. `shared_checkpoints`:
+    one folder serves all hosts. `exchange` is None where nothing is exchanged between hosts, or the
+    model's size is not known; `precision` where the job says it, or not all of its GPUs' models are
+    known. `inventory_hash` and `job_hash` tell versions of what the two files say apart, whatever
+    their comments and their layout.
     """
 
     job: Job
@@ -201,6 +212,7 @@ class JobPlan:
     stack_limit: int | None
     inventory_hash: str
     job_hash: str
+    image: str
 
     @property
     def name(self) -> str:
@@ -227,15 +239,25 @@ class JobPlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Who runs what. `notes` are judgements that a person should read."""
+    """Who runs what. `notes` are judgements that a person should read.
+
+    `heartbeat` is the Swarm dispatcher's, in seconds. `images` are the names of all images that
+    hosts run, `unlocked` those that an existing lock leaves out; `network_image` is of the service
+    that holds the overlay (None: there is none).
+    """
 
     file: str
     cluster: str
     engine: EngineName
     network: Network
+    heartbeat: int
     hosts: tuple[Host, ...]
     jobs: tuple[JobPlan, ...]
     notes: tuple[str, ...]
+    images: tuple[str, ...]
+    unlocked: tuple[str, ...]
+    network_image: str | None
+    registry: ServedRegistry | None
 
     @property
     def network_name(self) -> str:

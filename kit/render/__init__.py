@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass
 
-from kit.model import EngineName, Host
-from kit.plan.groups import node_labels
+from kit.model import EngineName
+from kit.plan.groups import advertised, node_labels
 from kit.plan.types import JobPlan, Plan
 from kit.render.documents import job_json, plan_json
 from kit.render.templates import Templates
 from kit.values import count
+
+VERSION = "{hash of this file}"
+"""Where a stack's labels hold the hash of its file, until it is known."""
 
 Tree = dict[str, str]
 """Relative paths and texts."""
@@ -79,6 +83,17 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
+def _versioned(text: str) -> str:
+    """Put the hash of a stack's file into its labels, so that a deploy knows what runs already."""
+    return text.replace(VERSION, _digest(text))
+
+
+def file_version(text: str) -> str | None:
+    """Return the hash that a rendered stack's labels hold; None where a template has no label."""
+    found = re.search(r'^ *kit\.file: "([0-9a-f]{8})"$', text, re.MULTILINE)
+    return found[1] if found else None
+
+
 def _summary(job: JobPlan) -> str:
     size = f"{count(len(job.placements), 'host')}, {count(job.world_size, 'GPU')}"
     total = f", global batch {job.batch.total}" if job.batch.total else ""
@@ -87,19 +102,22 @@ def _summary(job: JobPlan) -> str:
 
 def _swarm(plan: Plan, templates: Templates, configs: dict[str, list[Config]]) -> Tree:
     tree = {}
-    if plan.network.driver == "overlay":
-        tree["platform.stack.yaml"] = templates.render(
-            "platform.stack.yaml.j2", plan=plan, header=header(plan)
+    if plan.network_image or plan.registry:
+        text = templates.render(
+            "platform.stack.yaml.j2", plan=plan, header=header(plan), version=VERSION
         )
+        tree["platform.stack.yaml"] = _versioned(text)
     for job in plan.jobs:
-        tree[f"{job.stack}.stack.yaml"] = templates.render(
+        text = templates.render(
             "train-{job}.stack.yaml.j2",
             plan=plan,
             job=job,
             configs=configs[job.name],
             header=header(plan, job.job.file),
             summary=_summary(job),
+            version=VERSION,
         )
+        tree[f"{job.stack}.stack.yaml"] = _versioned(text)
     tree["label-nodes.sh"] = templates.render(
         "label-nodes.sh.j2",
         labels=node_labels(plan.hosts, plan.jobs),
@@ -122,6 +140,10 @@ def _compose(plan: Plan, templates: Templates, configs: dict[str, list[Config]])
                 header=header(plan, job.job.file),
                 summary=_summary(job),
             )
+    if plan.registry is not None:
+        tree[f"hosts/{plan.registry.host}/registry.compose.yaml"] = templates.render(
+            "hosts/{host}/registry.compose.yaml.j2", plan=plan, header=header(plan)
+        )
     return tree
 
 
@@ -130,12 +152,10 @@ def _daemons(plan: Plan, templates: Templates) -> Tree:
     swarm = plan.engine is EngineName.SWARM
     return {
         f"hosts/{host.name}/daemon.json": templates.render(
-            "hosts/{host}/daemon.json.j2", host=host, resources=_resources(host) if swarm else ()
+            "hosts/{host}/daemon.json.j2",
+            host=host,
+            resources=advertised(host) if swarm else (),
+            insecure=plan.registry.address if plan.registry else None,
         )
         for host in plan.hosts
     }
-
-
-def _resources(host: Host) -> tuple[str, ...]:
-    """Name each GPU; a bare index would be read as a count (moby's genericresource.ParseCmd)."""
-    return tuple(gpu.id if gpu.known else f"gpu{gpu.id}" for gpu in host.gpus)

@@ -68,7 +68,7 @@ def _gpu(gpu: Gpu) -> dict[str, Any]:
 def _job(job: JobPlan, *, whole: bool) -> str:
     items = {
         "name": job.name,
-        "image": job.job.image,
+        "image": job.image,
         "world_size": job.world_size,
         "nodes": {"min": job.nodes[0], "max": job.nodes[1]},
         "batch": dataclasses.asdict(job.batch),

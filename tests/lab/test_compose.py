@@ -5,18 +5,15 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import subprocess
-import sys
+import re
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from kit.engine.hostfolder import HostFolder
 from tests.conftest import Docker
 from tests.lab.conftest import Lab, wait_for
+from tests.lab.operator import Operator, make_operator
 from tests.lab.settings import IMAGE
 from tests.sandbox import Project
 
@@ -34,58 +31,20 @@ STEPS = 15
 LEFT = ("ps --all --quiet --filter label=kit.cluster", "network ls --quiet --filter name=train-")
 
 
-@dataclass(frozen=True)
-class Operator:
-    """Somebody with a project and the way to the hosts."""
-
-    lab: Lab
-    project: Project
-    env: dict[str, str]
-
-    def kit(self, *arguments: str, status: int = 0) -> str:
-        """Run kit to its end and return all that it has printed."""
-        done = subprocess.run(
-            [sys.executable, "-m", "kit", *arguments],
-            cwd=self.project.folder,
-            env=self.env,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=240,
-            check=False,
-        )
-        assert done.returncode == status, done.stdout
-        assert "Traceback" not in done.stdout
-        return done.stdout
-
-    def status(self, job: str = "digits") -> dict[str, Any]:
-        jobs = json.loads(self.kit("status", "--json"))["jobs"]
-        return next((entry for entry in jobs if entry["job"] == job), {})
-
-    def write(self, *changes: tuple[str, str], job: str = JOB) -> None:
-        """Describe the nodes and the job, with texts of the inventory replaced, and render."""
-        inventory = self.lab.do("inventory").replace("engine: swarm", "engine: compose")
-        for before, after in changes:
-            assert before in inventory
-            inventory = inventory.replace(before, after)
-        self.project.write(inventory, {"digits": job})
-        self.kit("render")
-
-    def left(self) -> list[str]:
-        """What there is of jobs on the hosts."""
-        return [
-            line
-            for host in HOSTS
-            for command in LEFT
-            for line in self.lab.docker(host, *command.split()).splitlines()
-        ]
+def left(lab: Lab) -> list[str]:
+    """What there is of jobs on the hosts."""
+    return [
+        line
+        for host in HOSTS
+        for command in LEFT
+        for line in lab.docker(host, *command.split()).splitlines()
+    ]
 
 
 @pytest.fixture
 def operator(lab: Lab, project: Project, docker: Docker) -> Iterator[Operator]:
-    path = os.pathsep.join([lab.environment("n1")["PATH"], str(Path(docker.program).parent)])
-    made = Operator(lab, project, {**os.environ, **docker.env, "PATH": path})
-    made.write()
+    made = make_operator(lab, project, docker, "compose")
+    made.write({"digits": JOB})
     try:
         yield made
     finally:
@@ -98,14 +57,9 @@ def operator(lab: Lab, project: Project, docker: Docker) -> Iterator[Operator]:
             lab.ssh(host, "rm -rf .local/share/kit")
 
 
-def training(operator: Operator) -> bool:
-    progress = operator.status().get("progress")
-    return bool(progress and progress["step"] > 0 and operator.status()["checkpoint"])
-
-
 def test_a_job_trains_is_stopped_and_goes_on(operator: Operator, lab: Lab) -> None:
-    assert "digits: started as 2 hosts, world size 3" in operator.kit("deploy", "--detach")
-    wait_for(lambda: training(operator), "a checkpoint")
+    assert "digits: started as 2 hosts, world size 3" in operator.kit("deploy")
+    wait_for(operator.trains, "a checkpoint")
     status = operator.status()
     assert status["state"] == "running"
     assert status["progress"]["steps"] == STEPS * 2000
@@ -118,21 +72,21 @@ def test_a_job_trains_is_stopped_and_goes_on(operator: Operator, lab: Lab) -> No
 
     stopped = operator.kit("stop")
     assert "digits stopped after" in stopped
-    assert operator.left() == []
+    assert left(lab) == []
     assert operator.status()["state"] == "stopped"
     ended = operator.status()["progress"]
     step, epochs = ended["step"], ended["epoch"] + 3
     assert f"checkpoint: step-{step:08d} in kit-digits-checkpoints on n1, n2" in stopped
 
-    operator.write(job=JOB.replace("epochs: 2000", f"epochs: {epochs}"))
-    output = operator.kit("deploy")
+    operator.write({"digits": JOB.replace("epochs: 2000", f"epochs: {epochs}")})
+    output = operator.kit("deploy", "--wait")
     lines = output.splitlines()
     assert f"goes on from step {step}, " in output
     for host in HOSTS:
         devices = ",".join(lab.uuids(host))
         told = [line for line in lines if f"on {host}, cpu, NVIDIA_VISIBLE_DEVICES" in line]
         assert len(told) == len(lab.uuids(host))
-        assert all(line.startswith(f"{host} | ") and line.endswith(devices) for line in told)
+        assert all(re.match(rf"{host} [012] \| ", line) and line.endswith(devices) for line in told)
     ends = [number for number, line in enumerate(lines) if "becomes torchrun" in line]
     begins = [number for number, line in enumerate(lines) if ", local rank " in line]
     assert len(ends) == len(HOSTS)
@@ -145,25 +99,25 @@ def test_a_job_trains_is_stopped_and_goes_on(operator: Operator, lab: Lab) -> No
         operator.kit("logs").splitlines()
     )
     assert "digits completed" in operator.kit("stop", "digits")
-    assert operator.left() == []
+    assert left(lab) == []
     written = f"cat .local/share/kit/{lab.settings.name}/history.jsonl"
     history = lab.ssh("n1", written).stdout.splitlines()
     assert [json.loads(line)["job"] for line in history] == ["digits", "digits"]
 
 
 def test_what_is_missing_is_told_and_nothing_is_started(operator: Operator, lab: Lab) -> None:
-    operator.write(job=JOB.replace(IMAGE, "registry.lab:5000/trainer:none"))
+    operator.write({"digits": JOB.replace(IMAGE, "registry.lab:5000/trainer:none")})
     output = operator.kit("deploy", status=1)
     for host in HOSTS:
         assert f"{host}: pull registry.lab:5000/trainer:none: " in output
     assert "nothing was changed on any host" in output
 
     absent = "GPU-00000000-0000-0000-0000-000000000000"
-    operator.write((lab.uuids("n2")[1], absent))
+    operator.write({"digits": JOB}, (lab.uuids("n2")[1], absent))
     output = operator.kit("deploy", status=1)
     listed = ", ".join(lab.uuids("n2"))
     assert f"n2: {absent} is not there; `nvidia-smi -L` lists {listed}" in output
-    assert operator.left() == []
+    assert left(lab) == []
 
 
 def test_a_start_that_fails_on_one_host_is_taken_back_on_all(operator: Operator, lab: Lab) -> None:
@@ -173,14 +127,14 @@ def test_a_start_that_fails_on_one_host_is_taken_back_on_all(operator: Operator,
         output = operator.kit("deploy", status=1)
         assert "n2: start digits: Error response from daemon: Conflict" in output
         assert "digits was taken down again on n1, n2" in output
-        assert operator.left() == []
+        assert left(lab) == []
         assert "train-digits-train-1" in lab.docker("n2", "ps", "--all")
     finally:
         lab.docker("n2", "rm", "train-digits-train-1")
 
 
 def test_a_host_that_is_down(operator: Operator, lab: Lab) -> None:
-    operator.kit("deploy", "--detach")
+    operator.kit("deploy")
     lab.do("stop", "n2")
     try:
         assert "n2: cannot be reached: " in operator.kit("deploy", status=1)
@@ -190,7 +144,7 @@ def test_a_host_that_is_down(operator: Operator, lab: Lab) -> None:
     finally:
         lab.do("start", "n2")
     assert "digits stopped after" in operator.kit("stop", "digits")
-    assert operator.left() == []
+    assert left(lab) == []
 
 
 def test_a_second_operator_meets_the_lock(
@@ -206,6 +160,6 @@ def test_a_second_operator_meets_the_lock(
         folder.break_lock()
         with folder.locked(print):
             assert "deploys since" in operator.kit("deploy", status=1)
-    operator.kit("deploy", "--detach")
+    operator.kit("deploy")
     operator.kit("stop")
-    assert operator.left() == []
+    assert left(lab) == []

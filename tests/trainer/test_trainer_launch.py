@@ -108,11 +108,11 @@ def test_torchrun_is_told_everything() -> None:
         "agent --nnodes 1:2 --nproc-per-node 2 --rdzv-backend c10d "
         "--rdzv-endpoint rendezvous:29400 --rdzv-id digits "
         "--rdzv-conf is_host=false,last_call_timeout=2,keep_alive_interval=1 "
-        "--max-restarts 3 --local-addr 10.0.0.7 -m trainer.train"
+        f"--max-restarts 3 --local-addr 10.0.0.7 {launch.__file__} worker -m trainer.train"
     )
     assert argv[0] == sys.executable
     own = launch.torchrun_argv(settings, launch.Job("x", ("ddp.py", "50", "--b", "2")), "10.0.0.7")
-    assert own[-5:] == ["10.0.0.7", "ddp.py", "50", "--b", "2"]
+    assert own[-6:] == [launch.__file__, "worker", "ddp.py", "50", "--b", "2"]
 
 
 def test_torchrun_environment_fills_in_what_is_not_set() -> None:

@@ -1,0 +1,224 @@
+"""`kit image`: the trainer's image from its Dockerfile to the digest that all hosts run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import click
+
+from kit import images as trainer
+from kit import tree, values
+from kit.commands.options import with_paths
+from kit.config.load import Project, load
+from kit.docker import Docker
+from kit.errors import InputError, KitError, nearest
+from kit.images import Say
+from kit.lock import lock_path, lock_text, read_lock
+from kit.model import EngineName, Host, Lock
+from kit.plan.images import NETWORK
+from kit.plan.types import Plan, manager_of
+from kit.project import Paths, launcher_path, load_plan
+from kit.registry import digest
+from kit.values import WrongValueError, count
+
+HERE = "this machine"
+
+
+def _on(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    return click.option("--on", metavar="HOST", help=f"{what} with this host's Docker, over SSH.")
+
+
+@click.group("image", short_help="Build, push and pin the trainer's image.")
+def command() -> None:
+    """Build the trainer's image, push it to the registry, and pin the bytes that all hosts run."""
+
+
+@command.command("build", short_help="Build the trainer's image.")
+@click.argument("images", nargs=-1)
+@with_paths
+@_on("Build")
+@click.option("--base", metavar="IMAGE", help="Build on this image, instead of PyTorch's own.")
+def build(paths: Paths, images: tuple[str, ...], on: str | None, base: str | None) -> None:
+    """Build the trainer's image under the names IMAGES.
+
+    By default they are those of the jobs with `train:` that lie in the inventory's registry.
+    """
+    engine, names = _targets(paths, images, on)
+    with closing(engine):
+        trainer.build(engine, names, base, launcher_path().parent, click.echo)
+    click.echo(f"built {', '.join(names)}; next: kit image push{f' --on {on}' if on else ''}")
+
+
+@command.command("push", short_help="Push it to the registry.")
+@click.argument("images", nargs=-1)
+@with_paths
+@_on("Push")
+def push(paths: Paths, images: tuple[str, ...], on: str | None) -> None:
+    """Push IMAGES to their registry, with this machine's `docker login`.
+
+    By default they are those of the jobs with `train:` that lie in the inventory's registry.
+    """
+    engine, names = _targets(paths, images, on)
+    with closing(engine):
+        trainer.push(engine, names, click.echo)
+    click.echo(f"pushed {', '.join(names)}; next: kit image lock")
+
+
+@command.command("lock", short_help="Pin all images to their digests.")
+@click.argument("images", nargs=-1)
+@with_paths
+@_on("Ask the registries")
+@click.option(
+    "--check", is_flag=True, help="Write nothing; exit 1 where a registry says otherwise."
+)
+@click.option("--json", "as_json", is_flag=True, help="The digests as JSON, for a program.")
+def lock(paths: Paths, images: tuple[str, ...], on: str | None, check: bool, as_json: bool) -> int:
+    """Write the digests of the rendered files' images into images.lock, beside the inventory.
+
+    With IMAGES only those are asked for, and the others stay as they are. Where one is not to be
+    had, nothing is written. The registries are asked by the first manager's Docker; with engine
+    compose by this machine's.
+    """
+    plan = load_plan(paths)
+    known = _lockable(plan)
+    for image in images:
+        if image not in known:
+            raise InputError(
+                f"{image}: the rendered files have no such image", nearest(image, known)
+            )
+    path = lock_path(paths.inventory)
+    before = read_lock(path) or {}
+    say: Say = (lambda _: None) if as_json else click.echo
+    with closing(_asking(plan, on)) as engine:
+        found = _digests(engine, images or known, say)
+    after = {name: value for name in known if (value := found.get(name) or before.get(name))}
+    for line in _differences(before, after):
+        say(line)
+    if as_json:
+        click.echo(json.dumps({"file": str(path), "before": before, "after": after}, indent=2))
+    if check:
+        return _checked(path, before, after)
+    _write(path, after)
+    say(f"{path}: {count(len(after), 'image')}; next: kit render")
+    return 0
+
+
+def _targets(
+    paths: Paths, images: tuple[str, ...], on: str | None
+) -> tuple[Docker, tuple[str, ...]]:
+    """Return the engine to use and the images' names; files are read only where they are needed."""
+    for image in images:
+        _check_name(image)
+    if images and on is None:
+        return Docker(HERE, None), images
+    project = load(paths.inventory, paths.jobs_folder())
+    return _engine(project.inventory.hosts, on), images or _of_jobs(project)
+
+
+def _check_name(image: str) -> None:
+    try:
+        values.image(image)
+    except WrongValueError as error:
+        raise InputError(error.what, error.fix) from None
+    if "@" in image:
+        raise InputError(f"{image}: a digest follows from a build", "leave it out")
+
+
+def _of_jobs(project: Project) -> tuple[str, ...]:
+    """Return the images of the jobs with `train:` that lie in the inventory's registry."""
+    registry = project.inventory.registry
+    fix = "name the image, as in: kit image build registry.lab:5000/trainer:0.1.0"
+    if registry is None:
+        raise InputError(
+            f"{project.inventory.file} names no registry",
+            f"write `registry: {{address: registry.lab:5000}}` into it, or {fix}",
+        )
+    every = {job.image for job in project.jobs if job.train is not None}
+    own = sorted(name for name in every if name.startswith(f"{registry.address}/"))
+    names = tuple(name for name in own if "@" not in name)
+    if not names:
+        others = f": they use {', '.join(sorted(every))}" if every else ""
+        what = f"no job with `train:` has an image with a tag in {registry.address}{others}"
+        raise InputError(what, fix)
+    return names
+
+
+def _engine(hosts: Sequence[Host], on: str | None) -> Docker:
+    if on is None:
+        return Docker(HERE, None)
+    found = next((host for host in hosts if host.name == on), None)
+    if found is None:
+        names = [host.name for host in hosts]
+        raise InputError(f"--on {on}: there is no such host in the inventory", nearest(on, names))
+    return Docker.of(found)
+
+
+def _asking(plan: Plan, on: str | None) -> Docker:
+    """Return the engine that asks the registries: one that later pulls, where there is one."""
+    if on is None and plan.engine is EngineName.SWARM:
+        return Docker.of(manager_of(plan.hosts))
+    return _engine(plan.hosts, on)
+
+
+def _lockable(plan: Plan) -> tuple[str, ...]:
+    known = (*plan.images, *([NETWORK] if plan.network_image else []))
+    if not known:
+        raise InputError(
+            f"with engine {plan.engine} and these jobs there is no image to lock",
+            "a lock is for what hosts run: jobs with engine compose or swarm",
+        )
+    return known
+
+
+def _digests(engine: Docker, names: Iterable[str], say: Say) -> dict[str, str]:
+    """Ask for all digests.
+
+    Raises:
+        KitError: Some are not to be had: which ones, and why.
+    """
+    trainer.require(engine)
+    found, failures = {}, []
+    for name in names:
+        say(f"asking for {name} from {engine.name}")
+        try:
+            found[name] = digest(engine, name)
+        except KitError as error:
+            if name == NETWORK:  # many clusters cannot reach Docker Hub
+                say(f"left out, as no host ever runs it: {error.message}")
+                continue
+            failures.append(str(error))
+    if failures:
+        raise KitError("\n".join(failures), "images.lock stays as it was")
+    return found
+
+
+def _differences(before: Lock, after: Lock) -> Iterable[str]:
+    for name in sorted({*before, *after}):
+        old, new = before.get(name), after.get(name)
+        if new is None:
+            yield f"- {name}: no longer used"
+        elif old is None:
+            yield f"+ {name}: {new}"
+        elif old != new:
+            yield f"~ {name}: {new}, was {old}"
+
+
+def _checked(path: Path, before: Lock, after: Lock) -> int:
+    if before == after:
+        return 0
+    click.echo(
+        f"kit: {path} is not what the registries say\nrun `kit image lock`, then `kit render`",
+        err=True,
+    )
+    return 1
+
+
+def _write(path: Path, lock: Lock) -> None:
+    try:
+        tree.replace(path, lock_text(lock))
+    except OSError as error:
+        raise KitError(f"{path}: cannot be written: {error.strerror}") from None

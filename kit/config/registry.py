@@ -1,0 +1,73 @@
+"""The inventory's section `registry`: where the jobs' images lie, and whether kit serves it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from pydantic import Field
+
+from kit.config.fields import Image, Label, RegistryAddress, Section
+from kit.errors import INVENTORY, Fault, Loc, nearest
+from kit.model import Host, Registry
+
+IMAGE = "registry:2"
+"""The registry of the CNCF's project distribution; it listens on its own port 5000."""
+
+
+class RegistrySection(Section):
+    """Where `kit image` pushes the trainer's image, and the hosts pull it from."""
+
+    address: RegistryAddress = Field(
+        description="What images' names begin with; the hosts must reach it by this name",
+        examples=["registry.lab:5000"],
+    )
+    host: Label | None = Field(
+        None,
+        description="Lets kit serve it on this host, without a certificate and without passwords",
+        examples=["pc1"],
+    )
+    image: Image | None = Field(
+        None, description=f"What kit serves it with; default: {IMAGE}", examples=[IMAGE]
+    )
+
+
+def to_registry(section: RegistrySection | None) -> Registry | None:
+    """Turn the validated section into a value."""
+    if section is None:
+        return None
+    return Registry(section.address, section.host, section.image or IMAGE)
+
+
+def registry_faults(section: RegistrySection | None, hosts: Sequence[Host]) -> Iterable[Fault]:
+    """Hold the section against the hosts."""
+
+    def fault(key: str, what: str, fix: str) -> Fault:
+        loc: Loc = ("registry", key)
+        return Fault(INVENTORY, loc, what, fix)
+
+    if section is None:
+        return
+    name, _, port = section.address.partition(":")
+    if len(hosts) > 1 and (name == "localhost" or name.startswith("127.")):
+        what = f"{section.address} is another machine on every host"
+        yield fault("address", what, "write a name that all hosts know, or an address")
+    if section.host is None:
+        if section.image:
+            what = "means nothing where kit does not serve the registry"
+            yield fault("image", what, "add `host: …`, or leave it out")
+        return
+    names = [host.name for host in hosts]
+    if section.host not in names:
+        yield fault("host", f"{section.host} is not in the inventory", nearest(section.host, names))
+    if not port:
+        what = f"{section.address} has no port for kit to serve the registry at"
+        yield fault("address", what, f"write {name}:5000")
+    other = next((host for host in hosts if name in {host.name, host.address}), None)
+    if other is not None and other.name != section.host:
+        what = f"{name} is {other.name}, but the registry is to be served on {section.host}"
+        yield fault(
+            "address", what, f"write `host: {other.name}`, or the address of {section.host}"
+        )
+    if section.image and section.image.startswith(f"{section.address}/"):
+        what = f"{section.image} lies in the registry that it is to serve"
+        yield fault("image", what, f"name an image from elsewhere, as {IMAGE}")

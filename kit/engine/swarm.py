@@ -1,0 +1,248 @@
+"""The engine that brings stacks onto a Swarm, by its managers; all that it knows it asks them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import ClassVar
+
+from kit.docker import Docker
+from kit.engine import ENDED, Deployment, JobStatus, LogLine, Say, State, Step, deployment
+from kit.engine.printed import Printed
+from kit.engine.rendered import rendered
+from kit.errors import InputError, KitError, nearest
+from kit.model import Host
+from kit.plan.types import JobPlan
+from kit.render import file_version
+from kit.secrets import fingerprint, read_secrets
+from kit.swarm import registers
+from kit.swarm.carry import Carrier
+from kit.swarm.deploy import secret_name, steps_deploy
+from kit.swarm.logs import Logs
+from kit.swarm.seen import Cluster, Service, see_cluster
+from kit.swarm.steps import DeployStack
+from kit.swarm.tasks import (
+    fewest_of,
+    host_statuses,
+    job_state,
+    jobs_of,
+    state_of,
+    training,
+)
+from kit.swarm.wait import wait_until_up
+
+POLL = 0.5
+"""Seconds between two looks at tasks that are to end."""
+
+
+class SwarmEngine:
+    """Carries jobs out as stacks, from the rendered files as they are."""
+
+    tied_to_terminal: ClassVar[bool] = False
+
+    def __init__(self, cluster: str, tree: Path) -> None:
+        self._cluster = cluster
+        self._tree = tree
+        hosts = rendered(tree).hosts
+        self._managers = [host for host in hosts if "manager" in host.roles] or hosts
+        self._known: Host | None = None
+
+    def _manager(self) -> Host:
+        """Return the first manager that answers as one."""
+        if self._known is None:
+            self._known = _answering(self._managers)
+        return self._known
+
+    def _docker(self) -> Docker:
+        return Docker.of(self._manager())
+
+    def _see(self) -> Cluster:
+        docker = self._docker()
+        try:
+            return see_cluster(docker)
+        finally:
+            docker.close()
+
+    def preview(self, jobs: Sequence[JobPlan], *, fresh: bool) -> tuple[Step, ...]:
+        """Return the steps from what runs now; see `Engine.preview`."""
+        return self._steps(jobs, {job.name: read_secrets(job) for job in jobs}, fresh=fresh)
+
+    def _steps(
+        self, jobs: Sequence[JobPlan], secrets: Mapping[str, Mapping[str, str]], *, fresh: bool
+    ) -> tuple[Step, ...]:
+        versions = {path.name: _version(path) for path in self._tree.glob("*.stack.yaml")}
+        hashed = {
+            job: {name: fingerprint(job, name, value) for name, value in values.items()}
+            for job, values in secrets.items()
+        }
+        return tuple(steps_deploy(self._cluster, jobs, self._see(), versions, hashed, fresh=fresh))
+
+    def deploy(self, jobs: Sequence[JobPlan], *, fresh: bool, say: Say) -> None:
+        """Take the steps, and return when the tasks run; see `Engine.deploy`."""
+        secrets = {job.name: read_secrets(job) for job in jobs}
+        named = {
+            secret_name(job, name, fingerprint(job.name, name, value)): value
+            for job in jobs
+            for name, value in secrets[job.name].items()
+        }
+        carrier = Carrier(self._cluster, self._manager(), self._tree, say, named)
+        with registers.locked(carrier.manager):
+            steps = self._steps(jobs, secrets, fresh=fresh)
+            carrier.take(steps)
+            deployed = {step.stack for step in steps if isinstance(step, DeployStack)}
+            for job in jobs:
+                if job.stack in deployed:
+                    registers.write_down(carrier.manager, deployment(job, time.time()))
+                else:
+                    say(f"{job.name}: runs already, from the same file")
+        wait_until_up(carrier.manager, [job.name for job in jobs], say)
+        for job in jobs:
+            carrier.drop_secrets(job.name)
+
+    def break_lock(self) -> None:
+        """Take the lock from whoever holds it."""
+        registers.break_lock(self._docker())
+
+    def status(self) -> tuple[JobStatus, ...]:
+        """Return what tasks and logs tell; see `Engine.status`."""
+        docker = self._docker()
+        cluster = see_cluster(docker)
+        try:
+            return tuple(_status(docker, cluster, job) for job in jobs_of(cluster))
+        finally:
+            docker.close()
+
+    def known(self) -> dict[str, tuple[str, ...]]:
+        """Return the jobs that have stacks; see `Engine.known`."""
+        cluster = self._see()
+        return {
+            job: tuple(host.host for host in host_statuses(cluster, job))
+            for job in jobs_of(cluster)
+        }
+
+    def logs(
+        self, jobs: Sequence[str], *, follow: bool, since: float | None = None
+    ) -> Iterator[LogLine]:
+        """Yield the lines of all tasks in the order of time; see `Engine.logs`."""
+        cluster = self._see()
+        for job in jobs:
+            _require(cluster, job)
+        logs = Logs(self._docker(), cluster)
+        if not follow:
+            return logs.read(jobs, since)
+        return logs.follow(jobs, since, lambda: self._ended(jobs))
+
+    def _ended(self, jobs: Sequence[str]) -> bool:
+        cluster = self._see()
+        return all(state_of(cluster, job) in {None, *ENDED} for job in jobs)
+
+    def stop(self, job: str) -> JobStatus:
+        """Let the training end and save, then remove the stack; see `Engine.stop`."""
+        carrier = Carrier(self._cluster, self._manager(), self._tree, lambda _: None)
+        docker = carrier.manager
+        cluster = see_cluster(docker)
+        _require(cluster, job)
+        status = _status(docker, cluster, job)
+        if status.state not in ENDED:
+            status = _end(docker, cluster, status)
+        carrier.remove(f"train-{job}")
+        carrier.drop_secrets(job)
+        docker.close()
+        return status
+
+    def history(self) -> tuple[Deployment, ...]:
+        """Return what the managers remember; see `Engine.history`."""
+        return registers.history(self._docker())
+
+
+def _status(docker: Docker, cluster: Cluster, job: str) -> JobStatus:
+    services = training(cluster, f"train-{job}")
+    hosts = host_statuses(cluster, job)
+    state, message = job_state(hosts, fewest_of(cluster, job))
+    printed = Logs(docker, cluster).printed(job)
+    ended = max((task.at for task in cluster.tasks_of(services)), default=None)
+    return JobStatus(
+        job=job,
+        state=state,
+        message=message,
+        started=min(service.changed for service in services),
+        ended=ended if state in ENDED else None,
+        hosts=tuple(replace(host, ranks=printed.ranks.get(host.host, ())) for host in hosts),
+        progress=printed.progress,
+        checkpoint=printed.checkpoint,
+    )
+
+
+def _end(docker: Docker, cluster: Cluster, status: JobStatus) -> JobStatus:
+    """End a job's training but not its rendezvous, by which the hosts agree on a last checkpoint.
+
+    Its lines are read meanwhile: with the tasks Swarm forgets what they have said.
+    """
+    services = training(cluster, f"train-{status.job}")
+    reader = Docker(docker.name, docker.url)
+    printed = Printed(status.progress, status.checkpoint)
+    none = [f"{service.name}=0" for service in services]
+    asked = False
+
+    def ended() -> bool:
+        nonlocal asked
+        if asked:
+            return not _living(docker, services)
+        docker.command(f"end {status.job}", "service", "scale", "--detach", *none)
+        asked = True
+        return False
+
+    for line in Logs(reader, cluster).follow([status.job], time.time(), ended):
+        printed.read(line)
+    return replace(
+        status,
+        state=State.STOPPED,
+        message="",
+        ended=time.time(),
+        hosts=tuple(replace(host, state=State.STOPPED, message="") for host in status.hosts),
+        progress=printed.progress,
+        checkpoint=printed.checkpoint,
+    )
+
+
+def _living(docker: Docker, services: Sequence[Service]) -> bool:
+    """Whether tasks still run, on nodes that are there."""
+    cluster = see_cluster(docker)
+    tasks = cluster.tasks_of(services)
+    return any(task.state == "running" and cluster.ready(task.node) for task in tasks)
+
+
+def _version(path: Path) -> str:
+    text = path.read_text(encoding="utf-8")
+    return file_version(text) or registers.digest(text)
+
+
+def _require(cluster: Cluster, job: str) -> None:
+    known = jobs_of(cluster)
+    if job not in known:
+        raise InputError(
+            f"job {job} is not deployed on this swarm",
+            nearest(job, known) if known else "nothing is: kit deploy",
+        )
+
+
+def _answering(managers: Sequence[Host]) -> Host:
+    """Return the first host that is a manager and answers.
+
+    Raises:
+        KitError: None does; it says what each of them said.
+    """
+    said = []
+    for host in managers:
+        docker = Docker.of(host)
+        try:
+            if docker.get("/info")["Swarm"]["ControlAvailable"]:
+                return host
+            said.append(f"{host.name}: is no manager of a swarm; kit swarm up")
+        except KitError as error:
+            said.append(str(error))
+        finally:
+            docker.close()
+    raise KitError("\n".join(said))

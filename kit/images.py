@@ -1,0 +1,143 @@
+"""The trainer's image: built from the package `trainer` as it is installed, and pushed."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import cast
+
+from kit.docker import Docker, EngineError
+from kit.errors import InputError, KitError
+from kit.registry import explained
+
+Say = Callable[[str], None]
+
+# What the output of a build says, and what there is to do.
+_FAILURES = (
+    (
+        r"pip install",
+        "pip says why above. It needs a way to PyPI or, in the base image, its settings for a\n"
+        "mirror; none where the base image has these packages already: --base IMAGE",
+    ),
+    (
+        r"pull access denied|manifest unknown|not found|no such host|connection refused|timeout",
+        "is the base image spelt right, and does {engine} reach its registry?\n"
+        "another one, with PyTorch in it: --base IMAGE",
+    ),
+    (r"buildx|BuildKit", "install the plugin docker-buildx-plugin (docker-buildx of Debian) here"),
+)
+
+
+def build(engine: Docker, images: Iterable[str], base: str | None, trainer: Path, say: Say) -> None:
+    """Build the trainer's image under all names of `images`; `trainer` is the package's folder.
+
+    Raises:
+        KitError: There is no engine, or the build fails; its output has been shown.
+    """
+    images = list(images)
+    require(engine)
+    say(f"building {', '.join(images)} on {engine.name}")
+    arguments = {"BASE_IMAGE": base} if base else {}
+    with _context(trainer) as folder:
+        try:
+            _build(engine, folder, images, arguments, say)
+        except KitError as error:
+            raise _build_failure(error, engine.name) from None
+
+
+def _build(
+    engine: Docker, folder: Path, images: list[str], arguments: dict[str, str], say: Say
+) -> None:
+    with engine.acting("the build failed") as docker:
+        if not docker.buildx.is_installed():
+            docker.legacy_build(folder, build_args=arguments, tags=images, quiet=False)
+            return
+        # The engine's own builder, whichever is chosen here: the image shall be in that engine.
+        # Without a note on its origin the same files give the same digest.
+        lines = docker.buildx.build(
+            folder,
+            build_args=arguments,
+            builder="default",
+            progress="plain",
+            provenance=False,
+            stream_logs=True,
+            tags=images,
+        )
+        for line in cast(Iterator[str], lines):
+            say(line.rstrip())
+
+
+def _build_failure(error: KitError, engine: str) -> KitError:
+    for words, hint in _FAILURES:
+        if re.search(words, error.message):
+            return KitError(error.message, hint.format(engine=engine))
+    return error
+
+
+@contextmanager
+def _context(trainer: Path) -> Iterator[Path]:
+    """Yield a folder with the Dockerfile and `trainer/`, without what Python has compiled.
+
+    Modes and times are always the same, so that equal files are equal layers on every machine.
+    """
+    with TemporaryDirectory(prefix="kit-image-") as name:
+        folder = Path(name)
+        (folder / "trainer").mkdir()
+        shutil.copyfile(trainer / "Dockerfile", folder / "Dockerfile")
+        for source in trainer.glob("*.py"):
+            copy = folder / "trainer" / source.name
+            shutil.copyfile(source, copy)
+            copy.chmod(0o644)
+            os.utime(copy, (0, 0))
+        (folder / "trainer").chmod(0o755)
+        os.utime(folder / "trainer", (0, 0))
+        yield folder
+
+
+def push(engine: Docker, images: Iterable[str], say: Say) -> None:
+    """Push images from an engine to their registries.
+
+    Raises:
+        KitError: The image is not there, or its registry refuses.
+    """
+    require(engine)
+    for image in images:
+        _require_image(engine, image)
+        say(f"pushing {image} from {engine.name}")
+        try:
+            with engine.acting("the push failed") as docker:
+                for _, line in docker.push(image, stream_logs=True) or ():
+                    say(line.decode(errors="replace").rstrip())
+        except KitError as error:
+            raise explained(error, image, engine) from None
+
+
+def _require_image(engine: Docker, image: str) -> None:
+    try:
+        engine.get(f"/images/{image}/json")
+    except EngineError as error:
+        if error.status != HTTPStatus.NOT_FOUND:
+            raise
+        said = f"{image}: {engine.name} has no such image"
+        raise KitError(said, "`kit image build` first") from None
+
+
+def require(engine: Docker) -> None:
+    """Refuse an engine that is not there.
+
+    Raises:
+        KitError: It is not; a machine without an engine is told of `--on`.
+    """
+    try:
+        engine.get("/version")
+    except InputError:
+        raise
+    except KitError as error:
+        hint = error.hint if engine.url else "use a host's engine instead: --on HOST"
+        raise KitError(error.message, hint) from None

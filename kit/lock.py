@@ -1,0 +1,64 @@
+"""`images.lock`: which bytes the images' names stand for, so that all hosts run the same."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from kit import values
+from kit.errors import Problem, ProblemsError
+from kit.model import Lock
+from kit.values import WrongValueError, shown
+from kit.yamlfile import parse, read_text
+
+HEADER = """\
+# Written by `kit image lock`: what the registries had under these names. `kit render` pins the
+# images to it. Commit it; after a push, run `kit image lock` and `kit render` again.
+"""
+_ANEW = "remove the file and run `kit image lock`"
+
+
+def lock_path(inventory: Path) -> Path:
+    """Return where the lock of an inventory lies: beside it."""
+    return inventory.with_name("images.lock")
+
+
+def read_lock(path: Path) -> Lock | None:
+    """Read a lock; None where there is none.
+
+    Raises:
+        ProblemsError: It is not what `kit image lock` writes.
+        InputError: It cannot be read.
+    """
+    if not path.exists():
+        return None
+    document = parse(read_text(path, str(path), _ANEW), str(path))
+    content = {} if document.value is None else document.value
+    if not isinstance(content, dict):
+        what = "this is no lock of images"
+        raise ProblemsError([Problem(str(path), document.line(()), "", what, _ANEW)])
+    problems = [
+        Problem(str(path), document.line((image,)), "", what, _ANEW)
+        for image, digest in content.items()
+        if (what := _wrong(image, digest))
+    ]
+    if problems:
+        raise ProblemsError(problems)
+    return content
+
+
+def _wrong(image: str, digest: object) -> str:
+    try:
+        values.image(image)
+    except WrongValueError as error:
+        return error.what
+    if "@" in image:
+        return f"{image} has its digest already"
+    if isinstance(digest, str) and re.fullmatch(r"sha256:[0-9a-f]{64}", digest):
+        return ""
+    return f"{shown(digest)} is not the digest of an image"
+
+
+def lock_text(lock: Lock) -> str:
+    """Write a lock as its file."""
+    return HEADER + "".join(f"{image}: {lock[image]}\n" for image in sorted(lock))

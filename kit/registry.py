@@ -1,0 +1,134 @@
+"""Registries, as the hosts' engines see them: digests, logins, and what their refusals mean."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from kit.docker import Docker
+from kit.errors import InputError, KitError
+
+HUB = "docker.io"
+_HUB_LOGIN = "https://index.docker.io/v1/"
+"""The name under which docker keeps the login of its Hub."""
+
+# What Docker says in a refusal, and what there is to do; `explained` fills in what is in braces.
+_MEANINGS = (
+    (
+        "server gave HTTP response to HTTPS client",
+        "{registry} has no certificate. Where you trust the network, write\n"
+        '  "insecure-registries": ["{registry}"]\n'
+        "into /etc/docker/daemon.json of {engine}, then there: sudo systemctl reload docker",
+    ),
+    (
+        "x509|certificate",
+        "{engine} does not know who signed the registry's certificate: put that authority's into\n"
+        "/etc/docker/certs.d/{registry}/ca.crt there",
+    ),
+    (
+        "no basic auth|unauthorized|authentication required|denied",
+        "log in here, with a user that may: docker {option}login {registry}",
+    ),
+    (
+        "connection refused|no such host|timeout|timed out|deadline|no route to host|unreachable",
+        "is the registry up, and does {engine} reach {registry}?",
+    ),
+    (
+        "manifest unknown|not found|name unknown",
+        "is it spelt right, and was it pushed? the trainer's: `kit image build`, `kit image push`",
+    ),
+)
+
+
+def registry_of(image: str) -> str:
+    """Return the registry of an image's name, as Docker reads it."""
+    first, slash, _ = image.partition("/")
+    named = slash and ("." in first or ":" in first or first == "localhost")
+    return first if named else HUB
+
+
+def explained(error: KitError, image: str, engine: Docker) -> KitError:
+    """Add to a registry's refusal what it means and what there is to do."""
+    if isinstance(error, InputError):
+        return error  # docker is not even there
+    for words, hint in _MEANINGS:
+        if re.search(words, error.message, re.IGNORECASE):
+            option = f"-H {engine.url} " if engine.url else ""
+            told = hint.format(registry=registry_of(image), engine=engine.name, option=option)
+            return KitError(f"{image}: {error.message}", told)
+    return KitError(f"{image}: {error.message}", error.hint)
+
+
+def digest(engine: Docker, image: str) -> str:
+    """Ask an image's registry for its digest, through an engine's own eyes.
+
+    Raises:
+        KitError: The engine cannot be reached, or the registry does not tell.
+    """
+    headers = login(registry_of(image))
+    try:
+        answer = engine.get(f"/distribution/{image}/json", headers=headers)
+    except KitError as error:
+        raise explained(error, image, engine) from None
+    return str(answer["Descriptor"]["digest"])
+
+
+def login(registry: str) -> dict[str, str]:
+    """Return the header with this user's login for a registry, as `docker login` has stored it.
+
+    It is empty where there is none: the registry then says whether it wants one.
+
+    Raises:
+        InputError: Docker's own configuration cannot be used.
+    """
+    folder = os.environ.get("DOCKER_CONFIG")
+    path = (Path(folder) if folder else Path.home() / ".docker") / "config.json"
+    server = _HUB_LOGIN if registry == HUB else registry
+    try:
+        found = _credentials(json.loads(path.read_text(encoding="utf-8")), server)
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, TypeError, AttributeError, LookupError) as error:
+        raise InputError(f"{path}: no login to be had: {error}", "docker needs it too") from None
+    if not found:
+        return {}
+    text = json.dumps({**found, "serveraddress": server})
+    return {"X-Registry-Auth": base64.urlsafe_b64encode(text.encode()).decode()}
+
+
+def _credentials(config: dict[str, Any], server: str) -> dict[str, str]:
+    helper = config.get("credHelpers", {}).get(server) or config.get("credsStore")
+    if helper:
+        return _from_helper(f"docker-credential-{helper}", server)
+    entries = {_host(key): entry for key, entry in config.get("auths", {}).items()}
+    entry = entries.get(_host(server), {})
+    if token := entry.get("identitytoken"):
+        return {"identitytoken": token}
+    text = base64.b64decode(entry.get("auth", ""), validate=True).decode()
+    user, _, password = text.partition(":")
+    return {"username": user, "password": password} if user else {}
+
+
+def _from_helper(helper: str, server: str) -> dict[str, str]:
+    program = shutil.which(helper)
+    if program is None:
+        raise LookupError(f"it names {helper}, which is not installed")
+    done = subprocess.run(
+        [program, "get"], input=server, capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        return {}  # it has none for this registry
+    found = json.loads(done.stdout)
+    if found["Username"] == "<token>":
+        return {"identitytoken": found["Secret"]}
+    return {"username": found["Username"], "password": found["Secret"]}
+
+
+def _host(server: str) -> str:
+    return re.sub("^https?://", "", server).partition("/")[0]

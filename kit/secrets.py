@@ -1,0 +1,54 @@
+"""The values of secrets: read where kit runs, handed on, and written down nowhere."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+from kit.errors import InputError
+from kit.model import Secret
+from kit.plan.types import JobPlan
+from kit.values import show_size
+
+LARGEST = 500 * 1024
+"""Bytes; Swarm takes no larger secrets."""
+
+
+def read_secrets(job: JobPlan) -> dict[str, str]:
+    """Return the values of a job's secrets, by their names.
+
+    Raises:
+        InputError: One of them is not there, or is not one line of text.
+    """
+    return {secret.name: _value(job.name, secret) for secret in job.job.secrets}
+
+
+def _value(job: str, secret: Secret) -> str:
+    where = f"job {job}: secret {secret.name}"
+    if secret.file is None:
+        value = os.environ.get(secret.name, "")
+        if not value:
+            raise InputError(f"{where}: the variable is not set here", f"export {secret.name}=…")
+    else:
+        path = Path(secret.file).expanduser()
+        try:
+            value = path.read_text(encoding="utf-8").rstrip("\n")
+        except (OSError, ValueError) as error:
+            raise InputError(f"{where}: {path}: {error}", "put its value there") from None
+        if not value:
+            raise InputError(f"{where}: {path} is empty", "put its value there")
+    if "\0" in value or len(value.encode()) > LARGEST:
+        raise InputError(f"{where}: is no text of at most {show_size(LARGEST)}", "check its value")
+    return value
+
+
+def fingerprint(job: str, name: str, value: str) -> str:
+    """Return what tells values apart and gives them away to nobody: scrypt (RFC 7914), 8 digits."""
+    salt = f"kit {job} {name}".encode()
+    return hashlib.scrypt(value.encode(), salt=salt, n=2**14, r=8, p=1, dklen=4).hex()
+
+
+def variable(name: str) -> str:
+    """Return the variable that tells a stack's file which value of a secret it is to use."""
+    return f"KIT_SECRET_{name}"

@@ -1,0 +1,120 @@
+"""What a job's tasks have printed, as Swarm collects it from the nodes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+
+from kit.docker import Docker
+from kit.engine import LogLine
+from kit.engine.printed import Printed, split
+from kit.engine.streams import WINDOW, lines, merged
+from kit.errors import KitError
+from kit.swarm.seen import Cluster, Service
+from kit.swarm.tasks import training
+
+OPEN = 10.0
+"""Seconds after which the jobs' end no longer waits for a stream that does not open."""
+POLL = 1.0
+"""Seconds between two looks at whether the jobs have ended."""
+DELAY = 1.0
+"""Seconds that the last lines of an ended task may take to arrive."""
+FEW = "300"
+"""Lines of a task that are read for the newest figures."""
+MOST = 2000
+"""Lines in which a job's beginning must be found."""
+
+
+class Logs:
+    """Reads the logs of one look at the cluster's services."""
+
+    def __init__(self, manager: Docker, cluster: Cluster) -> None:
+        self._manager = manager
+        self._cluster = cluster
+        self._hosts = {node.id: node.name for node in cluster.nodes}
+        self._over = threading.Event()
+        self._open = threading.Semaphore(0)
+
+    def read(
+        self, jobs: Sequence[str], since: float | None, tail: str = "all"
+    ) -> Iterator[LogLine]:
+        """Yield what is there, in the order of time."""
+        return self._merged(jobs, since, tail, follow=False, window=None)
+
+    def follow(
+        self, jobs: Sequence[str], since: float | None, ended: Callable[[], bool]
+    ) -> Iterator[LogLine]:
+        """Yield what is there and what comes, until the jobs have `ended`.
+
+        That is asked only when all streams are open: what is printed from then on is not missed.
+        """
+        number = sum(len(training(self._cluster, f"train-{job}")) for job in jobs)
+        threading.Thread(target=self._end_with, args=(ended, number), daemon=True).start()
+        try:
+            yield from self._merged(jobs, since, "all", follow=True, window=WINDOW)
+        finally:
+            self._hang_up()
+
+    def _end_with(self, ended: Callable[[], bool], streams: int) -> None:
+        for _ in range(streams):
+            self._open.acquire(timeout=OPEN)
+        while not self._over.wait(POLL):
+            if ended():
+                self._over.wait(DELAY)
+                self._hang_up()
+
+    def _hang_up(self) -> None:
+        self._over.set()
+        self._manager.close()
+
+    def _merged(
+        self,
+        jobs: Sequence[str],
+        since: float | None,
+        tail: str,
+        *,
+        follow: bool,
+        window: float | None,
+    ) -> Iterator[LogLine]:
+        query = {"tail": tail, "follow": str(int(follow))}
+        if since is not None:
+            query["since"] = f"{since:.0f}"
+        sources = [
+            self._lines(job, service, query)
+            for job in jobs
+            for service in training(self._cluster, f"train-{job}")
+        ]
+        return merged(sources, lambda line: line.time or 0, window)
+
+    def _lines(self, job: str, service: Service, query: dict[str, str]) -> Iterator[LogLine]:
+        try:
+            yield from self._all_lines(job, service, query)
+        except KitError:
+            if not self._over.is_set():  # Else it was we who hung up.
+                raise
+
+    def _all_lines(self, job: str, service: Service, query: dict[str, str]) -> Iterator[LogLine]:
+        wanted = {"stdout": "1", "stderr": "1", "timestamps": "1", "details": "1", **query}
+        with self._manager.stream(f"/services/{service.id}/logs", **wanted) as response:
+            self._open.release()
+            if self._over.is_set():  # Hung up while this stream was still being opened.
+                return
+            for moment, text in lines(response):
+                details, _, said = text.partition(" ")
+                labels = dict(pair.partition("=")[::2] for pair in details.split(","))
+                node = labels.get("com.docker.swarm.node.id", "")
+                rank, said = split(said)
+                yield LogLine(job, self._hosts.get(node, node), said, rank, moment)
+
+    def printed(self, job: str) -> Printed:
+        """Return what the lines at the beginning and at the end tell of a job."""
+        printed = Printed()
+        for number, line in enumerate(self.read([job], None)):
+            printed.read(line)
+            if number > MOST or printed.begun:
+                self._hang_up()
+                break
+        self._over.clear()
+        for line in self.read([job], None, FEW):
+            printed.read(line)
+        return printed

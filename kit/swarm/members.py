@@ -1,0 +1,228 @@
+"""Who belongs to the Swarm: from what the plan wants and what is seen to the steps between."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from kit.engine import Step
+from kit.errors import KitError
+from kit.model import Host
+from kit.plan.groups import HOST_LABEL, advertised, node_labels
+from kit.plan.types import Plan, manager_of
+from kit.swarm.seen import Cluster, Member, Node
+from kit.swarm.steps import (
+    JOB_LABEL,
+    JOINED_LABEL,
+    DeployStack,
+    Forget,
+    Init,
+    Join,
+    Leave,
+    Promote,
+    RemoveStack,
+    SetHeartbeat,
+    label_step,
+    obsolete_labels,
+    stack_cause,
+)
+from kit.values import count
+
+OLDEST = (25, 0, 3)
+"""The first engine whose Swarm takes counts of named GPUs from a stack file (moby PR 47224)."""
+PLATFORM = "platform.stack.yaml"
+
+
+def managers(plan: Plan) -> tuple[Host, ...]:
+    """Return the hosts that are to be managers: an odd number of those with the role.
+
+    An even number tolerates no more losses than one less (Raft needs a majority).
+    """
+    named = tuple(host for host in plan.hosts if "manager" in host.roles)
+    if not named:
+        return (manager_of(plan.hosts),)
+    return named if len(named) % 2 else named[:-1]
+
+
+def steps_up(
+    plan: Plan, members: Mapping[str, Member], cluster: Cluster | None, platform: str | None
+) -> list[Step]:
+    """Return what makes the Swarm what the plan says.
+
+    `platform` is the hash of the platform's file, None where none is rendered.
+
+    Raises:
+        KitError: Hosts are in a Swarm of their own, or cannot take part as they are.
+    """
+    wanted = managers(plan)
+    _refuse(plan, members, cluster)
+    steps: list[Step] = []
+    if cluster is None:
+        why = "no host of the inventory is a manager yet"
+        steps.append(Init(wanted[0].name, "begin a swarm", why, wanted[0]))
+    if cluster is None or cluster.heartbeat != plan.heartbeat:
+        steps.append(_heartbeat(plan, cluster))
+    inside = {node.id for node in cluster.nodes} if cluster else set()
+    for host in plan.hosts:
+        first = cluster is None and host is wanted[0]
+        if not first and members[host.name].node not in inside:
+            steps.append(_join(host, manager=host in wanted))
+    if cluster is not None:
+        steps += _promote(wanted, members, cluster)
+        steps += _forget(members, cluster)
+    steps += _labels(plan, members, cluster)
+    stack = f"{plan.cluster}-platform"
+    there = cluster.stack(stack) if cluster else ()
+    if platform is not None and (cause := stack_cause(there, platform)):
+        what = f"deploy {PLATFORM}: network {plan.network_name}"
+        steps.append(DeployStack("swarm", what, cause, stack, PLATFORM))
+    return steps
+
+
+def _refuse(plan: Plan, members: Mapping[str, Member], cluster: Cluster | None) -> None:
+    problems = [
+        problem for host in plan.hosts for problem in _problems(members[host.name], cluster)
+    ]
+    if problems:
+        raise KitError("\n".join(problems))
+
+
+def _problems(member: Member, cluster: Cluster | None) -> Iterator[str]:
+    name = member.host.name
+    version = tuple(int(part) for part in member.version.split("-")[0].split(".") if part.isdigit())
+    if version < OLDEST:
+        oldest = ".".join(map(str, OLDEST))
+        yield (
+            f"{name}: Docker {member.version} cannot run tasks that reserve GPUs; "
+            f"install {oldest} or newer, the same on all hosts"
+        )
+    known = {node.id for node in cluster.nodes} if cluster else set()
+    if member.state == "locked":
+        yield f"{name}: its swarm is locked; unlock it there: docker swarm unlock"
+    elif member.state in {"active", "pending", "error"} and member.node not in known:
+        where = ", ".join(member.managers) or member.error or "unknown managers"
+        yield (
+            f"{name}: is in another swarm already ({where}); "
+            "if that one is no longer needed, there: docker swarm leave --force"
+        )
+
+
+def warnings(plan: Plan, members: Mapping[str, Member], tree: str) -> list[str]:
+    """Say what will keep jobs from starting, but nothing that kit may change by itself."""
+    said = []
+    for host in plan.hosts:
+        missing = [gpu for gpu in advertised(host) if gpu not in members[host.name].gpus]
+        if missing:
+            said.append(
+                f"{host.name}: Docker does not offer {count(len(missing), 'GPU')} of "
+                f"{len(host.gpus)} to Swarm ({missing[0]} for one); merge "
+                f"{tree}/hosts/{host.name}/daemon.json into /etc/docker/daemon.json there, then "
+                "systemctl restart docker"
+            )
+    named = sum("manager" in host.roles for host in plan.hosts)
+    if named > 1 and named % 2 == 0:
+        said.append(
+            f"{named} hosts have the role manager; {named - 1} become one: an even number "
+            "tolerates no more losses"
+        )
+    return said
+
+
+def _heartbeat(plan: Plan, cluster: Cluster | None) -> SetHeartbeat:
+    cause = (
+        f"it is {cluster.heartbeat:g} s"
+        if cluster
+        else "Docker's own 5 s miss a dead node for 14 s"
+    )
+    what = f"heartbeat of {plan.heartbeat} s"
+    return SetHeartbeat("swarm", what, cause, plan.heartbeat)
+
+
+def _join(host: Host, *, manager: bool) -> Join:
+    role = "manager" if manager else "worker"
+    return Join(host.name, f"join as {role}", "it is in no swarm", host, manager)
+
+
+def _promote(
+    wanted: Sequence[Host], members: Mapping[str, Member], cluster: Cluster
+) -> Iterator[Promote]:
+    workers = {node.id for node in cluster.nodes if not node.manager}
+    for host in wanted:
+        if members[host.name].node in workers:
+            cause = "it has the role manager and is a worker"
+            yield Promote(host.name, "make it a manager", cause, members[host.name].node)
+
+
+def _forget(members: Mapping[str, Member], cluster: Cluster) -> Iterator[Forget]:
+    for node in cluster.nodes:
+        member = members.get(node.host or "")
+        if member and not node.ready and node.id != member.node:
+            cause = "the host has left it behind and joined anew"
+            yield Forget(node.name, f"strike off the old node {node.id[:12]}", cause, node.id)
+
+
+def _labels(plan: Plan, members: Mapping[str, Member], cluster: Cluster | None) -> Iterator[Step]:
+    nodes = {node.id: node for node in cluster.nodes} if cluster else {}
+    for host, labels in node_labels(plan.hosts, plan.jobs).items():
+        node = nodes.get(members[host].node)
+        wanted: dict[str, str | None] = dict(labels)
+        if node is not None and cluster is not None:
+            wanted |= obsolete_labels(node, dict(labels), cluster)
+        step = label_step(host, node, wanted)
+        if step is not None:
+            yield step
+
+
+def steps_down(plan: Plan, members: Mapping[str, Member], cluster: Cluster) -> list[Step]:
+    """Return what takes away what kit has made: its stacks, labels, and the nodes that it joined.
+
+    Raises:
+        KitError: Jobs still run.
+    """
+    jobs = sorted(
+        {s.stack.removeprefix("train-") for s in cluster.services if s.stack.startswith("train-")}
+    )
+    if jobs:
+        raise KitError(f"still deployed: {', '.join(jobs)}", f"end them: kit stop {' '.join(jobs)}")
+    steps: list[Step] = []
+    platform = f"{plan.cluster}-platform"
+    if cluster.stack(platform):
+        steps.append(
+            RemoveStack("swarm", f"remove {platform}", "kit swarm up deployed it", platform)
+        )
+    by_node = {member.node: member for member in members.values() if member.node}
+    leaving: list[tuple[Node, Member]] = []
+    for node in cluster.nodes:
+        member = by_node.get(node.id)
+        if member and node.label(JOINED_LABEL):
+            leaving.append((node, member))
+            continue
+        own = {
+            name: None
+            for name, _ in node.labels
+            if name == HOST_LABEL or name.startswith(JOB_LABEL)
+        }
+        step = label_step(node.name, node, own)
+        if step is not None:
+            steps.append(step)
+    return steps + _leave(leaving, cluster)
+
+
+def _leave(leaving: Sequence[tuple[Node, Member]], cluster: Cluster) -> list[Step]:
+    """Workers first, then managers; one manager stays while nodes do that kit did not bring in."""
+    in_order = sorted(leaving, key=lambda pair: pair[0].manager)
+    everybody = len(leaving) == len(cluster.nodes)
+    staying = sum(node.manager for node in cluster.nodes) - sum(node.manager for node, _ in leaving)
+    if not everybody and not staying:
+        in_order = in_order[:-1]
+    cause = "kit swarm up brought it in"
+    return [
+        Leave(
+            node.name,
+            "leave the swarm",
+            cause,
+            member.host,
+            node.manager,
+            last=everybody and index == len(in_order),
+        )
+        for index, (node, member) in enumerate(in_order, 1)
+    ]

@@ -1,0 +1,151 @@
+"""What kit can do to a Swarm: each a `Step` with what is needed to take it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kit.engine import Step
+from kit.model import Host
+from kit.swarm.seen import Cluster, Node, Service
+
+JOINED_LABEL = "kit.joined"
+"""On nodes that kit brought into the Swarm: `kit swarm down` takes those out again, no others."""
+JOB_LABEL = "kit.job."
+"""The beginning of the labels that say which of a job's services a node belongs to."""
+
+NOWHERE = "none"
+"""The value of a job's label on a host that has no part in it; no label says the same."""
+FILE_LABEL = "kit.file"
+"""On each service of a rendered stack: the hash of its file."""
+
+Labels = tuple[tuple[str, str | None], ...]
+"""Names and values; None takes the label away."""
+
+
+@dataclass(frozen=True, slots=True)
+class Init(Step):
+    """Begin a Swarm on a host."""
+
+    host: Host
+
+
+@dataclass(frozen=True, slots=True)
+class SetHeartbeat(Step):
+    """Let nodes tell every so many seconds that they live."""
+
+    seconds: int
+
+
+@dataclass(frozen=True, slots=True)
+class Join(Step):
+    """Bring a host in."""
+
+    host: Host
+    manager: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Promote(Step):
+    """Make a worker a manager."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class Forget(Step):
+    """Strike a node off that is gone."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class Label(Step):
+    """Set a node's labels; `host` is the inventory's name, `node` its ID where it has one yet."""
+
+    host: str
+    node: str | None
+    labels: Labels
+
+
+@dataclass(frozen=True, slots=True)
+class DeployStack(Step):
+    """Deploy a stack from a file of the tree; `variables` say which secrets it is to use."""
+
+    stack: str
+    file: str
+    variables: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveStack(Step):
+    """Remove a stack, and wait until it is gone."""
+
+    stack: str
+
+
+@dataclass(frozen=True, slots=True)
+class MakeSecret(Step):
+    """Make a secret of a job, whose value no step holds."""
+
+    job: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetCheckpoints(Step):
+    """Delete a job's volumes of checkpoints on a host."""
+
+    host: Host
+    volumes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Leave(Step):
+    """Take a host out; the `last` manager ends the Swarm."""
+
+    host: Host
+    manager: bool
+    last: bool
+
+
+def label_step(host: str, node: Node | None, wanted: Mapping[str, str | None]) -> Label | None:
+    """Return the step to the wanted labels (None: without it), or None where they are there."""
+    present = dict(node.labels) if node else {}
+    change = tuple(
+        (name, value)
+        for name, value in wanted.items()
+        if present.get(name, NOWHERE if value == NOWHERE else None) != value
+    )
+    if not change:
+        return None
+    said = ", ".join(
+        f"{name}={value}" if value is not None else f"no {name}" for name, value in change
+    )
+    was = ", ".join(f"{name}={present[name]}" for name, _ in change if name in present)
+    if node is None:
+        cause = "a new node has none"
+    else:
+        cause = f"it has {was}" if was else "it has no such label"
+    return Label(host, f"label {said}", cause, host, node.id if node else None, change)
+
+
+def obsolete_labels(node: Node, wanted: Mapping[str, str], cluster: Cluster) -> dict[str, None]:
+    """Return the labels of jobs that neither the plan nor a running stack knows."""
+    running = {service.stack for service in cluster.services}
+    return {
+        name: None
+        for name, _ in node.labels
+        if name.startswith(JOB_LABEL)
+        and name not in wanted
+        and f"train-{name.removeprefix(JOB_LABEL)}" not in running
+    }
+
+
+def stack_cause(services: tuple[Service, ...], wanted: str) -> str | None:
+    """Say why a stack must be deployed; None where its file has the `wanted` hash already."""
+    if not services:
+        return "it is not there"
+    if any(service.label(FILE_LABEL) != wanted for service in services):
+        return "its file has changed"
+    return None

@@ -1,0 +1,77 @@
+"""Somebody with a project and the way to the lab's hosts."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.conftest import Docker
+from tests.lab.conftest import Lab
+from tests.sandbox import Project
+
+PATIENCE = 240
+
+
+@dataclass(frozen=True)
+class Operator:
+    """Runs kit as a person would, in a folder of its own."""
+
+    lab: Lab
+    project: Project
+    engine: str
+    env: dict[str, str]
+
+    def start(self, *arguments: str, **variables: str) -> subprocess.Popen[str]:
+        """Start kit, and go on."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "kit", *arguments],
+            cwd=self.project.folder,
+            env={**self.env, **variables},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def kit(self, *arguments: str, status: int = 0, **variables: str) -> str:
+        """Run kit to its end and return all that it has printed."""
+        process = self.start(*arguments, **variables)
+        try:
+            output, _ = process.communicate(timeout=PATIENCE)
+        finally:
+            process.kill()
+        assert process.returncode == status, output
+        assert "Traceback" not in output
+        return output
+
+    def status(self, job: str = "digits") -> dict[str, Any]:
+        """How a job is doing, as a program reads it; empty where there is none."""
+        jobs = json.loads(self.kit("status", "--json"))["jobs"]
+        return next((entry for entry in jobs if entry["job"] == job), {})
+
+    def trains(self, job: str = "digits") -> bool:
+        """Whether a job has come to its first checkpoint."""
+        status = self.status(job)
+        progress = status.get("progress")
+        return bool(progress and progress["step"] > 0 and status["checkpoint"])
+
+    def write(self, jobs: Mapping[str, str], *changes: tuple[str, str]) -> Path:
+        """Describe nodes and jobs, with texts of the inventory replaced; return the tree."""
+        inventory = self.lab.do("inventory").replace("engine: swarm", f"engine: {self.engine}")
+        for before, after in changes:
+            assert before in inventory
+            inventory = inventory.replace(before, after)
+        self.project.write(inventory, jobs)
+        self.kit("render")
+        return self.project.folder / "compose" / self.lab.settings.name
+
+
+def make_operator(lab: Lab, project: Project, docker: Docker, engine: str) -> Operator:
+    """Return an operator whose ssh and docker reach the nodes."""
+    path = os.pathsep.join([lab.environment("n1")["PATH"], str(Path(docker.program).parent)])
+    return Operator(lab, project, engine, {**os.environ, **docker.env, "PATH": path})

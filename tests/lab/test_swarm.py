@@ -1,0 +1,317 @@
+"""The Swarm engine from end to end: real engines in a real swarm, over SSH, a real training."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import threading
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Docker
+from tests.lab.conftest import Lab, wait_for
+from tests.lab.operator import Operator, make_operator
+from tests.lab.settings import BASE, IMAGE
+from tests.sandbox import ROOT, Project
+
+pytestmark = pytest.mark.lab
+NODES = ["n1", "n2", "n3"]
+TORCH = "registry.lab:5000/torch:lab"
+"""As pytorch/pytorch: PyTorch and nothing of kit."""
+TRAIN = f"""\
+image: {IMAGE}
+train: {{dataset: digits, model: cnn, epochs: 30, batch_size: 32, learning_rate: 0.05}}
+environment: {{OMP_NUM_THREADS: "1"}}
+"""
+ELASTIC = f"{TRAIN}hosts: {{min: 1}}\n".replace("epochs: 30", "epochs: 400")
+OWN = f"""\
+image: {TORCH}
+command: [ddp.py, "4000", "20", --batch_size, "64"]
+working_dir: /workspace
+mounts:
+  - {{bind: /srv/ddp, to: /workspace}}
+hosts: {{min: 1}}
+environment: {{OMP_NUM_THREADS: "1"}}
+"""
+TELLS = f"""\
+image: {TORCH}
+command: [tell.py]
+working_dir: /workspace
+mounts:
+  - {{bind: /srv/ddp, to: /workspace}}
+hosts: {{names: [n1]}}
+secrets: {{TOKEN: env}}
+"""
+SCRIPT = "import os, time\nprint('backwards', os.environ['TOKEN'][::-1])\ntime.sleep(600)\n"
+
+
+def on(lab: Lab, node: str, script: str) -> str:
+    ended = lab.ssh(node, script)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def hosts(lab: Lab) -> Iterator[Lab]:
+    """The nodes in no swarm, with the user's scripts, and an image with PyTorch alone."""
+    for node in reversed(NODES):
+        lab.ssh(node, "docker swarm leave --force")
+    dockerfile = f"FROM {BASE}\\nENV KIT_LAB_TORCH=/opt/torch PYTHONPATH=/opt/torch"
+    build = f"DOCKER_BUILDKIT=0 docker build -q -t {TORCH} -"
+    on(lab, "n1", f"printf '{dockerfile}' | {build} && docker push -q {TORCH}")
+    script = (ROOT / "tests" / "trainer" / "ddp.py").read_text(encoding="utf-8")
+    for node in ("n1", "n2"):
+        for name, text in (("ddp.py", script), ("tell.py", SCRIPT)):
+            on(lab, node, f"mkdir -p /srv/ddp && cat >/srv/ddp/{name} <<'END'\n{text}\nEND")
+    yield lab
+    for node in reversed(NODES):
+        lab.ssh(node, "docker swarm leave --force")
+
+
+@pytest.fixture
+def operator(hosts: Lab, project: Project, docker: Docker) -> Iterator[Operator]:
+    made = make_operator(hosts, project, docker, "swarm")
+    made.write({"digits": TRAIN})
+    made.kit("swarm", "up", "--yes")
+    try:
+        yield made
+    finally:
+        with contextlib.suppress(AssertionError):
+            made.kit("stop")
+        for node in ("n1", "n2"):
+            hosts.ssh(node, "docker volume rm -f kit-digits-checkpoints kit-own-checkpoints")
+
+
+def listed(lab: Lab, kind: str) -> set[str]:
+    return set(lab.docker("n1", kind, "ls", "--format", "{{.Name}}").splitlines())
+
+
+def leftovers(lab: Lab) -> set[str]:
+    """What there is of jobs on all nodes."""
+    kinds = {"service", "config", "secret"}
+    found = {f"{kind} {name}" for kind in kinds for name in listed(lab, kind)}
+    for node in NODES:
+        names = lab.docker(node, "ps", "--all", "--format", "{{.Names}}").splitlines()
+        found |= {f"container {name} on {node}" for name in names}
+    return {name for name in found if "train-" in name}
+
+
+class Processes:
+    """Notes the command lines of all processes of this machine, the nodes' among them."""
+
+    def __init__(self) -> None:
+        self.lines: set[str] = set()
+        self._over = threading.Event()
+
+    def __enter__(self) -> Processes:
+        threading.Thread(target=self._look, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+
+    def _look(self) -> None:
+        while not self._over.wait(0.01):
+            for path in Path("/proc").glob("[0-9]*/cmdline"):
+                with contextlib.suppress(OSError):
+                    self.lines.add(path.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+
+
+def test_hosts_become_a_swarm_and_part_again(hosts: Lab, project: Project, docker: Docker) -> None:
+    operator = make_operator(hosts, project, docker, "swarm")
+    operator.write({"digits": TRAIN})
+    shown = operator.kit("swarm", "up", "--dry-run")
+    assert re.search(r"n2 +join as worker +it is in no swarm", shown)
+    assert "nobody is here to say yes" in operator.kit("swarm", "up", status=2)
+    with Processes() as seen:
+        done = operator.kit("swarm", "up", "--yes")
+    assert any("dial-stdio" in line for line in seen.lines)
+    assert not [line for line in seen.lines if "SWMTKN" in line]
+    assert "SWMTKN" not in done
+    assert "all is as it should be" in operator.kit("swarm", "up")
+    labels = json.loads(hosts.docker("n1", "node", "inspect", "n2"))[0]["Spec"]["Labels"]
+    assert labels == {"kit.host": "n2", "kit.job.digits": "train-2gpu", "kit.joined": "test"}
+    info = hosts.docker("n1", "info")
+    assert "Heartbeat Period: 2 seconds" in info
+
+    on(hosts, "n3", "docker swarm leave")
+    wait_for(lambda: "Down" in hosts.docker("n1", "node", "ls"), "n3 to be missed")
+    again = operator.kit("swarm", "up", "--yes")
+    assert "n3: join as worker" in again
+    assert "n3: strike off the old node" in again
+
+    down = operator.kit("swarm", "down", "--yes")
+    assert down.splitlines()[-1] == "n1: leave the swarm"
+    for node in NODES:
+        assert "Swarm: inactive" in hosts.docker(node, "info")
+    assert "all is as it should be" in operator.kit("swarm", "down")
+
+
+def test_two_desktops_train_lose_a_host_and_go_on(operator: Operator, hosts: Lab) -> None:
+    operator.write({"digits": ELASTIC})
+    done = operator.kit("deploy")
+    assert "digits/n2: running" in done
+    wait_for(operator.trains, "a checkpoint")
+    status = operator.status()
+    parts = {host["host"]: host for host in status["hosts"]}
+    assert [parts[host]["devices"] for host in ("n1", "n2")] == [
+        hosts.uuids("n1"),
+        hosts.uuids("n2"),
+    ]
+    assert sorted(parts["n1"]["ranks"] + parts["n2"]["ranks"]) == [0, 1, 2]
+    assert len(parts["n2"]["ranks"]) == 2
+    lines = operator.kit("logs").splitlines()
+    for host in ("n1", "n2"):
+        seen = [line for line in lines if line.startswith(f"{host} | launch {host}: sees GPU")]
+        assert [line.rpartition("UUID: ")[2].rstrip(")") for line in seen] == hosts.uuids(host)
+
+    hosts.do("kill", "n2")
+    wait_for(lambda: "n2: n2 is down" in operator.status()["message"], "the loss of n2")
+    assert operator.status()["state"] == "running"
+    before = operator.status()["progress"]["step"]
+    wait_for(lambda: operator.status()["progress"]["step"] > before + 20, "n1 to go on alone")
+    hosts.do("start", "n2")
+    whole = re.compile(r"n1 0 \| rank 0 of 3, .*n1 0 \| rank 0 of 1, .*rank 0 of 3, ", re.DOTALL)
+    wait_for(lambda: whole.search(operator.kit("logs")), "n2 to be back in the run")
+    wait_for(lambda: operator.status()["state"] == "completed", "the end", 180)
+    assert operator.status()["progress"]["accuracy"] > 0.97
+    assert operator.status()["checkpoint"]
+    volume = "/var/lib/docker/volumes/kit-digits-checkpoints/_data"
+    for host in ("n1", "n2"):
+        assert on(hosts, host, f"ls {volume}/*/COMPLETE")
+    assert '"event": "end"' in on(hosts, "n1", f"cat {volume}/metrics.jsonl")
+    assert "digits completed" in operator.kit("stop")
+    assert leftovers(hosts) == set()
+    [entry] = json.loads(operator.kit("history", "--json"))[:1]
+    assert (entry["job"], entry["image"]) == ("digits", IMAGE)
+
+
+def test_ones_own_script_loses_a_host_and_goes_on(operator: Operator, hosts: Lab) -> None:
+    operator.write({"own": OWN})
+    operator.kit("deploy")
+
+    def epoch() -> int:
+        found = re.findall(r"\[RANK0\] Epoch (\d+) ", operator.kit("logs", "--rank", "0"))
+        return int(found[-1]) if found else 0
+
+    wait_for(lambda: epoch() > 40, "the script to train")
+    hosts.do("kill", "n2")
+    wait_for(lambda: "n2: n2 is down" in operator.status("own")["message"], "the loss of n2")
+    at = epoch()
+    wait_for(lambda: epoch() > at + 50, "n1 to go on alone")
+    hosts.do("start", "n2")
+    wait_for(lambda: "n2" not in operator.status("own")["message"], "n2 to run again")
+    stopped = operator.kit("stop", "own")
+    assert "own stopped after" in stopped
+    assert leftovers(hosts) == set()
+
+
+def test_a_split_host_shows_what_is_its_own(operator: Operator, hosts: Lab) -> None:
+    first, second = hosts.uuids("n2")
+    operator.write({"digits": TRAIN}, (f"{{uuid: {second},", f"{{uuid: {second}, use: inference,"))
+    done = operator.kit("deploy", "--wait")
+    assert f"n2 | launch n2: sees GPU 0: TITAN RTX (UUID: {first})" in done
+    assert second not in done
+    assert "digits completed" in done
+
+
+def test_what_keeps_a_job_from_starting_is_told(operator: Operator, hosts: Lab) -> None:
+    operator.write({"digits": TRAIN.replace(IMAGE, "registry.lab:5000/trainer:none")})
+    output = operator.kit("deploy", status=1)
+    assert "there is no image registry.lab:5000/trainer:none that the host could get" in output
+    assert "`kit stop digits` takes it away as it is" in output
+    operator.kit("stop", "digits")
+
+    operator.write({"digits": TRAIN})
+    reserve = ("--generic-resource", "kit_gpu=1", "--constraint", "node.labels.kit.host==n2")
+    name = ("--name", "somebody", "--label", "com.docker.stack.namespace=somebodys")
+    hosts.docker(
+        "n1",
+        "service",
+        "create",
+        "--detach",
+        *name,
+        *reserve,
+        "--entrypoint",
+        "sleep",
+        IMAGE,
+        "600",
+    )
+    try:
+        wait_for(lambda: "Running" in hosts.docker("n1", "service", "ps", "somebody"), "the holder")
+        output = operator.kit("deploy", status=1)
+        held = "2 GPUs wanted, n2 offers 2 GPUs to Swarm, somebodys holds 1"
+        assert f"digits: {held}" in output
+        assert leftovers(hosts) == set()
+    finally:
+        hosts.docker("n1", "service", "rm", "somebody")
+
+    hosts.do("stop", "n2")
+    try:
+        wait_for(lambda: "Down" in hosts.docker("n1", "node", "ls"), "n2 to be missed")
+        output = operator.kit("deploy", status=1)
+        assert "digits: n2 is down, and it needs 2 hosts" in output
+        assert leftovers(hosts) == set()
+    finally:
+        hosts.do("start", "n2")
+        wait_for(lambda: "Down" not in hosts.docker("n1", "node", "ls"), "n2 to be back")
+
+
+def tasks(lab: Lab, stack: str) -> set[str]:
+    found = lab.docker(
+        "n1", "stack", "ps", "--no-trunc", "--format", "{{.ID}} {{.CurrentState}}", stack
+    )
+    return {line.split()[0] for line in found.splitlines() if "Running" in line}
+
+
+def test_two_jobs_a_change_of_one_a_secret_and_a_lock(operator: Operator, hosts: Lab) -> None:
+    long = f"{ELASTIC}".replace("{min: 1}", "{names: [n2]}")
+    operator.write({"digits": long, "tells": TELLS})
+    assert "TOKEN: the variable is not set here" in operator.kit("deploy", status=2)
+    with Processes() as seen:
+        operator.kit("deploy", TOKEN="hush-1")
+    assert not [line for line in seen.lines if "hush-1" in line]
+    backwards = partial(operator.kit, "logs", "tells", "--rank", "0")
+    wait_for(lambda: "n1 0 | backwards 1-hsuh" in backwards(), "the secret to be there")
+    for place in (["inspect", "train-tells_train-1gpu"], ["logs", "train-tells_train-1gpu"]):
+        assert "hush-1" not in hosts.docker("n1", "service", *place)
+    first, second = tasks(hosts, "train-digits"), tasks(hosts, "train-tells")
+
+    shown = operator.kit("deploy", "--dry-run", TOKEN="hush-1")
+    assert "nothing to do" in shown
+    operator.write({"digits": long, "tells": TELLS.replace("[tell.py]", "[tell.py, more]")})
+    shown = operator.kit("deploy", "--dry-run", TOKEN="hush-2")
+    assert re.search(r"deploy train-tells.stack.yaml +jobs/tells.yaml has changed", shown)
+    assert "train-digits" not in shown
+    operator.kit("deploy", TOKEN="hush-2")
+    wait_for(lambda: "n1 0 | backwards 2-hsuh" in backwards(), "the new secret")
+    assert tasks(hosts, "train-digits") == first
+    assert not tasks(hosts, "train-tells") & second
+    assert len([name for name in listed(hosts, "secret") if "TOKEN" in name]) == 1
+
+    holder = json.dumps({"by": "ann@desk", "pid": 7, "since": 0})
+    on(hosts, "n1", f"echo '{holder}' | docker config create --label kit-lock= kit-lock -")
+    output = operator.kit("deploy", status=1, TOKEN="hush-2")
+    assert "ann@desk (process 7) has been deploying for" in output
+    assert "runs already" in operator.kit("deploy", "--break-lock", TOKEN="hush-2")
+    assert "kit-lock" not in listed(hosts, "config")
+
+    assert operator.kit("stop", "tells").startswith("tells stopped")
+    assert operator.status()["state"] == "running"
+    operator.kit("stop")
+    assert leftovers(hosts) == set()
+    resumed = operator.kit("resume", "digits", TOKEN="hush-2")
+    assert "digits/n2: running" in resumed
+    wait_for(lambda: "goes on from step" in operator.kit("logs", "digits"), "the resumption")
+
+
+def test_what_was_rendered_before_is_refused(operator: Operator) -> None:
+    job = operator.project.folder / "jobs" / "digits.yaml"
+    job.write_text(job.read_text().replace("batch_size: 32", "batch_size: 16"))
+    for command in (["deploy"], ["swarm", "up"]):
+        output = operator.kit(*command, status=2)
+        assert "differs from the inventory and the jobs" in output

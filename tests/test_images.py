@@ -1,0 +1,476 @@
+"""The trainer's image, the registry and the lock: what can be told without an engine."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import string
+from collections.abc import Mapping
+from pathlib import Path
+from unittest import mock
+
+import click
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kit import images, registry
+from kit.commands import image as commands
+from kit.docker import Docker as Engine
+from kit.errors import InputError, KitError
+from kit.lock import lock_text, read_lock
+from kit.plan.images import NETWORK
+from kit.project import launcher_path
+from tests.conftest import Docker
+from tests.sandbox import COMMAND, INVENTORY, JOB, Project
+
+TRAINER = "registry.lab:5000/trainer:1.4"
+THEIRS = "pytorch/pytorch:2.2.2-cuda12.1-cudnn8-devel"
+SERVED = INVENTORY + "registry: {address: registry.lab:5000, host: pc1}\n"
+JOBS = {"a": f"{JOB}hosts: {{names: [pc1]}}\n", "b": f"{COMMAND}hosts: {{names: [pc2]}}\n"}
+
+
+def digest(number: int) -> str:
+    return f"sha256:{number:064x}"
+
+
+FULL = {TRAINER: digest(1), THEIRS: digest(2), "registry:2": digest(3), NETWORK: digest(4)}
+
+
+def locked(project: Project, lock: Mapping[str, str]) -> Project:
+    (project.folder / "images.lock").write_text(lock_text(lock))
+    return project
+
+
+def rendered_images(tree: Path) -> set[str]:
+    """Return the images of all rendered files."""
+    files = [*tree.rglob("*.stack.yaml"), *tree.rglob("*.compose.yaml")]
+    services = [yaml.safe_load(file.read_text())["services"] for file in files]
+    return {service["image"] for each in services for service in each.values()}
+
+
+# ---- the lock
+
+
+def test_with_a_lock_every_image_is_pinned(project: Project) -> None:
+    for engine in ("swarm", "compose"):
+        tree = locked(project.write(SERVED.replace("swarm", engine), JOBS), FULL).rendered()
+        used = {name for name in FULL if name != NETWORK or engine == "swarm"}
+        assert rendered_images(tree) == {f"{name}@{FULL[name]}" for name in used}
+        plan = json.loads((tree / "plan.json").read_text())
+        assert [job["image"] for job in plan["jobs"]] == [
+            f"{name}@{FULL[name]}" for name in (TRAINER, THEIRS)
+        ]
+        assert project.kit("render").out.count("note") == 0
+
+
+def test_without_a_lock_the_names_stay(project: Project) -> None:
+    tree = project.write(SERVED, JOBS).rendered()
+    assert rendered_images(tree) == set(FULL)
+    assert "images.lock" not in project.kit("plan").out
+
+
+def test_the_lock_needs_no_registry_in_the_inventory(project: Project) -> None:
+    tree = locked(project.write(), {TRAINER: digest(1)}).rendered()
+    assert rendered_images(tree) == {f"{TRAINER}@{digest(1)}", NETWORK}
+
+
+def test_what_a_lock_leaves_out_is_told(project: Project) -> None:
+    locked(project.write(SERVED, JOBS), {THEIRS: digest(2), "gone:1": digest(9)})
+    said = f"images.lock has no digest for {TRAINER}, registry:2: run `kit image lock`"
+    assert said in project.plan().notes
+    assert f"note  {said}\n" in project.kit("plan").out
+    assert project.kit("render").out.endswith(f"note  {said}\n")
+    tree = project.folder / "compose" / "lab"
+    assert rendered_images(tree) == {TRAINER, "registry:2", NETWORK, f"{THEIRS}@{digest(2)}"}
+    # Here nothing runs in a container.
+    local = locked(project.write(SERVED.replace("swarm", "local"), JOBS), {})
+    assert "images.lock" not in local.kit("plan").out
+
+
+def test_an_image_with_a_digest_of_its_own_keeps_it(project: Project) -> None:
+    own = f"{TRAINER}@{digest(7)}"
+    project.write(jobs={"digits": JOB.replace(TRAINER, own)})
+    tree = locked(project, {}).rendered()
+    assert rendered_images(tree) == {own, NETWORK}
+    assert project.plan().images == ()
+
+
+def test_another_digest_leaves_jobs_and_configs_as_they_are(project: Project) -> None:
+    def configs(number: int) -> dict[str, str]:
+        tree = locked(project.write(jobs={"j": JOB}), {TRAINER: digest(number)}).rendered()
+        stack = yaml.safe_load((tree / "train-j.stack.yaml").read_text())
+        return {key: config["name"] for key, config in stack["configs"].items()}
+
+    assert configs(1) == configs(2)
+
+
+REGISTRIES = st.sampled_from(["", "registry.lab:5000/", "10.0.0.1:5000/a/", "ghcr.io/null/"])
+WORDS = st.sampled_from(["trainer", "null", "true", "no", "12", "1e3", "0x10", "007", "a__b.c-d"])
+TAGS = st.sampled_from(["", ":1.4", ":_", ":22", ":latest", ":x-.y"])
+NAMES = st.builds("{}{}{}".format, REGISTRIES, WORDS, TAGS)
+DIGESTS = st.text(string.hexdigits.lower(), min_size=64, max_size=64).map("sha256:{}".format)
+
+
+@given(lock=st.dictionaries(NAMES, DIGESTS, max_size=4))
+def test_a_lock_is_read_as_it_was_written(
+    tmp_path_factory: pytest.TempPathFactory, lock: dict[str, str]
+) -> None:
+    path = tmp_path_factory.mktemp("lock") / "images.lock"
+    path.write_text(lock_text(lock))
+    assert read_lock(path) == lock
+    assert lock_text(dict(reversed(lock.items()))) == path.read_text()
+
+
+# ---- the registry that kit serves
+
+
+def test_a_served_registry_is_a_service_of_the_platform(project: Project, docker: Docker) -> None:
+    tree = project.write(SERVED.replace("5000", "5443")).rendered()
+    stack = yaml.safe_load((tree / "platform.stack.yaml").read_text())
+    service = stack["services"]["registry"]
+    assert service["ports"] == [
+        {"target": 5000, "published": 5443, "protocol": "tcp", "mode": "host"}
+    ]
+    assert service["deploy"]["placement"] == {"constraints": ["node.labels.kit.host == pc1"]}
+    assert service["deploy"]["restart_policy"]["condition"] == "any"
+    assert service["environment"] == {"NVIDIA_VISIBLE_DEVICES": "void"}
+    assert stack["volumes"][service["volumes"][0]["source"]] == {"name": "kit-registry"}
+    for host in ("pc1", "pc2"):
+        daemon = json.loads((tree / "hosts" / host / "daemon.json").read_text())
+        assert daemon["insecure-registries"] == ["registry.lab:5443"]
+    result = docker.run("stack", "config", "-c", "platform.stack.yaml", folder=tree)
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_without_an_overlay_the_platform_is_the_registry(project: Project, docker: Docker) -> None:
+    inventory = SERVED.replace("{speed: 1Gbit}", "{driver: host}")
+    tree = project.write(inventory).rendered()
+    stack = yaml.safe_load((tree / "platform.stack.yaml").read_text())
+    assert list(stack["services"]) == ["registry"]
+    assert "training" not in stack["networks"]
+    assert "and platform.stack.yaml" in (tree / "train-digits.stack.yaml").read_text()
+    assert docker.run("stack", "config", "-c", "platform.stack.yaml", folder=tree).returncode == 0
+
+
+def test_compose_serves_the_registry_from_a_file_of_its_host(
+    project: Project, docker: Docker
+) -> None:
+    inventory = SERVED.replace("swarm", "compose").replace("host: pc1", "host: pc2")
+    tree = project.write(inventory.replace("pc2}", "pc2, image: registry:3}")).rendered()
+    found = list(tree.rglob("registry.compose.yaml"))
+    assert found == [tree / "hosts" / "pc2" / "registry.compose.yaml"]
+    assert yaml.safe_load(found[0].read_text())["services"]["registry"]["image"] == "registry:3"
+    result = docker.run("compose", "-f", str(found[0]), "config", "--format", "json", folder=tree)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert json.loads(result.stdout)["services"]["registry"]["ports"][0]["published"] == "5000"
+    daemon = json.loads((tree / "hosts" / "pc1" / "daemon.json").read_text())
+    assert daemon["insecure-registries"] == ["registry.lab:5000"]
+
+
+def test_a_registry_of_somebody_elses_changes_no_file(project: Project) -> None:
+    tree = project.write(INVENTORY + "registry: {address: ghcr.io}\n").rendered()
+    assert "registry" not in yaml.safe_load((tree / "platform.stack.yaml").read_text())["services"]
+    assert "insecure" not in (tree / "hosts" / "pc1" / "daemon.json").read_text()
+
+
+# ---- kit image
+
+
+@pytest.mark.parametrize("name", sorted(commands.command.commands))
+def test_every_subcommand_and_option_has_a_help_text(project: Project, name: str) -> None:
+    command = commands.command.commands[name]
+    assert (command.help or "").splitlines()[0].endswith(".")
+    for parameter in command.params:
+        if isinstance(parameter, click.Option):
+            assert parameter.help, parameter.name
+    result = project.kit("image", name, "-h")
+    assert (result.status, result.err) == (0, "")
+
+
+OURS = INVENTORY + "registry: {address: registry.lab:5000}\n"
+SLIPS = [
+    (INVENTORY, "build", "inventory.yaml names no registry"),
+    (
+        OURS.replace("lab:5000", "hall:5000"),
+        "push",
+        "no job with `train:` has an image with a tag in registry.hall:5000: they use "
+        "registry.lab:5000/trainer:1.4",
+    ),
+    (OURS, "build --on pc9", "--on pc9: there is no such host in the inventory\ndid you mean pc"),
+    (OURS, "build Trainer", "'Trainer' is not the name of an image"),
+    (OURS, f"push {TRAINER}@{digest(1)}", "a digest follows from a build"),
+    (OURS, "lock --on pc9", "--on pc9: there is no such host"),
+    (OURS, "lock other:1", "other:1: the rendered files have no such image"),
+    (OURS.replace("swarm", "local"), "lock", "with engine local and these jobs there is no image"),
+    (OURS + "x: 1\n", "build --on pc1", "inventory.yaml:16: x: is not a key"),
+]
+
+
+@pytest.mark.parametrize(("inventory", "arguments", "message"), SLIPS)
+def test_a_slip_is_a_mistake_in_the_input(
+    project: Project, inventory: str, arguments: str, message: str
+) -> None:
+    result = project.write(inventory).kit("image", *arguments.split())
+    assert (result.status, result.out) == (2, "")
+    assert message in result.err
+    assert not (project.folder / "images.lock").exists()
+
+
+@pytest.mark.parametrize("arguments", ["build", "push", "lock"])
+def test_without_docker_it_is_said(
+    project: Project, monkeypatch: pytest.MonkeyPatch, arguments: str
+) -> None:
+    monkeypatch.setenv("PATH", str(project.folder))
+    result = project.write(OURS.replace("swarm", "compose")).kit("image", arguments)
+    assert result.status == 2
+    program = "ssh" if "--on" in arguments else "docker"
+    assert f"the {program} command is not installed here" in result.err
+
+
+@pytest.mark.parametrize("arguments", ["build", "push", "lock"])
+def test_without_an_engine_a_hosts_is_offered(
+    project: Project, monkeypatch: pytest.MonkeyPatch, arguments: str
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{project.folder}/docker.sock")
+    result = project.write(OURS.replace("swarm", "compose")).kit("image", arguments)
+    assert result.status == 1
+    assert result.err.startswith("kit: this machine: Docker cannot be reached: ")
+    assert result.err.endswith("\nuse a host's engine instead: --on HOST\n")
+
+
+class Registries:
+    """What the registries have, and who asked."""
+
+    def __init__(self, **digests: str) -> None:
+        self.digests = digests
+        self.asked: list[tuple[str, str]] = []
+
+    def digest(self, engine: Engine, image: str) -> str:
+        self.asked.append((engine.name, image))
+        if image not in self.digests:
+            raise KitError(f"{image}: nobody has it", "push it")
+        return self.digests[image]
+
+
+@pytest.fixture
+def registries(monkeypatch: pytest.MonkeyPatch) -> Registries:
+    made = Registries(**FULL)
+    monkeypatch.setattr(commands, "digest", made.digest)
+    monkeypatch.setattr(images, "require", lambda _: None)
+    return made
+
+
+def test_a_lock_holds_every_image(project: Project, registries: Registries) -> None:
+    result = project.write(SERVED, JOBS).kit("image", "lock")
+    assert (result.status, result.err) == (0, "")
+    assert read_lock(project.folder / "images.lock") == FULL
+    assert registries.asked == [("pc1", name) for name in (*sorted(set(FULL) - {NETWORK}), NETWORK)]
+    assert f"+ {TRAINER}: {digest(1)}" in result.out
+    assert result.out.endswith("images.lock: 4 images; next: kit render\n")
+
+
+@pytest.mark.parametrize(
+    ("engine", "option", "asked"),
+    [("swarm", "", "pc1"), ("swarm", "pc2", "pc2"), ("compose", "", "this machine")],
+)
+def test_the_engine_that_asks(
+    project: Project, registries: Registries, engine: str, option: str, asked: str
+) -> None:
+    project.write(INVENTORY.replace("swarm", engine))
+    assert project.kit("image", "lock", *(["--on", option] if option else [])).status == 0
+    assert {name for name, _ in registries.asked} == {asked}
+
+
+def test_check_compares_and_writes_nothing(project: Project, registries: Registries) -> None:
+    project.write(SERVED, JOBS)
+    assert project.kit("image", "lock", "--check").status == 1
+    assert not (project.folder / "images.lock").exists()
+    assert project.kit("image", "lock").status == 0
+    assert project.kit("image", "lock", "--check").status == 0
+    registries.digests[TRAINER] = digest(9)
+    result = project.kit("image", "lock", "--check")
+    assert result.status == 1
+    assert f"~ {TRAINER}: {digest(9)}, was {digest(1)}" in result.out
+    assert result.err == (
+        "kit: images.lock is not what the registries say\nrun `kit image lock`, then `kit render`\n"
+    )
+    assert read_lock(project.folder / "images.lock") == FULL
+
+
+def test_one_image_alone_can_be_locked_anew(project: Project, registries: Registries) -> None:
+    locked(project.write(SERVED, JOBS), {**FULL, "gone:1": digest(8)})
+    registries.digests = {TRAINER: digest(9), THEIRS: digest(9)}
+    result = project.kit("image", "lock", TRAINER)
+    assert (result.status, result.err) == (0, "")
+    assert read_lock(project.folder / "images.lock") == {**FULL, TRAINER: digest(9)}
+    assert "- gone:1: no longer used" in result.out
+
+
+def test_a_lock_is_whole_or_as_it_was(project: Project, registries: Registries) -> None:
+    locked(project.write(SERVED, JOBS), {TRAINER: digest(8)})
+    del registries.digests[THEIRS], registries.digests["registry:2"]
+    result = project.kit("image", "lock")
+    assert result.status == 1
+    assert result.err == (
+        f"kit: {THEIRS}: nobody has it\npush it\nregistry:2: nobody has it\npush it\n"
+        "images.lock stays as it was\n"
+    )
+    assert read_lock(project.folder / "images.lock") == {TRAINER: digest(8)}
+
+
+def test_the_image_that_no_host_runs_may_be_missing(
+    project: Project, registries: Registries
+) -> None:
+    del registries.digests[NETWORK]
+    result = project.write(SERVED, JOBS).kit("image", "lock")
+    assert (result.status, result.err) == (0, "")
+    assert f"left out, as no host ever runs it: {NETWORK}" in result.out
+    assert set(read_lock(project.folder / "images.lock") or {}) == set(FULL) - {NETWORK}
+    assert project.kit("image", "lock", "--check").status == 0
+    assert project.kit("render").out.count("note") == 0
+
+
+def test_a_program_reads_json(project: Project, registries: Registries) -> None:
+    locked(project.write(), {TRAINER: digest(8)})
+    result = project.kit("image", "lock", "--json")
+    assert (result.status, result.err) == (0, "")
+    assert json.loads(result.out) == {
+        "file": "images.lock",
+        "before": {TRAINER: digest(8)},
+        "after": {name: FULL[name] for name in (TRAINER, NETWORK)},
+    }
+
+
+def test_a_lock_that_cannot_be_written(project: Project, registries: Registries) -> None:
+    with mock.patch("kit.tree.replace", side_effect=OSError(28, "No space left on device")):
+        result = project.write().kit("image", "lock")
+    assert (result.status, result.err) == (
+        1,
+        "kit: images.lock: cannot be written: No space left on device\n",
+    )
+
+
+# ---- the build's context
+
+
+def test_the_context_is_the_trainer_and_its_dockerfile() -> None:
+    trainer = launcher_path().parent
+    with images._context(trainer) as folder:
+        files = {path.relative_to(folder).as_posix() for path in folder.rglob("*.*")}
+        assert files == {f"trainer/{path.name}" for path in trainer.glob("*.py")}
+        assert (folder / "Dockerfile").read_text() == (trainer / "Dockerfile").read_text()
+        assert (folder / "trainer/launch.py").read_bytes() == launcher_path().read_bytes()
+        # What Docker's cache and a layer's digest depend on.
+        assert {path.stat().st_mtime for path in (folder / "trainer").iterdir()} == {0}
+        assert {path.stat().st_mode & 0o777 for path in (folder / "trainer").iterdir()} == {0o644}
+    assert not folder.exists()
+
+
+# ---- registries and logins
+
+
+@pytest.mark.parametrize(
+    ("image", "expected"),
+    [
+        ("trainer", "docker.io"),
+        ("pytorch/pytorch:2.2.2", "docker.io"),
+        ("docker.io/pytorch/pytorch", "docker.io"),
+        ("localhost/x", "localhost"),
+        ("pc1:5000/x", "pc1:5000"),
+        ("ghcr.io/a/b@" + digest(1), "ghcr.io"),
+    ],
+)
+def test_whose_an_image_is(image: str, expected: str) -> None:
+    assert registry.registry_of(image) == expected
+
+
+def header(monkeypatch: pytest.MonkeyPatch, folder: Path, config: object, server: str) -> object:
+    """Return what an engine would be told of the login, as Docker's configuration has it."""
+    (folder / "config.json").write_text(json.dumps(config))
+    monkeypatch.setenv("DOCKER_CONFIG", str(folder))
+    found = registry.login(server)
+    return json.loads(base64.urlsafe_b64decode(found["X-Registry-Auth"])) if found else None
+
+
+AUTH = {"auth": base64.b64encode(b"user:pass:word").decode()}
+USER = {"username": "user", "password": "pass:word"}
+
+
+@pytest.mark.parametrize(
+    ("auths", "server", "expected"),
+    [
+        ({}, "registry.lab:5000", None),
+        ({"registry.lab:5000": AUTH}, "registry.lab:5000", USER),
+        ({"https://registry.lab:5000/v1/": AUTH}, "registry.lab:5000", USER),
+        ({"registry.lab:5001": AUTH}, "registry.lab:5000", None),
+        ({"registry.lab:5000": {}}, "registry.lab:5000", None),
+        ({"ghcr.io": {**AUTH, "identitytoken": "t"}}, "ghcr.io", {"identitytoken": "t"}),
+        ({"https://index.docker.io/v1/": AUTH}, "docker.io", USER),
+    ],
+)
+def test_a_login_that_docker_has_stored(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    auths: object,
+    server: str,
+    expected: dict[str, str] | None,
+) -> None:
+    name = "https://index.docker.io/v1/" if server == "docker.io" else server
+    told = None if expected is None else {**expected, "serveraddress": name}
+    assert header(monkeypatch, tmp_path, {"auths": auths}, server) == told
+
+
+HELPER = """\
+#!/bin/sh
+read -r server
+[ "$1 $server" = "get ghcr.io" ] || { echo "credentials not found in native keychain"; exit 1; }
+echo '{"ServerURL": "ghcr.io", "Username": "%s", "Secret": "s"}'
+"""
+
+
+@pytest.mark.parametrize("key", ["credsStore", "credHelpers"])
+@pytest.mark.parametrize("user", ["user", "<token>"])
+def test_a_login_of_a_helper(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, key: str, user: str
+) -> None:
+    helper = tmp_path / "docker-credential-lab"
+    helper.write_text(HELPER % user)
+    helper.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    config: dict[str, object] = {
+        key: "lab" if key == "credsStore" else {"ghcr.io": "lab"},
+        "auths": {"ghcr.io": {}},
+    }
+    known = {"identitytoken": "s"} if user == "<token>" else {"username": user, "password": "s"}
+    told = {**known, "serveraddress": "ghcr.io"}
+    assert header(monkeypatch, tmp_path, config, "ghcr.io") == told
+    assert header(monkeypatch, tmp_path, config, "registry.lab:5000") is None
+
+
+def test_docker_was_never_configured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    assert registry.login("ghcr.io") == {}
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        "{",
+        "[]",
+        '{"auths": 1}',
+        '{"auths": {"ghcr.io": {"auth": "%%%"}}}',
+        '{"auths": {"ghcr.io": {"auth": "/w=="}}}',
+        '{"credsStore": "nobody"}',
+        '{"credHelpers": {"ghcr.io": "nobody"}}',
+    ],
+)
+def test_a_configuration_that_docker_cannot_use_either(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, config: str
+) -> None:
+    (tmp_path / "config.json").write_text(config)
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    with pytest.raises(InputError, match=f"^{re.escape(str(tmp_path))}/config.json: "):
+        registry.login("ghcr.io")

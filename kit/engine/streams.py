@@ -1,9 +1,10 @@
 """Docker's log streams: frames, time stamps, and several of them as one in the order of time.
 
 GET /containers/<id>/logs and /services/<id>/logs answer with frames unless there is a terminal:
-1 byte for the stream (1: standard output, 2: error), 3 empty ones, 4 with the size (big-endian),
-then as many bytes. One frame is one line, with `timestamps=1` behind a time stamp (RFC 3339, in
-nanoseconds) and a blank; lines of more than 16 KiB come in several frames, the last with a newline.
+1 byte for the stream (1: standard output, 2: error, 3: the engine's own words), 3 empty ones, 4
+with the size (big-endian), then as many bytes. One frame is one line, with `timestamps=1` behind
+a time stamp (RFC 3339, in nanoseconds) and a blank; lines of more than 16 KiB come in several
+frames, the last with a newline.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Protocol, TypeVar
 T = TypeVar("T")
 
 HEADER = struct.Struct(">BxxxL")
-STANDARD_ERROR = 2
+STANDARD_ERROR, ENGINE = 2, 3
 WINDOW = 0.5
 """Seconds that a line waits for earlier ones of sources that are silent."""
 
@@ -43,7 +44,8 @@ def frames(response: Readable) -> Iterator[tuple[bool, bytes]]:
         content = response.read(size)
         if len(content) < size:
             return
-        yield kind == STANDARD_ERROR, content
+        if kind != ENGINE:  # A node that is down, for one: who asks for the status is told.
+            yield kind == STANDARD_ERROR, content
 
 
 def stamped(line: bytes) -> tuple[float, str]:

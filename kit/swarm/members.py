@@ -118,11 +118,11 @@ def warnings(plan: Plan, members: Mapping[str, Member], tree: str) -> list[str]:
                 f"{tree}/hosts/{host.name}/daemon.json into /etc/docker/daemon.json there, then "
                 "systemctl restart docker"
             )
-    named = sum("manager" in host.roles for host in plan.hosts)
-    if named > 1 and named % 2 == 0:
+    named = [host for host in plan.hosts if "manager" in host.roles]
+    if left := named[len(managers(plan)) :]:
         said.append(
-            f"{named} hosts have the role manager; {named - 1} become one: an even number "
-            "tolerates no more losses"
+            f"{left[0].name} stays a worker: {len(named)} managers tolerate no more losses than "
+            f"{len(named) - 1}"
         )
     return said
 

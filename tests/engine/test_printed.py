@@ -98,7 +98,18 @@ def test_the_time_left_is_by_the_speed_since_the_start_or_the_resume() -> None:
     assert progress is not None
     assert (progress.epoch, progress.seconds_left) == (5, 80)
     assert told(BEGIN, tick).progress is not None
-    assert told(tick).progress is None
+
+
+def test_lines_out_of_the_middle_say_how_many_steps_there_are() -> None:
+    first, later = (
+        f"  epoch 6/10 {share:3d} %, step {step}, loss 0.1000, 99 images/s"
+        for share, step in ((0, 20), (50, 22))
+    )
+    progress = told(line(first, time=100), line(later, time=110)).progress
+    assert progress is not None
+    assert (progress.step, progress.steps, progress.epochs) == (22, 40, 10)
+    assert progress.seconds_left == 90
+    assert told("  epoch 1/10   0 %, step 1, loss 0.1000, 99 images/s").progress is None
 
 
 def test_ranks_follow_the_last_world() -> None:

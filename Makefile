@@ -28,9 +28,9 @@ demo: setup ## train the example cluster on this machine, in under a minute
 	@echo "  make plan render && git diff      read what the hosts would get"
 	@echo "  $(KIT) init ../my-cluster   start a repository of your own"
 
-test: setup .venv/.dev ## run every test
+test: setup .venv/.dev ## run every test; as root with the lab's packages, the lab's too
 	@tests/docker-cli
-	$(BIN)/pytest $(ARGS)
+	$(BIN)/pytest --numprocesses 2 --dist loadgroup $(ARGS)
 
 setup: .venv/.kit .venv/.trainer ## install what is missing, into .venv
 
@@ -78,7 +78,7 @@ lab: ## start a real Swarm of three nodes on this machine, as root
 lab-down: ## remove it; ARGS=--all with its caches
 	@PYTHON=$(PYTHON) tests/lab/lab down $(ARGS)
 
-lab-test: setup .venv/.dev ## run the lab's own tests, as root
+lab-test: setup .venv/.dev ## run the lab's tests alone, as root
 	@tests/docker-cli
 	$(BIN)/pytest -m lab tests/lab $(ARGS)
 

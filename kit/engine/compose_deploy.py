@@ -7,7 +7,7 @@ the host before, where the project lies as a whole and can be started again by h
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -20,6 +20,7 @@ from kit.engine.hostfolder import HostFolder
 from kit.errors import InputError, KitError
 from kit.model import Host
 from kit.plan.types import JobPlan
+from kit.secrets import read_secrets
 
 T = TypeVar("T")
 UNCHANGED = "nothing was changed on any host"
@@ -51,12 +52,14 @@ def deploy(hosts: Hosts, jobs: Sequence[JobPlan], *, fresh: bool, say: Say) -> N
     Raises:
         KitError: One could not be started; it was taken down again, those before it run.
     """
+    secrets = {job.name: read_secrets(job) for job in jobs}
     actions = decided(hosts, jobs, fresh=fresh)
     _pull(hosts, jobs, actions, say)
     started: list[str] = []
     for job in jobs:
         try:
-            _start(hosts, job, [action for action in actions if action.job == job.name])
+            own = [action for action in actions if action.job == job.name]
+            _start(hosts, job, own, secrets[job.name])
         except KitError as error:
             runs = f"{', '.join(started)}: started before" if started else "no other was started"
             raise KitError(f"{error.message}\n{runs}", error.hint) from None
@@ -95,13 +98,16 @@ def _pull(hosts: Hosts, jobs: Sequence[JobPlan], actions: Iterable[Action], say:
     all_well(hosts.on(wanted, pull), f"push the image, or correct its name; {UNCHANGED}")
 
 
-def _start(hosts: Hosts, job: JobPlan, actions: Sequence[Action]) -> None:
+def _start(
+    hosts: Hosts, job: JobPlan, actions: Sequence[Action], secrets: Mapping[str, str]
+) -> None:
     _on(hosts, actions, Kind.REMOVE, partial(hosts.remove, job.name))
     _on(hosts, actions, Kind.FORGET, partial(_forget, hosts, job))
     folders = _on(hosts, actions, Kind.START, partial(_send, hosts, job.name))
     began = time.time()
     try:
-        _on(hosts, actions, Kind.START, lambda host: _up(hosts, job, host, folders[host.name]))
+        up = partial(_up, hosts, job, folders, secrets)
+        _on(hosts, actions, Kind.START, up)
     except BaseException as error:
         left = _take_down(hosts, job)
         if isinstance(error, KitError):
@@ -132,15 +138,20 @@ def _send(hosts: Hosts, job: str, host: Host) -> str:
     return HostFolder(host, hosts.cluster).put(files)
 
 
-def _up(hosts: Hosts, job: JobPlan, host: Host, folder: str) -> None:
-    with hosts.dockers[host.name].acting(
-        f"start {job.name}",
-        compose_files=[hosts.file(job.name, host.name)],
-        compose_project_name=job.stack,
-        # What the file mounts lies on the host: its paths begin there.
-        compose_project_directory=f"{folder}/hosts/{host.name}",
-    ) as client:
-        client.compose.up(detach=True, quiet=True, pull="never")
+def _up(
+    hosts: Hosts,
+    job: JobPlan,
+    folders: Mapping[str, str],
+    secrets: Mapping[str, str],
+    host: Host,
+) -> None:
+    """Start a host's project; Compose takes secrets from its environment, and no argument."""
+    project = ("--file", str(hosts.file(job.name, host.name)), "--project-name", job.stack)
+    # What the file mounts lies on the host: its paths begin there.
+    folder = ("--project-directory", f"{folders[host.name]}/hosts/{host.name}")
+    up = ("up", "--detach", "--quiet-pull", "--pull", "never")
+    engine = hosts.dockers[host.name]
+    engine.command(f"start {job.name}", "compose", *project, *folder, *up, env=secrets)
 
 
 def _take_down(hosts: Hosts, job: JobPlan) -> str:

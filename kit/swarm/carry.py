@@ -180,10 +180,14 @@ class Carrier:
 
     def _deploy(self, step: DeployStack) -> None:
         file = str(self._tree / step.file)
-        options = ("--prune", "--with-registry-auth", "--detach=true", "--compose-file", file)
-        self.manager.command(
-            step.what, "stack", "deploy", *options, step.stack, env=dict(step.variables)
-        )
+        deploy = ["stack", "deploy", "--prune", "--with-registry-auth", "--compose-file", file]
+        env = dict(step.variables)
+        try:
+            self.manager.command(step.what, *deploy, "--detach=true", step.stack, env=env)
+        except KitError as error:
+            if "unknown flag: --detach" not in error.message:  # Docker's CLI before 26 never waits.
+                raise
+            self.manager.command(step.what, *deploy, step.stack, env=env)
 
     def remove(self, stack: str) -> None:
         """Remove a stack, and return when nothing of it is left.

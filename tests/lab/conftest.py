@@ -6,8 +6,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 import pytest
 
@@ -32,12 +32,13 @@ class Lab:
     """A lab, by its command line and by what a user would reach it with."""
 
     settings: Settings
+    environ: Mapping[str, str] = field(default_factory=lambda: NAME)
 
     def call(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", "tests.lab", *arguments],
             cwd=ROOT,
-            env={**os.environ, **NAME},
+            env={**os.environ, **self.environ},
             capture_output=True,
             text=True,
             timeout=DEADLINE,

@@ -73,5 +73,6 @@ class Operator:
 
 def make_operator(lab: Lab, project: Project, docker: Docker, engine: str) -> Operator:
     """Return an operator whose ssh and docker reach the nodes."""
-    path = os.pathsep.join([lab.environment("n1")["PATH"], str(Path(docker.program).parent)])
+    folders = (lab.settings.folder / "bin", Path(docker.program).parent, os.environ["PATH"])
+    path = os.pathsep.join(map(str, folders))
     return Operator(lab, project, engine, {**os.environ, **docker.env, "PATH": path})

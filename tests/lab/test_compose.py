@@ -147,6 +147,22 @@ def test_a_host_that_is_down(operator: Operator, lab: Lab) -> None:
     assert left(lab) == []
 
 
+def test_a_secret_reaches_the_training_alone(operator: Operator, lab: Lab) -> None:
+    tells = (
+        f"image: {IMAGE}\ncommand: [-m, tell]\nworking_dir: /workspace\nsecrets: {{TOKEN: env}}\n"
+    )
+    mount = "mounts: [{bind: /srv/tell, to: /workspace}]\nhosts: {names: [n1]}\n"
+    script = "import os; print('backwards', os.environ['TOKEN'][::-1])"
+    lab.ssh("n1", f'mkdir -p /srv/tell && echo "{script}" >/srv/tell/tell.py')
+    operator.write({"digits": tells + mount})
+    assert "the variable is not set here" in operator.kit("deploy", status=2)
+    output = operator.kit("deploy", "--wait", TOKEN="hush-3")
+    assert "n1 0 | backwards 3-hsuh" in output
+    container = lab.docker("n1", "ps", "--all", "--quiet", "--filter", "name=train-digits-train")
+    assert "hush-3" not in lab.docker("n1", "inspect", container)
+    operator.kit("stop", "digits")
+
+
 def test_a_second_operator_meets_the_lock(
     operator: Operator, lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,7 +27,14 @@ image: {IMAGE}
 train: {{dataset: digits, model: cnn, epochs: 30, batch_size: 32, learning_rate: 0.05}}
 environment: {{OMP_NUM_THREADS: "1"}}
 """
-ELASTIC = f"{TRAIN}hosts: {{min: 1}}\n".replace("epochs: 30", "epochs: 400")
+ELASTIC = (
+    TRAIN.replace("epochs: 30", "epochs: 250")
+    + """\
+checkpoint: {every_epochs: 5}
+exchange: {timeout: 10s}
+hosts: {min: 1}
+"""
+)
 OWN = f"""\
 image: {TORCH}
 command: [ddp.py, "4000", "20", --batch_size, "64"]
@@ -80,6 +87,7 @@ def operator(hosts: Lab, project: Project, docker: Docker) -> Iterator[Operator]
     try:
         yield made
     finally:
+        hosts.do("start", "n2")
         with contextlib.suppress(AssertionError):
             made.kit("stop")
         for node in ("n1", "n2"):
@@ -175,7 +183,7 @@ def test_two_desktops_train_lose_a_host_and_go_on(operator: Operator, hosts: Lab
     own = partial(operator.kit, "logs", "--host", "n1")
     # torchrun gives the ranks by address: rank 0 may have been on n2, and its lines are away.
     alone = re.compile(r"rank \d of 3, .*rank 0 of 1, .*goes on from step [1-9]", re.DOTALL)
-    wait_for(lambda: alone.search(own()), "n1 to go on alone, from a checkpoint")
+    wait_for(lambda: alone.search(own()), "n1 to go on alone, from a checkpoint", 120)
     hosts.do("start", "n2")
     whole = re.compile(alone.pattern + r".*rank \d of 3, ", re.DOTALL)
     wait_for(lambda: whole.search(own()), "n2 to be back in the run")
@@ -188,7 +196,7 @@ def test_two_desktops_train_lose_a_host_and_go_on(operator: Operator, hosts: Lab
     metrics = [on(hosts, host, f"cat {volume}/metrics.jsonl || true") for host in ("n1", "n2")]
     assert any('"event": "end"' in lines for lines in metrics)
     assert "digits completed" in operator.kit("stop")
-    assert leftovers(hosts) == set()
+    wait_for(lambda: not leftovers(hosts), f"an end of {leftovers(hosts)}")
     [entry] = json.loads(operator.kit("history", "--json"))[:1]
     assert (entry["job"], entry["image"]) == ("digits", IMAGE)
 
@@ -204,13 +212,17 @@ def test_ones_own_script_loses_a_host_and_goes_on(operator: Operator, hosts: Lab
     wait_for(lambda: epoch() > 40, "the script to train")
     hosts.do("kill", "n2")
     wait_for(lambda: "n2: n2 is down" in operator.status("own")["message"], "the loss of n2")
-    at = epoch()
-    wait_for(lambda: epoch() > at + 50, "n1 to go on alone")
     hosts.do("start", "n2")
-    wait_for(lambda: "n2" not in operator.status("own")["message"], "n2 to run again")
+    # Its gloo would wait 30 minutes for a peer that is silent: n2's return is what begins anew.
+    again = re.compile(r"becomes torchrun.*becomes torchrun", re.DOTALL)
+    own = partial(operator.kit, "logs", "--host", "n2")
+    wait_for(lambda: again.search(own()), "n2 to be back in the run")
+    at = epoch()
+    wait_for(lambda: epoch() > at + 20, "the run to go on")
+    wait_for(lambda: operator.status("own")["message"] == "", "all to run")
     stopped = operator.kit("stop", "own")
     assert "own stopped after" in stopped
-    assert leftovers(hosts) == set()
+    wait_for(lambda: not leftovers(hosts), f"an end of {leftovers(hosts)}")
 
 
 def test_a_split_host_shows_what_is_its_own(operator: Operator, hosts: Lab) -> None:
@@ -249,7 +261,7 @@ def test_what_keeps_a_job_from_starting_is_told(operator: Operator, hosts: Lab) 
         output = operator.kit("deploy", status=1)
         held = "2 GPUs wanted, n2 offers 2 GPUs to Swarm, somebodys holds 1"
         assert f"digits: {held}" in output
-        assert leftovers(hosts) == set()
+        wait_for(lambda: not leftovers(hosts), f"an end of {leftovers(hosts)}")
     finally:
         hosts.docker("n1", "service", "rm", "somebody")
 
@@ -258,7 +270,7 @@ def test_what_keeps_a_job_from_starting_is_told(operator: Operator, hosts: Lab) 
         wait_for(lambda: "Down" in hosts.docker("n1", "node", "ls"), "n2 to be missed")
         output = operator.kit("deploy", status=1)
         assert "digits: n2 is down, and it needs 2 hosts" in output
-        assert leftovers(hosts) == set()
+        wait_for(lambda: not leftovers(hosts), f"an end of {leftovers(hosts)}")
     finally:
         hosts.do("start", "n2")
         wait_for(lambda: "Down" not in hosts.docker("n1", "node", "ls"), "n2 to be back")
@@ -306,7 +318,7 @@ def test_two_jobs_a_change_of_one_a_secret_and_a_lock(operator: Operator, hosts:
     assert operator.kit("stop", "tells").startswith("tells stopped")
     assert operator.status()["state"] == "running"
     operator.kit("stop")
-    assert leftovers(hosts) == set()
+    wait_for(lambda: not leftovers(hosts), f"an end of {leftovers(hosts)}")
     resumed = operator.kit("resume", "digits", TOKEN="hush-2")
     assert "digits/n2: running" in resumed
     wait_for(lambda: "goes on from step" in operator.kit("logs", "digits"), "the resumption")

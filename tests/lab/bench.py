@@ -1,0 +1,190 @@
+"""What kit adds to a deploy, and what the overlay network costs, in a lab of their own.
+
+    python -m tests.lab.bench deploy [ROUNDS]     to the first training step, by kit and by hand
+    python -m tests.lab.bench network             all-reduce over the overlay and the hosts' network
+
+The nodes share this machine's clock, so that lines of all of them can be compared.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+from kit.docker import Docker
+from kit.engine import LogLine
+from kit.swarm.logs import Logs
+from kit.swarm.seen import see_cluster
+from tests.lab import settings
+from tests.lab.conftest import Lab
+from tests.lab.settings import IMAGE
+
+LAB = {
+    "KIT_LAB_NAME": "bench",
+    "KIT_LAB_NET": "10.76.0",
+    "KIT_LAB_NODES": "2",
+    "KIT_LAB_PYTHON": sys.executable,
+}
+DIGITS = f"""\
+image: {IMAGE}
+train: {{dataset: digits, model: cnn, epochs: 2, batch_size: 32, learning_rate: 0.05}}
+"""
+SUMS = f"""\
+image: {IMAGE}
+command: [allreduce.py, "25", "100"]
+working_dir: /workspace
+mounts:
+  - {{bind: /srv/bench, to: /workspace}}
+"""
+PHASES = (
+    ("container", r"launch \S+: job "),
+    ("data checked", r"launch \S+: ready to run"),
+    ("rendezvous", r"launch \S+: rendezvous \S+ answers"),
+    ("PyTorch, all ranks", r"job \S+: cnn of"),
+    ("first epoch", r" +1/2 "),
+)
+"""What ends each phase: the last host's line of these words."""
+
+
+class Bench:
+    """A project in a lab."""
+
+    def __init__(self, lab: Lab, folder: Path) -> None:
+        self.lab = lab
+        self.folder = folder
+        self.env = {**os.environ, **lab.environment("n1")}
+        del self.env["DOCKER_HOST"]
+
+    def kit(self, *arguments: str) -> None:
+        command = [sys.executable, "-m", "kit", *arguments]
+        subprocess.run(command, cwd=self.folder, env=self.env, check=True, capture_output=True)
+
+    def docker(self, *arguments: str) -> None:
+        command = ["docker", "-H", "ssh://root@n1", *arguments]
+        subprocess.run(command, cwd=self.folder, env=self.env, check=True, capture_output=True)
+
+    def write(self, name: str, job: str, driver: str = "overlay") -> None:
+        inventory = self.lab.do("inventory").replace("speed:", f"driver: {driver}, speed:")
+        (self.folder / "jobs").mkdir(exist_ok=True)
+        for old in (self.folder / "jobs").iterdir():
+            old.unlink()
+        (self.folder / "jobs" / f"{name}.yaml").write_text(job)
+        (self.folder / "inventory.yaml").write_text(inventory)
+        self.kit("render")
+        self.kit("swarm", "up", "--yes")
+
+    def lines(self, job: str, end: str) -> list[LogLine]:
+        """Return the job's lines as soon as one of them has the words of the end."""
+        os.environ["PATH"] = self.env["PATH"]
+        while True:
+            docker = Docker("n1", "ssh://root@n1")
+            found = list(Logs(docker, see_cluster(docker)).read([job], None))
+            docker.close()
+            if any(re.match(end, line.text) for line in found):
+                return found
+            time.sleep(1)
+
+    def away(self, stack: str) -> None:
+        """Remove a stack and its checkpoints, and wait until nothing is left."""
+        self.docker("stack", "rm", stack)
+        job = stack.removeprefix("train-")
+        for node in ("n1", "n2"):
+            while self.lab.docker(node, "ps", "--all", "--quiet", "--filter", f"name={stack}"):
+                time.sleep(0.5)
+            self.lab.ssh(node, f"docker volume rm kit-{job}-checkpoints")
+
+
+def phases(lines: list[LogLine], began: float) -> dict[str, float]:
+    """Return the seconds that each phase took, on the host where it ended last."""
+    found, before = {}, began
+    for name, pattern in PHASES:
+        ended = max(line.time or 0 for line in lines if re.match(pattern, line.text))
+        found[name], before = ended - before, ended
+    return found
+
+
+def deploy(bench: Bench, rounds: int) -> None:
+    """Deploy the same file in turns by kit and by hand; print medians, phases and the ratio."""
+    bench.write("digits", DIGITS)
+    tree = bench.folder / "compose" / "bench"
+    stack = ["stack", "deploy", "--detach=true", "-c", str(tree / "train-digits.stack.yaml")]
+    ways = {
+        "by hand": partial(bench.docker, *stack, "train-digits"),
+        "kit": partial(bench.kit, "deploy"),
+    }
+    taken: dict[str, list[dict[str, float]]] = {way: [] for way in ways}
+    for number in range(rounds + 1):
+        for way, start in ways.items():
+            began = time.time()
+            start()
+            measured = phases(bench.lines("digits", PHASES[-1][1]), began)
+            bench.away("train-digits")
+            if number:  # The first round warms the caches.
+                taken[way].append(measured)
+                print(f"{way:8} {sum(measured.values()):6.2f} s", flush=True)
+    print(f"\n{'phase':20}" + "".join(f"{way:>10}" for way in ways))
+    for name, _ in PHASES:
+        cells = (statistics.median(each[name] for each in taken[way]) for way in ways)
+        print(f"{name:20}" + "".join(f"{seconds:8.2f} s" for seconds in cells))
+    totals = {way: statistics.median(sum(each.values()) for each in taken[way]) for way in ways}
+    print(f"{'to the first epoch':20}" + "".join(f"{totals[way]:8.2f} s" for way in ways))
+    print(f"kit / by hand: {totals['kit'] / totals['by hand']:.2f}")
+
+
+def network(bench: Bench) -> None:
+    """Sum over the overlay and over the hosts' own network; print medians and the ratio."""
+    script = Path(__file__).with_name("allreduce.py").read_text(encoding="utf-8")
+    for node in ("n1", "n2"):
+        bench.lab.ssh(
+            node, f"mkdir -p /srv/bench && cat >/srv/bench/allreduce.py <<'END'\n{script}\nEND"
+        )
+    found: dict[str, dict[int, float]] = {}
+    for driver in ("overlay", "host"):
+        bench.write("sums", SUMS, driver)
+        bench.kit("deploy")
+        lines = bench.lines("sums", "allreduce 100 ")
+        bench.away("train-sums")
+        words = [line.text.split() for line in lines if line.text.startswith("allreduce ")]
+        found[driver] = {int(size): float(seconds) for _, size, seconds in words}
+    for size in (25, 100):
+        over, plain = found["overlay"][size], found["host"][size]
+        print(
+            f"all-reduce of {size:3} MiB, 3 ranks on 2 hosts: overlay {over * 1e3:.0f} ms, "
+            f"host network {plain * 1e3:.0f} ms, ratio {over / plain:.3f}"
+        )
+
+
+@contextmanager
+def bench_lab() -> Iterator[Bench]:
+    """Bring up the lab of the benchmarks, and take it away."""
+    lab = Lab(settings.load({**os.environ, **LAB}), LAB)
+    try:
+        lab.do("up")
+        lab.do("image")
+        with tempfile.TemporaryDirectory() as folder:
+            yield Bench(lab, Path(folder))
+    finally:
+        lab.do("down")
+
+
+def main() -> None:
+    """Do what the arguments say."""
+    what, *rest = sys.argv[1:] or ["deploy"]
+    with bench_lab() as bench:
+        if what == "network":
+            network(bench)
+        else:
+            deploy(bench, int(*rest or ["3"]))
+
+
+if __name__ == "__main__":
+    main()

@@ -49,7 +49,12 @@ def up(paths: Paths, *, yes: bool, dry_run: bool) -> int:
     steps = steps_up(plan, members, cluster, platform)
     for text in warnings(plan, members, str(root)):
         click.echo(f"note: {text}", err=True)
-    return _carry(Carrier(plan.cluster, manager, root, click.echo), steps, yes=yes, dry_run=dry_run)
+    return _carry(
+        Carrier(plan.cluster, manager, Docker.of(manager), root, click.echo),
+        steps,
+        yes=yes,
+        dry_run=dry_run,
+    )
 
 
 @command.command("down")
@@ -62,7 +67,12 @@ def down(paths: Paths, *, yes: bool, dry_run: bool) -> int:
     members = _members(plan.hosts)
     cluster, manager = _cluster(plan, members)
     steps = steps_down(plan, members, cluster) if cluster else []
-    return _carry(Carrier(plan.cluster, manager, root, click.echo), steps, yes=yes, dry_run=dry_run)
+    return _carry(
+        Carrier(plan.cluster, manager, Docker.of(manager), root, click.echo),
+        steps,
+        yes=yes,
+        dry_run=dry_run,
+    )
 
 
 def _plan(paths: Paths) -> Plan:

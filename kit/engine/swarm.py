@@ -47,23 +47,19 @@ class SwarmEngine:
         self._tree = tree
         hosts = rendered(tree).hosts
         self._managers = [host for host in hosts if "manager" in host.roles] or hosts
-        self._known: Host | None = None
+        self._answering: tuple[Host, Docker] | None = None
 
-    def _manager(self) -> Host:
-        """Return the first manager that answers as one."""
-        if self._known is None:
-            self._known = _answering(self._managers)
-        return self._known
+    def _manager(self) -> tuple[Host, Docker]:
+        """Return the first manager that answers as one, and the one connection to it."""
+        if self._answering is None:
+            self._answering = _first_answer(self._managers)
+        return self._answering
 
     def _docker(self) -> Docker:
-        return Docker.of(self._manager())
+        return self._manager()[1]
 
     def _see(self) -> Cluster:
-        docker = self._docker()
-        try:
-            return see_cluster(docker)
-        finally:
-            docker.close()
+        return see_cluster(self._docker())
 
     def preview(self, jobs: Sequence[JobPlan], *, fresh: bool) -> tuple[Step, ...]:
         """Return the steps from what runs now; see `Engine.preview`."""
@@ -87,7 +83,7 @@ class SwarmEngine:
             for job in jobs
             for name, value in secrets[job.name].items()
         }
-        carrier = Carrier(self._cluster, self._manager(), self._tree, say, named)
+        carrier = Carrier(self._cluster, *self._manager(), self._tree, say, named)
         with registers.locked(carrier.manager):
             steps = self._steps(jobs, secrets, fresh=fresh)
             carrier.take(steps)
@@ -107,12 +103,8 @@ class SwarmEngine:
 
     def status(self) -> tuple[JobStatus, ...]:
         """Return what tasks and logs tell; see `Engine.status`."""
-        docker = self._docker()
-        cluster = see_cluster(docker)
-        try:
-            return tuple(_status(docker, cluster, job) for job in jobs_of(cluster))
-        finally:
-            docker.close()
+        cluster = self._see()
+        return tuple(_status(self._docker(), cluster, job) for job in jobs_of(cluster))
 
     def known(self) -> dict[str, tuple[str, ...]]:
         """Return the jobs that have stacks; see `Engine.known`."""
@@ -140,7 +132,7 @@ class SwarmEngine:
 
     def stop(self, job: str) -> JobStatus:
         """Let the training end and save, then remove the stack; see `Engine.stop`."""
-        carrier = Carrier(self._cluster, self._manager(), self._tree, lambda _: None)
+        carrier = Carrier(self._cluster, *self._manager(), self._tree, lambda _: None)
         docker = carrier.manager
         cluster = see_cluster(docker)
         _require(cluster, job)
@@ -149,7 +141,6 @@ class SwarmEngine:
             status = _end(docker, cluster, status)
         carrier.remove(f"train-{job}")
         carrier.drop_secrets(job)
-        docker.close()
         return status
 
     def history(self) -> tuple[Deployment, ...]:
@@ -181,7 +172,6 @@ def _end(docker: Docker, cluster: Cluster, status: JobStatus) -> JobStatus:
     Its lines are read meanwhile: with the tasks Swarm forgets what they have said.
     """
     services = training(cluster, f"train-{status.job}")
-    reader = Docker(docker.name, docker.url)
     printed = Printed(status.progress, status.checkpoint)
     none = [f"{service.name}=0" for service in services]
     asked = False
@@ -194,7 +184,7 @@ def _end(docker: Docker, cluster: Cluster, status: JobStatus) -> JobStatus:
         asked = True
         return False
 
-    for line in Logs(reader, cluster).follow([status.job], time.time(), ended):
+    for line in Logs(docker, cluster).follow([status.job], time.time(), ended):
         printed.read(line)
     return replace(
         status,
@@ -228,7 +218,7 @@ def _require(cluster: Cluster, job: str) -> None:
         )
 
 
-def _answering(managers: Sequence[Host]) -> Host:
+def _first_answer(managers: Sequence[Host]) -> tuple[Host, Docker]:
     """Return the first host that is a manager and answers.
 
     Raises:
@@ -239,10 +229,9 @@ def _answering(managers: Sequence[Host]) -> Host:
         docker = Docker.of(host)
         try:
             if docker.get("/info")["Swarm"]["ControlAvailable"]:
-                return host
+                return host, docker
             said.append(f"{host.name}: is no manager of a swarm; kit swarm up")
         except KitError as error:
             said.append(str(error))
-        finally:
-            docker.close()
+        docker.close()
     raise KitError("\n".join(said))

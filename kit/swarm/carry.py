@@ -54,14 +54,15 @@ class Carrier:
     def __init__(
         self,
         cluster: str,
-        manager: Host,
+        host: Host,
+        manager: Docker,
         tree: Path,
         say: Say,
         secrets: Mapping[str, str] | None = None,
     ) -> None:
-        self.manager = Docker.of(manager)
+        self.manager = manager
         self._cluster = cluster
-        self._address = manager.address
+        self._address = host.address
         self._tree = tree
         self._say = say
         self._secrets = secrets or {}

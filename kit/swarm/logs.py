@@ -29,7 +29,8 @@ class Logs:
     """Reads the logs of one look at the cluster's services."""
 
     def __init__(self, manager: Docker, cluster: Cluster) -> None:
-        self._manager = manager
+        # A connection of their own, which is cut at the end.
+        self._manager = Docker(manager.name, manager.url)
         self._cluster = cluster
         self._hosts = {node.id: node.name for node in cluster.nodes}
         self._over = threading.Event()

@@ -46,7 +46,8 @@ class Operator:
         finally:
             process.kill()
         assert process.returncode == status, output
-        assert "Traceback" not in output
+        # A training's own words may hold one.
+        assert "Traceback" not in output or arguments[0] == "logs"
         return output
 
     def status(self, job: str = "digits") -> dict[str, Any]:

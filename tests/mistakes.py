@@ -13,6 +13,12 @@ LAUGHS = "a0: &a0 [lol]\n" + "".join(
 # fmt: off
 # What is replaced in the inventory by what, and what is wrong in inventory.yaml.
 INVENTORIES: list[tuple[str, str, str, list[str]]] = [
+    ('heartbeat without a unit', 'cluster: lab', 'cluster: lab\nswarm: {heartbeat: 2}', [
+        '2: swarm.heartbeat: 2 has no unit; use s, m or h, for example 2s',
+    ]),
+    ('heartbeat of a dead man', 'cluster: lab', 'cluster: lab\nswarm: {heartbeat: 5m}', [
+        '2: swarm.heartbeat: 300 is out of range; write a number of at most 60',
+    ]),
     ('cluster is missing', 'cluster: lab\n', '', [
         '1: cluster: is missing; add for example `cluster: lab`',
     ]),
@@ -684,6 +690,24 @@ ADDED: list[tuple[str, list[str]]] = [
     ]),
     ('mounts: [{bind: /a, to: /data, read_only: yes}]', [
         "7: mounts[0].read_only: 'yes' is not true or false; write for example `read_only: false`",
+    ]),
+    ('secrets: {TOKEN: hush}', [
+        '7: secrets.TOKEN: says where a secret comes from, never the secret itself; write `env` (the variable of that name where kit runs) or `{file: ~/key}`',
+    ]),
+    ('secrets: {TOKEN: {path: /x}}', [
+        '7: secrets.TOKEN: says where a secret comes from, never the secret itself; write `env` (the variable of that name where kit runs) or `{file: ~/key}`',
+    ]),
+    ('secrets: {TOKEN: {file: key}}', [
+        "7: secrets.TOKEN.file: 'key' is no path that begins with / or ~/; keep the secret outside the repository, for example ~/.wandb-key",
+    ]),
+    ('secrets: [TOKEN]', [
+        '7: secrets: is not a mapping; write for example `secrets: {WANDB_API_KEY: env}`',
+    ]),
+    ('secrets: {RANK: env}', [
+        '7: secrets.RANK: is set by kit from the plan; leave it out',
+    ]),
+    ('environment: {TOKEN: x}\nsecrets: {TOKEN: env}', [
+        '8: secrets.TOKEN: is in `environment` too; keep one of the two',
     ]),
     ('environment: [A=1]', [
         '7: environment: ["A=1"] is not a mapping; write for example `environment: {"PYTHONUNBUFFERED": "1"}`',

@@ -62,9 +62,10 @@ class _Place:
 
     def enter(self, part: str | int) -> None:
         """Take one step; `fields` are those on the way, `models` what may be at this place."""
-        for option in _options(self._annotation):
+        options = list(_options(self._annotation))
+        for option in options:
             if isinstance(option, type) and issubclass(option, BaseModel):
-                if len(self.models) > 1 and part == _tag(option):
+                if len(options) > 1 and part == _tag(option):
                     self._now(option)
                     return
                 if part in option.model_fields:
@@ -80,7 +81,7 @@ class _Place:
                 self._now(arguments[-1])
                 self.loc += (part,)
                 return
-        if self.models:
+        if self.models and part != "[key]":
             self.loc += (part,)  # an unknown key
 
     def _now(self, annotation: Any) -> None:

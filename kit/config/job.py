@@ -73,7 +73,7 @@ class SecretFile(Section):
 
 
 def _secret_kind(value: object) -> str | None:
-    if isinstance(value, str):
+    if value == "env":  # Anything else may be the secret itself, and is not to be shown.
         return "<env>"
     return "<file>" if isinstance(value, dict) and "file" in value else None
 
@@ -253,6 +253,13 @@ class JobSection(Section):
                 for w in command
             ]
         return command
+
+    @field_validator("secrets", mode="before")
+    @classmethod
+    def _unshown(cls, secrets: object) -> object:
+        if not isinstance(secrets, dict):  # A mistake of another kind would show its value.
+            raise wrong("is not a mapping", "write for example `secrets: {WANDB_API_KEY: env}`")
+        return secrets
 
     @field_validator("command")
     @classmethod

@@ -48,6 +48,10 @@ class EngineError(KitError):
         self.status = status
 
 
+class SilentError(KitError):
+    """The engine took the request and said nothing for too long."""
+
+
 class Docker:
     """The engine of one host. `url` is None for this machine's own."""
 
@@ -156,13 +160,22 @@ class Docker:
             return response.read()
 
     @contextmanager
-    def stream(self, path: str, **query: str | dict[str, Any]) -> Iterator[HTTPResponse]:
-        """Yield an answer that may go on for ever, on a connection of its own."""
-        connection = _Dialled(self.name, self.url)
+    def stream(
+        self, path: str, patience: float | None = None, /, **query: str | dict[str, Any]
+    ) -> Iterator[HTTPResponse]:
+        """Yield an answer on a connection of its own; it may go on for ever.
+
+        With `patience` it may pause for so many seconds.
+
+        Raises:
+            SilentError: It did for longer.
+        """
+        connection = _Dialled(self.name, self.url, patience or PATIENCE)
         self._streams.add(connection)
         try:
             with connection.ask("GET", path, None, query) as response:
-                connection.wait_for_ever()
+                if patience is None:
+                    connection.wait_for_ever()
                 yield response
         finally:
             self._streams.discard(connection)
@@ -179,8 +192,8 @@ class Docker:
 class _Dialled(HTTPConnection):
     """HTTP over the standard streams of `docker system dial-stdio`, as docker's own SSH does it."""
 
-    def __init__(self, name: str, url: str | None) -> None:
-        super().__init__("docker", timeout=PATIENCE)
+    def __init__(self, name: str, url: str | None, patience: float = PATIENCE) -> None:
+        super().__init__("docker", timeout=patience)
         self._name = name
         self._url = url
         self._process: subprocess.Popen[bytes] | None = None
@@ -258,6 +271,10 @@ class _Dialled(HTTPConnection):
             if response.status >= 400:
                 raise EngineError(self._name, response.status, _message(response.read()))
             yield response
+        except TimeoutError:
+            self.hang_up()
+            what = f"{self._name}: Docker has said nothing for {self.timeout:.0f} s"
+            raise SilentError(what, "try again, or look at its log: journalctl -u docker") from None
         except (HTTPException, OSError) as error:
             said = self._complaint()
             raise unreachable(self._name, self._url, last_words(said or str(error))) from None

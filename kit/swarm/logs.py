@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 
-from kit.docker import Docker
+from kit.docker import Docker, SilentError
 from kit.engine import LogLine
 from kit.engine.printed import Printed, split
 from kit.engine.streams import WINDOW, lines, merged
@@ -13,6 +13,8 @@ from kit.errors import KitError
 from kit.swarm.seen import Cluster, Service
 from kit.swarm.tasks import training
 
+SILENCE = 5.0
+"""Seconds that a manager may take to collect what is there from a node."""
 OPEN = 10.0
 """Seconds after which the jobs' end no longer waits for a stream that does not open."""
 POLL = 1.0
@@ -90,13 +92,17 @@ class Logs:
     def _lines(self, job: str, service: Service, query: dict[str, str]) -> Iterator[LogLine]:
         try:
             yield from self._all_lines(job, service, query)
+        except SilentError:
+            return  # Swarm waits for the logs of a node that has just gone.
         except KitError:
             if not self._over.is_set():  # Else it was we who hung up.
                 raise
 
     def _all_lines(self, job: str, service: Service, query: dict[str, str]) -> Iterator[LogLine]:
         wanted = {"stdout": "1", "stderr": "1", "timestamps": "1", "details": "1", **query}
-        with self._manager.stream(f"/services/{service.id}/logs", **wanted) as response:
+        patience = None if query["follow"] == "1" else SILENCE
+        path = f"/services/{service.id}/logs"
+        with self._manager.stream(path, patience, **wanted) as response:
             self._open.release()
             if self._over.is_set():  # Hung up while this stream was still being opened.
                 return

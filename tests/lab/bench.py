@@ -1,7 +1,8 @@
 """What kit adds to a deploy, and what the overlay network costs, in a lab of their own.
 
-    python -m tests.lab.bench deploy [ROUNDS]     to the first training step, by kit and by hand
-    python -m tests.lab.bench network             all-reduce over the overlay and the hosts' network
+    python -m tests.lab.bench deploy [ROUNDS]    to the first epoch's end, by kit and by hand
+    python -m tests.lab.bench network [RATE]     all-reduce over the overlay and the hosts' network;
+                                                 with a RATE such as 1gbit the links have that
 
 The nodes share this machine's clock, so that lines of all of them can be compared.
 """
@@ -140,8 +141,10 @@ def deploy(bench: Bench, rounds: int) -> None:
     print(f"kit / by hand: {totals['kit'] / totals['by hand']:.2f}")
 
 
-def network(bench: Bench) -> None:
+def network(bench: Bench, rate: str) -> None:
     """Sum over the overlay and over the hosts' own network; print medians and the ratio."""
+    for node in ("n1", "n2"):
+        bench.lab.do("shape", node, rate)
     script = Path(__file__).with_name("allreduce.py").read_text(encoding="utf-8")
     for node in ("n1", "n2"):
         bench.lab.ssh(
@@ -181,7 +184,7 @@ def main() -> None:
     what, *rest = sys.argv[1:] or ["deploy"]
     with bench_lab() as bench:
         if what == "network":
-            network(bench)
+            network(bench, *rest or ["off"])
         else:
             deploy(bench, int(*rest or ["3"]))
 

@@ -68,6 +68,7 @@ class SwarmEngine:
     def _steps(
         self, jobs: Sequence[JobPlan], secrets: Mapping[str, Mapping[str, str]], *, fresh: bool
     ) -> tuple[Step, ...]:
+        self._require_stacks(jobs)
         versions = {path.name: _version(path) for path in self._tree.glob("*.stack.yaml")}
         hashed = {
             job: {name: fingerprint(job, name, value) for name, value in values.items()}
@@ -75,8 +76,16 @@ class SwarmEngine:
         }
         return tuple(steps_deploy(self._cluster, jobs, self._see(), versions, hashed, fresh=fresh))
 
+    def _require_stacks(self, jobs: Sequence[JobPlan]) -> None:
+        for job in jobs:
+            path = self._tree / f"{job.stack}.stack.yaml"
+            if not path.is_file():
+                what = f"{path} is not there: the files are for another engine"
+                raise InputError(what, "write `engine: swarm` in the inventory, run `kit render`")
+
     def deploy(self, jobs: Sequence[JobPlan], *, fresh: bool, say: Say) -> None:
         """Take the steps, and return when the tasks run; see `Engine.deploy`."""
+        self._require_stacks(jobs)
         secrets = {job.name: read_secrets(job) for job in jobs}
         named = {
             secret_name(job, name, fingerprint(job.name, name, value)): value

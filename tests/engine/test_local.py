@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -72,7 +73,7 @@ def test_a_script_runs_on_every_host_of_the_plan(cluster: Cluster) -> None:
 
     logs = cluster.kit("logs", "hello", "--host", "pc2").splitlines()
     assert logs
-    assert all(line.startswith("pc2 | ") for line in logs)
+    assert all(re.match(r"pc2( [12])? \| ", line) for line in logs)
     assert "did you mean pc2?" in cluster.kit("logs", "--host", "pc3", status=2)
 
 
@@ -84,8 +85,8 @@ def test_the_jobs_of_a_swarm_are_tried_here(cluster: Cluster) -> None:
     output = cluster.kit("deploy", "--engine", "local")
     assert "| rank 2 of 3" in output
     assert "hello completed after" in output
-    assert "1 completed" not in cluster.kit("status", "--engine", "local")
-    assert "2 completed" in cluster.kit("status", "--engine", "local")
+    # The job, and both of its hosts.
+    assert cluster.kit("status", "--engine", "local").count("completed") == 3
 
 
 def test_ctrl_c_ends_all_that_was_started_and_nothing_else(cluster: Cluster) -> None:
@@ -185,7 +186,7 @@ def test_stale_files_are_not_deployed(cluster: Cluster) -> None:
         (("deploy", "helo"), 2, "did you mean hello?"),
         (("logs", "hello"), 1, "no job hello was ever deployed"),
         (("stop", "hello"), 1, "no job hello was ever deployed"),
-        (("deploy", "--engine", "swarm"), 2, "docker stack deploy"),
+        (("deploy", "--engine", "swarm"), 2, "is not there: the files are for another engine"),
     ],
 )
 def test_mistakes_are_answered(

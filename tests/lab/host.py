@@ -24,6 +24,7 @@ PACKAGES = {
     "dockerd": "docker.io",
     "docker": "docker-cli" if shutil.which("dockerd") else "docker.io",
     "mmdebstrap": "mmdebstrap",
+    "mount": "mount",
     "openssl": "openssl",
     "ssh": "openssh-client",
 }

@@ -28,9 +28,9 @@ demo: setup ## train the example cluster on this machine, in under a minute
 	@echo "  make plan render && git diff      read what the hosts would get"
 	@echo "  $(KIT) init ../my-cluster   start a repository of your own"
 
-test: setup .venv/.dev ## run every test; as root with the lab's packages, the lab's too
+test: setup .venv/.dev ## run every test but the lab's
 	@tests/docker-cli
-	$(BIN)/pytest --numprocesses 2 --dist loadgroup $(ARGS)
+	$(BIN)/pytest $(ARGS)
 
 setup: .venv/.kit .venv/.trainer ## install what is missing, into .venv
 

@@ -19,6 +19,7 @@ from kit.project import Paths, load_plan, rendered_tree
 from kit.render import file_version
 from kit.swarm.carry import Carrier
 from kit.swarm.members import PLATFORM, managers, steps_down, steps_up, warnings
+from kit.swarm.registers import history
 from kit.swarm.seen import Cluster, Member, see_cluster, see_member
 
 
@@ -66,13 +67,12 @@ def down(paths: Paths, *, yes: bool, dry_run: bool) -> int:
     root = paths.tree(plan.cluster)
     members = _members(plan.hosts)
     cluster, manager = _cluster(plan, members)
-    steps = steps_down(plan, members, cluster) if cluster else []
-    return _carry(
-        Carrier(plan.cluster, manager, Docker.of(manager), root, click.echo),
-        steps,
-        yes=yes,
-        dry_run=dry_run,
-    )
+    carrier = Carrier(plan.cluster, manager, Docker.of(manager), root, click.echo)
+    steps: list[Step] = []
+    if cluster is not None:
+        remembered = len(history(carrier.manager))
+        steps = steps_down(plan, members, cluster, remembered)
+    return _carry(carrier, steps, yes=yes, dry_run=dry_run)
 
 
 def _plan(paths: Paths) -> Plan:

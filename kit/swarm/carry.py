@@ -16,12 +16,14 @@ from kit.docker import Docker, EngineError, at_once
 from kit.engine import Say, Step
 from kit.errors import KitError
 from kit.model import Host
+from kit.swarm import registers
 from kit.swarm.seen import STACK_LABEL
 from kit.swarm.steps import (
     JOINED_LABEL,
     DeployStack,
     Forget,
     ForgetCheckpoints,
+    ForgetHistory,
     Init,
     Join,
     Label,
@@ -106,6 +108,7 @@ class Carrier:
             RemoveStack: lambda step: self.remove(step.stack),
             MakeSecret: self._make_secret,
             ForgetCheckpoints: _delete_volumes,
+            ForgetHistory: lambda _: registers.forget_all(self.manager),
             Leave: self._leave,
         }
         takers[type(step)](step)

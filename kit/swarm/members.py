@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from kit.engine import Step
@@ -15,6 +16,7 @@ from kit.swarm.steps import (
     JOINED_LABEL,
     DeployStack,
     Forget,
+    ForgetHistory,
     Init,
     Join,
     Leave,
@@ -73,7 +75,9 @@ def steps_up(
     stack = f"{plan.cluster}-platform"
     there = cluster.stack(stack) if cluster else ()
     if platform is not None and (cause := stack_cause(there, platform)):
-        what = f"deploy {PLATFORM}: network {plan.network_name}"
+        network = f"network {plan.network_name}" if plan.network_image else ""
+        registry = f"registry on {plan.registry.host}" if plan.registry else ""
+        what = f"deploy {PLATFORM}: {', '.join(filter(None, (network, registry)))}"
         steps.append(DeployStack("swarm", what, cause, stack, PLATFORM))
     return steps
 
@@ -88,7 +92,7 @@ def _refuse(plan: Plan, members: Mapping[str, Member], cluster: Cluster | None) 
 
 def _problems(member: Member, cluster: Cluster | None) -> Iterator[str]:
     name = member.host.name
-    version = tuple(int(part) for part in member.version.split("-")[0].split(".") if part.isdigit())
+    version = tuple(int(part) for part in re.findall(r"\d+", member.version)[:3])
     if version < OLDEST:
         oldest = ".".join(map(str, OLDEST))
         yield (
@@ -172,8 +176,12 @@ def _labels(plan: Plan, members: Mapping[str, Member], cluster: Cluster | None) 
             yield step
 
 
-def steps_down(plan: Plan, members: Mapping[str, Member], cluster: Cluster) -> list[Step]:
+def steps_down(
+    plan: Plan, members: Mapping[str, Member], cluster: Cluster, remembered: int
+) -> list[Step]:
     """Return what takes away what kit has made: its stacks, labels, and the nodes that it joined.
+
+    `remembered` is how many deployments the Swarm remembers.
 
     Raises:
         KitError: Jobs still run.
@@ -204,6 +212,9 @@ def steps_down(plan: Plan, members: Mapping[str, Member], cluster: Cluster) -> l
         step = label_step(node.name, node, own)
         if step is not None:
             steps.append(step)
+    if remembered:
+        what = f"forget {count(remembered, 'deployment')}"
+        steps.append(ForgetHistory("swarm", what, "kit deploy wrote them down"))
     return steps + _leave(leaving, cluster)
 
 

@@ -101,6 +101,11 @@ class ForgetCheckpoints(Step):
 
 
 @dataclass(frozen=True, slots=True)
+class ForgetHistory(Step):
+    """Delete what the Swarm remembers of deployments."""
+
+
+@dataclass(frozen=True, slots=True)
 class Leave(Step):
     """Take a host out; the `last` manager ends the Swarm."""
 

@@ -19,6 +19,7 @@ from kit.swarm.steps import (
     DeployStack,
     Forget,
     ForgetCheckpoints,
+    ForgetHistory,
     Init,
     Join,
     Label,
@@ -246,6 +247,7 @@ def test_hosts_that_cannot_take_part_are_named_all_at_once(plan: Plan) -> None:
     old, elsewhere = caught.value.message.splitlines()
     assert old.startswith("pc1: Docker 20.10.24+dfsg1 cannot run tasks that reserve GPUs")
     assert elsewhere.startswith("pc2: is in another swarm already (10.9.9.9:2377)")
+    members["pc1"] = replace(members["pc1"], version="25.0.3+dfsg1")
     members["pc2"] = replace(other, state="locked")
     with pytest.raises(KitError, match="pc2: its swarm is locked"):
         steps_up(plan, members, None, FILE)
@@ -267,9 +269,10 @@ def test_gpus_that_are_not_offered_and_an_even_number_of_managers_are_told(plan:
 
 def test_down_takes_away_what_up_has_made(plan: Plan) -> None:
     seen = cluster(services=(service("network", "lab-platform"),))
-    steps = steps_down(plan, joined(apart(plan), seen), seen)
-    assert kinds(steps) == [RemoveStack, Leave, Leave]
-    assert [(step.where, step.last) for step in steps[1:] if isinstance(step, Leave)] == [
+    steps = steps_down(plan, joined(apart(plan), seen), seen, remembered=2)
+    assert kinds(steps) == [RemoveStack, ForgetHistory, Leave, Leave]
+    assert steps[1].what == "forget 2 deployments"
+    assert [(step.where, step.last) for step in steps[2:] if isinstance(step, Leave)] == [
         ("pc2", False),
         ("pc1", True),
     ]
@@ -280,7 +283,7 @@ def test_down_leaves_what_was_there_before(plan: Plan) -> None:
     mine, other = cluster().nodes
     before = replace(other, labels=tuple(pair for pair in other.labels if pair[0] != "kit.joined"))
     seen = cluster(nodes=(mine, before, foreign), services=())
-    steps = steps_down(plan, joined(apart(plan), seen), seen)
+    steps = steps_down(plan, joined(apart(plan), seen), seen, remembered=0)
     # pc1 is the only manager: while others stay, so does it.
     assert kinds(steps) == [Label]
     assert isinstance(steps[0], Label)
@@ -290,7 +293,7 @@ def test_down_leaves_what_was_there_before(plan: Plan) -> None:
 def test_down_waits_for_the_jobs(plan: Plan) -> None:
     seen = cluster()
     with pytest.raises(KitError, match="still deployed: digits") as caught:
-        steps_down(plan, joined(apart(plan), seen), seen)
+        steps_down(plan, joined(apart(plan), seen), seen, remembered=0)
     assert caught.value.hint == "end them: kit stop digits"
 
 

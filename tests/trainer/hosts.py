@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -81,7 +82,8 @@ class Task:
 
     @property
     def text(self) -> str:
-        return self.log.read_text()
+        """What was printed, without the ranks that the launcher puts in front."""
+        return re.sub(r"^\[rank\d+\]: ", "", self.log.read_text(), flags=re.MULTILINE)
 
     def wait(self, seconds: float = DEADLINE) -> int:
         try:

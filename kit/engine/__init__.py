@@ -156,7 +156,7 @@ class Engine(Protocol):
         """Return all jobs that the engine knows of, ended ones too."""
 
     def known(self) -> dict[str, tuple[str, ...]]:
-        """Return the jobs that the engine knows of, and the hosts of each."""
+        """Return the jobs of which something is there to read or to end, and the hosts of each."""
 
     def logs(
         self, jobs: Sequence[str], *, follow: bool, since: float | None = None

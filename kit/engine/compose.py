@@ -86,16 +86,9 @@ class ComposeEngine:
         return job_status(job, found.jobs[job], silent, known.printed)
 
     def known(self) -> dict[str, tuple[str, ...]]:
-        """Return the jobs that have containers, or had; see `Engine.known`."""
-        found = self._hosts.containers()
-        running = {
-            job: tuple(sorted({one.host for one in containers}))
-            for job, containers in found.jobs.items()
-        }
-        gone = {
-            job: tuple(part.host for part in was.hosts) for job, was in self._ended(found).items()
-        }
-        return gone | running
+        """Return the jobs that have containers; see `Engine.known`."""
+        jobs = self._hosts.containers().jobs
+        return {job: tuple(sorted({one.host for one in own})) for job, own in jobs.items()}
 
     def logs(
         self, jobs: Sequence[str], *, follow: bool, since: float | None = None

@@ -100,6 +100,7 @@ def test_a_job_trains_is_stopped_and_goes_on(operator: Operator, lab: Lab) -> No
     )
     assert "digits completed" in operator.kit("stop", "digits")
     assert left(lab) == []
+    assert operator.kit("stop") == "nothing is running\n"
     written = f"cat .local/share/kit/{lab.settings.name}/history.jsonl"
     history = lab.ssh("n1", written).stdout.splitlines()
     assert [json.loads(line)["job"] for line in history] == ["digits", "digits"]

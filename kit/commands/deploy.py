@@ -26,7 +26,7 @@ from kit.project import Paths, load_plan, rendered_tree
 def _with_jobs(function: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the jobs and what says how long it stays."""
     for decorate in (
-        click.option("--detach", is_flag=True, help="Return at once; on this machine too."),
+        click.option("--detach", is_flag=True, help="On this machine: do not follow them."),
         click.option("--wait", is_flag=True, help="Follow the jobs to their end."),
         with_engine,
         with_paths,

@@ -33,9 +33,6 @@ from kit.swarm.tasks import (
 )
 from kit.swarm.wait import wait_until_up
 
-POLL = 0.5
-"""Seconds between two looks at tasks that are to end."""
-
 
 class SwarmEngine:
     """Carries jobs out as stacks, from the rendered files as they are."""
@@ -69,7 +66,8 @@ class SwarmEngine:
         self, jobs: Sequence[JobPlan], secrets: Mapping[str, Mapping[str, str]], *, fresh: bool
     ) -> tuple[Step, ...]:
         self._require_stacks(jobs)
-        versions = {path.name: _version(path) for path in self._tree.glob("*.stack.yaml")}
+        stacks = self._tree.glob("*.stack.yaml")
+        versions = {path.name: file_version(path.read_text(encoding="utf-8")) for path in stacks}
         hashed = {
             job: {name: fingerprint(job, name, value) for name, value in values.items()}
             for job, values in secrets.items()
@@ -211,11 +209,6 @@ def _living(docker: Docker, services: Sequence[Service]) -> bool:
     cluster = see_cluster(docker)
     tasks = cluster.tasks_of(services)
     return any(task.state == "running" and cluster.ready(task.node) for task in tasks)
-
-
-def _version(path: Path) -> str:
-    text = path.read_text(encoding="utf-8")
-    return file_version(text) or registers.digest(text)
 
 
 def _require(cluster: Cluster, job: str) -> None:

@@ -88,10 +88,10 @@ def _versioned(text: str) -> str:
     return text.replace(VERSION, _digest(text))
 
 
-def file_version(text: str) -> str | None:
-    """Return the hash that a rendered stack's labels hold; None where a template has no label."""
+def file_version(text: str) -> str:
+    """Return the hash in a rendered stack's labels, or of the text where a template has none."""
     found = re.search(r'^ *kit\.file: "([0-9a-f]{8})"$', text, re.MULTILINE)
-    return found[1] if found else None
+    return found[1] if found else _digest(text)
 
 
 def _summary(job: JobPlan) -> str:

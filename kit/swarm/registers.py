@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import base64
 import getpass
-import hashlib
 import json
 import os
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -47,7 +46,8 @@ def locked(manager: Docker) -> Iterator[None]:
     try:
         yield
     finally:
-        manager.request("DELETE", f"/configs/{made}")
+        with suppress(EngineError):  # Somebody has broken it.
+            manager.request("DELETE", f"/configs/{made}")
 
 
 def _held(manager: Docker) -> KitError:
@@ -101,8 +101,3 @@ def _configs(manager: Docker, kind: str) -> list[dict[str, Any]]:
 def _contents(manager: Docker, kind: str) -> Iterator[dict[str, Any]]:
     for config in _configs(manager, kind):
         yield json.loads(base64.b64decode(config["Spec"]["Data"]))
-
-
-def digest(text: str) -> str:
-    """Return the hash of a stack's file that carries none, as one's own template may."""
-    return hashlib.sha256(text.encode()).hexdigest()[:8]

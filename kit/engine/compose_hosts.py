@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 
 from kit.docker import Docker, EngineError, on_each
 from kit.engine.compose_look import containers
-from kit.engine.containers import JOB, PROJECT, Container
+from kit.engine.containers import PROJECT, Container
 from kit.engine.hostfolder import HostFolder
 from kit.engine.rendered import Rendered, rendered
 from kit.errors import KitError
 from kit.model import Host
-from kit.plan.types import manager_of
+from kit.plan.types import manager_of, stack_of
 
 T = TypeVar("T")
 
@@ -62,7 +62,7 @@ class Hosts:
 
     def file(self, job: str, host: str) -> Path:
         """Return the rendered project of a job on a host."""
-        return self.tree / "hosts" / host / f"{JOB}{job}.compose.yaml"
+        return self.tree / "hosts" / host / f"{stack_of(job)}.compose.yaml"
 
     def on(self, names: Iterable[str], work: Callable[[Host], T]) -> dict[str, T | KitError]:
         """Do something on hosts at once; see `on_each`."""
@@ -93,7 +93,7 @@ class Hosts:
         for one in containers(docker, self.cluster):
             if one.job == job:
                 _delete(docker, f"/containers/{one.id}", force="1", v="1")
-        own = {"label": [f"{PROJECT}={JOB}{job}"]}
+        own = {"label": [f"{PROJECT}={stack_of(job)}"]}
         for network in docker.get("/networks", filters=own):
             _delete(docker, f"/networks/{network['Id']}")
 

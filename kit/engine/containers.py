@@ -8,13 +8,12 @@ from typing import Any
 from kit.engine import HostStatus, State
 from kit.engine.streams import seconds
 from kit.plan.storage import CHECKPOINTS
+from kit.plan.types import STACK_PREFIX
 
 PROJECT = "com.docker.compose.project"
 SERVICE = "com.docker.compose.service"
 STACK = "com.docker.stack.namespace"
 CLUSTER = "kit.cluster"
-JOB = "train-"
-"""How the Compose projects and the stacks of jobs begin."""
 
 RUNS = frozenset({"running", "restarting", "paused"})
 """States of a container (GET /containers/<id>/json, State.Status) that has not ended."""
@@ -101,7 +100,7 @@ class Container:
 def job_of(labels: dict[str, str]) -> str | None:
     """Return the job that a container with these labels belongs to, under whichever engine."""
     owner = labels.get(PROJECT) or labels.get(STACK) or ""
-    return owner.removeprefix(JOB) if owner.startswith(JOB) else None
+    return owner.removeprefix(STACK_PREFIX) if owner.startswith(STACK_PREFIX) else None
 
 
 def container(host: str, inspected: dict[str, Any]) -> Container:

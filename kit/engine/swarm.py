@@ -14,7 +14,7 @@ from kit.engine.printed import Printed
 from kit.engine.rendered import rendered
 from kit.errors import InputError, KitError, nearest
 from kit.model import Host
-from kit.plan.types import JobPlan
+from kit.plan.types import JobPlan, stack_of
 from kit.render import file_version
 from kit.secrets import fingerprint, read_secrets
 from kit.swarm import registers
@@ -146,7 +146,7 @@ class SwarmEngine:
         status = _status(docker, cluster, job)
         if status.state not in ENDED:
             status = _end(docker, cluster, status)
-        carrier.remove(f"train-{job}")
+        carrier.remove(stack_of(job))
         carrier.drop_secrets(job)
         return status
 
@@ -156,7 +156,7 @@ class SwarmEngine:
 
 
 def _status(docker: Docker, cluster: Cluster, job: str) -> JobStatus:
-    services = training(cluster, f"train-{job}")
+    services = training(cluster, job)
     hosts = host_statuses(cluster, job)
     state, message = job_state(hosts, fewest_of(cluster, job))
     printed = Logs(docker, cluster).printed(job)
@@ -178,7 +178,7 @@ def _end(docker: Docker, cluster: Cluster, status: JobStatus) -> JobStatus:
 
     Its lines are read meanwhile: with the tasks Swarm forgets what they have said.
     """
-    services = training(cluster, f"train-{status.job}")
+    services = training(cluster, status.job)
     printed = Printed(status.progress, status.checkpoint)
     none = [f"{service.name}=0" for service in services]
     asked = False

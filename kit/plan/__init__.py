@@ -18,7 +18,7 @@ from kit.plan.groups import HOST_LABEL, services
 from kit.plan.images import images, network_image, pinned, served_registry, unlocked
 from kit.plan.notes import lock_notes, notes
 from kit.plan.traffic import batch, traffic
-from kit.plan.types import JobPlan, Placement, Plan, Rendezvous, Service, manager_of
+from kit.plan.types import JobPlan, Placement, Plan, Rendezvous, Service, manager_of, stack_of
 from kit.values import count
 
 RENDEZVOUS_PORT = 29400
@@ -142,7 +142,7 @@ def _rendezvous(
     if inventory.engine is EngineName.COMPOSE:
         return Rendezvous(hosts[0].name, "rendezvous", port, "")
     # The stack's name makes it one address: other jobs have a rendezvous on the same network.
-    return Rendezvous(host.name, f"train-{job.name}_rendezvous", port, "node.role == manager")
+    return Rendezvous(host.name, f"{stack_of(job.name)}_rendezvous", port, "node.role == manager")
 
 
 def _variables(inventory: Inventory, job: Job) -> dict[str, str]:

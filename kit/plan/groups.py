@@ -9,11 +9,12 @@ from kit.model import Host
 from kit.plan.types import JobPlan, Placement, Service
 
 HOST_LABEL = "kit.host"
+JOB_LABEL = "kit.job."
 
 
 def job_label(job: str) -> str:
     """Return the node label that says which of a job's services a host belongs to."""
-    return f"kit.job.{job}"
+    return f"{JOB_LABEL}{job}"
 
 
 def services(job: str, placements: Iterable[Placement]) -> tuple[Service, ...]:

@@ -180,6 +180,15 @@ class Precision:
     host: str
 
 
+STACK_PREFIX = "train-"
+"""How the names of jobs' stacks and Compose projects begin."""
+
+
+def stack_of(job: str) -> str:
+    """Return the name of a job's stack and of its Compose projects."""
+    return f"{STACK_PREFIX}{job}"
+
+
 @dataclass(frozen=True, slots=True)
 class JobPlan:
     """One job with all its numbers.
@@ -222,7 +231,7 @@ class JobPlan:
     @property
     def stack(self) -> str:
         """The name of its stack and of its Compose projects."""
-        return f"train-{self.job.name}"
+        return stack_of(self.job.name)
 
     @property
     def world_size(self) -> int:

@@ -51,7 +51,7 @@ class Logs:
 
         That is asked only when all streams are open: what is printed from then on is not missed.
         """
-        number = sum(len(training(self._cluster, f"train-{job}")) for job in jobs)
+        number = sum(len(training(self._cluster, job)) for job in jobs)
         threading.Thread(target=self._end_with, args=(ended, number), daemon=True).start()
         try:
             yield from self._merged(jobs, since, "all", follow=True, window=WINDOW)
@@ -85,7 +85,7 @@ class Logs:
         sources = [
             self._lines(job, service, query)
             for job in jobs
-            for service in training(self._cluster, f"train-{job}")
+            for service in training(self._cluster, job)
         ]
         return merged(sources, lambda line: line.time or 0, window)
 

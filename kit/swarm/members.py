@@ -8,11 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from kit.engine import Step
 from kit.errors import KitError
 from kit.model import Host
-from kit.plan.groups import HOST_LABEL, advertised, node_labels
-from kit.plan.types import Plan, manager_of
+from kit.plan.groups import HOST_LABEL, JOB_LABEL, advertised, node_labels
+from kit.plan.types import STACK_PREFIX, Plan, manager_of
 from kit.swarm.seen import Cluster, Member, Node
 from kit.swarm.steps import (
-    JOB_LABEL,
     JOINED_LABEL,
     DeployStack,
     Forget,
@@ -187,7 +186,11 @@ def steps_down(
         KitError: Jobs still run.
     """
     jobs = sorted(
-        {s.stack.removeprefix("train-") for s in cluster.services if s.stack.startswith("train-")}
+        {
+            s.stack.removeprefix(STACK_PREFIX)
+            for s in cluster.services
+            if s.stack.startswith(STACK_PREFIX)
+        }
     )
     if jobs:
         raise KitError(f"still deployed: {', '.join(jobs)}", f"end them: kit stop {' '.join(jobs)}")

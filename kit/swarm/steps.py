@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from kit.engine import Step
 from kit.model import Host
+from kit.plan.groups import JOB_LABEL
+from kit.plan.types import stack_of
 from kit.swarm.seen import Cluster, Node, Service
 
 JOINED_LABEL = "kit.joined"
 """On nodes that kit brought into the Swarm: `kit swarm down` takes those out again, no others."""
-JOB_LABEL = "kit.job."
-"""The beginning of the labels that say which of a job's services a node belongs to."""
 
 NOWHERE = "none"
 """The value of a job's label on a host that has no part in it; no label says the same."""
@@ -143,7 +143,7 @@ def obsolete_labels(node: Node, wanted: Mapping[str, str], cluster: Cluster) -> 
         for name, _ in node.labels
         if name.startswith(JOB_LABEL)
         and name not in wanted
-        and f"train-{name.removeprefix(JOB_LABEL)}" not in running
+        and stack_of(name.removeprefix(JOB_LABEL)) not in running
     }
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from kit.engine import ENDED, HostStatus, State
 from kit.plan.groups import job_label
+from kit.plan.types import STACK_PREFIX, stack_of
 from kit.swarm.seen import OVER, Cluster, Node, Service, Task
 from kit.values import count
 
@@ -28,28 +29,26 @@ _STATES = {
 }
 
 
-def training(cluster: Cluster, stack: str) -> tuple[Service, ...]:
+def training(cluster: Cluster, job: str) -> tuple[Service, ...]:
     """Return the services of a job's stack that train."""
-    return tuple(each for each in cluster.stack(stack) if each.part != RENDEZVOUS)
+    return tuple(each for each in cluster.stack(stack_of(job)) if each.part != RENDEZVOUS)
 
 
 def jobs_of(cluster: Cluster) -> tuple[str, ...]:
     """Return the jobs whose stacks are there."""
     stacks = {each.stack for each in cluster.services if each.part == RENDEZVOUS}
-    return tuple(sorted(stack.removeprefix("train-") for stack in stacks))
+    return tuple(sorted(stack.removeprefix(STACK_PREFIX) for stack in stacks))
 
 
 def fewest_of(cluster: Cluster, job: str) -> int:
     """Return how many hosts a job needs, as its containers are told."""
-    nodes = (
-        each.variable("KIT_NNODES").partition(":")[0] for each in training(cluster, f"train-{job}")
-    )
+    nodes = (each.variable("KIT_NNODES").partition(":")[0] for each in training(cluster, job))
     return min((int(fewest) for fewest in nodes if fewest.isdigit()), default=1)
 
 
 def state_of(cluster: Cluster, job: str) -> State | None:
     """Return how a job is doing; None where it has no stack."""
-    if not cluster.stack(f"train-{job}"):
+    if not cluster.stack(stack_of(job)):
         return None
     return job_state(host_statuses(cluster, job), fewest_of(cluster, job))[0]
 
@@ -57,7 +56,7 @@ def state_of(cluster: Cluster, job: str) -> State | None:
 def host_statuses(cluster: Cluster, job: str) -> tuple[HostStatus, ...]:
     """Return how each host of a job is doing, by the newest task that it has."""
     hosts: list[HostStatus] = []
-    for service in training(cluster, f"train-{job}"):
+    for service in training(cluster, job):
         hosts += _of_service(cluster, job, service)
     return tuple(sorted(hosts, key=lambda host: host.host))
 
@@ -157,7 +156,7 @@ def gpus_wanted(cluster: Cluster, node: Node, wanted: int, stack: str) -> str:
     offered = f"{node.name} offers {count(len(node.gpus), 'GPU')} to Swarm"
     if held:
         holders = ", ".join(f"{name} holds {number}" for name, number in sorted(held.items()))
-        first = next(iter(sorted(held))).removeprefix("train-")
+        first = next(iter(sorted(held))).removeprefix(STACK_PREFIX)
         return (
             f"{count(wanted, 'GPU')} wanted, {offered}, {holders}: kit stop {first}, or wait for it"
         )

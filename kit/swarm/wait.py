@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from kit.docker import Docker
 from kit.engine import ENDED, HostStatus, Say, State
 from kit.errors import KitError
+from kit.plan.types import stack_of
 from kit.swarm.seen import Cluster, see_cluster
 from kit.swarm.tasks import PULLING, fewest_of, host_statuses
 from kit.values import count
@@ -93,7 +94,7 @@ def _is_up(cluster: Cluster, job: str, watch: Watch) -> bool:
 
 
 def _updating(cluster: Cluster, job: str) -> bool:
-    return any(s.update in {"updating", "rollback_started"} for s in cluster.stack(f"train-{job}"))
+    return any(s.update in {"updating", "rollback_started"} for s in cluster.stack(stack_of(job)))
 
 
 def _failure(job: str, hosts: Sequence[HostStatus], stuck: Sequence[HostStatus]) -> str:

@@ -219,3 +219,38 @@ class Job:
     port: int | None
     metrics_port: int | None
     stop_grace: int
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """An inference service: it answers with the newest complete checkpoint of a job.
+
+    `name` begins with SERVER_PREFIX. `checkpoint` is `newest`, `best` or the name of one;
+    `transfer_port` is where the job's hosts offer theirs. `window` is in milliseconds, `timeout` in
+    seconds, `body` (of a request) and `gpu_memory` (the least of a GPU) in bytes, `pixels` of an
+    image. `token` is what clients must show, None where all may ask.
+    """
+
+    name: str
+    file: str
+    image: str
+    job: str
+    checkpoint: str
+    port: int
+    transfer_port: int
+    batch_size: int
+    window: float
+    queue: int
+    timeout: int
+    body: int
+    pixels: int
+    token: Secret | None
+    hosts: JobHosts
+    gpu_memory: int | None
+    environment: tuple[tuple[str, str], ...]
+    memory: int | None
+    cpus: float | None
+
+
+SERVER_PREFIX = "serve-"
+"""How the names of servers begin, in commands and of their stacks; a job's never do."""

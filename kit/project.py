@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kit import tree
-from kit.config.load import NO_INVENTORY, load
+from kit.config.load import NO_INVENTORY, Project, load
 from kit.errors import FaultsError, InputError, KitError, Problem, ProblemsError
 from kit.model import EngineName
 from kit.plan import make_plan
@@ -31,9 +31,22 @@ class Paths:
         """Return the folder of jobs: by default the one beside the inventory."""
         return self.jobs or self.inventory.parent / "jobs"
 
+    def servers_folder(self) -> Path:
+        """Return the folder of servers, beside that of the jobs."""
+        return self.jobs_folder().parent / "serve"
+
     def tree(self, cluster: str) -> Path:
         """Return the rendered tree: by default compose/<cluster> beside the inventory."""
         return self.output or self.inventory.parent / "compose" / cluster
+
+
+def load_project(paths: Paths) -> Project:
+    """Read the files that people write.
+
+    Raises:
+        ProblemsError: Mistakes in the files, at their lines.
+    """
+    return load(paths.inventory, paths.jobs_folder(), paths.servers_folder())
 
 
 def load_plan(paths: Paths, engine: EngineName | None = None) -> Plan:
@@ -42,12 +55,12 @@ def load_plan(paths: Paths, engine: EngineName | None = None) -> Plan:
     Raises:
         ProblemsError: Mistakes in the files, at their lines.
     """
-    project = load(paths.inventory, paths.jobs_folder())
+    project = load_project(paths)
     inventory = project.inventory
     if engine is not None:
         inventory = replace(inventory, engine=engine)
     try:
-        return make_plan(inventory, project.jobs, project.lock)
+        return make_plan(inventory, project.jobs, project.lock, project.servers)
     except FaultsError as error:
         raise project.sources.problems(error.faults) from None
 

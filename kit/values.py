@@ -120,6 +120,15 @@ def duration(text: object) -> int:
     return _whole(text, number, seconds, "duration", "60s")
 
 
+def checkpoint(value: object) -> str:
+    """Check which checkpoint is meant: `newest`, `best`, or the name of one."""
+    if isinstance(value, str) and re.fullmatch(r"newest|best|step-[0-9]{8}", value):
+        return value
+    raise WrongValueError(
+        f"{shown(value)} is no checkpoint", "write newest, best, or a name as step-00000300"
+    )
+
+
 def dns_label(text: object) -> str:
     """Check a name that becomes part of service, host and volume names (RFC 1123 label)."""
     if isinstance(text, str) and _DNS_LABEL.fullmatch(text):

@@ -13,7 +13,7 @@ import click
 from kit import images as trainer
 from kit import tree, values
 from kit.commands.options import with_paths
-from kit.config.load import Project, load
+from kit.config.load import Project
 from kit.docker import Docker
 from kit.errors import InputError, KitError, nearest
 from kit.images import Say
@@ -21,7 +21,7 @@ from kit.lock import lock_path, lock_text, read_lock
 from kit.model import EngineName, Host, Lock
 from kit.plan.images import NETWORK
 from kit.plan.types import Plan, manager_of
-from kit.project import Paths, launcher_path, load_plan
+from kit.project import Paths, launcher_path, load_plan, load_project
 from kit.registry import digest
 from kit.values import WrongValueError, count
 
@@ -45,7 +45,7 @@ def command() -> None:
 def build(paths: Paths, images: tuple[str, ...], on: str | None, base: str | None) -> None:
     """Build the trainer's image under the names IMAGES.
 
-    By default they are those of the jobs with `train:` that lie in the inventory's registry.
+    By default they are those in the inventory's registry of servers and of jobs with `train:`.
     """
     engine, names = _targets(paths, images, on)
     with closing(engine):
@@ -60,7 +60,7 @@ def build(paths: Paths, images: tuple[str, ...], on: str | None, base: str | Non
 def push(paths: Paths, images: tuple[str, ...], on: str | None) -> None:
     """Push IMAGES to their registry, with this machine's `docker login`.
 
-    By default they are those of the jobs with `train:` that lie in the inventory's registry.
+    By default they are those in the inventory's registry of servers and of jobs with `train:`.
     """
     engine, names = _targets(paths, images, on)
     with closing(engine):
@@ -115,8 +115,8 @@ def _targets(
         _check_name(image)
     if images and on is None:
         return Docker(HERE, None), images
-    project = load(paths.inventory, paths.jobs_folder())
-    return _engine(project.inventory.hosts, on), images or _of_jobs(project)
+    project = load_project(paths)
+    return _engine(project.inventory.hosts, on), images or _trainers(project)
 
 
 def _check_name(image: str) -> None:
@@ -128,8 +128,11 @@ def _check_name(image: str) -> None:
         raise InputError(f"{image}: a digest follows from a build", "leave it out")
 
 
-def _of_jobs(project: Project) -> tuple[str, ...]:
-    """Return the images of the jobs with `train:` that lie in the inventory's registry."""
+def _trainers(project: Project) -> tuple[str, ...]:
+    """Return the images that lie in the inventory's registry and are to be the trainer's.
+
+    Those of the jobs with `train:`, and of the servers.
+    """
     registry = project.inventory.registry
     fix = "name the image, as in: kit image build registry.lab:5000/trainer:0.1.0"
     if registry is None:
@@ -138,11 +141,14 @@ def _of_jobs(project: Project) -> tuple[str, ...]:
             f"write `registry: {{address: registry.lab:5000}}` into it, or {fix}",
         )
     every = {job.image for job in project.jobs if job.train is not None}
+    every |= {server.image for server in project.servers}
     own = sorted(name for name in every if name.startswith(f"{registry.address}/"))
     names = tuple(name for name in own if "@" not in name)
     if not names:
         others = f": they use {', '.join(sorted(every))}" if every else ""
-        what = f"no job with `train:` has an image with a tag in {registry.address}{others}"
+        what = (
+            f"no server or job with `train:` has an image with a tag in {registry.address}{others}"
+        )
         raise InputError(what, fix)
     return names
 

@@ -1,7 +1,8 @@
-"""Reads `inventory.yaml` and `jobs/*.yaml` and answers every mistake at its line."""
+"""Reads inventory.yaml, jobs/*.yaml and serve/*.yaml, and answers every mistake at its line."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -17,6 +18,7 @@ from kit.config.inventory import (
     to_inventory,
 )
 from kit.config.job import JobSection, to_job
+from kit.config.server import ServerSection, to_server
 from kit.errors import (
     INVENTORY,
     Fault,
@@ -27,16 +29,17 @@ from kit.errors import (
     dotted,
 )
 from kit.lock import lock_path, read_lock
-from kit.model import Inventory, Job, Lock
+from kit.model import SERVER_PREFIX, Inventory, Job, Lock, Server
 from kit.yamlfile import Document, parse, read_text
 
 SectionT = TypeVar("SectionT", bound=BaseModel)
+ValueT = TypeVar("ValueT")
 NO_INVENTORY = "write one with `kit init .`, or name one with --inventory FILE"
 
 
 @dataclass
 class Sources:
-    """The documents behind an inventory and its jobs: they know the lines."""
+    """The documents behind an inventory, its jobs and servers: they know the lines."""
 
     documents: dict[str, Document] = field(default_factory=dict)
 
@@ -61,12 +64,15 @@ class Project:
 
     inventory: Inventory
     jobs: tuple[Job, ...]
+    servers: tuple[Server, ...]
     lock: Lock | None
     sources: Sources
 
 
-def load(inventory: Path, jobs: Path) -> Project:
-    """Read the inventory, the folder of jobs, and the lock beside the inventory.
+def load(inventory: Path, jobs: Path, servers: Path) -> Project:
+    """Read the inventory, the folders of jobs and of servers, and the lock beside the inventory.
+
+    The folder of servers need not be there.
 
     Raises:
         ProblemsError: Mistakes in the files, all at once.
@@ -84,21 +90,33 @@ def load(inventory: Path, jobs: Path) -> Project:
         lock = read_lock(lock_path(inventory))
     except ProblemsError as error:
         problems += error.problems
-    work: list[Job] = []
     try:
-        files = _job_files(jobs)
+        work = _each(_job_files(jobs), lambda path: _job(path, jobs, sources), problems)
+        serving = _each(
+            _files(servers, "server") if servers.is_dir() else [],
+            lambda path: _server(path, servers, sources),
+            problems,
+        )
     except InputError:
         if problems:
             raise ProblemsError(problems) from None
         raise
-    for path in files:
-        try:
-            work.append(_job(path, jobs, sources))
-        except ProblemsError as error:
-            problems += error.problems
     if problems or machines is None:
         raise ProblemsError(problems)
-    return Project(machines, tuple(work), lock, sources)
+    return Project(machines, tuple(work), tuple(serving), lock, sources)
+
+
+def _each(
+    files: list[Path], read: Callable[[Path], ValueT], problems: list[Problem]
+) -> list[ValueT]:
+    """Read files, and add what is wrong in some of them to the `problems`."""
+    values: list[ValueT] = []
+    for path in files:
+        try:
+            values.append(read(path))
+        except ProblemsError as error:
+            problems += error.problems
+    return values
 
 
 def _job_files(folder: Path) -> list[Path]:
@@ -107,6 +125,10 @@ def _job_files(folder: Path) -> list[Path]:
             f"{folder}: there is no such folder",
             "describe a job in jobs/<name>.yaml, or name the folder with --jobs DIR",
         )
+    return _files(folder, "job")
+
+
+def _files(folder: Path, what: str) -> list[Path]:
     files = sorted(
         path
         for path in folder.iterdir()
@@ -116,7 +138,7 @@ def _job_files(folder: Path) -> list[Path]:
     by_name: dict[str, Path] = {}
     for path in files:
         if path.stem in by_name:
-            raise InputError(f"{by_name[path.stem]} and {path} are the same job", "rename one")
+            raise InputError(f"{by_name[path.stem]} and {path} are the same {what}", "rename one")
         by_name[path.stem] = path
     return files
 
@@ -147,20 +169,35 @@ def _sound_hosts(document: Document, faults: list[Fault]) -> dict[str, HostSecti
 
 
 def _job(path: Path, folder: Path, sources: Sources) -> Job:
+    name = _name(path, "job")
+    if name.startswith(SERVER_PREFIX):
+        what = f"the names of servers begin with {SERVER_PREFIX}, not those of jobs"
+        raise ProblemsError([Problem(str(path), 1, "", what, "rename the file")])
+    section = _section(JobSection, path, name, sources)
+    return to_job(section, name, f"{folder.resolve().name}/{path.name}")
+
+
+def _server(path: Path, folder: Path, sources: Sources) -> Server:
+    name = f"{SERVER_PREFIX}{_name(path, 'server')}"
+    section = _section(ServerSection, path, name, sources)
+    return to_server(section, name, f"{folder.resolve().name}/{path.name}")
+
+
+def _name(path: Path, whose: str) -> str:
     try:
-        name = values.dns_label(path.stem)
+        return values.dns_label(path.stem)
     except values.WrongValueError as error:
-        problem = Problem(
-            str(path), 1, "", f"the file's name is the job's: {error.what}", error.fix
-        )
-        raise ProblemsError([problem]) from None
+        what = f"the file's name is the {whose}'s: {error.what}"
+        raise ProblemsError([Problem(str(path), 1, "", what, error.fix)]) from None
+
+
+def _section(model: type[SectionT], path: Path, source: str, sources: Sources) -> SectionT:
     document = parse(read_text(path, str(path), ""), str(path))
-    sources.documents[name] = document
+    sources.documents[source] = document
     try:
-        section = _validated(JobSection, document, name)
+        return _validated(model, document, source)
     except FaultsError as error:
         raise sources.problems(error.faults) from None
-    return to_job(section, name, f"{folder.resolve().name}/{path.name}")
 
 
 def _validated(model: type[SectionT], document: Document, source: str) -> SectionT:

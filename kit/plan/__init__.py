@@ -5,30 +5,36 @@ from __future__ import annotations
 import hashlib
 import json
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 
-from kit.errors import INVENTORY, Fault, FaultsError, Loc
-from kit.model import EngineName, Host, Inventory, Job, Lock
+from kit.errors import FaultsError
+from kit.model import EngineName, Host, Inventory, Job, Lock, Server
 from kit.plan import storage
 from kit.plan.allocate import allocate
+from kit.plan.clashes import name_faults, port_faults
 from kit.plan.exchange import exchange
 from kit.plan.gpus import precision
 from kit.plan.groups import HOST_LABEL, services
 from kit.plan.images import images, network_image, pinned, served_registry, unlocked
-from kit.plan.notes import lock_notes, notes
+from kit.plan.notes import lock_notes, notes, server_notes
+from kit.plan.servers import server_faults, server_plan
 from kit.plan.traffic import batch, traffic
-from kit.plan.types import JobPlan, Placement, Plan, Rendezvous, Service, manager_of, stack_of
-from kit.values import count
+from kit.plan.types import (
+    JobPlan,
+    Placement,
+    Plan,
+    Rendezvous,
+    Service,
+    Work,
+    manager_of,
+    stack_of,
+)
 
 RENDEZVOUS_PORT = 29400
 """torchrun's own default for the c10d rendezvous."""
 PORTS = 1000
 """On a host's network every job needs a port of its own: one of so many from RENDEZVOUS_PORT on."""
-LONGEST_SERVICE = 63
-"""Swarm refuses longer service names, the stack's name included."""
-LONGEST_CONFIG = 64
-"""Swarm refuses longer names of configs and secrets."""
 IMAGE_LAUNCHER = "/opt/kit/trainer/launch.py"
 MOUNTED_LAUNCHER = "/kit/launch.py"
 
@@ -43,7 +49,12 @@ FAULT_VARIABLES = {
 writes what it waited for to /tmp/nccl_trace_rank_<rank>, which `torchfrtrace` reads."""
 
 
-def make_plan(inventory: Inventory, jobs: Sequence[Job], lock: Lock | None = None) -> Plan:
+def make_plan(
+    inventory: Inventory,
+    jobs: Sequence[Job],
+    lock: Lock | None = None,
+    servers: Sequence[Server] = (),
+) -> Plan:
     """Decide hosts, GPUs, ranks, batch sizes, ports and names.
 
     `lock` holds the digests that the images are pinned to; None where there is no lock.
@@ -51,17 +62,33 @@ def make_plan(inventory: Inventory, jobs: Sequence[Job], lock: Lock | None = Non
     Raises:
         FaultsError: The jobs do not fit the inventory, or each other.
     """
-    allocated, faults = allocate(inventory, jobs)
+    training, inferring, faults = allocate(inventory, jobs, servers)
     if faults:
         raise FaultsError(faults)
     inventory_hash = _version(inventory)
     plans = [
         _job_plan(inventory, inventory_hash, lock, job, placements)
-        for job, placements in zip(jobs, allocated, strict=True)
+        for job, placements in zip(jobs, training, strict=True)
     ]
-    names = images(inventory, jobs)
+    by_name = {plan.name: plan for plan in plans}
+    faults = server_faults(servers, by_name)
+    if faults:
+        raise FaultsError(faults)
+    serving = [
+        server_plan(
+            inventory,
+            (inventory_hash, _version(server)),
+            lock,
+            server,
+            placements,
+            by_name[server.job],
+        )
+        for server, placements in zip(servers, inferring, strict=True)
+    ]
+    names = images(inventory, jobs, servers)
     missing = unlocked(names, lock)
-    faults = _port_faults(inventory, plans) + _name_faults(inventory, plans)
+    work: list[Work] = [*plans, *serving]
+    faults = port_faults(inventory, work) + name_faults(inventory, work)
     if faults:
         raise FaultsError(faults)
     return Plan(
@@ -72,7 +99,8 @@ def make_plan(inventory: Inventory, jobs: Sequence[Job], lock: Lock | None = Non
         heartbeat=inventory.heartbeat,
         hosts=inventory.hosts,
         jobs=tuple(plans),
-        notes=(*notes(inventory, plans), *lock_notes(missing)),
+        servers=tuple(serving),
+        notes=(*notes(inventory, plans), *server_notes(serving), *lock_notes(missing)),
         images=names,
         unlocked=missing,
         network_image=network_image(inventory, lock),
@@ -100,7 +128,7 @@ def _job_plan(
     return JobPlan(
         job=job,
         placements=placements,
-        services=services(job.name, placements),
+        services=services(job.name, "train", placements),
         rendezvous=_rendezvous(inventory, job, hosts, host_network),
         nodes=(fewest, len(hosts)),
         batch=batch(job, world_size),
@@ -121,7 +149,7 @@ def _job_plan(
     )
 
 
-def _version(section: Inventory | Job) -> str:
+def _version(section: Inventory | Job | Server) -> str:
     return hashlib.sha256(json.dumps(asdict(section)).encode()).hexdigest()[:12]
 
 
@@ -151,73 +179,6 @@ def _variables(inventory: Inventory, job: Job) -> dict[str, str]:
     if inventory.network.infiniband and inventory.engine is EngineName.SWARM:
         variables["NVIDIA_MOFED"] = "enabled"
     return variables | dict(inventory.network.nccl) | dict(job.nccl) | dict(job.environment)
-
-
-def _port_faults(inventory: Inventory, plans: list[JobPlan]) -> list[Fault]:
-    """Refuse what would listen on the same port of the same host."""
-    faults = []
-    seen: dict[tuple[str, int], tuple[str, Loc, str]] = {}
-    served = served_registry(inventory, None)
-    if served is not None:
-        address = next(host.address for host in inventory.hosts if host.name == served.host)
-        seen[address, served.port] = (INVENTORY, ("registry", "address"), "the registry's")
-    for plan in plans:
-        for section, address, host, port in _listeners(inventory.engine, plan):
-            own = (plan.name, (section, "port"), f"job {plan.name}'s")
-            first = seen.setdefault((address, port), own)
-            if first == own:
-                continue
-            source, other, whose = first
-            what = f"port {port} of {host} is already {whose} ({{line}})"
-            fix = f"write `{section}: {{port: {port % 65535 + 1}}}`"
-            faults.append(Fault(plan.name, (section, "port"), what, fix, other, source))
-            break  # a thousand hosts are one mistake
-    return faults
-
-
-def _listeners(engine: EngineName, plan: JobPlan) -> Iterator[tuple[str, str, str, int]]:
-    """Return section, address, host and port of what a job opens on its hosts' own network."""
-    place, metrics = plan.rendezvous, plan.job.metrics_port
-    local = place.address == "127.0.0.1"
-    on_hosts = plan.host_network or local
-    if on_hosts:
-        yield "rendezvous", place.address, place.host, place.port
-    # Of a network of its own, Compose publishes it.
-    if metrics is None or not (on_hosts or engine is EngineName.COMPOSE):
-        return
-    for host in (placement.host for placement in plan.placements):
-        yield "metrics", "127.0.0.1" if local else host.address, host.name, metrics
-
-
-def _name_faults(inventory: Inventory, plans: list[JobPlan]) -> list[Fault]:
-    if inventory.engine is not EngineName.SWARM:
-        return []
-    faults = []
-    for plan in plans:
-        services = [f"{plan.stack}_{service.name}" for service in plan.services]
-        longest = max(services, key=len)
-        config = f"{plan.stack}-launcher-{'0' * 8}"
-        secrets = [f"{plan.stack}-{each.name}-{'0' * 8}" for each in plan.job.secrets]
-        for kind, name, most in (
-            ("service", longest, LONGEST_SERVICE),
-            ("config", config, LONGEST_CONFIG),
-            ("secret", max(secrets, key=len, default=""), LONGEST_CONFIG),
-        ):
-            if len(name) > most:
-                what = f"{name} is too long a name for a Swarm {kind} (at most {most})"
-                over = count(len(name) - most, "letter")
-                whose = {
-                    "service": "the job's or the host's name",
-                    "config": "the job's name",
-                    "secret": "the job's or the secret's name",
-                }[kind]
-                faults.append(Fault(plan.name, (), what, f"shorten {whose} by {over}"))
-    most = LONGEST_SERVICE - len("-platform_network")
-    if inventory.network.driver == "overlay" and len(inventory.cluster) > most:
-        what = f"{inventory.cluster} is too long: <cluster>-platform_network is a Swarm service"
-        fix = f"write at most {most} letters"
-        faults.append(Fault(INVENTORY, ("cluster",), what, fix))
-    return faults
 
 
 __all__ = ["JobPlan", "Placement", "Plan", "Rendezvous", "Service", "make_plan"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kit.model import EngineName, Inventory, Job, Lock
+from kit.model import EngineName, Inventory, Job, Lock, Server
 from kit.plan.types import ServedRegistry
 
 NETWORK = "hello-world:linux"
@@ -17,11 +17,11 @@ def pinned(image: str, lock: Lock | None) -> str:
     return f"{image}@{digest}" if digest else image
 
 
-def images(inventory: Inventory, jobs: Sequence[Job]) -> tuple[str, ...]:
+def images(inventory: Inventory, jobs: Sequence[Job], servers: Sequence[Server]) -> tuple[str, ...]:
     """Return the names of the images that hosts run, without those that have a digest already."""
     if inventory.engine is EngineName.LOCAL:
         return ()
-    names = {job.image for job in jobs}
+    names = {job.image for job in jobs} | {server.image for server in servers}
     if inventory.registry and inventory.registry.host:
         names.add(inventory.registry.image)
     return tuple(sorted(name for name in names if "@" not in name))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from kit.model import EngineName, Inventory
 from kit.plan.gpus import without_bf16
-from kit.plan.types import JobPlan
+from kit.plan.types import JobPlan, ServerPlan
 from kit.values import count, show_seconds
 
 MOST_NAMED = 5
@@ -28,6 +28,17 @@ def notes(inventory: Inventory, plans: Sequence[JobPlan]) -> list[str]:
         notes += _batch_notes(plan) + _precision_notes(plan) + _exchange_notes(plan)
         notes += _secret_notes(plan)
     return notes
+
+
+def server_notes(servers: Sequence[ServerPlan]) -> list[str]:
+    """Say which servers have no GPU."""
+    return [
+        f"{server.name} rests: no GPU is for inference"
+        + (f" on {_names(server.server.hosts.names)}" if server.server.hosts.names else "")
+        + "; `kit split --infer 1` gives it one"
+        for server in servers
+        if not server.placements
+    ]
 
 
 def lock_notes(unlocked: Sequence[str]) -> list[str]:

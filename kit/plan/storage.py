@@ -47,6 +47,11 @@ def shared_checkpoints(wanted: Iterable[Mount]) -> bool:
     return any(mount.kind == "nfs" and mount.target == CHECKPOINTS for mount in wanted)
 
 
+def read_only(mount: MountPoint) -> MountPoint:
+    """Return the mount as somebody has it who only reads."""
+    return MountPoint(mount.kind, mount.source, mount.target, True)
+
+
 def _key(mount: Mount) -> str:
     """Docker fixes an NFS volume's options when it is made: another export needs another name."""
     if mount.kind != "nfs":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kit.model import EngineName, Host, Job, Network
+from kit.model import SERVER_PREFIX, EngineName, Host, Job, Network, Secret, Server
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,9 +184,16 @@ STACK_PREFIX = "train-"
 """How the names of jobs' stacks and Compose projects begin."""
 
 
-def stack_of(job: str) -> str:
-    """Return the name of a job's stack and of its Compose projects."""
-    return f"{STACK_PREFIX}{job}"
+def stack_of(name: str) -> str:
+    """Return the name of a job's or a server's stack, and of its Compose projects."""
+    return name if name.startswith(SERVER_PREFIX) else f"{STACK_PREFIX}{name}"
+
+
+def work_of(stack: str) -> str | None:
+    """Return the job or the server that a stack is of; None where it is of neither."""
+    if stack.startswith(SERVER_PREFIX):
+        return stack
+    return stack.removeprefix(STACK_PREFIX) if stack.startswith(STACK_PREFIX) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,9 +236,24 @@ class JobPlan:
         return self.job.name
 
     @property
+    def file(self) -> str:
+        """The file that describes it."""
+        return self.job.file
+
+    @property
+    def secrets(self) -> tuple[Secret, ...]:
+        """What only `kit deploy` knows."""
+        return self.job.secrets
+
+    @property
     def stack(self) -> str:
         """The name of its stack and of its Compose projects."""
         return stack_of(self.job.name)
+
+    @property
+    def needed(self) -> int:
+        """The fewest hosts that it runs on."""
+        return self.nodes[0]
 
     @property
     def world_size(self) -> int:
@@ -244,6 +266,79 @@ class JobPlan:
             return []
         own = dict(self.variables)
         return [name for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME") if name not in own]
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A service that offers a job's checkpoints, on `replicas` of the `hosts` that have them."""
+
+    name: str
+    hosts: tuple[Host, ...]
+    replicas: int
+    constraint: str
+
+
+@dataclass(frozen=True, slots=True)
+class ServerPlan:
+    """One server with all its numbers; without placements it rests, for lack of a GPU.
+
+    `image` is pinned to the lock's digest. `mount` is where the job's checkpoints lie on a host,
+    None where they can only be fetched; `holders` offer them, `sources` are their URLs. The hashes
+    are as a job's.
+    """
+
+    server: Server
+    placements: tuple[Placement, ...]
+    services: tuple[Service, ...]
+    holders: tuple[Holder, ...]
+    sources: tuple[str, ...]
+    mount: MountPoint | None
+    holder_mount: MountPoint
+    volumes: tuple[Volume, ...]
+    host_network: bool
+    inventory_hash: str
+    job_hash: str
+    image: str
+
+    @property
+    def name(self) -> str:
+        """The server's name, and its stack's."""
+        return self.server.name
+
+    @property
+    def file(self) -> str:
+        """The file that describes it."""
+        return self.server.file
+
+    @property
+    def stack(self) -> str:
+        """The name of its stack and of its Compose projects."""
+        return self.server.name
+
+    @property
+    def secrets(self) -> tuple[Secret, ...]:
+        """What only `kit deploy` knows."""
+        return (self.server.token,) if self.server.token else ()
+
+    @property
+    def needed(self) -> int:
+        """The fewest hosts that it runs on: it answers with as many as there are."""
+        return 1
+
+    @property
+    def replicas(self) -> int:
+        """Copies of the model on all hosts."""
+        return sum(placement.processes for placement in self.placements)
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """Where it answers."""
+        port = self.server.port
+        return tuple(f"http://{placement.host.address}:{port}" for placement in self.placements)
+
+
+Work = JobPlan | ServerPlan
+"""What an engine brings onto hosts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,11 +357,22 @@ class Plan:
     heartbeat: int
     hosts: tuple[Host, ...]
     jobs: tuple[JobPlan, ...]
+    servers: tuple[ServerPlan, ...]
     notes: tuple[str, ...]
     images: tuple[str, ...]
     unlocked: tuple[str, ...]
     network_image: str | None
     registry: ServedRegistry | None
+
+    @property
+    def serving(self) -> tuple[ServerPlan, ...]:
+        """The servers that have a GPU."""
+        return tuple(server for server in self.servers if server.placements)
+
+    @property
+    def work(self) -> tuple[Work, ...]:
+        """Jobs and servers, those that rest among them."""
+        return (*self.jobs, *self.servers)
 
     @property
     def network_name(self) -> str:

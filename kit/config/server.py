@@ -1,0 +1,153 @@
+"""`serve/<name>.yaml`: inference services, on the GPUs that are for inference."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field, Tag, WithJsonSchema
+
+from kit import values
+from kit.config.fields import (
+    Duration,
+    Image,
+    Label,
+    SecretPath,
+    Section,
+    Size,
+    known_variable,
+    tagged,
+    told,
+)
+from kit.config.job import Environment
+from kit.model import JobHosts, Secret, Server
+
+TOKEN = "SERVE_TOKEN"  # The name of the secret, not the secret.
+"""What the token is called in the container where it comes from a file."""
+PORT = 8080
+TRANSFER_PORT = 8081
+
+Checkpoint = Annotated[
+    str,
+    BeforeValidator(told(values.checkpoint)),
+    WithJsonSchema({"type": "string", "pattern": r"^(newest|best|step-[0-9]{8})$"}),
+]
+Port = Annotated[int, Field(ge=1, le=65535)]
+
+
+class EnvToken(Section):
+    """A token from a variable of the environment of `kit deploy`."""
+
+    env: Annotated[str, BeforeValidator(told(known_variable))]
+
+
+class FileToken(Section):
+    """A token from a file of the machine that deploys."""
+
+    file: SecretPath
+
+
+def _token_kind(value: object) -> str | None:
+    if value is None:
+        return "<none>"
+    kinds = [kind for kind in ("env", "file") if isinstance(value, dict) and kind in value]
+    return f"<{kinds[0]}>" if len(kinds) == 1 else None
+
+
+Token = Annotated[
+    Annotated[EnvToken, Tag("<env>")]
+    | Annotated[FileToken, Tag("<file>")]
+    | Annotated[None, Tag("<none>")],
+    tagged(
+        _token_kind,
+        "says where the token comes from, never the token itself",
+        "write `{env: NAME}` (a variable where kit runs) or `{file: ~/token}`",
+    ),
+    Field(description="What clients must send as `Authorization: Bearer …`; default: nothing"),
+]
+
+
+class BatchSection(Section):
+    """Requests that wait together are answered together."""
+
+    size: int = Field(64, ge=1, le=4096, description="Samples at most; 1 never waits")
+    window_ms: float = Field(
+        5.0,
+        ge=0,
+        le=1000,
+        allow_inf_nan=False,
+        description="How long the first of a batch waits for others, in milliseconds",
+    )
+
+
+class ServerHostsSection(Section):
+    """Which hosts take part; all with GPUs for inference when left out."""
+
+    names: list[str] | None = Field(None, min_length=1, examples=[["pc1", "gpu[001-064]"]])
+    gpus_per_host: int | None = Field(
+        None, ge=1, examples=[1], description="Default: all that are for inference"
+    )
+
+
+class ServerLimitsSection(Section):
+    """What a request may be, and what the container may use."""
+
+    body: Size = Field(8 * 2**20, description="Of a request")
+    pixels: int = Field(16_777_216, ge=1, description="Of an image, before it is made smaller")
+    memory: Size | None = None
+    cpus: float | None = Field(None, gt=0, allow_inf_nan=False, examples=[2])
+
+
+class ServerSection(Section):
+    """Answers requests with the newest complete checkpoint of a job, one replica a GPU."""
+
+    image: Image
+    job: Label = Field(description="Whose checkpoints it serves: a job with `train:`")
+    checkpoint: Checkpoint = Field("newest", examples=["newest", "best", "step-00000300"])
+    port: Port = Field(PORT, description="On each host that serves")
+    transfer_port: Port = Field(
+        TRANSFER_PORT, description="Where the job's hosts offer their checkpoints, read-only"
+    )
+    batch: BatchSection = Field(BatchSection(), examples=[{"size": 64, "window_ms": 5}])
+    queue: int = Field(256, ge=1, description="Samples that may wait; more are refused with 429")
+    timeout: Duration = Field(10, ge=1, description="That a request may wait")
+    limits: ServerLimitsSection = Field(ServerLimitsSection(), examples=[{"body": "8MiB"}])
+    token: Token = Field(None, examples=[{"env": "DIGITS_TOKEN"}])
+    hosts: ServerHostsSection = Field(ServerHostsSection(), examples=[{"names": ["pc2"]}])
+    gpu_memory: Size | None = Field(
+        None, description="What a GPU must have, for kit split's choice", examples=["8GiB"]
+    )
+    environment: Environment = Field({})
+
+
+def to_server(section: ServerSection, name: str, file: str) -> Server:
+    """Turn the validated file `file` into the server `name`."""
+    hosts, limits = section.hosts, section.limits
+    return Server(
+        name=name,
+        file=file,
+        image=section.image,
+        job=section.job,
+        checkpoint=section.checkpoint,
+        port=section.port,
+        transfer_port=section.transfer_port,
+        batch_size=section.batch.size,
+        window=section.batch.window_ms,
+        queue=section.queue,
+        timeout=section.timeout,
+        body=limits.body,
+        pixels=limits.pixels,
+        token=_token(section.token),
+        hosts=JobHosts(tuple(hosts.names or ()), hosts.gpus_per_host, None),
+        gpu_memory=section.gpu_memory,
+        environment=tuple(section.environment.items()),
+        memory=limits.memory,
+        cpus=limits.cpus,
+    )
+
+
+def _token(section: EnvToken | FileToken | None) -> Secret | None:
+    if section is None:
+        return None
+    if isinstance(section, FileToken):
+        return Secret(TOKEN, section.file)
+    return Secret(section.env, None)

@@ -1,0 +1,102 @@
+"""Inference services: where they run, and how checkpoints reach them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from kit.errors import Fault, nearest
+from kit.model import EngineName, Inventory, Lock, Server
+from kit.plan import storage
+from kit.plan.groups import services
+from kit.plan.images import pinned
+from kit.plan.types import Holder, JobPlan, Placement, ServerPlan
+
+MOST_HOLDERS = 4
+"""Every host of a job has its checkpoints: so many of them offer theirs."""
+
+
+def server_faults(servers: Sequence[Server], jobs: Mapping[str, JobPlan]) -> list[Fault]:
+    """Refuse servers of jobs that are not there, or whose checkpoints are the script's own."""
+    faults = []
+    for server in servers:
+        job = jobs.get(server.job)
+        if job is None:
+            fix = nearest(server.job, jobs) if jobs else "describe it in jobs/<name>.yaml"
+            faults.append(Fault(server.name, ("job",), f"there is no job {server.job}", fix))
+        elif job.job.train is None:
+            what = f"{server.job} runs a script of its own, whose checkpoints kit does not know"
+            faults.append(Fault(server.name, ("job",), what, "name a job with `train:`"))
+    return faults
+
+
+def server_plan(
+    inventory: Inventory,
+    hashes: tuple[str, str],
+    lock: Lock | None,
+    server: Server,
+    placements: tuple[Placement, ...],
+    job: JobPlan,
+) -> ServerPlan:
+    """Decide where a server's checkpoints come from; `hashes` are the inventory's and its own."""
+    host_network = inventory.engine is EngineName.SWARM and inventory.network.driver == "host"
+    mounted = next(mount for mount in job.mounts if mount.target == storage.CHECKPOINTS)
+    mount = storage.read_only(mounted)
+    at_home = {placement.host.name for placement in job.placements}
+    away = [part.host.name for part in placements if part.host.name not in at_home]
+    holders = _holders(inventory.engine, job, placements)
+    return ServerPlan(
+        server=server,
+        placements=placements,
+        services=services(server.name, "serve", placements),
+        holders=holders,
+        sources=tuple(_sources(inventory, server, holders, host_network=host_network)),
+        # A folder need not be there on a host that has no part in the job.
+        mount=None if mount.kind == "bind" and away else mount,
+        holder_mount=mount,
+        volumes=tuple(volume for volume in job.volumes if volume.key == mount.source),
+        host_network=host_network,
+        inventory_hash=hashes[0],
+        job_hash=hashes[1],
+        image=pinned(server.image, lock),
+    )
+
+
+def _holders(
+    engine: EngineName, job: JobPlan, placements: Sequence[Placement]
+) -> tuple[Holder, ...]:
+    """Return who offers the job's checkpoints; nobody where all see one and the same folder."""
+    hosts = {part.host.name: part.host for part in job.placements}
+    alone = len({*hosts, *(part.host.name for part in placements)}) == 1
+    if engine is EngineName.LOCAL or job.shared_checkpoints or alone or not placements:
+        return ()
+    found: list[Holder] = []
+    left = MOST_HOLDERS
+    for service in job.services:
+        replicas = min(left, len(service.hosts))
+        if replicas:
+            own = tuple(hosts[name] for name in service.hosts)
+            name = f"checkpoints-{service.name.removeprefix('train-')}"
+            found.append(Holder(name, own, replicas, service.constraint))
+        left -= replicas
+    return tuple(found)
+
+
+def _sources(
+    inventory: Inventory, server: Server, holders: Sequence[Holder], *, host_network: bool
+) -> Iterator[str]:
+    by_name = inventory.engine is EngineName.SWARM and not host_network
+    for holder in holders:
+        if by_name:
+            yield f"http://{server.name}_{holder.name}:{server.transfer_port}"
+            continue
+        # Swarm may move them among all, Compose leaves them where they are.
+        swarm = inventory.engine is EngineName.SWARM
+        for host in holder.hosts if swarm else holder.hosts[: holder.replicas]:
+            yield f"http://{host.address}:{server.transfer_port}"
+
+
+def holds(server: ServerPlan, host: str) -> bool:
+    """Whether a host offers checkpoints to a server, where each host has a file of its own."""
+    return any(
+        host == each.name for holder in server.holders for each in holder.hosts[: holder.replicas]
+    )

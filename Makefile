@@ -56,7 +56,7 @@ stop: .venv/.kit ## end the jobs, after a last checkpoint
 	@$(KIT) stop $(ARGS)
 
 examples: .venv/.kit ## render the examples in compose/ and the schemas anew
-	@for schema in inventory job; do $(KIT) schema $$schema >kit/schema/$$schema.schema.json; done
+	@for schema in inventory job server; do $(KIT) schema $$schema >kit/schema/$$schema.schema.json; done
 	@$(KIT) render
 	@for example in tests/examples/*/; do \
 	    $(KIT) render -i $$example/inventory.yaml -o compose/$$(basename $$example) || exit; \

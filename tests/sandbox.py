@@ -41,6 +41,10 @@ train:
   epochs: 10
   batch_size: 64
 """
+SERVER = """\
+image: registry.lab:5000/trainer:1.4
+job: digits
+"""
 COMMAND = """\
 image: pytorch/pytorch:2.2.2-cuda12.1-cudnn8-devel
 command: [ddp.py, "50", "10"]
@@ -102,13 +106,16 @@ class Project:
         self,
         inventory: str | bytes | None = INVENTORY,
         jobs: Mapping[str, str | bytes] | None = None,
+        servers: Mapping[str, str] | None = None,
     ) -> "Project":
-        """Write inventory.yaml and jobs/ anew; a job's file may be named with its suffix."""
-        folder = self.folder / "jobs"
-        folder.mkdir(parents=True, exist_ok=True)
-        for older in folder.iterdir():
-            older.unlink()
+        """Write all files anew; a job's may be named with its suffix."""
+        folder, serving = self.folder / "jobs", self.folder / "serve"
+        for each in (folder, serving):
+            each.mkdir(parents=True, exist_ok=True)
+            for older in each.iterdir():
+                older.unlink()
         files = {} if inventory is None else {self.folder / "inventory.yaml": inventory}
+        files |= {serving / f"{name}.yaml": text for name, text in (servers or {}).items()}
         for name, text in ({"digits": JOB} if jobs is None else jobs).items():
             files[folder / (name if "." in name else f"{name}.yaml")] = text
         for path, text in files.items():

@@ -21,6 +21,7 @@ from tests.sandbox import (
     INVENTORY,
     JOB,
     ROOT,
+    SERVER,
     Project,
     kit,
     kit_process,
@@ -67,7 +68,7 @@ SLIPS = [
     (["render", "--frobnicate"], "No such option"),
     (["render", "extra"], "unexpected extra argument (extra)"),
     (["schema"], "Missing argument"),
-    (["schema", "host"], "'host' is not one of 'inventory', 'job'"),
+    (["schema", "host"], "'host' is not one of 'inventory', 'job', 'server'"),
     (["init"], "Missing argument 'FOLDER'"),
 ]
 
@@ -92,7 +93,7 @@ def test_statuses_of_a_process(project: Project) -> None:
     assert result.err.startswith("inventory.yaml:1: cluster: ")
 
 
-SCHEMAS = ["inventory", "job"]
+SCHEMAS = ["inventory", "job", "server"]
 
 
 @pytest.mark.parametrize("what", SCHEMAS)
@@ -105,8 +106,9 @@ def test_the_committed_schema_is_the_present_one(what: str) -> None:
 FILES = [
     path.relative_to(ROOT)
     for folder in (ROOT, ROOT / "templates" / "init", *sorted((ROOT / "tests/examples").iterdir()))
-    for path in (folder / "inventory.yaml", *sorted((folder / "jobs").iterdir()))
+    for path in (folder / "inventory.yaml", *sorted(folder.glob("jobs/*")), *folder.glob("serve/*"))
 ]
+KINDS = {"jobs": "job", "serve": "server"}
 
 
 def schema_of(what: str) -> jsonschema.Draft202012Validator:
@@ -117,7 +119,7 @@ def schema_of(what: str) -> jsonschema.Draft202012Validator:
 
 @pytest.mark.parametrize("path", FILES, ids=str)
 def test_examples_satisfy_the_schema(path: Path) -> None:
-    what = "inventory" if path.name == "inventory.yaml" else "job"
+    what = KINDS.get(path.parent.name, "inventory")
     document = yaml.safe_load((ROOT / path).read_text())
     assert [error.message for error in schema_of(what).iter_errors(document)] == []
 
@@ -130,6 +132,10 @@ REFUSED = [
     ("job", JOB, "image: registry.lab:5000/trainer:1.4\n", ""),
     ("job", JOB, "epochs: 10", "epochs: 0"),
     ("job", JOB, "model: cnn", "model: vgg"),
+    ("server", SERVER, "job: digits", "jobs: digits"),
+    ("server", SERVER + "port: 80\n", "port: 80", "port: 70000"),
+    ("server", SERVER + "checkpoint: best\n", "best", "latest"),
+    ("server", SERVER + "token: {env: TOKEN}\n", "{env: TOKEN}", "hush"),
 ]
 
 
@@ -147,7 +153,7 @@ def test_examples_name_their_schema(path: Path) -> None:
     )
     named = (ROOT / path).parent / comment.split("$schema=")[1]
     if "init" in path.parts:  # kit init puts it there
-        assert named.name in {"inventory.schema.json", "job.schema.json"}
+        assert named.name in {f"{what}.schema.json" for what in SCHEMAS}
     else:
         assert named.resolve().is_file()
 

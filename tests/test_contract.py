@@ -75,7 +75,7 @@ def test_templates_name_variables_that_the_launcher_knows() -> None:
     known = set(re.findall(r"^    (KIT_\w+)", launch.__doc__ or "", re.MULTILINE))
     named = {
         name
-        for template in (ROOT / "templates").rglob("*.j2")
+        for template in (ROOT / "templates").rglob("train-*.j2")
         for name in re.findall(r"KIT_\w+", template.read_text())
         if name != "KIT_SECRET_"  # Docker's to expand, with a secret's name behind it.
     }

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kit.model import EngineName
+from kit.model import SERVER_PREFIX, EngineName
 from kit.plan.groups import advertised, node_labels
-from kit.plan.types import JobPlan, Plan
-from kit.render.documents import job_json, plan_json
+from kit.plan.servers import holds
+from kit.plan.types import JobPlan, Plan, ServerPlan
+from kit.render.documents import job_json, plan_json, server_json
 from kit.render.templates import Templates
 from kit.values import count
 
@@ -50,18 +52,20 @@ def render(plan: Plan, templates: Templates, launcher: str) -> Tree:
     Raises:
         InputError: A template is wrong.
     """
-    whole = header(plan, *(job.job.file for job in plan.jobs))
+    whole = header(plan, *_sources(plan))
     jobs = {f"jobs/{job.name}.json": job_json(job, header(plan, job.job.file)) for job in plan.jobs}
-    tree = {
-        "plan.json": plan_json(plan, whole, whole=False),
-        **jobs,
+    servers = {
+        _server_file(server): server_json(server, header(plan, server.file))
+        for server in plan.serving
     }
+    tree = {"plan.json": plan_json(plan, whole, whole=False), **jobs, **servers}
     if plan.engine is EngineName.LOCAL:
         return tree
     if any(job.job.command for job in plan.jobs):
         # Not with the jobs' names: a new job must not change the config of each rendezvous.
         tree["launch.py"] = f"# {header(plan)}\n{launcher}"
     configs = {job.name: _configs(job, tree) for job in plan.jobs}
+    configs |= {server.name: [_server_config(server, tree)] for server in plan.serving}
     if plan.engine is EngineName.SWARM:
         tree |= _swarm(plan, templates, configs)
     else:
@@ -79,18 +83,36 @@ def _configs(job: JobPlan, tree: Tree) -> list[Config]:
     ]
 
 
+def _sources(plan: Plan) -> list[str]:
+    return [job.file for job in plan.jobs] + [server.file for server in plan.serving]
+
+
+def _server_file(server: ServerPlan) -> str:
+    return f"serve/{server.name.removeprefix(SERVER_PREFIX)}.json"
+
+
+def _server_config(server: ServerPlan, tree: Tree) -> Config:
+    file = _server_file(server)
+    name = f"{server.stack}-server-{_digest(tree[file])}"
+    return Config("server", name, file, "/kit/server.json", False)
+
+
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
-def _versioned(text: str) -> str:
-    """Put the hash of a stack's file into its labels, so that a deploy knows what runs already."""
-    return text.replace(VERSION, _digest(text))
+def _versioned(text: str, configs: Sequence[Config] = ()) -> str:
+    """Put the hash of a file into its labels, so that a deploy knows what runs already.
+
+    Compose mounts `configs` under names that do not tell their contents: those count too.
+    """
+    content = "".join([text, *(config.name for config in configs)])
+    return text.replace(VERSION, _digest(content))
 
 
 def file_version(text: str) -> str:
     """Return the hash in a rendered stack's labels, or of the text where a template has none."""
-    found = re.search(r'^ *kit\.file: "([0-9a-f]{8})"$', text, re.MULTILINE)
+    found = re.search(r'kit\.file: "([0-9a-f]{8})"', text)
     return found[1] if found else _digest(text)
 
 
@@ -98,6 +120,11 @@ def _summary(job: JobPlan) -> str:
     size = f"{count(len(job.placements), 'host')}, {count(job.world_size, 'GPU')}"
     total = f", global batch {job.batch.total}" if job.batch.total else ""
     return f"{size}: world size {job.world_size}{total}."
+
+
+def _server_summary(server: ServerPlan) -> str:
+    size = f"{count(len(server.placements), 'host')}, {count(server.replicas, 'GPU')}"
+    return f"{size}: the {server.server.checkpoint} checkpoint of job {server.server.job}."
 
 
 def _swarm(plan: Plan, templates: Templates, configs: dict[str, list[Config]]) -> Tree:
@@ -118,10 +145,21 @@ def _swarm(plan: Plan, templates: Templates, configs: dict[str, list[Config]]) -
             version=VERSION,
         )
         tree[f"{job.stack}.stack.yaml"] = _versioned(text)
+    for server in plan.serving:
+        text = templates.render(
+            "serve-{server}.stack.yaml.j2",
+            plan=plan,
+            server=server,
+            configs=configs[server.name],
+            header=header(plan, server.file),
+            summary=_server_summary(server),
+            version=VERSION,
+        )
+        tree[f"{server.stack}.stack.yaml"] = _versioned(text)
     tree["label-nodes.sh"] = templates.render(
         "label-nodes.sh.j2",
-        labels=node_labels(plan.hosts, plan.jobs),
-        header=header(plan, *(job.job.file for job in plan.jobs)),
+        labels=node_labels(plan.hosts, (*plan.jobs, *plan.serving)),
+        header=header(plan, *_sources(plan)),
     )
     return tree
 
@@ -131,7 +169,7 @@ def _compose(plan: Plan, templates: Templates, configs: dict[str, list[Config]])
     for job in plan.jobs:
         for placement in job.placements:
             path = f"hosts/{placement.host.name}/{job.stack}.compose.yaml"
-            tree[path] = templates.render(
+            text = templates.render(
                 "hosts/{host}/train-{job}.compose.yaml.j2",
                 plan=plan,
                 job=job,
@@ -139,11 +177,41 @@ def _compose(plan: Plan, templates: Templates, configs: dict[str, list[Config]])
                 configs=configs[job.name],
                 header=header(plan, job.job.file),
                 summary=_summary(job),
+                version=VERSION,
             )
+            tree[path] = _versioned(text, configs[job.name])
+    for server in plan.serving:
+        tree |= _server_compose(plan, templates, server, configs[server.name])
     if plan.registry is not None:
         tree[f"hosts/{plan.registry.host}/registry.compose.yaml"] = templates.render(
             "hosts/{host}/registry.compose.yaml.j2", plan=plan, header=header(plan)
         )
+    return tree
+
+
+def _server_compose(
+    plan: Plan, templates: Templates, server: ServerPlan, configs: list[Config]
+) -> Tree:
+    """Render a file for each host that serves, or that offers checkpoints to one that does."""
+    placements = {placement.host.name: placement for placement in server.placements}
+    tree = {}
+    for host in plan.hosts:
+        placement = placements.get(host.name)
+        holder = holds(server, host.name)
+        if placement is None and not holder:
+            continue
+        text = templates.render(
+            "hosts/{host}/serve-{server}.compose.yaml.j2",
+            plan=plan,
+            host=host,
+            server=server,
+            placement=placement,
+            holder=holder,
+            configs=configs,
+            header=header(plan, server.file),
+            version=VERSION,
+        )
+        tree[f"hosts/{host.name}/{server.stack}.compose.yaml"] = _versioned(text, configs)
     return tree
 
 

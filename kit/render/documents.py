@@ -1,4 +1,4 @@
-"""The two JSON documents of a tree: the plan, and the job file that the launcher reads."""
+"""The JSON documents of a tree: the plan, and the files that launcher and servers read."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ import json
 from typing import Any
 
 from kit.model import Gpu, Host
-from kit.plan.types import JobPlan, Placement, Plan
+from kit.plan.types import JobPlan, Placement, Plan, ServerPlan
+
+POLL = 2.0
+"""Seconds between two looks of a server for a newer checkpoint."""
 
 
 def _compact(value: object) -> str:
@@ -42,6 +45,7 @@ def plan_json(plan: Plan, generated: str, *, whole: bool) -> str:
                 "network": _compact(network),
                 "hosts": _rows([_compact(_host(host)) for host in plan.hosts], "  "),
                 "jobs": _rows([_job(job, whole=whole) for job in plan.jobs], "  "),
+                "servers": _rows([_server(server) for server in plan.servers], "  "),
                 "notes": _rows([_compact(note) for note in plan.notes], "  "),
             }
         )
@@ -83,6 +87,20 @@ def _job(job: JobPlan, *, whole: bool) -> str:
     return _object({**compact, "hosts": _rows(rows, "      ")}, "    ")
 
 
+def _server(server: ServerPlan) -> str:
+    items = {
+        "name": server.name,
+        "job": server.server.job,
+        "checkpoint": server.server.checkpoint,
+        "image": server.image,
+        "port": server.server.port,
+        "sources": server.sources,
+    }
+    rows = [_compact(_placement(placement, whole=False)) for placement in server.placements]
+    compact = {key: _compact(value) for key, value in items.items()}
+    return _object({**compact, "hosts": _rows(rows, "      ")}, "    ")
+
+
 def _placement(placement: Placement, *, whole: bool) -> dict[str, Any]:
     return {
         "host": placement.host.name,
@@ -105,4 +123,24 @@ def job_json(job: JobPlan, generated: str) -> str:
             "checkpoint": checkpoint,
             "metrics": {"port": job.job.metrics_port or 0},
         }
+    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+
+
+def server_json(plan: ServerPlan, generated: str) -> str:
+    """Write the server's file: what trainer.serve reads, the same on every host."""
+    server = plan.server
+    document = {
+        "generated": generated,
+        "name": server.name,
+        "job": server.job,
+        "checkpoint": server.checkpoint,
+        "port": server.port,
+        "batch": {"size": server.batch_size, "window": server.window / 1000},
+        "queue": server.queue,
+        "timeout": server.timeout,
+        "body": server.body,
+        "pixels": server.pixels,
+        "token": server.token.name if server.token else None,
+        "poll": POLL,
+    }
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"

@@ -11,7 +11,7 @@ import jinja2
 
 from kit.errors import InputError, nearest
 from kit.plan.types import Placement, Service
-from kit.values import show_size
+from kit.values import count, show_size
 
 _SOURCE = Path(__file__).parents[2] / "templates"
 _INSTALLED = Path(__file__).parents[1] / "templates"
@@ -41,6 +41,7 @@ class Templates:
             "quoted": quoted,
             "untemplated": untemplated,
             "docker_size": docker_size,
+            "gpus_line": gpus_line,
             "hosts_line": hosts_line,
             "plain": plain,
             "processes_line": processes_line,
@@ -93,7 +94,7 @@ class Templates:
 
 
 def names() -> list[str]:
-    """Return the names of all templates: one is one output file, `{host}` and `{job}` filled in."""
+    """Return the names of all templates: one is one output file, what is in braces filled in."""
     return sorted(path.relative_to(BUILT_IN).as_posix() for path in BUILT_IN.rglob("*.j2"))
 
 
@@ -138,6 +139,11 @@ def hosts_line(service: Service) -> str:
 def processes_line(placement: Placement) -> str:
     """Say how many processes a placement has; their ranks are torchrun's to give."""
     return "1 process" if placement.processes == 1 else f"{placement.processes} processes"
+
+
+def gpus_line(placement: Placement) -> str:
+    """Say how many GPUs a placement has."""
+    return count(len(placement.devices), "GPU")
 
 
 def plain(number: float) -> str:

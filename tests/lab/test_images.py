@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Iterator
 from functools import partial
@@ -64,8 +65,9 @@ def registry_image(lab: Lab) -> str:
 @pytest.fixture
 def reach(lab: Lab, monkeypatch: pytest.MonkeyPatch, docker: Docker, tmp_path: Path) -> None:
     """Let kit's docker and ssh reach the nodes, with logins of their own."""
-    path = lab.environment("n1")["PATH"]
-    monkeypatch.setenv("PATH", f"{path}:{Path(docker.program).parent}")
+    # This docker before the machine's, which may be older.
+    monkeypatch.setenv("PATH", f"{Path(docker.program).parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PATH", lab.environment("n1")["PATH"])
     config = tmp_path / "docker"
     config.mkdir()
     monkeypatch.setenv("DOCKER_CONFIG", str(config))

@@ -11,6 +11,8 @@ KIT := $(BIN)/kit
 # The release that the trainer is tested with. Without a GPU the CPU build does, a tenth of the size.
 TORCH := torch==2.13.0
 TORCH_CPU := https://download.pytorch.org/whl/cpu
+# Processes that share the tests: the lab's take one of them, and mostly wait.
+WORKERS ?= 3
 # What `make deploy` and its kin are given besides, as in: make deploy ARGS="digits --detach"
 ARGS ?=
 
@@ -28,9 +30,9 @@ demo: setup ## train the example cluster on this machine, in under a minute
 	@echo "  make plan render && git diff      read what the hosts would get"
 	@echo "  $(KIT) init ../my-cluster   start a repository of your own"
 
-test: setup .venv/.dev ## run every test but the lab's
+test: setup .venv/.dev ## run every test; the lab's where this is root on Debian or Ubuntu
 	@tests/docker-cli
-	$(BIN)/pytest $(ARGS)
+	$(BIN)/pytest --numprocesses $(WORKERS) --dist loadgroup $(ARGS)
 
 setup: .venv/.kit .venv/.trainer ## install what is missing, into .venv
 

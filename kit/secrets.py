@@ -8,24 +8,25 @@ from pathlib import Path
 
 from kit.errors import InputError
 from kit.model import Secret
-from kit.plan.types import JobPlan
+from kit.plan.types import JobPlan, Work
 from kit.values import show_size
 
 LARGEST = 500 * 1024
 """Bytes; Swarm takes no larger secrets."""
 
 
-def read_secrets(job: JobPlan) -> dict[str, str]:
-    """Return the values of a job's secrets, by their names.
+def read_secrets(work: Work) -> dict[str, str]:
+    """Return the values of the secrets of a job or a server, by their names.
 
     Raises:
         InputError: One of them is not there, or is not one line of text.
     """
-    return {secret.name: _value(job.name, secret) for secret in job.job.secrets}
+    whose = f"job {work.name}" if isinstance(work, JobPlan) else work.name
+    return {secret.name: _value(whose, secret) for secret in work.secrets}
 
 
-def _value(job: str, secret: Secret) -> str:
-    where = f"job {job}: secret {secret.name}"
+def _value(whose: str, secret: Secret) -> str:
+    where = f"{whose}: secret {secret.name}"
     if secret.file is None:
         value = os.environ.get(secret.name, "")
         if not value:

@@ -18,8 +18,8 @@ from kit.commands.options import with_paths
 from kit.commands.tables import show_steps
 from kit.engine import ENDED, Engine, JobStatus
 from kit.errors import InputError, KitError, nearest
-from kit.model import EngineName
-from kit.plan.types import JobPlan, Plan
+from kit.model import SERVER_PREFIX, EngineName
+from kit.plan.types import JobPlan, Plan, Work
 from kit.project import Paths, load_plan, rendered_tree
 
 
@@ -52,11 +52,12 @@ def command(
     dry_run: bool,
     break_lock: bool,
 ) -> int:
-    """Start JOBS (all of jobs/*.yaml by default) from the rendered files.
+    """Start JOBS (by default all of jobs/ and serve/) from the rendered files.
 
-    It returns when they run, with --wait when they have ended: 0 only if all completed. On this
-    machine (engine local) it follows them by itself, and Ctrl-C stops them after a last checkpoint;
-    jobs on other hosts go on whatever happens here.
+    A server is named as its stack, serve-NAME. Who lets go of a GPU does so before somebody else
+    gets it. It returns when all run, with --wait when the jobs have ended: 0 only if all completed.
+    On this machine (engine local) it follows them by itself, and Ctrl-C stops them after a last
+    checkpoint; jobs on other hosts go on whatever happens here.
     """
     plan, carrier, chosen = _prepare(paths, jobs, engine)
     if break_lock:
@@ -78,7 +79,11 @@ def resume(
     plan, carrier, chosen = _prepare(paths, jobs, engine)
     known = {deployment.job for deployment in carrier.history()}
     running = {status.job for status in carrier.status() if status.state not in ENDED}
-    chosen = [job for job in chosen if jobs or (job.name in known and job.name not in running)]
+    chosen = [
+        job
+        for job in chosen
+        if isinstance(job, JobPlan) and (jobs or (job.name in known and job.name not in running))
+    ]
     for job in chosen:
         if job.name in running:
             raise InputError(
@@ -94,7 +99,7 @@ def resume(
 
 def _prepare(
     paths: Paths, names: Sequence[str], engine: str | None
-) -> tuple[Plan, Engine, list[JobPlan]]:
+) -> tuple[Plan, Engine, list[Work]]:
     plan = load_plan(paths)
     root = rendered_tree(plan, paths)
     carrier = engine_for(engine or plan.engine, plan.cluster, root)
@@ -103,22 +108,24 @@ def _prepare(
     return plan, carrier, chosen
 
 
-def _chosen(plan: Plan, names: Sequence[str]) -> list[JobPlan]:
-    by_name = {job.name: job for job in plan.jobs}
+def _chosen(plan: Plan, names: Sequence[str]) -> list[Work]:
+    by_name = {each.name: each for each in plan.work}
     if not by_name:
         raise InputError("there are no jobs", "describe one in jobs/<name>.yaml")
     for name in names:
         if name not in by_name:
-            raise InputError(f"there is no job {name}", nearest(name, by_name))
+            what = "server" if name.startswith(SERVER_PREFIX) else "job"
+            raise InputError(f"there is no {what} {name}", nearest(name, by_name))
     return [by_name[name] for name in dict.fromkeys(names)] or list(by_name.values())
 
 
 def _deploy(
-    carrier: Engine, chosen: list[JobPlan], engine: str | None, *, fresh: bool, follows: bool
+    carrier: Engine, chosen: list[Work], engine: str | None, *, fresh: bool, follows: bool
 ) -> int:
     carrier.deploy(chosen, fresh=fresh, say=click.echo)
-    if follows:
-        return _attend(carrier, [job.name for job in chosen])
+    jobs = [each.name for each in chosen if isinstance(each, JobPlan)]
+    if follows and jobs:
+        return _attend(carrier, jobs)
     option = f" --engine {engine}" if engine else ""
     click.echo(
         f"see them with `kit status{option}` and `kit logs -f{option}`, "

@@ -9,6 +9,7 @@ import click
 from kit.commands.engines import engine_for, with_engine
 from kit.commands.follow import prefixed
 from kit.commands.options import with_paths
+from kit.engine import is_server
 from kit.errors import InputError, nearest
 from kit.project import Paths, identity
 from kit.values import WrongValueError, duration
@@ -40,7 +41,8 @@ def command(
     cluster, own = identity(paths)
     carrier = engine_for(engine or own, cluster, paths.tree(cluster))
     known = carrier.known()
-    names = jobs or tuple(known)
+    # A server's lines have no end to wait for.
+    names = jobs or tuple(name for name in known if not (follow and is_server(name)))
     hosts = {name for job in names for name in known.get(job, ())}
     if host is not None and hosts and host not in hosts:
         raise InputError(f"no host {host} takes part", nearest(host, sorted(hosts)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
+from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from kit.commands.options import with_paths
 from kit.commands.tables import console, table
 from kit.model import Host, Use
 from kit.plan.exchange import FINE, WANTED
-from kit.plan.types import ExchangePlan, ExchangeWay, JobPlan, Placement, Plan
+from kit.plan.types import ExchangePlan, ExchangeWay, JobPlan, Placement, Plan, ServerPlan
 from kit.project import Paths, load_plan
 from kit.render import header
 from kit.render.documents import plan_json
@@ -30,7 +31,7 @@ def command(paths: Paths, as_json: bool) -> None:
     """Show who runs what: hosts, GPUs, ranks, batch sizes, and what the network makes of it."""
     plan = load_plan(paths)
     if as_json:
-        files = [job.job.file for job in plan.jobs]
+        files = [job.file for job in plan.jobs] + [server.file for server in plan.serving]
         click.echo(plan_json(plan, header(plan, *files), whole=True), nl=False)
         return
     show(plan)
@@ -62,10 +63,43 @@ def show(plan: Plan) -> None:
             # torch.distributed.elastic.rendezvous.dynamic_rendezvous sorts by address, then pid.
             screen.print("  ranks       neighbours on a host; torchrun orders hosts by address")
         screen.print()
+    for server in plan.servers:
+        screen.print(_bold(f"server {server.name}"), f" {_answers(server)}")
+        if server.placements:
+            screen.print(_serving(server))
+            screen.print(f"  answers at  {_few(server.urls)}")
+            screen.print(f"  from        {_few(server.sources) or 'the same host'}")
+        screen.print()
     if not plan.jobs:
         screen.print("no jobs: describe one in jobs/<name>.yaml")
     for note in plan.notes:
         screen.print(Text("note", style="yellow"), f" {note}")
+
+
+def _answers(server: ServerPlan) -> str:
+    which = server.server.checkpoint
+    which = which if which.startswith("step-") else f"the {which} checkpoint"
+    rests = "" if server.placements else "; rests"
+    return f"{which} of job {server.server.job}{rests}"
+
+
+def _serving(server: ServerPlan) -> Table:
+    rows = table("host", "replicas", "GPUs", right=("replicas",))
+    for _, equal in groupby(server.placements, key=_placement_shape):
+        group = list(equal)
+        first, last = group[0].host.name, group[-1].host.name
+        several = len(group) > 1
+        rows.add_row(
+            f"{first} … {last} ({len(group)})" if several else first,
+            f"{group[0].processes} each" if several else str(group[0].processes),
+            f"all {group[0].processes}" if group[0].whole else ", ".join(group[0].devices),
+        )
+    return rows
+
+
+def _few(urls: Sequence[str]) -> str:
+    more = len(urls) - 3
+    return ", ".join(urls[:3]) + (f" and {more} more" if more > 0 else "")
 
 
 def _hosts(plan: Plan) -> Table:

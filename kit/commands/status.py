@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,6 +16,7 @@ from kit.commands.follow import score
 from kit.commands.options import with_paths
 from kit.commands.tables import console, table
 from kit.engine import ENDED, HostStatus, JobStatus
+from kit.engine.proof import wrong_gpus
 from kit.project import Paths, identity
 from kit.values import count
 
@@ -28,22 +29,36 @@ MANY = 16
 """Hosts of a job beyond which equal ones share a line."""
 
 
-@click.command("status", short_help="Show the jobs that were deployed.")
+@click.command("status", short_help="Show the jobs and servers that were deployed.")
 @with_paths
 @with_engine
 @click.option("--watch", is_flag=True, help="Go on looking, until Ctrl-C.")
 @click.option("--json", "as_json", is_flag=True, help="For a program.")
-def command(paths: Paths, engine: str | None, *, watch: bool, as_json: bool) -> None:
-    """Show the jobs that were deployed: hosts, ranks, GPUs, progress, newest checkpoint."""
+def command(paths: Paths, engine: str | None, *, watch: bool, as_json: bool) -> int:
+    """Show jobs and servers that were deployed: hosts, ranks, GPUs, progress, newest checkpoint.
+
+    What each container sees is held against what it was given: exit status 1 where that differs.
+    """
     cluster, own = identity(paths)
     carrier = engine_for(engine or own, cluster, paths.tree(cluster))
-    if as_json:
-        jobs = [dataclasses.asdict(status) for status in carrier.status()]
-        click.echo(json.dumps({"cluster": cluster, "jobs": jobs}, indent=2))
-    elif watch:
+    if watch:
         _watch(lambda: show(cluster, carrier.status()))
+    statuses = carrier.status()
+    wrong = wrong_gpus(statuses)
+    if as_json:
+        click.echo(json.dumps(document(cluster, statuses), indent=2))
     else:
-        _print(console(), show(cluster, carrier.status()))
+        _print(console(), show(cluster, statuses))
+    return 1 if wrong else 0
+
+
+def document(cluster: str, statuses: Sequence[JobStatus]) -> dict[str, Any]:
+    """Return what `--json` prints: jobs and servers apart, and the GPUs that are not as planned."""
+    told: dict[bool, list[dict[str, Any]]] = {False: [], True: []}
+    for status in statuses:
+        told[status.serves].append(dataclasses.asdict(status))
+    wrong = list(wrong_gpus(statuses))
+    return {"cluster": cluster, "jobs": told[False], "servers": told[True], "wrong_gpus": wrong}
 
 
 def _print(screen: Console, parts: Iterator[RenderableType]) -> None:
@@ -69,6 +84,8 @@ def _watch(look: Callable[[], Iterator[RenderableType]]) -> None:
 
 def show(cluster: str, statuses: tuple[JobStatus, ...]) -> Iterator[RenderableType]:
     """Yield a table of the jobs, one of their hosts, and what does not fit into either."""
+    from rich.text import Text
+
     if not statuses:
         yield f"nothing runs for cluster {cluster}: `kit deploy` starts the jobs"
         return
@@ -82,9 +99,12 @@ def show(cluster: str, statuses: tuple[JobStatus, ...]) -> Iterator[RenderableTy
             hosts.add_row(*row)
     yield hosts
     for status in statuses:
-        for text in (score(status), status.message):
+        where = f"answers at {', '.join(status.urls)}" if status.urls else ""
+        for text in (score(status), where if status.state not in ENDED else "", status.message):
             if text:
                 yield f"{status.job}: {text}"
+    for text in wrong_gpus(statuses):
+        yield Text(f"WRONG GPUs: {text}", style="bold red")
 
 
 def _row(status: JobStatus) -> tuple[str, ...]:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar, Protocol
 
-from kit.plan.types import JobPlan
+from kit.model import SERVER_PREFIX
+from kit.plan.types import JobPlan, Work
 from kit.values import count
 
 
@@ -28,6 +29,12 @@ class State(StrEnum):
 
 
 ENDED = frozenset({State.COMPLETED, State.STOPPED, State.FAILED})
+
+
+def is_server(name: str) -> bool:
+    """Whether a name is a server's, and not a job's."""
+    return name.startswith(SERVER_PREFIX)
+
 
 Say = Callable[[str], None]
 """What takes a line for the person who waits."""
@@ -63,8 +70,9 @@ class Progress:
 class HostStatus:
     """One host's part: its processes and how they are doing.
 
-    `devices` are the GPUs that it was given, `ranks` what torchrun made of its processes (empty
-    until they have said so), `message` what keeps it from running, or what ended it.
+    `devices` are the GPUs that it was given, `seen` the UUIDs of those that its container sees,
+    `ranks` what torchrun made of its processes (both empty until they have said so), `message` what
+    keeps it from running, or what ended it.
     """
 
     host: str
@@ -74,11 +82,16 @@ class HostStatus:
     devices: tuple[str, ...] = ()
     ranks: tuple[int, ...] = ()
     message: str = ""
+    seen: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """One job. `started` and `ended` are seconds since the epoch; `checkpoint` is the newest."""
+    """One job, or one server, whose name begins as servers' do.
+
+    `started` and `ended` are seconds since the epoch; `checkpoint` is the newest, or the one that
+    the server answers with; `urls` are where it answers.
+    """
 
     job: str
     state: State
@@ -88,6 +101,12 @@ class JobStatus:
     hosts: tuple[HostStatus, ...]
     progress: Progress | None
     checkpoint: str | None
+    urls: tuple[str, ...] = ()
+
+    @property
+    def serves(self) -> bool:
+        """Whether it is a server."""
+        return is_server(self.job)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,33 +135,36 @@ class Deployment:
     image: str
 
 
-def deployment(job: JobPlan, time: float) -> Deployment:
-    """Return what is to be written down on a job that was started at `time`."""
+def deployment(job: Work, time: float) -> Deployment:
+    """Return what is to be written down on what was started at `time`."""
     by = f"{getpass.getuser()}@{socket.gethostname()}"
     return Deployment(job.name, time, by, job.inventory_hash, job.job_hash, job.image)
 
 
-def size(job: JobPlan) -> str:
-    """Say how large a job is that was started."""
-    return f"{count(len(job.placements), 'host')}, world size {job.world_size}"
+def size(job: Work) -> str:
+    """Say how large a job or a server is that was started."""
+    hosts = count(len(job.placements), "host")
+    if isinstance(job, JobPlan):
+        return f"{hosts}, world size {job.world_size}"
+    return f"{hosts}, {count(job.replicas, 'GPU')}: {', '.join(job.urls)}"
 
 
 class Engine(Protocol):
-    """What every engine can do.
+    """What every engine can do, for jobs and for servers.
 
     `tied_to_terminal`: Ctrl-C where jobs are followed is meant for the jobs too.
     """
 
     tied_to_terminal: ClassVar[bool]
 
-    def preview(self, jobs: Sequence[JobPlan], *, fresh: bool) -> tuple[Step, ...]:
+    def preview(self, jobs: Sequence[Work], *, fresh: bool) -> tuple[Step, ...]:
         """Return what `deploy` would do now, and do nothing.
 
         Raises:
             KitError: The jobs cannot be deployed, or the hosts cannot be asked.
         """
 
-    def deploy(self, jobs: Sequence[JobPlan], *, fresh: bool, say: Say) -> None:
+    def deploy(self, jobs: Sequence[Work], *, fresh: bool, say: Say) -> None:
         """Start the jobs and return when they run; `fresh` jobs forget their checkpoints first.
 
         Raises:

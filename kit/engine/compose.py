@@ -17,8 +17,7 @@ from kit.engine.compose_hosts import Found, Hosts
 from kit.engine.compose_logs import Told, followed, told
 from kit.engine.compose_status import job_status, state_of
 from kit.errors import KitError
-from kit.model import Host
-from kit.plan.types import JobPlan
+from kit.plan.types import Work
 
 
 class ComposeEngine:
@@ -43,11 +42,11 @@ class ComposeEngine:
                 self._asked, self._remembered = jobs, {status.job: status for status in ended}
         return self._remembered | self._stopped
 
-    def preview(self, jobs: Sequence[JobPlan], *, fresh: bool) -> tuple[Step, ...]:
+    def preview(self, jobs: Sequence[Work], *, fresh: bool) -> tuple[Step, ...]:
         """Return what would be done on which host; see `Engine.preview`."""
         return tuple(action.step for action in decided(self._hosts, jobs, fresh=fresh))
 
-    def deploy(self, jobs: Sequence[JobPlan], *, fresh: bool, say: Say) -> None:
+    def deploy(self, jobs: Sequence[Work], *, fresh: bool, say: Say) -> None:
         """Start a project on each host; see `Engine.deploy`."""
         with self._hosts.home.locked(say):
             deploy(self._hosts, jobs, fresh=fresh, say=say)
@@ -83,7 +82,8 @@ class ComposeEngine:
             if known is None or not known.of(training):
                 known = self._told[job] = Told(training)
             known.read(self._hosts.dockers, training)
-        return job_status(job, found.jobs[job], silent, known.printed)
+        status = job_status(job, found.jobs[job], silent, known.printed)
+        return replace(status, urls=self._hosts.rendered.urls.get(job, ()))
 
     def known(self) -> dict[str, tuple[str, ...]]:
         """Return the jobs that have containers; see `Engine.known`."""
@@ -120,7 +120,7 @@ class ComposeEngine:
         if job not in found.jobs:
             raise KitError(f"job {job} is not running", "see what is with `kit status`")
         places = sorted({one.host for one in found.jobs[job]})
-        ended = self._hosts.on(places, partial(self._end, job, found))
+        ended = self._hosts.on(places, partial(self._hosts.end, job))
         # Of those alone that have answered: one that is down would be waited for once more.
         here = {name: self._hosts.dockers[name] for name in places}
         after = self._hosts.containers(here).jobs.get(job, found.jobs[job])
@@ -139,13 +139,6 @@ class ComposeEngine:
             what = f"{', '.join(sorted(left))} cannot be reached: what runs there goes on"
             told.append(f"{what}; `kit stop {job}` again when it is back")
         return replace(status, message="; ".join(told))
-
-    def _end(self, job: str, found: Found, host: Host) -> None:
-        """Ask the training on a host to end, and wait: Docker kills it when its grace is over."""
-        running = [one.id for one in found.training(job) if one.host == host.name and one.runs]
-        if running:
-            with self._hosts.dockers[host.name].acting(f"stop {job}") as client:
-                client.container.stop(running)
 
     def _require_known(self, job: str, found: Found) -> None:
         known = {*found.jobs, *self._ended(found)}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 from kit.docker import Docker
@@ -18,15 +19,16 @@ from kit.engine.compose_hosts import Hosts, all_well
 from kit.engine.compose_look import look
 from kit.engine.hostfolder import HostFolder
 from kit.errors import InputError, KitError
-from kit.model import Host
-from kit.plan.types import JobPlan
+from kit.model import SERVER_PREFIX, Host
+from kit.plan.types import JobPlan, Work
+from kit.render import file_version
 from kit.secrets import read_secrets
 
 T = TypeVar("T")
 UNCHANGED = "nothing was changed on any host"
 
 
-def decided(hosts: Hosts, jobs: Sequence[JobPlan], *, fresh: bool) -> tuple[Action, ...]:
+def decided(hosts: Hosts, jobs: Sequence[Work], *, fresh: bool) -> tuple[Action, ...]:
     """Look at the hosts and return what is to be done.
 
     Raises:
@@ -34,37 +36,60 @@ def decided(hosts: Hosts, jobs: Sequence[JobPlan], *, fresh: bool) -> tuple[Acti
     """
     _require_compose()
     images = {job.image for job in jobs}
-    volumes = {own_volume(job) for job in jobs}
-    needed = {part.host.name: job.name for job in jobs for part in job.placements}
-    for name, job in needed.items():
-        if not hosts.file(job, name).is_file():
-            what = f"{hosts.file(job, name)} is not there: the files are for another engine"
-            raise InputError(what, "write `engine: compose` in the inventory, run `kit render`")
+    volumes = {own_volume(job) for job in jobs if isinstance(job, JobPlan)}
+    needed = [(job.name, name) for job in jobs for name in job.parts]
+    versions = {part: _version(hosts.file(*part)) for part in needed}
     found = hosts.on(hosts.all, lambda host: look(host, hosts.dockers[host.name], images, volumes))
-    all_well({name: found[name] for name in needed}, UNCHANGED)
+    all_well({name: found[name] for _, name in needed}, UNCHANGED)
     seen = {name: one for name, one in found.items() if isinstance(one, Seen)}
-    return decide(hosts.cluster, jobs, seen, fresh=fresh)
+    return decide(hosts.cluster, jobs, versions, seen, fresh=fresh)
 
 
-def deploy(hosts: Hosts, jobs: Sequence[JobPlan], *, fresh: bool, say: Say) -> None:
-    """Start the jobs, one after the other, once every image is on every host.
+def _version(file: Path) -> str:
+    if not file.is_file():
+        what = f"{file} is not there: the files are for another engine"
+        raise InputError(what, "write `engine: compose` in the inventory, run `kit render`")
+    return file_version(file.read_text(encoding="utf-8"))
+
+
+def deploy(hosts: Hosts, jobs: Sequence[Work], *, fresh: bool, say: Say) -> None:
+    """Bring the work up, once every image is on every host, and all that ends has ended.
 
     Raises:
         KitError: One could not be started; it was taken down again, those before it run.
     """
-    secrets = {job.name: read_secrets(job) for job in jobs}
+    secrets = {job.name: read_secrets(job) for job in jobs if job.placements}
     actions = decided(hosts, jobs, fresh=fresh)
     _pull(hosts, jobs, actions, say)
+    _end(hosts, jobs, actions, say)
     started: list[str] = []
     for job in jobs:
+        own = [action for action in actions if action.job == job.name]
+        if not any(action.kind is Kind.START for action in own):
+            rests = "rests, as no GPU is given to it"
+            say(f"{job.name}: {'runs already, from the same file' if job.parts else rests}")
+            continue
         try:
-            own = [action for action in actions if action.job == job.name]
             _start(hosts, job, own, secrets[job.name])
         except KitError as error:
             runs = f"{', '.join(started)}: started before" if started else "no other was started"
             raise KitError(f"{error.message}\n{runs}", error.hint) from None
         started.append(job.name)
         say(f"{job.name}: started as {size(job)}")
+
+
+def _end(hosts: Hosts, jobs: Sequence[Work], actions: Sequence[Action], say: Say) -> None:
+    """End what is to be started anew, or has no part any more; all hosts of a job at once.
+
+    What trains agrees on a last checkpoint meanwhile.
+    """
+    for job in jobs:
+        own = [action for action in actions if action.job == job.name]
+        for action in own:
+            if action.kind is Kind.END:
+                say(f"{action.host}: ends {job.name}: {action.step.cause}")
+        _on(hosts, own, Kind.END, partial(hosts.end, job.name))
+        _on(hosts, own, Kind.REMOVE, partial(hosts.remove, job.name))
 
 
 def _require_compose() -> None:
@@ -80,7 +105,7 @@ def _require_compose() -> None:
         ) from None
 
 
-def _pull(hosts: Hosts, jobs: Sequence[JobPlan], actions: Iterable[Action], say: Say) -> None:
+def _pull(hosts: Hosts, jobs: Sequence[Work], actions: Iterable[Action], say: Say) -> None:
     images = {job.name: job.image for job in jobs}
     wanted: dict[str, set[str]] = {}
     for action in actions:
@@ -98,10 +123,7 @@ def _pull(hosts: Hosts, jobs: Sequence[JobPlan], actions: Iterable[Action], say:
     all_well(hosts.on(wanted, pull), f"push the image, or correct its name; {UNCHANGED}")
 
 
-def _start(
-    hosts: Hosts, job: JobPlan, actions: Sequence[Action], secrets: Mapping[str, str]
-) -> None:
-    _on(hosts, actions, Kind.REMOVE, partial(hosts.remove, job.name))
+def _start(hosts: Hosts, job: Work, actions: Sequence[Action], secrets: Mapping[str, str]) -> None:
     _on(hosts, actions, Kind.FORGET, partial(_forget, hosts, job))
     folders = _on(hosts, actions, Kind.START, partial(_send, hosts, job.name))
     began = time.time()
@@ -124,14 +146,17 @@ def _on(
     return all_well(hosts.on([a.host for a in actions if a.kind is kind], work))
 
 
-def _forget(hosts: Hosts, job: JobPlan, host: Host) -> None:
+def _forget(hosts: Hosts, job: Work, host: Host) -> None:
     hosts.dockers[host.name].request("DELETE", f"/volumes/{own_volume(job)}")
 
 
 def _send(hosts: Hosts, job: str, host: Host) -> str:
     """Copy the project and what it mounts; return the folder on the host."""
     tree = hosts.tree
-    paths = [hosts.file(job, host.name), tree / "jobs" / f"{job}.json", tree / "launch.py"]
+    own = tree / "jobs" / f"{job}.json"
+    if job.startswith(SERVER_PREFIX):
+        own = tree / "serve" / f"{job.removeprefix(SERVER_PREFIX)}.json"
+    paths = [hosts.file(job, host.name), own, tree / "launch.py"]
     files = {
         path.relative_to(tree).as_posix(): path.read_bytes() for path in paths if path.exists()
     }
@@ -140,7 +165,7 @@ def _send(hosts: Hosts, job: str, host: Host) -> str:
 
 def _up(
     hosts: Hosts,
-    job: JobPlan,
+    job: Work,
     folders: Mapping[str, str],
     secrets: Mapping[str, str],
     host: Host,
@@ -154,9 +179,9 @@ def _up(
     engine.command(f"start {job.name}", "compose", *project, *folder, *up, env=secrets)
 
 
-def _take_down(hosts: Hosts, job: JobPlan) -> str:
+def _take_down(hosts: Hosts, job: Work) -> str:
     """Remove what a deploy that failed has started; say what is left."""
-    names = [placement.host.name for placement in job.placements]
+    names = job.parts
     removed = hosts.on(names, partial(hosts.remove, job.name))
     left = [name for name, error in removed.items() if isinstance(error, KitError)]
     gone = f"{job.name} was taken down again on {', '.join(sorted(set(names) - set(left)))}"

@@ -87,6 +87,15 @@ class Hosts:
             all_well(found.lost)
         return found
 
+    def end(self, job: str, host: Host) -> None:
+        """Ask a host's part of a job to end, and wait: Docker kills it when its grace is over."""
+        docker = self.dockers[host.name]
+        found = containers(docker, self.cluster)
+        running = [one.id for one in found if one.job == job and one.trains and one.runs]
+        if running:
+            with docker.acting(f"stop {job}") as client:
+                client.container.stop(running)
+
     def remove(self, job: str, host: Host) -> None:
         """Remove a job's containers and its network from a host, if it has one; volumes stay."""
         docker = self.dockers[host.name]

@@ -18,7 +18,10 @@ def job_status(
     `silent` are the hosts that should have a part and cannot be asked, and their processes.
     """
     training = sorted((one for one in containers if one.trains), key=lambda one: one.host)
-    hosts = [one.part(printed.ranks.get(one.host, ())) for one in training]
+    hosts = [
+        one.part(printed.ranks.get(one.host, ()), printed.seen.get(one.host, ()))
+        for one in training
+    ]
     missing = "cannot be reached"
     hosts += [
         HostStatus(host, n, State.WAITING, None, message=missing) for host, n in silent.items()
@@ -54,7 +57,7 @@ def _message(state: State, hosts: Sequence[HostStatus], containers: Sequence[Con
     told += [
         f"the rendezvous on {one.host} {one.message()}"
         for one in containers
-        if not one.trains and one.exit_status != 0 and one.message()
+        if one.service == "rendezvous" and one.exit_status != 0 and one.message()
     ]
     left = sorted({one.host for one in containers if one.trains and one.runs})
     if state in ENDED and left:
@@ -63,8 +66,8 @@ def _message(state: State, hosts: Sequence[HostStatus], containers: Sequence[Con
 
 
 def _checkpoint(training: Sequence[Container], printed: Printed) -> str | None:
-    if printed.checkpoint is None or not training:
-        return None
+    if printed.checkpoint is None or not training or training[0].service == "serve":
+        return printed.checkpoint
     places = {one.checkpoints for one in training}
     hosts = ", ".join(one.host for one in training)
     return f"{printed.checkpoint} in {' and '.join(sorted(places))} on {hosts}"

@@ -1,4 +1,4 @@
-"""Containers of kit's jobs, as the engines of their hosts describe them: pure values."""
+"""Containers of jobs and servers, as the engines of their hosts describe them: pure values."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Any
 from kit.engine import HostStatus, State
 from kit.engine.streams import seconds
 from kit.plan.storage import CHECKPOINTS
-from kit.plan.types import STACK_PREFIX
+from kit.plan.types import work_of
 
 PROJECT = "com.docker.compose.project"
 SERVICE = "com.docker.compose.service"
 STACK = "com.docker.stack.namespace"
 CLUSTER = "kit.cluster"
+VERSION = "kit.file"
 
 RUNS = frozenset({"running", "restarting", "paused"})
 """States of a container (GET /containers/<id>/json, State.Status) that has not ended."""
@@ -21,11 +22,12 @@ RUNS = frozenset({"running", "restarting", "paused"})
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """One container of a job on one host.
+    """One container of a job or a server on one host.
 
-    `service` is `train` or `rendezvous`, `devices` its GPUs (`all` for all of the host's),
-    `restarts` how often it was started again of `most_restarts`; times are in seconds since the
-    epoch. `fewest` and `most` are the hosts of its job.
+    `service` is `train` or `serve`, or what helps them, `rendezvous` or `checkpoints`; `version` is
+    the hash of the file that it was started from. `devices` are its GPUs (`all` for all of the
+    host's), `restarts` how often it was started again of `most_restarts`; times are in seconds
+    since the epoch. `fewest` and `most` are the hosts of its job.
     """
 
     id: str
@@ -33,6 +35,7 @@ class Container:
     job: str
     cluster: str
     service: str
+    version: str
     status: str
     exit_status: int
     error: str
@@ -54,8 +57,8 @@ class Container:
 
     @property
     def trains(self) -> bool:
-        """Whether it is a part of the training, and not what serves it."""
-        return self.service != "rendezvous"
+        """Whether it is a part of the training or of the server, and not what helps them."""
+        return self.service not in {"rendezvous", "checkpoints"}
 
     def state(self) -> State:
         """Return how the host's part of the job is doing."""
@@ -64,7 +67,7 @@ class Container:
         if self.status == "restarting" or (self.status == "created" and not self.error):
             return State.WAITING
         if self.status == "exited" and self.exit_status == 0:
-            return State.COMPLETED
+            return State.STOPPED if self.service == "serve" else State.COMPLETED
         # Docker starts a failed one again until it has done so often enough: who ended before that
         # was ended from outside.
         if self.status == "exited" and not self.error and self.restarts < self.most_restarts:
@@ -88,19 +91,19 @@ class Container:
             return f"ended with exit status {self.exit_status}, {again}"
         return ""
 
-    def part(self, ranks: tuple[int, ...]) -> HostStatus:
+    def part(self, ranks: tuple[int, ...], seen: tuple[str, ...] = ()) -> HostStatus:
         """Return its host's part of the job."""
         state = self.state()
         ended = None if self.status in {"created", "running", "paused"} else self.exit_status
         return HostStatus(
-            self.host, self.processes, state, ended, self.devices, ranks, self.message()
+            self.host, self.processes, state, ended, self.devices, ranks, self.message(), seen
         )
 
 
 def job_of(labels: dict[str, str]) -> str | None:
-    """Return the job that a container with these labels belongs to, under whichever engine."""
+    """Return the job or server that a container with these labels belongs to, by any engine."""
     owner = labels.get(PROJECT) or labels.get(STACK) or ""
-    return owner.removeprefix(STACK_PREFIX) if owner.startswith(STACK_PREFIX) else None
+    return work_of(owner)
 
 
 def container(host: str, inspected: dict[str, Any]) -> Container:
@@ -116,6 +119,7 @@ def container(host: str, inspected: dict[str, Any]) -> Container:
         job=job_of(labels) or "",
         cluster=labels.get(CLUSTER, ""),
         service=labels.get(SERVICE, ""),
+        version=labels.get(VERSION, ""),
         status=state["Status"],
         exit_status=state["ExitCode"],
         error=state.get("Error", ""),
@@ -125,7 +129,7 @@ def container(host: str, inspected: dict[str, Any]) -> Container:
         restarts=inspected["RestartCount"],
         most_restarts=limits["RestartPolicy"]["MaximumRetryCount"],
         devices=_devices(limits.get("DeviceRequests") or [], environment),
-        processes=int(environment.get("KIT_NPROC", "0")),
+        processes=int(environment.get("KIT_NPROC") or environment.get("KIT_REPLICAS") or "0"),
         fewest=int(fewest),
         most=int(most),
         checkpoints=_source(inspected["Mounts"], folder),

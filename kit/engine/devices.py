@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 
-from kit.plan.types import JobPlan
+from kit.plan.types import JobPlan, ServerPlan
 
 
 def local_gpus() -> list[str]:
@@ -48,3 +48,16 @@ def visible_devices(job: JobPlan, present: list[str]) -> dict[str, str]:
         )
         for placement in job.placements
     }
+
+
+def serving_devices(server: ServerPlan, present: list[str], taken: set[str]) -> str:
+    """Return CUDA_VISIBLE_DEVICES for a server, empty for the CPU.
+
+    The plan's own GPUs where this machine has them all; any that are not `taken` where there are
+    enough.
+    """
+    wanted = [device for placement in server.placements for device in placement.devices]
+    if all(device in present for device in wanted):
+        return ",".join(wanted)
+    free = [device for device in present if device not in taken]
+    return ",".join(free[: len(wanted)]) if len(free) >= len(wanted) else ""

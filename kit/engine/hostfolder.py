@@ -163,10 +163,13 @@ def _status(written: dict[str, Any]) -> JobStatus:
                 "state": State(host["state"]),
                 "devices": tuple(host["devices"]),
                 "ranks": tuple(host["ranks"]),
+                "seen": tuple(host.get("seen", ())),
             }
         )
         for host in written["hosts"]
     )
     progress = Progress(**written["progress"]) if written["progress"] else None
     state = State(written["state"])
-    return JobStatus(**{**written, "state": state, "hosts": hosts, "progress": progress})
+    urls = tuple(written.get("urls", ()))
+    told = {"state": state, "hosts": hosts, "progress": progress, "urls": urls}
+    return JobStatus(**{**written, **told})

@@ -1,4 +1,4 @@
-"""The engine for this machine: no Docker, one torchrun agent for each host of the plan."""
+"""The engine for this machine: no Docker, a torchrun agent for each host, a process a server."""
 
 from __future__ import annotations
 
@@ -29,10 +29,11 @@ from kit.engine import (
     deployment,
     size,
 )
-from kit.engine.devices import local_gpus, visible_devices
-from kit.engine.printed import split
-from kit.engine.processes import Places, on_this_machine, processes
+from kit.engine.devices import local_gpus, serving_devices, visible_devices
+from kit.engine.printed import Printed, split
+from kit.engine.processes import Places, on_this_machine, processes, server_process
 from kit.engine.state import (
+    HELPER,
     JobFolder,
     Run,
     add_to_history,
@@ -42,12 +43,16 @@ from kit.engine.state import (
 )
 from kit.engine.supervise import marked
 from kit.errors import InputError, KitError
+from kit.model import SERVER_PREFIX
 from kit.plan.storage import CHECKPOINTS
-from kit.plan.types import JobPlan
+from kit.plan.types import JobPlan, ServerPlan, Work
 from kit.secrets import read_secrets
+from kit.values import count
 
 POLL = 0.1
 """Seconds between two looks at logs and states."""
+SERVER_GRACE = 20
+"""Seconds in which a server answers the requests that wait, as in the rendered files."""
 START = 30.0
 """Seconds within which a supervisor must have begun: it only starts Python."""
 
@@ -62,38 +67,64 @@ class LocalEngine:
         self._tree = tree
         self._launcher = launcher
 
-    def preview(self, jobs: Sequence[JobPlan], *, fresh: bool) -> tuple[Step, ...]:
+    def preview(self, jobs: Sequence[Work], *, fresh: bool) -> tuple[Step, ...]:
         """Return what would be started; see `Engine.preview`."""
+        begun, steps = set(jobs_of(self._cluster)), []
         for job in jobs:
-            self._refuse_running(job.name)
-        before = set(jobs_of(self._cluster))
-        return tuple(
-            Step(
-                "here",
-                f"start {job.name} as {size(job)}" + (", its checkpoints deleted" if fresh else ""),
-                "it has ended" if job.name in before else "it was not deployed before",
+            if self._goes_on(job):
+                continue
+            anew = fresh and isinstance(job, JobPlan)
+            what = f"start {job.name} as {size(job)}" + (
+                ", its checkpoints deleted" if anew else ""
             )
-            for job in jobs
-        )
+            cause = (
+                "it has ended, or changed" if job.name in begun else "it was not deployed before"
+            )
+            steps.append(Step("here", what, cause))
+        return tuple(steps)
 
-    def deploy(self, jobs: Sequence[JobPlan], *, fresh: bool, say: Say) -> None:
-        """Start a supervisor for each job; see `Engine.deploy`."""
+    def deploy(self, jobs: Sequence[Work], *, fresh: bool, say: Say) -> None:
+        """Start a supervisor for each job and server; see `Engine.deploy`."""
         if importlib.util.find_spec("torch") is None:
             raise KitError(
                 "PyTorch is not installed beside kit, so nothing can be trained on this machine",
                 "in kit's sources run `make setup`, or `pip install '.[trainer,digits]'`",
             )
+        starting = []
         for job in jobs:
-            self._refuse_running(job.name)
-        present = local_gpus()
-        runs = [self._run(job, visible_devices(job, present)) for job in jobs]
+            if self._goes_on(job):
+                rests = "rests, as no GPU is given to it"
+                say(
+                    f"{job.name}: {'runs already, from the same file' if job.placements else rests}"
+                )
+            else:
+                starting.append(job)
+        runs = self._runs(starting)
+        for job in starting:
+            if JobFolder(self._cluster, job.name).supervised():
+                self.stop(job.name)
         if fresh:
             for run in runs:
                 self._forget(run)
-        for job, run in zip(jobs, runs, strict=True):
+        for job, run in zip(starting, runs, strict=True):
             self._start(run, read_secrets(job))
             add_to_history(self._cluster, deployment(job, run.started))
-            say(f"{job.name}: started as {size(job)}")
+            say(f"{job.name}: started as {_size(job)}")
+
+    def _goes_on(self, work: Work) -> bool:
+        """Whether nothing is to be started: a server rests, or runs as it should.
+
+        Raises:
+            KitError: A job that runs is not touched here.
+        """
+        if isinstance(work, JobPlan):
+            self._refuse_running(work.name)
+            return False
+        if not work.placements:
+            return True
+        folder = JobFolder(self._cluster, work.name)
+        run = folder.read_run()
+        return run is not None and folder.supervised() and run.version == _version(work)
 
     def _refuse_running(self, job: str) -> None:
         folder = JobFolder(self._cluster, job)
@@ -110,18 +141,38 @@ class LocalEngine:
                 f"end them with `kit stop {job}`",
             )
 
-    def _run(self, job: JobPlan, devices: dict[str, str]) -> Run:
-        folder = JobFolder(self._cluster, job.name)
-        places = Places(
+    def _runs(self, work: Sequence[Work]) -> list[Run]:
+        """Return what is to be started; servers get GPUs that no job is given."""
+        present, taken, runs = local_gpus(), set[str](), []
+        for each in work:
+            if isinstance(each, JobPlan):
+                devices = visible_devices(each, present)
+                taken |= {gpu for visible in devices.values() for gpu in visible.split(",")}
+                runs.append(self._run(each, devices))
+            else:
+                devices_of_server = serving_devices(each, present, taken)
+                taken |= set(devices_of_server.split(","))
+                runs.append(self._server_run(each, devices_of_server))
+        return runs
+
+    def _places(self, name: str) -> Places:
+        file = self._tree / "jobs" / f"{name}.json"
+        if name.startswith(SERVER_PREFIX):
+            file = self._tree / "serve" / f"{name.removeprefix(SERVER_PREFIX)}.json"
+        return Places(
             launcher=self._launcher.resolve(),
-            job_file=(self._tree / "jobs" / f"{job.name}.json").resolve(),
-            folder=folder.path,
+            job_file=file.resolve(),
+            folder=JobFolder(self._cluster, name).path,
             data=state_home() / "data",
         )
+
+    def _run(self, job: JobPlan, devices: dict[str, str]) -> Run:
+        places = self._places(job.name)
         hosts = [placement.host.name for placement in job.placements]
         return Run(
             id=uuid.uuid4().hex,
             job=job.name,
+            version=_version(job),
             started=time.time(),
             nodes_min=job.nodes[0],
             stop_grace=job.job.stop_grace,
@@ -129,6 +180,19 @@ class LocalEngine:
                 str(on_this_machine(CHECKPOINTS, job, host, places)) for host in hosts
             ),
             processes=processes(job, places, devices, os.cpu_count() or 1),
+        )
+
+    def _server_run(self, server: ServerPlan, devices: str) -> Run:
+        places, job = self._places(server.name), self._places(server.server.job)
+        return Run(
+            id=uuid.uuid4().hex,
+            job=server.name,
+            version=_version(server),
+            started=time.time(),
+            nodes_min=1,
+            stop_grace=SERVER_GRACE,
+            checkpoints=(),
+            processes=(server_process(server, places, job, devices),),
         )
 
     def _forget(self, run: Run) -> None:
@@ -186,22 +250,25 @@ class LocalEngine:
             state, message = State.WAITING, ""
         if not supervised and state not in ENDED:
             state, message = State.FAILED, f"its supervisor is gone; `kit stop {job}` cleans up"
+        printed = _printed(run)
+        serves = job.startswith(SERVER_PREFIX)
         return JobStatus(
             job=job,
             state=state,
             message=message,
             started=run.started,
             ended=written.get("ended"),
-            hosts=_hosts(run, written.get("exits", []), state),
+            hosts=_hosts(run, written.get("exits", []), state, printed),
             progress=_progress(run),
-            checkpoint=_newest_checkpoint(run),
+            checkpoint=printed.checkpoint if serves else _newest_checkpoint(run),
+            urls=(f"http://127.0.0.1:{_port(run)}",) if serves else (),
         )
 
     def known(self) -> dict[str, tuple[str, ...]]:
         """Return what was started on this machine; see `Engine.known`."""
         runs = (JobFolder(self._cluster, job).read_run() for job in jobs_of(self._cluster))
         return {
-            run.job: tuple(each.host for each in run.processes if each.part == "train")
+            run.job: tuple(each.host for each in run.processes if each.part != HELPER)
             for run in runs
             if run is not None
         }
@@ -216,7 +283,7 @@ class LocalEngine:
             _Tail(job, process.host, Path(process.log))
             for job in jobs
             for process in self._known(job).processes
-            if process.part == "train"
+            if process.part != HELPER
         ]
         while True:
             # Asked before the logs are read: what an ended job has printed is all there.
@@ -290,10 +357,46 @@ class _Tail:
         return [LogLine(self._job, self._host, text, rank) for rank, text in texts]
 
 
-def _hosts(run: Run, exits: list[int | None], state: State) -> tuple[HostStatus, ...]:
+def _version(work: Work) -> str:
+    """Return what tells versions of a job or a server apart, whatever else is in the inventory."""
+    gpus = [(placement.host.name, placement.devices) for placement in work.placements]
+    return f"{work.job_hash} {gpus}"
+
+
+def _size(work: Work) -> str:
+    """Say how large what was started is; a server answers on this machine."""
+    if isinstance(work, JobPlan):
+        return size(work)
+    return f"{count(work.replicas, 'replica')}: http://127.0.0.1:{work.server.port}"
+
+
+def _port(run: Run) -> int:
+    """Return the port of a server, from what it reads."""
+    file = dict(run.processes[0].variables)["KIT_SERVER"]
+    try:
+        return int(json.loads(Path(file).read_text(encoding="utf-8"))["port"])
+    except (OSError, ValueError, KeyError):
+        return 0
+
+
+def _printed(run: Run) -> Printed:
+    """Return what the hosts' processes have told of GPUs and, where they serve, of checkpoints."""
+    printed = Printed()
+    for process in run.processes:
+        if process.part == HELPER:
+            continue
+        tail = _Tail(run.job, process.host, Path(process.log))
+        for line in tail.read(last=True):
+            printed.read(line)
+    return printed
+
+
+def _hosts(
+    run: Run, exits: list[int | None], state: State, printed: Printed
+) -> tuple[HostStatus, ...]:
     hosts = []
     for process, code in zip(run.processes, exits, strict=False):
-        if process.part != "train":
+        if process.part == HELPER:
             continue
         if code is None:
             doing = state if state not in ENDED else State.STOPPED
@@ -301,7 +404,18 @@ def _hosts(run: Run, exits: list[int | None], state: State) -> tuple[HostStatus,
             doing = State.COMPLETED if code == 0 else State.FAILED
         if state is State.STOPPED:
             doing = State.STOPPED
-        hosts.append(HostStatus(process.host, process.workers, doing, code))
+        visible = dict(process.variables)["CUDA_VISIBLE_DEVICES"]
+        hosts.append(
+            HostStatus(
+                process.host,
+                process.workers,
+                doing,
+                code,
+                devices=tuple(visible.split(",")) if visible else (),
+                ranks=printed.ranks.get(process.host, ()),
+                seen=printed.seen.get(process.host, ()),
+            )
+        )
     return tuple(hosts)
 
 

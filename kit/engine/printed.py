@@ -1,7 +1,8 @@
-"""What the trainer's lines tell: how far it is, where its ranks are, what it has saved.
+"""What the lines of jobs and servers tell: how far, where the ranks are, GPUs and checkpoints.
 
 Engines that reach the hosts through Docker see no metrics.jsonl, only what is printed there.
-trainer/report.py, train.py, saving.py and world.py write these lines; a test holds them together.
+trainer/report.py, train.py, saving.py, world.py, launch.py and serve/ write these lines; tests hold
+them together.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ _TICK = re.compile(r"  epoch (\d+)/(\d+) +(\d+) %, step (\d+), loss (\S+), (\d+)
 _ROW = re.compile(r" *(\d+)/(\d+) +(\d+) +(\S+) +(\S+) +(\d+) +\S+ +[\d/]*$")
 _STOPPED = re.compile(r"stopped at step (\d+), epoch (\d+) ")
 _SAVED = re.compile(r"saved (step-\d+)$")
+_SEES = re.compile(r"\w+ \S+: sees .*UUID: ((?:GPU|MIG)-[^)]+)\)")
+_SERVES = re.compile(r".*\bserves (step-\d+ .*)$")
 
 Match = re.Match[str]
 
@@ -39,6 +42,9 @@ class Printed:
         """How far the training is; None until it has begun, and for scripts that are not kit's."""
         self.checkpoint = checkpoint
         """The name of the newest checkpoint."""
+        self.seen: dict[str, tuple[str, ...]] = {}
+        """The UUIDs of the GPUs that each host's container sees."""
+        self._looking: dict[str, bool] = {}
         self._holders: dict[int, str] = {}
         self._size = 0
         self._began: tuple[float, int] | None = None
@@ -50,6 +56,7 @@ class Printed:
             (_ROW, self._row),
             (_STOPPED, self._stopped),
             (_SAVED, self._saved),
+            (_SERVES, self._serves),
         )
 
     @property
@@ -67,12 +74,26 @@ class Printed:
 
     def read(self, line: LogLine) -> None:
         """Take in one more line; they come in the order of time."""
+        self._look(line)
         if line.rank is not None:
             self._holders[line.rank] = line.host
         for pattern, reader in self._readers:
             if found := pattern.match(line.text):
                 reader(found, line)
                 return
+
+    def _look(self, line: LogLine) -> None:
+        """A container lists its GPUs when it starts, one below the other."""
+        found = _SEES.match(line.text)
+        if found:
+            # Of a GPU that is split by MIG only the instances can be used.
+            before = self.seen.get(line.host, ()) if self._looking.get(line.host) else ()
+            whole = found[1].startswith("MIG-") and before[-1:] and before[-1].startswith("GPU-")
+            self.seen[line.host] = (*(before[:-1] if whole else before), found[1])
+        self._looking[line.host] = bool(found)
+
+    def _serves(self, found: Match, _line: LogLine) -> None:
+        self.checkpoint = found[1]
 
     def _member(self, found: Match, line: LogLine) -> None:
         # A world that has become smaller has no higher ranks any more.

@@ -1,16 +1,16 @@
-"""A job of the plan as processes of this machine: pure values, nothing is started here."""
+"""Jobs and servers as processes of this machine: pure values, nothing is started here."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from kit.engine.state import Process
 from kit.plan.storage import CHECKPOINTS, DATA
-from kit.plan.types import JobPlan, MountPoint, Placement
+from kit.plan.types import JobPlan, MountPoint, Placement, ServerPlan, Volume
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,15 +91,46 @@ def on_this_machine(path: str, job: JobPlan, host: str, places: Places) -> Path:
     """
     for mount in sorted(job.mounts, key=lambda mount: len(mount.target), reverse=True):
         if path == mount.target or path.startswith(mount.target.rstrip("/") + "/"):
-            return _source(mount, job, host, places) / os.path.relpath(path, mount.target)
+            return _source(mount, job.volumes, host, places) / os.path.relpath(path, mount.target)
     return Path(path)
 
 
-def _source(mount: MountPoint, job: JobPlan, host: str, places: Places) -> Path:
+def _source(mount: MountPoint, volumes: Sequence[Volume], host: str, places: Places) -> Path:
     if mount.kind == "bind":
         return Path(mount.source)
-    shared = {volume.key for volume in job.volumes if volume.nfs_address}
+    shared = {volume.key for volume in volumes if volume.nfs_address}
     if mount.target == DATA:
         return places.data
     owner = "shared" if mount.source in shared else host
     return places.folder / owner / mount.source
+
+
+def server_process(server: ServerPlan, places: Places, job: Places, devices: str) -> Process:
+    """Return the one process that answers for all hosts of a server, on loopback alone.
+
+    `places` are the server's, `job` those of its job; `devices` is CUDA_VISIBLE_DEVICES.
+    """
+    host = server.placements[0].host.name
+    planned = [device for placement in server.placements for device in placement.devices]
+    # Every host of a job has its checkpoints: here they are folders side by side.
+    checkpoints = _source(server.holder_mount, server.volumes, server.homes[0], job)
+    variables = {
+        **dict(server.server.environment),
+        "PYTHONUNBUFFERED": "1",
+        "KIT_SERVER": str(places.job_file),
+        "KIT_HOST": host,
+        "KIT_BIND": "127.0.0.1",
+        "KIT_REPLICAS": str(server.replicas),
+        "KIT_CHECKPOINTS": str(checkpoints),
+        "NVIDIA_VISIBLE_DEVICES": ",".join(planned),
+        "CUDA_VISIBLE_DEVICES": devices,
+    }
+    return Process(
+        host=host,
+        part="serve",
+        workers=server.replicas,
+        argv=(sys.executable, "-m", "trainer.serve"),
+        variables=tuple(variables.items()),
+        folder=str(Path.cwd()),
+        log=str(places.folder / host / "log"),
+    )

@@ -16,10 +16,14 @@ from kit.model import Host
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """The hosts of a rendered tree, and for each job the processes on each of its hosts."""
+    """The hosts of a rendered tree, and what jobs and servers have there.
+
+    By names: the `processes` on each host, and the `urls` where a server answers.
+    """
 
     hosts: tuple[Host, ...]
     processes: dict[str, dict[str, int]]
+    urls: dict[str, tuple[str, ...]]
 
 
 def rendered(tree: Path) -> Rendered:
@@ -33,12 +37,13 @@ def rendered(tree: Path) -> Rendered:
         hosts = tuple(_host(host) for host in plan["hosts"])
         processes = {
             job["name"]: {part["host"]: int(part["processes"]) for part in job["hosts"]}
-            for job in plan["jobs"]
+            for job in (*plan["jobs"], *plan["servers"])
         }
+        urls = {server["name"]: tuple(server["urls"]) for server in plan["servers"]}
     except (OSError, ValueError, KeyError, TypeError) as error:
         what = f"{tree / 'plan.json'} does not tell the hosts ({error})"
         raise InputError(what, "write it with `kit render`") from None
-    return Rendered(hosts, processes)
+    return Rendered(hosts, processes, urls)
 
 
 def _host(host: dict[str, Any]) -> Host:

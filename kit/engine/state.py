@@ -21,6 +21,9 @@ from typing import IO, Any
 from kit.engine import Deployment
 from kit.errors import KitError
 
+HELPER = "rendezvous"
+"""The part of a run that neither trains nor serves."""
+
 
 def state_home() -> Path:
     """Return kit's folder below the user's state directory (XDG Base Directory Specification)."""
@@ -33,7 +36,7 @@ def state_home() -> Path:
 class Process:
     """A process to start: its own variables alone, the rest comes from the supervisor's.
 
-    `host` is the inventory's name; `part` is `train` or `rendezvous`; `workers` its processes.
+    `host` is the inventory's name; `part` is `train`, `serve` or HELPER; `workers` its processes.
     """
 
     host: str
@@ -47,10 +50,14 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One deploy of a job. `nodes_min` hosts must live on; `stop_grace` is in seconds."""
+    """One deploy of a job or a server, `version` says of what.
+
+    `nodes_min` hosts must live on; `stop_grace` is in seconds.
+    """
 
     id: str
     job: str
+    version: str
     started: float
     nodes_min: int
     stop_grace: int
@@ -99,7 +106,14 @@ class JobFolder:
             )
             for process in data["processes"]
         )
-        return Run(**{**data, "processes": processes, "checkpoints": tuple(data["checkpoints"])})
+        return Run(
+            **{
+                "version": "",
+                **data,
+                "processes": processes,
+                "checkpoints": tuple(data["checkpoints"]),
+            }
+        )
 
     def write_state(self, state: dict[str, Any]) -> None:
         """Replace the state."""

@@ -1,4 +1,4 @@
-"""The supervisor of one job on this machine: starts its processes, watches, ends them all.
+"""The supervisor of a job or a server on this machine: starts, watches, and ends its processes.
 
 Run by `kit deploy` in a session of its own: `python -m kit.engine.supervise CLUSTER JOB`.
 """
@@ -17,7 +17,7 @@ from types import FrameType
 import psutil
 
 from kit.engine import State
-from kit.engine.state import JobFolder, Process, Run
+from kit.engine.state import HELPER, JobFolder, Process, Run
 
 POLL = 0.05
 """Seconds between two looks at the processes."""
@@ -85,7 +85,7 @@ class Supervisor:
             time.sleep(POLL)
 
     def _outcome(self) -> State | None:
-        agents = [(p, c.returncode) for p, c in self._children if p.part == "train"]
+        agents = [(p, c.returncode) for p, c in self._children if p.part != HELPER]
         failed = [(process, code) for process, code in agents if code]
         living = [process for process, code in agents if code is None]
         done = [process for process, code in agents if code == 0]
@@ -93,7 +93,7 @@ class Supervisor:
             process, code = failed[0]
             self._message = f"{process.host} {_meaning(code)}; its output: {process.log}"
             return State.FAILED
-        broken = next((c for p, c in self._children if p.part == "rendezvous" and c.poll()), None)
+        broken = next((c for p, c in self._children if p.part == HELPER and c.poll()), None)
         if broken is not None and living:
             log = self._run.processes[0].log
             self._message = f"the rendezvous {_meaning(broken.returncode)}; its output: {log}"
@@ -106,7 +106,7 @@ class Supervisor:
 
     def _end_all(self) -> None:
         """End the agents first, so that a last checkpoint can still be agreed on, then the rest."""
-        agents = [child for process, child in self._children if process.part == "train"]
+        agents = [child for process, child in self._children if process.part != HELPER]
         for child in agents:
             if child.poll() is None:
                 child.terminate()

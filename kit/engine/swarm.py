@@ -14,7 +14,7 @@ from kit.engine.printed import Printed
 from kit.engine.rendered import rendered
 from kit.errors import InputError, KitError, nearest
 from kit.model import Host
-from kit.plan.types import JobPlan, stack_of
+from kit.plan.types import Work, stack_of
 from kit.render import file_version
 from kit.secrets import fingerprint, read_secrets
 from kit.swarm import registers
@@ -58,12 +58,13 @@ class SwarmEngine:
     def _see(self) -> Cluster:
         return see_cluster(self._docker())
 
-    def preview(self, jobs: Sequence[JobPlan], *, fresh: bool) -> tuple[Step, ...]:
+    def preview(self, jobs: Sequence[Work], *, fresh: bool) -> tuple[Step, ...]:
         """Return the steps from what runs now; see `Engine.preview`."""
-        return self._steps(jobs, {job.name: read_secrets(job) for job in jobs}, fresh=fresh)
+        secrets = {job.name: read_secrets(job) for job in jobs if job.placements}
+        return self._steps(jobs, secrets, fresh=fresh)
 
     def _steps(
-        self, jobs: Sequence[JobPlan], secrets: Mapping[str, Mapping[str, str]], *, fresh: bool
+        self, jobs: Sequence[Work], secrets: Mapping[str, Mapping[str, str]], *, fresh: bool
     ) -> tuple[Step, ...]:
         self._require_stacks(jobs)
         stacks = self._tree.glob("*.stack.yaml")
@@ -74,21 +75,21 @@ class SwarmEngine:
         }
         return tuple(steps_deploy(self._cluster, jobs, self._see(), versions, hashed, fresh=fresh))
 
-    def _require_stacks(self, jobs: Sequence[JobPlan]) -> None:
+    def _require_stacks(self, jobs: Sequence[Work]) -> None:
         for job in jobs:
             path = self._tree / f"{job.stack}.stack.yaml"
-            if not path.is_file():
+            if job.placements and not path.is_file():
                 what = f"{path} is not there: the files are for another engine"
                 raise InputError(what, "write `engine: swarm` in the inventory, run `kit render`")
 
-    def deploy(self, jobs: Sequence[JobPlan], *, fresh: bool, say: Say) -> None:
+    def deploy(self, jobs: Sequence[Work], *, fresh: bool, say: Say) -> None:
         """Take the steps, and return when the tasks run; see `Engine.deploy`."""
         self._require_stacks(jobs)
-        secrets = {job.name: read_secrets(job) for job in jobs}
+        secrets = {job.name: read_secrets(job) for job in jobs if job.placements}
         named = {
             secret_name(job, name, fingerprint(job.name, name, value)): value
             for job in jobs
-            for name, value in secrets[job.name].items()
+            for name, value in secrets.get(job.name, {}).items()
         }
         carrier = Carrier(self._cluster, *self._manager(), self._tree, say, named)
         with registers.locked(carrier.manager):
@@ -98,9 +99,11 @@ class SwarmEngine:
             for job in jobs:
                 if job.stack in deployed:
                     registers.write_down(carrier.manager, deployment(job, time.time()))
-                else:
+                elif job.placements:
                     say(f"{job.name}: runs already, from the same file")
-        wait_until_up(carrier.manager, [job.name for job in jobs], say)
+                else:
+                    say(f"{job.name}: rests, as no GPU is given to it")
+        wait_until_up(carrier.manager, [job.name for job in jobs if job.placements], say)
         for job in jobs:
             carrier.drop_secrets(job.name)
 
@@ -111,7 +114,11 @@ class SwarmEngine:
     def status(self) -> tuple[JobStatus, ...]:
         """Return what tasks and logs tell; see `Engine.status`."""
         cluster = self._see()
-        return tuple(_status(self._docker(), cluster, job) for job in jobs_of(cluster))
+        urls = rendered(self._tree).urls
+        return tuple(
+            replace(_status(self._docker(), cluster, job), urls=urls.get(job, ()))
+            for job in jobs_of(cluster)
+        )
 
     def known(self) -> dict[str, tuple[str, ...]]:
         """Return the jobs that have stacks; see `Engine.known`."""
@@ -167,7 +174,14 @@ def _status(docker: Docker, cluster: Cluster, job: str) -> JobStatus:
         message=message,
         started=min(service.changed for service in services),
         ended=ended if state in ENDED else None,
-        hosts=tuple(replace(host, ranks=printed.ranks.get(host.host, ())) for host in hosts),
+        hosts=tuple(
+            replace(
+                host,
+                ranks=printed.ranks.get(host.host, ()),
+                seen=printed.seen.get(host.host, ()),
+            )
+            for host in hosts
+        ),
         progress=printed.progress,
         checkpoint=printed.checkpoint,
     )
@@ -215,7 +229,7 @@ def _require(cluster: Cluster, job: str) -> None:
     known = jobs_of(cluster)
     if job not in known:
         raise InputError(
-            f"job {job} is not deployed on this swarm",
+            f"{job} is not deployed on this swarm",
             nearest(job, known) if known else "nothing is: kit deploy",
         )
 

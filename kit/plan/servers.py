@@ -48,6 +48,7 @@ def server_plan(
         server=server,
         placements=placements,
         services=services(server.name, "serve", placements),
+        homes=tuple(placement.host.name for placement in job.placements),
         holders=holders,
         sources=tuple(_sources(inventory, server, holders, host_network=host_network)),
         # A folder need not be there on a host that has no part in the job.
@@ -91,12 +92,10 @@ def _sources(
             continue
         # Swarm may move them among all, Compose leaves them where they are.
         swarm = inventory.engine is EngineName.SWARM
-        for host in holder.hosts if swarm else holder.hosts[: holder.replicas]:
+        for host in holder.hosts if swarm else holder.first:
             yield f"http://{host.address}:{server.transfer_port}"
 
 
 def holds(server: ServerPlan, host: str) -> bool:
     """Whether a host offers checkpoints to a server, where each host has a file of its own."""
-    return any(
-        host == each.name for holder in server.holders for each in holder.hosts[: holder.replicas]
-    )
+    return any(host == each.name for holder in server.holders for each in holder.first)

@@ -256,6 +256,11 @@ class JobPlan:
         return self.nodes[0]
 
     @property
+    def parts(self) -> tuple[str, ...]:
+        """The hosts that Compose has a project on."""
+        return tuple(placement.host.name for placement in self.placements)
+
+    @property
     def world_size(self) -> int:
         """Processes on all hosts."""
         return sum(placement.processes for placement in self.placements)
@@ -277,19 +282,25 @@ class Holder:
     replicas: int
     constraint: str
 
+    @property
+    def first(self) -> tuple[Host, ...]:
+        """Those of the hosts that do it where nobody moves it about."""
+        return self.hosts[: self.replicas]
+
 
 @dataclass(frozen=True, slots=True)
 class ServerPlan:
     """One server with all its numbers; without placements it rests, for lack of a GPU.
 
-    `image` is pinned to the lock's digest. `mount` is where the job's checkpoints lie on a host,
-    None where they can only be fetched; `holders` offer them, `sources` are their URLs. The hashes
-    are as a job's.
+    `image` is pinned to the lock's digest. `homes` are the hosts of its job. `mount` is where the
+    job's checkpoints lie on a host, None where they can only be fetched; `holders` offer them,
+    `sources` are their URLs. The hashes are as a job's.
     """
 
     server: Server
     placements: tuple[Placement, ...]
     services: tuple[Service, ...]
+    homes: tuple[str, ...]
     holders: tuple[Holder, ...]
     sources: tuple[str, ...]
     mount: MountPoint | None
@@ -324,6 +335,13 @@ class ServerPlan:
     def needed(self) -> int:
         """The fewest hosts that it runs on: it answers with as many as there are."""
         return 1
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The hosts that Compose has a project on: those that serve, and that offer checkpoints."""
+        serving = [placement.host.name for placement in self.placements]
+        offering = [each.name for holder in self.holders for each in holder.first]
+        return tuple(dict.fromkeys([*serving, *offering]))
 
     @property
     def replicas(self) -> int:

@@ -93,7 +93,7 @@ def _server(server: ServerPlan) -> str:
         "job": server.server.job,
         "checkpoint": server.server.checkpoint,
         "image": server.image,
-        "port": server.server.port,
+        "urls": server.urls,
         "sources": server.sources,
     }
     rows = [_compact(_placement(placement, whole=False)) for placement in server.placements]

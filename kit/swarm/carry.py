@@ -17,9 +17,10 @@ from kit.engine import Say, Step
 from kit.errors import KitError
 from kit.model import Host
 from kit.swarm import registers
-from kit.swarm.seen import STACK_LABEL
+from kit.swarm.seen import STACK_LABEL, see_cluster
 from kit.swarm.steps import (
     JOINED_LABEL,
+    AwaitGpus,
     DeployStack,
     Forget,
     ForgetCheckpoints,
@@ -43,6 +44,8 @@ JOB_OF_SECRET = "kit.job"
 """The label of a secret that says whose it is."""
 GONE = 120.0
 """Seconds within which what a removed stack had must be gone; its grace periods come on top."""
+RELEASE = 600.0
+"""Seconds within which a GPU must have been let go of; a job's grace may be minutes."""
 RELEASED = 30.0
 """Seconds within which a container that has ended must let go of its volumes."""
 IN_USE = 409
@@ -106,6 +109,7 @@ class Carrier:
             Label: lambda step: self._label(step.node or self._nodes[step.host], step.labels),
             DeployStack: self._deploy,
             RemoveStack: lambda step: self.remove(step.stack),
+            AwaitGpus: self._await,
             MakeSecret: self._make_secret,
             ForgetCheckpoints: _delete_volumes,
             ForgetHistory: lambda _: registers.forget_all(self.manager),
@@ -208,6 +212,27 @@ class Carrier:
                 said = f"tasks of {stack} are still there after {GONE:.0f} s"
                 raise KitError(said, f"see them: docker stack ps {stack}")
             time.sleep(POLL)
+
+    def _await(self, step: AwaitGpus) -> None:
+        """Wait for GPUs; those who have them save a last checkpoint first.
+
+        Raises:
+            KitError: They are still held after long.
+        """
+        deadline = time.monotonic() + RELEASE
+        while held := self._held(step):
+            if time.monotonic() > deadline:
+                who = ", ".join(f"{gpu} of {host} by {stack}" for (host, gpu), stack in held)
+                raise KitError(f"still held after {RELEASE:.0f} s: {who}", "see kit status")
+            time.sleep(POLL)
+
+    def _held(self, step: AwaitGpus) -> list[tuple[tuple[str, str], str]]:
+        holders = see_cluster(self.manager).holders()
+        return sorted(
+            (gpu, stack)
+            for gpu, stack in holders.items()
+            if gpu in step.gpus and stack != step.stack
+        )
 
     def _living_tasks(self, filters: dict[str, Any]) -> bool:
         """Whether tasks are there; those of a node that is down go when it is back."""

@@ -1,19 +1,21 @@
-"""What it takes to bring jobs onto a Swarm: a pure function of the plan and of what is seen."""
+"""What brings jobs and servers onto a Swarm: a pure function of the plan and of what is seen."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
 from kit.engine import ENDED, State, Step
+from kit.engine.order import Gpu, gpus_of, in_order
 from kit.errors import KitError
 from kit.plan.groups import job_label
 from kit.plan.storage import CHECKPOINTS
-from kit.plan.types import JobPlan, Placement
+from kit.plan.types import JobPlan, Placement, ServerPlan, Work, work_of
 from kit.secrets import variable
 from kit.swarm.members import PLATFORM
 from kit.swarm.seen import Cluster, Node
 from kit.swarm.steps import (
     NOWHERE,
+    AwaitGpus,
     DeployStack,
     ForgetCheckpoints,
     MakeSecret,
@@ -22,50 +24,74 @@ from kit.swarm.steps import (
     stack_cause,
 )
 from kit.swarm.tasks import gpus_wanted, state_of
+from kit.values import count
 
 
 def steps_deploy(
     cluster_name: str,
-    jobs: Sequence[JobPlan],
+    work: Sequence[Work],
     cluster: Cluster,
     versions: Mapping[str, str],
     secrets: Mapping[str, Mapping[str, str]],
     *,
     fresh: bool,
 ) -> list[Step]:
-    """Return what brings the jobs up; nothing for one that runs from the same file already.
+    """Return what brings the work up; nothing for what runs from the same file already.
 
-    `versions` are the hashes of the rendered stacks, by file name; `secrets` those of each job's
-    secrets, by their names.
+    Who lets go of a GPU comes before who gets it. `versions` are the hashes of the rendered stacks,
+    by file name; `secrets` those of each one's secrets, by their names.
 
     Raises:
-        KitError: Hosts that a job needs are no nodes, are down, or their GPUs are taken.
+        KitError: Hosts that are needed are no nodes, are down, or their GPUs are taken.
     """
-    problems = [problem for job in jobs for problem in _problems(job, jobs, cluster, fresh=fresh)]
+    problems = [problem for each in work for problem in _problems(each, work, cluster, fresh=fresh)]
     if problems:
         raise KitError("\n".join(problems))
-    steps: list[Step] = [step for job in jobs for step in _labels(job, cluster)]
+    steps: list[Step] = [step for each in work for step in _labels(each, cluster)]
     if PLATFORM in versions:
         stack = f"{cluster_name}-platform"
         cause = stack_cause(cluster.stack(stack), versions[PLATFORM])
         if cause:
             steps.append(DeployStack("swarm", f"deploy {PLATFORM}", cause, stack, PLATFORM))
-    for job in jobs:
-        version, own = versions[f"{job.stack}.stack.yaml"], secrets.get(job.name, {})
-        steps += _job(job, cluster, version, own, fresh=fresh)
+    held = {gpu: work_of(stack) or stack for gpu, stack in cluster.holders().items()}
+    ordered, first = in_order([each for each in work if each.placements], held)
+    removed = dict(_removals(work, cluster, first, fresh=fresh))
+    steps += [
+        RemoveStack("swarm", f"remove {stack}", cause, stack) for stack, cause in removed.items()
+    ]
+    for each in ordered:
+        version, own = versions[f"{each.stack}.stack.yaml"], secrets.get(each.name, {})
+        left = {gpu: name for gpu, name in held.items() if name != each.name}
+        steps += _work(each, cluster, version, own, left, again=each.stack in removed, fresh=fresh)
     return steps
 
 
-def secret_name(job: JobPlan, name: str, fingerprint: str) -> str:
+def _removals(
+    work: Sequence[Work], cluster: Cluster, first: set[str], *, fresh: bool
+) -> Iterator[tuple[str, str]]:
+    """Return the stacks that go before anything is deployed, and why; ended jobs by themselves."""
+    begun_anew = {each.name for each in work if fresh and isinstance(each, JobPlan)}
+    for each in work:
+        if not cluster.stack(each.stack):
+            continue
+        if not each.placements:
+            yield each.stack, "no GPU is left to it"
+        elif each.name in first:
+            yield each.stack, "it and others get GPUs from each other"
+        elif isinstance(each, ServerPlan) and each.server.job in begun_anew:
+            yield each.stack, f"it reads the checkpoints of {each.server.job}, which are to go"
+
+
+def secret_name(work: Work, name: str, fingerprint: str) -> str:
     """Return the name of a secret in Swarm, as the rendered stack puts it together."""
-    return f"{job.stack}-{name}-{fingerprint}"
+    return f"{work.stack}-{name}-{fingerprint}"
 
 
-def _problems(
-    job: JobPlan, jobs: Sequence[JobPlan], cluster: Cluster, *, fresh: bool
-) -> Iterator[str]:
-    if fresh and state_of(cluster, job.name) not in {None, *ENDED}:
+def _problems(job: Work, work: Sequence[Work], cluster: Cluster, *, fresh: bool) -> Iterator[str]:
+    anew = fresh and isinstance(job, JobPlan)
+    if anew and state_of(cluster, job.name) not in {None, *ENDED}:
         yield f"job {job.name} runs: end it before it begins anew, `kit stop {job.name}`"
+    yield from _held_by_others(job, work, cluster)
     down = []
     for placement in job.placements:
         host = placement.host.name
@@ -74,26 +100,39 @@ def _problems(
             yield f"{host} is no node of the swarm that kit knows: kit swarm up"
         elif not node.ready or node.availability != "active":
             down.append(f"{host} is {'down' if not node.ready else node.availability}")
-        elif shortage := _shortage(placement, node, job, jobs, cluster):
+        elif shortage := _shortage(placement, node, job, work, cluster):
             yield f"{job.name}: {shortage}"
-    if len(job.placements) - len(down) < job.nodes[0]:
+    if down and len(job.placements) - len(down) < job.needed:
+        fewer = ", or let the job go on with fewer (`hosts: {min: …}`)"
         yield (
-            f"{job.name}: {', '.join(down)}, and it needs {job.nodes[0]} hosts: "
-            f"bring it back, or let the job go on with fewer (`hosts: {{min: …}}`)"
+            f"{job.name}: {', '.join(down)}, and it needs {count(job.needed, 'host')}: "
+            f"bring it back{fewer if isinstance(job, JobPlan) else ''}"
         )
 
 
-def _shortage(
-    placement: Placement, node: Node, job: JobPlan, jobs: Sequence[JobPlan], cluster: Cluster
-) -> str:
-    """Say why a node has not enough GPUs left for a job, "" where it has.
+def _held_by_others(job: Work, work: Sequence[Work], cluster: Cluster) -> Iterator[str]:
+    """Say which of its GPUs somebody has who takes no part in this deploy."""
+    ours = {each.stack for each in work}
+    for (host, gpu), stack in sorted(cluster.holders().items()):
+        if (host, gpu) in gpus_of(job) and stack not in ours:
+            name = work_of(stack) or stack
+            yield (
+                f"{job.name}: {gpu} of {host} is held by {name}: "
+                f"deploy {name} too, or end it with `kit stop {name}`"
+            )
 
-    What the jobs of this deploy hold now does not count: they will hold what the plan says.
+
+def _shortage(
+    placement: Placement, node: Node, job: Work, work: Sequence[Work], cluster: Cluster
+) -> str:
+    """Say why a node has not enough GPUs left, "" where it has.
+
+    What the others of this deploy hold now does not count: they will hold what the plan says.
     """
-    ours = {each.stack for each in jobs}
+    ours = {each.stack for each in work}
     planned = sum(
         each.processes
-        for other in jobs
+        for other in work
         for each in other.placements
         if other is not job and each.host == placement.host
     )
@@ -103,7 +142,7 @@ def _shortage(
     return gpus_wanted(cluster, node, placement.processes, job.stack)
 
 
-def _labels(job: JobPlan, cluster: Cluster) -> Iterator[Step]:
+def _labels(job: Work, cluster: Cluster) -> Iterator[Step]:
     place = {host: service.name for service in job.services for host in service.hosts}
     for node in cluster.nodes:
         wanted = {job_label(job.name): place.get(node.host or "", NOWHERE)}
@@ -112,15 +151,25 @@ def _labels(job: JobPlan, cluster: Cluster) -> Iterator[Step]:
             yield step
 
 
-def _job(
-    job: JobPlan, cluster: Cluster, version: str, secrets: Mapping[str, str], *, fresh: bool
+def _work(
+    job: Work,
+    cluster: Cluster,
+    version: str,
+    secrets: Mapping[str, str],
+    others: Mapping[Gpu, str],
+    *,
+    again: bool,
+    fresh: bool,
 ) -> Iterator[Step]:
+    """Return what brings one job or server up; `others` have GPUs, `again`: it was removed."""
     services, state = cluster.stack(job.stack), state_of(cluster, job.name)
     wanted = {name: secret_name(job, name, hashed) for name, hashed in secrets.items()}
     used = {name for service in services for name in service.secrets}
     changed = [name for name, full in wanted.items() if full not in used]
     cause = stack_cause(services, version)
-    if state in ENDED:
+    if again:
+        cause = "to run again"
+    elif state in ENDED:
         cause = f"it has {state}" if state is not State.STOPPED else "it was stopped"
         yield RemoveStack("swarm", f"remove {job.stack}", cause, job.stack)
         cause = "to run again"
@@ -128,26 +177,38 @@ def _job(
         cause = _change(job, cluster)
     elif changed and not cause:
         cause = f"{', '.join(changed)} has a new value"
-    if fresh:
+    if fresh and isinstance(job, JobPlan):
         yield from _forget(job)
     for full in wanted.values():
         if full not in cluster.secrets:
-            why = f"{job.job.file} names it, and this value is new"
+            why = f"{job.file} names it, and this value is new"
             yield MakeSecret("swarm", f"make secret {full}", why, job.name, full)
     if cause:
+        yield from _gpus(job, others)
         file = f"{job.stack}.stack.yaml"
         variables = tuple((variable(name), hashed) for name, hashed in secrets.items())
         yield DeployStack("swarm", f"deploy {file}", cause, job.stack, file, variables)
 
 
-def _change(job: JobPlan, cluster: Cluster) -> str:
-    """Say what is new in a job that runs; all of its services have the same labels."""
+def _gpus(job: Work, others: Mapping[Gpu, str]) -> Iterator[Step]:
+    """Return what waits until those have let go of GPUs who have what is given to this one."""
+    taken = {gpu: others[gpu] for gpu in gpus_of(job) if gpu in others}
+    if taken:
+        names = ", ".join(f"{gpu} of {host}" for host, gpu in sorted(taken))
+        cause = f"{', '.join(sorted(set(taken.values())))} has it"
+        yield AwaitGpus("swarm", f"wait for {names}", cause, job.stack, frozenset(taken))
+
+
+def _change(job: Work, cluster: Cluster) -> str:
+    """Say what is new in what runs; all of its services have the same labels."""
     service = cluster.stack(job.stack)[0]
+    trains = isinstance(job, JobPlan)
+    alone = "services with changes " + ("go on from the checkpoint" if trains else "start anew")
     if service.label("kit.job-hash") != job.job_hash:
-        return f"{job.job.file} has changed: it goes on from its checkpoint"
+        return f"{job.file} has changed" + (": it goes on from its checkpoint" if trains else "")
     if service.label("kit.inventory-hash") != job.inventory_hash:
-        return "the inventory has changed: services with changes go on from the checkpoint"
-    return "its file has changed: services with changes go on from the checkpoint"
+        return f"the inventory has changed: {alone}"
+    return f"its file has changed: {alone}"
 
 
 def _forget(job: JobPlan) -> Iterator[Step]:

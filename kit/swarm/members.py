@@ -9,7 +9,7 @@ from kit.engine import Step
 from kit.errors import KitError
 from kit.model import Host
 from kit.plan.groups import HOST_LABEL, JOB_LABEL, advertised, node_labels
-from kit.plan.types import STACK_PREFIX, Plan, manager_of
+from kit.plan.types import Plan, manager_of, work_of
 from kit.swarm.seen import Cluster, Member, Node
 from kit.swarm.steps import (
     JOINED_LABEL,
@@ -165,7 +165,7 @@ def _forget(members: Mapping[str, Member], cluster: Cluster) -> Iterator[Forget]
 
 def _labels(plan: Plan, members: Mapping[str, Member], cluster: Cluster | None) -> Iterator[Step]:
     nodes = {node.id: node for node in cluster.nodes} if cluster else {}
-    for host, labels in node_labels(plan.hosts, plan.jobs).items():
+    for host, labels in node_labels(plan.hosts, (*plan.jobs, *plan.serving)).items():
         node = nodes.get(members[host].node)
         wanted: dict[str, str | None] = dict(labels)
         if node is not None and cluster is not None:
@@ -185,13 +185,7 @@ def steps_down(
     Raises:
         KitError: Jobs still run.
     """
-    jobs = sorted(
-        {
-            s.stack.removeprefix(STACK_PREFIX)
-            for s in cluster.services
-            if s.stack.startswith(STACK_PREFIX)
-        }
-    )
+    jobs = sorted({name for s in cluster.services if (name := work_of(s.stack)) is not None})
     if jobs:
         raise KitError(f"still deployed: {', '.join(jobs)}", f"end them: kit stop {' '.join(jobs)}")
     steps: list[Step] = []

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from kit.docker import Docker
+from kit.engine.order import named
 from kit.model import Host
 from kit.plan.groups import HOST_LABEL
 
@@ -15,6 +16,8 @@ GPU_KIND = "kit_gpu"
 """The kind of generic resource under which daemon.json advertises a host's GPUs."""
 OVER = frozenset({"complete", "failed", "rejected", "shutdown", "orphaned", "remove"})
 """The states of a task that holds nothing any more."""
+VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+"""The variable by which the nvidia runtime gives a container its GPUs."""
 STACK_LABEL = "com.docker.stack.namespace"
 """Docker's own label on everything that a stack made."""
 
@@ -101,11 +104,15 @@ class Service:
 class Task:
     """A task; `node` is "" until Swarm has placed it, `desired` the state that Swarm wants it in.
 
-    `created` and `at`, when its state was last told, are in seconds since the epoch.
+    `stack` it has of its own: its service may be gone, and it still on its way.
+
+    `devices` are the GPUs that its container is given (`all`, UUIDs or indexes). `created` and
+    `at`, when its state was last told, are in seconds since the epoch.
     """
 
     id: str
     service: str
+    stack: str
     slot: int
     node: str
     state: str
@@ -113,6 +120,7 @@ class Task:
     message: str
     error: str
     exit_status: int | None
+    devices: tuple[str, ...]
     created: float
     at: float
 
@@ -153,6 +161,21 @@ class Cluster:
             if service and service.gpus and task.node == node.id and task.state not in OVER:
                 held[service.stack] = held.get(service.stack, 0) + service.gpus
         return held
+
+    def holders(self) -> dict[tuple[str, str], str]:
+        """Return which stack's task has which GPU, by the host's and the GPU's names.
+
+        A service that needs no GPU has none.
+        """
+        nodes = {node.id: node for node in self.nodes if node.ready}
+        found: dict[tuple[str, str], str] = {}
+        for task in self.tasks:
+            node = nodes.get(task.node)
+            if node is None or task.state in OVER:
+                continue
+            devices = node.gpus if task.devices == ("all",) else map(named, task.devices)
+            found |= {(node.name, device): task.stack for device in devices}
+        return found
 
     def tasks_of(self, services: Iterable[Service]) -> tuple[Task, ...]:
         """Return the tasks of some services, the oldest first."""
@@ -253,9 +276,13 @@ def _service(service: dict[str, Any]) -> Service:
 
 def _task(task: dict[str, Any]) -> Task:
     status = task["Status"]
+    container = task["Spec"].get("ContainerSpec", {})
+    variables = dict(each.partition("=")[::2] for each in container.get("Env") or ())
+    visible = variables.get(VISIBLE, "void")
     return Task(
         id=task["ID"],
         service=task.get("ServiceID", ""),
+        stack=(container.get("Labels") or {}).get(STACK_LABEL, ""),
         slot=task.get("Slot", 0),
         node=task.get("NodeID", ""),
         state=status["State"],
@@ -263,6 +290,7 @@ def _task(task: dict[str, Any]) -> Task:
         message=status.get("Message", ""),
         error=status.get("Err", ""),
         exit_status=(status.get("ContainerStatus") or {}).get("ExitCode"),
+        devices=() if visible in {"", "void", "none"} else tuple(visible.split(",")),
         created=seconds(task["CreatedAt"]),
         at=seconds(status["Timestamp"]),
     )

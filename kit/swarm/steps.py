@@ -85,6 +85,14 @@ class RemoveStack(Step):
 
 
 @dataclass(frozen=True, slots=True)
+class AwaitGpus(Step):
+    """Wait until nobody but a `stack` has any of some GPUs any more."""
+
+    stack: str
+    gpus: frozenset[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
 class MakeSecret(Step):
     """Make a secret of a job, whose value no step holds."""
 

@@ -8,15 +8,20 @@ from dataclasses import replace
 
 from kit.engine import ENDED, HostStatus, State
 from kit.plan.groups import job_label
-from kit.plan.types import STACK_PREFIX, stack_of
+from kit.plan.types import stack_of, work_of
 from kit.swarm.seen import OVER, Cluster, Node, Service, Task
 from kit.values import count
 
 RENDEZVOUS = "rendezvous"
 """The service of a job's stack that trains nothing."""
+HOLDERS = "checkpoints-"
+"""How the services of a server's stack begin that only offer checkpoints."""
 
 PULLING = "pulls"
 """How the message begins of a task that only needs time."""
+
+SERVER_LABEL = "kit.server"
+"""The label of all services of a server's stack."""
 
 _STATES = {
     "running": State.RUNNING,
@@ -30,14 +35,22 @@ _STATES = {
 
 
 def training(cluster: Cluster, job: str) -> tuple[Service, ...]:
-    """Return the services of a job's stack that train."""
-    return tuple(each for each in cluster.stack(stack_of(job)) if each.part != RENDEZVOUS)
+    """Return the services of a stack that train, or that answer."""
+    return tuple(
+        each
+        for each in cluster.stack(stack_of(job))
+        if each.part != RENDEZVOUS and not each.part.startswith(HOLDERS)
+    )
 
 
 def jobs_of(cluster: Cluster) -> tuple[str, ...]:
-    """Return the jobs whose stacks are there."""
-    stacks = {each.stack for each in cluster.services if each.part == RENDEZVOUS}
-    return tuple(sorted(stack.removeprefix(STACK_PREFIX) for stack in stacks))
+    """Return the jobs and the servers whose stacks are there."""
+    stacks = {
+        each.stack
+        for each in cluster.services
+        if each.part == RENDEZVOUS or each.label(SERVER_LABEL)
+    }
+    return tuple(sorted(filter(None, map(work_of, stacks))))
 
 
 def fewest_of(cluster: Cluster, job: str) -> int:
@@ -86,7 +99,7 @@ def _host_status(
         state = State.WAITING
     return HostStatus(
         host=node.name if node else "",
-        processes=int(service.variable("KIT_NPROC") or 0),
+        processes=int(service.variable("KIT_NPROC") or service.variable("KIT_REPLICAS") or 0),
         state=state,
         exit_status=task.exit_status if task and task.state in OVER else None,
         devices=named,
@@ -156,7 +169,7 @@ def gpus_wanted(cluster: Cluster, node: Node, wanted: int, stack: str) -> str:
     offered = f"{node.name} offers {count(len(node.gpus), 'GPU')} to Swarm"
     if held:
         holders = ", ".join(f"{name} holds {number}" for name, number in sorted(held.items()))
-        first = next(iter(sorted(held))).removeprefix(STACK_PREFIX)
+        first = work_of(next(iter(sorted(held))))
         return (
             f"{count(wanted, 'GPU')} wanted, {offered}, {holders}: kit stop {first}, or wait for it"
         )

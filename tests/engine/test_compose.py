@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,8 +15,8 @@ from kit.engine.compose_status import job_status
 from kit.engine.containers import Container, container
 from kit.engine.printed import Printed
 from kit.errors import KitError
-from kit.plan.types import JobPlan
-from tests.sandbox import JOB, Project
+from kit.plan.types import JobPlan, ServerPlan, Work
+from tests.sandbox import JOB, SERVER, Project
 
 INVENTORY = """\
 cluster: lab
@@ -39,6 +40,7 @@ ENDED = Container(
     job="j",
     cluster="lab",
     service="train",
+    version="0000",
     status="exited",
     exit_status=0,
     error="",
@@ -74,14 +76,23 @@ def done(actions: tuple[Action, ...]) -> list[tuple[Kind, str]]:
     return [(action.kind, action.host) for action in actions]
 
 
-def refusal(job: JobPlan, seen: dict[str, Seen], *, fresh: bool = False) -> str:
+def decided(
+    work: Work | Sequence[Work], seen: dict[str, Seen], *, fresh: bool = False
+) -> tuple[Action, ...]:
+    """What is decided where all files have the version that RUNNING has."""
+    every = [work] if isinstance(work, JobPlan | ServerPlan) else list(work)
+    versions = {(each.name, host): "0000" for each in every for host in each.parts}
+    return decide("lab", every, versions, seen, fresh=fresh)
+
+
+def refusal(job: Work, seen: dict[str, Seen], *, fresh: bool = False) -> str:
     with pytest.raises(KitError) as error:
-        decide("lab", [job], seen, fresh=fresh)
+        decided(job, seen, fresh=fresh)
     return str(error.value)
 
 
 def test_a_first_start_pulls_everywhere_and_starts(project: Project) -> None:
-    actions = decide("lab", [planned(project)], SEEN, fresh=True)
+    actions = decided(planned(project), SEEN, fresh=True)
     kinds = [Kind.PULL, Kind.PULL, Kind.START, Kind.START]
     assert done(actions) == list(zip(kinds, ["pc1", "pc2"] * 2, strict=True))
     assert actions[3].step.what == "start j on GPU-b, GPU-c"
@@ -92,16 +103,79 @@ def test_what_an_ended_run_has_left_goes_from_all_hosts(project: Project) -> Non
     seen["pc2"] = replace(seen["pc2"], volumes=frozenset({"kit-j-checkpoints"}))
     job = planned(project)
     removed = [(Kind.REMOVE, "pc1"), (Kind.REMOVE, "pc3")]
-    assert done(decide("lab", [job], seen, fresh=False))[2:4] == removed
-    forgotten = done(decide("lab", [job], seen, fresh=True))[2:5]
+    assert done(decided(job, seen))[2:4] == removed
+    forgotten = done(decided(job, seen, fresh=True))[2:5]
     assert forgotten == [*removed, (Kind.FORGET, "pc2")]
 
 
+def both(**changes: Any) -> tuple[Container, ...]:
+    """The job as it runs on pc1 and pc2, the second one changed."""
+    return RUNNING, STORE, replace(RUNNING, id="2", host="pc2", **changes)
+
+
+def test_what_runs_from_the_same_file_is_left_alone(project: Project) -> None:
+    assert decided(planned(project), having(*both())) == ()
+
+
 @pytest.mark.parametrize("status", ["running", "restarting", "paused"])
-def test_a_running_job_is_refused(project: Project, status: str) -> None:
-    said = refusal(planned(project), having(replace(RUNNING, host="pc3", status=status)))
-    assert "job j is running already, on pc3\n" in said
-    assert "kit stop j" in said
+def test_a_changed_host_is_ended_and_started_alone(project: Project, status: str) -> None:
+    actions = decided(planned(project), having(*both(version="1111", status=status)))
+    kinds = [Kind.PULL, Kind.END, Kind.REMOVE, Kind.START]
+    assert done(actions) == [(kind, "pc2") for kind in kinds]
+    assert {action.step.cause for action in actions[1:]} == {"its file has changed"}
+
+
+def test_a_host_that_has_left_the_job_is_ended(project: Project) -> None:
+    left = replace(RUNNING, id="3", host="pc3")
+    actions = decided(planned(project), having(*both(), left))
+    assert done(actions) == [(Kind.END, "pc3"), (Kind.REMOVE, "pc3")]
+    assert actions[0].step.cause == "it has no part in it any more"
+
+
+def test_a_running_job_does_not_begin_anew(project: Project) -> None:
+    said = refusal(planned(project), having(*both()), fresh=True)
+    assert "job j runs on pc1, pc2: end it before it begins anew, kit stop j" in said
+
+
+def serving(project: Project) -> tuple[Work, ...]:
+    """The job on GPU-a and GPU-b, a server of it on GPU-c."""
+    inventory = INVENTORY.replace("{uuid: GPU-c}", "{uuid: GPU-c, use: inference}")
+    assert inventory != INVENTORY
+    return project.write(inventory, {"j": JOB}, {"s": SERVER.replace("digits", "j")}).plan().work
+
+
+def test_a_gpu_changes_hands_among_those_that_are_deployed(project: Project) -> None:
+    actions = decided(serving(project), having(*both(version="1111", devices=("GPU-b", "GPU-c"))))
+    assert [each for each in done(actions) if each[0] is Kind.END] == [(Kind.END, "pc2")]
+    starts = [action.step.what for action in actions if action.kind is Kind.START]
+    assert starts == [
+        "start j on GPU-b",
+        "start serve-s on GPU-c",
+        "start serve-s, to offer checkpoints",
+    ]
+
+
+def test_a_gpu_of_somebody_elses_is_refused(project: Project) -> None:
+    (_, server) = serving(project)
+    said = refusal(server, having(*both(devices=("GPU-b", "GPU-c"))))
+    assert "pc2: GPU-c is held by job j; deploy it too, or end it with `kit stop j`" in said
+
+
+def test_a_server_that_lost_its_gpu_is_ended(project: Project) -> None:
+    project.write(INVENTORY, {"j": JOB}, {"s": SERVER.replace("digits", "j")})
+    work = project.plan().work
+    answers = replace(RUNNING, id="9", host="pc2", job="serve-s", service="serve")
+    actions = [a for a in decided(work, having(*both(), answers)) if a.job == "serve-s"]
+    assert done(tuple(actions)) == [(Kind.END, "pc2"), (Kind.REMOVE, "pc2")]
+
+
+def test_a_server_gives_way_to_a_job_that_forgets_its_checkpoints(project: Project) -> None:
+    answers = replace(RUNNING, id="9", host="pc2", job="serve-s", service="serve")
+    offers = replace(answers, id="8", service="checkpoints", devices=())
+    elsewhere = replace(offers, id="7", host="pc1")
+    actions = decided(serving(project), having(answers, offers, elsewhere), fresh=True)
+    kinds = [action.kind for action in actions if action.job == "serve-s"]
+    assert (kinds.count(Kind.END), kinds.count(Kind.REMOVE), kinds.count(Kind.START)) == (1, 2, 2)
 
 
 @pytest.mark.parametrize(
@@ -125,7 +199,7 @@ def test_all_that_is_in_the_way_is_told_at_once(project: Project) -> None:
         "install nvidia-container-toolkit and restart Docker",
         f"pc1: port {PORT} is in use (`ss -tlnp` on the host tells by what); end that, or write "
         "`rendezvous: {port: …}` in jobs/j.yaml",
-        "pc2: GPU-c is held by job k; wait for it, or end it with `kit stop k`",
+        "pc2: GPU-c is held by job k; deploy it too, or end it with `kit stop k`",
         "nothing was changed on any host",
     ]
 
@@ -145,7 +219,7 @@ def test_indexes_count_the_gpus_that_are_there(project: Project) -> None:
 
 def test_the_rendezvous_of_an_ended_run_holds_no_port(project: Project) -> None:
     seen = having(ENDED, STORE, ports=frozenset({PORT}))
-    assert (Kind.START, "pc1") in done(decide("lab", [planned(project)], seen, fresh=False))
+    assert (Kind.START, "pc1") in done(decided(planned(project), seen))
 
 
 @pytest.mark.parametrize(
@@ -159,7 +233,7 @@ def test_the_rendezvous_of_an_ended_run_holds_no_port(project: Project) -> None:
 def test_only_kits_own_checkpoints_are_forgotten(project: Project, mount: str, where: str) -> None:
     job = planned(project, f"{JOB}mounts: [{{{mount}, to: /checkpoints}}]\n")
     assert f"keeps its checkpoints in {where}" in refusal(job, SEEN, fresh=True)
-    assert decide("lab", [job], SEEN, fresh=False)
+    assert decided(job, SEEN)
 
 
 def test_ports_that_are_listened_on() -> None:

@@ -110,7 +110,21 @@ def training(host: str) -> Service:
 
 
 def task(of: str, host: str, state: str, **changes: object) -> Task:
-    made = Task(f"{of}.1", of, 1, host and f"id-{host}", state, "running", "", "", None, 0, 0)
+    made = Task(
+        id=f"{of}.1",
+        service=of,
+        stack="train-digits",
+        slot=1,
+        node=host and f"id-{host}",
+        state=state,
+        desired="running",
+        message="",
+        error="",
+        exit_status=None,
+        devices=(),
+        created=0,
+        at=0,
+    )
     return replace(made, **changes)  # type: ignore[arg-type]
 
 

@@ -284,6 +284,7 @@ EDITS: list[tuple[str, str, str]] = [
     ("an anchor that nobody uses", "    gpus: &g\n      - &x {uuid: GPU-a}\n", "    gpus: &g\n      - &x {uuid: GPU-a, use: inference}\n"),
     ("another use", "    gpus:\n      - {use: 'none', uuid: GPU-a}\n", "    gpus:\n      - {use: 'inference', uuid: GPU-a}\n"),
     ("another use in a block", "    gpus:\n      - use: none  # yet\n        uuid: GPU-a\n", "    gpus:\n      - use: inference  # yet\n        uuid: GPU-a\n"),
+    ("a use with a tag and an anchor", "    gpus: [{uuid: GPU-a, use: &u !!str none}]\n", "    gpus: [{uuid: GPU-a, use: &u !!str inference}]\n"),
     ("a number", "    gpus: 2   # no UUIDs yet\n", "    gpus: [{index: 0, use: inference}, {index: 1}]   # no UUIDs yet\n"),
     ("indexes in a block", "    gpus:\n      - index: 0\n      - index: 1\n", "    gpus:\n      - index: 0\n        use: inference\n      - index: 1\n"),
     ("indexes out of order", "    gpus: [{index: 1}, {index: 0}]\n", "    gpus: [{index: 1}, {index: 0, use: inference}]\n"),
@@ -362,6 +363,24 @@ def test_what_is_written_once_for_several_is_refused(
     assert found, result.err
     assert found[2] == place
     assert int(found[1]) <= line
+    assert snapshot(project.folder) == before
+
+
+UNUSUAL = [
+    ("- ? uuid\n        : GPU-a", "kit: inventory.yaml: the split cannot be written into this text: it would not be read any more:"),
+    ("- uuid: |-\n          GPU-a", "inventory.yaml:6: hosts.a.gpus[0]: there is no line in this entry that `use` could be added to; write it as `- {uuid: …, use: inference}`"),
+    ("[uuid: GPU-a]", "kit: inventory.yaml: the split cannot be written into this text: it would not be read any more:"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("entry", "message"), UNUSUAL)
+def test_texts_that_nobody_writes_stay_as_they_are(
+    project: Project, entry: str, message: str
+) -> None:
+    before = snapshot(project.write(f"{HOST}    gpus:\n      {entry}\n", {}).folder)
+    result = project.kit("split", "--infer", "a:0", "--yes")
+    assert (result.status, result.out) == (2, "")
+    assert result.err.splitlines()[0] == message
     assert snapshot(project.folder) == before
 
 

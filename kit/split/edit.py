@@ -125,7 +125,9 @@ class _Editor:
             raise self._several(section, (*loc, "use"))
         place = self._place(node)
         if place is None:
-            raise self._several(section, loc)
+            what = "there is no line in this entry that `use` could be added to"
+            fix = f"write it as `- {{uuid: …, use: {use}}}`"
+            raise FaultsError([Fault(INVENTORY, loc, what, fix)])
         if pair is None:
             at, new = self._addition(*place, use)
             return _Edit(at, at, new)
@@ -138,6 +140,10 @@ class _Editor:
                     return _Edit(at, end, "")
         style = pair[1].style if isinstance(pair[1], yaml.ScalarNode) else None
         quote = style if style in {'"', "'"} else ""
+        # A tag or an anchor in front stays.
+        written = f"{quote}{value['use']}{quote}"
+        if self._text[start:end].endswith(written):
+            start = end - len(written)
         return _Edit(start, end, f"{quote}{use}{quote}")
 
     def _place(

@@ -18,6 +18,7 @@ from kit.commands import (
     plan,
     render,
     schema,
+    split,
     status,
     stop,
     swarm,
@@ -38,6 +39,7 @@ def cli() -> None:
 for _command in (
     init.command,
     plan.command,
+    split.command,
     render.command,
     image.command,
     swarm.command,

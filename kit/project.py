@@ -9,7 +9,7 @@ from pathlib import Path
 from kit import tree
 from kit.config.load import NO_INVENTORY, Project, load
 from kit.errors import FaultsError, InputError, KitError, Problem, ProblemsError
-from kit.model import EngineName
+from kit.model import EngineName, Inventory
 from kit.plan import make_plan
 from kit.plan.types import Plan
 from kit.render import Tree, render
@@ -59,10 +59,28 @@ def load_plan(paths: Paths, engine: EngineName | None = None) -> Plan:
     inventory = project.inventory
     if engine is not None:
         inventory = replace(inventory, engine=engine)
+    return plan_of(project, inventory)
+
+
+def plan_of(project: Project, inventory: Inventory) -> Plan:
+    """Make the plan of what was read.
+
+    Raises:
+        ProblemsError: The jobs do not go together with the machines, or each other.
+    """
     try:
-        return make_plan(inventory, project.jobs, project.lock, project.servers)
+        return plan_with(project, inventory)
     except FaultsError as error:
         raise project.sources.problems(error.faults) from None
+
+
+def plan_with(project: Project, inventory: Inventory) -> Plan:
+    """Make the plan of the project's jobs and servers on these machines, its own or others.
+
+    Raises:
+        FaultsError: They do not go together.
+    """
+    return make_plan(inventory, project.jobs, project.lock, project.servers)
 
 
 def identity(paths: Paths) -> tuple[str, EngineName]:

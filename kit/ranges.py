@@ -18,11 +18,11 @@ def is_range(name: str) -> bool:
     return "[" in name or "]" in name
 
 
-def expand(pattern: str) -> list[str]:
-    """Expand `gpu[001-003]` to gpu001, gpu002, gpu003; leading zeros give the width.
+def parts(pattern: str) -> tuple[str, str, str, str]:
+    """Return what is before the bracket of a range, its two numbers, and what is behind it.
 
     Raises:
-        WrongValueError: Not one well-formed bracket, or a range that runs backwards or too far.
+        WrongValueError: Not one well-formed bracket.
     """
     match = _BRACKET.fullmatch(pattern)
     if match is None:
@@ -30,6 +30,16 @@ def expand(pattern: str) -> list[str]:
             f"{pattern!r} is not a range", "write one bracket, as in gpu[001-512]"
         )
     head, first, last, tail = match.groups()
+    return head, first, last, tail
+
+
+def expand(pattern: str) -> list[str]:
+    """Expand `gpu[001-003]` to gpu001, gpu002, gpu003; leading zeros give the width.
+
+    Raises:
+        WrongValueError: Not one well-formed bracket, or a range that runs backwards or too far.
+    """
+    head, first, last, tail = parts(pattern)
     _check_span(pattern, int(first), int(last))
     width = len(first) if first.startswith("0") else 0
     return [f"{head}{number:0{width}d}{tail}" for number in range(int(first), int(last) + 1)]

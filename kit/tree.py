@@ -6,6 +6,7 @@ import difflib
 import errno
 import os
 import re
+import shutil
 import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -29,17 +30,20 @@ class Change:
 
     def diff(self, root: str) -> str:
         """Return a unified diff with the file's path below `root`."""
-        name = f"{root}/{self.path}"
-        lines = difflib.unified_diff(
-            _lines(self.before),
-            _lines(self.after),
-            "/dev/null" if self.before is None else f"a/{name}",
-            "/dev/null" if self.after is None else f"b/{name}",
-        )
-        return "".join(
-            line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
-            for line in lines
-        )
+        return unified_diff(f"{root}/{self.path}", self.before, self.after)
+
+
+def unified_diff(name: str, before: str | None, after: str | None) -> str:
+    """Return what `diff -u` and git show of a file; None where there is none."""
+    lines = difflib.unified_diff(
+        _lines(before),
+        _lines(after),
+        "/dev/null" if before is None else f"a/{name}",
+        "/dev/null" if after is None else f"b/{name}",
+    )
+    return "".join(
+        line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines
+    )
 
 
 def _lines(text: str | None) -> list[str]:
@@ -149,12 +153,17 @@ def _read(path: Path) -> str | None:
         os.close(file)
 
 
-def replace(path: Path, text: str) -> None:
-    """Write a file under another name and rename it, so that nobody ever sees a half."""
+def replace(path: Path, text: str, *, keep_mode: bool = False) -> None:
+    """Write a file under another name and rename it, so that nobody ever sees a half.
+
+    With `keep_mode` it has the permissions of the file that it replaces.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.new")
     try:
         temporary.write_bytes(text.encode())
+        if keep_mode:
+            shutil.copymode(path, temporary)
         temporary.replace(path)
     except BaseException as error:
         temporary.unlink(missing_ok=True)

@@ -301,7 +301,25 @@ INVENTORIES: list[tuple[str, str, str, list[str]]] = [
         "12: hosts.pc2.gpus[0].uuid: 0 is not a GPU's UUID; copy what `nvidia-smi -L` prints: GPU-… or MIG-…",
     ]),
     ('UUID is missing', 'uuid: GPU-b', 'model: TITAN RTX', [
-        '12: hosts.pc2.gpus[0].uuid: is missing; add for example `uuid: GPU-5f3a…`',
+        '12: hosts.pc2.gpus[0].uuid: is missing; add for example `uuid: GPU-5f3a…`, or `index: 0`',
+    ]),
+    ('UUID and index', 'uuid: GPU-b', 'uuid: GPU-b, index: 0', [
+        '12: hosts.pc2.gpus[0].index: the GPU has a UUID already; keep one of the two',
+    ]),
+    ('UUIDs and indexes', 'uuid: GPU-b', 'index: 0', [
+        '13: hosts.pc2.gpus[1]: some GPUs of the host have an index, some a UUID; write one or the other for all',
+    ]),
+    ('index is a text', 'uuid: GPU-b', 'index: "0"', [
+        "12: hosts.pc2.gpus[0].index: '0' is not a whole number; write for example `index: 0`",
+    ]),
+    ('index is negative', 'uuid: GPU-b', 'index: -1', [
+        '12: hosts.pc2.gpus[0].index: -1 is out of range; write a number of at least 0',
+    ]),
+    ('index twice', '    gpus:\n      - {uuid: GPU-b}\n      - {uuid: GPU-c, use: inference}\n', '    gpus:\n      - {index: 0}\n      - {index: 1}\n      - {index: 0}\n', [
+        '14: hosts.pc2.gpus[2].index: 0 is already listed (line 12); give each GPU the index that `nvidia-smi -L` prints',
+    ]),
+    ('index is left out', '    gpus:\n      - {uuid: GPU-b}\n      - {uuid: GPU-c, use: inference}\n', '    gpus: [{index: 2}, {index: 0}]\n', [
+        '11: hosts.pc2.gpus: GPU 1 is not listed, GPU 2 is; list every GPU that the host has: `{index: 1, use: none}` leaves it alone',
     ]),
     ('UUID is cut short', 'uuid: GPU-b', 'uuid: GPU-5f3a…', [
         "12: hosts.pc2.gpus[0].uuid: 'GPU-5f3a…' is not a GPU's UUID; copy what `nvidia-smi -L` prints: GPU-… or MIG-…",

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -110,10 +111,11 @@ class Project:
     ) -> "Project":
         """Write all files anew; a job's may be named with its suffix."""
         folder, serving = self.folder / "jobs", self.folder / "serve"
-        for each in (folder, serving):
+        shutil.rmtree(serving, ignore_errors=True)
+        for each in (folder, *([serving] if servers else [])):
             each.mkdir(parents=True, exist_ok=True)
-            for older in each.iterdir():
-                older.unlink()
+        for older in folder.iterdir():
+            older.unlink()
         files = {} if inventory is None else {self.folder / "inventory.yaml": inventory}
         files |= {serving / f"{name}.yaml": text for name, text in (servers or {}).items()}
         for name, text in ({"digits": JOB} if jobs is None else jobs).items():

@@ -129,6 +129,8 @@ REFUSED = [
     ("inventory", INVENTORY, "engine: swarm", "engin: swarm"),
     ("inventory", INVENTORY, "24GiB", "24GB"),
     ("inventory", INVENTORY, "uuid: GPU-b", "uuid: 0"),
+    ("inventory", INVENTORY, "uuid: GPU-b", "uuid: GPU-b, index: 0"),
+    ("inventory", INVENTORY.replace("uuid: GPU-b", "index: 0"), "index: 0", "index: 64"),
     ("job", JOB, "image: registry.lab:5000/trainer:1.4\n", ""),
     ("job", JOB, "epochs: 10", "epochs: 0"),
     ("job", JOB, "model: cnn", "model: vgg"),

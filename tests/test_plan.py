@@ -140,6 +140,25 @@ def test_an_interface_of_its_own_gives_a_host_a_service_of_its_own(project: Proj
     ]
 
 
+def test_ranges_of_hosts_can_say_what_each_gpu_is_for(project: Project) -> None:
+    inventory = (
+        "cluster: lab\nengine: swarm\nhosts:\n"
+        '  "n[1-2]":\n    address: "10.0.0.[1-2]"\n    roles: [manager]\n'
+        "    gpus: [{index: 2, model: L4}, {index: 0, use: none}, {index: 1, use: inference}]\n"
+    )
+    plan = project.write(inventory).plan()
+    gpus = [(gpu.id, gpu.known, gpu.model, gpu.use) for gpu in plan.hosts[1].gpus]
+    assert gpus == [("0", False, None, "none"), ("1", False, None, "inference"),
+                    ("2", False, "L4", "training")]  # fmt: skip
+    (service,) = plan.jobs[0].services
+    assert (service.name, service.hosts, service.visible_devices) == (
+        "train-gpu2",
+        ("n1", "n2"),
+        "2",
+    )
+    assert [part.devices for part in plan.jobs[0].placements] == [("2",), ("2",)]
+
+
 OWN_PORT = 29539  # 29400 + zlib.crc32(b"j") % 1000
 ENGINES = [
     ("swarm", "overlay", "b", "train-j_rendezvous:29400", "node.role == manager", False),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 
 from kit.cli import cli
 from tests.sandbox import ROOT, Project
@@ -52,6 +53,19 @@ def test_the_files_are_those_of_the_walk(project: Project) -> None:
     named = re.findall(r"-c (\S+\.stack\.yaml) ", README)
     assert named == ["platform.stack.yaml", "train-digits.stack.yaml"]
     assert all((tree / name).is_file() for name in [*named, "label-nodes.sh"])
+
+
+def test_the_splits_are_possible(project: Project) -> None:
+    inventory, digits, *_ = blocks("yaml")
+    inventory = inventory.replace(
+        "network:", '  "gpu[001-064]": {address: "10.0.0.[1-64]", gpus: 8}\nnetwork:'
+    )
+    project.write(inventory, {"digits": digits})
+    section = README.partition("## Split")[2].partition("\n## ")[0]
+    lines = re.findall(r"^    kit (split .*?) *#", section, re.MULTILINE)
+    assert len(lines) == 6
+    for line in lines:
+        assert project.kit(*shlex.split(line), "--dry-run").status == 0, line
 
 
 def test_every_command_is_in_the_table() -> None:

@@ -130,6 +130,46 @@ def test_daemons_advertise_every_gpu_whatever_it_is_for(project: Project) -> Non
     assert (tree / "hosts" / "pc2" / "daemon.json").read_text() == before
 
 
+BY_INDEX = """\
+cluster: lab
+engine: swarm
+hosts:
+  m: {address: 10.0.0.1, roles: [manager], gpus: 2}
+  "gpu[1-2]":
+    address: 10.0.1.[1-2]
+    gpus: [{index: 0}, {index: 1}, {index: 2, use: inference}]
+"""
+
+
+def test_gpus_without_uuids_are_pinned_by_their_indexes(project: Project) -> None:
+    tree = project.write(BY_INDEX.replace("swarm", "compose")).rendered()
+    for host, wanted in {
+        "m": {"driver": "nvidia", "count": "all", "capabilities": ["gpu"]},
+        "gpu2": {"driver": "nvidia", "device_ids": ["0", "1"], "capabilities": ["gpu"]},
+    }.items():
+        file = yaml.safe_load((tree / "hosts" / host / "train-digits.compose.yaml").read_text())
+        train = file["services"]["train"]
+        assert train["deploy"]["resources"]["reservations"]["devices"] == [wanted]
+        assert train["environment"]["KIT_NPROC"] == "2"
+    tree = project.write(BY_INDEX).rendered()
+    services = yaml.safe_load((tree / "train-digits.stack.yaml").read_text())["services"]
+    assert {
+        name: service["environment"]["NVIDIA_VISIBLE_DEVICES"] for name, service in services.items()
+    } == {"rendezvous": "void", "train-2gpu": "all", "train-gpu0-1": "0,1"}
+    assert services["train-gpu0-1"]["deploy"]["replicas"] == 2
+    daemon = json.loads((tree / "hosts" / "gpu1" / "daemon.json").read_text())
+    assert daemon["node-generic-resources"] == ["kit_gpu=gpu0", "kit_gpu=gpu1", "kit_gpu=gpu2"]
+
+
+def test_a_number_of_gpus_is_a_list_of_indexes(project: Project) -> None:
+    plain = "[{index: 1}, {index: 0}, {index: 2}]"
+    before = snapshot(project.write(BY_INDEX.replace(", use: inference", "")).rendered())
+    short = BY_INDEX.replace("[{index: 0}, {index: 1}, {index: 2, use: inference}]", "3")
+    assert snapshot(project.write(short).rendered()) == before
+    project.write(short.replace("gpus: 3", f"gpus: {plain}"))
+    assert snapshot(project.rendered()) == before
+
+
 def test_a_changed_job_gives_its_config_another_name(project: Project) -> None:
     def names(job: str) -> dict[str, str]:
         tree = project.write(jobs={"j": job}).rendered()
@@ -161,7 +201,10 @@ def inventories(draw: st.DrawFn) -> dict[str, Any]:
     for number, name in enumerate(draw(NAMES), 1):
         gpus: Any = draw(st.integers(0, 4))
         if draw(st.booleans()):
-            gpus = [{"uuid": f"GPU-{number}-{i}", "use": draw(USES)} for i in range(gpus)]
+            names: Any = [{"uuid": f"GPU-{number}-{i}"} for i in range(gpus)]
+            if draw(st.booleans()):
+                names = [{"index": i} for i in range(gpus)]
+            gpus = [name | {"use": draw(USES)} for name in names]
         hosts[name] = {"address": f"192.168.0.{number}", "gpus": gpus}
     next(iter(hosts.values()))["roles"] = ["manager"]
     driver = draw(st.sampled_from(["overlay", "host"]))
@@ -177,7 +220,11 @@ ANY_JOB = yaml.safe_load(JOB)
 def training_gpus(host: dict[str, Any]) -> list[str]:
     if isinstance(host["gpus"], int):
         return [str(index) for index in range(host["gpus"])]
-    return [gpu["uuid"] for gpu in host["gpus"] if gpu["use"] == "training"]
+    return [gpu_id(gpu) for gpu in host["gpus"] if gpu["use"] == "training"]
+
+
+def gpu_id(gpu: dict[str, Any]) -> str:
+    return str(gpu["index"]) if "index" in gpu else str(gpu["uuid"])
 
 
 def visible(tree: Path, job: str, hosts: dict[str, Any]) -> dict[str, list[str]]:
@@ -191,7 +238,7 @@ def visible(tree: Path, job: str, hosts: dict[str, Any]) -> dict[str, list[str]]
         every = [str(index) for index in range(count)]
         gpus = hosts[host]["gpus"]
         if devices == "all" and isinstance(gpus, list):
-            every = [gpu["uuid"] for gpu in gpus]
+            every = [gpu_id(gpu) for gpu in gpus]
         found = every if devices == "all" else devices
         assert len(found) == count
         shown.setdefault(host, []).extend(found)

@@ -4,66 +4,29 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Callable, Mapping
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import Field, Tag, field_validator
+from pydantic import Field, field_validator
 
 from kit import ranges, values
 from kit.config.fields import (
     Duration,
-    GpuUuid,
     Interface,
     Label,
     NcclVariables,
     Section,
-    Size,
     Speed,
     Subnet,
-    tagged,
     wrong,
 )
+from kit.config.gpus import Gpus, index_faults, to_gpus
 from kit.config.registry import RegistrySection, registry_faults, to_registry
 from kit.errors import INVENTORY, Fault, FaultsError, Loc
-from kit.model import EngineName, Gpu, Host, Inventory, Network, Use
+from kit.model import EngineName, Host, Inventory, Network
 from kit.values import WrongValueError
-
-MOST_GPUS_PER_HOST = 64
-"""The largest servers sold hold 16; a larger number is a slip of the keyboard."""
 
 MOST_MANAGERS = 7
 """Docker's advice (Administer and maintain a swarm, "Add manager nodes for fault tolerance")."""
-
-
-class GpuSection(Section):
-    """One GPU or MIG instance of a host."""
-
-    uuid: GpuUuid
-    model: str | None = Field(None, examples=["TITAN RTX"])
-    memory: Size | None = None
-    use: Literal["training", "inference", "none"] = Field(
-        "training", description="`none` keeps kit away from this GPU, a display's for one"
-    )
-
-
-def _count_or_list(value: object) -> str | None:
-    if isinstance(value, list):
-        return "<list>"
-    return "<count>" if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-Gpus = Annotated[
-    Annotated[int, Field(ge=0, le=MOST_GPUS_PER_HOST), Tag("<count>")]
-    | Annotated[list[GpuSection], Tag("<list>")],
-    tagged(
-        _count_or_list,
-        "these are no GPUs",
-        "write their number (`gpus: 4`) or a list of `- {uuid: GPU-…}`",
-    ),
-    Field(
-        description="A list with UUIDs, or just their number where those are not known yet",
-        examples=[4, [{"uuid": "GPU-5f3a…", "memory": "24GiB"}]],
-    ),
-]
 
 
 class HostSection(Section):
@@ -185,17 +148,19 @@ def _expand(name: str, section: HostSection, speed: int, faults: list[Fault]) ->
         faults.append(Fault(INVENTORY, loc, error.what, error.fix))
         return []
     several = len(names) > 1
-    if several and isinstance(section.gpus, list) and section.gpus:
+    if several and isinstance(section.gpus, list) and any(gpu.uuid for gpu in section.gpus):
         what = f"a UUID belongs to one GPU, but {name} is {len(names)} hosts"
         fix = f"write `gpus: {len(section.gpus)}`, or describe the hosts one by one"
         faults.append(Fault(INVENTORY, (*loc, "gpus"), what, fix))
         return []
+    if isinstance(section.gpus, list):
+        faults += index_faults(loc, section.gpus)
     ranged = ranges.is_range(name)
     addresses = _addresses(loc, section.address, names, faults, name_is_range=ranged)
     ssh = _ssh(loc, section.ssh, names, faults, name_is_range=ranged) or addresses
     if not addresses or not ssh:
         return []
-    gpus, own_speed = _gpus(section.gpus), section.speed or speed
+    gpus, own_speed = to_gpus(section.gpus), section.speed or speed
     roles = tuple(section.roles)
     return [
         Host(one, address, login, roles, gpus, section.interface, own_speed, loc)
@@ -242,12 +207,6 @@ def _check_ssh(login: str) -> None:
     if colon and not (port.isdigit() and 0 < int(port) < 65536):
         raise WrongValueError(f"{login!r} has no usable port", "write for example user1@pc1:2222")
     values.address(name if colon else host)
-
-
-def _gpus(section: int | list[GpuSection]) -> tuple[Gpu, ...]:
-    if isinstance(section, int):
-        return tuple(Gpu(str(i), False, None, None, Use.TRAINING) for i in range(section))
-    return tuple(Gpu(g.uuid, True, g.model, g.memory, Use(g.use)) for g in section)
 
 
 def _refuse_duplicates(hosts: list[Host], faults: list[Fault]) -> None:

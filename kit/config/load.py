@@ -144,7 +144,16 @@ def _files(folder: Path, what: str) -> list[Path]:
 
 
 def _inventory(path: Path, sources: Sources) -> Inventory:
-    document = parse(read_text(path, str(path), NO_INVENTORY), str(path))
+    return read_inventory(read_text(path, str(path), NO_INVENTORY), path, sources)
+
+
+def read_inventory(text: str, path: Path, sources: Sources) -> Inventory:
+    """Read the inventory from the text that `path` has, or is to have.
+
+    Raises:
+        ProblemsError: Mistakes in it, all at once.
+    """
+    document = parse(text, str(path))
     sources.documents[INVENTORY] = document
     try:
         section = _validated(InventorySection, document, INVENTORY)

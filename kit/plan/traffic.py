@@ -37,11 +37,24 @@ def batch(job: Job, world_size: int) -> Batch:
     total = job.batch_size * world_size * accumulation if job.batch_size else None
     rate = job.train.learning_rate if job.train else None
     suggested = None
-    linear = job.train is not None and job.train.optimizer == "sgd"
-    reference = job.reference_batch or total
-    if total and reference and rate and linear and reference != total <= LARGEST_LINEAR:
-        suggested = float(f"{rate * total / reference:.4g}")
+    if total and job.reference_batch:
+        suggested = scaled(job, total, job.reference_batch)
     return Batch(job.batch_size, accumulation, total, job.reference_batch, rate, suggested)
+
+
+def scaled(job: Job, total: int, reference: int) -> float | None:
+    """Return a job's learning rate scaled linearly from one global batch to another.
+
+    None where there is nothing to scale, or the rule is not known to hold: it is SGD's, up to
+    LARGEST_LINEAR.
+    """
+    if (
+        job.train is None
+        or job.train.optimizer != "sgd"
+        or not reference != total <= LARGEST_LINEAR
+    ):
+        return None
+    return float(f"{job.train.learning_rate * total / reference:.4g}")
 
 
 def parameters(job: Job) -> int | None:

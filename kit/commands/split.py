@@ -1,0 +1,226 @@
+"""`kit split`: who trains and who serves."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from kit import tree
+from kit.commands.options import with_paths
+from kit.commands.tables import console, table
+from kit.errors import InputError, KitError
+from kit.model import Gpu
+from kit.project import Paths, load_project, plan_of
+from kit.split.compare import Holding, Move, State, holdings, reverse, rows, state
+from kit.split.propose import Proposal, propose
+from kit.split.sections import Slot, count_of
+from kit.split.select import Wanted
+from kit.values import count, show_size
+
+LONGEST_ID = 12
+"""Of a UUID so much is shown: enough to tell GPUs apart, and to name one."""
+MOST_ROWS = 20
+"""Of more GPUs that move only the first are shown."""
+MOST_UNDONE = 8
+"""With more selectors than this nobody wants to copy the command that undoes a split."""
+
+
+@click.command("split", short_help="Move GPUs between training and inference.")
+@with_paths
+@click.option(
+    "--infer",
+    multiple=True,
+    metavar="SEL",
+    help="GPUs for inference, or just how many: kit takes the weakest.",
+)
+@click.option("--train", multiple=True, metavar="SEL", help="GPUs for training.")
+@click.option("--none", "keep_away", multiple=True, metavar="SEL", help="GPUs for neither.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Show what would change, and write nothing.")
+@click.option("--json", "as_json", is_flag=True, help="The same as JSON, for a program.")
+def command(
+    paths: Paths,
+    infer: tuple[str, ...],
+    train: tuple[str, ...],
+    keep_away: tuple[str, ...],
+    *,
+    yes: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> int:
+    """Move GPUs between training and inference, by `use:` in the inventory.
+
+    Without options it shows who has which GPU. SEL is HOST, HOST:WHICH or WHICH alone for all
+    hosts, and WHICH an index of the host's list (pc1:0, pc1:0-1,3), a UUID or how it begins, a
+    model or a part of its name, or `all`. Hosts of a range move together ('gpu[001-064]:7').
+    `--infer 2` makes it two GPUs in all, `--infer 0` none. GPUs with `use: none` are moved only
+    where one is named by its index or UUID.
+    """
+    wanted = Wanted(infer, train, keep_away)
+    if wanted == Wanted():
+        return _show(paths, as_json=as_json)
+    if as_json and not (yes or dry_run):
+        raise InputError("with --json nobody is asked", "add --yes, or --dry-run to see it first")
+    project = load_project(paths)
+    text = _exact(paths.inventory)
+    proposal = propose(project, paths.inventory, text, wanted)
+    if not as_json:
+        _show_proposal(paths, text, proposal, dry_run=dry_run)
+    if proposal.moves and not dry_run:
+        _consent(yes=yes)
+        _write(paths.inventory, text, proposal.text)
+    if as_json:
+        click.echo(_document(paths, proposal, written=not dry_run))
+    elif proposal.moves and not dry_run:
+        click.echo(f"{paths.inventory}: {_gpus(proposal.moves)} moved")
+        click.echo("now:  kit render && kit deploy   (or: make render deploy)")
+        click.echo(f"undo: {_way_back(paths, proposal.moves)}")
+    return 0
+
+
+def _exact(path: Path) -> str:
+    """Read the file as it is: `Path.read_text` would lose its carriage returns."""
+    return path.read_bytes().decode("utf-8")
+
+
+def _show(paths: Paths, *, as_json: bool) -> int:
+    project = load_project(paths)
+    plan = plan_of(project, project.inventory)
+    found = holdings(project.inventory, plan)
+    if as_json:
+        document = {
+            "inventory": str(paths.inventory),
+            "gpus": [_slot(each.slot) | {"use": _use(each), "has": each.owners} for each in found],
+            "now": _state(state(project.inventory, plan)),
+        }
+        click.echo(json.dumps(document, indent=2, ensure_ascii=False))
+        return 0
+    listed = table("host", "GPU", "model", "memory", "id", "use", "has it", right=("GPU",))
+    for each in found:
+        slot = each.slot
+        owners = ", ".join(each.owners) or "-"
+        listed.add_row(_hosts(slot), str(slot.position), *_words(slot.gpu), _use(each), owners)
+    console().print(listed)
+    return 0
+
+
+def _show_proposal(paths: Paths, text: str, proposal: Proposal, *, dry_run: bool) -> None:
+    if not proposal.moves:
+        click.echo("nothing to do: every GPU is for what you ask already")
+        return
+    listed = table("host", "GPU", "model", "memory", "id", "use", right=("GPU",))
+    for move in proposal.moves[:MOST_ROWS]:
+        slot = move.slot
+        use = f"{move.before} → {move.after}"
+        listed.add_row(_hosts(slot), str(slot.position), *_words(slot.gpu), use)
+    console().print(listed)
+    if len(proposal.moves) > MOST_ROWS:
+        click.echo(f" … and {len(proposal.moves) - MOST_ROWS} more")
+    compared = table("", "", "before", "after")
+    shown = ""
+    for row in rows(proposal.before, proposal.after):
+        compared.add_row("" if row.of == shown else row.of, row.what, row.before, row.after)
+        shown = row.of
+    console().print(compared)
+    if dry_run:
+        name = paths.inventory.as_posix().lstrip("/")
+        click.echo(tree.unified_diff(name, text, proposal.text), nl=False)
+        click.echo(f"\nundo, once it is made: {_way_back(paths, proposal.moves)}")
+
+
+def _consent(*, yes: bool) -> None:
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise InputError("nobody is here to say yes", "read the tables above, then add --yes")
+    click.confirm("make this split?", abort=True)
+
+
+def _write(path: Path, before: str, after: str) -> None:
+    """Replace the file, wherever a link leads to.
+
+    Raises:
+        KitError: Somebody else has changed it since, or the disk refuses.
+    """
+    try:
+        if path.read_bytes() != before.encode():
+            raise KitError(f"{path} was changed meanwhile", "run it again")
+        tree.replace(path.resolve(), after, keep_mode=True)
+    except OSError as error:
+        raise KitError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def _undo(paths: Paths, done: Sequence[Move]) -> str:
+    """Return the command that undoes a split."""
+    words = ["kit", "split"]
+    if paths.inventory != Path("inventory.yaml"):
+        words += ["-i", str(paths.inventory)]
+    if paths.jobs is not None:
+        words += ["--jobs", str(paths.jobs)]
+    for option, selector in reverse(done):
+        words += [option, selector]
+    return shlex.join(words)
+
+
+def _way_back(paths: Paths, done: Sequence[Move]) -> str:
+    """Return what a person copies to undo a split."""
+    if len(reverse(done)) <= MOST_UNDONE:
+        return _undo(paths, done)
+    return f"git checkout -- {shlex.quote(str(paths.inventory))}   (where it was committed before)"
+
+
+def _hosts(slot: Slot) -> str:
+    first, last, number = slot.hosts[0], slot.hosts[-1], len(slot.hosts)
+    return first if number == 1 else f"{first} … {last} ({number})"
+
+
+def _words(gpu: Gpu) -> tuple[str, str, str]:
+    short = gpu.id if len(gpu.id) <= LONGEST_ID else f"{gpu.id[:LONGEST_ID]}…"
+    memory = "-" if gpu.memory is None else show_size(gpu.memory)
+    return gpu.model or "-", memory, short if gpu.known else "-"
+
+
+def _use(holding: Holding) -> str:
+    return str(holding.slot.gpu.use)
+
+
+def _gpus(done: Sequence[Move]) -> str:
+    return count(count_of(move.slot for move in done), "GPU")
+
+
+def _slot(slot: Slot) -> dict[str, Any]:
+    return {
+        "section": slot.section,
+        "hosts": slot.hosts,
+        "gpu": slot.position,
+        "id": slot.gpu.id,
+        "model": slot.gpu.model,
+        "memory": slot.gpu.memory,
+    }
+
+
+def _state(found: State) -> dict[str, Any]:
+    document = asdict(found)
+    return {**document, "uses": dict(found.uses)}
+
+
+def _document(paths: Paths, proposal: Proposal, *, written: bool) -> str:
+    changed = [
+        _slot(move.slot) | {"before": move.before, "after": move.after} for move in proposal.moves
+    ]
+    document = {
+        "inventory": str(paths.inventory),
+        "changed": changed,
+        "before": _state(proposal.before),
+        "after": _state(proposal.after),
+        "written": written and bool(changed),
+        "undo": _undo(paths, proposal.moves) if changed else None,
+    }
+    return json.dumps(document, indent=2, ensure_ascii=False)

@@ -1,0 +1,146 @@
+"""Which GPUs serve, where somebody says only how many: the weakest that fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from kit.errors import INVENTORY, Fault, FaultsError
+from kit.model import Use
+from kit.plan.gpus import capability
+from kit.split.sections import Key, Slot, Split, count_of
+from kit.values import count
+
+MOST_TRIED = 100
+"""Among so many GPUs they are tried one by one: a plan of a thousand hosts takes a tenth of a
+second, and there are eight thousand of them."""
+
+
+def weakest_first(slots: Sequence[Slot]) -> list[Slot]:
+    """Order GPUs by compute capability, then memory.
+
+    Where one of the two is not known, the GPU comes last among those that are equal so far. Of
+    equal ones the last in the inventory is first, so that training keeps the low indexes.
+    """
+    last_first = slots[::-1]
+    return sorted(last_first, key=_strength)
+
+
+def _strength(slot: Slot) -> tuple[bool, tuple[int, int], bool, int]:
+    known = capability(slot.gpu.model or "")
+    memory = slot.gpu.memory
+    return known is None, known[1] if known else (0, 0), memory is None, memory or 0
+
+
+def choose(
+    slots: Sequence[Slot], named: Split, number: int, valid: Callable[[Split], bool]
+) -> Split:
+    """Choose what changes, so that `number` GPUs are for inference.
+
+    `named` are the GPUs that the same command sends elsewhere; they and those with `use: none` are
+    not touched. The strongest go back to training first.
+
+    Where the weakest would spoil the plan, others are preferred.
+
+    Raises:
+        FaultsError: There are not so many, or ranges of hosts only move as a whole.
+    """
+    free = [slot for slot in slots if slot.key not in named and slot.gpu.use is not Use.NONE]
+    serving = [slot for slot in free if slot.gpu.use is Use.INFERENCE]
+    most, present = count_of(free), count_of(serving)
+    if number > most:
+        others = count_of(slots) - most
+        apart = f" beside {count(others, 'GPU')} that this leaves alone" if others else ""
+        what = f"--infer {number}: there are only {count(most, 'GPU')}{apart}"
+        raise FaultsError([Fault(INVENTORY, ("hosts",), what, f"write a number up to {most}")])
+    if number >= present:
+        use, ordered = Use.INFERENCE, weakest_first(_other(free, serving))
+    else:
+        use, ordered = Use.TRAINING, weakest_first(serving)[::-1]
+    amount = abs(number - present)
+    taken = _first_fit(ordered, amount)
+    if taken is None:
+        raise FaultsError([_no_fit(ordered, number, present, amount)])
+
+    def _valid(some: Sequence[Slot]) -> bool:
+        return valid({**named, **_all(some, use)})
+
+    if amount and not _valid(taken):
+        if len(ordered) <= MOST_TRIED:
+            taken = _valid_fit(ordered, amount, _valid) or taken
+        else:
+            spread = _first_fit(_one_left(ordered), amount)
+            taken = spread if spread and _valid(spread) else taken
+    return _all(taken, use)
+
+
+def _all(taken: Sequence[Slot], use: Use) -> dict[Key, Use]:
+    return {slot.key: use for slot in taken}
+
+
+def _one_left(ordered: Sequence[Slot]) -> list[Slot]:
+    """Put the last GPU of each host behind all others."""
+    last = {slot.section: slot for slot in ordered}
+    kept = [slot for slot in ordered if slot is last[slot.section]]
+    return [slot for slot in ordered if slot is not last[slot.section]] + kept
+
+
+def _other(slots: Sequence[Slot], without: Sequence[Slot]) -> list[Slot]:
+    left_out = {slot.key for slot in without}
+    return [slot for slot in slots if slot.key not in left_out]
+
+
+def _sums(ordered: Sequence[Slot]) -> list[int]:
+    """Return for each position the sums that it and those behind it can make, as bits."""
+    sums = [1]
+    for slot in reversed(ordered):
+        sums.append(sums[-1] | sums[-1] << len(slot.hosts))
+    return sums[::-1]
+
+
+def _first_fit(ordered: Sequence[Slot], amount: int) -> list[Slot] | None:
+    """Take the first that make exactly `amount`: an entry of a range is many GPUs at once."""
+    sums = _sums(ordered)
+    taken: list[Slot] = []
+    for position, slot in enumerate(ordered):
+        rest = amount - len(slot.hosts)
+        if rest >= 0 and sums[position + 1] >> rest & 1:
+            taken.append(slot)
+            amount = rest
+    return None if amount else taken
+
+
+def _valid_fit(
+    ordered: Sequence[Slot], amount: int, valid: Callable[[Sequence[Slot]], bool]
+) -> list[Slot] | None:
+    """As `_first_fit`, but pass over those that spoil the plan; None where that finds nothing."""
+    sums = _sums(ordered)
+    taken: list[Slot] = []
+    for position, slot in enumerate(ordered):
+        rest = amount - len(slot.hosts)
+        if rest >= 0 and sums[position + 1] >> rest & 1 and valid([*taken, slot]):
+            taken.append(slot)
+            amount = rest
+    return None if amount else taken
+
+
+def _no_fit(ordered: Sequence[Slot], number: int, present: int, amount: int) -> Fault:
+    """Name the numbers nearby that are possible."""
+    sign = 1 if number > present else -1
+    possible = _sums(ordered)[0]
+    nearby = sorted(present + sign * each for each in _nearest(possible, amount))
+    largest = max(ordered, key=lambda slot: len(slot.hosts))
+    what = (
+        f"--infer {number}: {largest.name} are {count(len(largest.hosts), 'GPU')} that move "
+        "together, as their hosts are a range"
+    )
+    words = " or ".join(str(each) for each in nearby)
+    fix = f"write {words}, or describe the hosts one by one"
+    return Fault(INVENTORY, largest.loc[:2], what, fix)
+
+
+def _nearest(possible: int, amount: int) -> Iterator[int]:
+    below = possible & ((1 << amount) - 1)
+    yield below.bit_length() - 1
+    above = possible >> amount
+    if above:
+        yield amount + (above & -above).bit_length() - 1

@@ -1,0 +1,204 @@
+"""The inventory's text with other uses: only they change, and comments stay where they are.
+
+The positions of PyYAML's nodes say where to write. Moving a GPU back undoes what moving it away
+has written, so that a split and its reverse give back the same bytes: `use` is removed where it
+stands as kit writes it, and becomes `training` anywhere else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from kit.errors import INVENTORY, Fault, FaultsError, Loc
+from kit.model import Use
+from kit.split.sections import Split
+from kit.yamlfile import Document, parse
+
+_BREAK = re.compile(r"\r\n|[\r\n\x85\u2028\u2029]")
+_DEFAULT = Use.TRAINING
+
+
+@dataclass(frozen=True, slots=True)
+class _Edit:
+    """What to write in place of `text[start:end]`."""
+
+    start: int
+    end: int
+    new: str
+
+
+def edited(text: str, file: str, split: Split) -> str:
+    """Return the text of the inventory after the split.
+
+    `text` is exactly what the file holds, carriage returns included.
+
+    Raises:
+        FaultsError: What is to change is written once for several places: an anchor, a merge.
+    """
+    # PyYAML's positions do not count a byte order mark.
+    mark = text[: text.startswith("\ufeff")]
+    plain = text.removeprefix(mark)
+    return mark + _Editor(plain, parse(plain, file)).apply(split)
+
+
+class _Editor:
+    """Finds the places of one text."""
+
+    def __init__(self, text: str, document: Document) -> None:
+        self._text = text
+        self._document = document
+        self._places: Counter[int] = Counter()
+        if document.root is not None:
+            self._count(document.root)
+
+    def apply(self, split: Split) -> str:
+        by_section: dict[str, dict[str, Use]] = {}
+        for (section, gpu), use in split.items():
+            by_section.setdefault(section, {})[gpu] = use
+        edits: list[_Edit] = []
+        for section, uses in by_section.items():
+            edits += self._section(section, uses)
+        parts, end = [], 0
+        for edit in sorted(edits, key=lambda each: each.start):
+            parts += [self._text[end : edit.start], edit.new]
+            end = edit.end
+        return "".join([*parts, self._text[end:]])
+
+    def _count(self, node: yaml.Node) -> None:
+        """Count where a node stands: an alias is the same node once more."""
+        self._places[id(node)] += 1
+        if self._places[id(node)] > 1:
+            return
+        if isinstance(node, yaml.MappingNode):
+            for pair in node.value:
+                for part in pair:
+                    self._count(part)
+        elif isinstance(node, yaml.SequenceNode):
+            for item in node.value:
+                self._count(item)
+
+    def _shared(self, node: yaml.Node) -> bool:
+        return self._places[id(node)] > 1
+
+    def _section(self, section: str, uses: dict[str, Use]) -> list[_Edit]:
+        loc: Loc = ()
+        node = self._document.root
+        for key in ("hosts", section, "gpus"):
+            loc += (key,)
+            pair = _own(node, key)
+            if pair is None or any(map(self._shared, pair)):
+                raise self._several(section, loc)
+            node = pair[1]
+        value = self._document.value["hosts"][section]["gpus"]
+        if isinstance(node, yaml.ScalarNode):
+            return [self._listed(node, [_DEFAULT] * value, uses)]
+        assert isinstance(node, yaml.SequenceNode)
+        before = [Use(each.get("use", _DEFAULT)) for each in value]
+        start, end = _span(node)
+        if self._text[start:end] == _by_index(before):
+            return [self._listed(node, before, uses)]
+        edits = []
+        for position, (entry, each) in enumerate(zip(node.value, value, strict=True)):
+            use = uses.get(str(each.get("uuid") or each.get("index")))
+            if use is not None:
+                edits.append(self._entry(entry, each, use, section, (*loc, position)))
+        return edits
+
+    def _listed(self, node: yaml.Node, before: Sequence[Use], uses: dict[str, Use]) -> _Edit:
+        """Write the GPUs of a host whose UUIDs are not known: a number where all are alike."""
+        after = [uses.get(str(index), use) for index, use in enumerate(before)]
+        same = all(use is _DEFAULT for use in after)
+        return _Edit(*_span(node), str(len(after)) if same else _by_index(after))
+
+    def _entry(
+        self, node: yaml.Node, value: dict[str, Any], use: Use, section: str, loc: Loc
+    ) -> _Edit:
+        pair = _own(node, "use")
+        inherited = pair is None and "use" in value
+        if inherited or self._shared(node) or any(map(self._shared, pair or ())):
+            raise self._several(section, (*loc, "use"))
+        place = self._place(node)
+        if place is None:
+            what = "there is no line in this entry that `use` could be added to"
+            fix = f"write it as `- {{uuid: …, use: {use}}}`"
+            raise FaultsError([Fault(INVENTORY, loc, what, fix)])
+        if pair is None:
+            at, new = self._addition(*place, use)
+            return _Edit(at, at, new)
+        start, end = _span(pair[1])
+        if use is _DEFAULT:
+            at, old = self._addition(*place, Use(value["use"]))
+            if at < start and at + len(old) == end and self._text[at:end] == old:
+                own_line = place[0].flow_style or _BREAK.match(self._text, end)
+                if own_line or end == len(self._text):
+                    return _Edit(at, end, "")
+        style = pair[1].style if isinstance(pair[1], yaml.ScalarNode) else None
+        quote = style if style in {'"', "'"} else ""
+        # A tag or an anchor in front stays.
+        written = f"{quote}{value['use']}{quote}"
+        if self._text[start:end].endswith(written):
+            start = end - len(written)
+        return _Edit(start, end, f"{quote}{use}{quote}")
+
+    def _place(
+        self, node: yaml.Node
+    ) -> tuple[yaml.MappingNode, yaml.ScalarNode, yaml.ScalarNode] | None:
+        """Return the entry and its last pair that `use` can stand behind."""
+        if not isinstance(node, yaml.MappingNode):
+            return None
+        for key, value in reversed(node.value):
+            scalar = isinstance(value, yaml.ScalarNode) and value.style not in {"|", ">"}
+            if key.value != "use" and scalar and not self._shared(value):
+                return node, key, value
+        return None
+
+    def _addition(
+        self, node: yaml.MappingNode, key: yaml.ScalarNode, value: yaml.ScalarNode, use: Use
+    ) -> tuple[int, str]:
+        """Return where `use` is added behind a pair, and as what."""
+        end = _span(value)[1]
+        if node.flow_style:
+            # A file that is JSON stays JSON.
+            words = f'"use": "{use}"' if key.style == '"' else f"use: {use}"
+            return end, f", {words}"
+        found = _BREAK.search(self._text, end)
+        line_end = found.start() if found else len(self._text)
+        first = found or _BREAK.search(self._text)
+        newline = first[0] if first and first[0] == "\r\n" else "\n"
+        indent = " " * node.value[0][0].start_mark.column
+        return line_end, f"{newline}{indent}use: {use}"
+
+    def _several(self, section: str, loc: Loc) -> FaultsError:
+        what = (
+            "this is written once for several places (an anchor, an alias or a merge), and a "
+            "change here would be one there too"
+        )
+        fix = f"write the GPUs of {section} out, then split again"
+        return FaultsError([Fault(INVENTORY, loc, what, fix)])
+
+
+def _own(node: yaml.Node | None, key: str) -> tuple[yaml.Node, yaml.Node] | None:
+    """Return a pair that stands in the mapping itself, not in one that it merges."""
+    if isinstance(node, yaml.MappingNode):
+        for pair in node.value:
+            if isinstance(pair[0], yaml.ScalarNode) and pair[0].value == key:
+                return pair[0], pair[1]
+    return None
+
+
+def _span(node: yaml.Node) -> tuple[int, int]:
+    return node.start_mark.index, node.end_mark.index
+
+
+def _by_index(uses: Sequence[Use]) -> str:
+    entries = (
+        f"{{index: {index}}}" if use is _DEFAULT else f"{{index: {index}, use: {use}}}"
+        for index, use in enumerate(uses)
+    )
+    return f"[{', '.join(entries)}]"

@@ -1,0 +1,100 @@
+"""From the words of the command line to the inventory's new text, or to why there is none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from kit.config.load import Project, Sources, read_inventory
+from kit.errors import FaultsError, InputError, ProblemsError
+from kit.model import Inventory
+from kit.plan.types import Plan
+from kit.project import plan_of, plan_with
+from kit.split.compare import Move, State, moves, resting, state, with_suggestions
+from kit.split.edit import edited
+from kit.split.sections import Split, moved
+from kit.split.select import Wanted, select
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A split that can be made: what moves, what that means, and the inventory's new text."""
+
+    moves: tuple[Move, ...]
+    before: State
+    after: State
+    text: str
+
+
+def propose(project: Project, path: Path, text: str, wanted: Wanted) -> Proposal:
+    """Decide what moves; `text` is what the inventory's file `path` holds, to the byte.
+
+    Raises:
+        ProblemsError: The selectors are wrong, or the text shares what is to change.
+        InputError: The split would break a job or end a server.
+    """
+    before = state(project.inventory, _plan(project, {}))
+    resting_is_meant = wanted.number() == 0
+
+    def _valid(split: Split) -> bool:
+        plan = _plan(project, split)
+        if plan is None:
+            return False
+        after = state(moved(project.inventory, split), plan)
+        return resting_is_meant or not resting(before, after)
+
+    try:
+        split = select(project.inventory, wanted, _valid)
+        new = edited(text, str(path), split)
+    except FaultsError as error:
+        raise project.sources.problems(error.faults) from None
+    after = _after(project, split)
+    if not resting_is_meant:
+        _refuse_resting(before, after)
+    _verify(path, new, moved(project.inventory, split))
+    after = with_suggestions(before, after, project.jobs)
+    return Proposal(moves(project.inventory, split), before, after, new)
+
+
+def _plan(project: Project, split: Split) -> Plan | None:
+    try:
+        return plan_with(project, moved(project.inventory, split))
+    except FaultsError:
+        return None
+
+
+def _after(project: Project, split: Split) -> State:
+    inventory = moved(project.inventory, split)
+    try:
+        return state(inventory, plan_of(project, inventory))
+    except ProblemsError as error:
+        raise InputError(
+            f"this split is not made, as the jobs do not fit what it leaves:\n{error}",
+            "nothing was written",
+        ) from None
+
+
+def _refuse_resting(before: State, after: State) -> None:
+    names = resting(before, after)
+    if names:
+        raise InputError(
+            f"this split is not made, as it leaves {' and '.join(names)} without a GPU; "
+            "nothing was written",
+            "leave a GPU for inference, or let every server rest with --infer 0",
+        )
+
+
+def _verify(path: Path, text: str, wanted: Inventory) -> None:
+    """Hold the edited text against what was asked for: exactly that has changed."""
+    try:
+        found = read_inventory(text, path, Sources())
+    except ProblemsError as error:
+        found = None
+        reason = f"it would not be read any more:\n{error}"
+    else:
+        reason = "more or less than these GPUs would change"
+    if found != wanted:
+        raise InputError(
+            f"{path}: the split cannot be written into this text: {reason}",
+            "nothing was written; make the change by hand, or write the list of GPUs more plainly",
+        )

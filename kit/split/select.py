@@ -1,0 +1,244 @@
+"""Which GPUs somebody means, and what is wrong with the words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from kit import ranges
+from kit.errors import INVENTORY, Fault, FaultsError, Loc, nearest
+from kit.model import Inventory, Use
+from kit.split.choose import choose
+from kit.split.sections import HostsSection, Key, Slot, Split, sections
+from kit.values import count
+
+EVERY = "all"
+MOST_CANDIDATES = 8
+_POSITIONS = re.compile(r"[0-9]{1,9}(-[0-9]{1,9})?(,[0-9]{1,9}(-[0-9]{1,9})?)*")
+_NUMBER = re.compile(r"[0-9]{1,9}")
+_UUID = re.compile(r"(GPU|MIG)-", re.IGNORECASE)
+_HOSTS: Loc = ("hosts",)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the options say: selectors for each use; `infer` may hold a number of GPUs."""
+
+    infer: tuple[str, ...] = ()
+    train: tuple[str, ...] = ()
+    none: tuple[str, ...] = ()
+
+    def number(self) -> int | None:
+        """Return how many GPUs are to be for inference, None where GPUs are named."""
+        return next((int(text) for text in self.infer if _NUMBER.fullmatch(text)), None)
+
+
+_OPTIONS = (("infer", Use.INFERENCE), ("train", Use.TRAINING), ("none", Use.NONE))
+
+
+def select(inventory: Inventory, wanted: Wanted, valid: Callable[[Split], bool]) -> Split:
+    """Return the GPUs that change, and what they are for then.
+
+    `valid` judges a split; it is asked only where a number of GPUs leaves a choice.
+
+    Raises:
+        FaultsError: A selector means nothing, too much, or the opposite of another.
+    """
+    finder = _Finder(sections(inventory))
+    named: dict[Key, tuple[str, Use, Slot]] = {}
+    faults = _number_faults(wanted)
+    for option, use in _OPTIONS:
+        for text in getattr(wanted, option):
+            if _NUMBER.fullmatch(text):
+                continue
+            said = f"--{option} {text}"
+            try:
+                found = finder.find(text, said, moving_to=use)
+            except FaultsError as error:
+                faults += error.faults
+                continue
+            for slot in found:
+                before, other, _ = named.setdefault(slot.key, (said, use, slot))
+                if other is not use:
+                    what = f"{before} and {said} both mean {slot.name}"
+                    faults.append(Fault(INVENTORY, slot.loc, what, "say one of the two"))
+    if faults:
+        raise FaultsError(faults)
+    split: dict[Key, Use] = {key: use for key, (_, use, _) in named.items()}
+    number = wanted.number()
+    if number is not None:
+        every = [slot for section in finder.sections for slot in section.slots]
+        split |= choose(every, split, number, valid)
+    uses = {slot.key: slot.gpu.use for section in finder.sections for slot in section.slots}
+    return {key: use for key, use in split.items() if uses[key] is not use}
+
+
+def _number_faults(wanted: Wanted) -> list[Fault]:
+    faults = []
+    for option in ("train", "none"):
+        for text in getattr(wanted, option):
+            if _NUMBER.fullmatch(text):
+                what = f"--{option} {text}: a number of GPUs is for --infer alone"
+                fix = "write --infer N for how many are to be for inference, or name the GPUs"
+                faults.append(Fault(INVENTORY, _HOSTS, what, fix))
+    if wanted.number() is not None and len(wanted.infer) > 1:
+        what = f"--infer {' --infer '.join(wanted.infer)}: a number means all GPUs for inference"
+        faults.append(Fault(INVENTORY, _HOSTS, what, "write the number alone, or name the GPUs"))
+    return faults
+
+
+@dataclass(frozen=True, slots=True)
+class _Pool:
+    """Where to look: GPUs, their place in the inventory, and the words for "there is"."""
+
+    slots: tuple[Slot, ...]
+    loc: Loc
+    where: str
+
+
+class _Finder:
+    """Finds GPUs by the words of the command line."""
+
+    def __init__(self, found: Sequence[HostsSection]) -> None:
+        self.sections = found
+        self._names = {section.name: section for section in found}
+        self._by_host = {host: section for section in found for host in section.hosts}
+
+    def find(self, text: str, said: str, *, moving_to: Use) -> list[Slot]:
+        """Return what a selector means.
+
+        Whoever says a host or a model means the GPUs that kit may use, so those with `use: none`
+        are left alone, unless they are named one by one.
+        """
+        head, colon, which = text.partition(":")
+        if text in self._names or text in self._by_host:
+            colon, which = ":", EVERY
+        if colon:
+            pool = self._pool(self._section(head, said), said)
+            if _POSITIONS.fullmatch(which):
+                return _at(pool, which, said)
+        else:
+            which = text
+            pool = _Pool(
+                tuple(slot for section in self.sections for slot in section.slots),
+                _HOSTS,
+                "there is",
+            )
+        if _UUID.match(which):
+            return [_by_uuid(pool, which, said)]
+        found = list(pool.slots) if which == EVERY else self._by_model(pool, which, said)
+        if moving_to is Use.NONE:
+            return found
+        usable = [slot for slot in found if slot.gpu.use is not Use.NONE]
+        if not usable:
+            what = f"{said}: kit keeps away from {_list(found)} (`use: none`)"
+            raise _wrong(pool.loc, what, f"name one by its index, as in {found[0].name}")
+        return usable
+
+    def _pool(self, section: HostsSection, said: str) -> _Pool:
+        loc = ("hosts", section.name)
+        if not section.slots:
+            raise _wrong(loc, f"{said}: {section.name} has no GPU", "name another host")
+        return _Pool(section.slots, loc, f"{section.name} has")
+
+    def _section(self, name: str, said: str) -> HostsSection:
+        if name in self._names:
+            return self._names[name]
+        section = self._by_host.get(name)
+        if section is None:
+            hint = nearest(name, [*self._names, *list(self._by_host)[:1000]])
+            raise _wrong(_HOSTS, f"{said}: there is no host {name}", hint)
+        if len(section.hosts) > 1:
+            what = (
+                f"{said}: {name} is one of {count(len(section.hosts), 'host')} that share a "
+                "list of GPUs"
+            )
+            fix = (
+                f"write '{section.name}' for all of them, or take {name} out of the range "
+                f"and describe it beside: {_beside(section, name)}"
+            )
+            raise _wrong(("hosts", section.name), what, fix)
+        return section
+
+    def _by_model(self, pool: _Pool, text: str, said: str) -> list[Slot]:
+        models: dict[str, list[Slot]] = {}
+        for slot in pool.slots:
+            if slot.gpu.model is not None:
+                models.setdefault(slot.gpu.model.lower(), []).append(slot)
+        word = text.lower()
+        if word in models:
+            return models[word]
+        found = [name for name in models if word and word in name]
+        if len(found) == 1:
+            return models[found[0]]
+        shown = [str(slots[0].gpu.model) for slots in models.values()]
+        if found:
+            several = [str(models[name][0].gpu.model) for name in found]
+            what = f"{said} may mean {' or '.join(several)}"
+            raise _wrong(pool.loc, what, "write more of the name")
+        if pool.loc == _HOSTS:
+            known = [*self._names, *shown]
+            what = f"{said}: {text!r} is no host, no UUID and no model of a GPU"
+            raise _wrong(pool.loc, what, nearest(text, known))
+        hint = nearest(text, shown) if shown else "name a GPU by its index, from 0 on"
+        raise _wrong(pool.loc, f"{said}: {pool.where} no GPU of that model", hint)
+
+
+def _at(pool: _Pool, which: str, said: str) -> list[Slot]:
+    found: list[Slot] = []
+    for part in which.split(","):
+        first, _, last = part.partition("-")
+        low, high = int(first), int(last or first)
+        if low > high or high >= len(pool.slots):
+            what = f"{said}: {pool.where} {count(len(pool.slots), 'GPU')}"
+            most = len(pool.slots) - 1
+            fix = f"write an index from 0 to {most}" if most else "write index 0"
+            raise _wrong((*pool.loc, "gpus"), what, fix)
+        found += pool.slots[low : high + 1]
+    return found
+
+
+def _by_uuid(pool: _Pool, text: str, said: str) -> Slot:
+    word = text.lower().removesuffix("…")
+    found = [slot for slot in pool.slots if slot.gpu.id.lower().startswith(word)]
+    exact = [slot for slot in found if slot.gpu.id.lower() == word]
+    if exact or len(found) == 1:
+        return (exact or found)[0]
+    if found:
+        what = f"{said} may mean {_list(found, ids=True)}"
+        raise _wrong(pool.loc, what, "write more of the UUID")
+    known = [slot.gpu.id for slot in pool.slots if slot.gpu.known]
+    hint = nearest(text, known) if known else "name the GPU by its index, from 0 on"
+    raise _wrong(pool.loc, f"{said}: {pool.where} no GPU with that UUID", hint)
+
+
+def _list(found: Sequence[Slot], *, ids: bool = False) -> str:
+    names = [f"{slot.name} ({slot.gpu.id})" if ids else slot.name for slot in found]
+    more = len(names) - MOST_CANDIDATES
+    return ", ".join(names[:MOST_CANDIDATES]) + (f" and {more} more" if more > 0 else "")
+
+
+def _beside(section: HostsSection, host: str) -> str:
+    """Write a range without one of its hosts: `gpu[001-002]`, gpu003 and `gpu[004-064]`."""
+    position = section.hosts.index(host)
+    head, first, last, tail = ranges.parts(section.name)
+    low, high = int(first), int(last)
+    number = low + position
+
+    def _name(number: int) -> str:
+        return section.hosts[number - low][len(head) : len(section.hosts[number - low]) - len(tail)]
+
+    def _names() -> Iterator[str]:
+        for start, end in ((low, number - 1), (number, number), (number + 1, high)):
+            if start == end:
+                yield f"`{section.hosts[start - low]}:`"
+            elif start < end:
+                yield f'`"{head}[{_name(start)}-{_name(end)}]{tail}":`'
+
+    *some, one = _names()
+    return f"{', '.join(some)} and {one}" if some else one
+
+
+def _wrong(loc: Loc, what: str, fix: str) -> FaultsError:
+    return FaultsError([Fault(INVENTORY, loc, what, fix)])

@@ -17,8 +17,8 @@ RENDEZVOUS = "rendezvous"
 HOLDERS = "checkpoints-"
 """How the services of a server's stack begin that only offer checkpoints."""
 
-PULLING = "pulls"
-"""How the message begins of a task that only needs time."""
+PULLING, RELEASING = "pulls", "its task before still saves and ends"
+"""How the messages begin of tasks that only need time."""
 
 SERVER_LABEL = "kit.server"
 """The label of all services of a server's stack."""
@@ -165,7 +165,9 @@ def _pending(cluster: Cluster, service: Service, node: Node | None, task: Task) 
 
 def gpus_wanted(cluster: Cluster, node: Node, wanted: int, stack: str) -> str:
     """Say who holds a node's GPUs where fewer than `wanted` are left for a stack."""
-    held = {name: number for name, number in cluster.held(node).items() if name != stack}
+    held = cluster.held(node)
+    if held.pop(stack, 0) and sum(held.values()) + wanted <= len(node.gpus):
+        return f"{RELEASING}, on {count(wanted, 'GPU')} of {node.name}"
     offered = f"{node.name} offers {count(len(node.gpus), 'GPU')} to Swarm"
     if held:
         holders = ", ".join(f"{name} holds {number}" for name, number in sorted(held.items()))

@@ -11,7 +11,7 @@ from kit.engine import ENDED, HostStatus, Say, State
 from kit.errors import KitError
 from kit.plan.types import stack_of
 from kit.swarm.seen import Cluster, see_cluster
-from kit.swarm.tasks import PULLING, fewest_of, host_statuses
+from kit.swarm.tasks import PULLING, RELEASING, fewest_of, host_statuses
 from kit.values import count
 
 POLL = 0.5
@@ -50,7 +50,7 @@ class Watch:
         if host.state is State.FAILED:
             return True
         waiting = host.state is State.WAITING and host.message
-        if not waiting or host.message.startswith(PULLING):
+        if not waiting or host.message.startswith((PULLING, RELEASING)):
             self._since.pop((job, host.host), None)
             return False
         kind = host.message.partition(";")[0]

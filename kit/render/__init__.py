@@ -176,7 +176,6 @@ def _compose(plan: Plan, templates: Templates, configs: dict[str, list[Config]])
                 placement=placement,
                 configs=configs[job.name],
                 header=header(plan, job.job.file),
-                summary=_summary(job),
                 version=VERSION,
             )
             tree[path] = _versioned(text, configs[job.name])

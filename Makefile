@@ -108,7 +108,7 @@ reachable = $(BIN)/python -c 'import sys, urllib.request; urllib.request.urlopen
 	    command -v nvidia-smi >/dev/null || ! $(call reachable,$(TORCH_CPU)/) || index="--extra-index-url $(TORCH_CPU)"; \
 	    $(BIN)/pip install --quiet --disable-pip-version-check $$index $(TORCH); \
 	}
-	@$(UV) --editable '.[digits,folder,metrics]'
+	@$(UV) --editable '.[digits,folder,metrics,serve]'
 	@touch $@
 
 .venv/.dev: .venv/.kit

@@ -88,15 +88,12 @@ def _context(trainer: Path) -> Iterator[Path]:
     """
     with TemporaryDirectory(prefix="kit-image-") as name:
         folder = Path(name)
-        (folder / "trainer").mkdir()
-        shutil.copyfile(trainer / "Dockerfile", folder / "Dockerfile")
-        for source in trainer.glob("*.py"):
-            copy = folder / "trainer" / source.name
-            shutil.copyfile(source, copy)
-            copy.chmod(0o644)
+        compiled = shutil.ignore_patterns("__pycache__", "Dockerfile*")
+        shutil.copytree(trainer, folder / "trainer", ignore=compiled)
+        for copy in (folder / "trainer", *(folder / "trainer").rglob("*")):
+            copy.chmod(0o755 if copy.is_dir() else 0o644)
             os.utime(copy, (0, 0))
-        (folder / "trainer").chmod(0o755)
-        os.utime(folder / "trainer", (0, 0))
+        shutil.copyfile(trainer / "Dockerfile", folder / "Dockerfile")
         yield folder
 
 

@@ -359,13 +359,16 @@ def test_a_lock_that_cannot_be_written(project: Project, registries: Registries)
 def test_the_context_is_the_trainer_and_its_dockerfile() -> None:
     trainer = launcher_path().parent
     with images._context(trainer) as folder:
-        files = {path.relative_to(folder).as_posix() for path in folder.rglob("*.*")}
-        assert files == {f"trainer/{path.name}" for path in trainer.glob("*.py")}
+        copies = [path for path in (folder / "trainer").rglob("*") if path.is_file()]
+        files = {path.relative_to(folder / "trainer") for path in copies}
+        page = {path.relative_to(trainer) for path in trainer.glob("serve/page/*")}
+        assert files == {path.relative_to(trainer) for path in trainer.rglob("*.py")} | page
+        assert Path("serve/page/index.html") in page
         assert (folder / "Dockerfile").read_text() == (trainer / "Dockerfile").read_text()
         assert (folder / "trainer/launch.py").read_bytes() == launcher_path().read_bytes()
         # What Docker's cache and a layer's digest depend on.
-        assert {path.stat().st_mtime for path in (folder / "trainer").iterdir()} == {0}
-        assert {path.stat().st_mode & 0o777 for path in (folder / "trainer").iterdir()} == {0o644}
+        assert {path.stat().st_mtime for path in (folder / "trainer").rglob("*")} == {0}
+        assert {path.stat().st_mode & 0o777 for path in copies} == {0o644}
     assert not folder.exists()
 
 

@@ -16,7 +16,7 @@ import io
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -67,9 +67,17 @@ def identity(job: TrainJob) -> dict[str, Any]:
 
 
 def pack(
-    state: State, progress: Progress, job: TrainJob, world_size: int, accuracy: float | None = None
+    state: State,
+    progress: Progress,
+    job: TrainJob,
+    world_size: int,
+    accuracy: float | None = None,
+    labels: Sequence[str] = (),
 ) -> Saved:
-    """Make a checkpoint's content; `accuracy` on the test samples is a share, where it is known."""
+    """Make a checkpoint's content; `accuracy` on the test samples is a share, where it is known.
+
+    `labels` and the rest of `serving` are what it takes besides to answer with the model.
+    """
     buffer = io.BytesIO()
     torch.save(state, buffer)
     content = buffer.getvalue()
@@ -78,6 +86,11 @@ def pack(
         "accuracy": accuracy,
         "world_size": world_size,
         "job": identity(job),
+        "serving": {
+            "labels": labels,
+            "precision": job.train.precision,
+            "flip_at_test": job.train.flip_at_test,
+        },
         "files": {STATE: {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}},
         "torch": torch.__version__,
     }
@@ -96,23 +109,38 @@ def newest(folder: Path, job: TrainJob, warn: Callable[[str], None]) -> Saved | 
 
 def read(path: Path, job: TrainJob) -> Saved:
     """Read one checkpoint; raises UnusableError where it is not whole, or of another job."""
+    saved = read_any(path)
+    if (owner := json.loads(saved.manifest)["job"]) != identity(job):
+        raise UnusableError(f"it is of another job, {json.dumps(owner)}")
+    return saved
+
+
+def read_any(path: Path) -> Saved:
+    """Read a checkpoint of whatever job; raises UnusableError where it is not whole."""
     if not (path / COMPLETE).is_file():
         raise UnusableError("it has no COMPLETE, its writer was interrupted")
     try:
         saved = Saved((path / MANIFEST).read_bytes(), (path / STATE).read_bytes())
+    except OSError as error:
+        raise UnusableError(f"it can not be read ({error!r})") from error
+    verify(saved, path.name)
+    return saved
+
+
+def verify(saved: Saved, expected: str) -> None:
+    """Raise UnusableError unless all is there that the manifest of the folder's name promises."""
+    try:
         claim = json.loads(saved.manifest)
-        owner, promise, name = claim["job"], claim["files"][STATE], folder_name(saved.step)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        promise, name = claim["files"][STATE], folder_name(saved.step)
+        promise["bytes"], promise["sha256"], claim["job"]["name"]
+    except (ValueError, KeyError, TypeError) as error:
         raise UnusableError(f"it can not be read ({error!r})") from error
     if len(saved.state) != promise["bytes"]:
         raise UnusableError(f"{STATE} has {len(saved.state)} bytes of {promise['bytes']}")
     if hashlib.sha256(saved.state).hexdigest() != promise["sha256"]:
         raise UnusableError(f"{STATE} fails its checksum")
-    if owner != identity(job):
-        raise UnusableError(f"it is of another job, {json.dumps(owner)}")
-    if name != path.name:
+    if name != expected:
         raise UnusableError(f"its manifest is of {name}")
-    return saved
 
 
 def write(folder: Path, saved: Saved, job: TrainJob, keep: int) -> Path:

@@ -28,6 +28,8 @@ STATISTICS = {
     "cifar10": ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
     "folder": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
 }
+LARGEST = {"digits": 16}  # The largest value of a stored pixel, where it is not 255.
+CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 DECODERS = futures.ThreadPoolExecutor(8)  # Of images; Pillow lets other threads run meanwhile.
 AUGMENTATION = 1  # Keeps the random numbers of the augmentation apart from those of the order.
 
@@ -102,6 +104,7 @@ class DataSet:
     deviation: Tensor  # float32 [C, 1, 1], in units of the stored images.
     classes: int
     padding: int = 0  # Pixels by which training images are shifted; 0: nor are they mirrored.
+    labels: tuple[str, ...] = ()  # What the classes are called; of text, the characters.
 
     def to(self, device: torch.device) -> Self:
         """The same on another device."""
@@ -128,12 +131,15 @@ def load_data(train: Train, root: Path) -> DataSet:
         parts = [Samples(*map(torch.cat, columns)), Samples(*batches[-1])]
     else:
         parts = load_folder(files, train.image_size, train.seed)
-    largest = 16 if name == "digits" else 255
+    largest = LARGEST.get(name, 255)
     mean, deviation = (torch.tensor(values).view(-1, 1, 1) * largest for values in STATISTICS[name])
+    labels = {"cifar10": CIFAR10, "folder": tuple(sorted({file.parent.name for file in files}))}
+    names = labels.get(name, tuple("0123456789"))
     classes = int(parts[0].labels.max()) + 1 if name == "folder" else 10
     # Of 32 pixels 2 (arXiv 2404.00498), or 4 (He et al. 2015, section 4.2); digits bear no mirror.
     padding = parts[0].inputs.shape[-1] // (16 if train.model == "airbench" else 8)
-    return DataSet(parts[0], parts[1], mean, deviation, classes, padding if len(mean) == 3 else 0)
+    padding = padding if len(mean) == 3 else 0
+    return DataSet(parts[0], parts[1], mean, deviation, classes, padding, names[:classes])
 
 
 def split(labels: Tensor, seed: int) -> tuple[Tensor, Tensor]:
@@ -178,7 +184,9 @@ def load_text(file: Path, context: int) -> DataSet:
     parts = torch.from_numpy(numbers).to(torch.int64).tensor_split([len(codes) * 9 // 10])
     windows = (part.unfold(0, context + 1, context) for part in parts)  # Ends are shared.
     train, test = (Samples(each[:, :-1], each[:, 1:]) for each in windows)
-    return DataSet(train, test, torch.zeros(1), torch.ones(1), len(vocabulary))
+    characters = tuple(map(chr, vocabulary))
+    figures = torch.zeros(1), torch.ones(1)
+    return DataSet(train, test, *figures, len(vocabulary), labels=characters)
 
 
 def load_mnist(files: list[Path]) -> Samples:

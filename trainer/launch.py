@@ -411,11 +411,11 @@ def check_health() -> None:
     list_gpus()
 
 
-def list_gpus() -> list[str]:
-    """The GPUs in nvidia-smi's words, at least one for each process, where there are to be any."""
+def list_gpus(number: str = "KIT_NPROC") -> list[str]:
+    """The GPUs in nvidia-smi's words, where there are to be any: as many as a variable says."""
     if os.environ.get("NVIDIA_VISIBLE_DEVICES", "") in {"", "void", "none"}:
         return []
-    needed = _number(os.environ, "KIT_NPROC", "1")
+    needed = _number(os.environ, number, "1")
     try:
         answer = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=15)
     except (OSError, subprocess.TimeoutExpired) as error:

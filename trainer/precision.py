@@ -20,8 +20,12 @@ def choose(wish: str, world: World) -> str:
     if wish != "auto":
         return wish
     own = torch.cuda.get_device_capability() if world.device.type == "cuda" else (0, 0)
-    oldest = min(world.gather(own))
-    return "bf16" if oldest >= (8, 0) else "fp16" if oldest >= (7, 0) else "fp32"
+    return fastest(min(world.gather(own)))
+
+
+def fastest(capability: tuple[int, int]) -> str:
+    """The type that a GPU of this compute capability has tensor cores for; (0, 0) is a CPU."""
+    return "bf16" if capability >= (8, 0) else "fp16" if capability >= (7, 0) else "fp32"
 
 
 def autocast(precision: str, device: torch.device) -> torch.autocast:

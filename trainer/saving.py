@@ -146,7 +146,8 @@ def save(run: Run, progress: Progress, accuracy: float | None = None) -> None:
         state |= {"progress": vars(progress), "seed": job.train.seed, "rng": ranks}
 
         def write(state: State) -> None:
-            saved = checkpoint.pack(state, progress, job, run.world.size, accuracy)
+            size, labels = run.world.size, run.data.labels
+            saved = checkpoint.pack(state, progress, job, size, accuracy, labels)
             path = checkpoint.write(run.checkpoints, saved, job, job.checkpoint.keep)
             if run.world.rank == 0:
                 run.live.clear()

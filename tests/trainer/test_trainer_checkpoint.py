@@ -338,3 +338,13 @@ def test_evaluation_counts(world: World, job: TrainJob, tmp_path: Path) -> None:
         answers = run.model(images).argmax(dim=1)
     assert seen == 360
     assert correct == int((answers == run.data.test.labels).sum())
+
+
+def test_a_manifest_says_what_serving_needs(job: TrainJob, tmp_path: Path) -> None:
+    saved = checkpoint.pack({}, Progress(1, 0, 1), job, 1, 0.5, ("cat", "dog"))
+    serving = json.loads(saved.manifest)["serving"]
+    assert serving == {"labels": ["cat", "dog"], "precision": "auto", "flip_at_test": False}
+    # Nothing that makes it another job's: those from before have no such key, and are gone on from.
+    older = {key: value for key, value in json.loads(saved.manifest).items() if key != "serving"}
+    path = checkpoint.write(tmp_path, Saved(json.dumps(older).encode(), saved.state), job, 1)
+    assert checkpoint.read(path, job).state == saved.state

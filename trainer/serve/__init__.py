@@ -1,0 +1,1 @@
+"""The inference server of the trainer's image; start reading in `__main__.py`."""

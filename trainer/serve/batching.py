@@ -1,0 +1,178 @@
+"""Samples that wait, and the replicas that answer them in batches.
+
+One task for each replica takes a batch when it is free, and has its thread compute it. Everything
+but the computing happens in the event loop's thread, so nothing here needs a lock against others.
+"""
+
+import asyncio
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from time import monotonic
+from typing import NamedTuple
+
+from trainer.report import complain
+from trainer.serve.config import Settings
+from trainer.serve.metrics import Metrics
+from trainer.serve.model import Array, Model
+from trainer.serve.refusal import Refusal
+from trainer.serve.sources import Offer
+
+
+@dataclass(frozen=True)
+class Serving:
+    """What answers: a checkpoint, and its model on each replica's device."""
+
+    offer: Offer
+    models: tuple[Model, ...]
+
+
+class Answer(NamedTuple):
+    """What came of a sample."""
+
+    scores: Array  # float32 [K].
+    serving: Serving  # That computed them.
+    queued: float  # Seconds that the sample has waited.
+    computed: float  # Seconds that its batch took.
+    batch: int  # Samples in that batch.
+
+
+@dataclass
+class Sample:
+    """One that waits."""
+
+    value: Array
+    future: asyncio.Future[Answer]
+    since: float  # time.monotonic().
+
+
+class Batcher:
+    """A bounded queue before the replicas."""
+
+    def __init__(self, settings: Settings, metrics: Metrics) -> None:
+        self.serving: Serving | None = None
+        self.reason = "is starting"  # Why nothing is served yet.
+        self._settings, self._metrics = settings, metrics
+        self._waiting: deque[Sample] = deque()
+        self._reserved = 0  # Places in the queue, those of samples that are still decoded included.
+        self._hurry = False
+        self._arrived, self._turn = asyncio.Event(), asyncio.Lock()
+        self._threads = [ThreadPoolExecutor(1, "replica") for _ in range(settings.replicas)]
+        metrics.queue.set_function(lambda: self._reserved)
+
+    def ready(self) -> Serving:
+        """What is served; raises Refusal where nothing is yet."""
+        if self.serving is None:
+            fix = "try again when /ready answers 200"
+            raise Refusal(503, f"not ready: {self.reason}", fix, Retry_After="2")
+        return self.serving
+
+    def reserve(self, count: int) -> None:
+        """Take places in the queue, or raise Refusal; each must be used by `put` or freed."""
+        most = self._settings.queue
+        if count > most:
+            raise Refusal(413, f"{count} samples in one request", f"send {most} at most")
+        if self._reserved + count > most:
+            fix = "try again in a second, or ask whoever runs this for more GPUs"
+            what = f"{self._reserved} samples wait already, {most} may"
+            raise Refusal(429, what, fix, Retry_After="1")
+        self._reserved += count
+
+    def free(self, count: int) -> None:
+        """Give places back."""
+        self._reserved -= count
+
+    def put(self, value: Array, *, urgent: bool = False) -> "asyncio.Future[Answer]":
+        """Queue a sample whose place is reserved; an urgent one takes one over the limit.
+
+        Nor does an urgent one wait for others to share a batch with. Cancelled, it is dropped.
+        """
+        self._reserved += urgent
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._waiting.append(Sample(value, future, monotonic()))
+        self._hurry = self._hurry or urgent
+        self._arrived.set()
+        return future
+
+    async def _take(self) -> list[Sample]:
+        """Wait for the next batch."""
+        size, window = self._settings.size, self._settings.window
+        async with self._turn:
+            while True:
+                while self._waiting and self._waiting[0].future.done():
+                    self._drop()
+                due = self._waiting[0].since + window if self._waiting else float("inf")
+                if self._hurry or len(self._waiting) >= size or due <= monotonic():
+                    batch = self._pop(size)
+                    if batch:
+                        return batch
+                    continue
+                self._arrived.clear()
+                with suppress(TimeoutError):
+                    left = None if due == float("inf") else due - monotonic()
+                    await asyncio.wait_for(self._arrived.wait(), left)
+
+    def _pop(self, size: int) -> list[Sample]:
+        """Up to `size` samples whose clients still wait."""
+        batch: list[Sample] = []
+        while self._waiting and len(batch) < size:
+            sample = self._drop()
+            if not sample.future.done():
+                batch.append(sample)
+        self._hurry = self._hurry and bool(self._waiting)
+        return batch
+
+    def _drop(self) -> Sample:
+        """Take the first one out, and free its place."""
+        self._reserved -= 1
+        return self._waiting.popleft()
+
+    async def work(self, replica: int) -> None:
+        """Answer batch after batch; a newer checkpoint is taken between two of them."""
+        while True:
+            batch = await self._take()
+            serving = self.ready()
+            model = serving.models[replica]
+            batch = [sample for sample in batch if self._fits(sample, model)]
+            if not batch:
+                continue
+            began, loop = monotonic(), asyncio.get_running_loop()
+            values = [sample.value for sample in batch]
+            try:
+                found = await loop.run_in_executor(self._threads[replica], model.scores, values)
+            except Exception as error:
+                self._failed(batch, model, error)
+                continue
+            self._metrics.batches.observe(len(batch))
+            took = monotonic() - began
+            for sample, scores in zip(batch, found, strict=True):
+                if not sample.future.done():
+                    waited = began - sample.since
+                    answer = Answer(scores, serving, waited, took, len(batch))
+                    sample.future.set_result(answer)
+
+    @staticmethod
+    def _fits(sample: Sample, model: Model) -> bool:
+        """Whether a sample is for this model; if not, it was for one of another training."""
+        shape = model.kind.shape
+        if model.kind.text or sample.value.shape == shape:
+            return True
+        refusal = Refusal(503, "the model has just been replaced by another kind", "ask /model")
+        sample.future.set_exception(refusal)
+        return False
+
+    def _failed(self, batch: list[Sample], model: Model, error: Exception) -> None:
+        self._metrics.failures.inc()
+        reason = str(error).splitlines()[0] if str(error) else repr(error)
+        host = self._settings.host
+        complain(f"serve {host}: error: a batch of {len(batch)} failed on {model.device}: {reason}")
+        for sample in batch:
+            if not sample.future.done():
+                fix = "try again; whoever runs this finds the reason in the server's log"
+                sample.future.set_exception(Refusal(500, "the model failed", fix))
+
+    def close(self) -> None:
+        """Let the threads end."""
+        for thread in self._threads:
+            thread.shutdown(wait=False, cancel_futures=True)

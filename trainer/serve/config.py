@@ -1,0 +1,174 @@
+"""What the server is told: the file that KIT_SERVER names, and the environment.
+
+    KIT_SERVER               path of the server's file (JSON)
+    KIT_CHECKPOINTS          the job's checkpoints on this host, if any; default: /checkpoints
+    KIT_CHECKPOINT_SOURCES   http://host:port of others that have some, with commas between them
+    KIT_REPLICAS             GPUs that it was given, one copy of the model each; on CPUs: copies
+    KIT_HOST                 this host's name in the log; default: its hostname
+    KIT_ADDRESS              where it listens; default: 0.0.0.0, on every interface
+    NVIDIA_VISIBLE_DEVICES   as in training: where it names GPUs, they must be there
+    /run/secrets/<token>     the bearer token, or the variable of that name
+
+Standard library only; every mistake is a LaunchError, whose message says what to do.
+"""
+
+import json
+import os
+import re
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainer.launch import LaunchError
+
+SECRETS = Path("/run/secrets")
+# Key: type, least, most. 2^31: more than any machine has of it.
+NUMBERS: dict[str, tuple[type, float, float]] = {
+    "port": (int, 1, 65535),
+    "size": (int, 1, 65536),
+    "window": (float, 0, 60),
+    "queue": (int, 1, 2**31),
+    "timeout": (float, 0.001, 3600),
+    "body": (int, 1, 2**31),
+    "pixels": (int, 1, 2**31),
+    "poll": (float, 0.01, 3600),
+}
+DEFAULTS: dict[str, Any] = {
+    "checkpoint": "newest",
+    "port": 8080,
+    "queue": 256,
+    "timeout": 10.0,
+    "body": 8 * 2**20,
+    "pixels": 2**24,
+    "token": None,
+    "poll": 2.0,
+}
+BATCH: dict[str, Any] = {"size": 64, "window": 0.005}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What the server's file and the environment say."""
+
+    name: str  # Of the server.
+    job: str  # Whose checkpoints are served.
+    checkpoint: str  # newest, best (by accuracy), or the name of one.
+    port: int
+    size: int  # Samples of a batch at most.
+    window: float  # Seconds that the first sample of a batch waits for others.
+    queue: int  # Samples that may wait.
+    timeout: float  # Seconds that a sample may take, waiting included.
+    body: int  # Bytes of a request at most.
+    pixels: int  # Of an uploaded picture at most.
+    token: bytes | None  # What a client must bear.
+    poll: float  # Seconds between two looks for a newer checkpoint.
+    host: str
+    address: str
+    folder: Path  # Of the checkpoints on this host.
+    sources: tuple[tuple[str, int], ...]  # Host and port of those who have checkpoints too.
+    replicas: int
+
+    @property
+    def needs_token(self) -> bool:
+        """Whether only those are answered who bear it."""
+        return self.token is not None
+
+
+def read_settings(environ: Mapping[str, str]) -> Settings:
+    """Read the server's file and the environment; raises LaunchError."""
+    path = Path(environ.get("KIT_SERVER", ""))
+    try:
+        content = json.loads(path.read_text())
+    except OSError as error:
+        advice = "KIT_SERVER must name the server's file"
+        raise LaunchError(f"{path}: {error.strerror}; {advice}") from error
+    except ValueError as error:
+        raise LaunchError(f"{path}: is not JSON: {error}") from error
+    try:
+        values = _values(content)
+        values["token"] = _token(values["token"], environ)
+    except LaunchError as error:
+        raise LaunchError(f"{path}: {error}") from None
+    replicas = environ.get("KIT_REPLICAS") or "1"
+    if not replicas.isdecimal() or not 0 < int(replicas) < 1000:
+        raise LaunchError(f'KIT_REPLICAS must be a whole number of at least 1, is "{replicas}"')
+    return Settings(
+        **values,
+        host=environ.get("KIT_HOST") or socket.gethostname(),
+        address=environ.get("KIT_ADDRESS") or "0.0.0.0",
+        folder=Path(environ.get("KIT_CHECKPOINTS") or "/checkpoints"),
+        sources=tuple(parse_sources(environ.get("KIT_CHECKPOINT_SOURCES", ""))),
+        replicas=int(replicas),
+    )
+
+
+def _values(content: Any) -> dict[str, Any]:
+    if not isinstance(content, dict) or not isinstance(content.get("batch", {}), dict):
+        raise LaunchError("must be an object with the keys name and job, and batch one in it")
+    batch = content.get("batch", {})
+    known = {"name", "job", "batch", *DEFAULTS}
+    unknown = [key for key in content if key not in known]
+    unknown += [f"batch.{key}" for key in batch if key not in BATCH]
+    if unknown:
+        raise LaunchError(f"{unknown[0]}: is not a key of the server's file")
+    values: dict[str, Any] = DEFAULTS | BATCH | {"name": None, "job": None} | content | batch
+    values.pop("batch", None)
+    for key, value in values.items():
+        values[key] = _checked(key, value)
+    return values
+
+
+def _checked(key: str, value: Any) -> Any:
+    """A key's value, or a LaunchError that says what it must be."""
+    if key in NUMBERS:
+        kind, least, most = NUMBERS[key]
+        # The very type: in Python a bool is an int too. A float may be written as a whole number.
+        if type(value) in (int, kind) and least <= value <= most:
+            return kind(value)
+        meaning = f"a {'whole ' if kind is int else ''}number of {least:g} to {most:g}"
+    elif key == "checkpoint":
+        if value in ("newest", "best") or re.fullmatch(r"step-\d{8,}", str(value)):
+            return value
+        meaning = "newest, best, or a name such as step-00000300"
+    elif key == "token":
+        if value is None or re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", str(value)):
+            return value
+        meaning = "the name of a secret, or null"
+    else:
+        if isinstance(value, str) and value:
+            return value
+        meaning = "a text of at least one character"
+    raise LaunchError(f"{key}: must be {meaning}, is {json.dumps(value)}")
+
+
+def _token(name: str | None, environ: Mapping[str, str]) -> bytes | None:
+    """The secret of that name: Docker's file or, where there is none, the variable."""
+    if name is None:
+        return None
+    try:
+        text = (SECRETS / name).read_text()
+    except OSError:
+        text = environ.get(name, "")
+    if not (token := text.strip().encode()):
+        where = f"neither {SECRETS / name} nor the variable {name} has it"
+        raise LaunchError(f"token: {where}; give the secret, or leave token out")
+    return token
+
+
+def parse_sources(text: str) -> list[tuple[str, int]]:
+    """Host and port of each of the addresses, with commas between them; raises LaunchError."""
+    found = []
+    for each in filter(None, (part.strip() for part in text.split(","))):
+        parts = re.fullmatch(r"http://(\[[0-9A-Fa-f:.]+\]|[\w.-]+):(\d{1,5})/?", each)
+        if not parts or not 0 < int(parts[2]) < 65536:
+            form = "http://host:port, with commas between several"
+            raise LaunchError(f'KIT_CHECKPOINT_SOURCES must be {form}, has "{each}"')
+        found.append((parts[1].strip("[]"), int(parts[2])))
+    return found
+
+
+def visible_gpus() -> bool:
+    """Whether the container was given GPUs by name, which must be there then."""
+    return os.environ.get("NVIDIA_VISIBLE_DEVICES", "") not in {"", "void", "none"}

@@ -1,0 +1,35 @@
+"""The GPUs that the server was given: there at the start, and ever after."""
+
+import asyncio
+import re
+
+from trainer.launch import LaunchError, list_gpus, say
+
+EVERY = 10.0  # Seconds between two looks.
+
+
+class Gpus:
+    """What nvidia-smi says; nothing where the server was given none."""
+
+    def __init__(self) -> None:
+        """Say what there is, in the launcher's words; raises LaunchError where one is missing."""
+        self._lines = [line.strip() for line in list_gpus("KIT_REPLICAS")]
+        self.lost = ""  # Why the server is not healthy.
+        for line in self._lines:
+            say(f"sees {line}")
+
+    def described(self) -> list[dict[str, str]]:
+        """Model and UUID of each."""
+        rows = (re.search(r"(?:GPU \d+: )?(.*?) *\(UUID: (.*)\)", line) for line in self._lines)
+        return [{"model": row[1], "uuid": row[2]} for row in rows if row]
+
+    async def watch(self) -> None:
+        """Look again and again, so that /health answers at once."""
+        while self._lines:
+            await asyncio.sleep(EVERY)
+            try:
+                await asyncio.to_thread(list_gpus, "KIT_REPLICAS")
+            except LaunchError as error:
+                self.lost = str(error)
+            else:
+                self.lost = ""

@@ -1,0 +1,70 @@
+"""What Prometheus reads at /metrics, and the line a minute in the log."""
+
+import statistics
+from collections import Counter as Tally
+from dataclasses import dataclass, field
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+
+
+@dataclass
+class Traffic:
+    """What has been answered since the last line."""
+
+    statuses: Tally[int] = field(default_factory=Tally)
+    seconds: list[float] = field(default_factory=list)
+
+    def line(self) -> str:
+        """In words; empty where nothing was asked."""
+        if not self.statuses:
+            return ""
+        parts = [f"{count:,} × {status}" for status, count in sorted(self.statuses.items())]
+        median, last = statistics.median(self.seconds), max(self.seconds)
+        figures = f"median {median * 1000:.1f} ms, slowest {last * 1000:.1f} ms"
+        return f"answered {', '.join(parts)} in the last minute, {figures}"
+
+
+class Metrics:
+    """All figures, in a registry of their own."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        self.traffic = Traffic()
+        self._requests = Counter(
+            "kit_serve_requests", "Requests answered", ("path", "status"), registry=registry
+        )
+        self._latency = Histogram(
+            "kit_serve_latency_seconds",
+            "From the request's head to the answer's",
+            ("path",),
+            buckets=SECONDS,
+            registry=registry,
+        )
+        self.queue = Gauge("kit_serve_queue_length", "Samples that wait", registry=registry)
+        self.batches = Histogram(
+            "kit_serve_batch_size", "Samples computed together", buckets=SIZES, registry=registry
+        )
+        self.step = Gauge("kit_serve_checkpoint_step", "Step of what is served", registry=registry)
+        self.accuracy = Gauge(
+            "kit_serve_checkpoint_accuracy", "Share of the test samples", registry=registry
+        )
+        self.written = Gauge(
+            "kit_serve_checkpoint_written_seconds", "When, since 1970", registry=registry
+        )
+        self.reloads = Counter("kit_serve_reloads", "Checkpoints taken", registry=registry)
+        self.failures = Counter("kit_serve_failures", "Batches that failed", registry=registry)
+
+    def answered(self, path: str, status: int, seconds: float) -> None:
+        """Count an answer."""
+        self._requests.labels(path, status).inc()
+        self._latency.labels(path).observe(seconds)
+        self.traffic.statuses[status] += 1
+        self.traffic.seconds.append(seconds)
+
+    def minute(self) -> str:
+        """What there is to say of the traffic since the last call."""
+        traffic, self.traffic = self.traffic, Traffic()
+        return traffic.line()

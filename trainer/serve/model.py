@@ -1,0 +1,162 @@
+"""A checkpoint's model, rebuilt on a device to answer batches.
+
+Shapes: N samples of a batch, C channels, S pixels a side, T characters, K classes.
+"""
+
+import json
+import pickle
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from trainer.checkpoint import Saved, State, UnusableError
+from trainer.config import Train
+from trainer.data import CIFAR10, LARGEST, STATISTICS, DataSet, Samples
+from trainer.models import build_model, flip_scores
+from trainer.precision import autocast, fastest
+
+SIDES = {"digits": (1, 8), "mnist": (1, 28), "cifar10": (3, 32)}
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a model takes and answers: as long as it stays the same, so do the requests."""
+
+    dataset: str
+    model: str
+    shape: tuple[int, ...]  # [C, S, S] or, of text, [T] at most.
+    labels: tuple[str, ...]  # What the classes are called; of text, the characters.
+    largest: int  # The value of a white pixel.
+
+    @property
+    def text(self) -> bool:
+        """Whether it goes on with a text instead of classifying pictures."""
+        return self.dataset == "text"
+
+
+class Content:
+    """What a checkpoint says and holds, on the CPU."""
+
+    def __init__(self, saved: Saved) -> None:
+        """Raises UnusableError where there is something that can not be served."""
+        manifest = json.loads(saved.manifest)
+        try:
+            job, serving = manifest["job"], manifest.get("serving", {})
+            known = {key: job[key] for key in ("dataset", "path", "image_size", "context", "model")}
+            self.train = Train(epochs=1, batch_size=1, learning_rate=0, **known)
+            self.weights = weights(saved.load(), averaged=bool(job["ema"]))
+            self.wish = str(serving.get("precision", "auto"))
+            self.flip = bool(serving.get("flip_at_test", False))
+            self.kind = self._kind(serving.get("labels", ()))
+        except (KeyError, TypeError, ValueError, RuntimeError, EOFError) as error:
+            raise UnusableError(f"it is not of this trainer ({error!r})") from error
+        except pickle.UnpicklingError as error:
+            raise UnusableError("it holds more than tensors and plain values") from error
+
+    def _kind(self, labels: list[str]) -> Kind:
+        train, name = self.train, self.train.dataset
+        # The scores' layer is the last; of gpt, the embedding serves at both ends.
+        last = [weight for weight in self.weights.values() if weight.ndim == 2][-1]
+        classes = len(self.weights.get("characters.weight", last))
+        if name == "text" and len(labels) != classes:
+            raise UnusableError("it does not say its characters: train it on with this trainer")
+        # Checkpoints from before labels were kept.
+        usual = {"cifar10": CIFAR10, "folder": tuple(f"class {n}" for n in range(classes))}
+        names = tuple(labels) or usual.get(name, tuple("0123456789"))
+        channels, side = SIDES.get(name, (3, train.image_size))
+        shape = (train.context,) if name == "text" else (channels, side, side)
+        return Kind(name, train.model, shape, names[:classes], LARGEST.get(name, 255))
+
+
+def weights(state: State, *, averaged: bool) -> dict[str, Tensor]:
+    """The weights that count: where the job has a moving average of them, that."""
+    if not averaged:
+        return dict(state["model"])
+    prefix = "average."
+    return {name.removeprefix(prefix): value for name, value in state["average"].items()}
+
+
+class Model:
+    """A checkpoint's model on one device."""
+
+    def __init__(self, content: Content, device: torch.device) -> None:
+        """Raises UnusableError where the weights are not the model's."""
+        self.kind, self.device = content.kind, device
+        data = stand_in(content.kind)
+        try:
+            model = build_model(content.train, data)
+            model.load_state_dict(content.weights)
+        except RuntimeError as error:
+            reason = " ".join(str(error).split())[:200]
+            raise UnusableError(f"its weights are not {content.kind.model}'s: {reason}") from error
+        model = model.to(device).eval()
+        self._forward: Any = partial(flip_scores, model) if content.flip else model
+        self._data = data.to(device)
+        self.precision = precision(content.wish, device)
+
+    @torch.inference_mode()
+    def scores(self, values: list[Array]) -> Array:
+        """[N, K] float32 of N samples, float32 [C, S, S] or int64 [up to T]; of text, at its end.
+
+        Those of pictures are probabilities.
+        """
+        if not self.kind.text:
+            found = self._run(torch.from_numpy(np.stack(values)))
+            return functional.softmax(found, dim=1).cpu().numpy()
+        lengths = torch.tensor([len(value) for value in values])
+        padded = torch.zeros(len(values), int(lengths.max()), dtype=torch.int64)
+        for row, value in zip(padded, values, strict=True):
+            row[: len(value)] = torch.from_numpy(value)
+        # No character sees those behind it: what the rows are filled up with changes nothing.
+        found = self._run(padded)[torch.arange(len(values)), :, lengths - 1]
+        return found.cpu().numpy()
+
+    def _run(self, batch: Tensor) -> Tensor:
+        if self.device.type == "cuda":  # From pinned memory, beside what the GPU still does.
+            batch = batch.pin_memory().to(self.device, non_blocking=True)
+        with autocast(self.precision, self.device):
+            found: Tensor = self._forward(self._data.prepared(batch))
+        return found.float()
+
+    def warm_up(self, size: int) -> None:
+        """Answer the smallest and the largest batch: the first of a kind takes the longest."""
+        shape, text = self.kind.shape, self.kind.text
+        sample = np.zeros(shape, np.int64 if text else np.float32)
+        for count in (1, size):
+            if not np.isfinite(self.scores([sample] * count)).all():
+                raise UnusableError("its answers are not numbers: the training had diverged")
+
+
+def stand_in(kind: Kind) -> DataSet:
+    """As much of a data set as it takes to build a model and to prepare its inputs."""
+    if kind.text:
+        empty = Samples(torch.zeros(1, 1, dtype=torch.int64), torch.zeros(1, 1))
+        return DataSet(empty, empty, torch.zeros(1), torch.ones(1), len(kind.labels))
+    figures = STATISTICS[kind.dataset]
+    mean, deviation = (torch.tensor(each).view(-1, 1, 1) * kind.largest for each in figures)
+    # airbench takes its first filters from images: those of the checkpoint replace them.
+    draw = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (2, *kind.shape), generator=draw, dtype=torch.uint8)
+    samples = Samples(images, torch.zeros(2, dtype=torch.int64))
+    return DataSet(samples, samples, mean, deviation, len(kind.labels))
+
+
+def precision(wish: str, device: torch.device) -> str:
+    """What the job wishes or, for auto, what this GPU has tensor cores for; fp32 on CPUs."""
+    if device.type == "cpu":
+        return "fp32"
+    capability = torch.cuda.get_device_capability(device)
+    return fastest(capability) if wish == "auto" else wish
+
+
+def devices(count: int) -> list[torch.device]:
+    """As many devices as there are to be replicas: GPUs as far as there are any, else the CPU."""
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    return [torch.device("cuda", n) if n < gpus else torch.device("cpu") for n in range(count)]

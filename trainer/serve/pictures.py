@@ -1,0 +1,125 @@
+"""From what a client sends to what a model takes: float32 [C, S, S], 0 to the largest value."""
+
+import io
+import warnings
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageFilter, ImageOps, UnidentifiedImageError
+
+from trainer.serve.model import Array, Kind
+from trainer.serve.refusal import Refusal
+
+Image.MAX_IMAGE_PIXELS = None  # `decode` has a limit of its own, and words for it.
+FORMATS = ("PNG", "JPEG", "WEBP")
+DRAWN = ("digits", "mnist")  # Data sets of handwriting, white on black.
+WORKING = 128  # Pixels a side while handwriting is brought into place.
+INK = 0.3  # Share of an image of digits that is white, whichever digit it is.
+
+
+def numbers(content: Any, kind: Kind) -> list[Array]:
+    """The samples in one array or a list of them, 0 (black) to 255; raises Refusal.
+
+    A sample of one channel may leave it out.
+    """
+    shape = " x ".join(map(str, kind.shape))
+    fix = f"send one array of {shape} numbers from 0 (black) to 255 (white), or a list of them"
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            values = np.asarray(content)
+    except (ValueError, TypeError, OverflowError, Warning) as error:
+        raise Refusal(422, "inputs: the rows are not of the same length", fix) from error
+    if values.dtype.kind not in "iuf":
+        raise Refusal(422, "inputs: has something else than numbers in it", fix)
+    if not values.size or not np.isfinite(values).all():
+        what = "has NaN or infinity in it" if values.size else "is empty"
+        raise Refusal(422, f"inputs: {what}", fix)
+    if values.shape[-2:] == kind.shape[-2:] and kind.shape[0] == 1 and values.ndim < 4:
+        values = values.reshape(-1, *kind.shape)
+    if values.shape == kind.shape:
+        values = values[None]
+    if values.shape[1:] != kind.shape:
+        found = " x ".join(map(str, values.shape)) or "no array"
+        raise Refusal(422, f"inputs: is {found}, not {shape}", fix)
+    if values.min() < 0 or values.max() > 255:
+        raise Refusal(422, f"inputs: goes from {values.min():g} to {values.max():g}", fix)
+    return list(values.astype(np.float32) * np.float32(kind.largest / 255))
+
+
+def decode(content: bytes, kind: Kind, most: int) -> Array:
+    """An uploaded picture of at most `most` pixels, turned as its EXIF says; raises Refusal."""
+    fix = "send a whole PNG, JPEG or WebP"
+    try:
+        with Image.open(io.BytesIO(content), formats=FORMATS) as image:
+            if image.width * image.height <= most:
+                return fitted(image, kind)
+            size = f"{image.width} x {image.height} pixels"
+    except UnidentifiedImageError as error:
+        raise Refusal(415, "this is no picture that can be read", fix) from error
+    except Refusal:
+        raise
+    except Exception as error:  # Which, depends on the format and the damage.
+        raise Refusal(400, f"the picture is damaged ({error})", fix) from error
+    raise Refusal(413, f"the picture has {size}", f"send one of {most} pixels at most")
+
+
+def fitted(image: Image.Image, kind: Kind) -> Array:
+    """A picture as the training has its own: the same colours, size and, of digits, place."""
+    channels, side, _ = kind.shape
+    # JPEG can be decoded at a fraction of its size; to enough, where handwriting is cut out.
+    draft = 8 * WORKING if kind.dataset in DRAWN else 2 * side
+    image.draft(image.mode, (draft, draft))
+    turned = ImageOps.exif_transpose(image)
+    if turned.has_transparency_data:  # On white, as browsers show it.
+        below = Image.new("RGBA", turned.size, "white")
+        turned = Image.alpha_composite(below, turned.convert("RGBA"))
+    if channels == 3:
+        pixels = np.array(ImageOps.fit(turned.convert("RGB"), (side, side))).transpose(2, 0, 1)
+    else:
+        grey = turned.convert("L")
+        # What has the model's size already comes from its data set, or from its like.
+        pixels = np.array(grey if grey.size == (side, side) else handwriting(grey, kind))[None]
+    return pixels.astype(np.float32) * np.float32(kind.largest / 255)
+
+
+def handwriting(image: Image.Image, kind: Kind) -> Image.Image:
+    """A drawing of any size and place as the data set would have it, mode L, S x S.
+
+    MNIST's fill a box of 20 of 28 pixels around their centre of mass (LeCun et al. 1998). Those of
+    digits fill the image from top to bottom, with lines as thick as make it INK white (Alpaydin and
+    Kaynak 1998, by the figures of the 1,797 in scikit-learn).
+    """
+    values = np.asarray(image, np.float32)
+    border = np.concatenate((values[0], values[-1], values[:, 0], values[:, -1]))
+    if np.median(border) > 127:  # Dark on light paper.
+        image, values = ImageOps.invert(image), 255 - values
+    faint, peak = float(np.median(values)), float(values.max())
+    if peak - faint < 32:
+        raise Refusal(422, "there is nothing on the picture", "draw a digit, in one stroke or more")
+    image = image.point(lambda value: (value - faint) * 255 / (peak - faint))
+    place = image.point(lambda value: 255 * (value > 64)).getbbox()
+    ink, digits = image.crop(place), kind.dataset == "digits"
+    high, wide = (WORKING, WORKING * 0.8) if digits else (WORKING * 20 / 28,) * 2
+    factor = min(high / ink.height, wide / ink.width)
+    ink = ink.resize([max(1, round(length * factor)) for length in ink.size], Image.Resampling.BOX)
+    left, top = (round((WORKING - length) / 2) for length in ink.size)
+    if not digits:
+        weights = np.asarray(ink, np.float64)
+        down, right = np.indices(weights.shape)
+        left = round(WORKING / 2 - (right * weights).sum() / weights.sum())
+        top = round(WORKING / 2 - (down * weights).sum() / weights.sum())
+    canvas = Image.new("L", (WORKING, WORKING))
+    canvas.paste(ink, (left, top))
+    side = kind.shape[-1]
+    thick = thickened(canvas) if digits else canvas
+    return thick.resize((side, side), Image.Resampling.BOX)
+
+
+def thickened(canvas: Image.Image) -> Image.Image:
+    """The same lines, black and white, thicker or thinner until INK of the picture is white."""
+    blurred = canvas.filter(ImageFilter.GaussianBlur(WORKING * 0.047))
+    # The drawing itself decides where the blurred one is the same everywhere.
+    values = np.asarray(blurred, np.float32) + np.asarray(canvas, np.float32) / 100
+    edge = max(1.0, float(np.quantile(values, 1 - INK)))
+    return Image.fromarray(((values > edge) * 255).astype(np.uint8))

@@ -1,0 +1,10 @@
+"""What a request is answered that can not be served."""
+
+
+class Refusal(Exception):  # noqa: N818 - it is an answer, mostly to somebody else's error.
+    """An answer other than the one that was asked for: its status, what is wrong, what to do."""
+
+    def __init__(self, status: int, error: str, fix: str, **headers: str) -> None:
+        super().__init__(error)
+        self.status, self.error, self.fix = status, error, fix
+        self.headers = {name.replace("_", "-"): value for name, value in headers.items()}

@@ -1,0 +1,149 @@
+"""What /openapi.json says of the routes: requests are read by hand, so their shapes stand here."""
+
+from time import time
+from typing import Any
+
+from fastapi import FastAPI
+from pydantic import BaseModel
+
+from trainer.serve.sources import Offer
+
+DESCRIPTION = """Answers with the newest checkpoint of a training. Requests that can not be served
+are answered with `error`, what is wrong, and `fix`, what to do."""
+
+
+class Checkpoint(BaseModel):
+    """What has answered."""
+
+    job: str
+    name: str
+    step: int
+    epoch: int
+    accuracy: float | None
+    age_seconds: float
+    host: str
+
+
+class Class(BaseModel):
+    """One that a picture may be of."""
+
+    index: int
+    probability: float
+
+
+class Prediction(BaseModel):
+    """The likeliest classes of a sample, the first first."""
+
+    classes: list[Class]
+
+
+class Latency(BaseModel):
+    """Milliseconds: in the queue, in the model, altogether."""
+
+    queue: float
+    batch: float
+    total: float
+
+
+class Answer(BaseModel):
+    """What every answer tells besides."""
+
+    checkpoint: Checkpoint
+    latency_ms: Latency
+    batch_size: int
+
+
+class Predictions(Answer):
+    """Of each sample that was sent."""
+
+    predictions: list[Prediction]
+
+
+class Completion(Answer):
+    """How the text goes on."""
+
+    completion: str
+
+
+class Problem(BaseModel):
+    """What is wrong, and what to do."""
+
+    error: str
+    fix: str
+
+
+PROBLEMS: Any = {
+    status: {"model": Problem, "description": text}
+    for status, text in {
+        400: "damaged",
+        401: "no token",
+        413: "too large",
+        415: "of another type",
+        422: "not as asked for",
+        429: "the queue is full",
+        503: "not ready, or too slow",
+    }.items()
+}
+NUMBERS = {"type": "array", "items": {}, "description": "0 (black) to 255 (white)"}
+TOP = {"type": "integer", "minimum": 1, "default": 10, "description": "classes of each answer"}
+TEXT = {"type": "string"}
+
+
+def body(kind: str, required: list[str], **properties: Any) -> dict[str, Any]:
+    """A route's request body."""
+    schema = {"type": "object", "required": required, "properties": properties}
+    return {"requestBody": {"required": True, "content": {kind: {"schema": schema}}}}
+
+
+JSON, FORM = "application/json", "multipart/form-data"
+PREDICT: Any = {
+    "response_model": Predictions,
+    "responses": PROBLEMS,
+    "openapi_extra": body(JSON, [], inputs=NUMBERS, image=TEXT | {"format": "byte"}, top=TOP),
+}
+IMAGE: Any = {
+    "response_model": Predictions,
+    "responses": PROBLEMS,
+    "openapi_extra": body(FORM, ["image"], image=TEXT | {"format": "binary"}),
+}
+COMPLETE: Any = {
+    "response_model": Completion,
+    "responses": PROBLEMS,
+    "openapi_extra": body(
+        JSON,
+        ["text"],
+        text=TEXT | {"example": "To be"},
+        characters={"type": "integer", "minimum": 1, "maximum": 2000, "default": 200},
+        temperature={"type": "number", "minimum": 0, "maximum": 10, "default": 0.8},
+        seed={"type": "integer", "minimum": 0},
+    ),
+}
+HEALTH: Any = {"responses": {503: PROBLEMS[503]}}
+MODEL: Any = {"responses": {401: PROBLEMS[401]}}
+
+
+def checkpoint(offer: Offer, job: str) -> dict[str, Any]:
+    """What there is to say of a checkpoint that answers."""
+    return {
+        "job": job,
+        "name": offer.name,
+        "step": offer.step,
+        "epoch": offer.epoch,
+        "accuracy": offer.accuracy,
+        "age_seconds": round(max(0.0, time() - offer.written), 1),
+        "host": offer.host,
+    }
+
+
+def secure(app: FastAPI, *, needed: bool) -> None:
+    """Let the routes' page ask for the token where one is needed."""
+    if needed:
+        original = app.openapi
+
+        def openapi() -> dict[str, Any]:
+            content = original()
+            scheme = {"token": {"type": "http", "scheme": "bearer"}}
+            content.setdefault("components", {})["securitySchemes"] = scheme
+            return content | {"security": [{"token": []}]}
+
+        app.openapi = openapi  # type: ignore[method-assign]

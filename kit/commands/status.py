@@ -135,7 +135,7 @@ def _time(seconds: float) -> str:
 def _host_rows(status: JobStatus) -> Iterator[tuple[str, ...]]:
     if len(status.hosts) <= MANY:
         for host in status.hosts:
-            yield (status.job, host.host, *_host(host))
+            yield (status.job, host.host, *_host(host, serves=status.serves))
         return
 
     def key(host: HostStatus) -> tuple[str, str]:
@@ -150,7 +150,9 @@ def _host_rows(status: JobStatus) -> Iterator[tuple[str, ...]]:
         yield status.job, names, first.state, "", size, first.message
 
 
-def _host(host: HostStatus) -> tuple[str, str, str, str]:
+def _host(host: HostStatus, *, serves: bool) -> tuple[str, str, str, str]:
     ranks = ", ".join(map(str, host.ranks)) or f"{host.processes} of them"
+    if serves:
+        ranks = count(host.processes, "replica")
     state = host.state if host.exit_status in {None, 0} else f"{host.state} ({host.exit_status})"
     return state, ranks, ", ".join(host.devices), host.message

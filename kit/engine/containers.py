@@ -66,8 +66,11 @@ class Container:
             return State.RUNNING
         if self.status == "restarting" or (self.status == "created" and not self.error):
             return State.WAITING
+        # A server is started again whatever happens, until somebody ends it.
+        if self.status == "exited" and self.service == "serve" and not self.error:
+            return State.STOPPED
         if self.status == "exited" and self.exit_status == 0:
-            return State.STOPPED if self.service == "serve" else State.COMPLETED
+            return State.COMPLETED
         # Docker starts a failed one again until it has done so often enough: who ended before that
         # was ended from outside.
         if self.status == "exited" and not self.error and self.restarts < self.most_restarts:
@@ -76,7 +79,8 @@ class Container:
 
     def message(self) -> str:
         """Say what keeps it from running, or what ended it."""
-        again = f"started again {self.restarts} of {self.most_restarts} times"
+        limit = f" of {self.most_restarts}" if self.most_restarts else ""
+        again = f"started again {self.restarts}{limit} times"
         if self.error:
             return self.error
         if self.status == "restarting":

@@ -119,7 +119,7 @@ def server_process(server: ServerPlan, places: Places, job: Places, devices: str
         "PYTHONUNBUFFERED": "1",
         "KIT_SERVER": str(places.job_file),
         "KIT_HOST": host,
-        "KIT_BIND": "127.0.0.1",
+        "KIT_ADDRESS": "127.0.0.1",
         "KIT_REPLICAS": str(server.replicas),
         "KIT_CHECKPOINTS": str(checkpoints),
         "NVIDIA_VISIBLE_DEVICES": ",".join(planned),

@@ -107,6 +107,7 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
 def _values(content: Any) -> dict[str, Any]:
     if not isinstance(content, dict) or not isinstance(content.get("batch", {}), dict):
         raise LaunchError("must be an object with the keys name and job, and batch one in it")
+    content.pop("generated", None)  # What made the file, for who reads it.
     batch = content.get("batch", {})
     known = {"name", "job", "batch", *DEFAULTS}
     unknown = [key for key in content if key not in known]

@@ -16,6 +16,7 @@ torch 2.2 or newer; for those images' sake it keeps to Python 3.10.
     KIT_DATA                 where data sets lie; default: /data
     KIT_SECRETS              names of files in /run/secrets that become variables of the training
     KIT_RENDEZVOUS_TIMEOUT   seconds to wait for the store; default: 300
+    KIT_ONE_RUN              set where nobody starts the store afresh: a closed run is the end
 
 All that can be foreseen is raised as LaunchError, whose message says what to do; the exit code
 before torchrun takes over is then 2 for a mistake in the input, 1 for work that failed.
@@ -35,7 +36,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 MISTAKE, FAILURE = 2, 1  # Exit codes: something is wrong in the input; work has failed.
 SIOCGIFADDR = 0x8915  # Linux ioctl that answers an interface's IPv4 address (linux/sockios.h).
@@ -51,10 +52,11 @@ DESERTED = 10  # Looks without any agent after which the store's run is over.
 # spent at every start below the maximum.
 # keep_alive_interval: seconds between heartbeats (5 by default); three missed ones are a dead host.
 RDZV_CONF = "is_host=false,last_call_timeout=2,keep_alive_interval=1"
-# torchrun's default is 0, and a host that dies costs each of the others one restart
-# (SimpleElasticAgent._invoke_run). More of them would only repeat a script's own mistake: an agent
-# that has used its restarts up ends, and its engine starts it again, with as many more.
+# torchrun's default is 0, and a host that dies or is taken away costs each of the others a restart
+# (SimpleElasticAgent._invoke_run). More of them would only repeat a script's own mistake; the
+# built-in training leaves word of its own. An agent that has used its restarts up closes the run.
 MAX_RESTARTS = 3
+MAX_RESTARTS_OF_TRAINER = 30
 
 
 class LaunchError(Exception):
@@ -220,7 +222,8 @@ def torchrun_argv(settings: Settings, job: Job, local_address: str) -> list[str]
     argv = [sys.executable, str(Path(__file__).resolve()), "agent"]
     argv += ["--nnodes", settings.nnodes, "--nproc-per-node", str(settings.nproc)]
     argv += ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"{host}:{port}", "--rdzv-id", job.name]
-    argv += ["--rdzv-conf", RDZV_CONF, "--max-restarts", str(MAX_RESTARTS)]
+    restarts = MAX_RESTARTS if job.command else MAX_RESTARTS_OF_TRAINER
+    argv += ["--rdzv-conf", RDZV_CONF, "--max-restarts", str(restarts)]
     # Otherwise rank 0 tells the others its full host name, which they may not resolve.
     argv += ["--local-addr", local_address]
     return [*argv, argv[1], "worker", *(job.command or ("-m", "trainer.train"))]
@@ -259,8 +262,7 @@ def train() -> None:
     job = read_job(settings.job)
     processes = "1 process" if settings.nproc == 1 else f"{settings.nproc} processes"
     say(f"job {job.name} from {settings.job}, {processes} here")
-    # Where CUDA_VISIBLE_DEVICES chooses, there is no container that could lack its GPUs.
-    for line in [] if "CUDA_VISIBLE_DEVICES" in os.environ else list_gpus():
+    for line in list_gpus():
         say(f"sees {line.strip()}")
     package_root = None if job.command else Path(__file__).resolve().parent.parent
     say(f"ready to run {check(settings, job, package_root)}")
@@ -293,15 +295,32 @@ def run_agent() -> int:
             reason = word.read()
         except multiprocessing.errors.ChildFailedError as error:
             reason = first_failure(error.failures)
+        except rendezvous.RendezvousClosedError:
+            if "KIT_ONE_RUN" not in os.environ:
+                join_the_next()
+            reason = "another host has closed the run: see what it says"
         except rendezvous.RendezvousError as error:
             kind = type(error).__name__
-            reason = f"the rendezvous was lost or closed ({kind}): see what other hosts say"
+            reason = f"the rendezvous was lost ({kind}): see what other hosts say"
         except multiprocessing.SignalException as error:
             say(f"torchrun ended on {signal.Signals(error.sigval).name}")
             return 128 + error.sigval
     if reason:
         raise LaunchError(reason, FAILURE)
     return 0
+
+
+def join_the_next() -> NoReturn:
+    """Begin anew with the run that follows the one which another host has closed.
+
+    The store ends when nobody has been connected to it for a while, and is started afresh; ending
+    and coming back at once would keep it alive, and use up what the engine starts again.
+    """
+    say("another host has closed this run; waits for the store to end, then joins the next run")
+    # What this process holds of the old store would stay open in what it becomes.
+    os.closerange(3, 1024)
+    time.sleep(DESERTED + 5)
+    os.execv(sys.executable, [sys.executable, str(Path(__file__).resolve())])
 
 
 def run_worker() -> None:
@@ -415,6 +434,9 @@ def list_gpus(number: str = "KIT_NPROC") -> list[str]:
     """The GPUs in nvidia-smi's words, where there are to be any: as many as a variable says."""
     if os.environ.get("NVIDIA_VISIBLE_DEVICES", "") in {"", "void", "none"}:
         return []
+    # Where this chooses, there is no container that could lack its GPUs.
+    if "CUDA_VISIBLE_DEVICES" in os.environ:
+        return chosen_gpus()
     needed = _number(os.environ, number, "1")
     try:
         answer = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=15)
@@ -430,6 +452,15 @@ def list_gpus(number: str = "KIT_NPROC") -> list[str]:
         left = f"{found} of {needed} GPUs are left ({listed or 'no output'})"
         raise LaunchError(f"{left}; restart the container", FAILURE)
     return listed.splitlines()
+
+
+def chosen_gpus() -> list[str]:
+    """Those GPUs of the machine, in nvidia-smi's words, that CUDA_VISIBLE_DEVICES names by UUID."""
+    chosen = [uuid for uuid in os.environ["CUDA_VISIBLE_DEVICES"].split(",") if "-" in uuid]
+    if not chosen:
+        return []
+    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=15)
+    return [line for line in listed.stdout.splitlines() if any(uuid in line for uuid in chosen)]
 
 
 def say(text: str, *, error: bool = False) -> None:

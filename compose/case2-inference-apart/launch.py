@@ -17,6 +17,7 @@ torch 2.2 or newer; for those images' sake it keeps to Python 3.10.
     KIT_DATA                 where data sets lie; default: /data
     KIT_SECRETS              names of files in /run/secrets that become variables of the training
     KIT_RENDEZVOUS_TIMEOUT   seconds to wait for the store; default: 300
+    KIT_ONE_RUN              set where nobody starts the store afresh: a closed run is the end
 
 All that can be foreseen is raised as LaunchError, whose message says what to do; the exit code
 before torchrun takes over is then 2 for a mistake in the input, 1 for work that failed.
@@ -36,7 +37,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 MISTAKE, FAILURE = 2, 1  # Exit codes: something is wrong in the input; work has failed.
 SIOCGIFADDR = 0x8915  # Linux ioctl that answers an interface's IPv4 address (linux/sockios.h).
@@ -52,10 +53,11 @@ DESERTED = 10  # Looks without any agent after which the store's run is over.
 # spent at every start below the maximum.
 # keep_alive_interval: seconds between heartbeats (5 by default); three missed ones are a dead host.
 RDZV_CONF = "is_host=false,last_call_timeout=2,keep_alive_interval=1"
-# torchrun's default is 0, and a host that dies costs each of the others one restart
-# (SimpleElasticAgent._invoke_run). More of them would only repeat a script's own mistake: an agent
-# that has used its restarts up ends, and its engine starts it again, with as many more.
+# torchrun's default is 0, and a host that dies or is taken away costs each of the others one restart
+# (SimpleElasticAgent._invoke_run). More of them would only repeat a script's own mistake; the built-in
+# training leaves word of its own. An agent that has used its restarts up ends, and closes the run.
 MAX_RESTARTS = 3
+MAX_RESTARTS_OF_TRAINER = 30
 
 
 class LaunchError(Exception):
@@ -221,7 +223,8 @@ def torchrun_argv(settings: Settings, job: Job, local_address: str) -> list[str]
     argv = [sys.executable, str(Path(__file__).resolve()), "agent"]
     argv += ["--nnodes", settings.nnodes, "--nproc-per-node", str(settings.nproc)]
     argv += ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"{host}:{port}", "--rdzv-id", job.name]
-    argv += ["--rdzv-conf", RDZV_CONF, "--max-restarts", str(MAX_RESTARTS)]
+    restarts = MAX_RESTARTS if job.command else MAX_RESTARTS_OF_TRAINER
+    argv += ["--rdzv-conf", RDZV_CONF, "--max-restarts", str(restarts)]
     # Otherwise rank 0 tells the others its full host name, which they may not resolve.
     argv += ["--local-addr", local_address]
     return [*argv, argv[1], "worker", *(job.command or ("-m", "trainer.train"))]
@@ -294,15 +297,32 @@ def run_agent() -> int:
             reason = word.read()
         except multiprocessing.errors.ChildFailedError as error:
             reason = first_failure(error.failures)
+        except rendezvous.RendezvousClosedError:
+            if "KIT_ONE_RUN" not in os.environ:
+                join_the_next()
+            reason = "another host has closed the run: see what it says"
         except rendezvous.RendezvousError as error:
             kind = type(error).__name__
-            reason = f"the rendezvous was lost or closed ({kind}): see what other hosts say"
+            reason = f"the rendezvous was lost ({kind}): see what other hosts say"
         except multiprocessing.SignalException as error:
             say(f"torchrun ended on {signal.Signals(error.sigval).name}")
             return 128 + error.sigval
     if reason:
         raise LaunchError(reason, FAILURE)
     return 0
+
+
+def join_the_next() -> NoReturn:
+    """Begin anew with the run that follows the one which another host has closed.
+
+    The store ends when nobody has been connected to it for a while, and is started afresh; ending
+    and coming back at once would keep it alive, and use up what the engine starts again.
+    """
+    say("another host has closed this run; waits for the store to end, then joins the next run")
+    # What this process holds of the old store would stay open in what it becomes.
+    os.closerange(3, 1024)
+    time.sleep(DESERTED + 5)
+    os.execv(sys.executable, [sys.executable, str(Path(__file__).resolve())])
 
 
 def run_worker() -> None:
@@ -412,11 +432,11 @@ def check_health() -> None:
     list_gpus()
 
 
-def list_gpus() -> list[str]:
-    """The GPUs in nvidia-smi's words, at least one for each process, where there are to be any."""
+def list_gpus(number: str = "KIT_NPROC") -> list[str]:
+    """The GPUs in nvidia-smi's words, where there are to be any: as many as a variable says."""
     if os.environ.get("NVIDIA_VISIBLE_DEVICES", "") in {"", "void", "none"}:
         return []
-    needed = _number(os.environ, "KIT_NPROC", "1")
+    needed = _number(os.environ, number, "1")
     try:
         answer = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=15)
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -62,6 +62,7 @@ def _agent(
         "KIT_NNODES": f"{job.nodes[0]}:{job.nodes[1]}",
         "KIT_NPROC": str(placement.processes),
         "KIT_HOST": host,
+        "KIT_ONE_RUN": "1",
         "KIT_DATA": str(on_this_machine(DATA, job, host, places)),
         "KIT_CHECKPOINTS": str(on_this_machine(CHECKPOINTS, job, host, places)),
         "NVIDIA_VISIBLE_DEVICES": ",".join(placement.devices),

@@ -27,6 +27,10 @@ MOST = 2000
 """Lines in which a job's beginning must be found."""
 
 
+def _time(line: LogLine) -> float:
+    return line.time or 0.0
+
+
 class Logs:
     """Reads the logs of one look at the cluster's services."""
 
@@ -42,7 +46,9 @@ class Logs:
         self, jobs: Sequence[str], since: float | None, tail: str = "all"
     ) -> Iterator[LogLine]:
         """Yield what is there, in the order of time."""
-        return self._merged(jobs, since, tail, follow=False, window=None)
+        # Within a service Docker tells one task after the other, and the newest not always last.
+        found = self._merged(jobs, since, tail, follow=False, window=None)
+        return iter(sorted(found, key=_time))
 
     def follow(
         self, jobs: Sequence[str], since: float | None, ended: Callable[[], bool]
@@ -87,7 +93,7 @@ class Logs:
             for job in jobs
             for service in training(self._cluster, job)
         ]
-        return merged(sources, lambda line: line.time or 0, window)
+        return merged(sources, _time, window)
 
     def _lines(self, job: str, service: Service, query: dict[str, str]) -> Iterator[LogLine]:
         try:
@@ -116,7 +122,8 @@ class Logs:
     def printed(self, job: str) -> Printed:
         """Return what the lines at the beginning and at the end tell of a job."""
         printed = Printed()
-        for number, line in enumerate(self.read([job], None)):
+        beginning = self._merged([job], None, "all", follow=False, window=None)
+        for number, line in enumerate(beginning):
             printed.read(line)
             if number > MOST or printed.begun:
                 self._hang_up()

@@ -111,14 +111,13 @@ class Server:
     ) -> JSONResponse:
         """Prepare samples in another thread, have them answered, and answer the client."""
         began, kind, batcher = monotonic(), self.kind(text=False), self.batcher
-        batcher.reserve(held := 1)  # So many may be decoded at a time as may wait.
+        batcher.reserve(1)  # So many may be decoded at a time as may wait.
         try:
             loop = asyncio.get_running_loop()
             values = await loop.run_in_executor(self.decoders, prepare, kind)
-            batcher.reserve(len(values) - 1)
-            held = 0
         finally:
-            batcher.free(held)
+            batcher.free(1)
+        batcher.reserve(len(values))
         work = asyncio.gather(*map(batcher.put, values))
         answers = await unless_gone(request, within(self.settings.timeout, work))
         found = [{"classes": self.classes(answer, top)} for answer in answers]

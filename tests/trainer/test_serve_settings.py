@@ -1,5 +1,6 @@
 """What a server is told: its file, the environment, the token, its GPUs."""
 
+import asyncio
 import json
 import os
 import socket
@@ -11,6 +12,7 @@ import pytest
 from tests.trainer.hosts import ROOT, hosts
 from tests.trainer.servers import Server, inputs, start
 from trainer.launch import LaunchError
+from trainer.serve import gpus
 from trainer.serve.config import Settings, parse_sources, read_settings
 
 TOKEN = "a-token-of-32-characters-or-more"
@@ -167,3 +169,23 @@ def test_a_server_without_a_gpu_of_its_own_does_not_start(tmp_path: Path) -> Non
         task = local.start("server", ["-m", "trainer.serve"], environ)
         assert task.wait() == 1
         assert "serve n1: error: 1 of 2 GPUs are left" in task.text
+
+
+def test_a_gpu_that_is_lost_later_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in nvidia_smi(tmp_path, GPUS).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(gpus, "EVERY", 0.01)
+    seen = gpus.Gpus()
+
+    async def look() -> None:
+        watch = asyncio.create_task(seen.watch())
+        (tmp_path / "gpus").write_text(GPUS.splitlines()[1])
+        while not seen.lost:
+            await asyncio.sleep(0.01)
+        assert "1 of 2 GPUs are left" in seen.lost
+        (tmp_path / "gpus").write_text(GPUS)
+        while seen.lost:
+            await asyncio.sleep(0.01)
+        watch.cancel()
+
+    asyncio.run(asyncio.wait_for(look(), 60))

@@ -1,6 +1,6 @@
 """Requests a second and their latency, in batches and one by one, from 1 to 64 clients.
 
-    python -m tests.bench_serve [--seconds 4] [--turns 3] [--clients 1,4,16,64] [model …]
+    python -m tests.bench_serve [--seconds 3] [--turns 3] [--clients 1,4,16,64] [model …]
 
 Each model is served twice, by two servers that differ in batch.size alone, 64 or 1; both are there
 all the time and are loaded in turns within one run, so that the ratio holds whatever else the
@@ -152,8 +152,8 @@ def report(clients: int, found: dict[str, list[Figures]], mean: float) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("models", nargs="*", default=["cnn", "resnet18"])
-    parser.add_argument("--seconds", type=float, default=4)
+    parser.add_argument("models", nargs="*", default=["cnn", "resnet18-8", "resnet18"])
+    parser.add_argument("--seconds", type=float, default=3)
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--window", type=float, default=0.005)
     parser.add_argument(

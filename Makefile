@@ -69,10 +69,11 @@ lint: setup .venv/.dev ## check format, style and types
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-bench: setup ## time plan and render, the stall of a checkpoint, and training beside others
+bench: setup ## time plan and render, the stall of a checkpoint, training beside others, serving
 	@$(BIN)/python tests/bench_render.py
 	@$(BIN)/python -m tests.bench_checkpoint
 	@$(BIN)/python -m tests.bench_training $(ARGS)
+	@$(BIN)/python -m tests.bench_serve
 
 lab: ## start a real Swarm of three nodes on this machine, as root
 	@PYTHON=$(PYTHON) tests/lab/lab make

@@ -28,3 +28,12 @@ def test_a_comparison_prints_its_figures(
     ]
     assert len(found) == speeds + ratios, task.text
     assert min(found) > 0
+
+
+def test_servers_are_compared(tmp_path: Path) -> None:
+    with hosts(tmp_path) as local:
+        argv = ["-m", "tests.bench_serve", "--seconds", "0.2", "--turns", "1", "--clients", "1,2"]
+        task = local.start("serve", [*argv, "cnn"], {"PYTHONPATH": ROOT}, cwd=ROOT)
+        assert task.wait() == 0, task.text
+    assert len(re.findall(r"[\d,]+ requests/s  p50 +[\d.]+ ms", task.text)) == 6, task.text
+    assert len(re.findall(r"ratio [\d.]+ \(", task.text)) == 2

@@ -78,6 +78,10 @@ class Page:
                         self.events.append(message)
 
     def send(self, method: str, **parameters: Any) -> dict[str, Any]:
+        return self.result(method, self.post(method, **parameters))
+
+    def post(self, method: str, **parameters: Any) -> "queue.Queue[dict[str, Any]]":
+        """Send a command without waiting for what comes of it."""
         self._number += 1
         number, answers = self._number, queue.Queue[dict[str, Any]]()
         self._answers[number] = answers
@@ -85,6 +89,10 @@ class Page:
         if self._session:
             message["sessionId"] = self._session
         os.write(self._write, json.dumps(message).encode() + b"\0")
+        return answers
+
+    @staticmethod
+    def result(method: str, answers: "queue.Queue[dict[str, Any]]") -> dict[str, Any]:
         answer = answers.get(timeout=DEADLINE)
         assert "error" not in answer, (method, answer)
         result: dict[str, Any] = answer["result"]
@@ -128,14 +136,15 @@ class Page:
         """Press the mouse at the first point, in shares of an element, and lift it at the last."""
         script = f"(b => [b.x, b.y, b.width, b.height])({self.box(selector)})"
         left, top, width, height = self.run(script)
+        answers = []
         for number, (x, y) in enumerate([line[0], *line, line[-1]]):
             kind = "mousePressed" if number == 0 else "mouseMoved"
             kind = "mouseReleased" if number == len(line) + 1 else kind
+            more = {"button": "left", "buttons": 1, "clickCount": 1}
             place = {"x": left + x * width, "y": top + y * height}
-            self.send(
-                "Input.dispatchMouseEvent",
-                **{"type": kind, **place, "button": "left", "buttons": 1, "clickCount": 1},
-            )
+            answers.append(self.post("Input.dispatchMouseEvent", type=kind, **place, **more))
+        for answer in answers:
+            self.result("Input.dispatchMouseEvent", answer)
 
     def click(self, selector: str) -> None:
         self.drag(selector, [(0.5, 0.5)])

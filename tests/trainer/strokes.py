@@ -9,7 +9,7 @@ Line = list[tuple[float, float]]
 
 def arc(x: float, y: float, rx: float, ry: float, begin: float, end: float) -> Line:
     """Part of an ellipse around (x, y), from one angle to another, in turns from the right."""
-    angles = [2 * pi * (begin + (end - begin) * step / 24) for step in range(25)]
+    angles = [2 * pi * (begin + (end - begin) * step / 10) for step in range(11)]
     return [(x + rx * cos(angle), y + ry * sin(angle)) for angle in angles]
 
 

@@ -36,7 +36,7 @@ from trainer.serve.waiting import unless_gone, within
 
 PAGE = Path(__file__).with_name("page")
 SWAGGER = Path(fastapi_offline.__file__).with_name("static")
-SMALL = 2**14  # Bytes of JSON that are read faster than another thread is woken.
+SMALL = 2**14  # Bytes of JSON that are read about as fast as another thread is woken.
 TOP = 10  # Classes of an answer, unless the client says how many.
 JSON_FIX = 'send JSON such as {"inputs": [...]} or {"image": "<base64>"}'
 
@@ -107,20 +107,20 @@ class Server:
         return kind
 
     async def classify(
-        self, request: Request, prepare: Callable[[Kind], list[Array]], top: int
+        self, request: Request, prepare: Callable[[Kind], list[Array]], top: int, *, here: bool
     ) -> JSONResponse:
-        """Prepare samples in another thread, have them answered, and answer the client."""
+        """Prepare samples, in another thread unless `here`; have them answered; answer."""
         began, kind, batcher = monotonic(), self.kind(text=False), self.batcher
-        batcher.reserve(held := 1)  # So many may be decoded at a time as may wait.
+        batcher.reserve(1)  # So many may be decoded at a time as may wait.
         try:
             loop = asyncio.get_running_loop()
-            values = await loop.run_in_executor(self.decoders, prepare, kind)
-            batcher.reserve(len(values) - 1)
-            held = 0
+            work = None if here else loop.run_in_executor(self.decoders, prepare, kind)
+            values = await work if work else prepare(kind)
         finally:
-            batcher.free(held)
-        work = asyncio.gather(*map(batcher.put, values))
-        answers = await unless_gone(request, within(self.settings.timeout, work))
+            batcher.free(1)
+        batcher.reserve(len(values))
+        futures = asyncio.gather(*map(batcher.put, values))
+        answers = await unless_gone(request, within(self.settings.timeout, futures))
         found = [{"classes": self.classes(answer, top)} for answer in answers]
         return JSONResponse({"predictions": found, **self.about(answers, began)})
 
@@ -243,7 +243,11 @@ def add_predictions(app: FastAPI, server: Server) -> None:
         top = read_top(content.get("top", TOP))
         if ("inputs" in content) == ("image" in content):
             raise Refusal(422, "the body needs either inputs or image", JSON_FIX)
-        return await server.classify(request, partial(samples, content, server.settings), top)
+        prepare, small = (
+            partial(samples, content, server.settings),
+            len(await request.body()) < SMALL,
+        )
+        return await server.classify(request, prepare, top, here=small and "inputs" in content)
 
     @app.post("/predict/image", **schema.IMAGE)
     async def predict_image(request: Request, top: str = str(TOP)) -> Response:
@@ -261,7 +265,7 @@ def add_predictions(app: FastAPI, server: Server) -> None:
         def prepare(kind: Kind) -> list[Array]:
             return [pictures.decode(content, kind, most)]
 
-        return await server.classify(request, prepare, read_top(top))
+        return await server.classify(request, prepare, read_top(top), here=False)
 
     @app.post("/complete", **schema.COMPLETE)
     async def complete(request: Request) -> Response:

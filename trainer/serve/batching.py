@@ -92,7 +92,9 @@ class Batcher:
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._waiting.append(Sample(value, future, monotonic()))
         self._hurry = self._hurry or urgent
-        self._arrived.set()
+        # Whoever waits need not look at each: at the first, and when the batch is full.
+        if urgent or len(self._waiting) in (1, self._settings.size):
+            self._arrived.set()
         return future
 
     async def _take(self) -> list[Sample]:

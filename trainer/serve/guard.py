@@ -1,6 +1,8 @@
 """What every request passes: the token, the limit of its body, headers, counting."""
 
+import asyncio
 import secrets
+from contextlib import suppress
 from time import monotonic
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -12,6 +14,7 @@ from trainer.serve.metrics import Metrics
 from trainer.serve.refusal import Refusal
 
 GUARDED = ("/predict", "/predict/image", "/complete", "/model")
+PATIENCE = 2  # Seconds for the rest of a body that is refused.
 COUNTED = (*GUARDED, "/", "/health", "/ready", "/metrics", "/docs", "/openapi.json")
 HEADERS = {
     # No script but the page's own files; pictures also from what was dropped, pasted or drawn.
@@ -51,6 +54,7 @@ class Guard:
             message = await receive()
             left -= len(message.get("body", b""))
             if left < 0:
+                await discard(receive, self._settings.body)
                 raise too_large(self._settings.body)
             return message
 
@@ -65,6 +69,7 @@ class Guard:
 
         try:
             if refusal := self._refusal(scope):
+                await discard(receive, self._settings.body)
                 await refused(refusal)(scope, counted, dressed)
             else:
                 await self._app(scope, counted, dressed)
@@ -88,7 +93,15 @@ class Guard:
         return None
 
 
+async def discard(receive: Receive, most: int) -> None:
+    """Read on for a while: who is cut off while sending does not get to read the answer."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(PATIENCE):
+            while (message := await receive()).get("more_body") and most > 0:
+                most -= len(message["body"])
+
+
 def too_large(most: int) -> Refusal:
-    """The connection ends with it: the rest of the body is not read."""
+    """The connection ends with it: not all of the body may have been read."""
     what, fix = "the request is too large", f"send {most} bytes at most"
     return Refusal(413, what, fix, Connection="close")

@@ -161,18 +161,23 @@ function age(seconds) {
 // ---- a picture's classes
 
 async function classify(blob) {
-  const own = (turn += 1);
+  const own = stale();
   picture = blob;
   const body = new FormData();
   body.append("image", blob, "picture.png");
-  $("result").classList.add("busy");
   try {
     const answer = await ask("predict/image", { method: "POST", body }, own, problem);
     if (own === turn) result(answer);
   } catch (error) {
     if (own === turn) problem(words(error));
   }
-  $("result").classList.remove("busy");
+  if (own === turn) $("result").classList.remove("busy");
+}
+
+// What is shown, or still asked for, is of an older picture from now on.
+function stale() {
+  $("result").classList.add("busy");
+  return (turn += 1);
 }
 
 function problem(text) {
@@ -301,6 +306,7 @@ function line(from, to) {
   ink.lineTo(to.x, to.y);
   ink.stroke();
   $("board-hint").hidden = true;
+  stale();
   clearTimeout(soon);
   soon = setTimeout(send, 350);
 }

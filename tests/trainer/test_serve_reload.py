@@ -1,0 +1,266 @@
+"""Which checkpoint a server takes: when it appears, when it is damaged, when others have it."""
+
+import json
+import os
+import shutil
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.trainer.hosts import ROOT, Hosts, Task, free_port, hosts, wait_until
+from tests.trainer.servers import Server, damage, inputs, put, start
+from trainer import checkpoint
+from trainer.serve import checkpoints
+from trainer.serve.sources import Offer, candidates, read_offers
+
+FIRST, SECOND, THIRD, LAST = (f"step-{step:08d}" for step in (45, 90, 135, 360))
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Iterator[Hosts]:
+    with hosts(tmp_path) as result:
+        yield result
+
+
+def endpoint(local: Hosts, folder: Path, host: str = "n2") -> tuple[Task, int]:
+    """Let a host offer its checkpoints."""
+    port = free_port()
+    environ = {
+        "KIT_CHECKPOINTS": str(folder),
+        "KIT_CHECKPOINT_PORT": str(port),
+        "KIT_HOST": host,
+        "KIT_ADDRESS": "127.0.0.1",
+        "PYTHONPATH": str(ROOT),
+    }
+    task = local.start(f"endpoint-{host}", ["-m", "trainer.serve.checkpoints"], environ)
+    task.expect(f"serve {host}: offers the checkpoints in {folder} on port {port}\n")
+    return task, port
+
+
+def served(server: Server) -> str:
+    model = server.get("/model").json
+    return str(model["checkpoint"]["name"]) if model["ready"] else ""
+
+
+def until_served(server: Server, name: str) -> None:
+    wait_until(lambda: served(server) == name, f"{name} is served")
+
+
+def test_newer_ones_are_taken_under_load_and_broken_ones_passed_over(
+    trained: Path, local: Hosts, tmp_path: Path
+) -> None:
+    folder = tmp_path / "own"
+    server = start(local, folder, wait="/health")
+    wait_until(
+        lambda: (
+            f"there is no complete checkpoint of digits yet in {folder}"
+            in server.get("/ready").json["error"]
+        ),
+        "the reason",
+    )
+    early = server.predict(inputs(1))
+    assert (early.status, early.headers["retry-after"]) == (503, "2")
+    assert server.get("/").status == 200
+    assert not server.get("/model").json["ready"]
+    put(trained, folder, FIRST)
+    server.until("/ready", 200)
+
+    ended, failed, steps = threading.Event(), [], set()
+
+    def load() -> None:
+        while not ended.is_set():
+            answer = server.predict(inputs(2))
+            if answer.status == 200:
+                steps.add(answer.json["checkpoint"]["step"])
+            else:
+                failed.append(answer)
+
+    clients = [threading.Thread(target=load) for _ in range(4)]
+    for client in clients:
+        client.start()
+    try:
+        # Newer, but damaged; newer, but not complete; newer and whole; nobody's.
+        put(trained, tmp_path / "bad", LAST)
+        damage(tmp_path / "bad" / LAST)
+        put(tmp_path / "bad", folder, LAST)
+        shutil.copytree(trained / THIRD, folder / "step-00009999")
+        (folder / "step-00009999" / "COMPLETE").unlink()
+        (folder / "step-00008888").mkdir()
+        (folder / "step-00008888" / "COMPLETE").touch()
+        put(trained, folder, SECOND)
+        until_served(server, SECOND)
+        put(trained, folder, THIRD)
+        until_served(server, THIRD)
+    finally:
+        ended.set()
+        for client in clients:
+            client.join()
+    assert failed == []
+    assert steps >= {45, 135}
+    text = server.task.text
+    assert text.count(f"serve n1: warning: passes over {LAST} from n1: state.pt fails its") == 1
+    story = [line for line in text.splitlines() if " serves " in line]
+    accuracy = json.loads((trained / THIRD / "manifest.json").read_text())["accuracy"]
+    expected = (
+        f"serve n1: serves {THIRD} of digits: epoch 3, accuracy {accuracy * 100:.1f} %, from n1"
+    )
+    assert story[-1] == expected
+    assert [line.split()[3] for line in story] == [FIRST, SECOND, THIRD]
+
+
+def test_others_checkpoints_are_fetched_and_verified(
+    trained: Path, local: Hosts, tmp_path: Path
+) -> None:
+    theirs, tampered = tmp_path / "n2", tmp_path / "n3"
+    put(trained, theirs, FIRST)
+    put(trained, tampered, LAST)
+    damage(tampered / LAST)
+    _, port = endpoint(local, theirs)
+    _, other = endpoint(local, tampered, "n3")
+    # By a name, and one that nobody listens at.
+    sources = f"http://localhost:{port},http://127.0.0.1:{other},http://127.0.0.1:{free_port()}"
+    server = start(local, tmp_path / "absent", environ={"KIT_CHECKPOINT_SOURCES": sources})
+    assert served(server) == FIRST
+    assert server.predict(inputs(1)).json["checkpoint"]["host"] == "n2"
+    put(trained, theirs, SECOND)
+    until_served(server, SECOND)
+    text = server.task.text
+    refused = f"serve n1: warning: passes over {LAST} from 127.0.0.1:{other}: state.pt fails its"
+    assert text.count(refused) == 1
+    assert f"serves {SECOND} of digits: epoch 2, accuracy " in text
+    assert "Traceback" not in text
+
+
+@pytest.mark.parametrize("wish", ["best", THIRD])
+def test_the_best_or_a_named_one(wish: str, trained: Path, local: Hosts, tmp_path: Path) -> None:
+    folder = tmp_path / "own"
+    put(trained, folder, FIRST, SECOND, THIRD, LAST)
+    manifests = {
+        path: json.loads((path / "manifest.json").read_text()) for path in folder.iterdir()
+    }
+    best = max(manifests, key=lambda path: (manifests[path]["accuracy"], path.name)).name
+    server = start(local, folder, checkpoint=wish)
+    assert served(server) == (best if wish == "best" else THIRD)
+
+
+def offer(step: int, accuracy: float | None = 0.5, written: float = 0, sha: str = "") -> Offer:
+    name = f"step-{step:08d}"
+    return Offer(name, step, 1, accuracy, "n1", written, sha or f"{step}-{written}", None)
+
+
+def test_what_is_better_than_what_is_served() -> None:
+    found = [offer(1, 0.9), offer(3, None), offer(2, 0.7)]
+    assert [each.step for each in candidates(found, "newest", None)] == [3, 2, 1]
+    assert [each.step for each in candidates(found, "best", None)] == [1, 2, 3]
+    assert [each.step for each in candidates(found, "step-00000002", None)] == [2]
+    assert [each.step for each in candidates(found, "newest", found[2])] == [3]
+    assert candidates(found, "newest", found[1]) == []
+    assert candidates([], "newest", found[1]) == []
+
+
+def test_a_job_that_has_begun_anew_is_followed() -> None:
+    served, fresh = offer(300, 0.9, 1000), offer(30, 0.5, 2000)
+    older = offer(270, 0.9, 900)
+    # As long as anybody has it, or only older ones are left, it stays.
+    assert candidates([served, fresh], "newest", served) == []
+    assert candidates([older], "newest", served) == []
+    assert candidates([fresh], "newest", served) == [fresh]
+    again = offer(300, 0.8, 2000)
+    assert candidates([again], "step-00000300", served) == [again]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [None, {}, [1], [{}], [{"manifest": {}}], [{"manifest": [], "name": 3}], {"a": "b"}],
+)
+def test_whatever_a_source_lists_does_no_harm(content: object) -> None:
+    assert list(read_offers(content, "digits", ("127.0.0.1", 1))) == []
+
+
+# ---- the endpoint
+
+
+def raw(port: int, path: str) -> tuple[int, bytes]:
+    """Ask for a path as it is: clients tidy up what has dots in it."""
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+        connection.sendall(f"GET {path} HTTP/1.0\r\n\r\n".encode())
+        content = b""
+        while part := connection.recv(2**16):
+            content += part
+    head, _, body = content.partition(b"\r\n\r\n")
+    return int(head.split()[1]), body
+
+
+def test_the_endpoint_gives_what_manifests_name_and_nothing_else(
+    trained: Path, local: Hosts, tmp_path: Path
+) -> None:
+    folder = tmp_path / "n2"
+    put(trained, folder, FIRST, SECOND, THIRD)
+    (folder / SECOND / "COMPLETE").unlink()
+    (folder / FIRST / "secret.txt").write_text("no")
+    (folder / "metrics.jsonl").write_text("{}")
+    (folder / THIRD / "state.pt").unlink()
+    (folder / THIRD / "state.pt").symlink_to(trained / THIRD / "state.pt")
+    (folder / LAST).symlink_to(trained / LAST)
+    os.mkfifo(folder / "step-00000777")
+    task, port = endpoint(local, folder)
+    status, body = raw(port, "/checkpoints")
+    assert status == 200
+    listed = json.loads(body)
+    assert [each["name"] for each in listed] == [FIRST, THIRD]
+    first = listed[0]
+    assert (first["step"], first["host"]) == (45, "n2")
+    assert first["accuracy"] == first["manifest"]["accuracy"] > 0.5
+    assert first["files"] == {"state.pt": (trained / FIRST / "state.pt").stat().st_size}
+    assert abs(first["written"] - (folder / FIRST / "COMPLETE").stat().st_mtime) < 1
+    for name in ("manifest.json", "state.pt"):
+        assert raw(port, f"/checkpoints/{FIRST}/{name}") == (
+            200,
+            (trained / FIRST / name).read_bytes(),
+        )
+    assert raw(port, "/health")[0] == 200
+    for path in (
+        *("/", "/checkpoints/", f"/checkpoints/{FIRST}", f"/checkpoints/{FIRST}/"),
+        *(f"/checkpoints/{FIRST}/secret.txt", f"/checkpoints/{FIRST}/COMPLETE"),
+        *(f"/checkpoints/{SECOND}/state.pt", f"/checkpoints/{THIRD}/state.pt"),
+        *(f"/checkpoints/{LAST}/state.pt", "/checkpoints/step-00000777/state.pt"),
+        *("/checkpoints/../n2/metrics.jsonl", "/metrics.jsonl", "//etc/passwd", "/etc/passwd"),
+        f"/checkpoints/{FIRST}/../{FIRST}/state.pt",
+        f"/checkpoints/{FIRST}/..%2f{FIRST}%2fstate.pt",
+        f"/checkpoints/{FIRST}/state.pt\0",
+    ):
+        assert raw(port, path)[0] == 404, path
+    before = sorted(folder.rglob("*"))
+    task.process.terminate()
+    assert task.wait(30) == 0
+    assert sorted(folder.rglob("*")) == before
+    assert task.text.endswith("serve n2: ends on SIGTERM\n")
+
+
+def test_what_is_pruned_while_it_is_read_is_read_to_the_end(
+    trained: Path, local: Hosts, tmp_path: Path
+) -> None:
+    folder = tmp_path / "n2"
+    put(trained, folder, FIRST)
+    # More than the buffers between two sockets hold.
+    size = 32 * 2**20
+    with (folder / FIRST / "state.pt").open("r+b") as stream:
+        stream.truncate(size)
+    _, port = endpoint(local, folder)
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+        connection.sendall(f"GET /checkpoints/{FIRST}/state.pt HTTP/1.0\r\n\r\n".encode())
+        received = len(connection.recv(1024))
+        shutil.rmtree(folder / FIRST)
+        assert raw(port, "/checkpoints") == (200, b"[]")
+        while part := connection.recv(2**20):
+            received += len(part)
+    assert received > size
+
+
+def test_both_know_the_same_names() -> None:
+    assert checkpoints.MANIFEST == checkpoint.MANIFEST
+    assert checkpoints.COMPLETE == checkpoint.COMPLETE
+    assert checkpoints.NAME.fullmatch(checkpoint.folder_name(7))

@@ -296,7 +296,7 @@ def run_agent() -> int:
         except multiprocessing.errors.ChildFailedError as error:
             reason = first_failure(error.failures)
         except rendezvous.RendezvousClosedError:
-            if "KIT_ONE_RUN" not in os.environ:
+            if not os.environ.get("KIT_ONE_RUN"):
                 join_the_next()
             reason = "another host has closed the run: see what it says"
         except rendezvous.RendezvousError as error:

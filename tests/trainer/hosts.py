@@ -183,6 +183,8 @@ class Hosts:
                 "KIT_NPROC": str(processes),
                 "KIT_HOST": name,
                 "KIT_CHECKPOINTS": checkpoints,
+                # Nobody starts the store afresh, unless the test does.
+                "KIT_ONE_RUN": "1",
                 **more,
             },
         )

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.trainer.hosts import ROOT, Hosts, Task, complete_steps, hosts, metrics, write_job
+from tests.trainer.hosts import LAUNCH, ROOT, Hosts, Task, complete_steps, hosts, metrics, write_job
 from trainer.world import fingerprint
 
 FAULTY = Path(__file__).with_name("faulty.py")
@@ -176,3 +176,33 @@ def test_a_failed_script_is_told_by_rank_host_and_code(tmp_path: Path) -> None:
         assert last_line(task) == (
             "launch pc1: error: rank 1 failed first on this host (local rank 1), exit code 7"
         )
+
+
+def test_a_closed_run_is_followed_by_the_next(tmp_path: Path) -> None:
+    script, broken = tmp_path / "own.py", tmp_path / "broken"
+    script.write_text(
+        "import os, pathlib, sys, time\n"
+        f"host, broken = os.environ['KIT_HOST'], pathlib.Path({str(broken)!r})\n"
+        "if broken.exists():\n"
+        "    while host == 'pc2' and broken.exists():\n"
+        "        time.sleep(0.1)\n"
+        "    sys.exit(7)\n"
+        "print(host, 'is done')\n"
+    )
+    broken.touch()
+    more: dict[str, str | Path] = {"KIT_ONE_RUN": "", "KIT_HOST": "pc2"}
+    with hosts(tmp_path) as local:
+        job, endpoint = own_job(tmp_path, script), local.rendezvous()
+        patient = local.agent("pc2", job, endpoint, 1, **more)
+        # Its restarts are used up, and the run is closed for both.
+        assert local.agent("pc1", job, endpoint, 1).wait() == 1
+        broken.unlink()
+        # As an engine does: the host at once, and the store once it has ended.
+        again = local.agent("pc1", job, endpoint, 1, KIT_ONE_RUN="")
+        local.tasks[0].wait()
+        environ = {"KIT_RENDEZVOUS": endpoint}
+        local.start("rendezvous", [LAUNCH, "rendezvous"], environ)
+        assert (again.wait(), patient.wait()) == (0, 0)
+        for task, host in ((again, "pc1"), (patient, "pc2")):
+            assert "another host has closed this run; waits for the store to end" in task.text
+            assert f"{host} is done" in task.text

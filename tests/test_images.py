@@ -196,7 +196,7 @@ SLIPS = [
     (
         OURS.replace("lab:5000", "hall:5000"),
         "push",
-        "no job with `train:` has an image with a tag in registry.hall:5000: they use "
+        "no server or job with `train:` has an image with a tag in registry.hall:5000: they use "
         "registry.lab:5000/trainer:1.4",
     ),
     (OURS, "build --on pc9", "--on pc9: there is no such host in the inventory\ndid you mean pc"),

@@ -39,11 +39,23 @@ def test_the_slip_is_answered_as_shown(project: Project) -> None:
 
 
 def test_every_job_is_accepted(project: Project) -> None:
-    inventory, *jobs = blocks("yaml")
+    inventory, *others = blocks("yaml")
+    jobs = [block for block in others if block.startswith("# jobs/")]
     names = [re.findall(r"^# jobs/(\w+)\.yaml$", job, re.MULTILINE)[0] for job in jobs]
     assert names == ["digits", "cifar10", "shakespeare", "airbench", "ddp"]
     for name, job in zip(names, jobs, strict=True):
         assert project.write(inventory, {name: job}).kit("render").status == 0
+
+
+def test_the_server_is_accepted(project: Project) -> None:
+    inventory, digits, *others = blocks("yaml")
+    (server,) = [block for block in others if block.startswith("# serve/digits.yaml")]
+    project.write(inventory, {"digits": digits}, {"digits": server})
+    assert project.kit("split", "--infer", "pc2:1", "--yes").status == 0
+    assert project.kit("render").status == 0
+    (made,) = project.plan().servers
+    for url in made.urls:
+        assert f"`{url}` is a page" in README
 
 
 def test_the_files_are_those_of_the_walk(project: Project) -> None:

@@ -3,6 +3,7 @@
 #
 # The node labels that the stacks' placement constraints name. Run it on a manager before the first
 # deploy, and whenever it has changed: sh label-nodes.sh
+# A changed label ends the task that it placed: deploy when `docker ps` on that host shows it no more.
 # Hosts have the names that `docker node ls` shows. A host that has left the inventory keeps its
 # labels: take it out of the Swarm, or remove them with `docker node update --label-rm`.
 

@@ -53,9 +53,9 @@ DESERTED = 10  # Looks without any agent after which the store's run is over.
 # spent at every start below the maximum.
 # keep_alive_interval: seconds between heartbeats (5 by default); three missed ones are a dead host.
 RDZV_CONF = "is_host=false,last_call_timeout=2,keep_alive_interval=1"
-# torchrun's default is 0, and a host that dies or is taken away costs each of the others one restart
-# (SimpleElasticAgent._invoke_run). More of them would only repeat a script's own mistake; the built-in
-# training leaves word of its own. An agent that has used its restarts up ends, and closes the run.
+# torchrun's default is 0, and a host that dies or is taken away costs each of the others a restart
+# (SimpleElasticAgent._invoke_run). More of them would only repeat a script's own mistake; the
+# built-in training leaves word of its own. An agent that has used its restarts up closes the run.
 MAX_RESTARTS = 3
 MAX_RESTARTS_OF_TRAINER = 30
 
@@ -263,8 +263,7 @@ def train() -> None:
     job = read_job(settings.job)
     processes = "1 process" if settings.nproc == 1 else f"{settings.nproc} processes"
     say(f"job {job.name} from {settings.job}, {processes} here")
-    # Where CUDA_VISIBLE_DEVICES chooses, there is no container that could lack its GPUs.
-    for line in [] if "CUDA_VISIBLE_DEVICES" in os.environ else list_gpus():
+    for line in list_gpus():
         say(f"sees {line.strip()}")
     package_root = None if job.command else Path(__file__).resolve().parent.parent
     say(f"ready to run {check(settings, job, package_root)}")
@@ -298,7 +297,7 @@ def run_agent() -> int:
         except multiprocessing.errors.ChildFailedError as error:
             reason = first_failure(error.failures)
         except rendezvous.RendezvousClosedError:
-            if "KIT_ONE_RUN" not in os.environ:
+            if not os.environ.get("KIT_ONE_RUN"):
                 join_the_next()
             reason = "another host has closed the run: see what it says"
         except rendezvous.RendezvousError as error:
@@ -436,6 +435,9 @@ def list_gpus(number: str = "KIT_NPROC") -> list[str]:
     """The GPUs in nvidia-smi's words, where there are to be any: as many as a variable says."""
     if os.environ.get("NVIDIA_VISIBLE_DEVICES", "") in {"", "void", "none"}:
         return []
+    # Where this chooses, there is no container that could lack its GPUs.
+    if "CUDA_VISIBLE_DEVICES" in os.environ:
+        return chosen_gpus()
     needed = _number(os.environ, number, "1")
     try:
         answer = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=15)
@@ -451,6 +453,15 @@ def list_gpus(number: str = "KIT_NPROC") -> list[str]:
         left = f"{found} of {needed} GPUs are left ({listed or 'no output'})"
         raise LaunchError(f"{left}; restart the container", FAILURE)
     return listed.splitlines()
+
+
+def chosen_gpus() -> list[str]:
+    """Those GPUs of the machine, in nvidia-smi's words, that CUDA_VISIBLE_DEVICES names by UUID."""
+    chosen = [uuid for uuid in os.environ["CUDA_VISIBLE_DEVICES"].split(",") if "-" in uuid]
+    if not chosen:
+        return []
+    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=15)
+    return [line for line in listed.stdout.splitlines() if any(uuid in line for uuid in chosen)]
 
 
 def say(text: str, *, error: bool = False) -> None:

@@ -90,18 +90,17 @@ class LocalEngine:
                 "PyTorch is not installed beside kit, so nothing can be trained on this machine",
                 "in kit's sources run `make setup`, or `pip install '.[trainer,digits]'`",
             )
-        starting = []
+        starting = [job for job in jobs if not self._goes_on(job)]
         for job in jobs:
-            if self._goes_on(job):
+            if job not in starting:
                 rests = "rests, as no GPU is given to it"
                 say(
                     f"{job.name}: {'runs already, from the same file' if job.placements else rests}"
                 )
-            else:
-                starting.append(job)
         runs = self._runs(starting)
-        for job in starting:
-            if JobFolder(self._cluster, job.name).supervised():
+        for job in jobs:
+            gives_way = job in starting or not job.placements
+            if gives_way and JobFolder(self._cluster, job.name).supervised():
                 self.stop(job.name)
         if fresh:
             for run in runs:

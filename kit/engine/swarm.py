@@ -91,7 +91,8 @@ class SwarmEngine:
             for job in jobs
             for name, value in secrets.get(job.name, {}).items()
         }
-        carrier = Carrier(self._cluster, *self._manager(), self._tree, say, named)
+        hosts = rendered(self._tree).hosts
+        carrier = Carrier(self._cluster, *self._manager(), self._tree, say, named, hosts)
         with registers.locked(carrier.manager):
             steps = self._steps(jobs, secrets, fresh=fresh)
             carrier.take(steps)

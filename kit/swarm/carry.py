@@ -20,6 +20,7 @@ from kit.swarm import registers
 from kit.swarm.seen import STACK_LABEL, see_cluster
 from kit.swarm.steps import (
     JOINED_LABEL,
+    AwaitEnd,
     AwaitGpus,
     DeployStack,
     Forget,
@@ -44,6 +45,8 @@ JOB_OF_SECRET = "kit.job"
 """The label of a secret that says whose it is."""
 GONE = 120.0
 """Seconds within which what a removed stack had must be gone; its grace periods come on top."""
+SERVICE_LABEL = "com.docker.swarm.service.name"
+"""Docker's own label on the containers of a service."""
 RELEASE = 600.0
 """Seconds within which a GPU must have been let go of; a job's grace may be minutes."""
 RELEASED = 30.0
@@ -64,6 +67,7 @@ class Carrier:
         tree: Path,
         say: Say,
         secrets: Mapping[str, str] | None = None,
+        hosts: Sequence[Host] = (),
     ) -> None:
         self.manager = manager
         self._cluster = cluster
@@ -71,6 +75,7 @@ class Carrier:
         self._tree = tree
         self._say = say
         self._secrets = secrets or {}
+        self._hosts = {each.name: each for each in hosts}
         self._nodes: dict[str, str] = {}
 
     def take(self, steps: Sequence[Step]) -> None:
@@ -109,6 +114,7 @@ class Carrier:
             Label: lambda step: self._label(step.node or self._nodes[step.host], step.labels),
             DeployStack: self._deploy,
             RemoveStack: lambda step: self.remove(step.stack),
+            AwaitEnd: self._await_end,
             AwaitGpus: self._await,
             MakeSecret: self._make_secret,
             ForgetCheckpoints: _delete_volumes,
@@ -212,6 +218,22 @@ class Carrier:
                 said = f"tasks of {stack} are still there after {GONE:.0f} s"
                 raise KitError(said, f"see them: docker stack ps {stack}")
             time.sleep(POLL)
+
+    def _await_end(self, step: AwaitEnd) -> None:
+        """Ask the host itself: of a task that it has rejected, Swarm tells nothing more.
+
+        Raises:
+            KitError: The host cannot be reached, or the container is still there after long.
+        """
+        docker = Docker.of(self._hosts[step.host])
+        label = {"label": [f"{SERVICE_LABEL}={step.service}"]}
+        deadline = time.monotonic() + RELEASE
+        while docker.get("/containers/json", filters=label):
+            if time.monotonic() > deadline:
+                said = f"{step.host}: {step.service} has not ended within {RELEASE:.0f} s"
+                raise KitError(said, f"see it: docker ps on {step.host}")
+            time.sleep(POLL)
+        docker.close()
 
     def _await(self, step: AwaitGpus) -> None:
         """Wait for GPUs; those who have them save a last checkpoint first.

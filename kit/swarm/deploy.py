@@ -12,12 +12,14 @@ from kit.plan.storage import CHECKPOINTS
 from kit.plan.types import JobPlan, Placement, ServerPlan, Work, work_of
 from kit.secrets import variable
 from kit.swarm.members import PLATFORM
-from kit.swarm.seen import Cluster, Node
+from kit.swarm.seen import OVER, Cluster, Node
 from kit.swarm.steps import (
     NOWHERE,
+    AwaitEnd,
     AwaitGpus,
     DeployStack,
     ForgetCheckpoints,
+    Label,
     MakeSecret,
     RemoveStack,
     label_step,
@@ -47,7 +49,7 @@ def steps_deploy(
     problems = [problem for each in work for problem in _problems(each, work, cluster, fresh=fresh)]
     if problems:
         raise KitError("\n".join(problems))
-    steps: list[Step] = [step for each in work for step in _labels(each, cluster)]
+    steps: list[Step] = []
     if PLATFORM in versions:
         stack = f"{cluster_name}-platform"
         cause = stack_cause(cluster.stack(stack), versions[PLATFORM])
@@ -59,6 +61,12 @@ def steps_deploy(
     steps += [
         RemoveStack("swarm", f"remove {stack}", cause, stack) for stack, cause in removed.items()
     ]
+    evictions = [
+        move for each in work if each.stack not in removed for move in _evictions(each, cluster)
+    ]
+    steps += [move for move in evictions if isinstance(move, Label)]
+    steps += [move for move in evictions if isinstance(move, AwaitEnd)]
+    steps += [step for each in work for step in _labels(each, cluster)]
     for each in ordered:
         version, own = versions[f"{each.stack}.stack.yaml"], secrets.get(each.name, {})
         left = {gpu: name for gpu, name in held.items() if name != each.name}
@@ -142,8 +150,36 @@ def _shortage(
     return gpus_wanted(cluster, node, placement.processes, job.stack)
 
 
+def _places(job: Work) -> dict[str, str]:
+    """Return which service each host belongs to."""
+    return {host: service.name for service in job.services for host in service.hosts}
+
+
+def _evictions(job: Work, cluster: Cluster) -> Iterator[Step]:
+    """Return what takes a task away whose host is to belong to another service, or to none.
+
+    Swarm ends a task whose node has lost the label that it was placed by, and counts its GPUs as
+    free at once, though its container may still save and let go of them: the next one must wait.
+    """
+    place = _places(job)
+    for node in cluster.nodes:
+        was = node.label(job_label(job.name))
+        wanted = place.get(node.host or "", NOWHERE)
+        tasks = cluster.tasks_of(s for s in cluster.stack(job.stack) if s.part == was)
+        if was == wanted or not any(t.node == node.id and t.state not in OVER for t in tasks):
+            continue
+        name = job_label(job.name)
+        cause = f"it is to be {wanted}" if wanted != NOWHERE else "it has no part any more"
+        labels = ((name, NOWHERE),)
+        yield Label(node.name, f"end {job.stack}_{was}", cause, node.name, node.id, labels)
+        if node.ready:
+            what = f"wait until {job.stack}_{was} has ended"
+            cause = "its GPUs are free then"
+            yield AwaitEnd(node.name, what, cause, node.name, f"{job.stack}_{was}")
+
+
 def _labels(job: Work, cluster: Cluster) -> Iterator[Step]:
-    place = {host: service.name for service in job.services for host in service.hosts}
+    place = _places(job)
     for node in cluster.nodes:
         wanted = {job_label(job.name): place.get(node.host or "", NOWHERE)}
         step = label_step(node.name, node, wanted)

@@ -9,7 +9,7 @@ from kit.engine import Step
 from kit.errors import KitError
 from kit.model import Host
 from kit.plan.groups import HOST_LABEL, JOB_LABEL, advertised, node_labels
-from kit.plan.types import Plan, manager_of, work_of
+from kit.plan.types import Plan, manager_of, stack_of, work_of
 from kit.swarm.seen import Cluster, Member, Node
 from kit.swarm.steps import (
     JOINED_LABEL,
@@ -169,10 +169,18 @@ def _labels(plan: Plan, members: Mapping[str, Member], cluster: Cluster | None) 
         node = nodes.get(members[host].node)
         wanted: dict[str, str | None] = dict(labels)
         if node is not None and cluster is not None:
+            # What runs would lose its place: that is for `kit deploy`, which waits for it to end.
+            wanted = {name: value for name, value in labels if not _in_use(name, node, cluster)}
             wanted |= obsolete_labels(node, dict(labels), cluster)
         step = label_step(host, node, wanted)
         if step is not None:
             yield step
+
+
+def _in_use(name: str, node: Node, cluster: Cluster) -> bool:
+    """Whether a label is a job's whose stack runs, and the node has it already."""
+    stack = stack_of(name.removeprefix(JOB_LABEL)) if name.startswith(JOB_LABEL) else ""
+    return node.label(name) is not None and any(s.stack == stack for s in cluster.services)
 
 
 def steps_down(

@@ -69,6 +69,14 @@ class Label(Step):
 
 
 @dataclass(frozen=True, slots=True)
+class AwaitEnd(Step):
+    """Wait until no container of a service runs on a host any more."""
+
+    host: str
+    service: str
+
+
+@dataclass(frozen=True, slots=True)
 class DeployStack(Step):
     """Deploy a stack from a file of the tree; `variables` say which secrets it is to use."""
 

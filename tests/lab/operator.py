@@ -51,9 +51,16 @@ class Operator:
         return output
 
     def status(self, job: str = "digits") -> dict[str, Any]:
-        """How a job is doing, as a program reads it; empty where there is none."""
-        jobs = json.loads(self.kit("status", "--json"))["jobs"]
-        return next((entry for entry in jobs if entry["job"] == job), {})
+        """How a job or a server is doing, as a program reads it; empty where there is none."""
+        told = json.loads(self.kit("status", "--json"))
+        every = told["jobs"] + told["servers"]
+        return next((entry for entry in every if entry["job"] == job), {})
+
+    def split(self, *arguments: str) -> str:
+        """Move GPUs, and render what that makes."""
+        made = self.kit("split", *arguments, "--yes")
+        self.kit("render")
+        return made
 
     def trains(self, job: str = "digits") -> bool:
         """Whether a job has come to its first checkpoint."""
@@ -61,13 +68,18 @@ class Operator:
         progress = status.get("progress")
         return bool(progress and progress["step"] > 0 and status["checkpoint"])
 
-    def write(self, jobs: Mapping[str, str], *changes: tuple[str, str]) -> Path:
-        """Describe nodes and jobs, with texts of the inventory replaced; return the tree."""
+    def write(
+        self,
+        jobs: Mapping[str, str],
+        *changes: tuple[str, str],
+        servers: Mapping[str, str] | None = None,
+    ) -> Path:
+        """Describe nodes, jobs and servers, the inventory with changes; return the tree."""
         inventory = self.lab.do("inventory").replace("engine: swarm", f"engine: {self.engine}")
         for before, after in changes:
             assert before in inventory
             inventory = inventory.replace(before, after)
-        self.project.write(inventory, jobs)
+        self.project.write(inventory, jobs, servers)
         self.kit("render")
         return self.project.folder / "compose" / self.lab.settings.name
 

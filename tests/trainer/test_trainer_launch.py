@@ -108,7 +108,7 @@ def test_torchrun_is_told_everything() -> None:
         "agent --nnodes 1:2 --nproc-per-node 2 --rdzv-backend c10d "
         "--rdzv-endpoint rendezvous:29400 --rdzv-id digits "
         "--rdzv-conf is_host=false,last_call_timeout=2,keep_alive_interval=1 "
-        f"--max-restarts 3 --local-addr 10.0.0.7 {launch.__file__} worker -m trainer.train"
+        f"--max-restarts 30 --local-addr 10.0.0.7 {launch.__file__} worker -m trainer.train"
     )
     assert argv[0] == sys.executable
     own = launch.torchrun_argv(settings, launch.Job("x", ("ddp.py", "50", "--b", "2")), "10.0.0.7")

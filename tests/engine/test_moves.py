@@ -1,0 +1,157 @@
+"""GPUs change hands: who lets go comes before who gets, under Swarm and by itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from unittest import mock
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kit.engine import HostStatus, JobStatus, State
+from kit.engine.order import in_order
+from kit.engine.proof import wrong_gpus
+from kit.plan.types import Plan, Work
+from kit.swarm.deploy import steps_deploy
+from kit.swarm.seen import Cluster
+from kit.swarm.steps import AwaitEnd, AwaitGpus, DeployStack, Label, RemoveStack
+from tests.engine.test_swarm import FILE, cluster, node, service, task
+from tests.sandbox import INVENTORY, JOB, SERVER, Project
+
+NAMES = ["a", "b", "c", "d"]
+GPUS = [f"GPU-{number}" for number in range(5)]
+
+
+def work(name: str, gpus: set[str]) -> Work:
+    """Something that wants GPUs of one host."""
+    made = mock.Mock()
+    host = mock.Mock()
+    host.name, made.name = "pc", name
+    made.placements = [mock.Mock(host=host, devices=sorted(gpus))] if gpus else []
+    return made
+
+
+@given(
+    wanted=st.dictionaries(st.sampled_from(GPUS), st.sampled_from(NAMES)),
+    held=st.dictionaries(st.sampled_from(GPUS), st.sampled_from([*NAMES, "stranger"])),
+)
+def test_a_gpu_is_free_when_its_turn_comes(wanted: dict[str, str], held: dict[str, str]) -> None:
+    every = [work(name, {gpu for gpu, who in wanted.items() if who == name}) for name in NAMES]
+    ordered, first = in_order(every, {("pc", gpu): name for gpu, name in held.items()})
+    assert sorted(each.name for each in ordered) == NAMES
+    done: set[str] = set()
+    for each in ordered:
+        for gpu, who in wanted.items():
+            if who == each.name and held.get(gpu) in set(NAMES) - {who}:
+                assert held[gpu] in done | first
+        done.add(each.name)
+    if all(held.get(gpu) in {None, who, "stranger"} for gpu, who in wanted.items()):
+        assert first == set()
+
+
+VERSIONS = dict.fromkeys(
+    ("platform.stack.yaml", "train-digits.stack.yaml", "serve-digits.stack.yaml"), FILE
+)
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
+    """GPU-a and GPU-b train, GPU-c of pc2 serves."""
+    folder: Path = tmp_path_factory.mktemp("split")
+    return Project(folder).write(INVENTORY, {"digits": JOB}, {"digits": SERVER}).plan()
+
+
+def before() -> Cluster:
+    """All of pc2 trains yet."""
+    whole = service("train-2gpu", gpus=2)
+    return cluster(
+        task("train-1gpu", "pc1", "running", devices=("all",)),
+        task("train-2gpu", "pc2", "running", devices=("all",)),
+        services=(
+            service("network", "lab-platform"),
+            service("rendezvous"),
+            service("train-1gpu", gpus=1),
+            replace(whole, labels=(("kit.file", "older000"),)),
+        ),
+        nodes=(
+            node("pc1", manager=True, kit_job_digits="train-1gpu"),
+            node("pc2", kit_job_digits="train-2gpu"),
+        ),
+    )
+
+
+def test_training_has_ended_on_a_host_before_anybody_gets_its_gpus(plan: Plan) -> None:
+    steps = steps_deploy("lab", plan.work, before(), VERSIONS, {}, fresh=False)
+    assert [type(step) for step in steps] == [
+        Label,  # Ends the old task,
+        AwaitEnd,  # which saves;
+        Label,
+        Label,
+        DeployStack,
+        AwaitGpus,
+        DeployStack,
+    ]
+    evict, wait, *labels = steps[:4]
+    assert isinstance(evict, Label)
+    assert isinstance(wait, AwaitEnd)
+    assert evict.labels == (("kit.job.digits", "none"),)
+    assert (wait.host, wait.service) == ("pc2", "train-digits_train-2gpu")
+    assert [step.labels for step in labels if isinstance(step, Label)] == [
+        (("kit.job.digits", "train-on-pc2"),),
+        (("kit.job.serve-digits", "serve-on-pc2"),),
+    ]
+    assert all(step.where != "pc1" for step in steps)
+    assert isinstance(steps[5], AwaitGpus)
+    assert steps[5].gpus == frozenset({("pc2", "GPU-c")})
+
+
+def test_a_server_without_a_gpu_goes_first(plan: Plan) -> None:
+    serving = replace(
+        service("serve-on-pc2", "serve-digits", gpus=1), labels=(("kit.server", "serve-digits"),)
+    )
+    seen = cluster(
+        task("train-1gpu", "pc1", "running", devices=("all",)),
+        task("train-on-pc2", "pc2", "running", devices=("GPU-b",)),
+        task("serve-on-pc2", "pc2", "running", stack="serve-digits", devices=("GPU-c",)),
+    )
+    seen = replace(seen, services=(*seen.services, serving))
+    resting = replace(plan.servers[0], placements=(), services=())
+    steps = steps_deploy("lab", [*plan.jobs, resting], seen, VERSIONS, {}, fresh=False)
+    assert [(type(step), step.cause) for step in steps] == [(RemoveStack, "no GPU is left to it")]
+
+
+def test_a_gpu_of_somebody_who_takes_no_part_is_refused(plan: Plan) -> None:
+    with pytest.raises(Exception, match="GPU-c of pc2 is held by digits: deploy digits too"):
+        steps_deploy("lab", plan.servers, before(), VERSIONS, {}, fresh=False)
+
+
+def status(name: str, *, given: tuple[str, ...], seen: tuple[str, ...]) -> JobStatus:
+    host = HostStatus("pc", 1, State.RUNNING, None, devices=given, seen=seen)
+    return JobStatus(name, State.RUNNING, "", 0, None, (host,), None, None)
+
+
+@pytest.mark.parametrize(
+    ("given", "seen", "wrong"),
+    [
+        (("GPU-a", "GPU-b"), ("GPU-b", "GPU-A"), ""),
+        (("GPU-a",), (), ""),  # It has not said yet.
+        (("0", "1"), ("GPU-x", "GPU-y"), ""),
+        (("all",), ("GPU-x",), ""),
+        (("GPU-a",), ("GPU-b",), "j on pc sees GPU-b, it was given GPU-a"),
+        (("GPU-a",), ("GPU-a", "GPU-b"), "j on pc sees GPU-a, GPU-b, it was given GPU-a"),
+        (("0",), ("GPU-x", "GPU-y"), "j on pc sees GPU-x, GPU-y, it was given 1 GPU"),
+    ],
+)
+def test_what_is_seen_is_held_against_what_was_given(
+    given: tuple[str, ...], seen: tuple[str, ...], wrong: str
+) -> None:
+    assert wrong_gpus([status("j", given=given, seen=seen)]) == ((wrong,) if wrong else ())
+
+
+def test_two_that_see_the_same_gpu_are_told() -> None:
+    both = [status(name, given=("all",), seen=("GPU-a",)) for name in ("j", "serve-s")]
+    assert wrong_gpus(both) == ("GPU-a on pc is seen by j and serve-s",)
+    ended = replace(both[0], state=State.COMPLETED)
+    assert wrong_gpus([ended, both[1]]) == ()

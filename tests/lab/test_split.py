@@ -1,0 +1,253 @@
+"""Training and inference share the lab's GPUs, and exchange them: real engines, real requests."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.conftest import Docker
+from tests.lab.conftest import Lab, wait_for
+from tests.lab.operator import Operator, make_operator
+from tests.lab.settings import IMAGE
+from tests.sandbox import Project
+
+pytestmark = pytest.mark.lab
+NODES = ["n1", "n2", "n3"]
+TRAIN = f"""\
+image: {IMAGE}
+train: {{dataset: digits, model: cnn, epochs: EPOCHS, batch_size: 32, learning_rate: 0.05}}
+checkpoint: {{every_epochs: 5}}
+environment: {{OMP_NUM_THREADS: "1"}}
+"""
+SERVER = f"""\
+image: {IMAGE}
+job: digits
+environment: {{OMP_NUM_THREADS: "1"}}
+"""
+MINE = "kit-digits-checkpoints"
+
+
+def train(epochs: int) -> str:
+    return TRAIN.replace("EPOCHS", str(epochs))
+
+
+def get(url: str, body: object = None) -> Any:
+    """Ask a server; an answer that refuses is an answer too."""
+    content = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, content, {"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return json.loads(answer.read())
+    except urllib.error.HTTPError as error:
+        return json.loads(error.read())
+
+
+def ready(url: str) -> bool:
+    with contextlib.suppress(OSError):
+        return "error" not in get(f"{url}/ready")
+    return False
+
+
+def digits(number: int = 40) -> tuple[list[Any], list[int]]:
+    """Handwritten digits as the server takes them, and what they are."""
+    from sklearn.datasets import load_digits
+
+    pictures, labels = load_digits(return_X_y=True)
+    samples = (pictures[:number] * 255 / 16).reshape(-1, 1, 8, 8).tolist()
+    return samples, labels[:number].tolist()
+
+
+def right_answers(url: str) -> float:
+    """The share of digits that a server tells right."""
+    samples, labels = digits()
+    answers = get(f"{url}/predict", {"inputs": samples, "top": 1})["predictions"]
+    told = [int(answer["classes"][0]["class"]) for answer in answers]
+    return sum(map(int.__eq__, told, labels)) / len(labels)
+
+
+class Client:
+    """Asks a server again and again, one question after the other, and counts what fails."""
+
+    def __init__(self, url: str) -> None:
+        self.answered = 0
+        self.failed: list[str] = []
+        self._url = url
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._ask, daemon=True)
+
+    def __enter__(self) -> Client:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join(60)
+
+    def _ask(self) -> None:
+        body = {"inputs": digits(4)[0], "top": 1}
+        while not self._over.wait(0.02):
+            try:
+                answer = get(f"{self._url}/predict", body)
+            except OSError as error:
+                answer = {"error": str(error)}
+            if "error" in answer:
+                self.failed.append(answer["error"])
+            else:
+                self.answered += 1
+
+
+def seen(operator: Operator, name: str) -> dict[str, list[str]]:
+    """The GPUs that each host's container says it sees."""
+    return {host["host"]: host["seen"] for host in operator.status(name)["hosts"]}
+
+
+def step_of(server: dict[str, Any]) -> int:
+    """The step of the checkpoint that a server answers with."""
+    found = re.match(r"step-(\d+) ", server["checkpoint"] or "")
+    return int(found[1]) if found else 0
+
+
+@pytest.fixture
+def made(lab: Lab, project: Project, docker: Docker) -> Iterator[dict[str, Operator]]:
+    """Operators by their engines; what they leave is removed."""
+    operators = {
+        engine: make_operator(lab, project, docker, engine) for engine in ("compose", "swarm")
+    }
+    try:
+        yield operators
+    finally:
+        for operator in operators.values():
+            with contextlib.suppress(AssertionError):
+                operator.kit("stop", "--all", "--engine", operator.engine)
+        for node in NODES:
+            lab.ssh(node, f"docker volume rm -f {MINE}; rm -rf .local/share/kit")
+
+
+@pytest.fixture
+def one_machine(lab: Lab) -> Iterator[list[str]]:
+    """n3 as a workstation with three GPUs; their UUIDs."""
+    lab.do("gpus", "n3", "TITAN RTX", "TITAN RTX", "Quadro GV100")
+    try:
+        yield lab.uuids("n3")
+    finally:
+        lab.do("gpus", "n3")
+
+
+def test_one_machine_trains_on_two_gpus_and_serves_on_the_third(
+    made: dict[str, Operator], lab: Lab, one_machine: list[str]
+) -> None:
+    operator = made["compose"]
+    operator.project.write(
+        "cluster: one\nengine: compose\nhosts:\n"
+        f"  n3: {{address: {lab.settings.address('n3')}, ssh: root@n3, gpus: 3}}\n",
+        {"digits": train(60)},
+        {"digits": SERVER},
+    )
+    assert "serve-digits   GPUs, serves digits   rests" in operator.kit(
+        "split", "--infer", "n3:2", "--dry-run"
+    )
+    operator.split("--infer", "n3:2")
+    output = operator.kit("deploy")
+    url = f"http://{lab.settings.address('n3')}:8080"
+    assert f"serve-digits: started as 1 host, 1 GPU: {url}" in output
+    wait_for(lambda: ready(url), "the first checkpoint to be served")
+    assert operator.status()["state"] == "running"
+    assert seen(operator, "digits") == {"n3": one_machine[:2]}
+    assert seen(operator, "serve-digits") == {"n3": one_machine[2:]}
+    assert [gpu["uuid"] for gpu in get(f"{url}/model")["gpus"]] == one_machine[2:]
+    assert json.loads(operator.kit("status", "--json"))["wrong_gpus"] == []
+    wait_for(lambda: operator.status()["state"] == "completed", "the end of the training")
+    last = operator.status()["progress"]["step"]
+    wait_for(lambda: step_of(operator.status("serve-digits")) == last, "the result to be served")
+    assert right_answers(url) > 0.95
+    page = urllib.request.urlopen(f"{url}/", timeout=10).read().decode()
+    assert "<canvas" in page
+
+    # All back to training, which goes on with three.
+    operator.split("--infer", "0")
+    operator.project.write(None, {"digits": train(65)}, {"digits": SERVER})
+    operator.kit("render")
+    output = operator.kit("deploy", "--wait")
+    assert "serve-digits: rests, as no GPU is given to it" in output
+    assert f"goes on from step {last}, " in output
+    assert seen(operator, "digits") == {"n3": one_machine}
+    operator.kit("stop", "--all")
+    assert lab.docker("n3", "ps", "--all", "--quiet") == ""
+
+
+def events(lab: Lab, node: str, since: float) -> list[tuple[str, str]]:
+    """What containers of kit's did on a node, in the order of time: `start` or `die`, and whose."""
+    form = "{{.Action}} {{.Actor.Attributes.name}}"
+    span = ("--since", f"{since:.0f}", "--until", f"{time.time():.0f}")
+    told = lab.docker(node, "events", *span, "--filter", "type=container", "--format", form)
+    split = (line.split(" ", 1) for line in told.splitlines() if " " in line)
+    return [(what, name.split(".")[0]) for what, name in split if what in {"start", "die"}]
+
+
+def test_two_hosts_of_a_swarm_exchange_gpus(made: dict[str, Operator], lab: Lab) -> None:
+    operator = made["swarm"]
+    operator.write({"digits": train(9999)}, servers={"digits": SERVER})
+    operator.kit("swarm", "up", "--yes")
+    assert "serve-digits: rests, as no GPU is given to it" in operator.kit("deploy")
+    wait_for(operator.trains, "a checkpoint")
+    assert sorted(rank for host in operator.status()["hosts"] for rank in host["ranks"]) == [
+        *range(3)
+    ]
+    first = lab.docker("n1", "ps", "--quiet", "--filter", "name=train-digits_train-1gpu")
+    at, began = operator.status()["progress"]["step"], time.time()
+
+    # The weakest GPU is the Quadro: n1 is not touched, and goes on with n2's other one.
+    assert "kit split --train n2:1" in operator.split("--infer", "1")
+    operator.kit("deploy")
+    url = f"http://{lab.settings.address('n2')}:8080"
+    wait_for(lambda: ready(url), "a checkpoint to be served")
+    wait_for(lambda: (operator.status()["progress"] or {"step": 0})["step"] > at, "training")
+    assert lab.docker("n1", "ps", "--quiet", "--filter", "name=train-digits_train-1gpu") == first
+    (training, serving) = lab.uuids("n2")
+    assert seen(operator, "digits") == {"n1": lab.uuids("n1"), "n2": [training]}
+    assert seen(operator, "serve-digits") == {"n2": [serving]}
+    told = events(lab, "n2", began)
+    assert told.index(("die", "train-digits_train-2gpu")) < told.index(
+        ("start", "serve-digits_serve-on-n2")
+    )
+    assert "goes on from step" in operator.kit("logs", "digits")
+
+    # A second GPU for inference, on another host: who serves already does not notice.
+    with Client(url) as client:
+        operator.split("--infer", "n1:0")
+        operator.kit("deploy")
+        other = f"http://{lab.settings.address('n1')}:8080"
+        wait_for(lambda: ready(other), "the second server")
+        wait_for(lambda: client.answered > 100, "answers")
+    assert client.failed == []
+    assert seen(operator, "serve-digits") == {"n1": lab.uuids("n1"), "n2": [serving]}
+    assert seen(operator, "digits") == {"n2": [training]}
+    # n1 has no part in the job any more: what it serves comes from n2.
+    wait_for(lambda: get(f"{other}/model")["checkpoint"]["host"] == "n2", "n2's checkpoint")
+    assert right_answers(other) > 0.95
+    assert json.loads(operator.kit("status", "--json"))["wrong_gpus"] == []
+
+    # A swap on one host: each gets what the other had.
+    operator.split("--infer", "n2:0", "--train", "n2:1")
+    shown = operator.kit("deploy", "--dry-run")
+    assert "it and others get GPUs from each other" in shown
+    operator.kit("deploy")
+    wait_for(lambda: seen(operator, "digits") == {"n2": [serving]}, "training on the Quadro")
+    wait_for(lambda: seen(operator, "serve-digits").get("n2") == [training], "the server")
+    assert json.loads(operator.kit("status", "--json"))["wrong_gpus"] == []
+
+    assert "serve-digits goes on: `kit stop serve-digits` ends it" in operator.kit("stop")
+    assert ready(other)
+    operator.kit("stop", "--all")
+    wait_for(
+        lambda: not lab.docker("n1", "service", "ls", "--quiet", "--filter", "name=digits"), ""
+    )

@@ -113,12 +113,28 @@ def test_a_job_is_not_called_like_a_server(project: Project) -> None:
 def test_checkpoints_come_from_the_hosts_of_the_job(project: Project) -> None:
     plan = project.write(servers={"digits": SERVER}).plan()
     (server,) = plan.servers
-    assert server.sources == (
-        "http://serve-digits_checkpoints-1gpu:8081",
-        "http://serve-digits_checkpoints-on-pc2:8081",
-    )
+    assert server.sources == ("http://serve-digits-checkpoints:8081",)
+    assert [holder.name for holder in server.holders] == ["checkpoints-1gpu", "checkpoints-on-pc2"]
     plan = project.write(COMPOSE, servers={"digits": SERVER}).plan()
     assert plan.servers[0].sources == ("http://192.168.8.151:8081", "http://192.168.8.114:8081")
+
+
+@pytest.mark.parametrize("engine", ["swarm", "compose"])
+def test_a_server_does_not_change_with_the_jobs_hosts(project: Project, engine: str) -> None:
+    def serve() -> list[str]:
+        file = project.rendered() / "serve-digits.stack.yaml"
+        if engine == "compose":
+            file = project.rendered() / "hosts" / "pc2" / "serve-digits.compose.yaml"
+        services = yaml.safe_load(file.read_text())["services"]
+        own = services["serve-on-pc2" if engine == "swarm" else "serve"]
+        return sorted(f"{name}={value}" for name, value in own["environment"].items())
+
+    inventory = INVENTORY.replace("engine: swarm", f"engine: {engine}")
+    project.write(inventory, servers={"digits": SERVER})
+    before = serve()
+    # pc1 gives its only GPU away: the job is on pc2 alone.
+    project.write(inventory.replace("memory: 24GiB", "use: inference"), servers={"digits": SERVER})
+    assert serve() == before
 
 
 def test_on_one_host_checkpoints_need_no_way(project: Project) -> None:

@@ -13,6 +13,9 @@ from kit.plan.types import Holder, JobPlan, Placement, ServerPlan
 
 MOST_HOLDERS = 4
 """Every host of a job has its checkpoints: so many of them offer theirs."""
+MOST_ASKED = 16
+"""Where hosts are asked by their addresses, as many are listed whether they have a part or not: a
+server need not be started anew when the job's hosts change."""
 
 
 def server_faults(servers: Sequence[Server], jobs: Mapping[str, JobPlan]) -> list[Fault]:
@@ -55,6 +58,7 @@ def server_plan(
         mount=None if mount.kind == "bind" and away else mount,
         holder_mount=mount,
         volumes=tuple(volume for volume in job.volumes if volume.key == mount.source),
+        alias=alias(server),
         host_network=host_network,
         inventory_hash=hashes[0],
         job_hash=hashes[1],
@@ -85,15 +89,23 @@ def _holders(
 def _sources(
     inventory: Inventory, server: Server, holders: Sequence[Holder], *, host_network: bool
 ) -> Iterator[str]:
-    by_name = inventory.engine is EngineName.SWARM and not host_network
-    for holder in holders:
-        if by_name:
-            yield f"http://{server.name}_{holder.name}:{server.transfer_port}"
-            continue
+    if not holders:
+        return
+    if inventory.engine is EngineName.SWARM and not host_network:
+        yield f"http://{alias(server)}:{server.transfer_port}"
+        return
+    hosts = [host for host in inventory.hosts if host.gpus]
+    if len(hosts) > MOST_ASKED:
         # Swarm may move them among all, Compose leaves them where they are.
         swarm = inventory.engine is EngineName.SWARM
-        for host in holder.hosts if swarm else holder.first:
-            yield f"http://{host.address}:{server.transfer_port}"
+        hosts = [h for holder in holders for h in (holder.hosts if swarm else holder.first)]
+    for host in hosts:
+        yield f"http://{host.address}:{server.transfer_port}"
+
+
+def alias(server: Server) -> str:
+    """Return the one name on the overlay of all that offer checkpoints to a server."""
+    return f"{server.name}-checkpoints"
 
 
 def holds(server: ServerPlan, host: str) -> bool:

@@ -293,8 +293,8 @@ class ServerPlan:
     """One server with all its numbers; without placements it rests, for lack of a GPU.
 
     `image` is pinned to the lock's digest. `homes` are the hosts of its job. `mount` is where the
-    job's checkpoints lie on a host, None where they can only be fetched; `holders` offer them,
-    `sources` are their URLs. The hashes are as a job's.
+    job's checkpoints lie on a host, None where they can only be fetched; `holders` offer them, with
+    one `alias` on the overlay; `sources` are the URLs to ask. The hashes are as a job's.
     """
 
     server: Server
@@ -306,6 +306,7 @@ class ServerPlan:
     mount: MountPoint | None
     holder_mount: MountPoint
     volumes: tuple[Volume, ...]
+    alias: str
     host_network: bool
     inventory_hash: str
     job_hash: str

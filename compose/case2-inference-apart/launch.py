@@ -222,7 +222,11 @@ def torchrun_argv(settings: Settings, job: Job, local_address: str) -> list[str]
     host, port = settings.rendezvous
     argv = [sys.executable, str(Path(__file__).resolve()), "agent"]
     argv += ["--nnodes", settings.nnodes, "--nproc-per-node", str(settings.nproc)]
-    argv += ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"{host}:{port}", "--rdzv-id", job.name]
+    # A run of its own for each number of hosts. An agent that has just died still counts for three
+    # seconds as one that is there; whoever joins meanwhile with a smaller number, as after a split,
+    # waits for ever: only an arrival completes a round (dynamic_rendezvous._add_to_participants).
+    run = f"{job.name}-{settings.nnodes.replace(':', '-')}"
+    argv += ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"{host}:{port}", "--rdzv-id", run]
     restarts = MAX_RESTARTS if job.command else MAX_RESTARTS_OF_TRAINER
     argv += ["--rdzv-conf", RDZV_CONF, "--max-restarts", str(restarts)]
     # Otherwise rank 0 tells the others its full host name, which they may not resolve.

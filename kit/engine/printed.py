@@ -153,7 +153,7 @@ class Printed:
         if self.progress is None or self._began is None or line.time is None:
             return None
         since, first = self._began
-        if step <= first:
+        if step <= first or line.time < since:
             return None
         return (line.time - since) / (step - first) * (self.progress.steps - step)
 

@@ -127,6 +127,8 @@ def made(lab: Lab, project: Project, docker: Docker) -> Iterator[dict[str, Opera
     finally:
         for operator in operators.values():
             with contextlib.suppress(AssertionError):
+                # Shown where the test has failed.
+                print(operator.kit("status"), *operator.kit("logs").splitlines()[-60:], sep="\n")
                 operator.kit("stop", "--all", "--engine", operator.engine)
         for node in NODES:
             lab.ssh(node, f"docker volume rm -f {MINE}; rm -rf .local/share/kit")

@@ -106,7 +106,7 @@ def test_torchrun_is_told_everything() -> None:
     assert argv[1] == str(Path(launch.__file__).resolve())
     assert " ".join(argv[2:]) == (
         "agent --nnodes 1:2 --nproc-per-node 2 --rdzv-backend c10d "
-        "--rdzv-endpoint rendezvous:29400 --rdzv-id digits "
+        "--rdzv-endpoint rendezvous:29400 --rdzv-id digits-1-2 "
         "--rdzv-conf is_host=false,last_call_timeout=2,keep_alive_interval=1 "
         f"--max-restarts 30 --local-addr 10.0.0.7 {launch.__file__} worker -m trainer.train"
     )

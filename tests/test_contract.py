@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from dataclasses import asdict, fields
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal, get_args, get_origin
 
 import pytest
@@ -19,11 +21,14 @@ from kit.plan.traffic import PARAMETERS
 from kit.project import Paths, load_plan
 from kit.render import header
 from kit.render.documents import job_json
+from tests.sandbox import SERVER, Project
 from tests.trainer.hosts import write_job
 from tests.trainer.small import noise, settings
 from trainer import config, launch
 from trainer.config import load_job
 from trainer.models import build_model, parameter_count
+from trainer.serve import checkpoints as serve_checkpoints
+from trainer.serve import config as serve_config
 
 ROOT = Path(__file__).parents[1]
 INVENTORIES = [ROOT / "inventory.yaml", *sorted(ROOT.glob("tests/examples/*/inventory.yaml"))]
@@ -71,16 +76,46 @@ def test_the_launcher_understands_the_environment(inventory: Path, tmp_path: Pat
             assert settings.rendezvous == (job.rendezvous.address, job.rendezvous.port)
 
 
-def test_templates_name_variables_that_the_launcher_knows() -> None:
-    known = set(re.findall(r"^    (KIT_\w+)", launch.__doc__ or "", re.MULTILINE))
+@pytest.mark.parametrize(
+    ("whose", "readers"),
+    [("train-*.j2", [launch]), ("serve-*.j2", [serve_config, serve_checkpoints])],
+)
+def test_templates_name_variables_that_are_read(whose: str, readers: list[ModuleType]) -> None:
+    known = {name for reader in readers for name in re.findall(r"KIT_\w+", reader.__doc__ or "")}
     named = {
         name
-        for template in (ROOT / "templates").rglob("train-*.j2")
+        for template in (ROOT / "templates").rglob(whose)
         for name in re.findall(r"KIT_\w+", template.read_text())
         if name != "KIT_SECRET_"  # Docker's to expand, with a secret's name behind it.
     }
     assert named
     assert named <= known
+
+
+@pytest.mark.parametrize("token", ["", "token: {env: TOKEN}\n"])
+def test_a_server_understands_its_file(
+    project: Project, token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = "limits: {body: 1MiB, pixels: 1000}\nbatch: {size: 8, window_ms: 2.5}\nqueue: 9\n"
+    tree = project.write(servers={"digits": f"{SERVER}timeout: 3s\n{limits}{token}"}).rendered()
+    monkeypatch.setenv("TOKEN", "hush")
+    environ = {**os.environ, "KIT_SERVER": str(tree / "serve" / "digits.json")}
+    environ["KIT_CHECKPOINT_SOURCES"] = ",".join(project.plan().servers[0].sources)
+    settings = serve_config.read_settings(environ)
+    assert (settings.name, settings.job, settings.port) == ("serve-digits", "digits", 8080)
+    assert (settings.size, settings.window, settings.queue) == (8, 0.0025, 9)
+    assert (settings.timeout, settings.body, settings.pixels) == (3, 2**20, 1000)
+    assert settings.token == (b"hush" if token else None)
+    assert settings.sources == (("serve-digits-checkpoints", 8081),)
+
+
+def test_the_rendered_files_start_modules_that_are_there() -> None:
+    stacks = ROOT.glob("compose/*/serve-*.stack.yaml")
+    for file in [*stacks, *ROOT.glob("compose/*/hosts/*/serve-*.compose.yaml")]:
+        for service in yaml.safe_load(file.read_text())["services"].values():
+            python, option, module = service["entrypoint"]
+            assert (python, option) == ("python3", "-m")
+            assert module in {"trainer.serve", serve_checkpoints.__name__}
 
 
 def test_the_image_holds_the_launcher_where_the_files_look_for_it() -> None:
@@ -141,13 +176,11 @@ def accepts(read: Callable[[Any], object], what: object) -> bool:
 
 
 def test_the_launcher_knows_every_command_of_the_rendered_files() -> None:
-    files = [*ROOT.glob("compose/*/*.stack.yaml"), *ROOT.glob("compose/*/hosts/*/*.compose.yaml")]
+    stacks = ROOT.glob("compose/*/train-*.stack.yaml")
     seen = set()
-    for file in files:
+    for file in [*stacks, *ROOT.glob("compose/*/hosts/*/train-*.compose.yaml")]:
         services = yaml.safe_load(file.read_text())["services"]
         for name, service in services.items():
-            if "entrypoint" not in service:
-                continue
             commands = [service.get("command", [])]
             if "healthcheck" in service:
                 commands.append(service["healthcheck"]["test"][3:])

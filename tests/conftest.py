@@ -21,13 +21,14 @@ settings.register_profile(
 settings.load_profile("kit")
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep together what shares processes: the tests of a file, and all that want the lab."""
-    for item in items:
-        lab = item.get_closest_marker("lab")
-        group = "lab" if lab else item.path.relative_to(ROOT).as_posix()
-        item.add_marker(pytest.mark.xdist_group(group))
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Keep together what shares processes: the tests of a file, and all that want the lab.
+
+    Not later: xdist reads the groups in pytest_collection_modifyitems, before a conftest's.
+    """
+    lab = item.get_closest_marker("lab")
+    group = "lab" if lab else item.path.relative_to(ROOT).as_posix()
+    item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture

@@ -1,14 +1,16 @@
-"""What kit adds to a deploy, and what the overlay network costs, in a lab of their own.
+"""What kit adds to a deploy, what the overlay costs, and a split takes, in a lab of their own.
 
     python -m tests.lab.bench deploy [ROUNDS]    to the first epoch's end, by kit and by hand
     python -m tests.lab.bench network [RATE]     all-reduce over the overlay and the hosts' network;
                                                  with a RATE such as 1gbit the links have that
+    python -m tests.lab.bench split              a GPU from training to inference, and back
 
 The nodes share this machine's clock, so that lines of all of them can be compared.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import statistics
@@ -19,6 +21,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 from kit.docker import Docker
@@ -26,7 +29,8 @@ from kit.engine import LogLine
 from kit.swarm.logs import Logs
 from kit.swarm.seen import see_cluster
 from tests.lab import settings
-from tests.lab.conftest import Lab
+from tests.lab.client import Client, ready
+from tests.lab.conftest import Lab, wait_for
 from tests.lab.settings import IMAGE
 
 LAB = {
@@ -39,6 +43,18 @@ DIGITS = f"""\
 image: {IMAGE}
 train: {{dataset: digits, model: cnn, epochs: 2, batch_size: 32, learning_rate: 0.05}}
 """
+LONG = (
+    DIGITS.replace("epochs: 2", "epochs: 9999")
+    + """\
+checkpoint: {every_epochs: 5}
+environment: {OMP_NUM_THREADS: "1"}
+"""
+)
+SERVER = f"""\
+image: {IMAGE}
+job: digits
+environment: {{OMP_NUM_THREADS: "1"}}
+"""
 SUMS = f"""\
 image: {IMAGE}
 command: [allreduce.py, "25", "100"]
@@ -46,6 +62,10 @@ working_dir: /workspace
 mounts:
   - {{bind: /srv/bench, to: /workspace}}
 """
+EPOCH = re.compile(r" *\d+/\d+ +\d+ +\S+ +\S+ +(\d+) ")
+"""The line of an epoch's end, with its images/s."""
+SETTLE = 20
+"""Seconds of training before and after a split."""
 PHASES = (
     ("container", r"launch \S+: job "),
     ("data checked", r"launch \S+: ready to run"),
@@ -166,6 +186,53 @@ def network(bench: Bench, rate: str) -> None:
         )
 
 
+def split(bench: Bench) -> None:
+    """Give n2's second GPU to a server, then n1's to another, and all back; time each."""
+    (bench.folder / "serve").mkdir()
+    (bench.folder / "serve" / "digits.yaml").write_text(SERVER)
+    bench.write("digits", LONG)
+    bench.kit("deploy")
+    urls = [f"http://{bench.lab.settings.address(node)}:8080" for node in ("n1", "n2")]
+    time.sleep(SETTLE)
+    for what, moves, serving in (
+        ("n2:1 to inference", ("--infer", "n2:1"), urls[1:]),
+        ("n1:0 to inference", ("--infer", "n1:0"), urls[:1]),
+        ("all to training", ("--infer", "0"), []),
+    ):
+        client = Client(urls[1]) if what.startswith("n1") else contextlib.nullcontext()
+        with client:
+            began = time.time()
+            bench.kit("split", *moves, "--yes")
+            bench.kit("render")
+            bench.kit("deploy")
+            deployed = time.time()
+            for url in serving:
+                wait_for(partial(ready, url), url)
+            answers = time.time()
+            time.sleep(SETTLE)
+        rates, pause = around(bench.lines("digits", EPOCH.pattern), began)
+        print(
+            f"{what}: kit split, render and deploy {deployed - began:.1f} s"
+            + (f", the server answers after {answers - began:.1f} s" if serving else "")
+            + f"; training stood still for {pause:.1f} s, images/s {rates[0]:,.0f} before, "
+            f"{rates[1]:,.0f} after"
+        )
+        if isinstance(client, Client):
+            print(f"n2's server meanwhile: {client.answered} answers, {len(client.failed)} failed")
+    bench.kit("stop", "--all")
+
+
+def around(lines: list[LogLine], moment: float) -> tuple[list[float], float]:
+    """Return images/s before and after a moment, and how long no epoch ended about it, in s."""
+    ends = [(line.time or 0, found) for line in lines if (found := EPOCH.match(line.text))]
+    pause, at = max((later - at, at) for (at, _), (later, _) in pairwise(ends) if later > moment)
+    sides = [
+        [float(found[1]) for when, found in ends if at - SETTLE < when <= at],
+        [float(found[1]) for when, found in ends if when >= at + pause],
+    ]
+    return [statistics.median(side[1:]) for side in sides], pause
+
+
 @contextmanager
 def bench_lab() -> Iterator[Bench]:
     """Bring up the lab of the benchmarks, and take it away."""
@@ -183,7 +250,9 @@ def main() -> None:
     """Do what the arguments say."""
     what, *rest = sys.argv[1:] or ["deploy"]
     with bench_lab() as bench:
-        if what == "network":
+        if what == "split":
+            split(bench)
+        elif what == "network":
             network(bench, *rest or ["off"])
         else:
             deploy(bench, int(*rest or ["3"]))

@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import threading
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from typing import Any
@@ -15,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Docker
+from tests.lab.client import Client, get, ready, right_answers
 from tests.lab.conftest import Lab, wait_for
 from tests.lab.operator import Operator, make_operator
 from tests.lab.settings import IMAGE
@@ -38,71 +37,6 @@ MINE = "kit-digits-checkpoints"
 
 def train(epochs: int) -> str:
     return TRAIN.replace("EPOCHS", str(epochs))
-
-
-def get(url: str, body: object = None) -> Any:
-    """Ask a server; an answer that refuses is an answer too."""
-    content = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(url, content, {"Content-Type": "application/json"})
-    try:
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            return json.loads(answer.read())
-    except urllib.error.HTTPError as error:
-        return json.loads(error.read())
-
-
-def ready(url: str) -> bool:
-    with contextlib.suppress(OSError):
-        return "error" not in get(f"{url}/ready")
-    return False
-
-
-def digits(number: int = 40) -> tuple[list[Any], list[int]]:
-    """Handwritten digits as the server takes them, and what they are."""
-    from sklearn.datasets import load_digits
-
-    pictures, labels = load_digits(return_X_y=True)
-    samples = (pictures[:number] * 255 / 16).reshape(-1, 1, 8, 8).tolist()
-    return samples, labels[:number].tolist()
-
-
-def right_answers(url: str) -> float:
-    """The share of digits that a server tells right."""
-    samples, labels = digits()
-    answers = get(f"{url}/predict", {"inputs": samples, "top": 1})["predictions"]
-    told = [int(answer["classes"][0]["class"]) for answer in answers]
-    return sum(map(int.__eq__, told, labels)) / len(labels)
-
-
-class Client:
-    """Asks a server again and again, one question after the other, and counts what fails."""
-
-    def __init__(self, url: str) -> None:
-        self.answered = 0
-        self.failed: list[str] = []
-        self._url = url
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._ask, daemon=True)
-
-    def __enter__(self) -> Client:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join(60)
-
-    def _ask(self) -> None:
-        body = {"inputs": digits(4)[0], "top": 1}
-        while not self._over.wait(0.02):
-            try:
-                answer = get(f"{self._url}/predict", body)
-            except OSError as error:
-                answer = {"error": str(error)}
-            if "error" in answer:
-                self.failed.append(answer["error"])
-            else:
-                self.answered += 1
 
 
 def seen(operator: Operator, name: str) -> dict[str, list[str]]:

@@ -1,0 +1,61 @@
+"""The README's section for those who have no cluster, line by line, as a newcomer copies it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Docker
+from tests.lab.client import ready, right_answers
+from tests.lab.conftest import NAME, Lab, wait_for
+from tests.sandbox import ROOT
+
+pytestmark = pytest.mark.lab
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+SECTION = README.partition("## Try it without a cluster")[2].partition("\n## ")[0]
+
+
+def test_the_section_leads_to_a_model_and_a_split(lab: Lab, tmp_path: Path, docker: Docker) -> None:
+    setup, train, split = (
+        textwrap.dedent(block) for block in re.findall(r"(?:^    .+\n)+", SECTION, re.MULTILINE)
+    )
+    (back,) = re.findall(r"`(kit split --train [^`]+)`", SECTION)
+    path = f"{Path(docker.program).parent}{os.pathsep}{os.environ['PATH']}"
+    env = {**os.environ, **docker.env, **NAME, "PATH": path}
+
+    def run(*lines: str) -> str:
+        """Run lines in a shell that begins where the first ones have led to."""
+        script = "\n".join(("set -e", setup, *lines)).replace("../play", str(tmp_path / "play"))
+        done = subprocess.run(
+            ["bash", "-c", script],
+            cwd=ROOT,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=500,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout
+        return done.stdout
+
+    there = f"cd {tmp_path / 'play'}"
+    try:
+        trained = run(train)
+        assert re.search(r"digits completed after \d+ s: test accuracy 9[7-9]", trained)
+        told = run(there, split)
+        url = f"http://{lab.settings.address('n2')}:8080"
+        assert f"serve-digits: answers at {url}" in told
+        wait_for(lambda: ready(url), "the page")
+        assert right_answers(url) > 0.95
+        assert "serve-digits: rests, as no GPU is given to it" in run(
+            there, f"{back} --dry-run", back
+        )
+    finally:
+        run(there, "kit stop --all", "kit swarm down --yes")

@@ -32,7 +32,7 @@ demo: setup ## train the example cluster on this machine, in under a minute
 
 test: setup .venv/.dev ## run every test; the lab's where this is root on Debian or Ubuntu
 	@tests/docker-cli
-	$(BIN)/pytest --numprocesses $(WORKERS) --dist loadgroup $(ARGS)
+	$(BIN)/pytest --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder $(ARGS)
 
 setup: .venv/.kit .venv/.trainer ## install what is missing, into .venv
 

@@ -53,6 +53,8 @@ class Figures:
     """Of all ranks' time: data, compute, communication that computing does not hide."""
     slow: dict[str, float] = field(default_factory=dict)
     """Ranks that worked longer than the others, and how many times as long."""
+    gpus: dict[str, list[str]] = field(default_factory=dict)
+    """At a start: the UUIDs of the GPUs that each host's container sees."""
 
 
 def say(text: str, to: TextIO | None = None) -> None:

@@ -179,7 +179,8 @@ def train(run: Run, stop: Stop) -> int:
 
 
 def introduce(run: Run, progress: Progress) -> None:
-    """Say what is about to happen."""
+    """Say what is about to happen, and on which GPUs."""
+    seen = dict(run.world.gather((run.world.host, os.environ.get("KIT_GPUS", ""))))
     if run.world.rank != 0:
         return
     train, exchange = run.job.train, run.job.exchange
@@ -194,7 +195,8 @@ def introduce(run: Run, progress: Progress) -> None:
     if progress.step:
         say(f"goes on from step {progress.step}, epoch {progress.epoch} + {progress.position}")
     say(HEADER)
-    append(run.checkpoints, start)
+    gpus = {host: uuids.split(",") for host, uuids in seen.items() if uuids}
+    append(run.checkpoints, replace(start, gpus=gpus))
 
 
 def finish_epoch(run: Run, epoch: Epoch) -> None:

@@ -267,8 +267,11 @@ def train() -> None:
     job = read_job(settings.job)
     processes = "1 process" if settings.nproc == 1 else f"{settings.nproc} processes"
     say(f"job {job.name} from {settings.job}, {processes} here")
-    for line in list_gpus():
+    gpus = list_gpus()
+    for line in gpus:
         say(f"sees {line.strip()}")
+    # For the training's own record.
+    os.environ["KIT_GPUS"] = ",".join(re.findall(r"UUID: ([^)]+)", "\n".join(gpus)))
     package_root = None if job.command else Path(__file__).resolve().parent.parent
     say(f"ready to run {check(settings, job, package_root)}")
     address = wait_for_rendezvous(settings)

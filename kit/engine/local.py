@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import shutil
 import signal
@@ -12,25 +11,20 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from kit.engine import (
-    ENDED,
     Deployment,
-    HostStatus,
     JobStatus,
     LogLine,
-    Progress,
     Say,
-    State,
     Step,
     deployment,
     size,
 )
 from kit.engine.devices import local_gpus, serving_devices, visible_devices
-from kit.engine.printed import Printed, split
+from kit.engine.local_status import Tail, has_ended, job_status
 from kit.engine.processes import Places, on_this_machine, processes, server_process
 from kit.engine.state import (
     HELPER,
@@ -233,35 +227,8 @@ class LocalEngine:
 
     def status(self) -> tuple[JobStatus, ...]:
         """Return what the folders below the state directory tell; see `Engine.status`."""
-        found = (self._job_status(job) for job in jobs_of(self._cluster))
-        return tuple(status for status in found if status is not None)
-
-    def _job_status(self, job: str) -> JobStatus | None:
-        folder = JobFolder(self._cluster, job)
-        run = folder.read_run()
-        if run is None:
-            return None
-        # The lock is asked first: a supervisor writes its last state before it lets go.
-        supervised = folder.supervised()
-        written = folder.read_state()
-        state, message = State(written.get("state", State.WAITING)), written.get("message", "")
-        if written.get("run") != run.id:
-            state, message = State.WAITING, ""
-        if not supervised and state not in ENDED:
-            state, message = State.FAILED, f"its supervisor is gone; `kit stop {job}` cleans up"
-        printed = _printed(run)
-        serves = job.startswith(SERVER_PREFIX)
-        return JobStatus(
-            job=job,
-            state=state,
-            message=message,
-            started=run.started,
-            ended=written.get("ended"),
-            hosts=_hosts(run, written.get("exits", []), state, printed),
-            progress=_progress(run),
-            checkpoint=printed.checkpoint if serves else _newest_checkpoint(run),
-            urls=(f"http://127.0.0.1:{_port(run)}",) if serves else (),
-        )
+        folders = (JobFolder(self._cluster, job) for job in jobs_of(self._cluster))
+        return tuple(status for folder in folders if (status := job_status(folder)) is not None)
 
     def known(self) -> dict[str, tuple[str, ...]]:
         """Return what was started on this machine; see `Engine.known`."""
@@ -279,24 +246,20 @@ class LocalEngine:
         if since is not None:
             raise InputError("on this machine lines carry no time", "leave out --since")
         tails = [
-            _Tail(job, process.host, Path(process.log))
+            Tail(job, process.host, Path(process.log))
             for job in jobs
             for process in self._known(job).processes
             if process.part != HELPER
         ]
         while True:
             # Asked before the logs are read: what an ended job has printed is all there.
-            ended = all(self._ended(job) for job in jobs)
+            ended = all(has_ended(JobFolder(self._cluster, job)) for job in jobs)
             lines = [line for tail in tails for line in tail.read(last=ended or not follow)]
             yield from lines
             if ended or not follow:
                 return
             if not lines:
                 time.sleep(POLL)
-
-    def _ended(self, job: str) -> bool:
-        status = self._job_status(job)
-        return status is None or status.state in ENDED
 
     def stop(self, job: str) -> JobStatus:
         """Ask the supervisor to end the job, and wait; see `Engine.stop`."""
@@ -312,7 +275,7 @@ class LocalEngine:
                 process.kill()
         else:
             raise KitError(f"job {job} is not running", "see what is with `kit status`")
-        status = self._job_status(job)
+        status = job_status(folder)
         assert status is not None
         return status
 
@@ -331,31 +294,6 @@ class LocalEngine:
         return run
 
 
-class _Tail:
-    """Reads what was appended to a log since the last look, in whole lines."""
-
-    def __init__(self, job: str, host: str, path: Path) -> None:
-        self._job = job
-        self._host = host
-        self._path = path
-        self._offset = 0
-        self._rest = b""
-
-    def read(self, *, last: bool) -> list[LogLine]:
-        try:
-            with self._path.open("rb") as file:
-                file.seek(self._offset)
-                data = file.read()
-        except FileNotFoundError:
-            return []
-        self._offset += len(data)
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        if last and self._rest:
-            lines, self._rest = [*lines, self._rest], b""
-        texts = [split(line.decode(errors="replace").rstrip("\r")) for line in lines]
-        return [LogLine(self._job, self._host, text, rank) for rank, text in texts]
-
-
 def _version(work: Work) -> str:
     """Return what tells versions of a job or a server apart, whatever else is in the inventory."""
     gpus = [(placement.host.name, placement.devices) for placement in work.placements]
@@ -367,91 +305,3 @@ def _size(work: Work) -> str:
     if isinstance(work, JobPlan):
         return size(work)
     return f"{count(work.replicas, 'replica')}: http://127.0.0.1:{work.server.port}"
-
-
-def _port(run: Run) -> int:
-    """Return the port of a server, from what it reads."""
-    file = dict(run.processes[0].variables)["KIT_SERVER"]
-    try:
-        return int(json.loads(Path(file).read_text(encoding="utf-8"))["port"])
-    except (OSError, ValueError, KeyError):
-        return 0
-
-
-def _printed(run: Run) -> Printed:
-    """Return what the hosts' processes have told of GPUs and, where they serve, of checkpoints."""
-    printed = Printed()
-    for process in run.processes:
-        if process.part == HELPER:
-            continue
-        tail = _Tail(run.job, process.host, Path(process.log))
-        for line in tail.read(last=True):
-            printed.read(line)
-    return printed
-
-
-def _hosts(
-    run: Run, exits: list[int | None], state: State, printed: Printed
-) -> tuple[HostStatus, ...]:
-    hosts = []
-    for process, code in zip(run.processes, exits, strict=False):
-        if process.part == HELPER:
-            continue
-        if code is None:
-            doing = state if state not in ENDED else State.STOPPED
-        else:
-            doing = State.COMPLETED if code == 0 else State.FAILED
-        if state is State.STOPPED:
-            doing = State.STOPPED
-        visible = dict(process.variables)["CUDA_VISIBLE_DEVICES"]
-        hosts.append(
-            HostStatus(
-                process.host,
-                process.workers,
-                doing,
-                code,
-                devices=tuple(visible.split(",")) if visible else (),
-                ranks=printed.ranks.get(process.host, ()),
-                seen=printed.seen.get(process.host, ()),
-            )
-        )
-    return tuple(hosts)
-
-
-def _progress(run: Run) -> Progress | None:
-    """Return the newest metrics that any host has of this run."""
-    newest = max(
-        (metrics for folder in run.checkpoints if (metrics := _last_metrics(Path(folder)))),
-        key=lambda metrics: metrics["time"],
-        default=None,
-    )
-    if newest is None or newest["time"] < run.started:
-        return None
-    known: dict[str, Any] = {field.name: newest.get(field.name) for field in fields(Progress)}
-    return Progress(**known)
-
-
-def _last_metrics(folder: Path) -> dict[str, Any] | None:
-    """Return the last whole line of rank 0's metrics that tells how far it is."""
-    try:
-        lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        return None
-    for line in reversed(lines):
-        try:
-            metrics = json.loads(line)
-        except ValueError:
-            continue
-        if {"time", "epoch", "epochs", "step", "steps"} <= metrics.keys():
-            return dict(metrics)
-    return None
-
-
-def _newest_checkpoint(run: Run) -> str | None:
-    complete = [
-        marker.parent
-        for folder in run.checkpoints
-        for marker in Path(folder).glob("step-*/COMPLETE")
-    ]
-    newest = max(complete, key=lambda path: path.name, default=None)
-    return None if newest is None else str(newest)

@@ -10,7 +10,7 @@ from kit.engine import LogLine
 from kit.engine.printed import Printed, split
 from kit.engine.streams import WINDOW, lines, merged
 from kit.errors import KitError
-from kit.swarm.seen import Cluster, Service
+from kit.swarm.seen import Cluster
 from kit.swarm.tasks import training
 
 SILENCE = 5.0
@@ -21,6 +21,8 @@ POLL = 1.0
 """Seconds between two looks at whether the jobs have ended."""
 DELAY = 1.0
 """Seconds that the last lines of an ended task may take to arrive."""
+MOST_TASKS = 32
+"""Beyond, a service's tasks are asked together."""
 FEW = "300"
 """Lines of a task that are read for the newest figures."""
 MOST = 2000
@@ -89,25 +91,24 @@ class Logs:
         if since is not None:
             query["since"] = f"{since:.0f}"
         sources = [
-            self._lines(job, service, query)
+            self._lines(job, f"/services/{service.id}/logs", query)
             for job in jobs
             for service in training(self._cluster, job)
         ]
         return merged(sources, _time, window)
 
-    def _lines(self, job: str, service: Service, query: dict[str, str]) -> Iterator[LogLine]:
+    def _lines(self, job: str, path: str, query: dict[str, str]) -> Iterator[LogLine]:
         try:
-            yield from self._all_lines(job, service, query)
+            yield from self._all_lines(job, path, query)
         except SilentError:
             return  # Swarm waits for the logs of a node that has just gone.
         except KitError:
             if not self._over.is_set():  # Else it was we who hung up.
                 raise
 
-    def _all_lines(self, job: str, service: Service, query: dict[str, str]) -> Iterator[LogLine]:
+    def _all_lines(self, job: str, path: str, query: dict[str, str]) -> Iterator[LogLine]:
         wanted = {"stdout": "1", "stderr": "1", "timestamps": "1", "details": "1", **query}
         patience = None if query["follow"] == "1" else SILENCE
-        path = f"/services/{service.id}/logs"
         with self._manager.stream(path, patience, **wanted) as response:
             self._open.release()
             if self._over.is_set():  # Hung up while this stream was still being opened.
@@ -122,13 +123,25 @@ class Logs:
     def printed(self, job: str) -> Printed:
         """Return what the lines at the beginning and at the end tell of a job."""
         printed = Printed()
-        beginning = self._merged([job], None, "all", follow=False, window=None)
-        for number, line in enumerate(beginning):
+        for number, line in enumerate(self._present(job, "all")):
             printed.read(line)
             if number > MOST or printed.begun:
                 self._hang_up()
                 break
         self._over.clear()
-        for line in self.read([job], None, FEW):
+        for line in sorted(self._present(job, FEW), key=_time):
             printed.read(line)
         return printed
+
+    def _present(self, job: str, tail: str) -> Iterator[LogLine]:
+        """Yield the lines of the newest tasks alone, where those are not too many to be asked.
+
+        Of tasks before them Docker may tell nothing for seconds, as their containers are gone.
+        """
+        query = {"tail": tail, "follow": "0"}
+        services = training(self._cluster, job)
+        newest = {(t.service, t.slot): t.id for t in self._cluster.tasks_of(services) if t.node}
+        paths = [f"/tasks/{task}/logs" for task in newest.values()]
+        if len(paths) > MOST_TASKS:
+            paths = [f"/services/{service.id}/logs" for service in services]
+        return merged([self._lines(job, path, query) for path in paths], _time, None)

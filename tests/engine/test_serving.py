@@ -75,6 +75,8 @@ def test_a_job_and_its_server_see_gpus_of_their_own(served: tuple[Cluster, str])
     assert [host["seen"] for host in job["hosts"]] == [GPUS[:2]]
     assert [host["seen"] for host in server["hosts"]] == [GPUS[2:]]
     assert status["wrong_gpus"] == []
+    (metrics,) = (cluster.state / "digits").rglob("metrics.jsonl")
+    assert json.loads(metrics.read_text().splitlines()[0])["gpus"] == {"pc1": GPUS[:2]}
     last = job["progress"]["step"]
     wait_for(lambda: step() == last, "the result to be served")
     assert f"step-{last:08d} of digits: epoch 3" in told(cluster)["servers"][0]["checkpoint"]

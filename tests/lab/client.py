@@ -10,10 +10,11 @@ import urllib.request
 from typing import Any
 
 
-def get(url: str, body: object = None) -> Any:
+def get(url: str, body: object = None, token: str = "") -> Any:
     """Ask a server; an answer that refuses is an answer too."""
     content = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(url, content, {"Content-Type": "application/json"})
+    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {token}"}
+    request = urllib.request.Request(url, content, headers)
     try:
         with urllib.request.urlopen(request, timeout=30) as answer:
             return json.loads(answer.read())
@@ -36,10 +37,10 @@ def digits(number: int = 40) -> tuple[list[Any], list[int]]:
     return samples, labels[:number].tolist()
 
 
-def right_answers(url: str) -> float:
+def right_answers(url: str, token: str = "") -> float:
     """The share of digits that a server tells right."""
     samples, labels = digits()
-    answers = get(f"{url}/predict", {"inputs": samples, "top": 1})["predictions"]
+    answers = get(f"{url}/predict", {"inputs": samples, "top": 1}, token)["predictions"]
     told = [int(answer["classes"][0]["class"]) for answer in answers]
     return sum(map(int.__eq__, told, labels)) / len(labels)
 
@@ -47,10 +48,11 @@ def right_answers(url: str) -> float:
 class Client:
     """Asks a server again and again, one question after the other, and counts what fails."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, token: str = "") -> None:
         self.answered = 0
         self.failed: list[str] = []
         self._url = url
+        self._token = token
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._ask, daemon=True)
 
@@ -66,7 +68,7 @@ class Client:
         body = {"inputs": digits(4)[0], "top": 1}
         while not self._over.wait(0.02):
             try:
-                answer = get(f"{self._url}/predict", body)
+                answer = get(f"{self._url}/predict", body, self._token)
             except OSError as error:
                 answer = {"error": str(error)}
             if "error" in answer:

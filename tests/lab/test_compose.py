@@ -67,8 +67,8 @@ def test_a_job_trains_is_stopped_and_goes_on(operator: Operator, lab: Lab) -> No
     assert [parts[host]["devices"] for host in HOSTS] == [lab.uuids(host) for host in HOSTS]
     ranks = [rank for host in HOSTS for rank in parts[host]["ranks"]]
     assert (len(parts["n2"]["ranks"]), sorted(ranks)) == (2, [0, 1, 2])
-    refused = operator.kit("deploy", status=1)
-    assert "job digits is running already, on n1, n2" in refused
+    assert "digits: runs already, from the same file" in operator.kit("deploy")
+    assert "digits runs on n1, n2: end it" in operator.kit("deploy", "--fresh", status=1)
 
     stopped = operator.kit("stop")
     assert "digits stopped after" in stopped

@@ -226,17 +226,21 @@ def test_a_pulled_cable_cuts_a_node_off(lab: Lab) -> None:
 def test_a_shaped_link_is_slower(lab: Lab) -> None:
     def seconds() -> float:
         began = time.monotonic()
-        assert lab.ssh("n2", "head -c 8000000 /dev/zero").returncode == 0
+        assert lab.ssh("n2", "head -c 16000000 /dev/zero").returncode == 0
         return time.monotonic() - began
 
-    free = seconds()
+    def best() -> float:
+        """What other tests on this machine slow down least."""
+        return min(seconds() for _ in range(3))
+
+    free = best()
     lab.do("shape", "n2", "20mbit")
     try:
         shaped = seconds()
     finally:
         lab.do("shape", "n2", "off")
     assert shaped > 2 * free
-    assert seconds() < shaped / 2
+    assert best() < shaped / 2
 
 
 def test_mistakes_are_answered(lab: Lab) -> None:

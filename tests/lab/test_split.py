@@ -30,8 +30,10 @@ environment: {{OMP_NUM_THREADS: "1"}}
 SERVER = f"""\
 image: {IMAGE}
 job: digits
+token: {{env: DIGITS_TOKEN}}
 environment: {{OMP_NUM_THREADS: "1"}}
 """
+TOKEN = "hush-4"
 MINE = "kit-digits-checkpoints"
 
 
@@ -92,19 +94,20 @@ def test_one_machine_trains_on_two_gpus_and_serves_on_the_third(
         "split", "--infer", "n3:2", "--dry-run"
     )
     operator.split("--infer", "n3:2")
-    output = operator.kit("deploy")
+    output = operator.kit("deploy", DIGITS_TOKEN=TOKEN)
     url = f"http://{lab.settings.address('n3')}:8080"
     assert f"serve-digits: started as 1 host, 1 GPU: {url}" in output
     wait_for(lambda: ready(url), "the first checkpoint to be served")
     assert operator.status()["state"] == "running"
     assert seen(operator, "digits") == {"n3": one_machine[:2]}
     assert seen(operator, "serve-digits") == {"n3": one_machine[2:]}
-    assert [gpu["uuid"] for gpu in get(f"{url}/model")["gpus"]] == one_machine[2:]
+    assert [gpu["uuid"] for gpu in get(f"{url}/model", token=TOKEN)["gpus"]] == one_machine[2:]
     assert json.loads(operator.kit("status", "--json"))["wrong_gpus"] == []
     wait_for(lambda: operator.status()["state"] == "completed", "the end of the training")
     last = operator.status()["progress"]["step"]
     wait_for(lambda: step_of(operator.status("serve-digits")) == last, "the result to be served")
-    assert right_answers(url) > 0.95
+    assert right_answers(url, TOKEN) > 0.95
+    assert "error" in get(f"{url}/model", token="guessed")
     page = urllib.request.urlopen(f"{url}/", timeout=10).read().decode()
     assert "<canvas" in page
 
@@ -112,7 +115,7 @@ def test_one_machine_trains_on_two_gpus_and_serves_on_the_third(
     operator.split("--infer", "0")
     operator.project.write(None, {"digits": train(65)}, {"digits": SERVER})
     operator.kit("render")
-    output = operator.kit("deploy", "--wait")
+    output = operator.kit("deploy", "--wait", DIGITS_TOKEN=TOKEN)
     assert "serve-digits: rests, as no GPU is given to it" in output
     assert f"goes on from step {last}, " in output
     assert seen(operator, "digits") == {"n3": one_machine}
@@ -133,7 +136,9 @@ def test_two_hosts_of_a_swarm_exchange_gpus(made: dict[str, Operator], lab: Lab)
     operator = made["swarm"]
     operator.write({"digits": train(9999)}, servers={"digits": SERVER})
     operator.kit("swarm", "up", "--yes")
-    assert "serve-digits: rests, as no GPU is given to it" in operator.kit("deploy")
+    assert "serve-digits: rests, as no GPU is given to it" in operator.kit(
+        "deploy", DIGITS_TOKEN=TOKEN
+    )
     wait_for(operator.trains, "a checkpoint")
     assert sorted(rank for host in operator.status()["hosts"] for rank in host["ranks"]) == [
         *range(3)
@@ -143,7 +148,7 @@ def test_two_hosts_of_a_swarm_exchange_gpus(made: dict[str, Operator], lab: Lab)
 
     # The weakest GPU is the Quadro: n1 is not touched, and goes on with n2's other one.
     assert "kit split --train n2:1" in operator.split("--infer", "1")
-    operator.kit("deploy")
+    operator.kit("deploy", DIGITS_TOKEN=TOKEN)
     url = f"http://{lab.settings.address('n2')}:8080"
     wait_for(lambda: ready(url), "a checkpoint to be served")
     wait_for(lambda: (operator.status()["progress"] or {"step": 0})["step"] > at, "training")
@@ -158,9 +163,9 @@ def test_two_hosts_of_a_swarm_exchange_gpus(made: dict[str, Operator], lab: Lab)
     assert "goes on from step" in operator.kit("logs", "digits")
 
     # A second GPU for inference, on another host: who serves already does not notice.
-    with Client(url) as client:
+    with Client(url, TOKEN) as client:
         operator.split("--infer", "n1:0")
-        operator.kit("deploy")
+        operator.kit("deploy", DIGITS_TOKEN=TOKEN)
         other = f"http://{lab.settings.address('n1')}:8080"
         wait_for(lambda: ready(other), "the second server")
         wait_for(lambda: client.answered > 100, "answers")
@@ -168,15 +173,17 @@ def test_two_hosts_of_a_swarm_exchange_gpus(made: dict[str, Operator], lab: Lab)
     assert seen(operator, "serve-digits") == {"n1": lab.uuids("n1"), "n2": [serving]}
     assert seen(operator, "digits") == {"n2": [training]}
     # n1 has no part in the job any more: what it serves comes from n2.
-    wait_for(lambda: get(f"{other}/model")["checkpoint"]["host"] == "n2", "n2's checkpoint")
-    assert right_answers(other) > 0.95
+    wait_for(
+        lambda: get(f"{other}/model", token=TOKEN)["checkpoint"]["host"] == "n2", "n2's checkpoint"
+    )
+    assert right_answers(other, TOKEN) > 0.95
     assert json.loads(operator.kit("status", "--json"))["wrong_gpus"] == []
 
     # A swap on one host: each gets what the other had.
     operator.split("--infer", "n2:0", "--train", "n2:1")
-    shown = operator.kit("deploy", "--dry-run")
+    shown = operator.kit("deploy", "--dry-run", DIGITS_TOKEN=TOKEN)
     assert "it and others get GPUs from each other" in shown
-    operator.kit("deploy")
+    operator.kit("deploy", DIGITS_TOKEN=TOKEN)
     wait_for(lambda: seen(operator, "digits") == {"n2": [serving]}, "training on the Quadro")
     wait_for(lambda: seen(operator, "serve-digits").get("n2") == [training], "the server")
     assert json.loads(operator.kit("status", "--json"))["wrong_gpus"] == []

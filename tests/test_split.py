@@ -756,6 +756,15 @@ def test_a_server_keeps_its_last_gpu(project: Project) -> None:
     assert snapshot(project.folder) == before
 
 
+def test_what_undoes_a_servers_first_gpu_is_possible(project: Project) -> None:
+    project.write(INVENTORY.replace(", use: inference", ""), servers=SERVED)
+    before = snapshot(project.folder)
+    done = project.kit("split", "--infer", "pc2:1", "--yes").out
+    assert "undo: kit split --infer 0\n" in done
+    assert project.kit("split", "--infer", "0", "--yes").status == 0
+    assert snapshot(project.folder) == before
+
+
 def test_servers_rest_where_that_is_meant(project: Project) -> None:
     result = project.write(servers=SERVED).kit("split", "--infer", "0", "--yes")
     assert result.status == 0

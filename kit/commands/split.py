@@ -16,9 +16,9 @@ from kit import tree
 from kit.commands.options import with_paths
 from kit.commands.tables import console, table
 from kit.errors import InputError, KitError
-from kit.model import Gpu
+from kit.model import Gpu, Use
 from kit.project import Paths, load_project, plan_of
-from kit.split.compare import Holding, Move, State, holdings, reverse, rows, state
+from kit.split.compare import Holding, Move, State, holdings, resting, reverse, rows, state
 from kit.split.propose import Proposal, propose
 from kit.split.sections import Slot, count_of
 from kit.split.select import Wanted
@@ -81,7 +81,7 @@ def command(
     elif proposal.moves and not dry_run:
         click.echo(f"{paths.inventory}: {_gpus(proposal.moves)} moved")
         click.echo("now:  kit render && kit deploy   (or: make render deploy)")
-        click.echo(f"undo: {_way_back(paths, proposal.moves)}")
+        click.echo(f"undo: {_way_back(paths, proposal)}")
     return 0
 
 
@@ -132,7 +132,7 @@ def _show_proposal(paths: Paths, text: str, proposal: Proposal, *, dry_run: bool
     if dry_run:
         name = paths.inventory.as_posix().lstrip("/")
         click.echo(tree.unified_diff(name, text, proposal.text), nl=False)
-        click.echo(f"\nundo, once it is made: {_way_back(paths, proposal.moves)}")
+        click.echo(f"\nundo, once it is made: {_way_back(paths, proposal)}")
 
 
 def _consent(*, yes: bool) -> None:
@@ -157,22 +157,28 @@ def _write(path: Path, before: str, after: str) -> None:
         raise KitError(f"{path}: cannot be written: {error.strerror}") from None
 
 
-def _undo(paths: Paths, done: Sequence[Move]) -> str:
-    """Return the command that undoes a split."""
+def _undo(paths: Paths, proposal: Proposal) -> str | None:
+    """Return the command that undoes a split; None where it would take a server its last GPU."""
+    back = reverse(proposal.moves)
+    if resting(proposal.after, proposal.before):
+        if dict(proposal.before.uses)[Use.INFERENCE]:
+            return None
+        back = (("--infer", "0"),)
     words = ["kit", "split"]
     if paths.inventory != Path("inventory.yaml"):
         words += ["-i", str(paths.inventory)]
     if paths.jobs is not None:
         words += ["--jobs", str(paths.jobs)]
-    for option, selector in reverse(done):
+    for option, selector in back:
         words += [option, selector]
     return shlex.join(words)
 
 
-def _way_back(paths: Paths, done: Sequence[Move]) -> str:
+def _way_back(paths: Paths, proposal: Proposal) -> str:
     """Return what a person copies to undo a split."""
-    if len(reverse(done)) <= MOST_UNDONE:
-        return _undo(paths, done)
+    undo = _undo(paths, proposal)
+    if undo and len(reverse(proposal.moves)) <= MOST_UNDONE:
+        return undo
     return f"git checkout -- {shlex.quote(str(paths.inventory))}   (where it was committed before)"
 
 
@@ -221,6 +227,6 @@ def _document(paths: Paths, proposal: Proposal, *, written: bool) -> str:
         "before": _state(proposal.before),
         "after": _state(proposal.after),
         "written": written and bool(changed),
-        "undo": _undo(paths, proposal.moves) if changed else None,
+        "undo": _undo(paths, proposal) if changed else None,
     }
     return json.dumps(document, indent=2, ensure_ascii=False)

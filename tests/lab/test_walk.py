@@ -24,7 +24,7 @@ def test_the_section_leads_to_a_model_and_a_split(lab: Lab, tmp_path: Path, dock
     setup, train, split = (
         textwrap.dedent(block) for block in re.findall(r"(?:^    .+\n)+", SECTION, re.MULTILINE)
     )
-    (back,) = re.findall(r"`(kit split --train [^`]+)`", SECTION)
+    (back,) = re.findall(r"`(kit split --infer 0 [^`]+)`", SECTION)
     path = f"{Path(docker.program).parent}{os.pathsep}{os.environ['PATH']}"
     env = {**os.environ, **docker.env, **NAME, "PATH": path}
 
@@ -54,8 +54,6 @@ def test_the_section_leads_to_a_model_and_a_split(lab: Lab, tmp_path: Path, dock
         assert f"serve-digits: answers at {url}" in told
         wait_for(lambda: ready(url), "the page")
         assert right_answers(url) > 0.95
-        assert "serve-digits: rests, as no GPU is given to it" in run(
-            there, f"{back} --dry-run", back
-        )
+        assert "serve-digits: rests, as no GPU is given to it" in run(there, back)
     finally:
         run(there, "kit stop --all", "kit swarm down --yes")

@@ -199,6 +199,8 @@ def split(bench: Bench) -> None:
         ("n1:0 to inference", ("--infer", "n1:0"), urls[:1]),
         ("all to training", ("--infer", "0"), []),
     ):
+        # Read before: with a service that goes, its lines go too.
+        before = bench.lines("digits", EPOCH.pattern)
         client = Client(urls[1]) if what.startswith("n1") else contextlib.nullcontext()
         with client:
             began = time.time()
@@ -210,7 +212,7 @@ def split(bench: Bench) -> None:
                 wait_for(partial(ready, url), url)
             answers = time.time()
             time.sleep(SETTLE)
-        rates, pause = around(bench.lines("digits", EPOCH.pattern), began)
+        rates, pause = around(before, bench.lines("digits", EPOCH.pattern), began)
         print(
             f"{what}: kit split, render and deploy {deployed - began:.1f} s"
             + (f", the server answers after {answers - began:.1f} s" if serving else "")
@@ -222,9 +224,10 @@ def split(bench: Bench) -> None:
     bench.kit("stop", "--all")
 
 
-def around(lines: list[LogLine], moment: float) -> tuple[list[float], float]:
+def around(before: list[LogLine], after: list[LogLine], moment: float) -> tuple[list[float], float]:
     """Return images/s before and after a moment, and how long no epoch ended about it, in s."""
-    ends = [(line.time or 0, found) for line in lines if (found := EPOCH.match(line.text))]
+    lines = {(line.time or 0, line.text) for line in [*before, *after]}
+    ends = [(at, found) for at, text in sorted(lines) if (found := EPOCH.match(text))]
     pause, at = max((later - at, at) for (at, _), (later, _) in pairwise(ends) if later > moment)
     sides = [
         [float(found[1]) for when, found in ends if at - SETTLE < when <= at],

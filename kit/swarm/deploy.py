@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from kit.engine import ENDED, State, Step
 from kit.engine.order import Gpu, gpus_of, in_order
@@ -66,7 +66,8 @@ def steps_deploy(
     ]
     steps += [move for move in evictions if isinstance(move, Label)]
     steps += [move for move in evictions if isinstance(move, AwaitEnd)]
-    steps += [step for each in work for step in _labels(each, cluster)]
+    evicted = {(move.node, move.labels[0][0]) for move in evictions if isinstance(move, Label)}
+    steps += [step for each in work for step in _labels(each, cluster, evicted)]
     for each in ordered:
         version, own = versions[f"{each.stack}.stack.yaml"], secrets.get(each.name, {})
         left = {gpu: name for gpu, name in held.items() if name != each.name}
@@ -178,12 +179,15 @@ def _evictions(job: Work, cluster: Cluster) -> Iterator[Step]:
             yield AwaitEnd(node.name, what, cause, node.name, f"{job.stack}_{was}")
 
 
-def _labels(job: Work, cluster: Cluster) -> Iterator[Step]:
-    place = _places(job)
+def _labels(
+    job: Work, cluster: Cluster, evicted: Collection[tuple[str | None, str]]
+) -> Iterator[Step]:
+    """Return what gives nodes their new labels; the `evicted` have lost theirs by then."""
+    place, name = _places(job), job_label(job.name)
     for node in cluster.nodes:
-        wanted = {job_label(job.name): place.get(node.host or "", NOWHERE)}
-        step = label_step(node.name, node, wanted)
-        if step is not None:
+        wanted = place.get(node.host or "", NOWHERE)
+        step = label_step(node.name, node, {name: wanted})
+        if step is not None and not (wanted == NOWHERE and (node.id, name) in evicted):
             yield step
 
 

@@ -107,6 +107,18 @@ def test_training_has_ended_on_a_host_before_anybody_gets_its_gpus(plan: Plan) -
     assert steps[5].gpus == frozenset({("pc2", "GPU-c")})
 
 
+def test_a_host_that_leaves_a_job_loses_its_label_once(plan: Plan) -> None:
+    alone = replace(
+        plan.jobs[0], placements=plan.jobs[0].placements[1:], services=plan.jobs[0].services[1:]
+    )
+    seen = cluster(
+        task("train-1gpu", "pc1", "running", devices=("all",)),
+        task("train-on-pc2", "pc2", "running", devices=("GPU-b",)),
+    )
+    steps = steps_deploy("lab", [alone], seen, VERSIONS, {}, fresh=False)
+    assert [(type(step), step.where) for step in steps] == [(Label, "pc1"), (AwaitEnd, "pc1")]
+
+
 def test_a_server_without_a_gpu_goes_first(plan: Plan) -> None:
     serving = replace(
         service("serve-on-pc2", "serve-digits", gpus=1), labels=(("kit.server", "serve-digits"),)

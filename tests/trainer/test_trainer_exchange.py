@@ -158,11 +158,11 @@ def test_a_slow_rank_gets_fewer_samples_and_the_result_stays(tmp_path: Path) -> 
             found[balance] = metrics(tmp_path / balance)[-1]
     assert found["even"]["batch"] == [0.5, 0.5]
     fast, slow = found["auto"]["batch"]
-    # Twice as fast, besides what does not depend on the samples: much, where other tests run too.
-    assert 1.2 < fast / slow < 3
-    assert found["auto"]["images_per_second"] > 1.05 * found["even"]["images_per_second"]
+    # Twice as fast, besides what does not depend on the samples.
+    assert fast / slow == pytest.approx(2, abs=0.5)
+    assert found["auto"]["images_per_second"] > 1.15 * found["even"]["images_per_second"]
     assert distance(result(tmp_path / "even.json"), result(tmp_path / "auto.json")) < 1e-3
-    assert re.search("batch: [567]", task.text)
+    assert "batch: 6" in task.text
 
 
 def test_a_rank_that_is_silent_is_named(tmp_path: Path) -> None:

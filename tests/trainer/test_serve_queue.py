@@ -70,6 +70,7 @@ def test_who_has_gone_is_not_computed(patient: Server) -> None:
         connection.close()
     gone_metric = 'kit_serve_requests_total{path="/predict",status="499"}'
     wait_until(lambda: patient.metric(gone_metric) == 2, "both are missed")
+    assert patient.metric(WAITING) == 0
     before = patient.metric("kit_serve_batch_size_sum")
     with ThreadPoolExecutor(4) as pool:
         answers = list(pool.map(patient.predict, [inputs(1)] * 2 + [inputs(1, 5)] * 2))

@@ -38,7 +38,7 @@ class Answer(NamedTuple):
     batch: int  # Samples in that batch.
 
 
-@dataclass
+@dataclass(eq=False)
 class Sample:
     """One that waits."""
 
@@ -86,11 +86,13 @@ class Batcher:
     def put(self, value: Array, *, urgent: bool = False) -> "asyncio.Future[Answer]":
         """Queue a sample whose place is reserved; an urgent one takes one over the limit.
 
-        Nor does an urgent one wait for others to share a batch with. Cancelled, it is dropped.
+        Nor does an urgent one wait for others to share a batch with. Cancelled, it leaves.
         """
         self._reserved += urgent
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._waiting.append(Sample(value, future, monotonic()))
+        sample = Sample(value, future, monotonic())
+        self._waiting.append(sample)
+        future.add_done_callback(lambda _: self._leave(sample))
         self._hurry = self._hurry or urgent
         # Whoever waits need not look at each: at the first, and when the batch is full.
         if urgent or len(self._waiting) in (1, self._settings.size):
@@ -102,12 +104,9 @@ class Batcher:
         size, window = self._settings.size, self._settings.window
         async with self._turn:
             while True:
-                while self._waiting and self._waiting[0].future.done():
-                    self._drop()
                 due = self._waiting[0].since + window if self._waiting else float("inf")
                 if self._hurry or len(self._waiting) >= size or due <= monotonic():
-                    batch = self._pop(size)
-                    if batch:
+                    if batch := self._pop(size):
                         return batch
                     continue
                 self._arrived.clear()
@@ -116,19 +115,17 @@ class Batcher:
                     await asyncio.wait_for(self._arrived.wait(), left)
 
     def _pop(self, size: int) -> list[Sample]:
-        """Up to `size` samples whose clients still wait."""
-        batch: list[Sample] = []
-        while self._waiting and len(batch) < size:
-            sample = self._drop()
-            if not sample.future.done():
-                batch.append(sample)
+        """Take up to `size` samples out, and free their places."""
+        batch = [self._waiting.popleft() for _ in range(min(size, len(self._waiting)))]
+        self._reserved -= len(batch)
         self._hurry = self._hurry and bool(self._waiting)
         return batch
 
-    def _drop(self) -> Sample:
-        """Take the first one out, and free its place."""
-        self._reserved -= 1
-        return self._waiting.popleft()
+    def _leave(self, sample: Sample) -> None:
+        """Give up the place of one that nobody waits for any more."""
+        if sample.future.cancelled() and sample in self._waiting:
+            self._waiting.remove(sample)
+            self._reserved -= 1
 
     async def work(self, replica: int) -> None:
         """Answer batch after batch; a newer checkpoint is taken between two of them."""

@@ -36,3 +36,5 @@ async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
     finally:
         gone.cancel()
         task.cancel()
+        # Its place in the queue is another's before anyone hears of it.
+        await asyncio.wait({task})

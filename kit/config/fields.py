@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Annotated, Any
 
 from pydantic import (
@@ -65,6 +65,12 @@ def tagged(choose: Callable[[object], str | None], what: str, fix: str) -> Discr
 def _text(parse: Callable[[object], Any], pattern: str, example: str, description: str) -> Any:
     schema = {"type": "string", "pattern": pattern, "examples": [example]}
     return BeforeValidator(told(parse)), WithJsonSchema({**schema, "description": description})
+
+
+def only_key(value: object, names: Iterable[str]) -> str | None:
+    """Return the tag of the one key that a mapping has of some; None where it has not just one."""
+    kinds = [name for name in names if isinstance(value, dict) and name in value]
+    return f"<{kinds[0]}>" if len(kinds) == 1 else None
 
 
 _SIZE = r"^[0-9]+(\.[0-9]+)?\s*(B|KiB|MiB|GiB|TiB)$"

@@ -21,6 +21,7 @@ from kit.config.fields import (
     Ulimit,
     VariableValue,
     known_variable,
+    only_key,
     tagged,
     told,
     wrong,
@@ -51,7 +52,8 @@ RESERVED = frozenset(
 )
 
 
-def _own_variable(name: object) -> str:
+def own_variable(name: object) -> str:
+    """Check the name of a variable that is the user's to choose."""
     text = known_variable(name)
     if text in RESERVED or text.startswith("KIT_"):
         raise WrongValueError("is set by kit from the plan", "leave it out")
@@ -61,7 +63,7 @@ def _own_variable(name: object) -> str:
 
 
 Environment = Annotated[
-    dict[Annotated[str, BeforeValidator(told(_own_variable))], VariableValue],
+    dict[Annotated[str, BeforeValidator(told(own_variable))], VariableValue],
     Field(examples=[{"PYTHONUNBUFFERED": "1"}]),
 ]
 
@@ -80,7 +82,7 @@ def _secret_kind(value: object) -> str | None:
 
 Secrets = Annotated[
     dict[
-        Annotated[str, BeforeValidator(told(_own_variable))],
+        Annotated[str, BeforeValidator(told(own_variable))],
         Annotated[
             Annotated[Literal["env"], Tag("<env>")] | Annotated[SecretFile, Tag("<file>")],
             tagged(
@@ -146,10 +148,7 @@ class NfsMount(Section):
 
 
 def _mount_kind(value: object) -> str | None:
-    kinds = [
-        kind for kind in ("bind", "volume", "nfs") if isinstance(value, dict) and kind in value
-    ]
-    return f"<{kinds[0]}>" if len(kinds) == 1 else None
+    return only_key(value, ("bind", "volume", "nfs"))
 
 
 MountSection = Annotated[

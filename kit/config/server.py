@@ -14,11 +14,11 @@ from kit.config.fields import (
     SecretPath,
     Section,
     Size,
-    known_variable,
+    only_key,
     tagged,
     told,
 )
-from kit.config.job import Environment
+from kit.config.job import Environment, own_variable
 from kit.model import JobHosts, Secret, Server
 
 TOKEN = "SERVE_TOKEN"  # The name of the secret, not the secret.
@@ -37,7 +37,7 @@ Port = Annotated[int, Field(ge=1, le=65535)]
 class EnvToken(Section):
     """A token from a variable of the environment of `kit deploy`."""
 
-    env: Annotated[str, BeforeValidator(told(known_variable))]
+    env: Annotated[str, BeforeValidator(told(own_variable))]
 
 
 class FileToken(Section):
@@ -47,10 +47,7 @@ class FileToken(Section):
 
 
 def _token_kind(value: object) -> str | None:
-    if value is None:
-        return "<none>"
-    kinds = [kind for kind in ("env", "file") if isinstance(value, dict) and kind in value]
-    return f"<{kinds[0]}>" if len(kinds) == 1 else None
+    return "<none>" if value is None else only_key(value, ("env", "file"))
 
 
 Token = Annotated[

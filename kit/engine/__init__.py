@@ -149,6 +149,12 @@ def size(job: Work) -> str:
     return f"{hosts}, {count(job.replicas, 'GPU')}: {', '.join(job.urls)}"
 
 
+def left_alone(work: Work) -> str:
+    """Say why a deploy starts nothing of a job or a server."""
+    runs = "runs already, from the same file"
+    return f"{work.name}: {runs if work.placements else 'rests, as no GPU is given to it'}"
+
+
 class Engine(Protocol):
     """What every engine can do, for jobs and for servers.
 

@@ -144,8 +144,8 @@ def _ports(work: Work, host: str) -> dict[str, int]:
     """Return the ports that are opened on a host, by what sets them in the file."""
     if isinstance(work, ServerPlan):
         ports = {"port: …": work.server.port}
-        offers = any(host == each.name for holder in work.holders for each in holder.first)
-        return ports | ({"transfer_port: …": work.server.transfer_port} if offers else {})
+        offered = {"transfer_port: …": work.server.transfer_port} if work.offers(host) else {}
+        return ports | offered
     wanted = {}
     if work.host_network and work.rendezvous.host == host:
         wanted["rendezvous: {port: …}"] = work.rendezvous.port

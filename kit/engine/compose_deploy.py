@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import TypeVar
 
 from kit.docker import Docker
-from kit.engine import Say, deployment, size
+from kit.engine import Say, deployment, left_alone, size
 from kit.engine.compose_decide import Action, Kind, Seen, decide, own_volume
 from kit.engine.compose_hosts import Hosts, all_well
 from kit.engine.compose_look import look
 from kit.engine.hostfolder import HostFolder
 from kit.errors import InputError, KitError
-from kit.model import SERVER_PREFIX, Host
-from kit.plan.types import JobPlan, Work
+from kit.model import Host
+from kit.plan.types import JobPlan, Work, document_of
 from kit.render import file_version
 from kit.secrets import read_secrets
 
@@ -66,8 +66,7 @@ def deploy(hosts: Hosts, jobs: Sequence[Work], *, fresh: bool, say: Say) -> None
     for job in jobs:
         own = [action for action in actions if action.job == job.name]
         if not any(action.kind is Kind.START for action in own):
-            rests = "rests, as no GPU is given to it"
-            say(f"{job.name}: {'runs already, from the same file' if job.parts else rests}")
+            say(left_alone(job))
             continue
         try:
             _start(hosts, job, own, secrets[job.name])
@@ -153,10 +152,7 @@ def _forget(hosts: Hosts, job: Work, host: Host) -> None:
 def _send(hosts: Hosts, job: str, host: Host) -> str:
     """Copy the project and what it mounts; return the folder on the host."""
     tree = hosts.tree
-    own = tree / "jobs" / f"{job}.json"
-    if job.startswith(SERVER_PREFIX):
-        own = tree / "serve" / f"{job.removeprefix(SERVER_PREFIX)}.json"
-    paths = [hosts.file(job, host.name), own, tree / "launch.py"]
+    paths = [hosts.file(job, host.name), tree / document_of(job), tree / "launch.py"]
     files = {
         path.relative_to(tree).as_posix(): path.read_bytes() for path in paths if path.exists()
     }

@@ -21,6 +21,7 @@ from kit.engine import (
     Say,
     Step,
     deployment,
+    left_alone,
     size,
 )
 from kit.engine.devices import local_gpus, serving_devices, visible_devices
@@ -37,9 +38,8 @@ from kit.engine.state import (
 )
 from kit.engine.supervise import marked
 from kit.errors import InputError, KitError
-from kit.model import SERVER_PREFIX
 from kit.plan.storage import CHECKPOINTS
-from kit.plan.types import JobPlan, ServerPlan, Work
+from kit.plan.types import JobPlan, ServerPlan, Work, document_of
 from kit.secrets import read_secrets
 from kit.values import count
 
@@ -87,10 +87,7 @@ class LocalEngine:
         starting = [job for job in jobs if not self._goes_on(job)]
         for job in jobs:
             if job not in starting:
-                rests = "rests, as no GPU is given to it"
-                say(
-                    f"{job.name}: {'runs already, from the same file' if job.placements else rests}"
-                )
+                say(left_alone(job))
         runs = self._runs(starting)
         for job in jobs:
             gives_way = job in starting or not job.placements
@@ -149,12 +146,9 @@ class LocalEngine:
         return runs
 
     def _places(self, name: str) -> Places:
-        file = self._tree / "jobs" / f"{name}.json"
-        if name.startswith(SERVER_PREFIX):
-            file = self._tree / "serve" / f"{name.removeprefix(SERVER_PREFIX)}.json"
         return Places(
             launcher=self._launcher.resolve(),
-            job_file=file.resolve(),
+            job_file=(self._tree / document_of(name)).resolve(),
             folder=JobFolder(self._cluster, name).path,
             data=state_home() / "data",
         )

@@ -9,7 +9,17 @@ from pathlib import Path
 from typing import ClassVar
 
 from kit.docker import Docker
-from kit.engine import ENDED, Deployment, JobStatus, LogLine, Say, State, Step, deployment
+from kit.engine import (
+    ENDED,
+    Deployment,
+    JobStatus,
+    LogLine,
+    Say,
+    State,
+    Step,
+    deployment,
+    left_alone,
+)
 from kit.engine.printed import Printed
 from kit.engine.rendered import rendered
 from kit.errors import InputError, KitError, nearest
@@ -100,10 +110,8 @@ class SwarmEngine:
             for job in jobs:
                 if job.stack in deployed:
                     registers.write_down(carrier.manager, deployment(job, time.time()))
-                elif job.placements:
-                    say(f"{job.name}: runs already, from the same file")
                 else:
-                    say(f"{job.name}: rests, as no GPU is given to it")
+                    say(left_alone(job))
         wait_until_up(carrier.manager, [job.name for job in jobs if job.placements], say)
         for job in jobs:
             carrier.drop_secrets(job.name)

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from kit.errors import INVENTORY, Fault, Loc
 from kit.model import EngineName, Inventory
 from kit.plan.images import served_registry
-from kit.plan.servers import holds
 from kit.plan.types import JobPlan, ServerPlan, Work
 from kit.values import count
 
@@ -72,7 +71,7 @@ def _serving(engine: EngineName, plan: ServerPlan) -> Iterator[_Listener]:
         yield ("port",), address, host.name, plan.server.port
     if plan.host_network or engine is EngineName.COMPOSE:
         for host in (host for holder in plan.holders for host in holder.hosts):
-            if plan.host_network or holds(plan, host.name):
+            if plan.host_network or plan.offers(host.name):
                 yield ("transfer_port",), host.address, host.name, plan.server.transfer_port
 
 

@@ -106,8 +106,3 @@ def _sources(
 def alias(server: Server) -> str:
     """Return the one name on the overlay of all that offer checkpoints to a server."""
     return f"{server.name}-checkpoints"
-
-
-def holds(server: ServerPlan, host: str) -> bool:
-    """Whether a host offers checkpoints to a server, where each host has a file of its own."""
-    return any(host == each.name for holder in server.holders for each in holder.first)

@@ -189,6 +189,13 @@ def stack_of(name: str) -> str:
     return name if name.startswith(SERVER_PREFIX) else f"{STACK_PREFIX}{name}"
 
 
+def document_of(name: str) -> str:
+    """Return the file of the tree that the containers of a job or a server read."""
+    if name.startswith(SERVER_PREFIX):
+        return f"serve/{name.removeprefix(SERVER_PREFIX)}.json"
+    return f"jobs/{name}.json"
+
+
 def work_of(stack: str) -> str | None:
     """Return the job or the server that a stack is of; None where it is of neither."""
     if stack.startswith(SERVER_PREFIX):
@@ -343,6 +350,10 @@ class ServerPlan:
         serving = [placement.host.name for placement in self.placements]
         offering = [each.name for holder in self.holders for each in holder.first]
         return tuple(dict.fromkeys([*serving, *offering]))
+
+    def offers(self, host: str) -> bool:
+        """Whether a host offers checkpoints, where each host has a file of its own."""
+        return any(host == each.name for holder in self.holders for each in holder.first)
 
     @property
     def replicas(self) -> int:

@@ -7,10 +7,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kit.model import SERVER_PREFIX, EngineName
+from kit.model import EngineName
 from kit.plan.groups import advertised, node_labels
-from kit.plan.servers import holds
-from kit.plan.types import JobPlan, Plan, ServerPlan
+from kit.plan.types import JobPlan, Plan, ServerPlan, document_of
 from kit.render.documents import job_json, plan_json, server_json
 from kit.render.templates import Templates
 from kit.values import count
@@ -53,9 +52,9 @@ def render(plan: Plan, templates: Templates, launcher: str) -> Tree:
         InputError: A template is wrong.
     """
     whole = header(plan, *_sources(plan))
-    jobs = {f"jobs/{job.name}.json": job_json(job, header(plan, job.job.file)) for job in plan.jobs}
+    jobs = {document_of(job.name): job_json(job, header(plan, job.job.file)) for job in plan.jobs}
     servers = {
-        _server_file(server): server_json(server, header(plan, server.file))
+        document_of(server.name): server_json(server, header(plan, server.file))
         for server in plan.serving
     }
     tree = {"plan.json": plan_json(plan, whole, whole=False), **jobs, **servers}
@@ -74,7 +73,7 @@ def render(plan: Plan, templates: Templates, launcher: str) -> Tree:
 
 
 def _configs(job: JobPlan, tree: Tree) -> list[Config]:
-    files = [("job", f"jobs/{job.name}.json", "/kit/job.json")]
+    files = [("job", document_of(job.name), "/kit/job.json")]
     if job.job.command:
         files.append(("launcher", "launch.py", job.launcher))
     return [
@@ -87,12 +86,8 @@ def _sources(plan: Plan) -> list[str]:
     return [job.file for job in plan.jobs] + [server.file for server in plan.serving]
 
 
-def _server_file(server: ServerPlan) -> str:
-    return f"serve/{server.name.removeprefix(SERVER_PREFIX)}.json"
-
-
 def _server_config(server: ServerPlan, tree: Tree) -> Config:
-    file = _server_file(server)
+    file = document_of(server.name)
     name = f"{server.stack}-server-{_digest(tree[file])}"
     return Config("server", name, file, "/kit/server.json", False)
 
@@ -196,7 +191,7 @@ def _server_compose(
     tree = {}
     for host in plan.hosts:
         placement = placements.get(host.name)
-        holder = holds(server, host.name)
+        holder = server.offers(host.name)
         if placement is None and not holder:
             continue
         text = templates.render(

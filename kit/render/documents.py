@@ -9,9 +9,6 @@ from typing import Any
 from kit.model import Gpu, Host
 from kit.plan.types import JobPlan, Placement, Plan, ServerPlan
 
-POLL = 2.0
-"""Seconds between two looks of a server for a newer checkpoint."""
-
 
 def _compact(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
@@ -141,6 +138,5 @@ def server_json(plan: ServerPlan, generated: str) -> str:
         "body": server.body,
         "pixels": server.pixels,
         "token": server.token.name if server.token else None,
-        "poll": POLL,
     }
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"

@@ -11,7 +11,7 @@ from kit.config.load import NO_INVENTORY, Project, load
 from kit.errors import FaultsError, InputError, KitError, Problem, ProblemsError
 from kit.model import EngineName, Inventory
 from kit.plan import make_plan
-from kit.plan.types import Plan
+from kit.plan.work import Plan
 from kit.render import Tree, render
 from kit.render.templates import Templates
 from kit.values import count

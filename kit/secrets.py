@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kit.errors import InputError
 from kit.model import Secret
-from kit.plan.types import JobPlan, Work
+from kit.plan.work import JobPlan, Work
 from kit.values import show_size
 
 LARGEST = 500 * 1024

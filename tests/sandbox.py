@@ -12,7 +12,7 @@ from pathlib import Path
 from unittest import mock
 
 from kit import cli
-from kit.plan.types import Plan
+from kit.plan.work import Plan
 from kit.project import Paths, load_plan
 
 ROOT = Path(__file__).resolve().parents[1]

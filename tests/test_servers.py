@@ -52,6 +52,11 @@ MISTAKES = {
         "serve/ddp.yaml:2: job: ddp runs a script of its own, whose checkpoints kit does not know; "
         "name a job with `train:`",
     ),
+    "two at once": (
+        {"a": SERVER.replace("job: digits", "job: digit") + "hosts: {names: [pc3]}\n"},
+        "serve/a.yaml:2: job: there is no job digit; did you mean digits?\n"
+        "serve/a.yaml:3: hosts.names[0]: pc3 is not in the inventory; did you mean pc2?",
+    ),
     "two on one GPU": (
         {"a": SERVER, "b": SERVER + "port: 8090\n"},
         "serve/b.yaml:1: hosts: wants all GPUs for inference of pc2, but GPU-c is already with "

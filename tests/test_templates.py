@@ -41,7 +41,7 @@ WRONG: list[tuple[str, str | bytes, str]] = [
     (
         "an undefined field",
         "{{ header }}\n\n{{ plan.klaster }}\n",
-        "3: the template fails: 'kit.plan.types.Plan object' has no attribute 'klaster'",
+        "3: the template fails: 'kit.plan.work.Plan object' has no attribute 'klaster'",
     ),
     ("in a loop", "{% for host in plan.hosts %}\n{{ host.nam }}\n{% endfor %}\n", "2: the template"),
     ("a filter of nobody's", "a\n{{ header | shout }}\n", "2: the template fails: No filter named"),

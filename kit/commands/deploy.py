@@ -19,7 +19,7 @@ from kit.commands.tables import show_steps
 from kit.engine import ENDED, Engine, JobStatus
 from kit.errors import InputError, KitError, nearest
 from kit.model import SERVER_PREFIX, EngineName
-from kit.plan.types import JobPlan, Plan, Work
+from kit.plan.work import JobPlan, Plan, Work
 from kit.project import Paths, load_plan, rendered_tree
 
 

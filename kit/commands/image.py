@@ -20,7 +20,7 @@ from kit.images import Say
 from kit.lock import lock_path, lock_text, read_lock
 from kit.model import EngineName, Host, Lock
 from kit.plan.images import NETWORK
-from kit.plan.types import Plan, manager_of
+from kit.plan.work import Plan, manager_of
 from kit.project import Paths, launcher_path, load_plan, load_project
 from kit.registry import digest
 from kit.values import WrongValueError, count

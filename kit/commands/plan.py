@@ -14,7 +14,8 @@ from kit.commands.options import with_paths
 from kit.commands.tables import console, table
 from kit.model import Host, Use
 from kit.plan.exchange import FINE, WANTED
-from kit.plan.types import ExchangePlan, ExchangeWay, JobPlan, Placement, Plan, ServerPlan
+from kit.plan.types import ExchangePlan, ExchangeWay, Placement
+from kit.plan.work import JobPlan, Plan, ServerPlan
 from kit.project import Paths, load_plan
 from kit.render import header
 from kit.render.documents import plan_json

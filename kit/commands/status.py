@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,9 @@ from kit.commands.follow import score
 from kit.commands.options import with_paths
 from kit.commands.tables import console, table
 from kit.engine import ENDED, HostStatus, JobStatus
-from kit.engine.proof import wrong_gpus
+from kit.engine.proof import not_deployed, wrong_gpus
+from kit.engine.rendered import rendered
+from kit.model import EngineName
 from kit.project import Paths, identity
 from kit.values import count
 
@@ -38,27 +40,50 @@ def command(paths: Paths, engine: str | None, *, watch: bool, as_json: bool) -> 
     """Show jobs and servers that were deployed: hosts, ranks, GPUs, progress, newest checkpoint.
 
     What each container sees is held against what it was given: exit status 1 where that differs.
+    What runs with other GPUs than the rendered files give it waits for `kit deploy`, and is told.
     """
     cluster, own = identity(paths)
-    carrier = engine_for(engine or own, cluster, paths.tree(cluster))
+    name, tree = engine or own, paths.tree(cluster)
+    carrier = engine_for(name, cluster, tree)
+    # On this machine the jobs have its own GPUs, not those of the hosts.
+    planned = {} if name == EngineName.LOCAL else rendered(tree).devices
+
+    def look() -> Seen:
+        statuses = carrier.status()
+        return Seen(cluster, statuses, wrong_gpus(statuses), not_deployed(statuses, planned))
+
     if watch:
-        _watch(lambda: show(cluster, carrier.status()))
-    statuses = carrier.status()
-    wrong = wrong_gpus(statuses)
+        _watch(lambda: show(look()))
+    seen = look()
     if as_json:
-        click.echo(json.dumps(document(cluster, statuses), indent=2))
+        click.echo(json.dumps(document(seen), indent=2))
     else:
-        _print(console(), show(cluster, statuses))
-    return 1 if wrong else 0
+        _print(console(), show(seen))
+    return 1 if seen.wrong_gpus else 0
 
 
-def document(cluster: str, statuses: Sequence[JobStatus]) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What runs, and what is to be said of its GPUs; see `kit.engine.proof`."""
+
+    cluster: str
+    statuses: tuple[JobStatus, ...]
+    wrong_gpus: tuple[str, ...]
+    not_deployed: tuple[str, ...]
+
+
+def document(seen: Seen) -> dict[str, Any]:
     """Return what `--json` prints: jobs and servers apart, and the GPUs that are not as planned."""
     told: dict[bool, list[dict[str, Any]]] = {False: [], True: []}
-    for status in statuses:
-        told[status.serves].append(dataclasses.asdict(status))
-    wrong = list(wrong_gpus(statuses))
-    return {"cluster": cluster, "jobs": told[False], "servers": told[True], "wrong_gpus": wrong}
+    for status in seen.statuses:
+        told[status.serves].append(asdict(status))
+    return {
+        "cluster": seen.cluster,
+        "jobs": told[False],
+        "servers": told[True],
+        "wrong_gpus": list(seen.wrong_gpus),
+        "not_deployed": list(seen.not_deployed),
+    }
 
 
 def _print(screen: Console, parts: Iterator[RenderableType]) -> None:
@@ -82,28 +107,30 @@ def _watch(look: Callable[[], Iterator[RenderableType]]) -> None:
             live.update(Group(*look()), refresh=True)
 
 
-def show(cluster: str, statuses: tuple[JobStatus, ...]) -> Iterator[RenderableType]:
+def show(seen: Seen) -> Iterator[RenderableType]:
     """Yield a table of the jobs, one of their hosts, and what does not fit into either."""
     from rich.text import Text
 
-    if not statuses:
-        yield f"nothing runs for cluster {cluster}: `kit deploy` starts the jobs"
+    if not seen.statuses:
+        yield f"nothing runs for cluster {seen.cluster}: `kit deploy` starts the jobs"
         return
     rows = table("job", "state", "for", "epoch", "step", "images/s", "left", "checkpoint")
-    for status in statuses:
+    for status in seen.statuses:
         rows.add_row(*_row(status))
     yield rows
     hosts = table("job", "host", "state", "ranks", "GPUs", "")
-    for status in statuses:
+    for status in seen.statuses:
         for row in _host_rows(status):
             hosts.add_row(*row)
     yield hosts
-    for status in statuses:
+    for status in seen.statuses:
         where = f"answers at {', '.join(status.urls)}" if status.urls else ""
         for text in (score(status), where if status.state not in ENDED else "", status.message):
             if text:
                 yield f"{status.job}: {text}"
-    for text in wrong_gpus(statuses):
+    for text in seen.not_deployed:
+        yield f"{text}: `kit deploy` moves them"
+    for text in seen.wrong_gpus:
         yield Text(f"WRONG GPUs: {text}", style="bold red")
 
 

@@ -14,7 +14,7 @@ from kit.docker import Docker, on_each
 from kit.engine import Step
 from kit.errors import InputError, KitError
 from kit.model import EngineName, Host
-from kit.plan.types import Plan
+from kit.plan.work import Plan
 from kit.project import Paths, load_plan, rendered_tree
 from kit.render import file_version
 from kit.swarm.carry import Carrier

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import ClassVar, Protocol
 
 from kit.model import SERVER_PREFIX
-from kit.plan.types import JobPlan, Work
+from kit.plan.work import JobPlan, Work
 from kit.values import count
 
 

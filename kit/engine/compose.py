@@ -17,7 +17,7 @@ from kit.engine.compose_hosts import Found, Hosts
 from kit.engine.compose_logs import Told, followed, told
 from kit.engine.compose_status import job_status, state_of
 from kit.errors import KitError
-from kit.plan.types import Work
+from kit.plan.work import Work
 
 
 class ComposeEngine:
@@ -74,8 +74,8 @@ class ComposeEngine:
         return tuple(known[job] for job in sorted(known))
 
     def _status(self, job: str, found: Found) -> JobStatus:
-        planned = self._hosts.rendered.processes.get(job, {})
-        silent = {name: number for name, number in planned.items() if name in found.lost}
+        planned = self._hosts.rendered.devices.get(job, {})
+        silent = {name: len(gpus) for name, gpus in planned.items() if name in found.lost}
         training = found.training(job)
         with self._reading:
             known = self._told.get(job)
@@ -131,7 +131,7 @@ class ComposeEngine:
             self._hosts.home.remember(status)
         removed = self._hosts.on(places, partial(self._hosts.remove, job))
         left = {name for name, error in removed.items() if isinstance(error, KitError)}
-        left |= self._hosts.rendered.processes.get(job, {}).keys() & found.lost.keys()
+        left |= self._hosts.rendered.devices.get(job, {}).keys() & found.lost.keys()
         told = [status.message] if status.message else []
         # What did not end by itself was killed as it was removed.
         told += [error.message for error in ended.values() if isinstance(error, KitError)]

@@ -10,7 +10,8 @@ from kit.engine import Step
 from kit.engine.containers import Container
 from kit.errors import KitError
 from kit.plan.storage import CHECKPOINTS
-from kit.plan.types import JobPlan, Placement, ServerPlan, Work
+from kit.plan.types import Placement
+from kit.plan.work import JobPlan, ServerPlan, Work
 
 
 @dataclass(frozen=True, slots=True)

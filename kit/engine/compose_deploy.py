@@ -20,7 +20,7 @@ from kit.engine.compose_look import look
 from kit.engine.hostfolder import HostFolder
 from kit.errors import InputError, KitError
 from kit.model import Host
-from kit.plan.types import JobPlan, Work, document_of
+from kit.plan.work import JobPlan, Work, document_of
 from kit.render import file_version
 from kit.secrets import read_secrets
 

@@ -16,7 +16,7 @@ from kit.engine.hostfolder import HostFolder
 from kit.engine.rendered import Rendered, rendered
 from kit.errors import KitError
 from kit.model import Host
-from kit.plan.types import manager_of, stack_of
+from kit.plan.work import manager_of, stack_of
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ from typing import Any
 from kit.engine import HostStatus, State
 from kit.engine.streams import seconds
 from kit.plan.storage import CHECKPOINTS
-from kit.plan.types import work_of
+from kit.plan.work import work_of
 
 PROJECT = "com.docker.compose.project"
 SERVICE = "com.docker.compose.service"

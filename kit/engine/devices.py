@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 
-from kit.plan.types import JobPlan, ServerPlan
+from kit.plan.work import JobPlan, ServerPlan
 
 
 def local_gpus() -> list[str]:

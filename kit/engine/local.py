@@ -39,7 +39,7 @@ from kit.engine.state import (
 from kit.engine.supervise import marked
 from kit.errors import InputError, KitError
 from kit.plan.storage import CHECKPOINTS
-from kit.plan.types import JobPlan, ServerPlan, Work, document_of
+from kit.plan.work import JobPlan, ServerPlan, Work, document_of
 from kit.secrets import read_secrets
 from kit.values import count
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from kit.plan.types import Work
+from kit.plan.work import Work
 
 Gpu = tuple[str, str]
 """A host and the name of a GPU on it, as Swarm has it: a UUID, or `gpu0`."""

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from kit.engine.state import Process
 from kit.plan.storage import CHECKPOINTS, DATA
-from kit.plan.types import JobPlan, MountPoint, Placement, ServerPlan, Volume
+from kit.plan.types import MountPoint, Placement, Volume
+from kit.plan.work import JobPlan, ServerPlan
 
 
 @dataclass(frozen=True, slots=True)

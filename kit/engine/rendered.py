@@ -18,11 +18,11 @@ from kit.model import Host
 class Rendered:
     """The hosts of a rendered tree, and what jobs and servers have there.
 
-    By names: the `processes` on each host, and the `urls` where a server answers.
+    By names: the `devices` on each host, and the `urls` where a server answers.
     """
 
     hosts: tuple[Host, ...]
-    processes: dict[str, dict[str, int]]
+    devices: dict[str, dict[str, tuple[str, ...]]]
     urls: dict[str, tuple[str, ...]]
 
 
@@ -35,15 +35,15 @@ def rendered(tree: Path) -> Rendered:
     try:
         plan = json.loads((tree / "plan.json").read_text(encoding="utf-8"))
         hosts = tuple(_host(host) for host in plan["hosts"])
-        processes = {
-            job["name"]: {part["host"]: int(part["processes"]) for part in job["hosts"]}
+        devices = {
+            job["name"]: {part["host"]: tuple(part["devices"]) for part in job["hosts"]}
             for job in (*plan["jobs"], *plan["servers"])
         }
         urls = {server["name"]: tuple(server["urls"]) for server in plan["servers"]}
     except (OSError, ValueError, KeyError, TypeError) as error:
         what = f"{tree / 'plan.json'} does not tell the hosts ({error})"
         raise InputError(what, "write it with `kit render`") from None
-    return Rendered(hosts, processes, urls)
+    return Rendered(hosts, devices, urls)
 
 
 def _host(host: dict[str, Any]) -> Host:

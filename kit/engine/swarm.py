@@ -24,7 +24,7 @@ from kit.engine.printed import Printed
 from kit.engine.rendered import rendered
 from kit.errors import InputError, KitError, nearest
 from kit.model import Host
-from kit.plan.types import Work, stack_of
+from kit.plan.work import Work, stack_of
 from kit.render import file_version
 from kit.secrets import fingerprint, read_secrets
 from kit.swarm import registers

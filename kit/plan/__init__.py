@@ -20,16 +20,8 @@ from kit.plan.images import images, network_image, pinned, served_registry, unlo
 from kit.plan.notes import lock_notes, notes, server_notes
 from kit.plan.servers import server_faults, server_plan
 from kit.plan.traffic import batch, traffic
-from kit.plan.types import (
-    JobPlan,
-    Placement,
-    Plan,
-    Rendezvous,
-    Service,
-    Work,
-    manager_of,
-    stack_of,
-)
+from kit.plan.types import Placement, Rendezvous, Service
+from kit.plan.work import JobPlan, Plan, Work, manager_of, stack_of
 
 RENDEZVOUS_PORT = 29400
 """torchrun's own default for the c10d rendezvous."""
@@ -63,7 +55,7 @@ def make_plan(
         FaultsError: The jobs do not fit the inventory, or each other.
     """
     training, inferring, faults = allocate(inventory, jobs, servers)
-    if faults:
+    if faults := [*faults, *server_faults(servers, jobs)]:
         raise FaultsError(faults)
     inventory_hash = _version(inventory)
     plans = [
@@ -71,9 +63,6 @@ def make_plan(
         for job, placements in zip(jobs, training, strict=True)
     ]
     by_name = {plan.name: plan for plan in plans}
-    faults = server_faults(servers, by_name)
-    if faults:
-        raise FaultsError(faults)
     serving = [
         server_plan(
             inventory,

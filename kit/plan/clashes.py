@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from kit.errors import INVENTORY, Fault, Loc
 from kit.model import EngineName, Inventory
 from kit.plan.images import served_registry
-from kit.plan.types import JobPlan, ServerPlan, Work
+from kit.plan.work import JobPlan, ServerPlan, Work
 from kit.values import count
 
 LONGEST_SERVICE = 63

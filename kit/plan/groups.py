@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterable, Sequence
 
 from kit.model import Host
-from kit.plan.types import Placement, Service, Work
+from kit.plan.types import Placement, Service
+from kit.plan.work import Work
 
 HOST_LABEL = "kit.host"
 JOB_LABEL = "kit.job."

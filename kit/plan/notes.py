@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from kit.model import EngineName, Inventory
 from kit.plan.gpus import without_bf16
-from kit.plan.types import JobPlan, ServerPlan
+from kit.plan.work import JobPlan, ServerPlan
 from kit.values import count, show_seconds
 
 MOST_NAMED = 5

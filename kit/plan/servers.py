@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from kit.errors import Fault, nearest
-from kit.model import EngineName, Inventory, Lock, Server
+from kit.model import EngineName, Inventory, Job, Lock, Server
 from kit.plan import storage
 from kit.plan.groups import services
 from kit.plan.images import pinned
-from kit.plan.types import Holder, JobPlan, Placement, ServerPlan
+from kit.plan.types import Placement
+from kit.plan.work import Holder, JobPlan, ServerPlan
 
 MOST_HOLDERS = 4
 """Every host of a job has its checkpoints: so many of them offer theirs."""
@@ -18,15 +19,16 @@ MOST_ASKED = 16
 server need not be started anew when the job's hosts change."""
 
 
-def server_faults(servers: Sequence[Server], jobs: Mapping[str, JobPlan]) -> list[Fault]:
+def server_faults(servers: Sequence[Server], jobs: Sequence[Job]) -> list[Fault]:
     """Refuse servers of jobs that are not there, or whose checkpoints are the script's own."""
     faults = []
+    by_name = {job.name: job for job in jobs}
     for server in servers:
-        job = jobs.get(server.job)
+        job = by_name.get(server.job)
         if job is None:
-            fix = nearest(server.job, jobs) if jobs else "describe it in jobs/<name>.yaml"
+            fix = nearest(server.job, by_name) if jobs else "describe it in jobs/<name>.yaml"
             faults.append(Fault(server.name, ("job",), f"there is no job {server.job}", fix))
-        elif job.job.train is None:
+        elif job.train is None:
             what = f"{server.job} runs a script of its own, whose checkpoints kit does not know"
             faults.append(Fault(server.name, ("job",), what, "name a job with `train:`"))
     return faults

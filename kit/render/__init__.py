@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from kit.model import EngineName
 from kit.plan.groups import advertised, node_labels
-from kit.plan.types import JobPlan, Plan, ServerPlan, document_of
+from kit.plan.work import JobPlan, Plan, ServerPlan, document_of
 from kit.render.documents import job_json, plan_json, server_json
 from kit.render.templates import Templates
 from kit.values import count

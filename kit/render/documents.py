@@ -7,7 +7,8 @@ import json
 from typing import Any
 
 from kit.model import Gpu, Host
-from kit.plan.types import JobPlan, Placement, Plan, ServerPlan
+from kit.plan.types import Placement
+from kit.plan.work import JobPlan, Plan, ServerPlan
 
 
 def _compact(value: object) -> str:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from kit.model import Inventory, Job, Use
 from kit.plan.traffic import scaled
-from kit.plan.types import Batch, Placement, Plan
+from kit.plan.types import Batch, Placement
+from kit.plan.work import Plan
 from kit.split.sections import Key, Slot, Split, section_of, slots
 
 UNKNOWN = "-"

@@ -8,7 +8,7 @@ from pathlib import Path
 from kit.config.load import Project, Sources, read_inventory
 from kit.errors import FaultsError, InputError, ProblemsError
 from kit.model import Inventory
-from kit.plan.types import Plan
+from kit.plan.work import Plan
 from kit.project import plan_of, plan_with
 from kit.split.compare import Move, State, moves, resting, state, with_suggestions
 from kit.split.edit import edited

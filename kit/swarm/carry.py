@@ -6,7 +6,6 @@ import base64
 import contextlib
 import itertools
 import socket
-import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -16,8 +15,7 @@ from kit.docker import Docker, EngineError, at_once
 from kit.engine import Say, Step
 from kit.errors import KitError
 from kit.model import Host
-from kit.swarm import registers
-from kit.swarm.seen import STACK_LABEL, see_cluster
+from kit.swarm import registers, release
 from kit.swarm.steps import (
     JOINED_LABEL,
     AwaitEnd,
@@ -43,17 +41,6 @@ PORTS = f"{PORT}/tcp, 7946/tcp, 7946/udp, 4789/udp"
 """What Swarm and its overlay networks need between hosts."""
 JOB_OF_SECRET = "kit.job"
 """The label of a secret that says whose it is."""
-GONE = 120.0
-"""Seconds within which what a removed stack had must be gone; its grace periods come on top."""
-SERVICE_LABEL = "com.docker.swarm.service.name"
-"""Docker's own label on the containers of a service."""
-RELEASE = 600.0
-"""Seconds within which a GPU must have been let go of; a job's grace may be minutes."""
-RELEASED = 30.0
-"""Seconds within which a container that has ended must let go of its volumes."""
-IN_USE = 409
-POLL = 0.5
-"""Seconds between two looks."""
 
 
 class Carrier:
@@ -115,9 +102,9 @@ class Carrier:
             DeployStack: self._deploy,
             RemoveStack: lambda step: self.remove(step.stack),
             AwaitEnd: self._await_end,
-            AwaitGpus: self._await,
+            AwaitGpus: lambda step: release.gpus_free(self.manager, step.gpus, step.stack),
             MakeSecret: self._make_secret,
-            ForgetCheckpoints: _delete_volumes,
+            ForgetCheckpoints: lambda step: release.delete_volumes(step.host, step.volumes),
             ForgetHistory: lambda _: registers.forget_all(self.manager),
             Leave: self._leave,
         }
@@ -211,57 +198,10 @@ class Carrier:
         """
         with self.manager.acting(f"remove {stack}") as client:
             client.stack.remove(stack)
-        label = {"label": [f"{STACK_LABEL}={stack}"]}
-        deadline = time.monotonic() + GONE
-        while self._living_tasks(label) or self.manager.get("/networks", filters=label):
-            if time.monotonic() > deadline:
-                said = f"tasks of {stack} are still there after {GONE:.0f} s"
-                raise KitError(said, f"see them: docker stack ps {stack}")
-            time.sleep(POLL)
+        release.stack_gone(self.manager, stack)
 
     def _await_end(self, step: AwaitEnd) -> None:
-        """Ask the host itself: of a task that it has rejected, Swarm tells nothing more.
-
-        Raises:
-            KitError: The host cannot be reached, or the container is still there after long.
-        """
-        docker = Docker.of(self._hosts[step.host])
-        label = {"label": [f"{SERVICE_LABEL}={step.service}"]}
-        deadline = time.monotonic() + RELEASE
-        while docker.get("/containers/json", filters=label):
-            if time.monotonic() > deadline:
-                said = f"{step.host}: {step.service} has not ended within {RELEASE:.0f} s"
-                raise KitError(said, f"see it: docker ps on {step.host}")
-            time.sleep(POLL)
-        docker.close()
-
-    def _await(self, step: AwaitGpus) -> None:
-        """Wait for GPUs; those who have them save a last checkpoint first.
-
-        Raises:
-            KitError: They are still held after long.
-        """
-        deadline = time.monotonic() + RELEASE
-        while held := self._held(step):
-            if time.monotonic() > deadline:
-                who = ", ".join(f"{gpu} of {host} by {stack}" for (host, gpu), stack in held)
-                raise KitError(f"still held after {RELEASE:.0f} s: {who}", "see kit status")
-            time.sleep(POLL)
-
-    def _held(self, step: AwaitGpus) -> list[tuple[tuple[str, str], str]]:
-        holders = see_cluster(self.manager).holders()
-        return sorted(
-            (gpu, stack)
-            for gpu, stack in holders.items()
-            if gpu in step.gpus and stack != step.stack
-        )
-
-    def _living_tasks(self, filters: dict[str, Any]) -> bool:
-        """Whether tasks are there; those of a node that is down go when it is back."""
-        nodes = self.manager.get("/nodes")
-        ready = {node["ID"] for node in nodes if node["Status"]["State"] == "ready"}
-        tasks = self.manager.get("/tasks", filters=filters)
-        return any(task.get("NodeID", "") in {"", *ready} for task in tasks)
+        release.service_ended(self._hosts[step.host], step.service)
 
     def _leave(self, step: Leave) -> None:
         docker = Docker.of(step.host)
@@ -275,24 +215,6 @@ class Carrier:
         if not step.last:
             with self.manager.acting(f"strike {step.host.name} off") as client:
                 client.node.remove(node, force=True)
-
-
-def _delete_volumes(step: ForgetCheckpoints) -> None:
-    """Delete volumes; the container that used them goes a moment after its task."""
-    docker = Docker.of(step.host)
-    deadline = time.monotonic() + RELEASED
-    while True:
-        known = {volume["Name"] for volume in docker.get("/volumes")["Volumes"] or ()}
-        try:
-            for volume in known.intersection(step.volumes):
-                docker.request("DELETE", f"/volumes/{volume}")
-        except EngineError as error:
-            if error.status != IN_USE or time.monotonic() > deadline:
-                raise
-            time.sleep(POLL)
-        else:
-            docker.close()
-            return
 
 
 def _at_once(step: Step) -> type[Step] | None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from kit.engine import ENDED, State, Step
 from kit.engine.order import Gpu, gpus_of, in_order
 from kit.errors import KitError
 from kit.plan.groups import job_label
 from kit.plan.storage import CHECKPOINTS
-from kit.plan.types import JobPlan, Placement, ServerPlan, Work, work_of
+from kit.plan.types import Placement
+from kit.plan.work import JobPlan, ServerPlan, Work, work_of
 from kit.secrets import variable
 from kit.swarm.members import PLATFORM
 from kit.swarm.seen import OVER, Cluster, Node
@@ -62,11 +64,14 @@ def steps_deploy(
         RemoveStack("swarm", f"remove {stack}", cause, stack) for stack, cause in removed.items()
     ]
     evictions = [
-        move for each in work if each.stack not in removed for move in _evictions(each, cluster)
+        eviction
+        for each in work
+        if each.stack not in removed
+        for eviction in _evictions(each, cluster)
     ]
-    steps += [move for move in evictions if isinstance(move, Label)]
-    steps += [move for move in evictions if isinstance(move, AwaitEnd)]
-    evicted = {(move.node, move.labels[0][0]) for move in evictions if isinstance(move, Label)}
+    steps += [eviction.label() for eviction in evictions]
+    steps += [eviction.wait() for eviction in evictions if eviction.node.ready]
+    evicted = {(eviction.job.name, eviction.node.id) for eviction in evictions}
     steps += [step for each in work for step in _labels(each, cluster, evicted)]
     for each in ordered:
         version, own = versions[f"{each.stack}.stack.yaml"], secrets.get(each.name, {})
@@ -156,38 +161,56 @@ def _places(job: Work) -> dict[str, str]:
     return {host: service.name for service in job.services for host in service.hosts}
 
 
-def _evictions(job: Work, cluster: Cluster) -> Iterator[Step]:
-    """Return what takes a task away whose host is to belong to another service, or to none.
+@dataclass(frozen=True, slots=True)
+class _Eviction:
+    """A task that must go: its host is to belong to the service `wanted`, or to none.
 
     Swarm ends a task whose node has lost the label that it was placed by, and counts its GPUs as
     free at once, though its container may still save and let go of them: the next one must wait.
     """
+
+    job: Work
+    node: Node
+    was: str
+    wanted: str
+
+    @property
+    def service(self) -> str:
+        """The full name of the service that the task is of."""
+        return f"{self.job.stack}_{self.was}"
+
+    def label(self) -> Step:
+        """Return what ends the task."""
+        gone = self.wanted == NOWHERE
+        cause = "it has no part any more" if gone else f"it is to be {self.wanted}"
+        labels = ((job_label(self.job.name), NOWHERE),)
+        node = self.node
+        return Label(node.name, f"end {self.service}", cause, node.name, node.id, labels)
+
+    def wait(self) -> Step:
+        """Return what waits for its end."""
+        name, what = self.node.name, f"wait until {self.service} has ended"
+        return AwaitEnd(name, what, "its GPUs are free then", name, self.service)
+
+
+def _evictions(job: Work, cluster: Cluster) -> Iterator[_Eviction]:
     place = _places(job)
     for node in cluster.nodes:
         was = node.label(job_label(job.name))
         wanted = place.get(node.host or "", NOWHERE)
         tasks = cluster.tasks_of(s for s in cluster.stack(job.stack) if s.part == was)
-        if was == wanted or not any(t.node == node.id and t.state not in OVER for t in tasks):
-            continue
-        name = job_label(job.name)
-        cause = f"it is to be {wanted}" if wanted != NOWHERE else "it has no part any more"
-        labels = ((name, NOWHERE),)
-        yield Label(node.name, f"end {job.stack}_{was}", cause, node.name, node.id, labels)
-        if node.ready:
-            what = f"wait until {job.stack}_{was} has ended"
-            cause = "its GPUs are free then"
-            yield AwaitEnd(node.name, what, cause, node.name, f"{job.stack}_{was}")
+        here = any(task.node == node.id and task.state not in OVER for task in tasks)
+        if was and was != wanted and here:
+            yield _Eviction(job, node, was, wanted)
 
 
-def _labels(
-    job: Work, cluster: Cluster, evicted: Collection[tuple[str | None, str]]
-) -> Iterator[Step]:
+def _labels(job: Work, cluster: Cluster, evicted: Collection[tuple[str, str]]) -> Iterator[Step]:
     """Return what gives nodes their new labels; the `evicted` have lost theirs by then."""
-    place, name = _places(job), job_label(job.name)
+    place = _places(job)
     for node in cluster.nodes:
         wanted = place.get(node.host or "", NOWHERE)
-        step = label_step(node.name, node, {name: wanted})
-        if step is not None and not (wanted == NOWHERE and (node.id, name) in evicted):
+        step = label_step(node.name, node, {job_label(job.name): wanted})
+        if step is not None and not (wanted == NOWHERE and (job.name, node.id) in evicted):
             yield step
 
 

@@ -9,7 +9,7 @@ from kit.engine import Step
 from kit.errors import KitError
 from kit.model import Host
 from kit.plan.groups import HOST_LABEL, JOB_LABEL, advertised, node_labels
-from kit.plan.types import Plan, manager_of, stack_of, work_of
+from kit.plan.work import Plan, manager_of, stack_of, work_of
 from kit.swarm.seen import Cluster, Member, Node
 from kit.swarm.steps import (
     JOINED_LABEL,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from kit.engine import Step
 from kit.model import Host
 from kit.plan.groups import JOB_LABEL
-from kit.plan.types import stack_of
+from kit.plan.work import stack_of
 from kit.swarm.seen import Cluster, Node, Service
 
 JOINED_LABEL = "kit.joined"

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from kit.engine import ENDED, HostStatus, State
 from kit.plan.groups import job_label
-from kit.plan.types import stack_of, work_of
+from kit.plan.work import stack_of, work_of
 from kit.swarm.seen import OVER, Cluster, Node, Service, Task
 from kit.values import count
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from kit.docker import Docker
 from kit.engine import ENDED, HostStatus, Say, State
 from kit.errors import KitError
-from kit.plan.types import stack_of
+from kit.plan.work import stack_of
 from kit.swarm.seen import Cluster, see_cluster
 from kit.swarm.tasks import PULLING, RELEASING, fewest_of, host_statuses
 from kit.values import count

@@ -15,7 +15,7 @@ from kit.engine.compose_status import job_status
 from kit.engine.containers import Container, container
 from kit.engine.printed import Printed
 from kit.errors import KitError
-from kit.plan.types import JobPlan, ServerPlan, Work
+from kit.plan.work import JobPlan, ServerPlan, Work
 from tests.sandbox import JOB, SERVER, Project
 
 INVENTORY = """\

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from kit.engine import HostStatus, JobStatus, State
 from kit.engine.order import in_order
-from kit.engine.proof import wrong_gpus
-from kit.plan.types import Plan, Work
+from kit.engine.proof import not_deployed, wrong_gpus
+from kit.plan.work import Plan, Work
 from kit.swarm.deploy import steps_deploy
 from kit.swarm.seen import Cluster
 from kit.swarm.steps import AwaitEnd, AwaitGpus, DeployStack, Label, RemoveStack
@@ -167,3 +167,36 @@ def test_two_that_see_the_same_gpu_are_told() -> None:
     assert wrong_gpus(both) == ("GPU-a on pc is seen by j and serve-s",)
     ended = replace(both[0], state=State.COMPLETED)
     assert wrong_gpus([ended, both[1]]) == ()
+
+
+@pytest.mark.parametrize(
+    ("given", "planned", "said"),
+    [
+        (("GPU-a", "GPU-b"), {"pc": ("gpu-b", "GPU-a")}, ""),
+        (("GPU-x", "GPU-y"), {"pc": ("0", "1")}, ""),  # Swarm names those of a whole host.
+        (("all",), {"pc": ("0", "1")}, ""),
+        (("GPU-a",), {"pc": ("GPU-a", "GPU-b")}, "pc has GPU-a, the files say GPU-a, GPU-b"),
+        (("GPU-a",), {"pc": ("GPU-b",)}, "pc has GPU-a, the files say GPU-b"),
+        (("GPU-a", "GPU-b"), {"pc": ("0",)}, "pc has 2 GPUs, the files say 1 GPU"),
+        (
+            ("0",),
+            {"pc2": ("0",)},
+            "pc has 1 GPU, the files say none; pc2 has none, the files say 1 GPU",
+        ),
+        (("all",), {}, "pc has all GPUs, the files say none"),
+        (
+            ("GPU-a",),
+            {"pc2": ("GPU-c",)},
+            "pc has GPU-a, the files say none; pc2 has none, the files say GPU-c",
+        ),
+    ],
+)
+def test_what_was_given_is_held_against_the_files(
+    given: tuple[str, ...], planned: dict[str, tuple[str, ...]], said: str
+) -> None:
+    living = status("j", given=given, seen=())
+    assert not_deployed([living], {"j": planned}) == ((f"j: {said}",) if said else ())
+    assert not_deployed([replace(living, state=State.COMPLETED)], {"j": planned}) == ()
+    assert not_deployed([living], {"another": planned}) == ()
+    waiting = replace(living, hosts=(replace(living.hosts[0], state=State.WAITING),))
+    assert not_deployed([waiting], {"j": {"pc": ("GPU-z",)}}) == ()

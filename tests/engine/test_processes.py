@@ -8,7 +8,7 @@ import pytest
 
 from kit.engine.devices import local_gpus, visible_devices
 from kit.engine.processes import Places, on_this_machine, processes
-from kit.plan.types import JobPlan
+from kit.plan.work import JobPlan
 from tests.sandbox import JOB, Project
 
 INVENTORY = """\

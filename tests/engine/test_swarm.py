@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kit.engine import State, Step
 from kit.errors import KitError
-from kit.plan.types import Plan
+from kit.plan.work import Plan
 from kit.swarm.deploy import steps_deploy
 from kit.swarm.members import steps_down, steps_up, warnings
 from kit.swarm.seen import Cluster, Member, Node, Service, Task

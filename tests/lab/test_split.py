@@ -115,6 +115,8 @@ def test_one_machine_trains_on_two_gpus_and_serves_on_the_third(
     operator.split("--infer", "0")
     operator.project.write(None, {"digits": train(65)}, {"digits": SERVER})
     operator.kit("render")
+    waiting = "serve-digits: n3 has 1 GPU, the files say none: `kit deploy` moves them"
+    assert waiting in operator.kit("status")
     output = operator.kit("deploy", "--wait", DIGITS_TOKEN=TOKEN)
     assert "serve-digits: rests, as no GPU is given to it" in output
     assert f"goes on from step {last}, " in output

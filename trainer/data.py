@@ -122,7 +122,7 @@ def load_data(train: Train, root: Path) -> DataSet:
     if name == "text":
         return load_text(files[0], train.context)
     if name == "digits":
-        parts = load_digits(train.seed)
+        parts = load_digits(files[0], train.seed)
     elif name == "mnist":
         parts = [load_mnist(files[:2]), load_mnist(files[2:])]
     elif name == "cifar10":
@@ -150,12 +150,10 @@ def split(labels: Tensor, seed: int) -> tuple[Tensor, Tensor]:
     return by_class[~is_test], by_class[is_test]
 
 
-def load_digits(seed: int) -> list[Samples]:
+def load_digits(file: Path, seed: int) -> list[Samples]:
     """The 1,797 images of 8x8 in scikit-learn, split by class: 1,437 to train, 360 to test."""
-    from sklearn.datasets import load_digits as load
-
-    images, labels = (torch.from_numpy(each) for each in load(return_X_y=True))
-    images = images.to(torch.uint8).view(-1, 1, 8, 8)
+    table = torch.from_numpy(np.loadtxt(file, np.uint8, delimiter=","))  # [1797, 8 * 8 + 1]
+    images, labels = table[:, :-1].reshape(-1, 1, 8, 8), table[:, -1].long()
     return [Samples(images[part], labels[part]) for part in split(labels, seed)]
 
 

@@ -37,11 +37,10 @@ class DataMissingError(Exception):
 def find_files(train: Train, root: Path) -> list[Path]:
     """Find a job's files below `root`, those of training first; raises DataMissingError."""
     dataset = train.dataset
-    module, package = PACKAGES.get(dataset, ("", ""))
-    if module and importlib.util.find_spec(module) is None:
-        raise DataMissingError(f"{dataset} needs the trainer image, or: pip install {package}")
-    if dataset == "digits":
-        return []
+    package = _find_package(dataset) if dataset in PACKAGES else None
+    if package and dataset == "digits":
+        # A file of the package, which is not imported: that would take as long as to import torch.
+        return [package / "datasets" / "data" / "digits.csv.gz"]
     if dataset == "folder":
         return _find_images(root / train.path)
     if dataset == "text":
@@ -63,6 +62,15 @@ def find_files(train: Train, root: Path) -> list[Path]:
         f"folder that has them instead of {root}; to fetch them: "
         + COMMANDS[dataset].format(root=root, path=train.path)
     )
+
+
+def _find_package(dataset: str) -> Path:
+    """The folder of the package that a data set needs."""
+    module, package = PACKAGES[dataset]
+    spec = importlib.util.find_spec(module)
+    if spec is None or spec.origin is None:
+        raise DataMissingError(f"{dataset} needs the trainer image, or: pip install {package}")
+    return Path(spec.origin).parent
 
 
 def _or_gz(path: Path) -> Path:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from sklearn.datasets import load_digits
 
 from tests.trainer.small import settings
 from trainer import data
@@ -182,6 +183,19 @@ def test_missing_files_are_named_with_what_to_do(
         find_files(settings("digits"), tmp_path)
     with pytest.raises(DataMissingError, match="pip install pillow"):
         find_files(settings("folder"), tmp_path)
+
+
+def test_digits_are_those_of_scikit_learn(tmp_path: Path) -> None:
+    read = load_data(settings("digits"), tmp_path)
+    found = [
+        [*image.flatten().tolist(), int(label)]
+        for part in (read.train, read.test)
+        for image, label in zip(part.inputs, part.labels, strict=True)
+    ]
+    images, labels = load_digits(return_X_y=True)
+    assert sorted(found) == sorted(
+        [*map(int, image), label] for image, label in zip(images, labels, strict=True)
+    )
 
 
 def test_digits_are_split_by_class_and_seed(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import urllib.request
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -24,6 +24,7 @@ from tests.trainer.hosts import (
 )
 
 FAULTY = Path(__file__).with_name("faulty.py")
+WAYS_SCRIPT = Path(__file__).with_name("ways.py")
 
 
 def launch(local: Hosts, job: Path, processes: int, script: str | Path = "", **more: Any) -> Task:
@@ -52,45 +53,67 @@ def distance(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) ->
     return max(float((value - second[name]).abs().max()) for name, value in first.items())
 
 
+class Way(NamedTuple):
+    """A job's changes, and how far its parameters may be from the plain job's."""
+
+    changes: dict[str, Any]
+    least: float
+    most: float
+
+
+WAYS = {
+    # Another order of the same sums, and nothing more.
+    "buckets": Way({"bucket_mib": 1, "static_graph": True}, 0.0, 1e-5),
+    "fp16": Way({"compression": "fp16"}, 1e-7, 0.01),
+    "bf16": Way({"compression": "bf16"}, 1e-6, 0.05),
+    "powersgd": Way({"compression": "powersgd", "warm_up_steps": 4}, 1e-4, 1.0),
+    "precision": Way({"precision": "bf16"}, 1e-5, 0.2),
+    "local_sgd": Way({"mode": "local_sgd", "every_steps": 4, "warm_up_steps": 8}, 1e-4, 1.0),
+    # An exchange after each step: without momentum the mean of the weights is plain training.
+    "each_step": Way({"mode": "local_sgd", "every_steps": 1, "warm_up_steps": 29}, 0.0, 1e-5),
+    "diloco": Way(
+        {"mode": "diloco", "every_steps": 4, "warm_up_steps": 8, "compression": "fp16"}, 1e-4, 1
+    ),
+    "overlap": Way(
+        {"mode": "local_sgd", "every_steps": 4, "warm_up_steps": 8, "overlap": True}, 1e-4, 1
+    ),
+    # The only round ends with the training: nothing is left to overlap with.
+    "at_the_end": Way(
+        {"mode": "local_sgd", "every_steps": 1, "warm_up_steps": 29, "overlap": True}, 0.0, 1e-5
+    ),
+}
+
+
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained_ways(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The jobs of all ways, and a plain one, that three processes have trained for two epochs."""
+    folder = tmp_path_factory.mktemp("ways")
+    changes: dict[str, dict[str, Any]] = {"plain": {}}
+    changes |= {name: way.changes for name, way in WAYS.items()}
+    jobs = {name: write_job(folder, name=name, epochs=2, **more) for name, more in changes.items()}
+    torchrun = ("-m", "torch.distributed.run", "--master-port", str(free_port()))
+    trained = [f"{job}:{free_port()}" for job in jobs.values()]
+    argv = [*torchrun, "--nproc-per-node", "3", str(WAYS_SCRIPT), *trained]
+    with hosts(folder) as local:
+        task = local.start("ways", argv, {"PYTHONPATH": ROOT})
+        assert task.wait() == 0, task.text
+    return jobs
+
+
+@pytest.fixture(scope="module")
+def plain(trained_ways: dict[str, Path]) -> Path:
     """A job that three processes have trained for two epochs."""
-    job = write_job(tmp_path_factory.mktemp("plain"), name="plain", epochs=2)
-    with hosts(job.parent) as local:
-        task = launch(local, job, 3)
-        assert task.wait() == 0, task.text
-    return job
+    return trained_ways["plain"]
 
 
-@pytest.mark.parametrize(
-    ("changes", "least", "most"),
-    [
-        # Another order of the same sums, and nothing more.
-        ({"bucket_mib": 1, "static_graph": True}, 0.0, 1e-5),
-        ({"compression": "fp16"}, 1e-7, 0.01),
-        ({"compression": "bf16"}, 1e-6, 0.05),
-        ({"compression": "powersgd", "warm_up_steps": 4}, 1e-4, 1.0),
-        ({"precision": "bf16"}, 1e-5, 0.2),
-        ({"mode": "local_sgd", "every_steps": 4, "warm_up_steps": 8}, 1e-4, 1.0),
-        # An exchange after each step: without momentum the mean of the weights is plain training.
-        ({"mode": "local_sgd", "every_steps": 1, "warm_up_steps": 29}, 0.0, 1e-5),
-        ({"mode": "diloco", "every_steps": 4, "warm_up_steps": 8, "compression": "fp16"}, 1e-4, 1),
-        ({"mode": "local_sgd", "every_steps": 4, "warm_up_steps": 8, "overlap": True}, 1e-4, 1),
-        # The only round ends with the training: nothing is left to overlap with.
-        ({"mode": "local_sgd", "every_steps": 1, "warm_up_steps": 29, "overlap": True}, 0.0, 1e-5),
-    ],
-    ids=lambda value: "-".join(map(str, value.values())) if isinstance(value, dict) else "",
-)
+@pytest.mark.parametrize("name", WAYS)
 def test_every_way_trains_close_to_the_plain_one(
-    changes: dict[str, Any], least: float, most: float, plain: Path, tmp_path: Path
+    name: str, trained_ways: dict[str, Path], plain: Path
 ) -> None:
-    job = write_job(tmp_path, name="way", epochs=2, **changes)
-    with hosts(tmp_path) as local:
-        task = launch(local, job, 3)
-        assert task.wait() == 0, task.text
-    assert least <= distance(result(plain), result(job)) <= most
+    job, way = trained_ways[name], WAYS[name]
+    assert way.least <= distance(result(plain), result(job)) <= way.most
     # Also fp16, whose first steps overflow, and PowerSGD, which forgets much, have learnt.
-    assert metrics(tmp_path / "way")[-1]["accuracy"] > 0.8
+    assert metrics(job.with_suffix(""))[-1]["accuracy"] > 0.8
 
 
 def test_a_local_mode_resumes_with_its_outer_step(tmp_path: Path) -> None:

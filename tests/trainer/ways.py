@@ -1,0 +1,23 @@
+"""The built-in training of several jobs, one after the other, by the same processes.
+
+    ways.py JOB:MASTER_PORT…
+
+So torch is imported once. Every training forms a group of its own, and leaves its checkpoints
+beside the job file, in a folder of the job's name.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+from trainer.train import main
+
+os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "False"  # It keeps what an earlier group has written.
+for argument in sys.argv[1:]:
+    name, _, port = argument.rpartition(":")
+    job = Path(name)
+    print(f"way {job.stem}", flush=True)
+    os.environ |= {"MASTER_PORT": port, "KIT_JOB": name}
+    os.environ["KIT_CHECKPOINTS"] = str(job.with_suffix(""))
+    if code := main():
+        sys.exit(code)

@@ -10,6 +10,7 @@ The nodes share this machine's clock, so that lines of all of them can be compar
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
 import re
@@ -251,14 +252,19 @@ def bench_lab() -> Iterator[Bench]:
 
 def main() -> None:
     """Do what the arguments say."""
-    what, *rest = sys.argv[1:] or ["deploy"]
+    parser = argparse.ArgumentParser(prog="python -m tests.lab.bench", usage=__doc__)
+    benchmarks = parser.add_subparsers(dest="what", required=True)
+    benchmarks.add_parser("deploy").add_argument("rounds", nargs="?", type=int, default=3)
+    benchmarks.add_parser("network").add_argument("rate", nargs="?", default="off")
+    benchmarks.add_parser("split")
+    chosen = parser.parse_args()
     with bench_lab() as bench:
-        if what == "split":
+        if chosen.what == "split":
             split(bench)
-        elif what == "network":
-            network(bench, *rest or ["off"])
+        elif chosen.what == "network":
+            network(bench, chosen.rate)
         else:
-            deploy(bench, int(*rest or ["3"]))
+            deploy(bench, chosen.rounds)
 
 
 if __name__ == "__main__":

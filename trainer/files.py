@@ -37,11 +37,11 @@ class DataMissingError(Exception):
 def find_files(train: Train, root: Path) -> list[Path]:
     """Find a job's files below `root`, those of training first; raises DataMissingError."""
     dataset = train.dataset
-    package = _find_package(dataset) if dataset in PACKAGES else None
-    if package and dataset == "digits":
+    if dataset == "digits":
         # A file of the package, which is not imported: that would take as long as to import torch.
-        return [package / "datasets" / "data" / "digits.csv.gz"]
+        return [_find_package(dataset) / "datasets" / "data" / "digits.csv.gz"]
     if dataset == "folder":
+        _find_package(dataset)
         return _find_images(root / train.path)
     if dataset == "text":
         choices = [[root / train.path]]
@@ -65,7 +65,7 @@ def find_files(train: Train, root: Path) -> list[Path]:
 
 
 def _find_package(dataset: str) -> Path:
-    """The folder of the package that a data set needs."""
+    """The folder of the package that a data set needs; raises DataMissingError."""
     module, package = PACKAGES[dataset]
     spec = importlib.util.find_spec(module)
     if spec is None or spec.origin is None:

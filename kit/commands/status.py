@@ -45,11 +45,11 @@ def command(paths: Paths, engine: str | None, *, watch: bool, as_json: bool) -> 
     cluster, own = identity(paths)
     name, tree = engine or own, paths.tree(cluster)
     carrier = engine_for(name, cluster, tree)
-    # On this machine the jobs have its own GPUs, not those of the hosts.
-    planned = {} if name == EngineName.LOCAL else rendered(tree).devices
 
     def look() -> Seen:
         statuses = carrier.status()
+        # On this machine the jobs have its own GPUs, not those of the hosts.
+        planned = {} if name == EngineName.LOCAL else rendered(tree).devices
         return Seen(cluster, statuses, wrong_gpus(statuses), not_deployed(statuses, planned))
 
     if watch:

@@ -1,0 +1,246 @@
+"""Events: what containers print for programs, one JSON object a line behind a mark.
+
+    [rank0]: @kit {"v": 1, "event": "saved", "time": 1790000000.5, "checkpoint": "step-00000300", …}
+
+People's lines are free to change; these are not. `VERSION` rises when a reader of the old ones would
+be misled. New events and new fields do not raise it: readers ignore what they do not know.
+
+Each event says all that is known of its subject, so that a reader can begin anywhere in a log:
+`Progress` carries the accuracy and the checkpoint before it, `Member` is printed again every minute.
+Three places write them: trainer/report.py, trainer/launch.py (which has the mark and the version once
+more, as it is mounted alone into other images) and trainer/serve/report.py. `kit.runtime.events`
+reads them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time as clock
+from dataclasses import asdict, dataclass, fields
+from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
+
+MARK = "@kit "
+VERSION = 1
+
+FailureClass = Literal[
+    "input",  # The job file, the environment or the script's name: a restart repeats it.
+    "data",  # A data set is missing or damaged.
+    "disk",  # A checkpoint or a file cannot be written.
+    "memory",  # A GPU has no room for the batch.
+    "loss",  # A loss is not finite.
+    "parameters",  # Ranks have different parameters.
+    "peer",  # Another rank is gone or silent; a restart resumes.
+    "rendezvous",  # The store is gone, or never answered.
+    "gpu",  # The container lacks a GPU that it was given.
+    "worker",  # A process ended by itself, with an exit code.
+    "killed",  # A process was ended by a signal.
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """What all events have; `time` is in seconds since 1970, by the clock of the host."""
+
+    NAME: ClassVar[str]
+    time: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Started(Event):
+    """A container has begun. `gpus` are the UUIDs of those that it sees, MIG instances' where split."""
+
+    NAME = "started"
+    gpus: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Member(Event):
+    """A process of a formed world, of the built-in training or of a script; again every minute.
+
+    `gpus` are those of its container, `restarts` how often torchrun has started its workers again.
+    """
+
+    NAME = "member"
+    rank: int
+    local_rank: int
+    world_size: int
+    restarts: int = 0
+    gpus: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Restart(Event):
+    """A host's workers were started again; `restarts` counts, from 1 on."""
+
+    NAME = "restart"
+    restarts: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Begin(Event):
+    """The training begins: `steps` of the whole job, at the present world size."""
+
+    NAME = "begin"
+    epochs: int
+    steps: int
+    world_size: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resumed(Event):
+    """The training goes on from a checkpoint of `epoch` whole epochs and `step` steps."""
+
+    NAME = "resumed"
+    epoch: int
+    step: int
+    checkpoint: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress(Event):
+    """How far the training is, once a second at most.
+
+    `epoch` counts whole epochs, `step` optimizer steps; `loss` is the mean cross entropy of the epoch
+    so far, in nats, None where it is not finite. `accuracy` and `checkpoint` are the newest known.
+    `seconds_left` is by the speed since the training began or went on.
+    """
+
+    NAME = "progress"
+    epoch: int
+    epochs: int
+    step: int
+    steps: int
+    world_size: int
+    loss: float | None = None
+    accuracy: float | None = None
+    images_per_second: float | None = None
+    seconds_left: float | None = None
+    checkpoint: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Epoch(Progress):
+    """An epoch is done, evaluated and, where that was due, handed over to be saved."""
+
+    NAME = "epoch"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Saved(Event):
+    """A checkpoint is on the disk of rank 0's host."""
+
+    NAME = "saved"
+    checkpoint: str
+    epoch: int
+    step: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stopped(Event):
+    """The ranks agreed to stop, and have saved."""
+
+    NAME = "stopped"
+    epoch: int
+    step: int
+    checkpoint: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failed(Event):
+    """Why a process or a host's part ends; `message` is one line for people."""
+
+    NAME = "failed"
+    kind: FailureClass
+    message: str
+    rank: int | None = None
+    exit_code: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Serving(Event):
+    """A server answers with a checkpoint from now on; `source` is where it was read from."""
+
+    NAME = "serving"
+    checkpoint: str
+    replicas: int
+    source: str = ""
+
+
+KINDS: dict[str, type[Event]] = {
+    kind.NAME: kind
+    for kind in (
+        Started,
+        Member,
+        Restart,
+        Begin,
+        Resumed,
+        Progress,
+        Epoch,
+        Saved,
+        Stopped,
+        Failed,
+        Serving,
+    )
+}
+
+
+def line(event: Event) -> str:
+    """Write an event as the line that is printed; numbers that are not finite become null."""
+    values = {name: _written(value) for name, value in asdict(event).items()}
+    values["time"] = round(event.time or clock.time(), 3)
+    return MARK + json.dumps({"v": VERSION, "event": event.NAME, **values}, ensure_ascii=False)
+
+
+def _written(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def parse(text: str) -> Event | None:
+    """Read a line; None where it is no event, or one that this version does not know.
+
+    Anybody's script may print the mark: a malformed event is a line like any other.
+    """
+    if not text.startswith(MARK):
+        return None
+    try:
+        content = json.loads(text[len(MARK) :])
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(content, dict) or content.get("v") != VERSION:
+        return None
+    kind = KINDS.get(content["event"]) if isinstance(content.get("event"), str) else None
+    return _read(kind, content) if kind else None
+
+
+def _read(kind: type[Event], content: dict[str, Any]) -> Event | None:
+    values = {}
+    hints = _HINTS[kind]
+    for each in fields(kind):
+        if each.name in content:
+            value = content[each.name]
+            value = tuple(value) if isinstance(value, list) else value
+            if not _fits(value, hints[each.name]):
+                return None
+            values[each.name] = value
+    try:
+        return kind(**values)
+    except TypeError:  # A field without a default is missing.
+        return None
+
+
+_HINTS = {kind: get_type_hints(kind) for kind in KINDS.values()}
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a value from JSON is of a field's type."""
+    options = get_args(hint)
+    if hint == tuple[str, ...]:
+        return isinstance(value, tuple) and all(isinstance(each, str) for each in value)
+    if get_origin(hint) is Literal:
+        return value in options
+    if options:
+        return any(_fits(value, each) for each in options)
+    if hint is float:
+        return type(value) in (int, float) and math.isfinite(value)
+    return type(value) is hint  # The very type: in Python a bool is an int too.

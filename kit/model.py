@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from kit.errors import Loc
+from trainer.contract.job import Checkpoint, Exchange, Train
 
 Lock = Mapping[str, str]
 """Digests (`sha256:…`) by the names of images as people write them."""
@@ -94,62 +95,6 @@ class Inventory:
     network: Network
     heartbeat: int
     registry: Registry | None
-
-
-@dataclass(frozen=True, slots=True)
-class Train:
-    """The built-in training; `batch_size` is per GPU and micro-step.
-
-    `path` is relative to the data folder, empty where the data set is known by its name;
-    `image_size` is in pixels a side, `context` in characters.
-    """
-
-    dataset: str
-    path: str
-    image_size: int
-    context: int
-    model: str
-    epochs: int
-    batch_size: int
-    accumulation: int
-    optimizer: str
-    learning_rate: float
-    weight_decay: float
-    schedule: str
-    label_smoothing: float
-    ema: bool
-    flip_at_test: bool
-    precision: str
-    compile: bool
-    balance: str
-    seed: int
-    on_nan: str
-
-
-@dataclass(frozen=True, slots=True)
-class Exchange:
-    """How the ranks of the built-in training exchange; `timeout` is in seconds.
-
-    `every_steps`, `warm_up_steps` and `overlap` are of the local modes, `local_sgd` and `diloco`.
-    """
-
-    mode: str
-    every_steps: int
-    warm_up_steps: int
-    compression: str
-    overlap: bool
-    bucket_mib: int
-    static_graph: bool
-    timeout: int
-
-
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """When to write a checkpoint and how many to keep."""
-
-    every_epochs: int
-    keep: int
-    asynchronous: bool
 
 
 @dataclass(frozen=True, slots=True)

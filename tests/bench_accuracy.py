@@ -22,7 +22,7 @@ from typing import Any
 
 from tests.trainer.hosts import ROOT, free_port, hosts, write_job
 from trainer.checkpoint import Progress
-from trainer.config import load_job
+from trainer.core.job import load_job
 from trainer.data import load_data
 from trainer.steps import Stop, evaluate, train_epoch
 from trainer.train import set_up

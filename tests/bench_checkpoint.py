@@ -18,7 +18,7 @@ from torch.nn import functional
 from tests.trainer.small import noise, settings
 from trainer import checkpoint
 from trainer.checkpoint import Progress
-from trainer.config import Checkpoint, Exchange, Metrics, Train, TrainJob
+from trainer.contract.job import Checkpoint, Exchange, Metrics, Train, TrainJob
 from trainer.models import build_model
 from trainer.saving import Saver
 

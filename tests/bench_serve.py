@@ -27,7 +27,7 @@ from tests.trainer.servers import Server, start
 from tests.trainer.small import noise
 from trainer import checkpoint
 from trainer.checkpoint import Progress
-from trainer.config import Checkpoint, Exchange, Metrics, Train, TrainJob
+from trainer.contract.job import Checkpoint, Exchange, Metrics, Train, TrainJob
 from trainer.models import build_model
 
 CLIENTS = (1, 4, 16, 64)

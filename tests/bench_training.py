@@ -44,7 +44,7 @@ from tests.trainer import tutorial
 from tests.trainer.hosts import ROOT, Hosts, hosts, metrics, write_job
 from tests.turns import compare, show, turns
 from trainer.checkpoint import Progress
-from trainer.config import Checkpoint, Exchange, Metrics, Train, TrainJob
+from trainer.contract.job import Checkpoint, Exchange, Metrics, Train, TrainJob
 from trainer.data import DataSet, Samples, load_data
 from trainer.steps import Stop, train_epoch
 from trainer.train import set_up

@@ -802,8 +802,8 @@ ADDED: list[tuple[str, list[str]]] = [
         '7: exchange.warm_up_steps: is for the modes with local steps, and for powersgd; write `mode: local_sgd` or `mode: diloco`, or leave it out',
     ]),
     ('exchange: {mode: diloco, every_steps: 0, compression: powersgd, static_graph: true}', [
-        '7: exchange.compression: powersgd compresses gradients, and diloco exchanges parameters; write `compression: fp16`, or `mode: every_step`',
         '7: exchange.every_steps: 0 is out of range; write a number of at least 1',
+        '7: exchange.compression: powersgd compresses gradients, and diloco exchanges parameters; write `compression: fp16`, or `mode: every_step`',
         '7: exchange.static_graph: is for `mode: every_step`; leave it out',
     ]),
     ('exchange: {overlap: true}', [

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Callable
-from dataclasses import asdict, fields
+from dataclasses import fields, replace
+from itertools import product
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, get_args
 
 import pytest
 import yaml
-from pydantic import BaseModel
+from pydantic import ValidationError
 
-from kit.config.train import UNKNOWN_SIZE, ExchangeSection, TrainSection
+from kit.config import explain
+from kit.config.job import JobSection
+from kit.config.train import rule_faults
 from kit.engine.processes import Places, processes
+from kit.errors import Fault
 from kit.plan import IMAGE_LAUNCHER
 from kit.plan.traffic import PARAMETERS
 from kit.project import Paths, load_plan
@@ -24,8 +29,10 @@ from kit.render.documents import job_json
 from tests.sandbox import SERVER, Project
 from tests.trainer.hosts import write_job
 from tests.trainer.small import noise, settings
-from trainer import config, launch
-from trainer.config import load_job
+from trainer import launch
+from trainer.contract import keys, rules
+from trainer.contract.job import SECTIONS
+from trainer.core.job import JobError, load_job
 from trainer.models import build_model, parameter_count
 from trainer.serve import checkpoints as serve_checkpoints
 from trainer.serve import config as serve_config
@@ -52,12 +59,10 @@ def test_the_launcher_and_the_trainer_read_the_job_files(inventory: Path, tmp_pa
         assert (read.name, read.command) == (job.name, job.job.command)
         if job.job.train is not None:
             training = load_job(file)
-            assert training.train.batch_size == job.job.train.batch_size
-            assert training.train.learning_rate == job.job.train.learning_rate
+            assert training.train == job.job.train
+            assert training.exchange == job.job.exchange
             assert training.checkpoint.shared is job.shared_checkpoints
-            assert vars(training.train) == asdict(job.job.train)
-            assert job.job.exchange is not None
-            assert vars(training.exchange) == asdict(job.job.exchange)
+            assert replace(training.checkpoint, shared=False) == job.job.checkpoint
             assert training.metrics.port == (job.job.metrics_port or 0)
 
 
@@ -125,15 +130,94 @@ def test_the_image_holds_the_launcher_where_the_files_look_for_it() -> None:
     assert f"{folder[1]}/launch.py" == IMAGE_LAUNCHER
 
 
-@pytest.mark.parametrize(
-    ("ours", "theirs"), [(TrainSection, config.Train), (ExchangeSection, config.Exchange)]
-)
-def test_both_know_the_same_keys_and_words(ours: type[BaseModel], theirs: type[Any]) -> None:
-    words = {each.name: get_args(each.type) for each in fields(theirs)}
-    for name, field in ours.model_fields.items():
-        options = get_args(field.annotation)
-        assert words.pop(name) == (options if get_origin(field.annotation) is Literal else ())
-    assert not words
+MISTAKES = [
+    ("train", "dataset", "cifar"),
+    ("train", "dataset", ["cifar10"]),
+    ("train", "model", None),
+    ("train", "epochs", 0),
+    ("train", "epochs", "ten"),
+    ("train", "epochs", 2.5),
+    ("train", "epochs", True),
+    ("train", "epochs", None),
+    ("train", "batch_size", -64),
+    ("train", "learning_rate", "0.1"),
+    ("train", "learning_rate", -1),
+    ("train", "learning_rate", float("nan")),
+    ("train", "learning_rate", True),
+    ("train", "weight_decay", -0.1),
+    ("train", "weight_decay", None),
+    ("train", "label_smoothing", 1.0),
+    ("train", "image_size", 30),
+    ("train", "image_size", 2048),
+    ("train", "ema", 1),
+    ("train", "seed", 2**32),
+    ("train", "momentum", 0.9),
+    ("train", "epocs", 9),
+    ("train", "path", "x"),
+    ("train", "flip_at_test", True),
+    ("train", "context", 32),
+    ("train", "model", "lenet"),
+    ("exchange", "mode", "dilco"),
+    ("exchange", "overlap", True),
+    ("exchange", "every_steps", 4),
+    ("exchange", "warm_up_steps", 4),
+    ("exchange", "bucket_mib", 2000),
+    ("checkpoint", "asynchronous", "yes"),
+    ("checkpoint", "keep", 0),
+    ("metrics", "port", 80),
+    ("metrics", "port", "9500"),
+]
+
+
+@pytest.mark.parametrize(("section", "key", "value"), MISTAKES)
+def test_both_answer_a_mistake_in_the_same_words(
+    section: str, key: str, value: Any, tmp_path: Path
+) -> None:
+    file = write_job(tmp_path)
+    content = json.loads(file.read_text())
+    content[section][key] = value
+    file.write_text(json.dumps(content))
+    with pytest.raises(JobError) as caught:
+        load_job(file)
+    fault = refused_by_kit({"image": "trainer", **{each: content[each] for each in WRITTEN}})[0]
+    where = ".".join(map(str, fault.loc))
+    assert str(caught.value) == f"{file}: {where}: {fault.what}; {fault.fix}"
+
+
+def refused_by_kit(document: dict[str, Any]) -> list[Fault]:
+    """The faults of a job as YAML has it."""
+    found: list[Fault] = []
+    try:
+        JobSection.model_validate(document)
+    except ValidationError as error:
+        found = explain.faults(error, JobSection, "job")
+    return [*found, *rule_faults(document, found, "job")]
+
+
+WRITTEN = [keys.section_name(kind) for kind in SECTIONS]
+
+
+def test_rules_ask_for_keys_that_exist() -> None:
+    """Without a valid value a rule says nothing: of a key without a name it never would."""
+    values = {
+        f"{keys.section_name(kind)}.{each.name}": each.default
+        for kind in SECTIONS
+        for each in fields(kind)
+    }
+    choices = {name: get_args(keys.hints(kind)[name.split(".")[1]]) for kind, name in NAMES}
+    for dataset, model, mode in product(
+        choices["train.dataset"], choices["train.model"], choices["exchange.mode"]
+    ):
+        for flag in (False, True):
+            chosen = {"train.dataset": dataset, "train.model": model, "exchange.mode": mode}
+            flags = dict.fromkeys(("exchange.static_graph", "exchange.overlap", "train.ema"), flag)
+            for rule in rules.RULES:
+                list(rule({**values, **chosen, **flags}, set(values)))
+
+
+NAMES = [
+    (kind, f"{keys.section_name(kind)}.{each.name}") for kind in SECTIONS for each in fields(kind)
+]
 
 
 FITTING = {
@@ -158,19 +242,19 @@ def test_both_take_the_same_models_for_a_data_set(
     file = write_job(tmp_path, **section)
     fits = model in FITTING[dataset] and (dataset in {"folder", "text"}) == bool(path)
     fits &= dataset != "folder" or image_size == 32 or model not in {"lenet", "airbench"}
-    assert accepts(TrainSection.model_validate, section) is fits
+    assert (not refused_by_kit({"image": "trainer", "train": section})) is fits
     assert accepts(load_job, file) is fits
 
 
 def test_kit_knows_the_size_of_what_does_not_depend_on_data() -> None:
     known = {(model, data) for data, models in FITTING.items() for model in models}
-    assert {pair for pair in known if pair[1] not in UNKNOWN_SIZE} == set(PARAMETERS)
+    assert {pair for pair in known if pair[1] not in rules.OWN_DATA} == set(PARAMETERS)
 
 
 def accepts(read: Callable[[Any], object], what: object) -> bool:
     try:
         read(what)
-    except (ValueError, config.JobError):
+    except (ValueError, JobError):
         return False
     return True
 

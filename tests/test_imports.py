@@ -76,6 +76,25 @@ def rooms(path: Path) -> set[str]:
     return {name.split(".")[0] for name in imports(path)}
 
 
+def is_of(package: str, name: str) -> bool:
+    return name == package or name.startswith(f"{package}.")
+
+
+def contract() -> Iterator[str]:
+    """Yield the modules of trainer.contract and what is in each of them, by their full names."""
+    yield "trainer.contract"
+    for path in (ROOT / "trainer" / "contract").glob("*.py"):
+        module = f"trainer.contract.{path.stem}"
+        yield module
+        for node in ast.parse(path.read_text()).body:
+            targets = getattr(node, "targets", None) or [getattr(node, "target", node)]
+            names = (getattr(each, "id", None) or getattr(each, "name", None) for each in targets)
+            yield from (f"{module}.{name}" for name in names if name)
+
+
+CONTRACT = set(contract())
+
+
 def test_there_is_something_to_look_at() -> None:
     assert len(MODULES) > 20
     assert len(PURE) > 5
@@ -83,8 +102,19 @@ def test_there_is_something_to_look_at() -> None:
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_rooms_keep_apart(path: Path) -> None:
-    alien = {"kit"} if path.is_relative_to(ROOT / "trainer") else {"trainer", "torch", "numpy"}
-    assert rooms(path) & (alien | {"tests"}) == set()
+    if path.is_relative_to(ROOT / "trainer"):
+        assert rooms(path) & {"kit", "tests"} == set()
+        return
+    assert rooms(path) & {"torch", "numpy", "tests"} == set()
+    # What kit and the trainer agree on, and nothing else of the trainer.
+    assert {name for name in imports(path) if is_of("trainer", name)} <= CONTRACT
+
+
+def test_the_contract_is_of_the_standard_library_alone() -> None:
+    for path in sorted((ROOT / "trainer" / "contract").glob("*.py")):
+        alien = {name for name in imports(path) if is_of("trainer", name)} - CONTRACT
+        assert (alien, rooms(path) - {"trainer"} - sys.stdlib_module_names) == (set(), set())
+    assert not list(imports(ROOT / "trainer" / "__init__.py"))
 
 
 @pytest.mark.parametrize("path", PURE, ids=lambda path: str(path.relative_to(ROOT)))

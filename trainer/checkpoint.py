@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from trainer.config import TrainJob
+from trainer.contract.job import TrainJob
 
 STATE, MANIFEST, COMPLETE = "state.pt", "manifest.json", "COMPLETE"
 TEMPORARY = ".writing-"

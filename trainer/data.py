@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainer.config import Train
+from trainer.contract.job import Train
 from trainer.files import find_files
 from trainer.shards import generator
 

@@ -16,7 +16,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDSt
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
-from trainer.config import Exchange
+from trainer.contract.job import Exchange
 from trainer.watch import Watch
 from trainer.world import World
 

@@ -7,7 +7,7 @@ best, and corrupt it at worst. So each error says how to fetch what is missing.
 import importlib.util
 from pathlib import Path
 
-from trainer.config import Train
+from trainer.contract.job import Train
 
 # As on yann.lecun.com/exdb/mnist; each may also end in .gz.
 MNIST_FILES = tuple(

@@ -202,7 +202,7 @@ def check(settings: Settings, job: Job, package_root: Path | None) -> str:
         raise LaunchError(f"{settings.job}: train: {missing}, or give the job a command")
     sys.path.insert(0, str(package_root))
     # These two modules are of the standard library too.
-    from trainer.config import JobError, load_job
+    from trainer.core.job import JobError, load_job
     from trainer.files import DataMissingError, find_files
 
     try:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from trainer.config import Train
+from trainer.contract.job import Train
 from trainer.data import DataSet
 
 # nanoGPT's for shakespeare_char on a CPU (github.com/karpathy/nanoGPT); also no dropout, no biases.

@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from trainer import shards
 from trainer.checkpoint import Progress
-from trainer.config import Train, TrainJob
+from trainer.contract.job import Train, TrainJob
 from trainer.data import Crops, DataSet
 from trainer.exchange import LocalSteps
 from trainer.models import Lookahead, flip_scores

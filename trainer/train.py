@@ -32,7 +32,8 @@ from torch.distributed.elastic.multiprocessing.errors import record
 
 from trainer import checkpoint
 from trainer.checkpoint import Progress
-from trainer.config import JobError, Train, TrainJob, load_job
+from trainer.contract.job import Train, TrainJob
+from trainer.core.job import JobError, load_job
 from trainer.data import DataError, DataSet, load_data
 from trainer.exchange import LocalSteps, replicate
 from trainer.files import DataMissingError

@@ -27,15 +27,16 @@ from kit.config.fields import (
     wrong,
 )
 from kit.config.train import (
-    UNKNOWN_SIZE,
+    CheckpointSection,
     ExchangeSection,
     MetricsSection,
     TrainSection,
-    to_exchange,
-    to_train,
+    to_value,
 )
-from kit.model import Checkpoint, Job, JobHosts, Limits, Mount, Secret
+from kit.model import Job, JobHosts, Limits, Mount, Secret
 from kit.values import WrongValueError
+from trainer.contract.job import Checkpoint, Exchange, Train
+from trainer.contract.rules import OWN_DATA
 
 RESERVED = frozenset(
     {
@@ -98,14 +99,6 @@ Secrets = Annotated[
         examples=[{"WANDB_API_KEY": "env", "HF_TOKEN": {"file": "~/.huggingface"}}],
     ),
 ]
-
-
-class CheckpointSection(Section):
-    """When to write a checkpoint, and how many to keep."""
-
-    every_epochs: int = Field(1, ge=1)
-    keep: int = Field(3, ge=1, description="The newest; the best stays besides")
-    asynchronous: bool = Field(True, description="Train on while a checkpoint is written")
 
 
 class JobHostsSection(Section):
@@ -292,7 +285,7 @@ class JobSection(Section):
                 raise wrong(what, "choose another folder", "mounts", index, "to")
         if self.train is not None and self.batch_size is not None:
             raise wrong("is for `command`", "keep the one in `train:`", "batch_size")
-        known = self.train is not None and self.train.dataset not in UNKNOWN_SIZE
+        known = self.train is not None and self.train.dataset not in OWN_DATA
         if known and self.parameters is not None:
             raise wrong("is for `command`", "leave it out: kit knows its own models", "parameters")
         return self
@@ -303,13 +296,6 @@ class JobSection(Section):
             raise wrong("is for `train`", "leave it out: a script exchanges by itself", "exchange")
         if self.train is None and "metrics" in self.model_fields_set:
             raise wrong("is for `train`", "leave it out: a script serves its own", "metrics")
-        if self.train and self.train.accumulation > 1 and self.exchange.static_graph:
-            what = "PyTorch can not take it together with `accumulation`"
-            raise wrong(what, "leave one of them out", "exchange", "static_graph")
-        if self.train and self.train.ema and self.exchange.mode != "every_step":
-            mode = self.exchange.mode
-            what = f"`ema` needs the same weights on all ranks at every step, unlike {mode}"
-            raise wrong(what, "leave one of them out", "train", "ema")
         for name in self.secrets:
             if name in self.environment:
                 raise wrong("is in `environment` too", "keep one of the two", "secrets", name)
@@ -330,15 +316,15 @@ def to_job(section: JobSection, name: str, file: str) -> Job:
         name=name,
         file=file,
         image=section.image,
-        train=to_train(section.train),
+        train=to_value(Train, section.train) if section.train else None,
         command=tuple(section.command or ()),
         working_dir=section.working_dir,
         reference_batch=section.reference_batch,
         batch_size=section.train.batch_size if section.train else section.batch_size,
         parameters=section.parameters,
         step_seconds=section.step_seconds,
-        exchange=to_exchange(section.exchange) if section.train else None,
-        checkpoint=Checkpoint(**section.checkpoint.model_dump()),
+        exchange=to_value(Exchange, section.exchange) if section.train else None,
+        checkpoint=to_value(Checkpoint, section.checkpoint),
         hosts=JobHosts(tuple(hosts.names or ()), hosts.gpus_per_host, hosts.min),
         mounts=tuple(_mount(mount) for mount in section.mounts),
         environment=tuple(section.environment.items()),

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -19,6 +19,7 @@ from kit.config.inventory import (
 )
 from kit.config.job import JobSection, to_job
 from kit.config.server import ServerSection, to_server
+from kit.config.train import rule_faults
 from kit.errors import (
     INVENTORY,
     Fault,
@@ -34,6 +35,7 @@ from kit.yamlfile import Document, parse, read_text
 
 SectionT = TypeVar("SectionT", bound=BaseModel)
 ValueT = TypeVar("ValueT")
+Rules = Callable[[Any, list[Fault], str], Iterator[Fault]]
 NO_INVENTORY = "write one with `kit init .`, or name one with --inventory FILE"
 
 
@@ -182,7 +184,7 @@ def _job(path: Path, folder: Path, sources: Sources) -> Job:
     if name.startswith(SERVER_PREFIX):
         what = f"the names of servers begin with {SERVER_PREFIX}, not those of jobs"
         raise ProblemsError([Problem(str(path), 1, "", what, "rename the file")])
-    section = _section(JobSection, path, name, sources)
+    section = _section(JobSection, path, name, sources, rule_faults)
     return to_job(section, name, f"{folder.resolve().name}/{path.name}")
 
 
@@ -200,13 +202,22 @@ def _name(path: Path, whose: str) -> str:
         raise ProblemsError([Problem(str(path), 1, "", what, error.fix)]) from None
 
 
-def _section(model: type[SectionT], path: Path, source: str, sources: Sources) -> SectionT:
+def _section(
+    model: type[SectionT], path: Path, source: str, sources: Sources, rules: Rules | None = None
+) -> SectionT:
+    """Read a file, and hold its valid keys against each other by the `rules`."""
     document = parse(read_text(path, str(path), ""), str(path))
     sources.documents[source] = document
+    found: list[Fault] = []
+    section = None
     try:
-        return _validated(model, document, source)
+        section = _validated(model, document, source)
     except FaultsError as error:
-        raise sources.problems(error.faults) from None
+        found = error.faults
+    found += rules(document.value, found, source) if rules else ()
+    if found or section is None:
+        raise sources.problems(found)
+    return section
 
 
 def _validated(model: type[SectionT], document: Document, source: str) -> SectionT:

@@ -22,6 +22,7 @@ from kit.plan.servers import server_faults, server_plan
 from kit.plan.traffic import batch, traffic
 from kit.plan.types import Placement, Rendezvous, Service
 from kit.plan.work import JobPlan, Plan, Work, manager_of, stack_of
+from trainer.contract.keys import written
 
 RENDEZVOUS_PORT = 29400
 """torchrun's own default for the c10d rendezvous."""
@@ -139,7 +140,12 @@ def _job_plan(
 
 
 def _version(section: Inventory | Job | Server) -> str:
-    return hashlib.sha256(json.dumps(asdict(section)).encode()).hexdigest()[:12]
+    content = asdict(section)
+    if isinstance(section, Job):  # A new key that a job does not use must not change its version.
+        for name in ("train", "exchange", "checkpoint"):
+            if part := getattr(section, name):
+                content[name] = written(part, planned=False)
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:12]
 
 
 def _rendezvous(

@@ -9,6 +9,7 @@ from typing import Any
 from kit.model import Gpu, Host
 from kit.plan.types import Placement
 from kit.plan.work import JobPlan, Plan, ServerPlan
+from trainer.contract.keys import written
 
 
 def _compact(value: object) -> str:
@@ -114,11 +115,11 @@ def job_json(job: JobPlan, generated: str) -> str:
     if job.job.train is None or job.job.exchange is None:
         document["command"] = job.job.command
     else:
-        checkpoint = dataclasses.asdict(job.job.checkpoint) | {"shared": job.shared_checkpoints}
+        checkpoint = dataclasses.replace(job.job.checkpoint, shared=job.shared_checkpoints)
         document |= {
-            "train": dataclasses.asdict(job.job.train),
-            "exchange": dataclasses.asdict(job.job.exchange),
-            "checkpoint": checkpoint,
+            "train": written(job.job.train),
+            "exchange": written(job.job.exchange),
+            "checkpoint": written(checkpoint),
             "metrics": {"port": job.job.metrics_port or 0},
         }
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"

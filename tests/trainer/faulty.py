@@ -12,7 +12,7 @@ from torch.distributed.elastic.multiprocessing.errors import record
 import trainer.train as training
 from trainer import saving
 from trainer.checkpoint import Progress
-from trainer.config import Train
+from trainer.contract.job import Train
 from trainer.data import DataSet
 from trainer.models import build_model
 from trainer.steps import Run

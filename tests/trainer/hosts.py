@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from trainer.config import SECTIONS
+from trainer.contract.job import SECTIONS
 
 ROOT = Path(__file__).resolve().parents[2]
 LAUNCH = ROOT / "trainer" / "launch.py"

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.distributed.elastic.multiprocessing.errors import record
 
 import trainer.train as training
-from trainer.config import Train
+from trainer.contract.job import Train
 from trainer.data import DataSet, Samples
 from trainer.models import build_model
 

@@ -16,7 +16,7 @@ from PIL import Image
 
 from tests.trainer.hosts import ROOT, Hosts, Task, free_port, wait_until
 from trainer.checkpoint import Saved
-from trainer.config import Train
+from trainer.contract.job import Train
 from trainer.data import Samples, load_data
 
 LAST = "step-00000360"

@@ -8,7 +8,7 @@ import torch
 from trainer.data import DataSet, Samples
 
 if TYPE_CHECKING:
-    from trainer.config import Train
+    from trainer.contract.job import Train
 
 
 def settings(dataset: str = "cifar10", model: str = "cnn", **changes: Any) -> "Train":

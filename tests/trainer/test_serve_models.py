@@ -13,7 +13,7 @@ from tests.trainer.hosts import hosts
 from tests.trainer.servers import Server, start
 from trainer import checkpoint
 from trainer.checkpoint import Progress, Saved, UnusableError
-from trainer.config import Checkpoint, Exchange, Metrics, Train, TrainJob
+from trainer.contract.job import Checkpoint, Exchange, Metrics, Train, TrainJob
 from trainer.data import CIFAR10
 from trainer.models import Lookahead, build_model, flip_scores
 from trainer.serve.model import Content, Kind, Model, stand_in

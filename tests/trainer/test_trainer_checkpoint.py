@@ -17,7 +17,8 @@ from torch.nn import functional
 from tests.trainer.hosts import complete_steps, metrics, write_job
 from trainer import checkpoint, steps
 from trainer.checkpoint import Progress, Saved
-from trainer.config import TrainJob, load_job
+from trainer.contract.job import TrainJob
+from trainer.core.job import load_job
 from trainer.data import DataSet, Samples, load_data
 from trainer.steps import Run, Step, Stop, evaluate, learning_rate, train_step
 from trainer.train import set_up, train

@@ -2,14 +2,14 @@
 
     [rank0]: @kit {"v": 1, "event": "saved", "time": 1790000000.5, "checkpoint": "step-00000300", …}
 
-People's lines are free to change; these are not. `VERSION` rises when a reader of the old ones would
-be misled. New events and new fields do not raise it: readers ignore what they do not know.
+People's lines are free to change; these are not. `VERSION` rises when a reader of the old ones
+would be misled. New events and new fields do not raise it: readers ignore what they do not know.
 
 Each event says all that is known of its subject, so that a reader can begin anywhere in a log:
-`Progress` carries the accuracy and the checkpoint before it, `Member` is printed again every minute.
-Three places write them: trainer/report.py, trainer/launch.py (which has the mark and the version once
-more, as it is mounted alone into other images) and trainer/serve/report.py. `kit.runtime.events`
-reads them.
+`Progress` carries the accuracy and the checkpoint before it, `Member` is printed again every
+minute. Two places write them: trainer/output.py, for the training and the server, and
+trainer/launch.py, which has the mark and the version once more, as it is mounted alone into other
+images. `kit.runtime.events` reads them.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Event:
 
 @dataclass(frozen=True, kw_only=True)
 class Started(Event):
-    """A container has begun. `gpus` are the UUIDs of those that it sees, MIG instances' where split."""
+    """A container has begun. `gpus` are the UUIDs of those that it sees, or of MIG's instances."""
 
     NAME = "started"
     gpus: tuple[str, ...] = ()
@@ -101,9 +101,9 @@ class Resumed(Event):
 class Progress(Event):
     """How far the training is, once a second at most.
 
-    `epoch` counts whole epochs, `step` optimizer steps; `loss` is the mean cross entropy of the epoch
-    so far, in nats, None where it is not finite. `accuracy` and `checkpoint` are the newest known.
-    `seconds_left` is by the speed since the training began or went on.
+    `epoch` counts whole epochs, `step` optimizer steps; `loss` is the mean cross entropy of the
+    epoch so far, in nats, None where it is not finite. `accuracy` and `checkpoint` are the newest
+    known. `seconds_left` is by the speed since the training began or went on.
     """
 
     NAME = "progress"
@@ -214,7 +214,7 @@ def parse(text: str) -> Event | None:
 
 
 def _read(kind: type[Event], content: dict[str, Any]) -> Event | None:
-    values = {}
+    values: dict[str, Any] = {}
     hints = _HINTS[kind]
     for each in fields(kind):
         if each.name in content:

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from trainer.checkpoint import Saved, State, UnusableError
-from trainer.config import Train
+from trainer.contract.job import Train
 from trainer.data import CIFAR10, LARGEST, STATISTICS, DataSet, Samples
 from trainer.models import build_model, flip_scores
 from trainer.precision import autocast, fastest

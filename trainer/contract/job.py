@@ -1,0 +1,145 @@
+"""The keys of a job for the built-in training: type, default, bounds and meaning of each, once.
+
+kit checks YAML by them and prints their JSON Schema; the trainer reads the job file by them. A new
+key is a line here and its use. What keys mean to each other is in rules.py.
+
+A job file has the keys of a section in this order, without those that are None.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from trainer.contract.keys import key
+
+LEARNING_RATE = {"sgd": 0.1, "adam": 1e-3, "adamw": 1e-3}
+"""Usual starting points: He et al. 2015 (arXiv 1512.03385, CIFAR-10) for SGD with momentum 0.9,
+Kingma & Ba 2014 (arXiv 1412.6980) for Adam, nanoGPT's config/train_shakespeare_char.py for AdamW
+(https://github.com/karpathy/nanoGPT)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Train:
+    """The built-in training."""
+
+    dataset: Literal["digits", "mnist", "cifar10", "folder", "text"] = key()
+    path: str = key(
+        "",
+        form="data path",
+        optional=True,
+        examples=("flowers",),
+        description="Of folder and text: below the data folder",
+    )
+    image_size: int = key(
+        32,
+        ge=8,
+        le=1024,
+        multiple_of=4,
+        examples=(32,),
+        description="Of folder: pixels a side that its images are brought to",
+    )
+    context: int = key(64, ge=8, le=4096, description="Of text: characters per sample")
+    model: Literal["cnn", "lenet", "resnet18", "airbench", "gpt"] = key()
+    epochs: int = key(ge=1, examples=(10,))
+    # The global batch is this, times the world size, times the accumulation.
+    batch_size: int = key(ge=1, examples=(256,), description="Per GPU and micro-step")
+    accumulation: int = key(1, ge=1, description="Micro-steps per optimizer step")
+    optimizer: Literal["sgd", "adam", "adamw"] = key("sgd")
+    # The highest rate, for the global batch: it is never scaled. 0 stands for the usual one.
+    learning_rate: float = key(
+        0.0,
+        gt=0,
+        optional=True,
+        examples=(0.1,),
+        description="Default: 0.1 for sgd, 0.001 for adam and adamw",
+    )
+    weight_decay: float = key(0.0, ge=0)
+    schedule: Literal["constant", "cosine", "triangle"] = key(
+        "cosine", description="triangle: up in a straight line, then down to the end"
+    )
+    label_smoothing: float = key(0.0, ge=0, lt=1)
+    ema: bool = key(False, description="Test a moving average of the weights")
+    flip_at_test: bool = key(
+        False, description="Of cifar10 and folder: test the mean over each image and its mirror"
+    )
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = key(
+        "auto",
+        description="auto follows the oldest GPU: fp16 on Volta and Turing, bf16 from Ampere on, "
+        "fp32 on CPU",
+    )
+    compile: bool = key(False, description="By torch.compile")
+    balance: Literal["even", "auto"] = key(
+        "even",
+        description="auto: batch shares follow each GPU's measured speed, the global batch stays",
+    )
+    # Of the split, the initial weights, the order of the samples and their augmentation.
+    seed: int = key(0, ge=0, lt=2**32)
+    on_nan: Literal["stop", "skip"] = key(
+        "stop", description="Where a loss is not finite: end, or leave out the optimizer step"
+    )
+
+    def __post_init__(self) -> None:
+        if not self.learning_rate:
+            object.__setattr__(self, "learning_rate", LEARNING_RATE[self.optimizer])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exchange:
+    """How the ranks exchange what they have learnt."""
+
+    mode: Literal["every_step", "local_sgd", "diloco"] = key(
+        "every_step",
+        description="Gradients at every step, or parameters after `every_steps` local ones",
+    )
+    every_steps: int = key(
+        64, ge=1, description="Of the local modes: local steps between two exchanges"
+    )
+    warm_up_steps: int = key(
+        100, ge=0, description="Plain steps before the local ones, or powersgd, begin"
+    )
+    compression: Literal["none", "fp16", "bf16", "powersgd"] = key(
+        "none", description="What is exchanged in; powersgd is for every_step"
+    )
+    overlap: bool = key(
+        False, description="Of the local modes: exchange during the next local steps"
+    )
+    bucket_mib: int = key(25, ge=1, le=1024, description="Gradients that travel together")
+    static_graph: bool = key(False, description="The model runs the same way at every step")
+    # Seconds. The defaults, 30 minutes of gloo and 10 of NCCL, are how long a silent host would
+    # hold up the others; the longest honest wait is for a checkpoint's fsync.
+    timeout: int = key(
+        60, form="duration", ge=1, description="From here on an exchange counts as dead"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """When to write a checkpoint, and how many to keep."""
+
+    every_epochs: int = key(1, ge=1)
+    keep: int = key(3, ge=1, description="The newest; the best stays besides")
+    asynchronous: bool = key(True, description="Train on while a checkpoint is written")
+    # Whether all hosts see one folder, so that only one process writes.
+    shared: bool = key(False, planned=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metrics:
+    """Where each host's first process serves its figures to Prometheus."""
+
+    port: int = key(0, ge=1024, le=65535, optional=True, examples=(9500,))  # 0: nowhere.
+
+
+@dataclass(frozen=True)
+class TrainJob:
+    """A job of the built-in training."""
+
+    name: str
+    train: Train
+    exchange: Exchange
+    checkpoint: Checkpoint
+    metrics: Metrics
+
+
+SECTIONS: tuple[type[Any], ...] = (Train, Exchange, Checkpoint, Metrics)

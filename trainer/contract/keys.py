@@ -1,0 +1,153 @@
+"""What a key of a job may hold, and the words for a value that it may not hold.
+
+A key is a field of a frozen dataclass. Its type is the annotation (a Literal for a choice), its
+default the field's; `Key` has the rest. kit makes its schema of YAML from the same fields.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields
+from typing import Any, Literal, get_args, get_type_hints
+
+Form = Literal["plain", "duration", "data path"]
+"""How YAML writes it: `60s` for seconds, a path below the data folder, or as JSON does."""
+Fault = tuple[str, str]
+"""What is wrong, and how to put it right."""
+TYPES = {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}
+BOUNDS = {"le": "at most", "lt": "less than", "ge": "at least", "gt": "more than"}
+LONGEST = 60  # Characters of a value in a message.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Key:
+    """What there is to say of a key besides its type and its default."""
+
+    description: str | None = None
+    examples: tuple[Any, ...] = ()
+    ge: float | None = None
+    gt: float | None = None
+    le: float | None = None
+    lt: float | None = None
+    multiple_of: int | None = None
+    form: Form = "plain"
+    optional: bool = (
+        False  # YAML may say null, as to leave the key out; also if that is the default.
+    )
+    planned: bool = False  # The plan decides it: nobody writes it in YAML.
+
+
+def key(default: Any = MISSING, **about: Any) -> Any:
+    """Declare a key; without a default it must be written."""
+    return field(default=default, metadata={"key": Key(**about)})
+
+
+def about(each: Field[Any]) -> Key:
+    """Return what there is to say of a field."""
+    found: Key = each.metadata["key"]
+    return found
+
+
+def optional(each: Field[Any]) -> bool:
+    """Whether null means the same as to leave the key out."""
+    return about(each).optional or each.default is None
+
+
+def hints(kind: type[Any]) -> Mapping[str, Any]:
+    """Return the types of a dataclass's fields, without the None of those that may be left out."""
+    return {name: _without_none(hint) for name, hint in get_type_hints(kind).items()}
+
+
+def _without_none(hint: Any) -> Any:
+    options = get_args(hint)
+    return options[0] if type(None) in options else hint
+
+
+def section_name(kind: type[Any]) -> str:
+    """Return the key of the job under which the keys of a dataclass are."""
+    return kind.__name__.lower()
+
+
+def written(section: Any, *, planned: bool = True) -> dict[str, Any]:
+    """Return the keys of a section as a job file has them, with those that the plan decides or not.
+
+    What is None is left out: a new key changes no job that does not use it, and an older trainer
+    does not meet a key that it does not know.
+    """
+    values = {
+        each.name: getattr(section, each.name)
+        for each in fields(section)
+        if planned or not about(each).planned
+    }
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def fault(kind: type[Any], each: Field[Any], value: Any) -> Fault | None:
+    """Say what is wrong with a key's value as JSON has it; None where nothing is."""
+    hint, known = hints(kind)[each.name], about(each)
+    if value == each.default and type(value) is type(each.default):
+        return None
+    if words := [word for word in get_args(hint) if isinstance(word, str)]:
+        return None if value in words else (f"{shown(value)} is not known", nearest(value, words))
+    # The very type: in Python a bool is an int too. A number may be written as a whole one.
+    fits = type(value) is hint or (type(value) is int and hint is float)
+    if not fits or (hint is float and not math.isfinite(value)):
+        left_out = ", or leave it out" if value is None and each.default is not MISSING else ""
+        return f"{shown(value)} is not {TYPES[hint]}", f"write {example(kind, each)}{left_out}"
+    if hint in (int, float):
+        return _out_of_range(value, known, f"write {example(kind, each)}")
+    return None
+
+
+def _out_of_range(value: float, known: Key, fix: str) -> Fault | None:
+    if known.multiple_of and value % known.multiple_of:
+        return f"{value} is not a multiple of {known.multiple_of}", fix
+    bounds = ((name, getattr(known, name)) for name in BOUNDS)
+    for name, bound in ((name, bound) for name, bound in bounds if bound is not None):
+        inside = {"le": value <= bound, "lt": value < bound, "ge": value >= bound}
+        if not inside.get(name, value > bound):
+            return f"{value} is out of range", f"write a number of {BOUNDS[name]} {bound:.12g}"
+    return None
+
+
+def unknown(name: str, kind: type[Any]) -> Fault:
+    """Say that a section has no such key."""
+    known = [each.name for each in fields(kind)]
+    return "is not a key that is known here", nearest(name, known)
+
+
+def missing(kind: type[Any], each: Field[Any]) -> Fault:
+    """Say that a key must be written."""
+    return "is missing", f"add {example(kind, each)}"
+
+
+def example(kind: type[Any], each: Field[Any]) -> str:
+    """Show a key with a value that it may have."""
+    if examples := about(each).examples:
+        return f"for example `{each.name}: {_json(examples[0])}`"
+    if words := [word for word in get_args(hints(kind)[each.name]) if isinstance(word, str)]:
+        return f"`{each.name}:` with one of {', '.join(words)}"
+    return f"for example `{each.name}: {json.dumps(each.default)}`"
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False).strip('"')
+
+
+def shown(value: object) -> str:
+    """Write a value for a message, and not at any length."""
+    if value is None:
+        return "nothing"
+    plain = isinstance(value, (bool, dict, list))
+    text = json.dumps(value, default=str, ensure_ascii=False) if plain else repr(value)
+    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+
+
+def nearest(word: object, known: Iterable[str]) -> str:
+    """Say which known name was probably meant, or which there are."""
+    known = list(known)
+    close = difflib.get_close_matches(str(word), known, n=1, cutoff=0.6)
+    return f"did you mean {close[0]}?" if close else f"use one of {', '.join(known)}"

@@ -1,0 +1,167 @@
+"""Which keys of a job go together: each rule once, for YAML and for the job file.
+
+A rule sees the values of all keys that are valid by themselves, as `section.key`, and which of them
+somebody has written. A rule that asks for a key without a valid value says nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+SIDES = {"digits": 8, "mnist": 28, "cifar10": 32}
+"""Pixels a side; images of a folder are brought to `image_size`."""
+OWN_DATA = ("folder", "text")
+"""Data sets of one's own, which a path leads to. Their classes or characters are counted from the
+data, and the number of the model's parameters follows from them."""
+MIRRORED = ("cifar10", "folder")
+"""Data sets whose images show the same when they are mirrored; signs become other signs."""
+LOCAL_MODE = "write `mode: local_sgd` or `mode: diloco`, or leave it out"
+
+Values = Mapping[str, Any]
+Written = Collection[str]
+
+
+class Problem(NamedTuple):
+    """A key that does not go with the others."""
+
+    section: str
+    key: str
+    what: str
+    fix: str
+
+
+def problems(values: Values, written: Written) -> Iterator[Problem]:
+    """Yield what does not go together, by all rules."""
+    for rule in RULES:
+        with suppress(KeyError):
+            yield from rule(values, written)
+
+
+def path_leads_to_own_data(values: Values, _: Written) -> Iterator[Problem]:
+    """A folder or a text needs a path, and nothing else has one."""
+    dataset, path = values["train.dataset"], values["train.path"]
+    if not path and dataset in OWN_DATA:
+        example = "shakespeare.txt" if dataset == "text" else "flowers"
+        fix = f"write for example `path: {example}`, below the data folder"
+        yield Problem("train", "path", "is missing", fix)
+    if path and dataset not in OWN_DATA:
+        yield Problem("train", "path", f"{dataset} is found by its name", "leave it out")
+
+
+def image_size_is_of_a_folder(values: Values, written: Written) -> Iterator[Problem]:
+    """Other images have a size already."""
+    dataset = values["train.dataset"]
+    if "train.image_size" in written and dataset != "folder":
+        side = SIDES.get(dataset)
+        known = f"images of {dataset} are {side}×{side} already"
+        yield Problem(
+            "train", "image_size", known if side else "is for `dataset: folder`", "leave it out"
+        )
+
+
+def context_is_of_a_text(values: Values, written: Written) -> Iterator[Problem]:
+    """Images have no characters."""
+    if "train.context" in written and values["train.dataset"] != "text":
+        yield Problem("train", "context", "is for `dataset: text`", "leave it out")
+
+
+def model_fits_data(values: Values, _: Written) -> Iterator[Problem]:
+    """A model takes one kind of data, and images of some sizes."""
+    dataset, model = values["train.dataset"], values["train.model"]
+    if found := _misfit(dataset, model):
+        yield Problem("train", "model", *found)
+    elif (
+        dataset == "folder" and model in {"lenet", "airbench"} and values["train.image_size"] != 32
+    ):
+        fix = "write `image_size: 32`, or `model: resnet18`"
+        yield Problem("train", "model", f"{model} needs images of 32×32", fix)
+
+
+def _misfit(dataset: str, model: str) -> tuple[str, str] | None:
+    if dataset == "text" and model != "gpt":
+        return f"{model} is for images", "write `model: gpt`"
+    if model == "gpt" and dataset != "text":
+        return "gpt is for text", "write for example `model: cnn`"
+    # Of 8x8 pixels nothing is left after lenet's two 5x5 convolutions; resnet18 comes down to a
+    # single pixel, and BatchNorm cannot train on one sample of one pixel.
+    if dataset == "digits" and model != "cnn":
+        return f"{model} needs larger images than the 8×8 of digits", "write `model: cnn`"
+    if dataset == "mnist" and model == "airbench":
+        return "airbench needs colour images", "write for example `model: resnet18`"
+    return None
+
+
+def mirror_shows_the_same(values: Values, _: Written) -> Iterator[Problem]:
+    """A mirrored sign is another sign."""
+    dataset = values["train.dataset"]
+    if values["train.flip_at_test"] and dataset not in MIRRORED:
+        what = "is for images" if dataset == "text" else f"mirrored {dataset} are other signs"
+        yield Problem("train", "flip_at_test", what, "leave it out")
+
+
+def average_needs_equal_weights(values: Values, _: Written) -> Iterator[Problem]:
+    """The local modes have other weights on each rank."""
+    mode = values["exchange.mode"]
+    if values["train.ema"] and mode != "every_step":
+        what = f"`ema` needs the same weights on all ranks at every step, unlike {mode}"
+        yield Problem("train", "ema", what, "leave one of them out")
+
+
+def compression_is_of_gradients(values: Values, _: Written) -> Iterator[Problem]:
+    """PowerSGD is for gradients; the local modes exchange parameters."""
+    mode = values["exchange.mode"]
+    if values["exchange.compression"] == "powersgd" and mode != "every_step":
+        what = f"powersgd compresses gradients, and {mode} exchanges parameters"
+        fix = "write `compression: fp16`, or `mode: every_step`"
+        yield Problem("exchange", "compression", what, fix)
+
+
+def every_steps_is_of_local_modes(values: Values, written: Written) -> Iterator[Problem]:
+    """Gradients are exchanged at every step."""
+    if "exchange.every_steps" in written and values["exchange.mode"] == "every_step":
+        yield Problem("exchange", "every_steps", "is for the modes with local steps", LOCAL_MODE)
+
+
+def warm_up_is_before_another_way(values: Values, written: Written) -> Iterator[Problem]:
+    """Plain steps without compression have nothing to come before."""
+    plain = values["exchange.mode"] == "every_step"
+    if "exchange.warm_up_steps" in written and plain:
+        if values["exchange.compression"] == "powersgd":
+            return
+        what = "is for the modes with local steps, and for powersgd"
+        yield Problem("exchange", "warm_up_steps", what, LOCAL_MODE)
+
+
+def overlap_is_of_local_modes(values: Values, _: Written) -> Iterator[Problem]:
+    """DDP overlaps already."""
+    if values["exchange.overlap"] and values["exchange.mode"] == "every_step":
+        what = "DDP overlaps with the backward pass by itself"
+        yield Problem("exchange", "overlap", what, LOCAL_MODE)
+
+
+def static_graph_is_of_every_step(values: Values, _: Written) -> Iterator[Problem]:
+    """Steps without an exchange are another graph, as are those of accumulation."""
+    if not values["exchange.static_graph"]:
+        return
+    if values["exchange.mode"] != "every_step":
+        yield Problem("exchange", "static_graph", "is for `mode: every_step`", "leave it out")
+    elif values["train.accumulation"] > 1:
+        what = "PyTorch can not take it together with `accumulation`"
+        yield Problem("exchange", "static_graph", what, "leave one of them out")
+
+
+RULES: tuple[Callable[[Values, Written], Iterator[Problem]], ...] = (
+    path_leads_to_own_data,
+    image_size_is_of_a_folder,
+    context_is_of_a_text,
+    model_fits_data,
+    mirror_shows_the_same,
+    average_needs_equal_weights,
+    compression_is_of_gradients,
+    every_steps_is_of_local_modes,
+    warm_up_is_before_another_way,
+    overlap_is_of_local_modes,
+    static_graph_is_of_every_step,
+)

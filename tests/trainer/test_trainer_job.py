@@ -50,7 +50,7 @@ def test_a_job_is_read_as_it_is_written(tmp_path: Path) -> None:
         ("train", "ema", 1, "1 is not true or false"),
         ("train", "precision", "fp8", "use one of auto, fp32, bf16, fp16"),
         ("train", "balance", True, "true is not known; use one of even, auto"),
-        ("exchange", "mode", "never", "did you mean every_step?"),
+        ("exchange", "mode", "never", "use one of every_step, local_sgd, diloco"),
         ("exchange", "every_steps", 0, "write a number of at least 1"),
         ("exchange", "compression", "zip", "use one of none, fp16, bf16, powersgd"),
         ("exchange", "timeout", 0, "write a number of at least 1"),

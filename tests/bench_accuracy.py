@@ -21,12 +21,14 @@ from pathlib import Path
 from typing import Any
 
 from tests.trainer.hosts import ROOT, free_port, hosts, write_job
-from trainer.checkpoint import Progress
+from trainer.checkpoints.format import Progress
+from trainer.core.epoch import train_epoch
+from trainer.core.evaluation import evaluate
 from trainer.core.job import load_job
-from trainer.data import load_data
-from trainer.steps import Stop, evaluate, train_epoch
-from trainer.train import set_up
-from trainer.world import World, join_world, leave_world
+from trainer.core.run import Stop
+from trainer.core.setup import set_up
+from trainer.data.load import load_data
+from trainer.parallel.world import World, join_world, leave_world
 
 WAYS: dict[str, dict[str, Any]] = {
     "plain DDP": {},
@@ -78,7 +80,9 @@ def work(folder: Path, seeds: int, epochs: int, ways: Sequence[str]) -> None:
     found: dict[str, list[float]] = {way: [] for way in ways}
     for seed in range(seeds):
         for way in ways:
-            settings = {"warm_up_steps": WARM_UP, **WAYS[way], "seed": seed, "epochs": epochs}
+            plain = not WAYS[way].keys() & {"mode"} and WAYS[way].get("compression") != "powersgd"
+            begin = {} if plain else {"warm_up_steps": WARM_UP}
+            settings = {**begin, **WAYS[way], "seed": seed, "epochs": epochs}
             found[way].append(accuracy(world, folder, settings))
     if world.rank == 0:
         (folder / "found.json").write_text(json.dumps(found))

@@ -16,11 +16,11 @@ import torch
 from torch.nn import functional
 
 from tests.trainer.small import noise, settings
-from trainer import checkpoint
-from trainer.checkpoint import Progress
+from trainer.checkpoints import format as checkpoint
+from trainer.checkpoints.format import Progress
+from trainer.checkpoints.saver import Saver
 from trainer.contract.job import Checkpoint, Exchange, Metrics, Train, TrainJob
-from trainer.models import build_model
-from trainer.saving import Saver
+from trainer.core.models import build_model
 
 WORK = 4.0
 """Seconds of training between two saves: an epoch of minutes would hide the writer entirely."""

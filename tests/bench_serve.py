@@ -25,10 +25,10 @@ import torch
 from tests.trainer.hosts import hosts
 from tests.trainer.servers import Server, start
 from tests.trainer.small import noise
-from trainer import checkpoint
-from trainer.checkpoint import Progress
+from trainer.checkpoints import format as checkpoint
+from trainer.checkpoints.format import Progress
 from trainer.contract.job import Checkpoint, Exchange, Metrics, Train, TrainJob
-from trainer.models import build_model
+from trainer.core.models import build_model
 
 CLIENTS = (1, 4, 16, 64)
 MODELS = {

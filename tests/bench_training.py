@@ -43,12 +43,14 @@ from tests.engine.cluster import cluster_in, free_port
 from tests.trainer import tutorial
 from tests.trainer.hosts import ROOT, Hosts, hosts, metrics, write_job
 from tests.turns import compare, show, turns
-from trainer.checkpoint import Progress
+from trainer.checkpoints.format import Progress
 from trainer.contract.job import Checkpoint, Exchange, Metrics, Train, TrainJob
-from trainer.data import DataSet, Samples, load_data
-from trainer.steps import Stop, train_epoch
-from trainer.train import set_up
-from trainer.world import World, join_world
+from trainer.core.epoch import train_epoch
+from trainer.core.run import Stop
+from trainer.core.setup import set_up
+from trainer.data.load import load_data
+from trainer.data.samples import DataSet, Samples
+from trainer.parallel.world import World, join_world
 
 SETTLED = 2
 """Epochs that are not looked at: caches fill, and `balance: auto` comes to know the ranks."""

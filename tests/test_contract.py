@@ -33,7 +33,7 @@ from trainer import launch
 from trainer.contract import keys, rules
 from trainer.contract.job import SECTIONS
 from trainer.core.job import JobError, load_job
-from trainer.models import build_model, parameter_count
+from trainer.core.models import build_model, parameter_count
 from trainer.serve import checkpoints as serve_checkpoints
 from trainer.serve import config as serve_config
 

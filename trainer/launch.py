@@ -203,7 +203,7 @@ def check(settings: Settings, job: Job, package_root: Path | None) -> str:
     sys.path.insert(0, str(package_root))
     # These two modules are of the standard library too.
     from trainer.core.job import JobError, load_job
-    from trainer.files import DataMissingError, find_files
+    from trainer.data.files import DataMissingError, find_files
 
     try:
         training = load_job(settings.job)

@@ -9,7 +9,8 @@ import pytest
 from kit.engine import LogLine
 from kit.engine.printed import Printed, split
 from tests.trainer.hosts import ROOT, hosts, metrics, write_job
-from trainer.report import Figures, row
+from trainer.core.figures import Figures
+from trainer.core.report import row
 
 BEGIN = "job j: cnn of 9 parameters, compression none, 40 steps in 10 epochs"
 OFTEN = """

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.elastic.multiprocessing.errors import record
 
-import trainer.train as training
-from trainer import saving
-from trainer.checkpoint import Progress
+from trainer import train as entry
+from trainer.checkpoints.format import Progress
 from trainer.contract.job import Train
-from trainer.data import DataSet
-from trainer.models import build_model
-from trainer.steps import Run
+from trainer.core import setup, state, training
+from trainer.core.models import build_model
+from trainer.core.run import Run
+from trainer.data.samples import DataSet
 
 FAULT, AT = os.environ["FAULT"], int(os.environ.get("FAULT_AT", "0"))
 SECONDS = 0.0005
@@ -61,14 +61,14 @@ def build(train: Train, data: DataSet) -> nn.Module:
 
 
 def resume(run: Run) -> Progress:
-    progress = saving.resume(run)
+    progress = state.resume(run)
     if FAULT == "unlike" and UNLUCKY:
         next(run.model.parameters()).data[-1] += 0.001
     return progress
 
 
-training.build_model = build  # type: ignore[attr-defined]
+setup.build_model = build  # type: ignore[attr-defined]
 training.resume = resume  # type: ignore[attr-defined]
 if __name__ == "__main__":
     os.environ["KIT_JOB"] = os.environ["FAULT_JOB"]
-    sys.exit(record(training.main)())
+    sys.exit(record(entry.main)())

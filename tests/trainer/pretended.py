@@ -12,10 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.elastic.multiprocessing.errors import record
 
-import trainer.train as training
+from trainer import train as training
 from trainer.contract.job import Train
-from trainer.data import DataSet, Samples
-from trainer.models import build_model
+from trainer.core import setup
+from trainer.core.models import build_model
+from trainer.data.samples import DataSet, Samples
 
 SAMPLES = int(os.environ["PRETENDED_SAMPLES"])
 SECONDS = float(os.environ["PRETENDED_SECONDS"])
@@ -94,8 +95,8 @@ def build_optimizer(model: nn.Module, *_: object) -> torch.optim.Optimizer:
     return torch.optim.SGD(groups, 1e-6, foreach=True)
 
 
-training.build_optimizer = build_optimizer  # type: ignore[assignment]
+setup.build_optimizer = build_optimizer  # type: ignore[assignment]
 training.load_data = load  # type: ignore[attr-defined]
-training.build_model = build  # type: ignore[attr-defined]
+setup.build_model = build  # type: ignore[attr-defined]
 if __name__ == "__main__":
     sys.exit(record(training.main)())

@@ -15,9 +15,10 @@ import numpy as np
 from PIL import Image
 
 from tests.trainer.hosts import ROOT, Hosts, Task, free_port, wait_until
-from trainer.checkpoint import Saved
+from trainer.checkpoints.format import Saved
 from trainer.contract.job import Train
-from trainer.data import Samples, load_data
+from trainer.data.load import load_data
+from trainer.data.samples import Samples
 
 LAST = "step-00000360"
 BOUNDARY = "boundary-of-a-form"

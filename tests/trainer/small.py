@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from trainer.data import DataSet, Samples
+from trainer.data.samples import DataSet, Samples
 
 if TYPE_CHECKING:
     from trainer.contract.job import Train

@@ -11,11 +11,11 @@ import torch
 
 from tests.trainer.hosts import hosts
 from tests.trainer.servers import Server, start
-from trainer import checkpoint
-from trainer.checkpoint import Progress, Saved, UnusableError
+from trainer.checkpoints import format as checkpoint
+from trainer.checkpoints.format import Progress, Saved, UnusableError
 from trainer.contract.job import Checkpoint, Exchange, Metrics, Train, TrainJob
-from trainer.data import CIFAR10
-from trainer.models import Lookahead, build_model, flip_scores
+from trainer.core.models import Lookahead, build_model, flip_scores
+from trainer.data.load import CIFAR10
 from trainer.serve.model import Content, Kind, Model, stand_in
 from trainer.serve.text import choose
 

@@ -14,7 +14,7 @@ from tests.trainer.hosts import Hosts, hosts, wait_until
 from tests.trainer.servers import Server, encoded, put, start
 from tests.trainer.strokes import STROKES, draw
 from tests.trainer.test_serve_models import CHARACTERS, fresh, training
-from trainer import checkpoint
+from trainer.checkpoints import format as checkpoint
 
 FIRST, SECOND = "step-00000045", "step-00000360"
 READY = "document.querySelector('#state-text')?.textContent === 'Ready'"

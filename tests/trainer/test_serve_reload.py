@@ -12,8 +12,6 @@ import pytest
 
 from tests.trainer.hosts import ROOT, Hosts, Task, free_port, hosts, wait_until
 from tests.trainer.servers import Server, damage, inputs, put, start
-from trainer import checkpoint
-from trainer.serve import checkpoints
 from trainer.serve.sources import Offer, candidates, read_offers
 
 FIRST, SECOND, THIRD, LAST = (f"step-{step:08d}" for step in (45, 90, 135, 360))
@@ -258,9 +256,3 @@ def test_what_is_pruned_while_it_is_read_is_read_to_the_end(
         while part := connection.recv(2**20):
             received += len(part)
     assert received > size
-
-
-def test_both_know_the_same_names() -> None:
-    assert checkpoints.MANIFEST == checkpoint.MANIFEST
-    assert checkpoints.COMPLETE == checkpoint.COMPLETE
-    assert checkpoints.NAME.fullmatch(checkpoint.folder_name(7))

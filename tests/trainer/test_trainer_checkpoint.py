@@ -15,15 +15,20 @@ from torch import distributed
 from torch.nn import functional
 
 from tests.trainer.hosts import complete_steps, metrics, write_job
-from trainer import checkpoint, steps
-from trainer.checkpoint import Progress, Saved
+from trainer.checkpoints import format as checkpoint
+from trainer.checkpoints.format import Progress, Saved
 from trainer.contract.job import TrainJob
+from trainer.core.evaluation import evaluate
 from trainer.core.job import load_job
-from trainer.data import DataSet, Samples, load_data
-from trainer.steps import Run, Step, Stop, evaluate, learning_rate, train_step
-from trainer.train import set_up, train
-from trainer.watch import Balance
-from trainer.world import World, join_world
+from trainer.core.run import Run, Stop
+from trainer.core.schedule import learning_rate
+from trainer.core.setup import set_up
+from trainer.core.step import StepResult, train_step
+from trainer.core.training import train
+from trainer.core.watch import Balance
+from trainer.data.load import load_data
+from trainer.data.samples import DataSet, Samples
+from trainer.parallel.world import World, join_world
 
 
 @pytest.fixture(scope="module")
@@ -210,13 +215,13 @@ def sigterm_before_step(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Send SIGTERM to this process just before a run's step of that number, its last one."""
     done = []
 
-    def counted(*arguments: Any) -> Step:
+    def counted(*arguments: Any) -> StepResult:
         done.append(number)
         if len(done) == number:
             signal.raise_signal(signal.SIGTERM)
         return train_step(*arguments)
 
-    monkeypatch.setattr(steps, "train_step", counted)
+    monkeypatch.setattr("trainer.core.epoch.train_step", counted)
 
 
 def test_an_interrupted_training_ends_as_an_uninterrupted_one(

@@ -13,9 +13,11 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from tests.trainer.small import settings
-from trainer import data
-from trainer.data import Crops, DataError, ImageFiles, decode, load_data
-from trainer.files import CIFAR10_FOLDERS, MNIST_FILES, DataMissingError, find_files
+from trainer.data import samples
+from trainer.data.crops import Crops
+from trainer.data.files import CIFAR10_FOLDERS, MNIST_FILES, DataMissingError, find_files
+from trainer.data.load import load_data
+from trainer.data.samples import DataError, ImageFiles, decode
 
 
 def idx(values: "np.ndarray[Any, Any]") -> bytes:
@@ -323,7 +325,7 @@ def test_prefetched_images_are_decoded_once(
         decoded.append(file)
         return torch.zeros(3, side, side, dtype=torch.uint8)
 
-    monkeypatch.setattr(data, "decode", counted)
+    monkeypatch.setattr(samples, "decode", counted)
     train.prefetch(torch.arange(2))
     train.prefetch(torch.arange(4))
     train.take(torch.arange(2), CPU)

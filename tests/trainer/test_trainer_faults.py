@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.trainer.hosts import LAUNCH, ROOT, Hosts, Task, complete_steps, hosts, metrics, write_job
-from trainer.world import fingerprint
+from trainer.parallel.equality import fingerprint
 
 FAULTY = Path(__file__).with_name("faulty.py")
 

@@ -8,8 +8,7 @@ from torch import nn
 from torch.nn import functional
 
 from tests.trainer.small import noise, settings
-from trainer.data import DataSet, Samples, load_data
-from trainer.models import (
+from trainer.core.models import (
     GPT,
     Airbench,
     Lookahead,
@@ -18,6 +17,8 @@ from trainer.models import (
     parameter_count,
     parameter_groups,
 )
+from trainer.data.load import load_data
+from trainer.data.samples import DataSet, Samples
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import torch
 
 from tests.trainer.hosts import ROOT, hosts, metrics, write_job
 from tests.trainer.test_trainer_run import train_on_one_host
-from trainer.saving import Saver, copied
+from trainer.checkpoints.saver import Saver, copied
 
 DEADLINE = 30
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies
 
-from trainer import shards
+from trainer.data import shards
 
 TOTAL = 1437
 

@@ -17,7 +17,7 @@ import torch
 import uvicorn
 
 from trainer.launch import FAILURE, LaunchError
-from trainer.report import complain, say
+from trainer.output import complain, say
 from trainer.serve.app import application
 from trainer.serve.config import Settings, read_settings
 from trainer.serve.gpus import Gpus

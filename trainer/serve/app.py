@@ -22,7 +22,7 @@ from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.staticfiles import StaticFiles
 
-from trainer.report import say
+from trainer.output import say
 from trainer.serve import pictures, schema, text
 from trainer.serve.batching import Answer, Batcher, Serving
 from trainer.serve.config import Settings

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import NamedTuple
 
-from trainer.report import complain
+from trainer.output import complain
 from trainer.serve.config import Settings
 from trainer.serve.metrics import Metrics
 from trainer.serve.model import Array, Model

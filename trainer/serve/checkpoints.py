@@ -26,10 +26,9 @@ from pathlib import Path
 from threading import BoundedSemaphore, Thread
 from typing import Any
 
-# As in trainer.checkpoint, which needs torch; a test holds them together.
-MANIFEST, COMPLETE = "manifest.json", "COMPLETE"
-NAME = re.compile(r"step-\d{8,}")
-FILE = re.compile(r"/checkpoints/(step-\d{8,})/([A-Za-z0-9_][A-Za-z0-9_.-]*)")
+from trainer.checkpoints.layout import COMPLETE, MANIFEST, NAME
+
+FILE = re.compile(rf"/checkpoints/({NAME})/([A-Za-z0-9_][A-Za-z0-9_.-]*)")
 CONNECTIONS = 32  # At a time; more wait to be accepted.
 PATIENCE = 30  # Seconds for which a client may take or send nothing.
 LARGEST = 2**24  # Bytes of a manifest: more is none.
@@ -39,7 +38,7 @@ def listing(folder: Path, host: str) -> list[dict[str, Any]]:
     """The complete checkpoints in a folder, whose files are not looked into, in order of steps."""
     found = []
     try:
-        names = sorted(entry.name for entry in os.scandir(folder) if NAME.fullmatch(entry.name))
+        names = sorted(entry.name for entry in os.scandir(folder) if re.fullmatch(NAME, entry.name))
     except OSError:
         return []
     for name in names:

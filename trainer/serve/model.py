@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from trainer.checkpoint import Saved, State, UnusableError
+from trainer.checkpoints.format import Saved, State, UnusableError
 from trainer.contract.job import Train
-from trainer.data import CIFAR10, LARGEST, STATISTICS, DataSet, Samples
-from trainer.models import build_model, flip_scores
-from trainer.precision import autocast, fastest
+from trainer.core.models import build_model, flip_scores
+from trainer.core.precision import autocast, fastest
+from trainer.data.load import CIFAR10, LARGEST, STATISTICS
+from trainer.data.samples import DataSet, Samples
 
 SIDES = {"digits": (1, 8), "mnist": (1, 28), "cifar10": (3, 32)}
 Array = NDArray[Any]

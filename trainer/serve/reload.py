@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import torch
 
-from trainer.checkpoint import UnusableError
-from trainer.report import complain
+from trainer.checkpoints.format import UnusableError
+from trainer.output import complain
 from trainer.serve.batching import Serving
 from trainer.serve.config import Settings
 from trainer.serve.model import Content, Model

@@ -9,7 +9,8 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from trainer.checkpoint import MANIFEST, STATE, Saved, UnusableError, read_any, verify
+from trainer.checkpoints.format import Saved, UnusableError, read_any, verify
+from trainer.checkpoints.layout import MANIFEST, STATE
 from trainer.serve.checkpoints import LARGEST, listing
 from trainer.serve.config import Settings
 

@@ -23,9 +23,9 @@ from typing import Any, NamedTuple
 
 import torch
 
+from trainer.checkpoints.layout import COMPLETE, MANIFEST, STATE, folder_name
 from trainer.contract.job import TrainJob
 
-STATE, MANIFEST, COMPLETE = "state.pt", "manifest.json", "COMPLETE"
 TEMPORARY = ".writing-"
 NONE = -1  # The step of a rank that has no checkpoint.
 State = dict[str, Any]  # Nested dicts and lists of tensors and plain values.
@@ -55,6 +55,12 @@ class Saved(NamedTuple):
         """The step after which it was written."""
         return int(json.loads(self.manifest)["step"])
 
+    @property
+    def accuracy(self) -> float | None:
+        """Share of the test samples, where it is known."""
+        found = json.loads(self.manifest).get("accuracy")
+        return None if found is None else float(found)
+
     def load(self) -> State:
         """What `pack` was given, on the CPU; nothing in it can run code."""
         return dict(torch.load(io.BytesIO(self.state), map_location="cpu", weights_only=True))
@@ -63,7 +69,7 @@ class Saved(NamedTuple):
 def identity(job: TrainJob) -> dict[str, Any]:
     """What two runs must have in common for one to go on from the other's checkpoint."""
     keys = ("dataset", "path", "image_size", "context", "model", "optimizer", "ema", "seed")
-    return {"name": job.name, **{key: vars(job.train)[key] for key in keys}}
+    return {"name": job.name, **{key: getattr(job.train, key) for key in keys}}
 
 
 def pack(
@@ -194,11 +200,6 @@ def said(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}
-
-
-def folder_name(step: int) -> str:
-    """The name of a checkpoint's folder; names sort as steps do."""
-    return f"step-{step:08d}"
 
 
 def sync_folder(folder: Path) -> None:

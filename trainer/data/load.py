@@ -1,4 +1,4 @@
-"""The data sets: tensors in memory, but for folders of images, which are decoded as needed.
+"""Reads the data sets from their files.
 
 Shapes: N samples, C channels, S pixels a side, T characters. Images are uint8 until they are used.
 """
@@ -7,18 +7,17 @@ import codecs
 import gzip
 import pickle
 import zlib
-from concurrent import futures
-from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from trainer.contract.job import Train
-from trainer.files import find_files
-from trainer.shards import generator
+from trainer.data.files import find_files
+from trainer.data.samples import DataError, DataSet, ImageFiles, Samples
+from trainer.data.shards import generator
 
 # Mean and deviation of the training images per channel, as a share of the largest value: of digits
 # computed over all of them, of the others (folder: ImageNet) the figures in common use.
@@ -30,90 +29,6 @@ STATISTICS = {
 }
 LARGEST = {"digits": 16}  # The largest value of a stored pixel, where it is not 255.
 CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-DECODERS = futures.ThreadPoolExecutor(8)  # Of images; Pillow lets other threads run meanwhile.
-AUGMENTATION = 1  # Keeps the random numbers of the augmentation apart from those of the order.
-
-
-class DataError(Exception):
-    """A file is not what its name promises; the message names it."""
-
-
-@dataclass(frozen=True)
-class Samples:
-    """Inputs and what a model should make of them, in memory."""
-
-    inputs: Tensor  # uint8 [N, C, S, S] or, of text, int64 [N, T].
-    labels: Tensor  # int64 [N] or, of text, [N, T]; 0 to classes - 1.
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def to(self, device: torch.device) -> Self:
-        """The same on another device."""
-        return replace(self, inputs=self.inputs.to(device), labels=self.labels.to(device))
-
-    def prefetch(self, indices: Tensor) -> None:
-        """Begin to read samples, int64 [n]; those in memory need none."""
-
-    def take(self, indices: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Inputs and labels of the samples `indices`, int64 [n] on the CPU, on a device."""
-        own = indices.to(self.labels.device)
-        return self.inputs[own].to(device), self.labels[own].to(device)
-
-
-@dataclass(frozen=True)
-class ImageFiles(Samples):
-    """Images that stay in files until taken, so that any number fits; `inputs` have none."""
-
-    files: list[Path]
-    ahead: dict[int, futures.Future[Tensor]] = field(default_factory=dict)  # Till taken.
-
-    def prefetch(self, indices: Tensor) -> None:
-        """Begin to decode samples, int64 [n]."""
-        for index in set(indices.tolist()) - self.ahead.keys():
-            self.ahead[index] = DECODERS.submit(decode, self.files[index], self.inputs.shape[-1])
-
-    def take(self, indices: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
-        """As of `Samples`; raises DataError where a file can not be decoded."""
-        self.prefetch(indices)
-        images = [self.ahead.pop(index).result() for index in indices.tolist()]
-        return torch.stack(images).to(device), self.labels[indices].to(device)
-
-
-def decode(file: Path, side: int) -> Tensor:
-    """uint8 [3, S, S]: the shorter side scaled to S, the longer one cut; raises DataError."""
-    from PIL import Image, ImageOps
-
-    try:
-        with Image.open(file) as image:
-            # JPEG can be decoded at a fraction of its size, in a fraction of the time.
-            image.draft("RGB", (2 * side, 2 * side))
-            pixels = np.array(ImageOps.fit(image.convert("RGB"), (side, side)))
-    except Exception as error:  # Which, depends on the format.
-        raise DataError(f"{file} can not be decoded ({error}); replace or delete it") from error
-    return torch.from_numpy(pixels).permute(2, 0, 1)
-
-
-@dataclass(frozen=True)
-class DataSet:
-    """A data set with its split and its figures."""
-
-    train: Samples
-    test: Samples
-    mean: Tensor  # float32 [C, 1, 1], in units of the stored images.
-    deviation: Tensor  # float32 [C, 1, 1], in units of the stored images.
-    classes: int
-    padding: int = 0  # Pixels by which training images are shifted; 0: nor are they mirrored.
-    labels: tuple[str, ...] = ()  # What the classes are called; of text, the characters.
-
-    def to(self, device: torch.device) -> Self:
-        """The same on another device."""
-        parts = ("train", "test", "mean", "deviation")
-        return replace(self, **{name: getattr(self, name).to(device) for name in parts})
-
-    def prepared(self, inputs: Tensor) -> Tensor:
-        """What a model takes: images as float32 of mean 0 and deviation 1; text as it is."""
-        return (inputs.float() - self.mean) / self.deviation if inputs.ndim == 4 else inputs
 
 
 def load_data(train: Train, root: Path) -> DataSet:
@@ -236,29 +151,3 @@ class ArrayUnpickler(pickle.Unpickler):
             if known.__name__ == name:
                 return known
         raise pickle.UnpicklingError(f"it asks for {module}.{name}")
-
-
-@dataclass(frozen=True)
-class Crops:
-    """How each training image is shifted and mirrored in one epoch, whoever works on it."""
-
-    shifts: Tensor  # int64 [N, 2], rows and columns, up to the padding either way.
-    mirrored: Tensor  # bool [N].
-
-    @staticmethod
-    def of_epoch(samples: int, seed: int, epoch: int, padding: int) -> "Crops":
-        """Draw them; each epoch mirrors what the one before did not (arXiv 2404.00498)."""
-        draw, once = generator(seed, epoch, AUGMENTATION), generator(seed, 0, 0, AUGMENTATION)
-        shifts = torch.randint(-padding, padding + 1, (samples, 2), generator=draw)
-        return Crops(shifts, (torch.rand(samples, generator=once) < 0.5) ^ (epoch % 2 == 1))
-
-    def apply(self, images: Tensor, indices: Tensor) -> Tensor:
-        """Crop and mirror images uint8 [n, C, S, S], the samples `indices` int64 [n]."""
-        side, device = images.shape[-1], images.device
-        shifts, window = self.shifts[indices, :, None].to(device), torch.arange(side, device=device)
-        # Beyond its border an image goes on as its own mirror image.
-        rows, columns = (side - 1 - (side - 1 - (shifts + window).abs()).abs()).unbind(dim=1)
-        columns = torch.where(self.mirrored[indices, None].to(device), columns.flip(1), columns)
-        sample = torch.arange(len(images), device=device)[:, None, None]
-        # Advanced indices around a slice: the channels end up last.
-        return images[sample, :, rows[:, :, None], columns[:, None]].permute(0, 3, 1, 2)

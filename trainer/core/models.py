@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from trainer.contract.job import Train
-from trainer.data import DataSet
+from trainer.data.samples import DataSet
 
 # nanoGPT's for shakespeare_char on a CPU (github.com/karpathy/nanoGPT); also no dropout, no biases.
 LAYERS, HEADS, WIDTH = 4, 4, 128

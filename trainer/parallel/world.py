@@ -1,26 +1,21 @@
-"""The processes of a training: what they tell each other besides gradients, and agree on."""
+"""The processes of a training, and what they tell each other besides gradients."""
 
 from __future__ import annotations
 
-import os
 import re
 import socket
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from torch import distributed, nn
+from torch import distributed
 
 T = TypeVar("T")
 
 ROLL_CALL = timedelta(seconds=10)
 """For the ranks that are left to answer each other: all of them have waited just as long before."""
-CHUNK = 2**16  # Values of a fingerprint at a time; small enough for a CPU's cache.
-INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 @dataclass(frozen=True)
@@ -65,14 +60,6 @@ class World:
             buffer = torch.frombuffer(bytearray(content), dtype=torch.uint8)
         distributed.broadcast(buffer, source, group=self.control)
         return buffer.numpy().tobytes()
-
-    def share_buffers(self, model: nn.Module) -> None:
-        """Give all ranks the mean of their buffers: each has seen its own samples in BatchNorm."""
-        for buffer in model.buffers():
-            if buffer.is_floating_point():
-                distributed.all_reduce(buffer.div_(self.size))
-            else:
-                distributed.broadcast(buffer, 0)
 
     def absent(self) -> str:
         """Ranks that are silent, by name, as far as this one can tell; some must have failed."""
@@ -137,50 +124,3 @@ def is_lost_peer(error: RuntimeError) -> bool:
     """Whether an exchange failed because another rank is gone or silent."""
     # gloo has no exception of its own; its messages begin with a path in its source.
     return isinstance(error, distributed.DistError) or "gloo/transport" in str(error)
-
-
-class HaltError(Exception):
-    """A failure that all ranks know of, and that a restart would only repeat."""
-
-
-def leave_word(text: str) -> bool:
-    """Leave in the launcher's file, KIT_HALT, why not to start again; return if there is one."""
-    file = os.environ.get("KIT_HALT")
-    if file:
-        Path(file).write_text(text)
-    return bool(file)
-
-
-def heed_word(world: World) -> None:
-    """Raise HaltError, on all ranks, if one has left word before the workers were started again."""
-    file = os.environ.get("KIT_HALT")
-    words = world.gather(Path(file).read_text() if file else "")
-    if word := next(filter(None, words), ""):
-        raise HaltError(word)
-
-
-@torch.no_grad()
-def fingerprint(model: nn.Module) -> int:
-    """A hash of the bits of all parameters and buffers, the same on every device.
-
-    The bits of each value in a chunk, times an odd number of its own, are added up modulo 2^64:
-    integers, so the order does not matter, and a single changed value always shows.
-    """
-    tensors = [tensor.reshape(-1) for tensor in (*model.parameters(), *model.buffers())]
-    odd = torch.arange(1, 2 * CHUNK, 2, device=tensors[0].device)
-    sums = [
-        (odd[: len(part)] * part).sum()
-        for tensor in tensors
-        for part in torch.split(tensor.view(INTEGERS[tensor.element_size()]), CHUNK)
-    ]
-    return hash(tuple(torch.stack(sums).tolist()))
-
-
-def require_equal(world: World, model: nn.Module) -> None:
-    """Raise HaltError, on all ranks, if one has other parameters or buffers than most have."""
-    found = world.gather((fingerprint(model), world.name))
-    usual = Counter(value for value, _ in found).most_common(1)[0][0]
-    others = ", ".join(who for value, who in found if value != usual)
-    if others:
-        first = next(who for value, who in found if value == usual)
-        raise HaltError(f"parameters of {others} are not those of {first}: nothing was saved")

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from trainer.world import World
+from trainer.parallel.world import World
 
 TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from trainer.world import World
+from trainer.parallel.world import World
 
 KINDS = ("data", "compute", "communication")
 CHANCE = 0.1  # Seconds more than the others that tell nothing, in an epoch of a few steps.

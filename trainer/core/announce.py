@@ -1,0 +1,91 @@
+"""What programs are told of a training, as events: by rank 0 alone."""
+
+from __future__ import annotations
+
+import time
+
+from trainer.checkpoints.format import Progress
+from trainer.contract import events
+from trainer.output import emit
+from trainer.parallel.world import World
+
+
+class Announcer:
+    """Emits events, and keeps what each of them repeats: accuracy, checkpoint, speed."""
+
+    def __init__(self, world: World, epochs: int) -> None:
+        self._silent, self._size, self._epochs = world.rank != 0, world.size, epochs
+        self._began, self._first = time.monotonic(), 0  # When this process began, at which step.
+        self._steps = 0  # Of the whole job.
+        self._accuracy: float | None = None
+        self._checkpoint: str | None = None
+
+    def emit(self, event: events.Event) -> None:
+        """Print an event of the training."""
+        if not self._silent:
+            emit(event)
+
+    def know(self, checkpoint: str, accuracy: float | None) -> None:
+        """Take note of the checkpoint that the training goes on from."""
+        self._checkpoint, self._accuracy = checkpoint, accuracy
+
+    def begin(self, progress: Progress, steps: int) -> None:
+        """Tell where the training begins; the speed counts from here."""
+        self._began, self._first, self._steps = time.monotonic(), progress.step, steps
+        self.emit(events.Begin(epochs=self._epochs, steps=steps, world_size=self._size))
+        if self._checkpoint:
+            epoch, step = progress.epoch, progress.step
+            self.emit(events.Resumed(epoch=epoch, step=step, checkpoint=self._checkpoint))
+
+    def age(self) -> float:
+        """Seconds since the training began, or went on, in this process."""
+        return time.monotonic() - self._began
+
+    def progress(self, progress: Progress, loss: float, images_per_second: float) -> None:
+        """Tell how far an epoch is."""
+        self._tell(events.Progress, progress, loss, images_per_second)
+
+    def epoch(
+        self,
+        progress: Progress,
+        loss: float | None,
+        images_per_second: float | None,
+        accuracy: float | None,
+    ) -> None:
+        """Tell of an epoch that is done and evaluated."""
+        self._accuracy = accuracy
+        self._tell(events.Epoch, progress, loss, images_per_second)
+
+    def saved(self, progress: Progress, checkpoint: str) -> None:
+        """Tell of a checkpoint that is on the disk."""
+        self._checkpoint = checkpoint
+        epoch, step = progress.epoch, progress.step
+        self.emit(events.Saved(checkpoint=checkpoint, epoch=epoch, step=step))
+
+    def stopped(self, progress: Progress) -> None:
+        """Tell that the ranks agreed to stop."""
+        epoch, step, checkpoint = progress.epoch, progress.step, self._checkpoint
+        self.emit(events.Stopped(epoch=epoch, step=step, checkpoint=checkpoint))
+
+    def _tell(
+        self,
+        kind: type[events.Progress],
+        progress: Progress,
+        loss: float | None,
+        images_per_second: float | None,
+    ) -> None:
+        done, left = progress.step - self._first, self._steps - progress.step
+        self.emit(
+            kind(
+                epoch=progress.epoch,
+                epochs=self._epochs,
+                step=progress.step,
+                steps=self._steps,
+                world_size=self._size,
+                loss=loss,
+                accuracy=self._accuracy,
+                images_per_second=images_per_second,
+                seconds_left=self.age() / done * left if done > 0 else None,
+                checkpoint=self._checkpoint,
+            )
+        )

@@ -1,0 +1,91 @@
+"""One epoch, or the part of it that is left."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from trainer.checkpoints.format import Progress
+from trainer.core.run import Run, Stop
+from trainer.core.schedule import set_rate
+from trainer.core.step import StepResult, train_step
+from trainer.core.watch import look
+from trainer.data import shards
+from trainer.data.crops import Crops
+from trainer.output import complain
+from trainer.parallel.halt import HaltError
+
+
+@dataclass(frozen=True)
+class EpochResult:
+    """How an epoch went, or the part of it that was left to do."""
+
+    progress: Progress  # Where training stands now.
+    interrupted: bool  # Whether the ranks agreed to stop before its end.
+    figures: dict[str, Any] = field(default_factory=dict)  # Those of `Figures` that it decides.
+
+
+class Tally:
+    """What is counted from step to step; `samples` are those whose losses are in the sum."""
+
+    def __init__(self, run: Run, samples: int) -> None:
+        self.loss = torch.zeros((), device=run.world.device)  # Of this rank's own samples.
+        self.samples, self.skipped, self._began = samples, tuple[int, ...](), time.monotonic()
+        self._before = run.watch.read()
+        run.watch.mark("compute")
+
+    def figures(self, run: Run) -> dict[str, Any]:
+        """Bring the ranks' counts together; all of them must call it."""
+        # Reading the loss waits until the device has done all steps, so it belongs to the time.
+        total, seconds = run.world.sums([self.loss.item()])[0], time.monotonic() - self._began
+        shares, slow = look(run.world, self._before, run.watch.read())
+        run.watch.pause()
+        return {
+            "loss": total / max(self.samples, 1),
+            "images_per_second": self.samples / seconds,
+            "skipped": self.skipped,
+            "shares": shares,
+            "slow": slow,
+        }
+
+
+def train_epoch(run: Run, progress: Progress, stop: Stop) -> EpochResult:
+    """Train from a position to the end of its epoch, or to the step at which any rank must stop.
+
+    Raises HaltError, on all ranks, where a loss is not finite and the job says that this ends it.
+    """
+    samples, seed, padding = len(run.data.train), run.job.train.seed, run.data.padding
+    order = shards.permutation(samples, seed, progress.epoch)
+    crops = Crops.of_epoch(samples, seed, progress.epoch, padding) if padding else None
+    run.model.train()
+    tally, stopping = Tally(run, samples - progress.position), False
+    while progress.position < samples and not stopping:
+        run.saver.check()
+        left = order[progress.position :]
+        set_rate(run, progress)
+        step = train_step(run, progress, left, crops, stop)
+        done, stopping = min(run.global_batch, len(left)), step.stopping
+        progress = Progress(progress.epoch, progress.position + done, progress.step + 1)
+        if step.bad_losses:
+            skip_or_halt(run, progress, step)
+            tally.skipped, tally.samples = (*tally.skipped, progress.step), tally.samples - done
+        tally.loss += step.loss
+        seen = (tally.samples - len(left) + done) * run.balance.shares[run.world.rank]
+        run.live.tick(progress, samples, tally.loss, seen)
+    run.live.clear()
+    if progress.position < samples:
+        return EpochResult(progress, interrupted=True, figures={"skipped": tally.skipped})
+    end = Progress(progress.epoch + 1, 0, progress.step)
+    return EpochResult(end, stopping, tally.figures(run))
+
+
+def skip_or_halt(run: Run, progress: Progress, step: StepResult) -> None:
+    """Say which loss was not finite and, unless the job says to skip such steps, end."""
+    where = f"in step {progress.step}, epoch {progress.epoch + 1}: {'; '.join(step.bad_losses)}"
+    if run.job.train.on_nan == "stop":
+        raise HaltError("loss", f"the loss is not finite {where}")
+    if run.world.rank == 0:
+        complain(f"trainer: warning: skips an update, the loss is not finite {where}")

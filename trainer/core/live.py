@@ -1,0 +1,120 @@
+"""What can be seen of an epoch while it goes on: a bar or lines, events, Prometheus."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+from torch import Tensor
+
+from trainer.checkpoints.format import Progress
+from trainer.core.announce import Announcer
+from trainer.output import complain, say
+from trainer.parallel.world import World
+
+BAR = 24  # Characters.
+BAR_EVERY, LINE_EVERY = 0.2, 10.0  # Seconds from one to the next.
+ERASE = "\r\033[K"  # ECMA-48: to the beginning of the line, and delete to its end.
+
+GAUGES = (
+    ("epoch", "Whole epochs done"),
+    ("step", "Optimizer steps done"),
+    ("loss", "Mean cross entropy per training sample of the epoch so far, nats"),
+    ("accuracy", "Share of all test samples that are classified correctly"),
+    ("images_per_second", "Training samples per second over all ranks"),
+    ("world_size", "Processes over all hosts"),
+    ("stall", "Seconds that the training stood still for the last checkpoint"),
+    ("data", "Share of all ranks' time in the last epoch that went to data"),
+    ("compute", "Share of all ranks' time in the last epoch that went to compute"),
+    ("communication", "Share of all ranks' time in the last epoch spent waiting for others"),
+)
+
+
+class Pace:
+    """Says when it is time to look again, and how fast the training was since the last look."""
+
+    def __init__(self) -> None:
+        self._at, self._done = time.monotonic(), -1  # When last looked, and the samples then.
+
+    def due(self, seconds: float) -> bool:
+        """Whether the last look is so long ago."""
+        return time.monotonic() - self._at >= seconds
+
+    def look(self, samples: int) -> float:
+        """Return the samples per second since the last look; `samples` are done by now."""
+        now, done = time.monotonic(), samples if self._done < 0 else self._done
+        rate = (samples - done) / max(now - self._at, 1e-9)
+        self._at, self._done = now, samples
+        return rate
+
+
+class Live:
+    """What can be seen between two rows of the table."""
+
+    def __init__(self, world: World, epochs: int, port: int, announcer: Announcer) -> None:
+        self._epochs, self._terminal = epochs, world.rank == 0 and sys.stdout.isatty()
+        self._lines = world.rank == 0 and not self._terminal
+        self._gauges = serve(world, port) if port and world.local_rank == 0 else {}
+        self._shows = bool(self._terminal or self._lines or self._gauges)
+        self._every = BAR_EVERY if self._terminal else LINE_EVERY
+        self._announcer = announcer
+        self._people, self._programs = Pace(), Pace()
+
+    def tick(self, progress: Progress, samples: int, loss: Tensor, seen: float) -> None:
+        """Show a step if it is time: only then wait for this rank's `loss` of `seen` samples."""
+        shows = self._shows and self._people.due(self._every)
+        tells = self._lines and self._programs.due(event_seconds(self._announcer.age()))
+        if not shows and not tells:
+            return
+        mean, done = loss.item() / max(seen, 1), progress.epoch * samples + progress.position
+        if tells:
+            self._announcer.progress(progress, mean, self._programs.look(done))
+        if shows:
+            self._show(progress, progress.position / samples, mean, self._people.look(done))
+
+    def _show(self, progress: Progress, share: float, loss: float, rate: float) -> None:
+        epoch, step = progress.epoch, progress.step
+        self.publish(epoch=epoch, step=step, loss=loss, images_per_second=rate)
+        text = (
+            f"epoch {epoch + 1}/{self._epochs} {share * 100:3.0f} %, step {step}, loss {loss:.4f}, "
+            f"{rate:.0f} images/s"
+        )
+        if self._terminal:
+            bar = ("#" * round(BAR * share)).ljust(BAR, "-")
+            sys.stdout.write(f"{ERASE}[{bar}] {text}")
+            sys.stdout.flush()
+        elif self._lines:
+            say("  " + text)
+
+    def clear(self) -> None:
+        """Make room for a row of the table."""
+        if self._terminal:
+            sys.stdout.write(ERASE)
+
+    def publish(self, **figures: float | None) -> None:
+        """Set what Prometheus reads; what is None stays as it was."""
+        for name, value in figures.items():
+            if self._gauges and value is not None:
+                self._gauges[name].set(value)
+
+
+def event_seconds(age: float) -> float:
+    """Seconds between two events of a training of that age.
+
+    Docker keeps the newest lines of a log: in a long run, events must not be most of them.
+    """
+    return max(1.0, min(10.0, age / 60))
+
+
+def serve(world: World, port: int) -> dict[str, Any]:
+    """Serve `GAUGES` as kit_training_... at /metrics; none where that can not be."""
+    try:
+        from prometheus_client import CollectorRegistry, Gauge, start_http_server
+
+        registry = CollectorRegistry()
+        start_http_server(port, registry=registry)
+    except (ImportError, OSError) as error:
+        complain(f"trainer {world.host}: warning: no metrics on port {port}: {error}")
+        return {}
+    return {name: Gauge(f"kit_training_{name}", text, registry=registry) for name, text in GAUGES}

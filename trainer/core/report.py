@@ -1,0 +1,79 @@
+"""What people read of a training: its beginning, a table of epochs, its end."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from dataclasses import replace
+
+from trainer.checkpoints.format import Progress
+from trainer.checkpoints.layout import folder_name
+from trainer.core.figures import Figures, append
+from trainer.core.models import parameter_count
+from trainer.core.run import Run
+from trainer.output import say
+
+HEADER = "  epoch      step      loss  accuracy   images/s  elapsed s  data/compute/exchange %"
+
+
+def introduce(run: Run, progress: Progress, start: Figures) -> None:
+    """Say what is about to happen, and on which GPUs."""
+    seen = dict(run.world.gather((run.world.host, os.environ.get("KIT_GPUS", ""))))
+    if run.world.rank != 0:
+        return
+    train, exchange = run.job.train, run.job.exchange
+    sizes = f"{train.batch_size} x {run.world.size} processes x {train.accumulation}"
+    say(
+        f"job {run.job.name}: {train.model} of {parameter_count(run.model):,} parameters, "
+        f"{len(run.data.train):,} samples of {train.dataset}, global batch {run.global_batch} = "
+        f"{sizes}, {run.precision}, exchange {exchange.mode}, compression {exchange.compression}, "
+        f"{start.steps} steps in {train.epochs} epochs"
+    )
+    if progress.step:
+        say(f"goes on from step {progress.step}, epoch {progress.epoch} + {progress.position}")
+    say(HEADER)
+    gpus = {host: uuids.split(",") for host, uuids in seen.items() if uuids}
+    append(run.checkpoints, replace(start, gpus=gpus))
+
+
+def tell_epoch(run: Run, figures: Figures, *, last: bool) -> None:
+    """Write down an epoch and, after the last one, what to compare the training by."""
+    elapsed = time.monotonic() - run.started
+    append(run.checkpoints, figures)
+    say(row(figures, elapsed))
+    for who, factor in figures.slow.items():
+        say(f"slow: {who} works {factor} times as long as the others, who wait for it")
+    if run.job.train.balance == "auto":
+        say("batch: " + "/".join(f"{share * 100:.0f}" for share in figures.batch) + " % by rank")
+    if not last:
+        return
+    append(run.checkpoints, replace(figures, event="end"))
+    steps = -(-len(run.data.train) // run.global_batch)
+    say(summary(figures, steps, elapsed))
+    busy = figures.shares["data"] + figures.shares["compute"]
+    seconds = busy * len(run.data.train) / (figures.images_per_second or 1) / steps
+    say(f"for kit plan: step_seconds: {seconds:.4g}, {parameter_count(run.model)} parameters")
+    stall = statistics.fmean(run.saver.stalls) * 1000
+    say(f"checkpoints: training stood still for {stall:.1f} ms on each of the saves")
+    where = run.checkpoints / folder_name(figures.step)
+    say(f"done: accuracy {figures.accuracy:.4f}, checkpoint {where}, {elapsed:.1f} s")
+
+
+def row(figures: Figures, elapsed: float) -> str:
+    """One line of the table under `HEADER`; `elapsed` in seconds."""
+    shares = "/".join(f"{share * 100:.0f}" for share in figures.shares.values())
+    return (
+        f"{figures.epoch:4d}/{figures.epochs:<4d}{figures.step:8d}{figures.loss or 0:10.4f}"
+        f"{figures.accuracy or 0:10.4f}{figures.images_per_second or 0:11.0f}{elapsed:11.1f}"
+        f"{shares:>24}"
+    )
+
+
+def summary(figures: Figures, steps: int, elapsed: float) -> str:
+    """A table to compare whole trainings by; `steps` of an epoch, `elapsed` in seconds."""
+    return (
+        "processes  steps/epoch  elapsed s   images/s  accuracy\n"
+        f"{figures.world_size:9d}{steps:13d}{elapsed:11.1f}{figures.images_per_second or 0:11.0f}"
+        f"{figures.accuracy or 0:10.4f}"
+    )

@@ -1,0 +1,77 @@
+"""What stays the same through one training."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from trainer.checkpoints.saver import Saver
+from trainer.contract.job import TrainJob
+from trainer.core.announce import Announcer
+from trainer.core.live import Live
+from trainer.core.models import Lookahead
+from trainer.core.watch import Balance, Watch
+from trainer.data import shards
+from trainer.data.samples import DataSet
+from trainer.parallel.ranks import Ranks
+from trainer.parallel.world import World
+
+
+class Stop:
+    """Remembers that this process was asked to end, after the present step, by SIGTERM.
+
+    torchrun sends it to its workers when it is told to end, and also before it starts them anew
+    because a host came or went; after 30 s it kills (--shutdown-timeout).
+    """
+
+    requested = False
+
+    def listen(self) -> None:
+        """Listen from now on."""
+        signal.signal(signal.SIGTERM, lambda *_: setattr(self, "requested", True))
+
+
+@dataclass(frozen=True)
+class Run:
+    """A training: its job, its place among the ranks, and what it consists of."""
+
+    job: TrainJob
+    world: World
+    data: DataSet
+    ranks: Ranks  # How the ranks train the model together.
+    optimizer: torch.optim.Optimizer
+    average: Lookahead | None  # Of the weights, where the job wants it.
+    precision: str  # fp32, bf16 or fp16.
+    scaler: Any  # torch's GradScaler; it does nothing unless fp16 needs it.
+    checkpoints: Path  # This host's folder.
+    started: float  # time.monotonic() when the process began to work.
+    saver: Saver
+    watch: Watch
+    balance: Balance
+    live: Live
+    announcer: Announcer
+
+    @property
+    def model(self) -> nn.Module:
+        """The model itself."""
+        return self.ranks.model
+
+    def pieces(self, batch: Tensor) -> list[Tensor]:
+        """This rank's micro-batches of the global batch int64 [n]."""
+        steps = self.job.train.accumulation
+        return shards.pieces(batch, self.world.rank, self.balance.shares, steps)
+
+    @property
+    def global_batch(self) -> int:
+        """Samples of a full optimizer step, over all ranks."""
+        return self.job.train.batch_size * self.job.train.accumulation * self.world.size
+
+    def parts(self) -> dict[str, Any]:
+        """What has a state that a checkpoint must hold."""
+        parts = {**self.ranks.parts(), "optimizer": self.optimizer, "scaler": self.scaler}
+        return parts | ({"average": self.average} if self.average else {})

@@ -1,0 +1,73 @@
+"""Builds a run: the model and what belongs to it, the same on every rank."""
+
+from __future__ import annotations
+
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from trainer.checkpoints.saver import Saver
+from trainer.contract.job import Train, TrainJob
+from trainer.core.announce import Announcer
+from trainer.core.live import Live
+from trainer.core.models import Lookahead, build_model, parameter_groups
+from trainer.core.precision import choose, loss_scaler
+from trainer.core.run import Run
+from trainer.core.watch import Balance, Watch
+from trainer.data.samples import DataSet
+from trainer.data.shards import generator
+from trainer.parallel.local import LocalReplicas
+from trainer.parallel.replicas import Replicas
+from trainer.parallel.world import World
+
+MOMENTUM = 0.9  # Of SGD, in the form of Nesterov (Sutskever et al. 2013).
+
+
+def set_up(job: TrainJob, world: World, data: DataSet, folder: Path, started: float) -> Run:
+    """Build the model and what belongs to it, the same on every rank.
+
+    `data` are on the CPU, `started` is time.monotonic() when the process began to work.
+    """
+    train, exchange = job.train, job.exchange
+    torch.manual_seed(train.seed)  # The same initial weights everywhere.
+    model = build_model(train, data).to(world.device)
+    if train.compile:
+        model.compile()
+    watch, precision = Watch(world.device), choose(train.precision, world)
+    kind = Replicas if exchange.mode == "every_step" else LocalReplicas
+    announcer = Announcer(world, train.epochs)
+    run = Run(
+        job=job,
+        world=world,
+        data=data.to(world.device),
+        ranks=kind(model, exchange, world, watch.mark),
+        optimizer=build_optimizer(model, train, world.device),
+        average=Lookahead(model) if train.ema else None,
+        precision=precision,
+        scaler=loss_scaler(precision, world.device),
+        checkpoints=folder,
+        started=started,
+        saver=Saver(asynchronous=job.checkpoint.asynchronous),
+        watch=watch,
+        balance=Balance(world, watch, auto=train.balance == "auto"),
+        live=Live(world, train.epochs, job.metrics.port, announcer),
+        announcer=announcer,
+    )
+    # From here on each rank's own, for layers like dropout; data have generators of their own.
+    torch.manual_seed(generator(train.seed, world.rank).initial_seed())
+    return run
+
+
+def build_optimizer(model: nn.Module, train: Train, device: torch.device) -> torch.optim.Optimizer:
+    """The optimizer of the job."""
+    groups = parameter_groups(model, train)
+    kinds: Any = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
+    kind = kinds[train.optimizer]
+    more = {"momentum": MOMENTUM, "nesterov": True} if train.optimizer == "sgd" else {}
+    if device.type == "cuda" and "fused" in signature(kind).parameters:  # SGD: from torch 2.3 on.
+        more["fused"] = True
+    optimizer: torch.optim.Optimizer = kind(groups, train.learning_rate, **more)
+    return optimizer

@@ -1,0 +1,149 @@
+"""One optimizer step: gradients, what the ranks tell each other of them, the update."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from trainer.checkpoints.format import Progress
+from trainer.core.precision import autocast
+from trainer.core.run import Run, Stop
+from trainer.core.schedule import share_done
+from trainer.data.crops import Crops
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """How a step went."""
+
+    loss: Tensor  # Sum of the losses of this rank's own samples, float32 scalar on its device.
+    stopping: bool = False  # Whether any rank was asked to end.
+    bad_losses: tuple[str, ...] = ()  # Losses that were not finite: which ranks, which samples.
+
+
+class Verdict(NamedTuple):
+    """What the ranks have told each other after a step."""
+
+    stopping: bool = False
+    bad_losses: tuple[str, ...] = ()
+
+
+def train_step(
+    run: Run, progress: Progress, left: Tensor, crops: Crops | None, stop: Stop
+) -> StepResult:
+    """One optimizer step on the mean loss of the next samples of all ranks.
+
+    `left`, int64 [n], are all samples of the epoch that are not done yet.
+    """
+    batch, rest = left[: run.global_batch], left[run.global_batch :]
+    own, number = run.pieces(batch), progress.step + 1
+    local = run.ranks.begin_local(number, sum(map(len, own)))
+    can_skip = run.job.train.on_nan == "skip"
+    buffers = [buffer.clone() for buffer in run.model.buffers()] if can_skip else []
+    loss, bad_loss = gradients(run, batch, own, crops, local=local)
+    run.data.train.prefetch(torch.cat([*run.pieces(rest[: run.global_batch]), rest[:0]]))
+    verdict = Verdict() if local else exchange_verdicts(run, stop, bad_loss)
+    if bad_loss or verdict.bad_losses:
+        loss = torch.zeros_like(loss)
+        for buffer, before in zip(run.model.buffers(), buffers, strict=False):
+            buffer.copy_(before)
+    else:
+        update(run, progress)
+    if local:
+        verdict = end_local(run, stop, number, bad_loss, last=not len(rest))
+    run.balance.note(sum(map(len, own)))
+    return StepResult(loss, *verdict)
+
+
+def exchange_verdicts(run: Run, stop: Stop, bad_loss: str) -> Verdict:
+    """Tell each other who was asked to end and whose loss was not finite: all go on, or none."""
+    asked, broken = run.world.sums([stop.requested, bool(bad_loss)])
+    found = run.world.gather(bad_loss) if broken else []
+    run.watch.mark("communication")
+    return Verdict(asked > 0, tuple(filter(None, found)))
+
+
+def end_local(run: Run, stop: Stop, number: int, bad_loss: str, *, last: bool) -> Verdict:
+    """End a local step and, where a round ends with it, bring the ranks together."""
+    bad_loss_of_round = run.ranks.end_local(number, bad_loss, last=last)
+    if bad_loss_of_round is None:
+        return Verdict()
+    verdict = exchange_verdicts(run, stop, bad_loss_of_round)
+    run.ranks.merge(last=last or verdict.stopping)
+    return verdict
+
+
+def gradients(
+    run: Run, batch: Tensor, own: list[Tensor], crops: Crops | None, *, local: bool
+) -> tuple[Tensor, str]:
+    """Compute the gradients of the mean loss of all ranks' `batch` or, if local, of `own` samples.
+
+    Return the sum of the losses of this rank's samples and, if one is not finite, which it was.
+    """
+    # The ranks' gradients are averaged; this makes of it the mean over the samples, however
+    # unevenly they are divided.
+    weight = 1 / max(sum(map(len, own)), 1) if local else run.world.size / len(batch)
+    losses: list[Tensor] = []
+    run.optimizer.zero_grad()
+    # All ranks must take part in the exchange; one without samples adds nothing to it.
+    pieces = own or [batch[:1]]
+    for number, piece in enumerate(pieces, start=1):
+        last = number == len(pieces)
+        exchange = last and not local
+        with nullcontext() if exchange else run.ranks.unsynchronised():
+            loss = training_loss(run, piece, crops) * (weight if own else 0.0)
+            losses.append(loss.detach())
+            if last:
+                finite = fetch(torch.isfinite(torch.stack(losses)))
+            run.scaler.scale(loss).backward()
+            run.watch.mark("communication" if exchange else "compute")
+    flags = finite()
+    bad = next((piece for piece, flag in zip(pieces, flags, strict=True) if not flag), None)
+    bad_loss = "" if bad is None else f"{run.world.name}, samples {bad.tolist()}"
+    return torch.stack(losses).sum() / weight, bad_loss
+
+
+def fetch(flags: Tensor) -> Callable[[], Tensor]:
+    """Begin to copy to the CPU; the result waits for it, but not for what is queued behind it."""
+    if not flags.is_cuda:
+        return lambda: flags
+    copy = torch.empty_like(flags, device="cpu", pin_memory=True).copy_(flags, non_blocking=True)
+    done = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    done.record()
+
+    def wait() -> Tensor:
+        done.synchronize()
+        return copy
+
+    return wait
+
+
+def training_loss(run: Run, indices: Tensor, crops: Crops | None) -> Tensor:
+    """Sum of the losses of the training samples `indices`, int64 [n]; of text, mean of each."""
+    inputs, labels = run.data.train.take(indices, run.world.device)
+    if crops:
+        inputs = crops.apply(inputs, indices)
+    inputs = run.data.prepared(inputs)
+    run.watch.mark("data")
+    with autocast(run.precision, run.world.device):
+        scores = run.ranks.forward(inputs)
+    smoothing = run.job.train.label_smoothing
+    loss = functional.cross_entropy(
+        scores.float(), labels, reduction="sum", label_smoothing=smoothing
+    )
+    return loss * (len(labels) / labels.numel())
+
+
+def update(run: Run, progress: Progress) -> None:
+    """Change the weights by the gradients, and now and then draw them to their average."""
+    run.scaler.step(run.optimizer)
+    run.scaler.update()
+    if run.average and progress.step % run.average.EVERY == 0:
+        run.average.update(run.model, run.average.decay(share_done(run, progress)))
+    run.watch.mark("compute")

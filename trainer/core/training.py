@@ -1,0 +1,72 @@
+"""A training from its newest checkpoint to its last epoch."""
+
+from __future__ import annotations
+
+from trainer.core.epoch import EpochResult, train_epoch
+from trainer.core.evaluation import evaluate
+from trainer.core.figures import append, measure
+from trainer.core.report import introduce, tell_epoch
+from trainer.core.run import Run, Stop
+from trainer.core.state import resume, save
+from trainer.output import complain, say
+
+FAILURE = 1  # Exit code for work that failed; torchrun then starts all workers again.
+
+
+def train(run: Run, stop: Stop) -> int:
+    """Train from the newest checkpoint of any host to the last epoch; return the exit code."""
+    progress = resume(run)
+    start = measure(run, "start", EpochResult(progress, interrupted=False))
+    run.announcer.begin(progress, start.steps)
+    if progress.epoch >= run.job.train.epochs:
+        if run.world.rank == 0:
+            say(f"job {run.job.name} has done all of its {progress.epoch} epochs: nothing to do")
+        return 0
+    run.ranks.require_equal()
+    stop.listen()
+    introduce(run, progress, start)
+    while progress.epoch < run.job.train.epochs:
+        epoch = train_epoch(run, progress, stop)
+        progress = epoch.progress
+        if progress.position == 0:
+            finish_epoch(run, epoch)
+        if epoch.interrupted and progress.epoch < run.job.train.epochs:
+            return interrupt(run, epoch, stop)
+    return 0
+
+
+def finish_epoch(run: Run, epoch: EpochResult) -> None:
+    """Evaluate, report and, when it is due, save."""
+    progress, settings = epoch.progress, run.job.train
+    last = progress.epoch == settings.epochs
+    if last and run.average:
+        run.average.update(run.model, run.average.decay(1))
+    correct, seen = evaluate(run)
+    if last or progress.epoch % run.job.checkpoint.every_epochs == 0:
+        save(run, progress, correct / seen)
+    if last:
+        run.saver.wait()
+    figures = measure(run, "epoch", epoch, correct / seen)
+    names = ("epoch", "step", "loss", "accuracy", "images_per_second", "world_size", "stall")
+    run.live.publish(**{name: getattr(figures, name) for name in names}, **figures.shares)
+    told = (figures.loss, figures.images_per_second, figures.accuracy)
+    run.announcer.epoch(progress, *told)
+    if run.world.rank == 0:
+        tell_epoch(run, figures, last=last)
+
+
+def interrupt(run: Run, epoch: EpochResult, stop: Stop) -> int:
+    """Save where the ranks agreed to stop; return the exit code."""
+    progress = epoch.progress
+    save(run, progress)
+    run.saver.wait()
+    run.announcer.stopped(progress)
+    if run.world.rank == 0:
+        append(run.checkpoints, measure(run, "stop", epoch))
+        say(f"stopped at step {progress.step}, epoch {progress.epoch} + {progress.position}, saved")
+    if stop.requested:
+        return 0
+    # Another host was told to end, this one was not: as a success, torchrun would take the job for
+    # done; as a failure it starts this host's workers again, with the hosts that are left.
+    complain("trainer: another host had to stop; this process ends to be started again")
+    return FAILURE

@@ -1,0 +1,26 @@
+"""What processes print: lines for people, events for programs. Standard library only."""
+
+from __future__ import annotations
+
+import sys
+from typing import TextIO
+
+from trainer.contract import events
+
+
+def say(text: str, to: TextIO | None = None) -> None:
+    """Write one line, to standard output unless said otherwise."""
+    stream = to or sys.stdout
+    stream.write(text + "\n")
+    stream.flush()
+
+
+def complain(text: str) -> None:
+    """Write one line to standard error."""
+    say(text, sys.stderr)
+
+
+def emit(event: events.Event) -> None:
+    """Print an event, unless a person reads: on a terminal."""
+    if not sys.stdout.isatty():
+        say(events.line(event))

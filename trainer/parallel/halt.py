@@ -1,0 +1,34 @@
+"""Failures that a restart would only repeat: the launcher must not start the workers again."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from trainer.contract.events import FailureClass
+from trainer.parallel.world import World
+
+
+class HaltError(Exception):
+    """A failure that all ranks know of, and that a restart would only repeat."""
+
+    def __init__(self, kind: FailureClass, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+def request_halt(kind: FailureClass, message: str) -> bool:
+    """Write to the launcher's file, KIT_HALT, why not to start again; return if there is one."""
+    file = os.environ.get("KIT_HALT")
+    if file:
+        Path(file).write_text(json.dumps({"kind": kind, "message": message}))
+    return bool(file)
+
+
+def raise_if_halted(world: World) -> None:
+    """Raise HaltError, on all ranks, if one asked for it before the workers were started again."""
+    file = os.environ.get("KIT_HALT")
+    requests = world.gather(Path(file).read_text() if file else "")
+    if request := next(filter(None, requests), ""):
+        raise HaltError(**json.loads(request))

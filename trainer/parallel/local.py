@@ -1,0 +1,96 @@
+"""Local steps: each rank trains its replica on its own, and now and then the changes are merged.
+
+What suits a network is arithmetic on bytes and link speed: `kit plan` does it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, distributed, nn
+
+from trainer.contract.job import Exchange
+from trainer.parallel.replicas import Replicas
+from trainer.parallel.world import World
+
+OUTER = {"local_sgd": (1.0, 0.0), "diloco": (0.7, 0.5)}
+"""Rate and Nesterov momentum of the step on the mean change of all ranks. (1, 0) is the mean of
+their weights: post-local SGD (Lin et al. 2018, arXiv 1808.07217). DiLoCo (Douillard et al. 2023,
+arXiv 2311.08105) takes 0.7 and 0.9, with AdamW inside; short runs of SGD diverged at 0.9."""
+TYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+class LocalReplicas(Replicas):
+    """Replicas that differ between two merges, after a warm-up of plain steps.
+
+    `anchors` are what all ranks agreed on last; `outer` moves them by the mean of what the ranks
+    have changed in a round of steps, weighted by their samples. With `overlap` the changes travel
+    during the next round and the ranks do not wait: each goes on from the anchors and its own
+    changes, which the others get to know a round later (CO2: Sun et al. 2024, arXiv 2401.16265).
+    """
+
+    def __init__(
+        self, model: nn.Module, exchange: Exchange, world: World, mark: Callable[[str], None]
+    ) -> None:
+        super().__init__(model, exchange, world, mark)
+        self._exchange, self._mark = exchange, mark
+        self._weights = list(model.parameters())
+        self._anchors = [weight.detach().clone() for weight in self._weights]
+        overlap = exchange.overlap
+        self._starts = [each.clone() for each in self._anchors] if overlap else self._anchors
+        rate, momentum = OUTER[exchange.mode]
+        nesterov = momentum > 0
+        self._outer = torch.optim.SGD(self._anchors, rate, momentum=momentum, nesterov=nesterov)
+        self._travelling: list[tuple[Any, Tensor]] = []
+        self._samples = 0  # Of this rank in this round.
+        self._bad_loss = ""  # The first of this round.
+
+    def parts(self) -> dict[str, Any]:
+        """Return the model, and the momentum of the outer step."""
+        return {**super().parts(), "outer": self._outer}
+
+    @torch.no_grad()
+    def begin_local(self, step: int, samples: int) -> bool:
+        """Begin a step; those of the warm-up are plain ones."""
+        if step <= self._exchange.warm_up_steps:
+            return False
+        if not self._samples:
+            self._bad_loss = ""
+            for known in (self._starts, *(() if self._travelling else (self._anchors,))):
+                for old, weight in zip(known, self._weights, strict=True):
+                    old.copy_(weight)
+        self._samples += samples
+        return True
+
+    def end_local(self, step: int, bad_loss: str, *, last: bool) -> str | None:
+        """End a step; a round has `every_steps`, unless its epoch ends before."""
+        self._bad_loss = self._bad_loss or bad_loss
+        due = (step - self._exchange.warm_up_steps) % self._exchange.every_steps == 0
+        return self._bad_loss if due or last else None
+
+    @torch.no_grad()
+    def merge(self, *, last: bool) -> None:
+        """Merge a round; without overlap the ranks have the same parameters after each."""
+        starts = zip(self._starts, self._weights, strict=True)
+        own = [start - weight for start, weight in starts]
+        share = self._samples / self.world.sums([self._samples])[0]
+        sent = torch.cat([change.flatten() for change in own]).mul_(share)
+        sent = sent.to(TYPES.get(self._exchange.compression, sent.dtype))
+        self._travelling.append((distributed.all_reduce(sent, async_op=True), sent))
+        waits = self._exchange.overlap and not last
+        while len(self._travelling) > waits:
+            self._arrive(*self._travelling.pop(0))
+        for weight, anchor, change in zip(self._weights, self._anchors, own, strict=True):
+            torch.sub(anchor, change, alpha=int(waits), out=weight)
+        self._samples = 0
+        self._mark("communication")
+
+    def _arrive(self, work: Any, changes: Tensor) -> None:
+        work.wait()
+        parts = torch.split(changes.float(), [anchor.numel() for anchor in self._anchors])
+        for anchor, part in zip(self._anchors, parts, strict=True):
+            anchor.grad = part.view(anchor.shape)
+        self._outer.step()
+        self._outer.zero_grad()

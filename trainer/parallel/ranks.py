@@ -1,0 +1,60 @@
+"""How the ranks train one model together: what a step, a save and an evaluation need of it.
+
+The one interface between the training and a way to divide its work. Each rank has a whole replica
+in the ways that there are (replicas.py, local.py); one that shards the parameters, as FSDP does,
+would be another implementation: only what is here knows where parameters lie.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager
+from typing import Any
+
+from torch import Tensor, nn
+
+
+class Ranks(ABC):
+    """One model that all ranks train; every rank must make the same calls after the same step."""
+
+    model: nn.Module
+    """The model itself: a rank can evaluate it without the others."""
+
+    @abstractmethod
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Compute the scores of training samples, so that gradients are averaged behind them."""
+
+    @abstractmethod
+    def unsynchronised(self) -> AbstractContextManager[None]:
+        """Return a context in which forward and backward leave gradients on this rank."""
+
+    @abstractmethod
+    def parts(self) -> dict[str, Any]:
+        """Return what has a state that a checkpoint must hold, by name: the model, and more."""
+
+    @abstractmethod
+    def share_buffers(self) -> None:
+        """Give all ranks the same buffers: each has seen its own samples in BatchNorm."""
+
+    @abstractmethod
+    def require_equal(self) -> None:
+        """Raise HaltError, on all ranks, where the ranks do not have one and the same model."""
+
+    @abstractmethod
+    def begin_local(self, step: int, samples: int) -> bool:
+        """Begin a step, counted from 1, on so many samples; return whether it is local.
+
+        The gradients of a local step stay on this rank, which tells the others nothing of it.
+        """
+
+    @abstractmethod
+    def end_local(self, step: int, bad_loss: str, *, last: bool) -> str | None:
+        """End a local step; return None while its round goes on.
+
+        At the end of a round, or with the `last` step of an epoch, return the first loss of the
+        round that was not finite, or an empty text; the ranks `merge` next.
+        """
+
+    @abstractmethod
+    def merge(self, *, last: bool) -> None:
+        """Bring the ranks' rounds together; after the `last` one they have the same parameters."""

@@ -71,10 +71,9 @@ def main() -> int:
 
 def fail(kind: FailureClass, message: str, code: int) -> int:
     """Say why this process ends; return its exit code."""
-    complain(f"trainer: error: {message}")
-    rank = int(os.environ.get("RANK", "0"))
-    line = message.splitlines()[0]
+    rank, line = int(os.environ.get("RANK", "0")), message.splitlines()[0]
     emit(events.Failed(kind=kind, message=line, rank=rank, exit_code=code))
+    complain(f"trainer: error: {message}")
     return code
 
 

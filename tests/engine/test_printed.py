@@ -15,8 +15,9 @@ from trainer.core.report import row
 BEGIN = "job j: cnn of 9 parameters, compression none, 40 steps in 10 epochs"
 OFTEN = """
 import sys
-from trainer import report, train
-report.LINE_EVERY = 0
+from trainer import train
+from trainer.core import live
+live.LINE_EVERY = 0
 sys.exit(train.main())
 """
 

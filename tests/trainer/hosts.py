@@ -12,10 +12,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from trainer.contract import events
 from trainer.contract.job import SECTIONS
 
+EventT = TypeVar("EventT", bound=events.Event)
 ROOT = Path(__file__).resolve().parents[2]
 LAUNCH = ROOT / "trainer" / "launch.py"
 DEADLINE = 90.0
@@ -82,8 +84,22 @@ class Task:
 
     @property
     def text(self) -> str:
-        """What was printed, without the ranks that the launcher puts in front."""
-        return re.sub(r"^\[rank\d+\]: ", "", self.log.read_text(), flags=re.MULTILINE)
+        """What was printed for people, without the ranks that the launcher puts in front."""
+        plain = re.sub(r"^\[rank\d+\]: ", "", self.log.read_text(), flags=re.MULTILINE)
+        return re.sub(rf"^{events.MARK}.*\n", "", plain, flags=re.MULTILINE)
+
+    @property
+    def events(self) -> list[events.Event]:
+        """What was printed for programs; every line with the mark must be whole."""
+        lines = re.sub(r"^\[rank\d+\]: ", "", self.log.read_text(), flags=re.MULTILINE)
+        marked = [line for line in lines.splitlines() if line.startswith(events.MARK)]
+        found = [event for event in map(events.parse, marked) if event is not None]
+        assert len(found) == len(marked), marked
+        return found
+
+    def of(self, kind: type[EventT]) -> list[EventT]:
+        """The events of a kind."""
+        return [event for event in self.events if type(event) is kind]
 
     def wait(self, seconds: float = DEADLINE) -> int:
         try:

@@ -12,12 +12,14 @@ import os
 import signal
 import socket
 import sys
+from typing import Any
 
 import torch
 import uvicorn
 
+from trainer.contract import events
 from trainer.launch import FAILURE, LaunchError
-from trainer.output import complain, say
+from trainer.output import complain, emit, say
 from trainer.serve.app import application
 from trainer.serve.config import Settings, read_settings
 from trainer.serve.gpus import Gpus
@@ -32,8 +34,11 @@ def main() -> int:
     try:
         settings = read_settings(os.environ)
         gpus = Gpus()
+        emit(events.Started(gpus=gpus.uuids))
         listener = listen(settings)
     except LaunchError as error:
+        kind: Any = error.kind
+        emit(events.Failed(kind=kind, message=str(error), exit_code=error.code))
         complain(f"serve {host}: error: {error}")
         return error.code
     cores = len(os.sched_getaffinity(0))

@@ -22,7 +22,8 @@ from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.staticfiles import StaticFiles
 
-from trainer.output import say
+from trainer.contract import events
+from trainer.output import emit, say
 from trainer.serve import pictures, schema, text
 from trainer.serve.batching import Answer, Batcher, Serving
 from trainer.serve.config import Settings
@@ -85,6 +86,8 @@ class Server:
             f"serve {self.settings.host}: serves {offer.name} of {self.settings.job}: "
             f"epoch {offer.epoch}, accuracy {accuracy}, from {offer.host}"
         )
+        replicas, source = len(self.devices), offer.host
+        emit(events.Serving(checkpoint=offer.name, replicas=replicas, source=source))
         self.metrics.reloads.inc()
         self.metrics.step.set(offer.step)
         self.metrics.written.set(offer.written)

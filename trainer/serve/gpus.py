@@ -3,7 +3,7 @@
 import asyncio
 import re
 
-from trainer.launch import LaunchError, list_gpus, say
+from trainer.launch import LaunchError, gpu_uuids, list_gpus, say
 
 EVERY = 10.0  # Seconds between two looks.
 
@@ -14,6 +14,7 @@ class Gpus:
     def __init__(self) -> None:
         """Say what there is, in the launcher's words; raises LaunchError where one is missing."""
         self._lines = [line.strip() for line in list_gpus("KIT_REPLICAS")]
+        self.uuids = tuple(gpu_uuids(self._lines))
         self.lost = ""  # Why the server is not healthy.
         for line in self._lines:
             say(f"sees {line}")

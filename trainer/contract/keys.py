@@ -19,7 +19,7 @@ Fault = tuple[str, str]
 """What is wrong, and how to put it right."""
 TYPES = {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}
 BOUNDS = {"le": "at most", "lt": "less than", "ge": "at least", "gt": "more than"}
-LONGEST = 60  # Characters of a value in a message.
+LONGEST, MOST_SHOWN = 60, 20  # Characters of a value, and known names, in a message.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,4 +150,6 @@ def nearest(word: object, known: Iterable[str]) -> str:
     """Say which known name was probably meant, or which there are."""
     known = list(known)
     close = difflib.get_close_matches(str(word), known, n=1, cutoff=0.6)
-    return f"did you mean {close[0]}?" if close else f"use one of {', '.join(known)}"
+    more = f" … ({len(known)} in all)" if len(known) > MOST_SHOWN else ""
+    some = ", ".join(known[:MOST_SHOWN])
+    return f"did you mean {close[0]}?" if close else f"use one of {some}{more}"

@@ -184,6 +184,17 @@ def test_both_answer_a_mistake_in_the_same_words(
     assert str(caught.value) == f"{file}: {where}: {fault.what}; {fault.fix}"
 
 
+def test_a_key_that_nobody_uses_changes_no_job(project: Project) -> None:
+    """Nor its version: what runs is not started again, and an older trainer can read the file."""
+    train = project.write().plan().jobs[0]
+    assert train.job.train is not None
+    unused = {each.name for each in fields(train.job.train) if each.default is None}
+    content = json.loads(job_json(train, ""))
+    assert unused
+    assert not unused & content["train"].keys()
+    assert train.job_hash == "67edaf83e5ee"  # As before there were such keys.
+
+
 def refused_by_kit(document: dict[str, Any]) -> list[Fault]:
     """The faults of a job as YAML has it."""
     found: list[Fault] = []

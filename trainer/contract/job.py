@@ -58,6 +58,9 @@ class Train:
     schedule: Literal["constant", "cosine", "triangle"] = key(
         "cosine", description="triangle: up in a straight line, then down to the end"
     )
+    clip_norm: float | None = key(
+        None, gt=0, examples=(1.0,), description="Largest L2 norm of the gradients of a step"
+    )
     label_smoothing: float = key(0.0, ge=0, lt=1)
     ema: bool = key(False, description="Test a moving average of the weights")
     flip_at_test: bool = key(

@@ -142,6 +142,11 @@ def training_loss(run: Run, indices: Tensor, crops: Crops | None) -> Tensor:
 
 def update(run: Run, progress: Progress) -> None:
     """Change the weights by the gradients, and now and then draw them to their average."""
+    norm = run.job.train.clip_norm
+    if norm is not None:
+        run.scaler.unscale_(run.optimizer)
+        groups = run.optimizer.param_groups
+        run.ranks.clip([each for group in groups for each in group["params"]], norm)
     run.scaler.step(run.optimizer)
     run.scaler.update()
     if run.average and progress.step % run.average.EVERY == 0:

@@ -29,6 +29,10 @@ class Ranks(ABC):
         """Return a context in which forward and backward leave gradients on this rank."""
 
     @abstractmethod
+    def clip(self, parameters: list[nn.Parameter], norm: float) -> None:
+        """Scale the gradients of all parameters of the model down to an L2 norm of at most this."""
+
+    @abstractmethod
     def parts(self) -> dict[str, Any]:
         """Return what has a state that a checkpoint must hold, by name: the model, and more."""
 

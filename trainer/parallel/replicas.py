@@ -50,6 +50,10 @@ class Replicas(Ranks):
         """Leave gradients on this rank."""
         return self._replica.no_sync()
 
+    def clip(self, parameters: list[nn.Parameter], norm: float) -> None:
+        """Clip what this rank has: the mean of all ranks or, in a local step, its own gradients."""
+        nn.utils.clip_grad_norm_(parameters, norm)
+
     def parts(self) -> dict[str, Any]:
         """Return the model."""
         return {"model": self.model}

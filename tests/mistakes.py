@@ -536,6 +536,12 @@ JOBS: list[tuple[str, str, str, list[str]]] = [
     ('labels are all smooth', 'batch_size: 64', 'batch_size: 64\n  label_smoothing: 1.0', [
         '7: train.label_smoothing: 1.0 is out of range; write a number of less than 1',
     ]),
+    ('half a step of warm-up', 'batch_size: 64', 'batch_size: 64\n  warm_up: 2.5', [
+        '7: train.warm_up: 2.5 is no whole number of steps; write `warm_up: 2`, or a share below 1 such as 0.05',
+    ]),
+    ('a triangle with a warm-up', 'batch_size: 64', 'batch_size: 64\n  schedule: triangle\n  warm_up: 100', [
+        '8: train.warm_up: `schedule: triangle` warms up by itself; leave it out, or write `schedule: cosine`',
+    ]),
     ('a fixed graph with accumulation', 'batch_size: 64', 'batch_size: 64\n  accumulation: 2\nexchange: {static_graph: true}', [
         '8: exchange.static_graph: PyTorch can not take it together with `accumulation`; leave one of them out',
     ]),

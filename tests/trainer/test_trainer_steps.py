@@ -1,5 +1,6 @@
 """Single optimizer steps, in this very process: the gradients, and what is done to them."""
 
+import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
@@ -16,9 +17,12 @@ from tests.trainer.hosts import ROOT, complete_steps, free_port, hosts, write_jo
 from trainer.checkpoints.format import Progress
 from trainer.core.job import load_job
 from trainer.core.run import Run, Stop
+from trainer.core.schedule import set_rate
 from trainer.core.setup import set_up
 from trainer.core.step import train_step
+from trainer.core.training import train
 from trainer.data.load import load_data
+from trainer.parallel.halt import HaltError
 from trainer.parallel.world import World, join_world
 
 NORM = 0.05
@@ -30,6 +34,14 @@ def world() -> Iterator[World]:
     """This process as a world of one, without torchrun."""
     yield join_world({"KIT_HOST": "pc1"}, timedelta(seconds=60))
     distributed.destroy_process_group()
+
+
+@pytest.fixture(autouse=True)
+def _same_signals() -> Iterator[None]:
+    """Trainings listen for SIGTERM; the tests' own process must not go on doing so."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
 
 
 def start(world: World, folder: Path, **changes: Any) -> Run:
@@ -82,6 +94,49 @@ def test_local_steps_clip_their_own_gradients(mode: str, world: World, tmp_path:
     run = start(world, tmp_path, clip_norm=NORM, mode=mode, warm_up_steps=0)
     train_step(run, Progress(), torch.arange(1000), None, Stop())
     assert norm(run) == pytest.approx(NORM, rel=1e-4)
+
+
+def rates(run: Run, steps: int) -> list[float]:
+    """The rates of the first steps, as the optimizer is given them."""
+    found, progress = [], Progress()
+    while progress.step < steps:
+        set_rate(run, progress)
+        found.append(run.optimizer.param_groups[0]["lr"])
+        position = progress.position + run.global_batch
+        done = position >= len(run.data.train)
+        epoch, position = (progress.epoch + 1, 0) if done else (progress.epoch, position)
+        progress = Progress(epoch, position, progress.step + 1)
+    return found
+
+
+def test_the_rate_warms_up_over_steps(world: World, tmp_path: Path) -> None:
+    run = start(world, tmp_path, warm_up=4, learning_rate=0.2, batch_size=100, epochs=1)
+    assert rates(run, 6) == pytest.approx([0.05, 0.1, 0.15, 0.2, 0.2, 0.2])
+
+
+def test_the_rate_warms_up_over_a_share(world: World, tmp_path: Path) -> None:
+    # 1,437 samples in 15 steps, the last of 37 samples; a fifth of two epochs.
+    run = start(world, tmp_path, warm_up=0.2, learning_rate=0.2, batch_size=100, epochs=2)
+    found, fifth = rates(run, 30), 2 * 1437 * 0.2
+    assert found[:5] == pytest.approx([0.2 * done / fifth for done in (100, 200, 300, 400, 500)])
+    assert found[5:] == [0.2] * 25
+
+
+def test_a_warm_up_multiplies_the_schedule(world: World, tmp_path: Path) -> None:
+    more: dict[str, Any] = {"schedule": "cosine", "batch_size": 100, "epochs": 1}
+    plain = rates(start(world, tmp_path, name="plain", **more), 15)
+    warm = rates(start(world, tmp_path, name="warm", warm_up=10, **more), 15)
+    assert warm == pytest.approx([rate * min(1, n / 10) for n, rate in enumerate(plain, 1)])
+
+
+def test_a_warm_up_that_never_ends_is_refused(world: World, tmp_path: Path) -> None:
+    run = start(world, tmp_path, warm_up=46, epochs=1)
+    with pytest.raises(
+        HaltError, match=r"train\.warm_up: 46 steps are more than the 45 of"
+    ) as caught:
+        train(run, Stop())
+    assert caught.value.kind == "input"
+    assert train(start(world, tmp_path, warm_up=45, epochs=1), Stop()) == 0
 
 
 def test_two_ranks_clip_the_gradients_of_both(tmp_path: Path) -> None:

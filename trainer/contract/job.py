@@ -58,6 +58,13 @@ class Train:
     schedule: Literal["constant", "cosine", "triangle"] = key(
         "cosine", description="triangle: up in a straight line, then down to the end"
     )
+    warm_up: float | None = key(
+        None,
+        gt=0,
+        examples=(0.05,),
+        description="The rate rises to the schedule's in a straight line: for so many steps or, "
+        "below 1, for that share of the training",
+    )
     clip_norm: float | None = key(
         None, gt=0, examples=(1.0,), description="Largest L2 norm of the gradients of a step"
     )

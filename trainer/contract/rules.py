@@ -101,6 +101,19 @@ def mirror_shows_the_same(values: Values, _: Written) -> Iterator[Problem]:
         yield Problem("train", "flip_at_test", what, "leave it out")
 
 
+def warm_up_is_steps_or_a_share(values: Values, _: Written) -> Iterator[Problem]:
+    """Half a step is none, and a triangle rises by itself."""
+    warm_up = values["train.warm_up"]
+    if warm_up is None:
+        return
+    if warm_up > 1 and warm_up != int(warm_up):
+        fix = f"write `warm_up: {warm_up:.0f}`, or a share below 1 such as 0.05"
+        yield Problem("train", "warm_up", f"{warm_up} is no whole number of steps", fix)
+    if values["train.schedule"] == "triangle":
+        fix = "leave it out, or write `schedule: cosine`"
+        yield Problem("train", "warm_up", "`schedule: triangle` warms up by itself", fix)
+
+
 def average_needs_equal_weights(values: Values, _: Written) -> Iterator[Problem]:
     """The local modes have other weights on each rank."""
     mode = values["exchange.mode"]
@@ -158,6 +171,7 @@ RULES: tuple[Callable[[Values, Written], Iterator[Problem]], ...] = (
     context_is_of_a_text,
     model_fits_data,
     mirror_shows_the_same,
+    warm_up_is_steps_or_a_share,
     average_needs_equal_weights,
     compression_is_of_gradients,
     every_steps_is_of_local_modes,

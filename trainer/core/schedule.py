@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from trainer.checkpoints.format import Progress
 from trainer.contract.job import Train
 from trainer.core.run import Run
+from trainer.parallel.halt import HaltError
 
 TRIANGLE = (0.2, 0.23, 0.07)
 """Share of the rate at the start, share of the training at which it is whole, share of the rate at
@@ -15,9 +17,29 @@ the end: those of cifar10-airbench (Jordan 2024, arXiv 2404.00498)."""
 
 def set_rate(run: Run, progress: Progress) -> None:
     """Give the optimizer the rate of the next step."""
-    rate = learning_rate(run.job.train, share_done(run, progress))
+    rate = learning_rate(run.job.train, share_done(run, progress)) * warm_up(run, progress)
     for group in run.optimizer.param_groups:
         group["lr"] = rate * group["scale"]
+
+
+def warm_up(run: Run, progress: Progress) -> float:
+    """The factor of the next step's rate: with its last step or sample, the warm-up comes to 1."""
+    length = run.job.train.warm_up
+    if length is None:
+        return 1.0
+    if length >= 1:
+        return min(1.0, (progress.step + 1) / length)
+    samples = len(run.data.train)
+    position = min(progress.position + run.global_batch, samples)
+    return min(1.0, share_done(run, replace(progress, position=position)) / length)
+
+
+def require_warm_up_fits(run: Run, steps: int) -> None:
+    """Raise HaltError, on all ranks, where a training of so many steps never comes to its rate."""
+    length = run.job.train.warm_up or 0
+    if length > steps:
+        what = f"train.warm_up: {length:.0f} steps are more than the {steps} of the training"
+        raise HaltError("input", f"{what}; write fewer, or a share below 1 such as 0.05")
 
 
 def share_done(run: Run, progress: Progress) -> float:

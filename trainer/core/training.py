@@ -7,6 +7,7 @@ from trainer.core.evaluation import evaluate
 from trainer.core.figures import append, measure
 from trainer.core.report import introduce, tell_epoch
 from trainer.core.run import Run, Stop
+from trainer.core.schedule import require_warm_up_fits
 from trainer.core.state import resume, save
 from trainer.output import complain, say
 
@@ -17,6 +18,7 @@ def train(run: Run, stop: Stop) -> int:
     """Train from the newest checkpoint of any host to the last epoch; return the exit code."""
     progress = resume(run)
     start = measure(run, "start", EpochResult(progress, interrupted=False))
+    require_warm_up_fits(run, start.steps)
     run.announcer.begin(progress, start.steps)
     if progress.epoch >= run.job.train.epochs:
         if run.world.rank == 0:

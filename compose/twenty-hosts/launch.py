@@ -6,7 +6,8 @@
     python3 launch.py health        the container's health check: are the GPUs still there?
 
 One file of the standard library only, so that it can be mounted alone into any image that has
-torch 2.2 or newer; for those images' sake it keeps to Python 3.10.
+torch 2.2 or newer; for those images' sake it keeps to Python 3.10. Its sections, each to be read
+alone: output, settings, GPUs, way to the rendezvous, start, agent, worker, rendezvous, subcommands.
 
     KIT_JOB                  path of the job file (JSON) in the container
     KIT_RENDEZVOUS           host:port of the store; the name must have exactly one address
@@ -19,8 +20,10 @@ torch 2.2 or newer; for those images' sake it keeps to Python 3.10.
     KIT_RENDEZVOUS_TIMEOUT   seconds to wait for the store; default: 300
     KIT_ONE_RUN              set where nobody starts the store afresh: a closed run is the end
 
-All that can be foreseen is raised as LaunchError, whose message says what to do; the exit code
-before torchrun takes over is then 2 for a mistake in the input, 1 for work that failed.
+It prints lines for people and, unless standard output is a terminal, events for programs
+(contract/events.py). All that can be foreseen is raised as LaunchError, whose message says what to
+do; the exit code before torchrun takes over is then 2 for a mistake in the input, 1 for work that
+failed.
 """
 
 import fcntl
@@ -40,32 +43,52 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 MISTAKE, FAILURE = 2, 1  # Exit codes: something is wrong in the input; work has failed.
-SIOCGIFADDR = 0x8915  # Linux ioctl that answers an interface's IPv4 address (linux/sockios.h).
-ESTABLISHED = "01"  # State of a connection in /proc/net/tcp (include/net/tcp_states.h).
-REPEAT = 30  # Seconds after which the launcher says again what it waits for.
-IN_USE = 2  # Looks at the store, a second apart, with an agent connected: then it is in use.
-LINE = 16384  # Bytes after which a line is cut, as Docker's log does.
-DESERTED = 10  # Looks without any agent after which the store's run is over.
-
-# Of torch.distributed.elastic.rendezvous: c10d_rendezvous_backend.py and dynamic_rendezvous.py.
-# is_host: the store is a service of its own; a guess from host names fails in network namespaces.
-# last_call_timeout: seconds (30 by default) in which more than the minimum of hosts may still join,
-# spent at every start below the maximum.
-# keep_alive_interval: seconds between heartbeats (5 by default); three missed ones are a dead host.
-RDZV_CONF = "is_host=false,last_call_timeout=2,keep_alive_interval=1"
-# torchrun's default is 0, and a host that dies or is taken away costs each of the others a restart
-# (SimpleElasticAgent._invoke_run). More of them would only repeat a script's own mistake; the
-# built-in training leaves word of its own. An agent that has used its restarts up closes the run.
-MAX_RESTARTS = 3
-MAX_RESTARTS_OF_TRAINER = 30
 
 
 class LaunchError(Exception):
-    """Something that the launcher could foresee."""
+    """Something that the launcher could foresee; `kind` is a class of failed events."""
 
-    def __init__(self, message: str, code: int = MISTAKE) -> None:
+    def __init__(
+        self,
+        message: str,
+        code: int = MISTAKE,
+        kind: str = "input",
+        rank: int | None = None,
+        exit_code: int | None = None,
+    ) -> None:
+        """`rank` and `exit_code` are those of a worker, where one has failed."""
         super().__init__(message)
-        self.code = code
+        self.code, self.kind = code, kind
+        self.rank, self.exit_code = rank, exit_code
+
+
+# -------- Output: lines for people, events for programs
+
+# As in trainer/contract/events.py; a test holds them together.
+MARK, VERSION = "@kit ", 1
+
+
+def say(text: str, *, error: bool = False) -> None:
+    """Write one line for people."""
+    stream = sys.stderr if error else sys.stdout
+    stream.write(f"launch {_value(os.environ, 'KIT_HOST', socket.gethostname())}: {text}\n")
+    stream.flush()
+
+
+def event(name: str, **values: object) -> str:
+    """The line of an event."""
+    content = {"v": VERSION, "event": name, "time": round(time.time(), 3), **values}
+    return MARK + json.dumps(content, ensure_ascii=False)
+
+
+def emit(name: str, **values: object) -> None:
+    """Print an event, unless a person reads: on a terminal."""
+    if not sys.stdout.isatty():
+        sys.stdout.write(event(name, **values) + "\n")
+        sys.stdout.flush()
+
+
+# -------- Settings: the environment, the job file, secrets
 
 
 class Settings:
@@ -135,6 +158,74 @@ def read_job(path: Path) -> Job:
     return Job(name, tuple(command))
 
 
+def read_secrets(names: str, folder: Path) -> dict[str, str]:
+    """Read the files that `names`, with commas between them, say."""
+    try:
+        return {name: (folder / name).read_text() for name in names.split(",") if name}
+    except OSError as error:
+        missing = f"the secret {error.filename} can not be read: {error.strerror}"
+        raise LaunchError(f"{missing}; kit deploy makes it") from error
+
+
+# -------- GPUs: those that the container sees
+
+
+def list_gpus(number: str = "KIT_NPROC") -> list[str]:
+    """The GPUs in nvidia-smi's words, where there are to be any: as many as a variable says."""
+    if os.environ.get("NVIDIA_VISIBLE_DEVICES", "") in {"", "void", "none"}:
+        return []
+    # Where this chooses, there is no container that could lack its GPUs.
+    if "CUDA_VISIBLE_DEVICES" in os.environ:
+        return chosen_gpus()
+    needed = _number(os.environ, number, "1")
+    try:
+        answer = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=15)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        reason = f"nvidia-smi does not run ({error}): the container has no GPU"
+        fix = "is nvidia the host's default runtime?"
+        raise LaunchError(f"{reason}; {fix}", FAILURE, "gpu") from error
+    listed = answer.stdout.strip()
+    # The instances of a GPU that is split by MIG are listed below it.
+    found = max(len(re.findall("^GPU ", listed, re.MULTILINE)), listed.count("UUID: MIG-"))
+    if answer.returncode != 0 or found < needed:
+        # A daemon-reload of systemd on the host takes a container's GPUs away (nvidia-container
+        # -toolkit #48): "Failed to initialize NVML".
+        left = f"{found} of {needed} GPUs are left ({listed or 'no output'})"
+        raise LaunchError(f"{left}; restart the container", FAILURE, "gpu")
+    return listed.splitlines()
+
+
+def chosen_gpus() -> list[str]:
+    """Those GPUs of the machine, in nvidia-smi's words, that CUDA_VISIBLE_DEVICES names by UUID."""
+    chosen = [uuid for uuid in os.environ["CUDA_VISIBLE_DEVICES"].split(",") if "-" in uuid]
+    if not chosen:
+        return []
+    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=15)
+    return [line for line in listed.stdout.splitlines() if any(uuid in line for uuid in chosen)]
+
+
+def gpu_uuids(listed: Sequence[str]) -> list[str]:
+    """The UUIDs in nvidia-smi's lines; of a GPU that is split by MIG its instances' alone."""
+    found: list[str] = []
+    for uuid in re.findall(r"UUID: ([^)]+)", "\n".join(listed)):
+        # The instances are listed below their GPU.
+        if uuid.startswith("MIG-") and found and not found[-1].startswith("MIG-"):
+            found.pop()
+        found.append(uuid)
+    return found
+
+
+def check_health() -> None:
+    """Check that the container still has its GPUs."""
+    list_gpus()
+
+
+# -------- The way to the rendezvous
+
+SIOCGIFADDR = 0x8915  # Linux ioctl that answers an interface's IPv4 address (linux/sockios.h).
+REPEAT = 30  # Seconds after which the launcher says again what it waits for.
+
+
 def find_rendezvous(endpoint: tuple[str, int]) -> str:
     """Connect to the store; return this host's address on the way. OSError: try again later."""
     host, port = endpoint
@@ -161,7 +252,7 @@ def wait_for_rendezvous(settings: Settings) -> str:
         if waited > settings.wait:
             silence = f"nothing answered at {place} for {settings.wait} s ({reason})"
             advice = "is the rendezvous service running, and on the same network?"
-            raise LaunchError(f"{silence}; {advice}", FAILURE)
+            raise LaunchError(f"{silence}; {advice}", FAILURE, "rendezvous")
         if said != (reason, waited // REPEAT):
             say(f"waits {settings.wait - waited:.0f} s for the rendezvous at {place} ({reason})")
             said = reason, waited // REPEAT
@@ -185,8 +276,24 @@ def pick_interface(address: str, addresses: Mapping[str, str], environ: Mapping[
     names = [chosen] if chosen else [name for name, own in addresses.items() if own == address]
     if not names:
         lost = f"no interface has the address {address} that leads to the rendezvous"
-        raise LaunchError(f"{lost}; set NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME", FAILURE)
+        fix = "set NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME"
+        raise LaunchError(f"{lost}; {fix}", FAILURE, "rendezvous")
     return names[0]
+
+
+# -------- The start: check everything, then become torchrun
+
+# Of torch.distributed.elastic.rendezvous: c10d_rendezvous_backend.py and dynamic_rendezvous.py.
+# is_host: the store is a service of its own; a guess from host names fails in network namespaces.
+# last_call_timeout: seconds (30 by default) in which more than the minimum of hosts may still join,
+# spent at every start below the maximum.
+# keep_alive_interval: seconds between heartbeats (5 by default); three missed ones are a dead host.
+RDZV_CONF = "is_host=false,last_call_timeout=2,keep_alive_interval=1"
+# torchrun's default is 0, and a host that dies or is taken away costs each of the others a restart
+# (SimpleElasticAgent._invoke_run). More of them would only repeat a script's own mistake; the
+# built-in training leaves word of its own. An agent that has used its restarts up closes the run.
+MAX_RESTARTS = 3
+MAX_RESTARTS_OF_TRAINER = 30
 
 
 def check(settings: Settings, job: Job, package_root: Path | None) -> str:
@@ -203,17 +310,20 @@ def check(settings: Settings, job: Job, package_root: Path | None) -> str:
         raise LaunchError(f"{settings.job}: train: {missing}, or give the job a command")
     sys.path.insert(0, str(package_root))
     # These two modules are of the standard library too.
-    from trainer.config import JobError, load_job
-    from trainer.files import DataMissingError, find_files
+    from trainer.core.job import JobError, load_job
+    from trainer.data.files import DataMissingError, find_files
 
     try:
         training = load_job(settings.job)
         find_files(training.train, settings.data)
-    except (JobError, DataMissingError) as error:
+    except JobError as error:
         raise LaunchError(str(error)) from error
+    except DataMissingError as error:
+        raise LaunchError(str(error), kind="data") from error
     if not os.access(settings.checkpoints, os.W_OK):
         wrong = f"{settings.checkpoints} is not a folder that can be written to"
-        raise LaunchError(f"{wrong}; mount a volume there, or set KIT_CHECKPOINTS")
+        fix = "mount a volume there, or set KIT_CHECKPOINTS"
+        raise LaunchError(f"{wrong}; {fix}", kind="disk")
     return f"{training.train.model} on {training.train.dataset}"
 
 
@@ -252,15 +362,6 @@ def torchrun_environ(
     return result
 
 
-def read_secrets(names: str, folder: Path) -> dict[str, str]:
-    """Read the files that `names`, with commas between them, say."""
-    try:
-        return {name: (folder / name).read_text() for name in names.split(",") if name}
-    except OSError as error:
-        missing = f"the secret {error.filename} can not be read: {error.strerror}"
-        raise LaunchError(f"{missing}; kit deploy makes it") from error
-
-
 def train() -> None:
     """Check everything, then become torchrun, so that signals reach it."""
     settings = Settings(os.environ)
@@ -268,10 +369,11 @@ def train() -> None:
     processes = "1 process" if settings.nproc == 1 else f"{settings.nproc} processes"
     say(f"job {job.name} from {settings.job}, {processes} here")
     gpus = list_gpus()
+    emit("started", gpus=gpu_uuids(gpus))
     for line in gpus:
         say(f"sees {line.strip()}")
-    # For the training's own record.
-    os.environ["KIT_GPUS"] = ",".join(re.findall(r"UUID: ([^)]+)", "\n".join(gpus)))
+    # For the training's own record, and for its members' events.
+    os.environ["KIT_GPUS"] = ",".join(gpu_uuids(gpus))
     package_root = None if job.command else Path(__file__).resolve().parent.parent
     say(f"ready to run {check(settings, job, package_root)}")
     address = wait_for_rendezvous(settings)
@@ -287,34 +389,40 @@ def train() -> None:
     os.execvpe(sys.executable, torchrun_argv(settings, job, address), environ)
 
 
+# -------- The agent: torchrun on this host, and why it ended
+
+
 def run_agent() -> int:
     """Be torchrun, with the arguments behind `agent`, but end without a traceback of its own.
 
-    It is an error that a worker fails more often than it is started again, or leaves word in the
-    file KIT_HALT that starting again is of no use. After a signal the code is 128 + its number.
+    It is an error that a worker fails more often than it is started again, or writes to the file
+    KIT_HALT that starting again is of no use. After a signal the code is 128 + its number.
     """
     from torch.distributed.elastic import multiprocessing, rendezvous
     from torch.distributed.run import main as torchrun
 
-    with tempfile.NamedTemporaryFile("r") as word:
-        os.environ["KIT_HALT"] = word.name
+    with tempfile.NamedTemporaryFile("r") as halt:
+        os.environ["KIT_HALT"] = halt.name
         try:
             torchrun(sys.argv[2:])
-            reason = word.read()
         except multiprocessing.errors.ChildFailedError as error:
-            reason = first_failure(error.failures)
+            raise first_failure(error.failures) from None
         except rendezvous.RendezvousClosedError:
             if not os.environ.get("KIT_ONE_RUN"):
                 join_the_next()
             reason = "another host has closed the run: see what it says"
+            raise LaunchError(reason, FAILURE, "rendezvous") from None
         except rendezvous.RendezvousError as error:
             kind = type(error).__name__
             reason = f"the rendezvous was lost ({kind}): see what other hosts say"
+            raise LaunchError(reason, FAILURE, "rendezvous") from None
         except multiprocessing.SignalException as error:
             say(f"torchrun ended on {signal.Signals(error.sigval).name}")
             return 128 + error.sigval
-    if reason:
-        raise LaunchError(reason, FAILURE)
+        if request := halt.read():
+            # The training's own class of failure, as it would be on every other try.
+            found = json.loads(request)
+            raise LaunchError(found["message"], FAILURE, found["kind"])
     return 0
 
 
@@ -331,6 +439,29 @@ def join_the_next() -> NoReturn:
     os.execv(sys.executable, [sys.executable, str(Path(__file__).resolve())])
 
 
+def first_failure(failures: Mapping[int, Any]) -> LaunchError:
+    """Which of this host's workers, by global rank, failed first, and its traceback if left."""
+    # A worker that only lost a peer leaves no file; torchrun ends the others by SIGTERM.
+    *_, rank = min(
+        (not Path(each.error_file).is_file(), each.exitcode == -signal.SIGTERM, each.timestamp, key)
+        for key, each in failures.items()
+    )
+    code, message = failures[rank].exitcode, failures[rank].message
+    who = f"rank {rank} failed first on this host (local rank {failures[rank].local_rank})"
+    how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+    trace = message["extraInfo"]["py_callstack"] if isinstance(message, dict) else ""
+    text = f"{who}, {how}\n{trace}".rstrip()
+    if code < 0:
+        return LaunchError(text, FAILURE, "killed", rank, 128 - code)
+    return LaunchError(text, FAILURE, "worker", rank, code)
+
+
+# -------- The worker: a rank before each line, and the rank's place in the world
+
+LINE = 16384  # Bytes after which a line is cut, as Docker's log does.
+MEMBER_EVERY = 60  # Seconds from one event of a member to the next.
+
+
 def run_worker() -> None:
     """Become the script behind `worker`, each line of which then says its rank, as torch's do."""
     streams = (sys.stdout.fileno(), sys.stderr.fileno())
@@ -341,7 +472,7 @@ def run_worker() -> None:
             os.setsid()  # What ends the script's process group must not end its last words.
             for _, end in pipes:
                 os.close(end)
-            prefix(f"[rank{os.environ['RANK']}]: ".encode(), [begin for begin, _ in pipes], streams)
+            Prefix(os.environ, [begin for begin, _ in pipes], streams).copy()
         os._exit(0)
     os.wait()
     for stream, (begin, end) in zip(streams, pipes, strict=True):
@@ -351,35 +482,68 @@ def run_worker() -> None:
     os.execv(sys.executable, [sys.executable, "-u", *sys.argv[2:]])
 
 
-def prefix(words: bytes, sources: list[int], targets: Sequence[int]) -> None:
-    """Copy lines from each source to its target, with `words` in front, until all have ended."""
-    rest = dict.fromkeys(sources, b"")
-    while rest:
-        for source in select.select(list(rest), [], [])[0]:
-            content = os.read(source, LINE)
-            *lines, left = (rest[source] + content).split(b"\n")
-            if left and (not content or len(left) >= LINE):
-                lines, left = [*lines, left], b""
-            for line in lines:
-                own = b"" if line.startswith(words.rstrip()) else words
-                os.write(targets[sources.index(source)], own + line + b"\n")
-            rest[source] = left
-            if not content:
-                del rest[source]
+class Prefix:
+    """Copies a worker's lines, its rank before each, and tells programs of the worker itself."""
+
+    def __init__(
+        self, environ: Mapping[str, str], sources: Sequence[int], targets: Sequence[int]
+    ) -> None:
+        self._environ, self._words = environ, f"[rank{environ['RANK']}]: ".encode()
+        self._targets = dict(zip(sources, targets, strict=True))
+        self._rest = dict.fromkeys(sources, b"")
+        self._out = targets[0]
+
+    def copy(self) -> None:
+        """Copy until all sources have ended."""
+        restarts = self._number("TORCHELASTIC_RESTART_COUNT")
+        if restarts and not self._number("LOCAL_RANK"):
+            self._write(self._out, event("restart", restarts=restarts).encode())
+        due = time.monotonic()
+        while self._rest:
+            if time.monotonic() >= due:
+                self._write(self._out, self._member(restarts).encode())
+                due = time.monotonic() + MEMBER_EVERY
+            wait = max(0.0, due - time.monotonic())
+            for source in select.select(list(self._rest), [], [], wait)[0]:
+                self._take(source)
+
+    def _member(self, restarts: int) -> str:
+        return event(
+            "member",
+            rank=self._number("RANK"),
+            local_rank=self._number("LOCAL_RANK"),
+            world_size=self._number("WORLD_SIZE"),
+            restarts=restarts,
+            gpus=[uuid for uuid in self._environ.get("KIT_GPUS", "").split(",") if uuid],
+        )
+
+    def _number(self, name: str) -> int:
+        return int(self._environ.get(name) or 0)
+
+    def _take(self, source: int) -> None:
+        content = os.read(source, LINE)
+        *lines, left = (self._rest[source] + content).split(b"\n")
+        if left and (not content or len(left) >= LINE):
+            lines, left = [*lines, left], b""
+        for line in lines:
+            self._write(self._targets[source], line)
+        self._rest[source] = left
+        if not content:
+            del self._rest[source]
+
+    def _write(self, target: int, line: bytes) -> None:
+        """Write a line, but no event where a person reads."""
+        if line.startswith(MARK.encode()) and os.isatty(target):
+            return
+        own = b"" if line.startswith(self._words.rstrip()) else self._words
+        os.write(target, own + line + b"\n")
 
 
-def first_failure(failures: Mapping[int, Any]) -> str:
-    """Who of this host's workers, by global rank, failed first, how, and its traceback if left."""
-    # Who only lost a peer leaves no file; torchrun ends the others by SIGTERM.
-    *_, rank = min(
-        (not Path(each.error_file).is_file(), each.exitcode == -signal.SIGTERM, each.timestamp, key)
-        for key, each in failures.items()
-    )
-    code, message = failures[rank].exitcode, failures[rank].message
-    who = f"rank {rank} failed first on this host (local rank {failures[rank].local_rank})"
-    how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-    trace = message["extraInfo"]["py_callstack"] if isinstance(message, dict) else ""
-    return f"{who}, {how}\n{trace}".rstrip()
+# -------- The rendezvous: the store at which the hosts meet
+
+ESTABLISHED = "01"  # State of a connection in /proc/net/tcp (include/net/tcp_states.h).
+IN_USE = 2  # Looks at the store, a second apart, with an agent connected: then it is in use.
+DESERTED = 10  # Looks without any agent after which the store's run is over.
 
 
 def connections(port: int) -> int:
@@ -424,7 +588,8 @@ def serve_rendezvous() -> None:
     except (RuntimeError, OSError) as error:
         reason = str(error).splitlines()[0]
         advice = "end what uses it, or change the port"
-        raise LaunchError(f"port {port} can not be served ({reason}); {advice}", FAILURE) from error
+        message = f"port {port} can not be served ({reason}); {advice}"
+        raise LaunchError(message, FAILURE, "rendezvous") from error
     say(f"serves the rendezvous on port {store.port}")
     attendance, received = Attendance(), None
     while received is None and not attendance.over(connections(port)):
@@ -433,49 +598,7 @@ def serve_rendezvous() -> None:
     say(f"ends the rendezvous on {reason}")
 
 
-def check_health() -> None:
-    """Check that the container still has its GPUs."""
-    list_gpus()
-
-
-def list_gpus(number: str = "KIT_NPROC") -> list[str]:
-    """The GPUs in nvidia-smi's words, where there are to be any: as many as a variable says."""
-    if os.environ.get("NVIDIA_VISIBLE_DEVICES", "") in {"", "void", "none"}:
-        return []
-    # Where this chooses, there is no container that could lack its GPUs.
-    if "CUDA_VISIBLE_DEVICES" in os.environ:
-        return chosen_gpus()
-    needed = _number(os.environ, number, "1")
-    try:
-        answer = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=15)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        reason = f"nvidia-smi does not run ({error}): the container has no GPU"
-        raise LaunchError(f"{reason}; is nvidia the host's default runtime?", FAILURE) from error
-    listed = answer.stdout.strip()
-    # The instances of a GPU that is split by MIG are listed below it.
-    found = max(len(re.findall("^GPU ", listed, re.MULTILINE)), listed.count("UUID: MIG-"))
-    if answer.returncode != 0 or found < needed:
-        # A daemon-reload of systemd on the host takes a container's GPUs away (nvidia-container
-        # -toolkit #48): "Failed to initialize NVML".
-        left = f"{found} of {needed} GPUs are left ({listed or 'no output'})"
-        raise LaunchError(f"{left}; restart the container", FAILURE)
-    return listed.splitlines()
-
-
-def chosen_gpus() -> list[str]:
-    """Those GPUs of the machine, in nvidia-smi's words, that CUDA_VISIBLE_DEVICES names by UUID."""
-    chosen = [uuid for uuid in os.environ["CUDA_VISIBLE_DEVICES"].split(",") if "-" in uuid]
-    if not chosen:
-        return []
-    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=15)
-    return [line for line in listed.stdout.splitlines() if any(uuid in line for uuid in chosen)]
-
-
-def say(text: str, *, error: bool = False) -> None:
-    """Write one line for people."""
-    stream = sys.stderr if error else sys.stdout
-    stream.write(f"launch {_value(os.environ, 'KIT_HOST', socket.gethostname())}: {text}\n")
-    stream.flush()
+# -------- Subcommands
 
 
 def command(arguments: list[str]) -> Callable[[], int | None]:
@@ -496,6 +619,8 @@ def main(arguments: list[str]) -> int:
     try:
         return command(arguments)() or 0
     except LaunchError as error:
+        line, code = str(error).splitlines()[0], error.exit_code or error.code
+        emit("failed", kind=error.kind, message=line, rank=error.rank, exit_code=code)
         say(f"error: {error}", error=True)
         return error.code
 

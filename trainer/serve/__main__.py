@@ -1,8 +1,8 @@
 """The inference server: python3 -m trainer.serve. What it is told stands in config.py.
 
 It answers with the newest complete checkpoint of a job, on each GPU that it was given, and takes
-a newer one while it answers. From here on: app.py has the routes, batching.py the queue before the
-replicas, reload.py the thread that looks for checkpoints.
+a newer one while it answers. From here on: routes.py has the routes, batching.py the queue before
+the replicas, reload.py the thread that looks for checkpoints.
 
 It ends on SIGTERM once everything that it has accepted is answered, with exit code 0; a mistake
 in the input is 2, a failure 1.
@@ -20,9 +20,9 @@ import uvicorn
 from trainer.contract import events
 from trainer.launch import FAILURE, LaunchError
 from trainer.output import complain, emit, say
-from trainer.serve.app import application
 from trainer.serve.config import Settings, read_settings
 from trainer.serve.gpus import Gpus
+from trainer.serve.routes import application
 
 GRACE = 9  # Seconds for what was accepted; Docker kills after 10.
 IDLE = 30  # Seconds for which a connection stays open without a request.

@@ -1,1 +1,1 @@
-"""What runs in the container. It imports torch, never `kit`: they share job file and variables."""
+"""The package in the container. It never imports `kit`; kit imports `trainer.contract` alone."""

@@ -1,4 +1,4 @@
-"""What processes print: lines for people, events for programs. Standard library only."""
+"""The output of all processes: lines for people, events for programs. Standard library only."""
 
 from __future__ import annotations
 

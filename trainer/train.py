@@ -80,7 +80,7 @@ def fail(kind: FailureClass, message: str, code: int) -> int:
 def lost_peer(world: World | None, error: RuntimeError) -> str:
     """Say which ranks did not take part in an exchange, as far as this one can tell."""
     # A dead peer is detected at once, and its host says why; a hung peer must be probed.
-    who = world.absent() if world and "Timed out" in str(error) else "another rank"
+    who = world.silent_ranks() if world and "Timed out" in str(error) else "another rank"
     what = f"{who} did not take part in an exchange; a restart resumes"
     return f"{what} ({str(error).splitlines()[0]})"
 

@@ -92,7 +92,7 @@ def emit(name: str, **values: object) -> None:
 
 
 class Settings:
-    """What the environment says: the variables above, with their defaults filled in."""
+    """The variables above, with their defaults filled in."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self.host = _value(environ, "KIT_HOST", socket.gethostname())
@@ -109,7 +109,7 @@ class Settings:
 
 
 class Job(NamedTuple):
-    """What the launcher needs to know of a job."""
+    """The part of a job that the launcher reads."""
 
     name: str  # Also the id under which its hosts meet.
     command: tuple[str, ...]  # The user's own script, its arguments; empty: the built-in training.
@@ -232,7 +232,7 @@ def find_rendezvous(endpoint: tuple[str, int]) -> str:
     found = socket.getaddrinfo(host, port, socket.AF_INET, socket.SOCK_STREAM)
     addresses = sorted({str(entry[4][0]) for entry in found})
     if len(addresses) > 1:
-        # Each agent would pick one at random, and torchrun then waits for ever without a word.
+        # Each agent would pick one at random, and torchrun then waits for ever and says nothing.
         several = f"KIT_RENDEZVOUS: {host} has {len(addresses)} addresses ({', '.join(addresses)})"
         raise LaunchError(f"{several}; name one service with a single replica")
     with socket.create_connection((addresses[0], port), timeout=5) as connection:
@@ -291,7 +291,7 @@ def pick_interface(address: str, addresses: Mapping[str, str], environ: Mapping[
 RDZV_CONF = "is_host=false,last_call_timeout=2,keep_alive_interval=1"
 # torchrun's default is 0, and a host that dies or is taken away costs each of the others a restart
 # (SimpleElasticAgent._invoke_run). More of them would only repeat a script's own mistake; the
-# built-in training leaves word of its own. An agent that has used its restarts up closes the run.
+# built-in training asks for a halt by itself. An agent without restarts left closes the run.
 MAX_RESTARTS = 3
 MAX_RESTARTS_OF_TRAINER = 30
 
@@ -440,7 +440,7 @@ def join_the_next() -> NoReturn:
 
 
 def first_failure(failures: Mapping[int, Any]) -> LaunchError:
-    """Which of this host's workers, by global rank, failed first, and its traceback if left."""
+    """Name this host's worker that failed first, by global rank, and its traceback if any."""
     # A worker that only lost a peer leaves no file; torchrun ends the others by SIGTERM.
     *_, rank = min(
         (not Path(each.error_file).is_file(), each.exitcode == -signal.SIGTERM, each.timestamp, key)
@@ -557,15 +557,15 @@ class Attendance:
     """Tells from the connections to the store, counted each second, whether its run is over."""
 
     def __init__(self) -> None:
-        self._nobody = sys.maxsize
+        self._idle = sys.maxsize
         self._present = self._absent = 0  # Looks in a row.
         self._used = False
 
     def over(self, count: int) -> bool:
         """Take in one more count; return whether agents have come and all are gone."""
-        # The store has a client of its own, always there: the lowest count is nobody's.
-        self._nobody = min(self._nobody, count)
-        here = count > self._nobody
+        # The store has a client of its own: with the lowest count, no agent is connected.
+        self._idle = min(self._idle, count)
+        here = count > self._idle
         self._present, self._absent = (self._present + 1, 0) if here else (0, self._absent + 1)
         self._used = self._used or self._present >= IN_USE
         return self._used and self._absent >= DESERTED

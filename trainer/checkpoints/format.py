@@ -37,7 +37,7 @@ class UnusableError(Exception):
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a training has come."""
+    """The position of a training."""
 
     epoch: int = 0  # Whole epochs done.
     position: int = 0  # Samples of the epoch's order that are done, over all ranks.
@@ -62,12 +62,12 @@ class Saved(NamedTuple):
         return None if found is None else float(found)
 
     def load(self) -> State:
-        """What `pack` was given, on the CPU; nothing in it can run code."""
+        """Return the state that `pack` was given, on the CPU; nothing in it can run code."""
         return dict(torch.load(io.BytesIO(self.state), map_location="cpu", weights_only=True))
 
 
 def identity(job: TrainJob) -> dict[str, Any]:
-    """What two runs must have in common for one to go on from the other's checkpoint."""
+    """Return the values that a run and the checkpoint that it resumes from must have in common."""
     keys = ("dataset", "path", "image_size", "context", "model", "optimizer", "ema", "seed")
     return {"name": job.name, **{key: getattr(job.train, key) for key in keys}}
 
@@ -167,7 +167,7 @@ def write(folder: Path, saved: Saved, job: TrainJob, keep: int) -> Path:
             os.fsync(stream.fileno())
     sync_folder(draft)
     if path.exists():
-        owner = said(path).get("job")
+        owner = manifest_of(path).get("job")
         if owner in (None, identity(job)):  # Damaged, or our own.
             shutil.rmtree(path)
         else:
@@ -184,7 +184,7 @@ def prune(folder: Path, last: str, job: TrainJob, keep: int) -> None:
     A later one can only be damaged, or the run would have gone on from it: it must not count.
     """
     whole = sorted(each.parent for each in folder.glob(f"step-*/{COMPLETE}"))
-    known = {path: said(path) for path in whole if path.name <= last}
+    known = {path: manifest_of(path) for path in whole if path.name <= last}
     own = [path for path in known if known[path].get("job") == identity(job)]
     scored = [path for path in own if known[path].get("accuracy") is not None]
     # The first of equals; none may be known.
@@ -193,8 +193,8 @@ def prune(folder: Path, last: str, job: TrainJob, keep: int) -> None:
         shutil.rmtree(old)
 
 
-def said(path: Path) -> dict[str, Any]:
-    """A checkpoint's manifest; empty where it can not be read."""
+def manifest_of(path: Path) -> dict[str, Any]:
+    """Read a checkpoint's manifest; empty where it cannot be read."""
     try:
         content = json.loads((path / MANIFEST).read_bytes())
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Which checkpoint to go on from: hosts need no shared storage, so the ranks agree on one."""
+"""The checkpoint to resume from. Hosts need no shared storage: the ranks agree on one."""
 
 from __future__ import annotations
 

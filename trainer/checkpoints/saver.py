@@ -1,4 +1,4 @@
-"""Checkpoints beside the training: it waits for a copy in memory, not for hash and disk.
+"""Checkpoints are written beside the training, which waits for a copy in memory, not for the disk.
 
 The training's thread copies its state to the CPU, into pinned memory where it comes from a GPU; a
 thread serialises, hashes, syncs and renames. So did CheckFreq (Mohan et al., FAST 2021) and

@@ -40,7 +40,7 @@ FailureClass = Literal[
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """What all events have; `time` is in seconds since 1970, by the clock of the host."""
+    """The base of all events; `time` is in seconds since 1970, by the clock of the host."""
 
     NAME: ClassVar[str]
     time: float = 0.0

@@ -1,7 +1,7 @@
 """The keys of a job for the built-in training: type, default, bounds and meaning of each, once.
 
 kit checks YAML by them and prints their JSON Schema; the trainer reads the job file by them. A new
-key is a line here and its use. What keys mean to each other is in rules.py.
+key is a field here and its use. The rules between keys are in rules.py.
 
 A job file has the keys of a section in this order, without those that are None.
 """

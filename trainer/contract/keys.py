@@ -1,4 +1,4 @@
-"""What a key of a job may hold, and the words for a value that it may not hold.
+"""The description of a key of a job, and the messages for a wrong value.
 
 A key is a field of a frozen dataclass. Its type is the annotation (a Literal for a choice), its
 default the field's; `Key` has the rest. kit makes its schema of YAML from the same fields.
@@ -14,9 +14,9 @@ from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, Literal, get_args, get_type_hints
 
 Form = Literal["plain", "duration", "data path"]
-"""How YAML writes it: `60s` for seconds, a path below the data folder, or as JSON does."""
+"""The form in YAML: `60s` for seconds, a path below the data folder, or the same as in JSON."""
 Fault = tuple[str, str]
-"""What is wrong, and how to put it right."""
+"""A mistake, and how to correct it."""
 TYPES = {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}
 BOUNDS = {"le": "at most", "lt": "less than", "ge": "at least", "gt": "more than"}
 LONGEST, MOST_SHOWN = 60, 20  # Characters of a value, and known names, in a message.
@@ -24,7 +24,7 @@ LONGEST, MOST_SHOWN = 60, 20  # Characters of a value, and known names, in a mes
 
 @dataclass(frozen=True, kw_only=True)
 class Key:
-    """What there is to say of a key besides its type and its default."""
+    """The description of a key, besides its type and its default."""
 
     description: str | None = None
     examples: tuple[Any, ...] = ()
@@ -46,7 +46,7 @@ def key(default: Any = MISSING, **about: Any) -> Any:
 
 
 def about(each: Field[Any]) -> Key:
-    """Return what there is to say of a field."""
+    """Return the description of a field."""
     found: Key = each.metadata["key"]
     return found
 

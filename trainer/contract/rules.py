@@ -1,4 +1,4 @@
-"""Which keys of a job go together: each rule once, for YAML and for the job file.
+"""The rules between the keys of a job: each once, for YAML and for the job file.
 
 A rule sees the values of all keys that are valid by themselves, as `section.key`, and which of them
 somebody has written. A rule that asks for a key without a valid value says nothing.

@@ -1,1 +1,1 @@
-"""The training itself: the job, the run, its steps and epochs, and what is told of them."""
+"""The training itself: the job, the run, its steps and epochs, and its output."""

@@ -1,4 +1,4 @@
-"""What programs are told of a training, as events: by rank 0 alone."""
+"""The events of a training, which rank 0 prints."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from trainer.checkpoints.format import Progress
 from trainer.core.run import Run, Stop
 from trainer.core.schedule import set_rate
 from trainer.core.step import StepResult, train_step
-from trainer.core.watch import look
+from trainer.core.watch import compare_ranks
 from trainer.data import shards
 from trainer.data.crops import Crops
 from trainer.output import complain
@@ -21,7 +21,7 @@ from trainer.parallel.halt import HaltError
 
 @dataclass(frozen=True)
 class EpochResult:
-    """How an epoch went, or the part of it that was left to do."""
+    """The result of an epoch, or of the part of it that was left."""
 
     progress: Progress  # Where training stands now.
     interrupted: bool  # Whether the ranks agreed to stop before its end.
@@ -29,7 +29,7 @@ class EpochResult:
 
 
 class Tally:
-    """What is counted from step to step; `samples` are those whose losses are in the sum."""
+    """The sums over the steps of an epoch; `samples` are those whose losses are in the sum."""
 
     def __init__(self, run: Run, samples: int) -> None:
         self.loss = torch.zeros((), device=run.world.device)  # Of this rank's own samples.
@@ -41,7 +41,7 @@ class Tally:
         """Bring the ranks' counts together; all of them must call it."""
         # Reading the loss waits until the device has done all steps, so it belongs to the time.
         total, seconds = run.world.sums([self.loss.item()])[0], time.monotonic() - self._began
-        shares, slow = look(run.world, self._before, run.watch.read())
+        shares, slow = compare_ranks(run.world, self._before, run.watch.read())
         run.watch.pause()
         return {
             "loss": total / max(self.samples, 1),

@@ -1,4 +1,4 @@
-"""What can be seen of an epoch while it goes on: a bar or lines, events, Prometheus."""
+"""The figures of an epoch while it runs: a bar or lines, events, Prometheus."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Pace:
 
 
 class Live:
-    """What can be seen between two rows of the table."""
+    """Shows progress between two rows of the table."""
 
     def __init__(self, world: World, epochs: int, port: int, announcer: Announcer) -> None:
         self._epochs, self._terminal = epochs, world.rank == 0 and sys.stdout.isatty()

@@ -178,7 +178,7 @@ def whitening_filters(data: DataSet) -> Tensor:
 
 
 def parameter_groups(model: nn.Module, train: Train) -> list[dict[str, Any]]:
-    """What the optimizer trains; in each step a group's rate is the schedule's x its "scale"."""
+    """Group the trained parameters; a group's rate is the schedule's times its "scale"."""
     groups: dict[float, list[nn.Parameter]] = {}
     for name, each in model.named_parameters():
         fast = train.model == "airbench" and "blocks" in name and each.ndim == 1

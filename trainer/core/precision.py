@@ -12,7 +12,7 @@ TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def choose(wish: str, world: World) -> str:
-    """What the job wishes or, for auto, what the oldest GPU of all ranks has tensor cores for.
+    """Return the job's precision or, for auto, the one that the oldest GPU has tensor cores for.
 
     bf16 from Ampere (compute capability 8.0) on, fp16 from Volta (7.0) on; fp32 on CPUs.
     developer.nvidia.com/cuda-gpus lists the capabilities.

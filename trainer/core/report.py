@@ -1,4 +1,4 @@
-"""What people read of a training: its beginning, a table of epochs, its end."""
+"""The lines for people on a training: its beginning, a table of epochs, its end."""
 
 from __future__ import annotations
 

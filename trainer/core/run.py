@@ -1,4 +1,4 @@
-"""What stays the same through one training."""
+"""A run: all that stays the same through one training."""
 
 from __future__ import annotations
 
@@ -72,6 +72,6 @@ class Run:
         return self.job.train.batch_size * self.job.train.accumulation * self.world.size
 
     def parts(self) -> dict[str, Any]:
-        """What has a state that a checkpoint must hold."""
+        """Return the objects whose state a checkpoint must hold, by name."""
         parts = {**self.ranks.parts(), "optimizer": self.optimizer, "scaler": self.scaler}
         return parts | ({"average": self.average} if self.average else {})

@@ -1,4 +1,4 @@
-"""What a checkpoint holds of a run: taken from it, and put back."""
+"""The state of a run: saved to a checkpoint, and restored from one."""
 
 from __future__ import annotations
 

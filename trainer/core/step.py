@@ -20,7 +20,7 @@ from trainer.data.crops import Crops
 
 @dataclass(frozen=True)
 class StepResult:
-    """How a step went."""
+    """The result of a step on this rank."""
 
     loss: Tensor  # Sum of the losses of this rank's own samples, float32 scalar on its device.
     stopping: bool = False  # Whether any rank was asked to end.
@@ -28,7 +28,7 @@ class StepResult:
 
 
 class Verdict(NamedTuple):
-    """What the ranks have told each other after a step."""
+    """The common knowledge of all ranks after a step."""
 
     stopping: bool = False
     bad_losses: tuple[str, ...] = ()
@@ -62,7 +62,7 @@ def train_step(
 
 
 def exchange_verdicts(run: Run, stop: Stop, bad_loss: str) -> Verdict:
-    """Tell each other who was asked to end and whose loss was not finite: all go on, or none."""
+    """Exchange which ranks were asked to end and whose loss was not finite: all go on, or none."""
     asked, broken = run.world.sums([stop.requested, bool(bad_loss)])
     found = run.world.gather(bad_loss) if broken else []
     run.watch.mark("communication")

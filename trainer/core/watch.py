@@ -1,4 +1,4 @@
-"""Where the time goes, which rank keeps the others waiting, and who should work on how much."""
+"""Measures where the time goes and which rank is slow; divides the batch by the ranks' speed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Watch:
         self._marks.append((kind, now))
 
     def pause(self) -> None:
-        """What happens until the next mark is nobody's."""
+        """Count the time until the next mark to no kind."""
         self.read()
         self._marks = []
 
@@ -53,7 +53,7 @@ class Watch:
         return dict(self._spent)
 
 
-def look(
+def compare_ranks(
     world: World, before: dict[str, float], after: dict[str, float]
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Compare the ranks' times between two readings of their watches; all ranks must call it.

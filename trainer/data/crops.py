@@ -15,7 +15,7 @@ AUGMENTATION = 1  # Keeps the random numbers of the augmentation apart from thos
 
 @dataclass(frozen=True)
 class Crops:
-    """How each training image is shifted and mirrored in one epoch, whoever works on it."""
+    """The shift and mirroring of each training image in one epoch, on whatever rank it is."""
 
     shifts: Tensor  # int64 [N, 2], rows and columns, up to the padding either way.
     mirrored: Tensor  # bool [N].

@@ -1,4 +1,4 @@
-"""Where the data sets' files are. Standard library only: the launcher looks before torch does.
+"""Finds the files of the data sets. Standard library only: the launcher checks them before torch.
 
 Nothing is ever downloaded here: N processes that fetch the same file during a training are slow at
 best, and corrupt it at worst. So each error says how to fetch what is missing.

@@ -145,7 +145,7 @@ class ArrayUnpickler(pickle.Unpickler):
     """Reads arrays and plain values only: a pickle may otherwise run any code."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """What rebuilds arrays, or bytes in the protocol of Python 2; whatever module it names."""
+        """Return a function that rebuilds arrays or bytes, whatever module is named."""
         rebuild: Any = np.empty(0).__reduce__()[0]
         for known in (rebuild, np.ndarray, np.dtype, codecs.encode):
             if known.__name__ == name:

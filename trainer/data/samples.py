@@ -93,5 +93,5 @@ class DataSet:
         return replace(self, **{name: getattr(self, name).to(device) for name in parts})
 
     def prepared(self, inputs: Tensor) -> Tensor:
-        """What a model takes: images as float32 of mean 0 and deviation 1; text as it is."""
+        """Return a model's input: images as float32 of mean 0 and deviation 1, text as it is."""
         return (inputs.float() - self.mean) / self.deviation if inputs.ndim == 4 else inputs

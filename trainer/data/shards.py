@@ -1,4 +1,4 @@
-"""Who works on which samples. All of it is a function of seed, epoch and position alone.
+"""The samples of each rank: a function of seed, epoch and position alone.
 
 An epoch is a permutation of all training samples. Each optimizer step takes the next slice of it,
 up to one global batch long, and divides the slice over all ranks and their micro-steps. So no

@@ -1,4 +1,4 @@
-"""How the ranks train one model together: what a step, a save and an evaluation need of it.
+"""The interface to a way in which the ranks train one model together.
 
 The one interface between the training and a way to divide its work. Each rank has a whole replica
 in the ways that there are (replicas.py, local.py); one that shards the parameters, as FSDP does,

@@ -35,7 +35,7 @@ class World:
 
     @property
     def name(self) -> str:
-        """Who this is, in messages."""
+        """The name of this process, in messages."""
         return f"rank {self.rank} on {self.host} ({self.device})"
 
     def sums(self, values: Sequence[float]) -> list[float]:
@@ -61,12 +61,12 @@ class World:
         distributed.broadcast(buffer, source, group=self.control)
         return buffer.numpy().tobytes()
 
-    def absent(self) -> str:
-        """Ranks that are silent, by name, as far as this one can tell; some must have failed."""
+    def silent_ranks(self) -> str:
+        """Name the ranks that are silent, as far as this one can tell, after a failed exchange."""
         try:
             distributed.monitored_barrier(self.alarm, ROLL_CALL, wait_all_ranks=True)
         except RuntimeError as error:
-            # Rank 0 asks and knows who is silent, unless others are gone altogether: their hosts
+            # Rank 0 asks and knows the silent ranks, unless others are gone altogether: their hosts
             # say why. The others only know whether rank 0 is there.
             found = re.search(r"Ranks? ([\d, ]+) failed to pass", str(error))
             if found:
@@ -107,7 +107,7 @@ def leave_world(world: World) -> None:
 
 
 def describe(world: World, environ: Mapping[str, str]) -> str:
-    """One line on this process: who it is and what it computes on."""
+    """Describe this process in one line: its rank and its device."""
     visible = environ.get("NVIDIA_VISIBLE_DEVICES", "not set")
     line = (
         f"rank {world.rank} of {world.size}, local rank {world.local_rank} on {world.host}, "

@@ -1,4 +1,4 @@
-"""The inference server: python3 -m trainer.serve. What it is told stands in config.py.
+"""The inference server: python3 -m trainer.serve. Its settings are in config.py.
 
 It answers with the newest complete checkpoint of a job, on each GPU that it was given, and takes
 a newer one while it answers. From here on: routes.py has the routes, batching.py the queue before
@@ -56,7 +56,7 @@ def main() -> int:
         f"batches of up to {settings.size} within {settings.window * 1000:g} ms"
     )
     for number in (signal.SIGTERM, signal.SIGINT):
-        # uvicorn raises the signal again when it is done, and this is who hears it.
+        # uvicorn raises the signal again when it is done, and this handler receives it.
         signal.signal(number, lambda *_: None)
     uvicorn.Server(config).run(sockets=[listener])
     say(f"serve {host}: ends, all that was asked is answered")

@@ -1,4 +1,4 @@
-"""What the routes share: checkpoints, batches, answers."""
+"""The server behind the routes: checkpoints, batches, answers."""
 
 import asyncio
 import os
@@ -25,7 +25,7 @@ from trainer.serve.waiting import unless_gone, within
 
 
 class Server:
-    """What the routes share."""
+    """The state that the routes share."""
 
     def __init__(self, settings: Settings, gpus: Gpus) -> None:
         self.settings, self.gpus, self.metrics = settings, gpus, Metrics()
@@ -84,7 +84,7 @@ class Server:
                 say(f"serve {self.settings.host}: {line}")
 
     def kind(self, *, text: bool) -> Kind:
-        """What the model takes; raises Refusal where nothing is served, or another kind."""
+        """Return the kind of the served model; raises Refusal where there is none, or another."""
         kind = self.batcher.ready().models[0].kind
         if kind.text != text:
             does, path = ("writes", "/complete") if kind.text else ("classifies", "/predict")
@@ -119,7 +119,7 @@ class Server:
         ]
 
     def about(self, answers: list[Answer], began: float) -> dict[str, Any]:
-        """What an answer tells besides: by what, how fast, in what batch."""
+        """Describe an answer: its checkpoint, its latency, its batch."""
         last = max(answers, key=lambda answer: answer.serving.offer.step)
         seconds = {
             "queue": max(answer.queued for answer in answers),
@@ -133,7 +133,7 @@ class Server:
         }
 
     def model(self) -> dict[str, Any]:
-        """What is served, and by what."""
+        """Describe the served model and its server."""
         settings, serving = self.settings, self.batcher.serving
         content: dict[str, Any] = {
             "name": settings.name,

@@ -22,14 +22,14 @@ from trainer.serve.sources import Offer
 
 @dataclass(frozen=True)
 class Serving:
-    """What answers: a checkpoint, and its model on each replica's device."""
+    """A checkpoint that is served, and its model on each replica's device."""
 
     offer: Offer
     models: tuple[Model, ...]
 
 
 class Answer(NamedTuple):
-    """What came of a sample."""
+    """The answer to a sample."""
 
     scores: Array  # float32 [K].
     serving: Serving  # That computed them.
@@ -62,7 +62,7 @@ class Batcher:
         metrics.queue.set_function(lambda: self._reserved)
 
     def ready(self) -> Serving:
-        """What is served; raises Refusal where nothing is yet."""
+        """Return the served checkpoint; raises Refusal where there is none yet."""
         if self.serving is None:
             fix = "try again when /ready answers 200"
             raise Refusal(503, f"not ready: {self.reason}", fix, Retry_After="2")

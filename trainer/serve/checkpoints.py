@@ -49,7 +49,7 @@ def listing(folder: Path, host: str) -> list[dict[str, Any]]:
 
 
 def describe(folder: Path, name: str, host: str) -> dict[str, Any]:
-    """What there is to say of one; OSError, ValueError, KeyError or TypeError where it is none."""
+    """Describe one; OSError, ValueError, KeyError or TypeError where it is none."""
     with opened(folder, name, COMPLETE) as stream:
         written = os.fstat(stream.fileno()).st_mtime
     manifest = read_manifest(folder, name)
@@ -164,7 +164,7 @@ class Endpoint(ThreadingHTTPServer):
             self._free.release()
 
     def handle_error(self, *_: Any) -> None:
-        """A client that has gone is nobody's error."""
+        """Ignore a client that has disconnected."""
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""What the server is told: the file that KIT_SERVER names, and the environment.
+"""The settings of the server: the file that KIT_SERVER names, and the environment.
 
     KIT_SERVER               path of the server's file (JSON)
     KIT_CHECKPOINTS          the job's checkpoints on this host, if any; default: /checkpoints
@@ -50,7 +50,7 @@ BATCH: dict[str, Any] = {"size": 64, "window": 0.005}
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What the server's file and the environment say."""
+    """The values of the server's file and of the environment."""
 
     name: str  # Of the server.
     job: str  # Whose checkpoints are served.
@@ -67,12 +67,12 @@ class Settings:
     host: str
     address: str
     folder: Path  # Of the checkpoints on this host.
-    sources: tuple[tuple[str, int], ...]  # Host and port of those who have checkpoints too.
+    sources: tuple[tuple[str, int], ...]  # Host and port of other endpoints that offer checkpoints.
     replicas: int
 
     @property
     def needs_token(self) -> bool:
-        """Whether only those are answered who bear it."""
+        """Whether requests without the token are refused."""
         return self.token is not None
 
 
@@ -107,7 +107,7 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
 def _values(content: Any) -> dict[str, Any]:
     if not isinstance(content, dict) or not isinstance(content.get("batch", {}), dict):
         raise LaunchError("must be an object with the keys name and job, and batch one in it")
-    content.pop("generated", None)  # What made the file, for who reads it.
+    content.pop("generated", None)  # The program that made the file, for people.
     batch = content.get("batch", {})
     known = {"name", "job", "batch", *DEFAULTS}
     unknown = [key for key in content if key not in known]

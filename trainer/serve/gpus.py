@@ -9,7 +9,7 @@ EVERY = 10.0  # Seconds between two looks.
 
 
 class Gpus:
-    """What nvidia-smi says; nothing where the server was given none."""
+    """The GPUs that nvidia-smi lists; none where the server was given none."""
 
     def __init__(self) -> None:
         """Say what there is, in the launcher's words; raises LaunchError where one is missing."""

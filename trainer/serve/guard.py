@@ -1,4 +1,4 @@
-"""What every request passes: the token, the limit of its body, headers, counting."""
+"""The checks of every request: its token, the size of its body; headers, counting."""
 
 import asyncio
 import secrets
@@ -94,7 +94,7 @@ class Guard:
 
 
 async def discard(receive: Receive, most: int) -> None:
-    """Read on for a while: who is cut off while sending does not get to read the answer."""
+    """Read on for a while: a client that is cut off while it sends never reads the answer."""
     with suppress(TimeoutError):
         async with asyncio.timeout(PATIENCE):
             while (message := await receive()).get("more_body") and most > 0:

@@ -1,4 +1,4 @@
-"""What Prometheus reads at /metrics, and the line a minute in the log."""
+"""The figures at /metrics for Prometheus, and the line a minute in the log."""
 
 import statistics
 from collections import Counter as Tally
@@ -12,7 +12,7 @@ SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 @dataclass
 class Traffic:
-    """What has been answered since the last line."""
+    """The requests answered since the last line."""
 
     statuses: Tally[int] = field(default_factory=Tally)
     seconds: list[float] = field(default_factory=list)
@@ -65,6 +65,6 @@ class Metrics:
         self.traffic.seconds.append(seconds)
 
     def minute(self) -> str:
-        """What there is to say of the traffic since the last call."""
+        """Return a line on the traffic since the last call."""
         traffic, self.traffic = self.traffic, Traffic()
         return traffic.line()

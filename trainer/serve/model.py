@@ -28,7 +28,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Kind:
-    """What a model takes and answers: as long as it stays the same, so do the requests."""
+    """The inputs and classes of a model: as long as they stay the same, so do the requests."""
 
     dataset: str
     model: str
@@ -43,7 +43,7 @@ class Kind:
 
 
 class Content:
-    """What a checkpoint says and holds, on the CPU."""
+    """The content of a checkpoint, on the CPU."""
 
     def __init__(self, saved: Saved) -> None:
         """Raises UnusableError where there is something that can not be served."""
@@ -150,7 +150,7 @@ def stand_in(kind: Kind) -> DataSet:
 
 
 def precision(wish: str, device: torch.device) -> str:
-    """What the job wishes or, for auto, what this GPU has tensor cores for; fp32 on CPUs."""
+    """Return the job's precision or, for auto, the fastest of this GPU; fp32 on CPUs."""
     if device.type == "cpu":
         return "fp32"
     capability = torch.cuda.get_device_capability(device)

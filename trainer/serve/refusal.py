@@ -1,4 +1,4 @@
-"""What a request is answered that can not be served."""
+"""The answer to a request that cannot be served."""
 
 
 class Refusal(Exception):  # noqa: N818 - it is an answer, mostly to somebody else's error.

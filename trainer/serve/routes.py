@@ -51,7 +51,7 @@ async def read_json(request: Request) -> dict[str, Any]:
 
 
 def read_top(value: Any) -> int:
-    """How many classes to answer; raises Refusal."""
+    """Read how many classes to answer; raises Refusal."""
     text = str(value)
     if isinstance(value, bool) or not text.isdecimal() or not 0 < int(text) <= 10**6:
         raise Refusal(422, "top: is no such number", "send a whole number from 1 on")
@@ -93,7 +93,7 @@ def routes(server: Server) -> FastAPI:
 
 
 def add_predictions(app: FastAPI, server: Server) -> None:
-    """What the model is for."""
+    """Add the routes that ask the model."""
 
     @app.post("/predict", **schema.PREDICT)
     async def predict(request: Request) -> Response:
@@ -149,7 +149,7 @@ def samples(content: dict[str, Any], settings: Settings, kind: Kind) -> list[Arr
 
 
 def add_figures(app: FastAPI, server: Server) -> None:
-    """What tells how the server is."""
+    """Add the routes on the state of the server."""
 
     @app.get("/health", **schema.HEALTH)
     async def health() -> Response:
@@ -166,7 +166,7 @@ def add_figures(app: FastAPI, server: Server) -> None:
 
     @app.get("/model", **schema.MODEL)
     async def model() -> Response:
-        """What is served, and by what."""
+        """Describe the served model and its server."""
         return JSONResponse(server.model())
 
     @app.get("/metrics", include_in_schema=False)

@@ -1,4 +1,4 @@
-"""What /openapi.json says of the routes: requests are read by hand, so their shapes stand here."""
+"""The shapes of requests and answers in /openapi.json: requests are read by hand."""
 
 from time import time
 from typing import Any
@@ -123,7 +123,7 @@ MODEL: Any = {"responses": {401: PROBLEMS[401]}}
 
 
 def checkpoint(offer: Offer, job: str) -> dict[str, Any]:
-    """What there is to say of a checkpoint that answers."""
+    """Describe a checkpoint that answers."""
     return {
         "job": job,
         "name": offer.name,

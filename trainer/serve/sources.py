@@ -1,4 +1,4 @@
-"""Which checkpoints there are, here and at others, which is to be served, and its content."""
+"""Lists checkpoints, here and on other hosts, chooses the one to serve, and fetches it."""
 
 import http.client
 import json
@@ -34,7 +34,7 @@ class Offer:
 
     @property
     def place(self) -> str:
-        """Where it is, for messages."""
+        """Its place, for messages."""
         return "{}:{}".format(*self.address) if self.address else self.host
 
 
@@ -62,7 +62,7 @@ def resolve(host: str, port: int) -> list[tuple[str, int]]:
 
 
 def ask(address: tuple[str, int]) -> Any:
-    """What a source lists; an empty list where it does not answer."""
+    """Ask a source for its list; it is empty where the source does not answer."""
     try:
         return json.loads(get(address, "/checkpoints", LARGEST))
     except (OSError, http.client.HTTPException, ValueError):
@@ -70,7 +70,7 @@ def ask(address: tuple[str, int]) -> Any:
 
 
 def read_offers(content: Any, job: str, address: tuple[str, int] | None) -> Iterator[Offer]:
-    """The offers of a job in a list, of which somebody else may have made anything."""
+    """Yield the offers of a job in a list from elsewhere, which may hold anything."""
     for each in content if isinstance(content, list) else []:
         try:
             manifest, name = each["manifest"], each["name"]

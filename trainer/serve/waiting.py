@@ -1,4 +1,4 @@
-"""How long a request waits for its answer."""
+"""Limits the wait of a request for its answer."""
 
 import asyncio
 from collections.abc import Awaitable, Coroutine

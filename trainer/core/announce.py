@@ -41,7 +41,7 @@ class Announcer:
         """Seconds since the training began, or went on, in this process."""
         return time.monotonic() - self._began
 
-    def progress(self, progress: Progress, loss: float, images_per_second: float) -> None:
+    def progress(self, progress: Progress, loss: float, images_per_second: float | None) -> None:
         """Tell how far an epoch is."""
         self._tell(events.Progress, progress, loss, images_per_second)
 

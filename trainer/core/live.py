@@ -69,7 +69,8 @@ class Live:
             return
         mean, done = loss.item() / max(seen, 1), progress.epoch * samples + progress.position
         if tells:
-            self._announcer.progress(progress, mean, self._programs.look(done))
+            # The first look has nothing to compare with: the speed is not known yet.
+            self._announcer.progress(progress, mean, self._programs.look(done) or None)
         if shows:
             self._show(progress, progress.position / samples, mean, self._people.look(done))
 

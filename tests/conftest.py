@@ -13,6 +13,7 @@ from xdist.scheduler import LoadScopeScheduling
 from tests.sandbox import ROOT, Project
 
 LAB = "tests/lab/"
+LONGEST = (LAB, "tests/trainer/test_trainer_", "tests/trainer/", "tests/engine/")
 
 settings.register_profile(
     "kit",
@@ -37,8 +38,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> _Groups:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the lab's, which take the longest."""
-    items.sort(key=lambda item: not item.nodeid.startswith(LAB))
+    """Begin with those that take the longest: at the end small files keep both processes busy."""
+
+    def turn(item: pytest.Item) -> int:
+        return next((n for n, at in enumerate(LONGEST) if item.nodeid.startswith(at)), len(LONGEST))
+
+    items.sort(key=turn)
 
 
 @pytest.fixture

@@ -18,6 +18,16 @@ NODE = [
     *("iproute2", "iptables", "jq", "mount", "openssh-server", "procps", "python3-minimal"),
 ]
 PYTHON = ["libstdc++6", "python3"]  # PyTorch's wheels bring all else
+PACE = HERE / "pace" / "lab_pace.py"
+IMPORTS = ("torch", "torch.distributed.run", "sklearn.datasets", "fastapi_offline", "uvicorn")
+"""What trainings and servers import, as far as it is installed."""
+COMPILE = """\
+import contextlib, importlib, sys
+sys.dont_write_bytecode = False
+for name in sys.argv[1:]:
+    with contextlib.suppress(ImportError):
+        importlib.import_module(name)
+"""
 
 
 def root_file_system(settings: Settings, name: str, suite: str, packages: list[str]) -> Path:
@@ -94,13 +104,16 @@ def torch(settings: Settings) -> None:
     """Put this machine's PyTorch where all nodes see it, at /opt/torch, as links and not copies."""
     source = Path(ask_python(settings, "importlib.util.find_spec('torch').origin")).parents[1]
     mark = settings.torch / ".from"
-    wanted = f"{source} {sorted(path.name for path in source.glob('*.dist-info'))}"
+    pace = PACE.read_text()
+    wanted = f"{source} {sorted(path.name for path in source.glob('*.dist-info'))} {pace}"
     if mark.exists() and mark.read_text() == wanted:
         return
     # The folder itself is mounted in the nodes: only what is in it is exchanged.
     settings.torch.mkdir(parents=True, exist_ok=True)
     for path in settings.torch.iterdir():
         shutil.rmtree(path) if path.is_dir() else path.unlink()
+    # Nodes can not write there: without its bytecode every process would compile all anew.
+    run(settings.python, "-c", COMPILE, *IMPORTS)
     same = source.stat().st_dev == settings.torch.stat().st_dev
     shutil.copytree(
         source,
@@ -109,6 +122,12 @@ def torch(settings: Settings) -> None:
         copy_function=os.link if same else shutil.copy2,
         ignore=shutil.ignore_patterns("*.pth", "_editable*"),
     )
+    (settings.torch / PACE.name).write_text(pace)
+    # As an installed package says that PyTorch shall call it when it is imported.
+    installed = settings.torch / "lab_pace-1.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: lab_pace\nVersion: 1\n")
+    (installed / "entry_points.txt").write_text("[torch.backends]\nlab_pace = lab_pace:begin\n")
     mark.write_text(wanted)
 
 

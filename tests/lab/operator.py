@@ -88,4 +88,5 @@ def make_operator(lab: Lab, project: Project, docker: Docker, engine: str) -> Op
     """Return an operator whose ssh and docker reach the nodes."""
     folders = (lab.settings.folder / "bin", Path(docker.program).parent, os.environ["PATH"])
     path = os.pathsep.join(map(str, folders))
-    return Operator(lab, project, engine, {**os.environ, **docker.env, "PATH": path})
+    env = {**os.environ, **docker.env, "PATH": path, "OMP_NUM_THREADS": "1"}
+    return Operator(lab, project, engine, env)

@@ -3,30 +3,49 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import io
 import sys
 
 import click
 
 from kit import __version__
-from kit.commands import (
-    deploy,
-    history,
-    image,
-    init,
-    logs,
-    plan,
-    render,
-    schema,
-    split,
-    status,
-    stop,
-    swarm,
-)
 from kit.errors import KitError, ProblemsError
 
+COMMANDS = {
+    "init": "init:command",
+    "plan": "plan:command",
+    "split": "split:command",
+    "render": "render:command",
+    "image": "image:command",
+    "swarm": "swarm:command",
+    "deploy": "deploy:command",
+    "status": "status:command",
+    "logs": "logs:command",
+    "stop": "stop:command",
+    "resume": "deploy:resume",
+    "history": "history:command",
+    "schema": "schema:command",
+}
+"""Each command's module below kit.commands, and its name there."""
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+
+class _Commands(click.Group):
+    """Imports a command where it is used: the modules of all take longer than most commands."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 (click's)
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, name = COMMANDS[cmd_name].partition(":")
+        found = getattr(importlib.import_module(f"kit.commands.{module}"), name)
+        assert isinstance(found, click.Command)
+        return found
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="kit")
 def cli() -> None:
     """Multi-node GPU training on plain Docker.
@@ -34,24 +53,6 @@ def cli() -> None:
     From inventory.yaml and jobs/*.yaml kit renders plain Compose and Swarm files and carries them
     out. Begin with `kit init my-cluster`.
     """
-
-
-for _command in (
-    init.command,
-    plan.command,
-    split.command,
-    render.command,
-    image.command,
-    swarm.command,
-    deploy.command,
-    status.command,
-    logs.command,
-    stop.command,
-    deploy.resume,
-    history.command,
-    schema.command,
-):
-    cli.add_command(_command)
 
 
 def main() -> None:

@@ -6,15 +6,11 @@ the file. A `Problem` is the same mistake with the file and line that a person c
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 INVENTORY = "inventory"
 """The source of faults in the inventory; those in a job have the job's name."""
-MOST_SHOWN = 20
-"""Longer lists of names are cut."""
 
 Loc = tuple[str | int, ...]
 """A place in a document: keys and list positions from its root."""
@@ -27,16 +23,6 @@ def dotted(loc: Loc) -> str:
         plain = isinstance(part, str) and re.fullmatch(r"\S+", part)
         text += f"[{part}]" if isinstance(part, int) else f".{part if plain else repr(part)}"
     return text.removeprefix(".")
-
-
-def nearest(word: str, known: Iterable[str]) -> str:
-    """Say which known name was probably meant, or which there are."""
-    known = list(known)
-    close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
-    if close:
-        return f"did you mean {close[0]}?"
-    more = f" … ({len(known)} in all)" if len(known) > MOST_SHOWN else ""
-    return f"use one of {', '.join(known[:MOST_SHOWN])}{more}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import cast
 
-from kit.docker import Docker, EngineError
 from kit.errors import InputError, KitError
+from kit.hosts.docker import Docker, EngineError
 from kit.registry import explained
 
 Say = Callable[[str], None]

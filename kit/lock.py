@@ -8,8 +8,9 @@ from pathlib import Path
 from kit import values
 from kit.errors import Problem, ProblemsError
 from kit.model import Lock
-from kit.values import WrongValueError, shown
+from kit.values import WrongValueError
 from kit.yamlfile import parse, read_text
+from trainer.contract.words import shown
 
 HEADER = """\
 # Written by `kit image lock`: what the registries had under these names. `kit render` pins the

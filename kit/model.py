@@ -14,7 +14,7 @@ Lock = Mapping[str, str]
 
 
 class EngineName(StrEnum):
-    """What carries the plan out."""
+    """The targets: what carries the plan out."""
 
     LOCAL = "local"
     COMPOSE = "compose"
@@ -29,6 +29,14 @@ class Use(StrEnum):
     NONE = "none"
 
 
+def resource_of(device: str) -> str:
+    """Return the name by which daemon.json offers a GPU to Swarm: its UUID, or `gpu0` for an index.
+
+    A bare index would be read as a count (moby's genericresource.ParseCmd).
+    """
+    return f"gpu{device}" if device.isdecimal() else device
+
+
 @dataclass(frozen=True, slots=True)
 class Gpu:
     """One GPU or MIG instance.
@@ -41,6 +49,16 @@ class Gpu:
     model: str | None
     memory: int | None
     use: Use
+
+    @property
+    def resource(self) -> str:
+        """Its name as the host's daemon.json offers it to Swarm."""
+        return resource_of(self.id)
+
+    @property
+    def called(self) -> str:
+        """Its name in messages."""
+        return self.id if self.known else f"GPU {self.id}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +213,11 @@ class Server:
     environment: tuple[tuple[str, str], ...]
     memory: int | None
     cpus: float | None
+
+    @property
+    def short_name(self) -> str:
+        """Its name as its file has it."""
+        return self.name.removeprefix(SERVER_PREFIX)
 
 
 SERVER_PREFIX = "serve-"

@@ -11,8 +11,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from kit.docker import Docker
 from kit.errors import InputError, KitError
+from kit.hosts.docker import Docker
 
 HUB = "docker.io"
 _HUB_LOGIN = "https://index.docker.io/v1/"

@@ -8,21 +8,20 @@ from pathlib import Path
 
 from kit.errors import InputError
 from kit.model import Secret
-from kit.plan.work import JobPlan, Work
 from kit.values import show_size
+from kit.workload.types import Workload
 
 LARGEST = 500 * 1024
 """Bytes; Swarm takes no larger secrets."""
 
 
-def read_secrets(work: Work) -> dict[str, str]:
-    """Return the values of the secrets of a job or a server, by their names.
+def read_secrets(work: Workload) -> dict[str, str]:
+    """Return the values of the secrets of a workload, by their names.
 
     Raises:
         InputError: One of them is not there, or is not one line of text.
     """
-    whose = f"job {work.name}" if isinstance(work, JobPlan) else work.name
-    return {secret.name: _value(whose, secret) for secret in work.secrets}
+    return {secret.name: _value(work.title, secret) for secret in work.secrets}
 
 
 def _value(whose: str, secret: Secret) -> str:
@@ -48,8 +47,3 @@ def fingerprint(job: str, name: str, value: str) -> str:
     """Return what tells values apart and gives them away to nobody: scrypt (RFC 7914), 8 digits."""
     salt = f"kit {job} {name}".encode()
     return hashlib.scrypt(value.encode(), salt=salt, n=2**14, r=8, p=1, dklen=4).hex()
-
-
-def variable(name: str) -> str:
-    """Return the variable that tells a stack's file which value of a secret it is to use."""
-    return f"KIT_SECRET_{name}"

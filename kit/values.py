@@ -6,9 +6,10 @@ Each parser raises `WrongValueError` with what is wrong and what would be right.
 from __future__ import annotations
 
 import ipaddress
-import json
 import re
 from fractions import Fraction
+
+from trainer.contract.words import shown
 
 _SIZE_UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _SPEED_UNITS = {"Mbit": 10**6, "Gbit": 10**9}
@@ -34,18 +35,6 @@ class WrongValueError(ValueError):
         super().__init__(f"{what}; {fix}")
         self.what = what
         self.fix = fix
-
-
-def shown(value: object) -> str:
-    """Write a value as the file does, for a message, and not at any length."""
-    if value is None:
-        return "nothing"
-    text = (
-        json.dumps(value, default=str, ensure_ascii=False)
-        if isinstance(value, (bool, dict, list))
-        else repr(value)
-    )
-    return text if len(text) <= 60 else text[:59] + "…"
 
 
 def _number_and_unit(text: object, kind: str, example: str) -> tuple[Fraction, str, str]:
@@ -259,3 +248,11 @@ def show_seconds(seconds: float) -> str:
 def count(number: int, noun: str) -> str:
     """Write a number of things: `1 host`, `1,000 hosts`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def show_age(seconds: float) -> str:
+    """Write a time as people say it: `48 s`, `12 min`, `7 h 20 min`."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"

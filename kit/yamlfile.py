@@ -15,7 +15,8 @@ from typing import Any
 import yaml
 
 from kit.errors import InputError, Loc, Problem, ProblemsError
-from kit.values import WrongValueError, shown
+from kit.values import WrongValueError
+from trainer.contract.words import shown
 
 _NULL = "tag:yaml.org,2002:null"
 _BOOL = "tag:yaml.org,2002:bool"

@@ -38,8 +38,8 @@ import torch
 import yaml
 from torch import distributed
 
-from kit.engine.devices import local_gpus
-from tests.engine.cluster import cluster_in, free_port
+from kit.targets.local.observe import local_gpus
+from tests.targets.cluster import cluster_in, free_port
 from tests.trainer import tutorial
 from tests.trainer.hosts import ROOT, Hosts, hosts, metrics, write_job
 from tests.turns import compare, show, turns

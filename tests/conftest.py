@@ -13,7 +13,7 @@ from xdist.scheduler import LoadScopeScheduling
 from tests.sandbox import ROOT, Project
 
 LAB = "tests/lab/"
-LONGEST = (LAB, "tests/trainer/test_trainer_", "tests/trainer/", "tests/engine/")
+LONGEST = (LAB, "tests/trainer/test_trainer_", "tests/trainer/", "tests/targets/")
 
 settings.register_profile(
     "kit",

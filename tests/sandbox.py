@@ -12,8 +12,12 @@ from pathlib import Path
 from unittest import mock
 
 from kit import cli
+from kit.paths import Paths
 from kit.plan.work import Plan
-from kit.project import Paths, load_plan
+from kit.project import load_lowered
+from kit.targets.lowered import Lowered
+from kit.targets.swarm.lower import Stack
+from kit.workload.types import Workload
 
 ROOT = Path(__file__).resolve().parents[1]
 DEADLINE = 60
@@ -127,8 +131,22 @@ class Project:
     def kit(self, *arguments: str) -> Result:
         return kit(self.folder, *arguments)
 
+    def lowered(self) -> Lowered:
+        return load_lowered(Paths(self.folder / "inventory.yaml", None, None, None))
+
     def plan(self) -> Plan:
-        return load_plan(Paths(self.folder / "inventory.yaml", None, None, None))
+        return self.lowered().plan
+
+    def stack(self, index: int = 0) -> Stack:
+        """What is rendered of a job under Swarm."""
+        stacks = [each.values["stack"] for each in self.lowered().outputs if each.stack]
+        stack = stacks[index]
+        assert isinstance(stack, Stack)
+        return stack
+
+    def workload(self) -> Workload:
+        """The first job."""
+        return self.lowered().workloads[0]
 
     def rendered(self, *arguments: str, cluster: str = "lab") -> Path:
         """Render and return the tree."""

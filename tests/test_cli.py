@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from kit import __version__
-from kit.cli import cli
+from kit.cli import COMMANDS, cli
 from tests.sandbox import (
     COMMAND,
     DEADLINE,
@@ -28,12 +28,16 @@ from tests.sandbox import (
     snapshot,
 )
 
-COMMANDS = sorted(cli.commands)
+
+def command_of(name: str) -> click.Command:
+    found = cli.get_command(click.Context(cli), name)
+    assert found is not None
+    return found
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_and_option_has_a_help_text(name: str) -> None:
-    command = cli.commands[name]
+    command = command_of(name)
     assert command.help
     assert command.help.strip().splitlines()[0].endswith(".")
     for parameter in command.params:

@@ -8,8 +8,7 @@ import re
 from collections.abc import Callable
 from dataclasses import fields, replace
 from itertools import product
-from pathlib import Path
-from types import ModuleType
+from pathlib import Path, PurePosixPath
 from typing import Any, get_args
 
 import pytest
@@ -19,13 +18,14 @@ from pydantic import ValidationError
 from kit.config import explain
 from kit.config.job import JobSection
 from kit.config.train import rule_faults
-from kit.engine.processes import Places, processes
 from kit.errors import Fault
-from kit.plan import IMAGE_LAUNCHER
+from kit.model import EngineName
+from kit.paths import Paths
 from kit.plan.traffic import PARAMETERS
-from kit.project import Paths, load_plan
-from kit.render import header
-from kit.render.documents import job_json
+from kit.project import load_lowered
+from kit.targets.local.lower import Places, processes
+from kit.workload.training import IMAGE_LAUNCHER
+from kit.workload.types import Role
 from tests.sandbox import SERVER, Project
 from tests.trainer.hosts import write_job
 from tests.trainer.small import noise, settings
@@ -50,11 +50,11 @@ def test_kit_knows_the_models_sizes(model: str, dataset: str) -> None:
 
 @pytest.mark.parametrize("inventory", INVENTORIES, ids=lambda path: path.parent.name)
 def test_the_launcher_and_the_trainer_read_the_job_files(inventory: Path, tmp_path: Path) -> None:
-    plan = load_plan(Paths(inventory, None, None, None))
-    assert plan.jobs
-    for job in plan.jobs:
+    lowered = load_lowered(Paths(inventory, None, None, None))
+    assert lowered.plan.jobs
+    for job in lowered.plan.jobs:
         file = tmp_path / f"{job.name}.json"
-        file.write_text(job_json(job, header(plan, job.job.file)))
+        file.write_text(lowered.workload(job.name).document.text)
         read = launch.read_job(file)
         assert (read.name, read.command) == (job.name, job.job.command)
         if job.job.train is not None:
@@ -67,34 +67,42 @@ def test_the_launcher_and_the_trainer_read_the_job_files(inventory: Path, tmp_pa
 
 
 @pytest.mark.parametrize("inventory", INVENTORIES, ids=lambda path: path.parent.name)
-def test_the_launcher_understands_the_environment(inventory: Path, tmp_path: Path) -> None:
-    plan = load_plan(Paths(inventory, None, None, None))
-    places = Places(tmp_path / "launch.py", tmp_path / "job.json", tmp_path, tmp_path)
-    for job in plan.jobs:
+def test_the_launcher_understands_the_environment(inventory: Path) -> None:
+    lowered = load_lowered(Paths(inventory, None, None, None), EngineName.LOCAL)
+    here = PurePosixPath("/here")
+    places = Places("python3", here / "launch.py", here, here, here, here)
+    for job in lowered.plan.jobs:
+        work = lowered.workload(job.name)
+        assert work.meeting is not None
         devices = {placement.host.name: "" for placement in job.placements}
-        _, *agents = processes(job, places, devices, cores=2)
+        _, *agents = processes(work, places, devices, cores=2)
         for agent, placement in zip(agents, job.placements, strict=True):
             settings = launch.Settings(dict(agent.variables))
             assert settings.host == placement.host.name
             assert settings.nproc == placement.processes
             assert settings.nnodes == f"{job.nodes[0]}:{job.nodes[1]}"
-            assert settings.rendezvous == (job.rendezvous.address, job.rendezvous.port)
+            assert settings.rendezvous == (work.meeting.address, work.meeting.port)
 
 
-@pytest.mark.parametrize(
-    ("whose", "readers"),
-    [("train-*.j2", [launch]), ("serve-*.j2", [serve_config, serve_checkpoints])],
-)
-def test_templates_name_variables_that_are_read(whose: str, readers: list[ModuleType]) -> None:
-    known = {name for reader in readers for name in re.findall(r"KIT_\w+", reader.__doc__ or "")}
-    named = {
-        name
-        for template in (ROOT / "templates").rglob(whose)
-        for name in re.findall(r"KIT_\w+", template.read_text())
-        if name != "KIT_SECRET_"  # Docker's to expand, with a secret's name behind it.
-    }
-    assert named
-    assert named <= known
+READERS = {
+    Role.TRAIN: launch,
+    Role.RENDEZVOUS: launch,
+    Role.SERVE: serve_config,
+    Role.CHECKPOINTS: serve_checkpoints,
+}
+
+
+@pytest.mark.parametrize("inventory", INVENTORIES, ids=lambda path: path.parent.name)
+@pytest.mark.parametrize("engine", EngineName)
+def test_containers_get_variables_that_are_read(inventory: Path, engine: EngineName) -> None:
+    lowered = load_lowered(Paths(inventory, None, None, None), engine)
+    parts = [part for workload in lowered.workloads for part in workload.parts]
+    assert parts
+    for part in parts:
+        known = set(re.findall(r"KIT_\w+", READERS[part.role].__doc__ or ""))
+        named = {each.name for each in part.environment if each.name.startswith("KIT_")}
+        assert named
+        assert named <= known
 
 
 @pytest.mark.parametrize("token", ["", "token: {env: TOKEN}\n"])
@@ -105,7 +113,7 @@ def test_a_server_understands_its_file(
     tree = project.write(servers={"digits": f"{SERVER}timeout: 3s\n{limits}{token}"}).rendered()
     monkeypatch.setenv("TOKEN", "hush")
     environ = {**os.environ, "KIT_SERVER": str(tree / "serve" / "digits.json")}
-    environ["KIT_CHECKPOINT_SOURCES"] = ",".join(project.plan().servers[0].sources)
+    environ["KIT_CHECKPOINT_SOURCES"] = ",".join(project.lowered().workloads[1].sources)
     settings = serve_config.read_settings(environ)
     assert (settings.name, settings.job, settings.port) == ("serve-digits", "digits", 8080)
     assert (settings.size, settings.window, settings.queue) == (8, 0.0025, 9)
@@ -193,7 +201,7 @@ def test_a_key_that_nobody_uses_changes_no_job(project: Project) -> None:
     train = project.write().plan().jobs[0]
     assert train.job.train is not None
     unused = {each.name for each in fields(train.job.train) if each.default is None}
-    content = json.loads(job_json(train, ""))
+    content = json.loads(project.workload().document.text)
     assert unused
     assert not unused & content["train"].keys()
     assert train.job_hash == "67edaf83e5ee"  # As before there were such keys.

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.config.job import JobSection, to_job
-from kit.model import Host
+from kit.model import Gpu, Host, Use
 from kit.plan.exchange import FINE, LADDER, WANTED, exchange
 from kit.plan.gpus import capability
 from kit.plan.traffic import ring_seconds
@@ -43,12 +43,16 @@ def weighed(
     changed = dataclasses.replace(PLAIN.exchange, **own)
     job = dataclasses.replace(PLAIN, step_seconds=seconds, exchange=changed)
     placements = [
-        Placement(host(f"h{at}", speed), 0, tuple(map(str, range(count))), True, None)
+        Placement(host(f"h{at}", speed), 0, gpus(count), True, None)
         for at, count in enumerate(processes)
     ]
     found = exchange(job, placements, Traffic(size // 4, size, "h0", speed, None))
     assert found is not None
     return found
+
+
+def gpus(count: int) -> tuple[Gpu, ...]:
+    return tuple(Gpu(str(index), False, None, None, Use.TRAINING) for index in range(count))
 
 
 def host(name: str, speed: int) -> Host:
@@ -326,7 +330,7 @@ def test_auto_follows_the_oldest_gpu(project: Project) -> None:
     ],
 )
 def test_what_auto_means_is_not_guessed(project: Project, inventory: str, job: str) -> None:
-    assert project.write(inventory, {"j": job}).plan().jobs[0].precision is None
+    assert project.write(inventory, {"j": job}).workload().precision is None
 
 
 def test_bf16_on_gpus_without_it_is_noted(project: Project) -> None:

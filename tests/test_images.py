@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 
 from kit import images, registry
 from kit.commands import image as commands
-from kit.docker import Docker as Engine
 from kit.errors import InputError, KitError
+from kit.hosts.docker import Docker as Engine
 from kit.lock import lock_text, read_lock
-from kit.plan.images import NETWORK
-from kit.project import launcher_path
+from kit.paths import launcher_path
+from kit.targets.swarm.lower import NETWORK_IMAGE as NETWORK
 from tests.conftest import Docker
 from tests.sandbox import COMMAND, INVENTORY, JOB, Project
 
@@ -80,7 +80,7 @@ def test_the_lock_needs_no_registry_in_the_inventory(project: Project) -> None:
 def test_what_a_lock_leaves_out_is_told(project: Project) -> None:
     locked(project.write(SERVED, JOBS), {THEIRS: digest(2), "gone:1": digest(9)})
     said = f"images.lock has no digest for {TRAINER}, registry:2: run `kit image lock`"
-    assert said in project.plan().notes
+    assert said in project.lowered().notes
     assert f"note  {said}\n" in project.kit("plan").out
     assert project.kit("render").out.endswith(f"note  {said}\n")
     tree = project.folder / "compose" / "lab"

@@ -1,7 +1,9 @@
 """Who may import whom: the rooms of the project, by the syntax of its files."""
 
 import ast
+import functools
 import graphlib
+import re
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -12,12 +14,40 @@ import pytest
 from tests.sandbox import ROOT
 
 MODULES = [path for room in ("kit", "trainer") for path in sorted((ROOT / room).rglob("*.py"))]
+PURE_ROOMS = ("plan", "workload", "render", "split")
+PURE_MODULES = (
+    "errors",
+    "model",
+    "ranges",
+    "values",
+    "hosts/gpus",
+    "runtime/events",
+    "runtime/proof",
+    "runtime/status",
+    "runtime/steps",
+    "targets/lower",
+    "targets/lowered",
+    "targets/*/lower",
+    "targets/*/decide",
+    "targets/compose/containers",
+    "targets/compose/status",
+    "targets/local/gpus",
+    "targets/swarm/labels",
+    "targets/swarm/members",
+    "targets/swarm/order",
+    "targets/swarm/seen",
+    "targets/swarm/status",
+    "targets/swarm/steps",
+)
 PURE = [
     path
     for path in MODULES
-    if path.is_relative_to(ROOT / "kit" / "plan")
-    or path.is_relative_to(ROOT / "kit" / "render")
-    or (path.parent == ROOT / "kit" / "split" and path.name != "propose.py")
+    if path.is_relative_to(ROOT / "kit")
+    and path.name != "propose.py"  # It reads the inventory again.
+    and (
+        path.relative_to(ROOT / "kit").parts[0] in PURE_ROOMS
+        or any(path.match(f"kit/{name}.py") for name in PURE_MODULES)
+    )
 ]
 WORLD = {
     "asyncio",
@@ -46,23 +76,15 @@ WORLD = {
     "urllib",
     "uuid",
 }
-OUTSIDE = {
-    "kit.cli",
-    "kit.commands",
-    "kit.config.load",
-    "kit.docker",
-    "kit.engine",
-    "kit.images",
-    "kit.lock",
-    "kit.project",
-    "kit.registry",
-    "kit.tree",
-    "kit.yamlfile",
-}
 
 
-def imports(path: Path) -> Iterator[str]:
+@functools.cache
+def imports(path: Path) -> frozenset[str]:
     """Return the full names that a module imports, wherever in it."""
+    return frozenset(_imports(path))
+
+
+def _imports(path: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -118,19 +140,121 @@ def test_the_contract_is_of_the_standard_library_alone() -> None:
     assert not list(imports(ROOT / "trainer" / "__init__.py"))
 
 
+def test_what_claims_to_be_pure_is_held_to_it() -> None:
+    for path in (path for path in MODULES if path.is_relative_to(ROOT / "kit")):
+        said = ast.get_docstring(ast.parse(path.read_text())) or ""
+        if re.search(r"\bPure\b|\ba pure function\b", said):
+            assert path in PURE, f"{path} says that it is pure"
+
+
+def module_of(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+KIT = {module_of(path): path for path in MODULES if path.is_relative_to(ROOT / "kit")}
+
+
+def of_kit(path: Path) -> set[str]:
+    """The modules of kit that a module imports."""
+    return {name for name in imports(path) if name in KIT and KIT[name] != path}
+
+
 @pytest.mark.parametrize("path", PURE, ids=lambda path: str(path.relative_to(ROOT)))
-def test_plan_render_and_split_touch_nothing(path: Path) -> None:
-    allowed = {"pathlib"} if path == ROOT / "kit" / "render" / "templates.py" else set()
-    assert (rooms(path) & WORLD) - allowed == set()
-    # Texts are edited by their positions, which it knows.
-    parser = {"kit.yamlfile"} if path == ROOT / "kit" / "split" / "edit.py" else set()
-    assert {name for name in imports(path) if name in OUTSIDE} - parser == set()
+def test_what_is_pure_touches_nothing(path: Path) -> None:
+    # Paths alone, and the templates that are printed.
+    allowed = {"kit.render.templates": {"pathlib"}, "kit.targets.local.lower": {"pathlib"}}
+    assert (rooms(path) & WORLD) - allowed.get(module_of(path), set()) == set()
     called = {
         node.func.id
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
     }
     assert called & {"open", "print", "input", "exec", "eval"} == set()
+
+
+def test_the_pure_path_of_this_machine_is_no_file() -> None:
+    names = set(imports(KIT["kit.targets.local.lower"]))
+    assert {name for name in names if name.startswith("pathlib.")} == {"pathlib.PurePosixPath"}
+
+
+@pytest.mark.parametrize("path", PURE, ids=lambda path: str(path.relative_to(ROOT)))
+def test_what_is_pure_imports_nothing_else(path: Path) -> None:
+    pure = {module_of(each) for each in PURE}
+    # Texts are edited by their positions, which it knows.
+    parser = {"kit.yamlfile"} if module_of(path) == "kit.split.edit" else set()
+    bare = {name for name, file in KIT.items() if not set(imports(file))}  # Packages.
+    assert of_kit(path) - pure - parser - bare == set()
+
+
+ROOMS_OF_KIT = {
+    "errors": set[str](),
+    "values": set(),
+    "model": {"errors"},
+    "ranges": {"values"},
+    "yamlfile": {"values", "errors"},
+    "plan": {"model", "values", "errors", "ranges"},
+    "workload": {"plan", "model", "values", "errors"},
+    "hosts": {"model", "errors"},
+    "runtime": {"workload", "hosts", "model", "values", "errors"},
+    "targets": {"runtime", "hosts", "workload", "plan", "model", "values", "errors"} | {"secrets"},
+    "render": {"targets", "workload", "plan", "model", "values", "errors"},
+    "secrets": {"workload", "model", "values", "errors"},
+    "lock": {"model", "values", "errors", "yamlfile"},
+    "paths": {"model", "errors", "yamlfile"},
+    "config": {"model", "values", "ranges", "errors", "yamlfile", "lock", "paths"},
+    "tree": {"errors", "render"},
+    "registry": {"hosts", "errors"},
+    "images": {"hosts", "registry", "errors"},
+    "project": {"config", "paths", "plan", "targets", "render", "tree", "model"}
+    | {"values", "errors"},
+    "split": {"project", "config", "plan", "model", "values", "ranges", "errors", "yamlfile"},
+}
+"""The rooms of kit, and which of the others each may import; commands may import all."""
+
+
+@pytest.mark.parametrize("name", [name for name in KIT if name.count(".")])
+def test_rooms_of_kit_import_those_before_them(name: str) -> None:
+    room = name.split(".")[1]
+    if room in {"cli", "commands", "__main__"}:
+        return
+    allowed = ROOMS_OF_KIT[room] | {room}
+    found = {other.split(".")[1] for other in of_kit(KIT[name]) if other.count(".")}
+    assert found - allowed == set()
+
+
+def test_rendering_knows_what_was_lowered_and_no_target() -> None:
+    for name in (name for name in KIT if is_of("kit.render", name)):
+        targets = {other for other in of_kit(KIT[name]) if is_of("kit.targets", other)}
+        assert targets <= {"kit.targets", "kit.targets.lowered"}
+    for name in (name for name in KIT if is_of("kit.targets", name)):
+        assert not {other for other in of_kit(KIT[name]) if is_of("kit.render", other)}
+
+
+TARGETS = ("local", "compose", "swarm")
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_no_target_knows_another(target: str) -> None:
+    others = [f"kit.targets.{other}" for other in TARGETS if other != target]
+    own = [path for name, path in KIT.items() if is_of(f"kit.targets.{target}", name)]
+    assert {"lower.py", "observe.py", "decide.py", "execute.py", "logs.py"} <= {p.name for p in own}
+    for path in own:
+        found = {name for name in of_kit(path) if any(is_of(other, name) for other in others)}
+        assert found | ({"kit.targets.lower"} & of_kit(path)) == set()
+
+
+def test_no_module_of_kit_imports_itself_in_the_end() -> None:
+    graph = {
+        # A package that holds a module is named by each import of it.
+        name: {other for other in of_kit(path) if not is_of(other, name)}
+        for name, path in KIT.items()
+    }
+    graphlib.TopologicalSorter(graph).prepare()
+
+
+def test_the_plan_names_no_target() -> None:
+    for name in (name for name in KIT if is_of("kit.plan", name) or is_of("kit.workload", name)):
+        assert "EngineName" not in KIT[name].read_text()
 
 
 def test_kit_installs_without_torch() -> None:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 import pytest
 
+from kit.plan.types import Placement
+from kit.targets.swarm.lower import Service
 from tests.sandbox import COMMAND, INVENTORY, JOB, Project, snapshot
 
 FOUR = """\
@@ -55,6 +57,17 @@ ALLOCATIONS: list[tuple[str, dict[str, str], dict[str, dict[str, str]]]] = [
 ]  # fmt: skip
 
 
+def ids(placement: Placement) -> tuple[str, ...]:
+    return tuple(gpu.id for gpu in placement.gpus)
+
+
+def visible(service: Service) -> tuple[str, tuple[str, ...], str]:
+    """A service's name, its hosts, and the GPUs that its containers see."""
+    found = {each.name: each.value for each in service.environment}
+    gpus = str(found["NVIDIA_VISIBLE_DEVICES"])
+    return service.part.name, tuple(host.name for host in service.part.hosts), gpus
+
+
 def with_hosts(hosts: Mapping[str, str], job: str = JOB) -> dict[str, str]:
     return {name: job + (f"hosts: {wanted}\n" if wanted else "") for name, wanted in hosts.items()}
 
@@ -65,7 +78,7 @@ def test_gpus_go_to_jobs(
 ) -> None:
     plan = project.write(FOUR, with_hosts(wanted)).plan()
     found = {
-        job.name: {part.host.name: " ".join(part.devices) for part in job.placements}
+        job.name: {part.host.name: " ".join(ids(part)) for part in job.placements}
         for job in plan.jobs
     }
     assert found == given
@@ -119,12 +132,12 @@ def test_services_are_groups_of_equal_hosts(project: Project) -> None:
     inventory = FOUR.replace("  c: {address: 10.0.0.3}", "  c: {address: 10.0.0.3, gpus: 2}")
     jobs = {"j": JOB, "k": JOB + "hosts: {names: [c], gpus_per_host: 1}\n"}
     jobs["j"] += "hosts: {names: [a, b, d]}\n"
-    first, second = project.write(inventory, jobs).plan().jobs
-    assert [(s.name, s.hosts, s.visible_devices, s.constraint) for s in first.services] == [
+    project.write(inventory, jobs)
+    assert [(*visible(service), service.constraint) for service in project.stack(0).services] == [
         ("train-4gpu", ("a", "d"), "all", "node.labels.kit.job.j == train-4gpu"),
         ("train-on-b", ("b",), "GPU-b0,GPU-b1", "node.labels.kit.job.j == train-on-b"),
     ]
-    assert [(s.name, s.hosts, s.visible_devices) for s in second.services] == [
+    assert [visible(service) for service in project.stack(1).services] == [
         ("train-gpu0", ("c",), "0")
     ]
 
@@ -132,8 +145,12 @@ def test_services_are_groups_of_equal_hosts(project: Project) -> None:
 def test_an_interface_of_its_own_gives_a_host_a_service_of_its_own(project: Project) -> None:
     inventory = FOUR.replace("gpus: 4, speed", "gpus: 4, interface: bond0.100, speed")
     inventory += "network: {driver: host, interface: eth0}\n"
-    services = project.write(inventory).plan().jobs[0].services
-    assert [(service.name, service.interface) for service in services] == [
+    services = project.write(inventory).stack().services
+    interfaces = [{each.name: each.value for each in s.environment} for s in services]
+    assert [
+        (service.part.name, found["NCCL_SOCKET_IFNAME"])
+        for service, found in zip(services, interfaces, strict=True)
+    ] == [
         ("train-4gpu-bond0-100", "bond0.100"),
         ("train-on-b", "eth0"),
         ("train-4gpu", "eth0"),
@@ -150,20 +167,16 @@ def test_ranges_of_hosts_can_say_what_each_gpu_is_for(project: Project) -> None:
     gpus = [(gpu.id, gpu.known, gpu.model, gpu.use) for gpu in plan.hosts[1].gpus]
     assert gpus == [("0", False, None, "none"), ("1", False, None, "inference"),
                     ("2", False, "L4", "training")]  # fmt: skip
-    (service,) = plan.jobs[0].services
-    assert (service.name, service.hosts, service.visible_devices) == (
-        "train-gpu2",
-        ("n1", "n2"),
-        "2",
-    )
-    assert [part.devices for part in plan.jobs[0].placements] == [("2",), ("2",)]
+    (service,) = project.stack().services
+    assert visible(service) == ("train-gpu2", ("n1", "n2"), "2")
+    assert [ids(part) for part in plan.jobs[0].placements] == [("2",), ("2",)]
 
 
 OWN_PORT = 29539  # 29400 + zlib.crc32(b"j") % 1000
 ENGINES = [
     ("swarm", "overlay", "b", "train-j_rendezvous:29400", "node.role == manager", False),
     ("swarm", "host", "b", f"10.0.0.2:{OWN_PORT}", "node.labels.kit.host == b", True),
-    ("compose", "overlay", "b", f"10.0.0.2:{OWN_PORT}", "node.labels.kit.host == b", True),
+    ("compose", "overlay", "b", f"10.0.0.2:{OWN_PORT}", "", True),
     ("local", "overlay", "a", f"127.0.0.1:{OWN_PORT}", "", False),
 ]
 
@@ -179,27 +192,33 @@ def test_hosts_meet(
     shared: bool,
 ) -> None:
     inventory = FOUR.replace("swarm", engine) + f"network: {{driver: {driver}}}\n"
-    job = project.write(inventory, {"j": JOB}).plan().jobs[0]
-    meeting = job.rendezvous
-    assert (meeting.host, meeting.endpoint, meeting.constraint) == (host, endpoint, constraint)
+    job = project.write(inventory, {"j": JOB}).workload()
+    assert job.meeting is not None
+    assert (job.meeting.host.name, job.meeting.endpoint) == (host, endpoint)
     assert job.host_network is shared
+    if constraint:
+        assert [service.constraint for service in project.stack().helpers] == [constraint]
 
 
 def test_one_host_by_compose_needs_no_network_of_its_own(project: Project) -> None:
     inventory = "cluster: lab\nengine: compose\nhosts:\n  a: {address: 10.0.0.1, gpus: 2}\n"
-    job = project.write(inventory).plan().jobs[0]
-    assert (job.host_network, job.rendezvous.endpoint) == (False, "rendezvous:29400")
+    job = project.write(inventory).workload()
+    assert job.meeting is not None
+    assert (job.host_network, job.meeting.endpoint) == (False, "rendezvous:29400")
 
 
 def test_a_compose_job_meets_on_one_of_its_own_hosts(project: Project) -> None:
     jobs = with_hosts({"j": "{names: [a, d]}"})
-    job = project.write(FOUR.replace("swarm", "compose"), jobs).plan().jobs[0]
-    assert job.rendezvous.host == "a"  # the manager, b, has no part in it
+    job = project.write(FOUR.replace("swarm", "compose"), jobs).workload()
+    assert job.meeting is not None
+    assert job.meeting.host.name == "a"  # the manager, b, has no part in it
 
 
 def test_a_port_of_ones_own(project: Project) -> None:
     job = JOB + "rendezvous: {port: 31000}\n"
-    assert project.write(FOUR, {"j": job}).plan().jobs[0].rendezvous.port == 31000
+    meeting = project.write(FOUR, {"j": job}).workload().meeting
+    assert meeting is not None
+    assert meeting.port == 31000
 
 
 def test_the_global_batch(project: Project) -> None:
@@ -276,17 +295,17 @@ def test_an_even_number_of_managers_is_noted(
         "cluster: lab\nengine: swarm\nhosts:\n"
         f'  "m[1-{managers}]": {{address: "10.0.0.[1-{managers}]", roles: [manager], gpus: 1}}\n'
     )
-    assert list(project.write(inventory).plan().notes) == notes
+    assert list(project.write(inventory).lowered().notes) == notes
 
 
 def test_one_host_without_a_role_is_no_even_number(project: Project) -> None:
     inventory = "cluster: lab\nengine: swarm\nhosts:\n  a: {address: 10.0.0.1, gpus: 1}\n"
-    assert project.write(inventory).plan().notes == ()
+    assert project.write(inventory).lowered().notes == ()
 
 
 def test_a_secret_in_the_environment_is_noted(project: Project) -> None:
     job = JOB + "environment: {WANDB_API_KEY: x, TOKENIZERS_PARALLELISM: 'false', hf_token: y}\n"
-    assert project.write(jobs={"j": job}).plan().notes == (
+    assert project.write(jobs={"j": job}).lowered().notes == (
         "j: WANDB_API_KEY looks like a secret, and the rendered files hold it in plain text",
         "j: hf_token looks like a secret, and the rendered files hold it in plain text",
     )
@@ -297,7 +316,8 @@ def test_variables_of_the_job_win(project: Project) -> None:
         "{speed: 1Gbit}", "{nccl: {NCCL_DEBUG: INFO, NCCL_IB_DISABLE: 1}}"
     )
     job = JOB + "nccl: {NCCL_DEBUG: TRACE}\nenvironment: {LEVEL: 7}\n"
-    variables = dict(project.write(inventory, {"j": job}).plan().jobs[0].variables)
+    (part, *_) = project.write(inventory, {"j": job}).workload().working
+    variables = {each.name: each.value for each in part.environment}
     assert variables["NCCL_DEBUG"] == "TRACE"
     assert variables["NCCL_IB_DISABLE"] == "1"
     assert variables["LEVEL"] == "7"

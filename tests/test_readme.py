@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 
-from kit.cli import cli
+from kit.cli import COMMANDS
 from tests.sandbox import ROOT, Project
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -53,7 +53,7 @@ def test_the_server_is_accepted(project: Project) -> None:
     project.write(inventory, {"digits": digits}, {"digits": server})
     assert project.kit("split", "--infer", "pc2:1", "--yes").status == 0
     assert project.kit("render").status == 0
-    (made,) = project.plan().servers
+    made = project.lowered().workloads[-1]
     for url in made.urls:
         assert f"`{url}` is a page" in README
 
@@ -82,4 +82,4 @@ def test_the_splits_are_possible(project: Project) -> None:
 
 def test_every_command_is_in_the_table() -> None:
     listed = re.findall(r"^\| `kit (\w+)", README, re.MULTILINE)
-    assert sorted(listed) == sorted(cli.commands)
+    assert sorted(listed) == sorted(COMMANDS)

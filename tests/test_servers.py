@@ -3,32 +3,41 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 
 import pytest
 import yaml
 
+from kit.plan.types import Placement
+from kit.workload.types import Part, Role, Workload
 from tests.conftest import Docker
 from tests.sandbox import COMMAND, INVENTORY, JOB, SERVER, Project
 
 JOBS = {"digits": JOB}
+
+
+def ids(placements: Iterable[Placement]) -> list[str]:
+    return [gpu.id for placement in placements for gpu in placement.gpus]
+
+
 COMPOSE = INVENTORY.replace("engine: swarm", "engine: compose")
 NO_INFERENCE = INVENTORY.replace(", use: inference", "")
 
 
 def test_a_server_takes_the_gpus_that_are_for_inference(project: Project) -> None:
-    plan = project.write(servers={"digits": SERVER}).plan()
-    (server,) = plan.servers
-    assert (server.name, server.stack, server.replicas) == ("serve-digits", "serve-digits", 1)
-    assert [(part.host.name, part.devices) for part in server.placements] == [("pc2", ("GPU-c",))]
-    assert [part.devices for part in plan.jobs[0].placements] == [("GPU-a",), ("GPU-b",)]
+    job, server = project.write(servers={"digits": SERVER}).lowered().workloads
+    assert (server.name, server.stack, server.processes) == ("serve-digits", "serve-digits", 1)
+    assert [part.host.name for part in server.placements] == ["pc2"]
+    assert ids(server.placements) == ["GPU-c"]
+    assert ids(job.placements) == ["GPU-a", "GPU-b"]
     assert server.urls == ("http://192.168.8.114:8080",)
 
 
-def test_a_server_without_a_gpu_rests(project: Project) -> None:
+def test_a_server_without_a_gpu_is_idle(project: Project) -> None:
     project.write(NO_INFERENCE, servers={"digits": SERVER})
     plan = project.plan()
     assert plan.servers[0].placements == ()
-    assert any("serve-digits rests: no GPU is for inference" in note for note in plan.notes)
+    assert any("serve-digits is idle: no GPU is for inference" in note for note in plan.notes)
     project.kit("render")
     assert not list(project.folder.rglob("serve-digits*"))
 
@@ -38,8 +47,7 @@ def test_two_servers_share_by_number(project: Project) -> None:
     one_each = SERVER + "hosts: {gpus_per_host: 1}\n"
     servers = {"a": one_each, "b": one_each + "port: 8090\ntransfer_port: 8091\n"}
     plan = project.write(two, servers=servers).plan()
-    taken = [part.devices for server in plan.servers for part in server.placements]
-    assert taken == [("GPU-b",), ("GPU-c",)]
+    assert [ids(server.placements) for server in plan.servers] == [["GPU-b"], ["GPU-c"]]
 
 
 MISTAKES = {
@@ -115,13 +123,16 @@ def test_a_job_is_not_called_like_a_server(project: Project) -> None:
     assert "the names of servers begin with serve-, not those of jobs; rename the file" in said.err
 
 
+def offering(server: Workload) -> list[Part]:
+    return [part for part in server.parts if part.role is Role.CHECKPOINTS]
+
+
 def test_checkpoints_come_from_the_hosts_of_the_job(project: Project) -> None:
-    plan = project.write(servers={"digits": SERVER}).plan()
-    (server,) = plan.servers
+    server = project.write(servers={"digits": SERVER}).lowered().workloads[1]
     assert server.sources == ("http://serve-digits-checkpoints:8081",)
-    assert [holder.name for holder in server.holders] == ["checkpoints-1gpu", "checkpoints-on-pc2"]
-    plan = project.write(COMPOSE, servers={"digits": SERVER}).plan()
-    assert plan.servers[0].sources == ("http://192.168.8.151:8081", "http://192.168.8.114:8081")
+    assert [part.name for part in offering(server)] == ["checkpoints-1gpu", "checkpoints-on-pc2"]
+    server = project.write(COMPOSE, servers={"digits": SERVER}).lowered().workloads[1]
+    assert server.sources == ("http://192.168.8.151:8081", "http://192.168.8.114:8081")
 
 
 @pytest.mark.parametrize("engine", ["swarm", "compose"])
@@ -144,15 +155,17 @@ def test_a_server_does_not_change_with_the_jobs_hosts(project: Project, engine: 
 
 def test_on_one_host_checkpoints_need_no_way(project: Project) -> None:
     job = JOB + "hosts: {names: [pc2]}\n"
-    (server,) = project.write(jobs={"digits": job}, servers={"digits": SERVER}).plan().servers
-    assert (server.sources, server.holders) == ((), ())
-    assert server.mount is not None
-    assert (server.mount.source, server.mount.read_only) == ("kit-digits-checkpoints", True)
+    project.write(jobs={"digits": job}, servers={"digits": SERVER})
+    server = project.lowered().workloads[1]
+    assert (server.sources, offering(server)) == ((), [])
+    (mount,) = server.working[0].mounts
+    assert (mount.source, mount.read_only) == ("kit-digits-checkpoints", True)
 
 
 def test_shared_checkpoints_are_mounted_not_fetched(project: Project) -> None:
     job = JOB + "mounts: [{nfs: '10.0.0.9:/export', to: /checkpoints}]\n"
-    (server,) = project.write(jobs={"digits": job}, servers={"digits": SERVER}).plan().servers
+    project.write(jobs={"digits": job}, servers={"digits": SERVER})
+    server = project.lowered().workloads[1]
     assert server.sources == ()
     assert [volume.nfs_address for volume in server.volumes] == ["10.0.0.9"]
 
@@ -165,10 +178,8 @@ hosts:
   "gpu[001-100]": {address: "10.0.0.[1-100]", gpus: 8}
   inf: {address: 10.0.1.1, roles: [manager], gpus: [{uuid: GPU-i, use: inference}]}
 """
-    (server,) = project.write(many, servers={"digits": SERVER}).plan().servers
-    assert [(holder.name, holder.replicas) for holder in server.holders] == [
-        ("checkpoints-8gpu", 4)
-    ]
+    server = project.write(many, servers={"digits": SERVER}).lowered().workloads[1]
+    assert [(part.name, part.replicas) for part in offering(server)] == [("checkpoints-8gpu", 4)]
 
 
 def test_a_stack_keeps_gpus_apart(project: Project, docker: Docker) -> None:

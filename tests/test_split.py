@@ -673,7 +673,7 @@ def test_gpus_known_by_number_are_split(project: Project) -> None:
     assert path.read_text() == text.replace(
         "gpus: 3", "gpus: [{index: 0}, {index: 1}, {index: 2, use: inference}]"
     )
-    assert [part.devices for part in project.plan().jobs[0].placements] == [("0", "1")]
+    assert [gpu.id for part in project.plan().jobs[0].placements for gpu in part.gpus] == ["0", "1"]
     assert project.kit("split", "--infer", "0", "--yes").status == 0
     assert path.read_text() == text
 
@@ -751,7 +751,7 @@ def test_a_server_keeps_its_last_gpu(project: Project) -> None:
     assert (result.status, result.out) == (2, "")
     assert result.err == (
         "kit: this split is not made, as it leaves serve-demo without a GPU; nothing was written\n"
-        "leave a GPU for inference, or let every server rest with --infer 0\n"
+        "leave a GPU for inference, or leave every server idle with --infer 0\n"
     )
     assert snapshot(project.folder) == before
 
@@ -765,10 +765,10 @@ def test_what_undoes_a_servers_first_gpu_is_possible(project: Project) -> None:
     assert snapshot(project.folder) == before
 
 
-def test_servers_rest_where_that_is_meant(project: Project) -> None:
+def test_servers_are_idle_where_that_is_meant(project: Project) -> None:
     result = project.write(servers=SERVED).kit("split", "--infer", "0", "--yes")
     assert result.status == 0
-    assert re.search(r"serve-demo +GPUs, serves digits +1 on pc2 +rests", result.out)
+    assert re.search(r"serve-demo +GPUs, serves digits +1 on pc2 +idle", result.out)
 
 
 def test_a_number_leaves_a_server_its_gpu(project: Project) -> None:

@@ -12,15 +12,19 @@ from typing import Any
 
 import click
 
-from kit.commands.engines import engine_for, with_engine
 from kit.commands.follow import failed, follow, outcome
 from kit.commands.options import with_paths
 from kit.commands.tables import show_steps
-from kit.engine import ENDED, Engine, JobStatus
-from kit.errors import InputError, KitError, nearest
-from kit.model import SERVER_PREFIX, EngineName
-from kit.plan.work import JobPlan, Plan, Work
-from kit.project import Paths, load_plan, rendered_tree
+from kit.commands.targets import target_for, with_engine
+from kit.errors import InputError, KitError
+from kit.model import EngineName
+from kit.paths import Paths
+from kit.project import load_lowered, rendered_tree
+from kit.runtime.status import ENDED, JobStatus
+from kit.runtime.target import Target
+from kit.targets.lowered import Lowered
+from kit.workload.types import Kind, Workload
+from trainer.contract.words import nearest
 
 
 def _with_jobs(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -54,20 +58,19 @@ def command(
 ) -> int:
     """Start JOBS (by default all of jobs/ and serve/) from the rendered files.
 
-    A server is named as its stack, serve-NAME. Who lets go of a GPU does so before somebody else
-    gets it. It returns when all run, with --wait when the jobs have ended: 0 only if all completed.
-    On this machine (engine local) it follows them by itself, and Ctrl-C stops them after a last
-    checkpoint; jobs on other hosts go on whatever happens here.
+    A server is named as its stack, serve-NAME. GPUs are released before they are reassigned. It
+    returns when all run, with --wait when the jobs have ended: 0 only if all completed. On this
+    machine (engine local) it follows them by itself, and Ctrl-C stops them after a last checkpoint;
+    jobs on other hosts go on whatever happens here.
     """
-    plan, carrier, chosen = _prepare(paths, jobs, engine)
+    target, chosen = _prepare(paths, jobs, engine)
     if break_lock:
-        carrier.break_lock()
+        target.break_lock()
     if dry_run:
-        steps = carrier.preview(chosen, fresh=fresh)
-        show_steps(steps)
+        show_steps(target.preview(chosen, fresh=fresh))
         return 0
-    local = (engine or plan.engine) == EngineName.LOCAL
-    return _deploy(carrier, chosen, engine, fresh=fresh, follows=wait or (local and not detach))
+    follows = wait or (target.tied_to_terminal and not detach)
+    return _deploy(target, chosen, engine, fresh=fresh, follows=follows)
 
 
 @click.command("resume", short_help="Go on with jobs that have ended.")
@@ -76,13 +79,13 @@ def resume(
     paths: Paths, jobs: tuple[str, ...], engine: str | None, *, wait: bool, detach: bool
 ) -> int:
     """Go on with JOBS that were stopped or have failed, from their newest checkpoint."""
-    plan, carrier, chosen = _prepare(paths, jobs, engine)
-    known = {deployment.job for deployment in carrier.history()}
-    running = {status.job for status in carrier.status() if status.state not in ENDED}
+    target, chosen = _prepare(paths, jobs, engine)
+    known = {deployment.job for deployment in target.history()}
+    running = {status.job for status in target.status() if status.state not in ENDED}
     chosen = [
         job
         for job in chosen
-        if isinstance(job, JobPlan) and (jobs or (job.name in known and job.name not in running))
+        if job.kind is Kind.JOB and (jobs or (job.name in known and job.name not in running))
     ]
     for job in chosen:
         if job.name in running:
@@ -93,39 +96,38 @@ def resume(
             raise InputError(f"job {job.name} was never deployed", f"run `kit deploy {job.name}`")
     if not chosen:
         raise InputError("no job has ended that could go on", "see `kit status` and `kit history`")
-    local = (engine or plan.engine) == EngineName.LOCAL
-    return _deploy(carrier, chosen, engine, fresh=False, follows=wait or (local and not detach))
+    follows = wait or (target.tied_to_terminal and not detach)
+    return _deploy(target, chosen, engine, fresh=False, follows=follows)
 
 
 def _prepare(
     paths: Paths, names: Sequence[str], engine: str | None
-) -> tuple[Plan, Engine, list[Work]]:
-    plan = load_plan(paths)
-    root = rendered_tree(plan, paths)
-    carrier = engine_for(engine or plan.engine, plan.cluster, root)
+) -> tuple[Target, list[Workload]]:
+    lowered = load_lowered(paths)
+    root = rendered_tree(lowered, paths)
     # The files are for the inventory's engine, addresses and ports for the one that carries out.
-    chosen = _chosen(load_plan(paths, EngineName(engine)) if engine else plan, names)
-    return plan, carrier, chosen
+    wanted = load_lowered(paths, EngineName(engine)) if engine else lowered
+    target = target_for(wanted.engine, wanted.cluster, root, wanted.workloads)
+    return target, _chosen(wanted, names)
 
 
-def _chosen(plan: Plan, names: Sequence[str]) -> list[Work]:
-    by_name = {each.name: each for each in plan.work}
+def _chosen(lowered: Lowered, names: Sequence[str]) -> list[Workload]:
+    by_name = {each.name: each for each in lowered.workloads}
     if not by_name:
         raise InputError("there are no jobs", "describe one in jobs/<name>.yaml")
     for name in names:
         if name not in by_name:
-            what = "server" if name.startswith(SERVER_PREFIX) else "job"
-            raise InputError(f"there is no {what} {name}", nearest(name, by_name))
+            raise InputError(f"there is no job or server {name}", nearest(name, by_name))
     return [by_name[name] for name in dict.fromkeys(names)] or list(by_name.values())
 
 
 def _deploy(
-    carrier: Engine, chosen: list[Work], engine: str | None, *, fresh: bool, follows: bool
+    target: Target, chosen: list[Workload], engine: str | None, *, fresh: bool, follows: bool
 ) -> int:
-    carrier.deploy(chosen, fresh=fresh, say=click.echo)
-    jobs = [each.name for each in chosen if isinstance(each, JobPlan)]
+    target.deploy(chosen, fresh=fresh, say=click.echo)
+    jobs = [each.name for each in chosen if each.kind is Kind.JOB]
     if follows and jobs:
-        return _attend(carrier, jobs)
+        return _attend(target, jobs)
     option = f" --engine {engine}" if engine else ""
     click.echo(
         f"see them with `kit status{option}` and `kit logs -f{option}`, "
@@ -134,25 +136,25 @@ def _deploy(
     return 0
 
 
-def _attend(engine: Engine, names: list[str]) -> int:
-    with _on_signals(engine, names):
-        follow(engine, names)
-    ended = [status for status in engine.status() if status.job in names]
+def _attend(target: Target, names: list[str]) -> int:
+    with _on_signals(target, names):
+        follow(target, names)
+    ended = [status for status in target.status() if status.job in names]
     for status in ended:
         report(status)
     return 1 if failed(ended) else 0
 
 
 @contextmanager
-def _on_signals(engine: Engine, names: Sequence[str]) -> Iterator[None]:
+def _on_signals(target: Target, names: Sequence[str]) -> Iterator[None]:
     """Let Ctrl-C and SIGTERM stop jobs of this machine, and only the looking at those elsewhere.
 
     What local jobs print on their way out is still shown.
     """
-    stopping = threading.Thread(target=_stop_all, args=(engine, names))
+    stopping = threading.Thread(target=_stop_all, args=(target, names))
 
     def stop(_number: int, _frame: FrameType | None) -> None:
-        if not engine.tied_to_terminal:
+        if not target.tied_to_terminal:
             raise KitError(
                 f"{', '.join(names)} goes on without this terminal",
                 "see `kit status` and `kit logs -f`; end with `kit stop`",
@@ -171,12 +173,12 @@ def _on_signals(engine: Engine, names: Sequence[str]) -> Iterator[None]:
             stopping.join()
 
 
-def _stop_all(engine: Engine, names: Sequence[str]) -> None:
-    running = [s.job for s in engine.status() if s.job in names and s.state not in ENDED]
+def _stop_all(target: Target, names: Sequence[str]) -> None:
+    running = [s.job for s in target.status() if s.job in names and s.state not in ENDED]
     for name in running:
         # A job that has just ended by itself is as stopped as one could wish.
         with contextlib.suppress(KitError):
-            engine.stop(name)
+            target.stop(name)
 
 
 def report(status: JobStatus) -> None:

@@ -9,23 +9,26 @@ from contextlib import contextmanager
 
 import click
 
-from kit.engine import Engine, JobStatus, LogLine, Progress, State
-from kit.engine.printed import Printed
+from kit.runtime.events import Reader, is_event
+from kit.runtime.status import JobStatus, LogLine, Progress, State
+from kit.runtime.target import Target
 
 Update = Callable[[str, Progress], None]
 """Takes a job and how far it is."""
 
 
-def follow(engine: Engine, jobs: Sequence[str]) -> None:
-    """Print the jobs' output until all have ended."""
-    printed = {job: Printed() for job in jobs}
+def follow(target: Target, jobs: Sequence[str]) -> None:
+    """Print the jobs' output until all have ended; what is for programs moves the bars."""
+    readers = {job: Reader() for job in jobs}
     with _screen(jobs) as (write, update):
-        for line in engine.logs(jobs, follow=True):
-            write(prefixed(line, several=len(jobs) > 1))
-            told = printed[line.job]
-            told.read(line)
-            if told.progress is not None:
-                update(line.job, told.progress)
+        for line in target.logs(jobs, follow=True):
+            if not is_event(line.text):
+                write(prefixed(line, several=len(jobs) > 1))
+                continue
+            reader = readers[line.job]
+            reader.read(line)
+            if reader.progress is not None:
+                update(line.job, reader.progress)
 
 
 def prefixed(line: LogLine, *, several: bool) -> str:

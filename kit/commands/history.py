@@ -8,10 +8,10 @@ from datetime import datetime
 
 import click
 
-from kit.commands.engines import engine_for, with_engine
 from kit.commands.options import with_paths
 from kit.commands.tables import console, table
-from kit.project import Paths, identity
+from kit.commands.targets import target_for, with_engine
+from kit.paths import Paths, identity
 
 
 @click.command("history", short_help="Show what was deployed when, and by whom.")
@@ -24,7 +24,7 @@ def command(paths: Paths, engine: str | None, *, as_json: bool) -> None:
     Equal hashes are equal input: what inventory and job say, not how they are written.
     """
     cluster, own = identity(paths)
-    deployments = engine_for(engine or own, cluster, paths.tree(cluster)).history()
+    deployments = target_for(engine or own, cluster, paths.tree(cluster)).history()
     if as_json:
         click.echo(json.dumps([dataclasses.asdict(each) for each in deployments], indent=2))
         return

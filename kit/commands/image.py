@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -14,16 +14,18 @@ from kit import images as trainer
 from kit import tree, values
 from kit.commands.options import with_paths
 from kit.config.load import Project
-from kit.docker import Docker
-from kit.errors import InputError, KitError, nearest
+from kit.errors import InputError, KitError
+from kit.hosts.docker import Docker
 from kit.images import Say
 from kit.lock import lock_path, lock_text, read_lock
 from kit.model import EngineName, Host, Lock
-from kit.plan.images import NETWORK
-from kit.plan.work import Plan, manager_of
-from kit.project import Paths, launcher_path, load_plan, load_project
+from kit.paths import Paths, launcher_path
+from kit.plan.work import manager_of
+from kit.project import load_lowered, load_project
 from kit.registry import digest
+from kit.targets.lowered import Lowered
 from kit.values import WrongValueError, count
+from trainer.contract.words import nearest
 
 HERE = "this machine"
 
@@ -83,8 +85,8 @@ def lock(paths: Paths, images: tuple[str, ...], on: str | None, check: bool, as_
     had, nothing is written. The registries are asked by the first manager's Docker; with engine
     compose by this machine's.
     """
-    plan = load_plan(paths)
-    known = _lockable(plan)
+    lowered = load_lowered(paths)
+    known = _lockable(lowered)
     for image in images:
         if image not in known:
             raise InputError(
@@ -93,8 +95,8 @@ def lock(paths: Paths, images: tuple[str, ...], on: str | None, check: bool, as_
     path = lock_path(paths.inventory)
     before = read_lock(path) or {}
     say: Say = (lambda _: None) if as_json else click.echo
-    with closing(_asking(plan, on)) as engine:
-        found = _digests(engine, images or known, say)
+    with closing(_asking(lowered, on)) as engine:
+        found = _digests(engine, images or known, lowered.optional_images, say)
     after = {name: value for name in known if (value := found.get(name) or before.get(name))}
     for line in _differences(before, after):
         say(line)
@@ -163,24 +165,27 @@ def _engine(hosts: Sequence[Host], on: str | None) -> Docker:
     return Docker.of(found)
 
 
-def _asking(plan: Plan, on: str | None) -> Docker:
+def _asking(lowered: Lowered, on: str | None) -> Docker:
     """Return the engine that asks the registries: one that later pulls, where there is one."""
-    if on is None and plan.engine is EngineName.SWARM:
-        return Docker.of(manager_of(plan.hosts))
-    return _engine(plan.hosts, on)
+    hosts = lowered.plan.hosts
+    if on is None and lowered.engine is EngineName.SWARM:
+        return Docker.of(manager_of(hosts))
+    return _engine(hosts, on)
 
 
-def _lockable(plan: Plan) -> tuple[str, ...]:
-    known = (*plan.images, *([NETWORK] if plan.network_image else []))
+def _lockable(lowered: Lowered) -> tuple[str, ...]:
+    known = (*lowered.images, *lowered.optional_images)
     if not known:
         raise InputError(
-            f"with engine {plan.engine} and these jobs there is no image to lock",
+            f"with engine {lowered.engine} and these jobs there is no image to lock",
             "a lock is for what hosts run: jobs with engine compose or swarm",
         )
     return known
 
 
-def _digests(engine: Docker, names: Iterable[str], say: Say) -> dict[str, str]:
+def _digests(
+    engine: Docker, names: Iterable[str], optional: Collection[str], say: Say
+) -> dict[str, str]:
     """Ask for all digests.
 
     Raises:
@@ -193,7 +198,7 @@ def _digests(engine: Docker, names: Iterable[str], say: Say) -> dict[str, str]:
         try:
             found[name] = digest(engine, name)
         except KitError as error:
-            if name == NETWORK:  # many clusters cannot reach Docker Hub
+            if name in optional:  # many clusters cannot reach Docker Hub
                 say(f"left out, as no host ever runs it: {error.message}")
                 continue
             failures.append(str(error))

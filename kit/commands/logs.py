@@ -6,13 +6,15 @@ import time
 
 import click
 
-from kit.commands.engines import engine_for, with_engine
 from kit.commands.follow import prefixed
 from kit.commands.options import with_paths
-from kit.engine import is_server
-from kit.errors import InputError, nearest
-from kit.project import Paths, identity
+from kit.commands.targets import target_for, with_engine
+from kit.errors import InputError
+from kit.paths import Paths, identity
+from kit.runtime.events import is_event
 from kit.values import WrongValueError, duration
+from kit.workload.types import Kind
+from trainer.contract.words import nearest
 
 
 @click.command("logs", short_help="Print what the hosts have printed.")
@@ -23,6 +25,7 @@ from kit.values import WrongValueError, duration
 @click.option("--host", help="This host's lines alone.")
 @click.option("--rank", type=int, help="This rank's lines alone.")
 @click.option("--since", metavar="DURATION", help="Lines of the last 10m alone, for example.")
+@click.option("--events", is_flag=True, help="Show the lines for programs too.")
 def command(
     paths: Paths,
     jobs: tuple[str, ...],
@@ -32,6 +35,7 @@ def command(
     host: str | None,
     rank: int | None,
     since: str | None,
+    events: bool,
 ) -> None:
     """Print what the hosts of JOBS (all by default) have printed, host and rank in front.
 
@@ -39,15 +43,18 @@ def command(
     """
     begin = _begin(since)
     cluster, own = identity(paths)
-    carrier = engine_for(engine or own, cluster, paths.tree(cluster))
-    known = carrier.known()
+    target = target_for(engine or own, cluster, paths.tree(cluster))
+    known = target.known()
     # A server's lines have no end to wait for.
-    names = jobs or tuple(name for name in known if not (follow and is_server(name)))
-    hosts = {name for job in names for name in known.get(job, ())}
+    names = jobs or tuple(
+        name for name, each in known.items() if not (follow and each.kind is Kind.SERVER)
+    )
+    hosts = {host for name in names if name in known for host in known[name].hosts}
     if host is not None and hosts and host not in hosts:
         raise InputError(f"no host {host} takes part", nearest(host, sorted(hosts)))
-    for line in carrier.logs(names, follow=follow, since=begin):
-        if host in {None, line.host} and rank in {None, line.rank}:
+    for line in target.logs(names, follow=follow, since=begin):
+        wanted = host in {None, line.host} and rank in {None, line.rank}
+        if wanted and (events or not is_event(line.text)):
             click.echo(prefixed(line, several=len(names) > 1))
 
 

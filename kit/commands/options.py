@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from kit.project import Paths
+from kit.paths import Paths
 
 _PATH = click.Path(path_type=Path)
 

@@ -13,13 +13,16 @@ import click
 from kit.commands.options import with_paths
 from kit.commands.tables import console, table
 from kit.model import Host, Use
+from kit.paths import Paths
 from kit.plan.exchange import FINE, WANTED
 from kit.plan.types import ExchangePlan, ExchangeWay, Placement
 from kit.plan.work import JobPlan, Plan, ServerPlan
-from kit.project import Paths, load_plan
+from kit.project import load_lowered
 from kit.render import header
 from kit.render.documents import plan_json
+from kit.targets.lowered import Lowered
 from kit.values import count, show_seconds, show_speed
+from kit.workload.types import Workload
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -30,34 +33,36 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="The plan as JSON, for a program.")
 def command(paths: Paths, as_json: bool) -> None:
     """Show who runs what: hosts, GPUs, ranks, batch sizes, and what the network makes of it."""
-    plan = load_plan(paths)
+    lowered = load_lowered(paths)
     if as_json:
-        files = [job.file for job in plan.jobs] + [server.file for server in plan.serving]
-        click.echo(plan_json(plan, header(plan, *files), whole=True), nl=False)
+        generated = header(lowered, *lowered.plan.sources)
+        click.echo(plan_json(lowered, generated, whole=True), nl=False)
         return
-    show(plan)
+    show(lowered)
 
 
-def show(plan: Plan) -> None:
+def show(lowered: Lowered) -> None:
     """Print the plan as tables."""
     from rich.text import Text
 
     def _bold(text: str) -> Text:
         return Text(text, style="bold")
 
-    screen = console()
+    screen, plan = console(), lowered.plan
     training = sum(gpu.use is Use.TRAINING for host in plan.hosts for gpu in host.gpus)
     total = sum(len(host.gpus) for host in plan.hosts)
     screen.print(
         _bold(plan.cluster),
-        f" engine {plan.engine}, {count(len(plan.hosts), 'host')}, "
+        f" engine {lowered.engine}, {count(len(plan.hosts), 'host')}, "
         f"{count(total, 'GPU')}, {training} for training",
     )
     screen.print(_hosts(plan))
     for job in plan.jobs:
         screen.print(_bold(f"job {job.name}"), f" {_work(job)}")
         screen.print(_placements(job))
-        lines = [_batch(job), *_precision(job), _traffic(job), *_exchange(job), _meeting(job)]
+        work = lowered.workload(job.name)
+        lines = [_batch(job), *_precision(work), _traffic(job), *_exchange(job)]
+        lines.append(_meeting(job, work))
         for line in lines:
             screen.print(f"  {line}")
         if len(job.placements) > 1:
@@ -68,20 +73,21 @@ def show(plan: Plan) -> None:
         screen.print(_bold(f"server {server.name}"), f" {_answers(server)}")
         if server.placements:
             screen.print(_serving(server))
-            screen.print(f"  answers at  {_few(server.urls)}")
-            screen.print(f"  from        {_few(server.sources) or 'the same host'}")
+            work = lowered.workload(server.name)
+            screen.print(f"  answers at  {_few(work.urls)}")
+            screen.print(f"  from        {_few(work.sources) or 'the same host'}")
         screen.print()
     if not plan.jobs:
         screen.print("no jobs: describe one in jobs/<name>.yaml")
-    for note in plan.notes:
+    for note in lowered.notes:
         screen.print(Text("note", style="yellow"), f" {note}")
 
 
 def _answers(server: ServerPlan) -> str:
     which = server.server.checkpoint
     which = which if which.startswith("step-") else f"the {which} checkpoint"
-    rests = "" if server.placements else "; rests"
-    return f"{which} of job {server.server.job}{rests}"
+    idle = "" if server.placements else "; idle"
+    return f"{which} of job {server.server.job}{idle}"
 
 
 def _serving(server: ServerPlan) -> Table:
@@ -93,7 +99,7 @@ def _serving(server: ServerPlan) -> Table:
         rows.add_row(
             f"{first} … {last} ({len(group)})" if several else first,
             f"{group[0].processes} each" if several else str(group[0].processes),
-            f"all {group[0].processes}" if group[0].whole else ", ".join(group[0].devices),
+            f"all {group[0].processes}" if group[0].whole else _ids(group[0]),
         )
     return rows
 
@@ -161,15 +167,19 @@ def _placements(job: JobPlan) -> Table:
             str(first.first_rank)
             if last_rank == first.first_rank
             else f"{first.first_rank}–{last_rank}",
-            f"all {len(first.devices)}" if first.whole else ", ".join(first.devices),
+            f"all {first.processes}" if first.whole else _ids(first),
         )
     rows.add_section()
     rows.add_row("total", str(job.world_size), "", "")
     return rows
 
 
+def _ids(placement: Placement) -> str:
+    return ", ".join(gpu.id for gpu in placement.gpus)
+
+
 def _placement_shape(placement: Placement) -> tuple[object, ...]:
-    return (placement.devices if not placement.whole else (), placement.processes)
+    return ("" if placement.whole else _ids(placement), placement.processes)
 
 
 def _batch(job: JobPlan) -> str:
@@ -200,11 +210,11 @@ def _traffic(job: JobPlan) -> str:
     return f"{size}: {show_seconds(traffic.seconds)} by ring all-reduce over {link}{slowest}"
 
 
-def _precision(job: JobPlan) -> list[str]:
-    if job.precision is None:
+def _precision(work: Workload) -> list[str]:
+    if work.precision is None:
         return []
-    oldest = f"{job.precision.gpu} on {job.precision.host}"
-    return [f"precision   {job.precision.type} by the oldest GPU, {oldest}"]
+    oldest = f"{work.precision.gpu} on {work.precision.host}"
+    return [f"precision   {work.precision.type} by the oldest GPU, {oldest}"]
 
 
 def _exchange(job: JobPlan) -> list[str]:
@@ -267,7 +277,8 @@ def _line(way: ExchangeWay) -> str:
     return f"exchange: {{{', '.join(f'{key}: {value}' for key, value in items.items())}}}"
 
 
-def _meeting(job: JobPlan) -> str:
+def _meeting(job: JobPlan, work: Workload) -> str:
     fewest, most = job.nodes
     hosts = f"{count(most, 'host')}, all needed" if fewest == most else f"{fewest} to {most} hosts"
-    return f"rendezvous  {job.rendezvous.endpoint} on {job.rendezvous.host}; {hosts}"
+    assert work.meeting is not None
+    return f"rendezvous  {work.meeting.endpoint} on {work.meeting.host.name}; {hosts}"

@@ -9,8 +9,9 @@ import click
 from kit import tree
 from kit.commands.options import with_paths
 from kit.errors import InputError
+from kit.paths import Paths
 from kit.plan.notes import lock_notes
-from kit.project import Paths, load_plan, render_plan
+from kit.project import load_lowered, render_lowered
 from kit.values import count
 
 
@@ -23,18 +24,18 @@ def command(paths: Paths, check: bool, diff: bool) -> int:
 
     Files are replaced one by one, each at once; only files that kit made before are deleted.
     """
-    plan = load_plan(paths)
-    root = paths.tree(plan.cluster)
-    rendered = render_plan(plan, paths)
+    lowered = load_lowered(paths)
+    root = paths.tree(lowered.cluster)
+    rendered = render_lowered(lowered, paths)
     if check or diff:
         return _show(root, tree.changes(root, rendered), failing=check)
     done = tree.write(root, rendered)
     changed = sum(change.after is not None for change in done)
     click.echo(
-        f"{root}: {count(len(rendered), 'file')} for engine {plan.engine}; "
+        f"{root}: {count(len(rendered), 'file')} for engine {lowered.engine}; "
         f"{changed} written, {len(done) - changed} deleted"
     )
-    for note in lock_notes(plan.unlocked):
+    for note in lock_notes(lowered.unlocked):
         click.echo(f"note  {note}")
     return 0
 

@@ -17,8 +17,9 @@ from kit.commands.options import with_paths
 from kit.commands.tables import console, table
 from kit.errors import InputError, KitError
 from kit.model import Gpu, Use
-from kit.project import Paths, load_project, plan_of
-from kit.split.compare import Holding, Move, State, holdings, resting, reverse, rows, state
+from kit.paths import Paths
+from kit.project import load_project, lowered_of
+from kit.split.compare import Holding, Move, State, holdings, made_idle, reverse, rows, state
 from kit.split.propose import Proposal, propose
 from kit.split.sections import Slot, count_of
 from kit.split.select import Wanted
@@ -92,7 +93,7 @@ def _exact(path: Path) -> str:
 
 def _show(paths: Paths, *, as_json: bool) -> int:
     project = load_project(paths)
-    plan = plan_of(project, project.inventory)
+    plan = lowered_of(project, project.inventory).plan
     found = holdings(project.inventory, plan)
     if as_json:
         document = {
@@ -160,7 +161,7 @@ def _write(path: Path, before: str, after: str) -> None:
 def _undo(paths: Paths, proposal: Proposal) -> str | None:
     """Return the command that undoes a split; None where it would take a server its last GPU."""
     back = reverse(proposal.moves)
-    if resting(proposal.after, proposal.before):
+    if made_idle(proposal.after, proposal.before):
         if dict(proposal.before.uses)[Use.INFERENCE]:
             return None
         back = (("--infer", "0"),)

@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kit.commands.engines import engine_for, with_engine
 from kit.commands.follow import score
 from kit.commands.options import with_paths
 from kit.commands.tables import console, table
-from kit.engine import ENDED, HostStatus, JobStatus
-from kit.engine.proof import not_deployed, wrong_gpus
-from kit.engine.rendered import rendered
+from kit.commands.targets import target_for, with_engine
 from kit.model import EngineName
-from kit.project import Paths, identity
-from kit.values import count
+from kit.paths import Paths, identity
+from kit.runtime.proof import not_deployed, wrong_gpus
+from kit.runtime.rendered import rendered
+from kit.runtime.status import ENDED, HostStatus, JobStatus, State
+from kit.values import count, show_age
+from kit.workload.types import Kind
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -29,6 +30,8 @@ AGAIN = 2.0
 """Seconds between two looks with --watch."""
 MANY = 16
 """Hosts of a job beyond which equal ones share a line."""
+SILENT = 30.0
+"""Seconds without a step from which on that is told: the trainer tells one every 10 s at least."""
 
 
 @click.command("status", short_help="Show the jobs and servers that were deployed.")
@@ -44,10 +47,10 @@ def command(paths: Paths, engine: str | None, *, watch: bool, as_json: bool) -> 
     """
     cluster, own = identity(paths)
     name, tree = engine or own, paths.tree(cluster)
-    carrier = engine_for(name, cluster, tree)
+    target = target_for(name, cluster, tree)
 
     def look() -> Seen:
-        statuses = carrier.status()
+        statuses = target.status()
         # On this machine the jobs have its own GPUs, not those of the hosts.
         planned = {} if name == EngineName.LOCAL else rendered(tree).devices
         return Seen(cluster, statuses, wrong_gpus(statuses), not_deployed(statuses, planned))
@@ -64,7 +67,7 @@ def command(paths: Paths, engine: str | None, *, watch: bool, as_json: bool) -> 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What runs, and what is to be said of its GPUs; see `kit.engine.proof`."""
+    """What runs, and what is to be said of its GPUs; see `kit.runtime.proof`."""
 
     cluster: str
     statuses: tuple[JobStatus, ...]
@@ -74,13 +77,13 @@ class Seen:
 
 def document(seen: Seen) -> dict[str, Any]:
     """Return what `--json` prints: jobs and servers apart, and the GPUs that are not as planned."""
-    told: dict[bool, list[dict[str, Any]]] = {False: [], True: []}
+    told: dict[Kind, list[dict[str, Any]]] = {kind: [] for kind in Kind}
     for status in seen.statuses:
-        told[status.serves].append(asdict(status))
+        told[status.kind].append(asdict(status) | {"planned": status.planned})
     return {
         "cluster": seen.cluster,
-        "jobs": told[False],
-        "servers": told[True],
+        "jobs": told[Kind.JOB],
+        "servers": told[Kind.SERVER],
         "wrong_gpus": list(seen.wrong_gpus),
         "not_deployed": list(seen.not_deployed),
     }
@@ -124,14 +127,37 @@ def show(seen: Seen) -> Iterator[RenderableType]:
             hosts.add_row(*row)
     yield hosts
     for status in seen.statuses:
-        where = f"answers at {', '.join(status.urls)}" if status.urls else ""
-        for text in (score(status), where if status.state not in ENDED else "", status.message):
+        for text in (score(status), *_living(status), *_troubles(status)):
             if text:
                 yield f"{status.job}: {text}"
     for text in seen.not_deployed:
         yield f"{text}: `kit deploy` moves them"
     for text in seen.wrong_gpus:
         yield Text(f"WRONG GPUs: {text}", style="bold red")
+
+
+def _living(status: JobStatus) -> Iterator[str]:
+    """Say of what runs where it answers, how much of it there is, and how long nothing came."""
+    if status.state in ENDED:
+        return
+    if status.urls:
+        yield f"answers at {', '.join(status.urls)}"
+    if status.serves or status.state is not State.RUNNING:
+        return
+    if status.world_size is not None and status.world_size != status.planned:
+        yield f"{status.world_size} of {count(status.planned, 'rank')} train"
+    since = time.time() - status.last_step if status.last_step is not None else 0.0
+    if since >= SILENT:
+        yield f"no step for {show_age(since)}"
+
+
+def _troubles(status: JobStatus) -> Iterator[str]:
+    """Say what went wrong."""
+    if status.restarts:
+        yield f"its workers were started again {count(status.restarts, 'time')}"
+    if status.failure and status.state is not State.COMPLETED:
+        yield f"failed on {status.failure}"
+    yield status.message
 
 
 def _row(status: JobStatus) -> tuple[str, ...]:
@@ -142,21 +168,13 @@ def _row(status: JobStatus) -> tuple[str, ...]:
     return (
         status.job,
         status.state,
-        _time(seconds),
+        show_age(seconds),
         f"{progress.epoch}/{progress.epochs}" if progress else "-",
         f"{progress.step:,}/{progress.steps:,}" if progress else "-",
         f"{rate:,.0f}" if rate is not None else "-",
-        _time(left) if left is not None else "-",
+        show_age(left) if left is not None else "-",
         status.checkpoint or "-",
     )
-
-
-def _time(seconds: float) -> str:
-    """Write a time as people say it: `48 s`, `12 min`, `7 h 20 min`."""
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def _host_rows(status: JobStatus) -> Iterator[tuple[str, ...]]:

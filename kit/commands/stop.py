@@ -5,10 +5,12 @@ from __future__ import annotations
 import click
 
 from kit.commands.deploy import report
-from kit.commands.engines import engine_for, with_engine
 from kit.commands.options import with_paths
-from kit.engine import ENDED, is_server
-from kit.project import Paths, identity
+from kit.commands.targets import target_for, with_engine
+from kit.paths import Paths, identity
+from kit.runtime.status import ENDED
+from kit.runtime.target import Target
+from kit.workload.types import Kind
 
 
 @click.command("stop", short_help="End jobs, after a last checkpoint.")
@@ -22,15 +24,22 @@ def command(paths: Paths, jobs: tuple[str, ...], engine: str | None, *, everythi
     Servers go on unless they are named, as serve-NAME, or all are meant.
     """
     cluster, own = identity(paths)
-    carrier = engine_for(engine or own, cluster, paths.tree(cluster))
-    running = tuple(status.job for status in carrier.status() if status.state not in ENDED)
-    remote = () if carrier.tied_to_terminal else tuple(carrier.known())
-    found = remote or running
-    ended = jobs or tuple(name for name in found if everything or not is_server(name))
+    target = target_for(engine or own, cluster, paths.tree(cluster))
+    found = _found(target)
+    servers = {name for name, kind in found.items() if kind is Kind.SERVER}
+    ended = jobs or tuple(name for name in found if everything or name not in servers)
     for job in ended:
-        report(carrier.stop(job))
-    left = [name for name in found if is_server(name) and name not in ended]
+        report(target.stop(job))
+    left = [name for name in found if name in servers and name not in ended]
     if left and not jobs:
         click.echo(f"{', '.join(left)} goes on: `kit stop {' '.join(left)}` ends it")
     elif not ended:
         click.echo("nothing is running")
+
+
+def _found(target: Target) -> dict[str, Kind]:
+    """Return what can be ended: what runs here, or what there is anything of on other hosts."""
+    if target.tied_to_terminal:
+        running = (status for status in target.status() if status.state not in ENDED)
+        return {status.job: status.kind for status in running}
+    return {name: known.kind for name, known in target.known().items()}

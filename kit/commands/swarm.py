@@ -10,17 +10,20 @@ import click
 
 from kit.commands.options import with_paths
 from kit.commands.tables import show_steps
-from kit.docker import Docker, on_each
-from kit.engine import Step
 from kit.errors import InputError, KitError
+from kit.hosts.docker import Docker, on_each
 from kit.model import EngineName, Host
+from kit.paths import Paths
 from kit.plan.work import Plan
-from kit.project import Paths, load_plan, rendered_tree
-from kit.render import file_version
-from kit.swarm.carry import Carrier
-from kit.swarm.members import PLATFORM, managers, steps_down, steps_up, warnings
-from kit.swarm.registers import history
-from kit.swarm.seen import Cluster, Member, see_cluster, see_member
+from kit.project import load_lowered, rendered_tree
+from kit.runtime.steps import Step
+from kit.targets.lowered import Lowered, file_version
+from kit.targets.swarm.execute import Executor
+from kit.targets.swarm.lower import PLATFORM
+from kit.targets.swarm.members import managers, steps_down, steps_up, warnings
+from kit.targets.swarm.observe import see_cluster, see_member
+from kit.targets.swarm.registers import history
+from kit.targets.swarm.seen import Cluster, Member
 
 
 @click.group("swarm", short_help="Make the hosts one Swarm, or undo that.")
@@ -41,21 +44,17 @@ def up(paths: Paths, *, yes: bool, dry_run: bool) -> int:
 
     What is there already stays as it is.
     """
-    plan = _plan(paths)
-    root = rendered_tree(plan, paths)
+    lowered = _lowered(paths)
+    plan, root = lowered.plan, rendered_tree(lowered, paths)
     members = _members(plan.hosts)
     cluster, manager = _cluster(plan, members)
     file = root / PLATFORM
     platform = file_version(file.read_text(encoding="utf-8")) if file.exists() else None
-    steps = steps_up(plan, members, cluster, platform)
+    steps = steps_up(lowered, members, cluster, platform)
     for text in warnings(plan, members, str(root)):
         click.echo(f"note: {text}", err=True)
-    return _carry(
-        Carrier(plan.cluster, manager, Docker.of(manager), root, click.echo),
-        steps,
-        yes=yes,
-        dry_run=dry_run,
-    )
+    executor = Executor(plan.cluster, manager, Docker.of(manager), root)
+    return _take(executor, steps, yes=yes, dry_run=dry_run)
 
 
 @command.command("down")
@@ -63,25 +62,26 @@ def up(paths: Paths, *, yes: bool, dry_run: bool) -> int:
 @_with_consent
 def down(paths: Paths, *, yes: bool, dry_run: bool) -> int:
     """Undo `kit swarm up`: only what it has made goes."""
-    plan = _plan(paths)
-    root = paths.tree(plan.cluster)
+    plan = _lowered(paths).plan
     members = _members(plan.hosts)
     cluster, manager = _cluster(plan, members)
-    carrier = Carrier(plan.cluster, manager, Docker.of(manager), root, click.echo)
+    root = paths.tree(plan.cluster)
+    executor = Executor(plan.cluster, manager, Docker.of(manager), root)
     steps: list[Step] = []
     if cluster is not None:
-        remembered = len(history(carrier.manager))
+        remembered = len(history(executor.manager))
         steps = steps_down(plan, members, cluster, remembered)
-    return _carry(carrier, steps, yes=yes, dry_run=dry_run)
+    return _take(executor, steps, yes=yes, dry_run=dry_run)
 
 
-def _plan(paths: Paths) -> Plan:
-    plan = load_plan(paths)
-    if plan.engine is not EngineName.SWARM:
+def _lowered(paths: Paths) -> Lowered:
+    lowered = load_lowered(paths)
+    if lowered.engine is not EngineName.SWARM:
         raise InputError(
-            f"{plan.file} says `engine: {plan.engine}`", "write `engine: swarm`, then `kit render`"
+            f"{lowered.plan.file} says `engine: {lowered.engine}`",
+            "write `engine: swarm`, then `kit render`",
         )
-    return plan
+    return lowered
 
 
 def _members(hosts: Sequence[Host]) -> dict[str, Member]:
@@ -106,7 +106,7 @@ def _cluster(plan: Plan, members: Mapping[str, Member]) -> tuple[Cluster | None,
     return None, wanted[0]
 
 
-def _carry(carrier: Carrier, steps: Sequence[Step], *, yes: bool, dry_run: bool) -> int:
+def _take(executor: Executor, steps: Sequence[Step], *, yes: bool, dry_run: bool) -> int:
     show_steps(steps)
     if dry_run or not steps:
         return 0
@@ -114,5 +114,5 @@ def _carry(carrier: Carrier, steps: Sequence[Step], *, yes: bool, dry_run: bool)
         if not sys.stdin.isatty():
             raise InputError("nobody is here to say yes", "read the steps above, then add --yes")
         click.confirm("take these steps?", abort=True)
-    carrier.take(steps)
+    executor.take(steps, click.echo)
     return 0

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kit.engine import Step
+from kit.runtime.steps import Step
 
 if TYPE_CHECKING:
     from rich.console import Console

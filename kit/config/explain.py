@@ -12,8 +12,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from kit.errors import Fault, Loc, nearest
-from kit.values import shown
+from kit.errors import Fault, Loc
+from trainer.contract.words import nearest, shown
 
 _KINDS = {
     "int_type": "a whole number",

@@ -19,6 +19,7 @@ from pydantic_core import PydanticCustomError
 
 from kit import values
 from kit.values import WrongValueError
+from trainer.contract.words import shown
 
 
 class Section(BaseModel):
@@ -129,7 +130,7 @@ def _variable_value(value: object) -> str:
         raise WrongValueError(what, "write what you mean in quotes")
     if isinstance(value, (str, int)):
         return str(value)
-    raise WrongValueError(f"{values.shown(value)} is not a text", "write one value, in quotes")
+    raise WrongValueError(f"{shown(value)} is not a text", "write one value, in quotes")
 
 
 def _nccl_name(name: object) -> str:
@@ -156,7 +157,7 @@ def _absolute(path: object) -> str:
     if isinstance(path, str) and path.startswith("/") and ".." not in path.split("/"):
         return re.sub("/+", "/", path).replace("/./", "/").rstrip("/") or "/"
     raise WrongValueError(
-        f"{values.shown(path)} is not an absolute path without ..", "write for example /data"
+        f"{shown(path)} is not an absolute path without ..", "write for example /data"
     )
 
 
@@ -164,7 +165,7 @@ def _secret_path(path: object) -> str:
     if isinstance(path, str) and path.startswith(("/", "~/")) and "\0" not in path:
         return path
     raise WrongValueError(
-        f"{values.shown(path)} is no path that begins with / or ~/",
+        f"{shown(path)} is no path that begins with / or ~/",
         "keep the secret outside the repository, for example ~/.wandb-key",
     )
 
@@ -175,7 +176,7 @@ def _below(path: object) -> str:
         if parts and ".." not in parts and "\0" not in path:
             return "/".join(parts)
     raise WrongValueError(
-        f"{values.shown(path)} is not a path below the data folder, without ..",
+        f"{shown(path)} is not a path below the data folder, without ..",
         "write for example flowers",
     )
 

@@ -31,12 +31,12 @@ from kit.errors import (
 )
 from kit.lock import lock_path, read_lock
 from kit.model import SERVER_PREFIX, Inventory, Job, Lock, Server
+from kit.paths import NO_INVENTORY
 from kit.yamlfile import Document, parse, read_text
 
 SectionT = TypeVar("SectionT", bound=BaseModel)
 ValueT = TypeVar("ValueT")
 Rules = Callable[[Any, list[Fault], str], Iterator[Fault]]
-NO_INVENTORY = "write one with `kit init .`, or name one with --inventory FILE"
 
 
 @dataclass

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 from pydantic import Field
 
 from kit.config.fields import Image, Label, RegistryAddress, Section
-from kit.errors import INVENTORY, Fault, Loc, nearest
+from kit.errors import INVENTORY, Fault, Loc
 from kit.model import Host, Registry
+from trainer.contract.words import nearest
 
 IMAGE = "registry:2"
 """The registry of the CNCF's project distribution; it listens on its own port 5000."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from kit.model import EngineName, Gpu, Job
+from kit.model import Gpu, Job
 from kit.plan.types import Placement, Precision
 
 CAPABILITIES = (
@@ -42,19 +42,16 @@ def capability(model: str) -> tuple[str, tuple[int, int]] | None:
 def chosen(placements: Sequence[Placement]) -> Iterator[tuple[Placement, Gpu]]:
     """Return the GPUs that a job runs on, in the order of its ranks."""
     for placement in placements:
-        devices = set(placement.devices)
-        for gpu in placement.host.gpus:
-            if gpu.id in devices:
-                yield placement, gpu
+        for gpu in placement.gpus:
+            yield placement, gpu
 
 
-def precision(engine: EngineName, job: Job, placements: Sequence[Placement]) -> Precision | None:
+def precision(job: Job, placements: Sequence[Placement]) -> Precision | None:
     """Return what `precision: auto` will mean, where the models of all GPUs are known.
 
     It follows the oldest GPU, as all ranks must take the same path through the arithmetic.
     """
-    # The local engine runs on the GPUs of this machine, or on none.
-    if job.train is None or job.train.precision != "auto" or engine is EngineName.LOCAL:
+    if job.train is None or job.train.precision != "auto":
         return None
     found = []
     for placement, gpu in chosen(placements):

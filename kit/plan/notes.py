@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from kit.model import EngineName, Inventory
 from kit.plan.gpus import without_bf16
 from kit.plan.work import JobPlan, ServerPlan
 from kit.values import count, show_seconds
@@ -14,16 +13,9 @@ MOST_NAMED = 5
 """Longer lists of hosts are cut."""
 
 
-def notes(inventory: Inventory, plans: Sequence[JobPlan]) -> list[str]:
-    """Judge the managers, and of each job batch, precision, exchange and environment."""
+def job_notes(plans: Sequence[JobPlan]) -> list[str]:
+    """Judge each job's batch, precision, exchange and environment."""
     notes = []
-    managers = sum("manager" in host.roles for host in inventory.hosts)
-    if inventory.engine is EngineName.SWARM and managers and managers % 2 == 0:
-        lost = managers // 2 - 1
-        notes.append(
-            f"{managers} managers survive the loss of {lost}, as {managers - 1} do: "
-            "make it an odd number"
-        )
     for plan in plans:
         notes += _batch_notes(plan) + _precision_notes(plan) + _exchange_notes(plan)
         notes += _secret_notes(plan)
@@ -33,7 +25,7 @@ def notes(inventory: Inventory, plans: Sequence[JobPlan]) -> list[str]:
 def server_notes(servers: Sequence[ServerPlan]) -> list[str]:
     """Say which servers have no GPU."""
     return [
-        f"{server.name} rests: no GPU is for inference"
+        f"{server.name} is idle: no GPU is for inference"
         + (f" on {_names(server.server.hosts.names)}" if server.server.hosts.names else "")
         + "; `kit split --infer 1` gives it one"
         for server in servers

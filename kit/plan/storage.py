@@ -36,9 +36,9 @@ def mount_points(wanted: Iterable[Mount]) -> tuple[MountPoint, ...]:
     )
 
 
-def volumes(wanted: Iterable[Mount]) -> tuple[Volume, ...]:
-    """Return the named volumes that the mounts need, each once."""
-    named = {_key(mount): _volume(mount) for mount in wanted if mount.kind != "bind"}
+def volumes(job: Job) -> tuple[Volume, ...]:
+    """Return the named volumes that the job's mounts need, each once."""
+    named = {_key(mount): _volume(mount, job) for mount in mounts(job) if mount.kind != "bind"}
     return tuple(named.values())
 
 
@@ -60,8 +60,9 @@ def _key(mount: Mount) -> str:
     return f"nfs-{readable}-{zlib.crc32(mount.source.encode()):08x}"
 
 
-def _volume(mount: Mount) -> Volume:
+def _volume(mount: Mount, job: Job) -> Volume:
+    owned = mount not in job.mounts
     if mount.kind == "nfs":
         address, _, path = mount.source.partition(":")
-        return Volume(_key(mount), _key(mount), address, path)
-    return Volume(mount.source, mount.source, None, None)
+        return Volume(_key(mount), _key(mount), address, path, owned)
+    return Volume(mount.source, mount.source, None, None, owned)

@@ -1,36 +1,36 @@
-"""The parts of a plan as values: hosts' shares, what Docker is to make, the numbers of a step."""
+"""The parts of a plan as values: the hosts' shares, disks, and the numbers of a step."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kit.model import Host
+from kit.model import Gpu, Host
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A host's part in a job.
+    """A host's part in a job or a server.
 
     `ranks` of torchrun are given in the order of the inventory: `first_rank` up to
-    `first_rank + processes - 1`. `devices` are UUIDs, or indexes where UUIDs are not known; `whole`
-    says that they are all the GPUs that the host has. `interface` matters on the host's network.
+    `first_rank + processes - 1`. `whole`: `gpus` are all that the host has. `interface` matters on
+    the host's network.
     """
 
     host: Host
     first_rank: int
-    devices: tuple[str, ...]
+    gpus: tuple[Gpu, ...]
     whole: bool
     interface: str | None
 
     @property
     def processes(self) -> int:
         """One process per GPU."""
-        return len(self.devices)
+        return len(self.gpus)
 
     @property
     def by_index(self) -> bool:
         """Whether the GPUs are known by their index alone, so that equal hosts are alike."""
-        return all(device.isdigit() for device in self.devices)
+        return not any(gpu.known for gpu in self.gpus)
 
     @property
     def pinned(self) -> bool:
@@ -39,64 +39,27 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
-    """A Swarm service: equal hosts, one replica on each.
-
-    `visible_devices` is the value of NVIDIA_VISIBLE_DEVICES; `constraint` a placement constraint;
-    `interface` the hosts' interface for training, where the service is on their network.
-    """
-
-    name: str
-    hosts: tuple[str, ...]
-    processes: int
-    visible_devices: str
-    constraint: str
-    interface: str | None
-
-
-@dataclass(frozen=True, slots=True)
 class Volume:
-    """A named volume: `key` in the file, `name` in Docker; NFS where `nfs_address` is given."""
+    """A named volume: `key` in the file, `name` in Docker; NFS where `nfs_address` is given.
+
+    `owned`: kit named it, and may delete it. Any other is the user's.
+    """
 
     key: str
     name: str
     nfs_address: str | None
     nfs_path: str | None
+    owned: bool
 
 
 @dataclass(frozen=True, slots=True)
 class MountPoint:
-    """A mount of every training container. `kind` is `bind` or `volume`."""
+    """A mount of every container of a job. `kind` is `bind` or `volume`."""
 
     kind: str
     source: str
     target: str
     read_only: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Rendezvous:
-    """The TCPStore that torchrun's agents meet at: the host it runs on, and its endpoint."""
-
-    host: str
-    address: str
-    port: int
-    constraint: str
-
-    @property
-    def endpoint(self) -> str:
-        """`address:port`."""
-        return f"{self.address}:{self.port}"
-
-
-@dataclass(frozen=True, slots=True)
-class ServedRegistry:
-    """The registry that kit serves on `host`, without a certificate, at `port` of `address`."""
-
-    address: str
-    host: str
-    port: int
-    image: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The JSON documents of a tree: the plan, and the files that launcher and servers read."""
+"""The plan as JSON, for programs."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any
 
 from kit.model import Gpu, Host
 from kit.plan.types import Placement
-from kit.plan.work import JobPlan, Plan, ServerPlan
-from trainer.contract.keys import written
+from kit.plan.work import JobPlan, ServerPlan
+from kit.targets.lowered import Lowered
+from kit.workload.types import Workload
 
 
 def _compact(value: object) -> str:
@@ -28,24 +29,27 @@ def _object(items: dict[str, str], indent: str = "") -> str:
     return "{\n" + lines + f"\n{indent}}}"
 
 
-def plan_json(plan: Plan, generated: str, *, whole: bool) -> str:
+def plan_json(lowered: Lowered, generated: str, *, whole: bool) -> str:
     """Write the plan for programs: one line for each host and each placement.
 
     The rendered file is not the `whole`: it leaves out ranks, as a host more would change the lines
     of all behind it, and what the exchange costs and others would.
     """
+    plan = lowered.plan
     network = dataclasses.asdict(plan.network) | {"nccl": dict(plan.network.nccl)}
+    jobs = [_job(job, lowered.workload(job.name), whole=whole) for job in plan.jobs]
+    servers = [_server(server, lowered.workload(server.name)) for server in plan.servers]
     return (
         _object(
             {
                 "generated": _compact(generated),
                 "cluster": _compact(plan.cluster),
-                "engine": _compact(plan.engine),
+                "engine": _compact(lowered.engine),
                 "network": _compact(network),
                 "hosts": _rows([_compact(_host(host)) for host in plan.hosts], "  "),
-                "jobs": _rows([_job(job, whole=whole) for job in plan.jobs], "  "),
-                "servers": _rows([_server(server) for server in plan.servers], "  "),
-                "notes": _rows([_compact(note) for note in plan.notes], "  "),
+                "jobs": _rows(jobs, "  "),
+                "servers": _rows(servers, "  "),
+                "notes": _rows([_compact(note) for note in lowered.notes], "  "),
             }
         )
         + "\n"
@@ -68,16 +72,17 @@ def _gpu(gpu: Gpu) -> dict[str, Any]:
     return {key: value for key, value in known.items() if value is not None}
 
 
-def _job(job: JobPlan, *, whole: bool) -> str:
+def _job(job: JobPlan, workload: Workload, *, whole: bool) -> str:
+    meeting, precision = workload.meeting, workload.precision
     items = {
         "name": job.name,
         "image": job.image,
         "world_size": job.world_size,
         "nodes": {"min": job.nodes[0], "max": job.nodes[1]},
         "batch": dataclasses.asdict(job.batch),
-        "precision": dataclasses.asdict(job.precision) if job.precision else None,
+        "precision": dataclasses.asdict(precision) if precision else None,
         "traffic": dataclasses.asdict(job.traffic),
-        "rendezvous": {"host": job.rendezvous.host, "endpoint": job.rendezvous.endpoint},
+        "rendezvous": meeting and {"host": meeting.host.name, "endpoint": meeting.endpoint},
     }
     if whole:
         items["exchange"] = dataclasses.asdict(job.exchange) if job.exchange else None
@@ -86,14 +91,14 @@ def _job(job: JobPlan, *, whole: bool) -> str:
     return _object({**compact, "hosts": _rows(rows, "      ")}, "    ")
 
 
-def _server(server: ServerPlan) -> str:
+def _server(server: ServerPlan, workload: Workload) -> str:
     items = {
         "name": server.name,
         "job": server.server.job,
         "checkpoint": server.server.checkpoint,
         "image": server.image,
-        "urls": server.urls,
-        "sources": server.sources,
+        "urls": workload.urls,
+        "sources": workload.sources,
     }
     rows = [_compact(_placement(placement, whole=False)) for placement in server.placements]
     compact = {key: _compact(value) for key, value in items.items()}
@@ -105,40 +110,5 @@ def _placement(placement: Placement, *, whole: bool) -> dict[str, Any]:
         "host": placement.host.name,
         "processes": placement.processes,
         **({"first_rank": placement.first_rank} if whole else {}),
-        "devices": placement.devices,
+        "devices": [gpu.id for gpu in placement.gpus],
     }
-
-
-def job_json(job: JobPlan, generated: str) -> str:
-    """Write the job file: what the launcher and the trainer read, the same on every host."""
-    document: dict[str, Any] = {"generated": generated, "name": job.name}
-    if job.job.train is None or job.job.exchange is None:
-        document["command"] = job.job.command
-    else:
-        checkpoint = dataclasses.replace(job.job.checkpoint, shared=job.shared_checkpoints)
-        document |= {
-            "train": written(job.job.train),
-            "exchange": written(job.job.exchange),
-            "checkpoint": written(checkpoint),
-            "metrics": {"port": job.job.metrics_port or 0},
-        }
-    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
-
-
-def server_json(plan: ServerPlan, generated: str) -> str:
-    """Write the server's file: what trainer.serve reads, the same on every host."""
-    server = plan.server
-    document = {
-        "generated": generated,
-        "name": server.name,
-        "job": server.job,
-        "checkpoint": server.checkpoint,
-        "port": server.port,
-        "batch": {"size": server.batch_size, "window": server.window / 1000},
-        "queue": server.queue,
-        "timeout": server.timeout,
-        "body": server.body,
-        "pixels": server.pixels,
-        "token": server.token.name if server.token else None,
-    }
-    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"

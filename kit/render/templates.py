@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import jinja2
 
-from kit.errors import InputError, nearest
-from kit.plan.types import Placement, Service
+from kit.errors import InputError
+from kit.plan.types import Placement
 from kit.values import count, show_size
+from kit.workload.types import Part, Word
+from trainer.contract.words import nearest
 
 _SOURCE = Path(__file__).parents[2] / "templates"
 _INSTALLED = Path(__file__).parents[1] / "templates"
 BUILT_IN = _INSTALLED if _INSTALLED.is_dir() else _SOURCE
 """The templates: beside the package in a checkout, inside it where kit is installed."""
+_PLAIN = re.compile(r"[A-Za-z/-][A-Za-z0-9_./-]*")
 # json.dumps escapes what lies below the space; YAML takes these too for line ends or for nothing.
 _UNPRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 
@@ -39,8 +43,10 @@ class Templates:
         )
         self._environment.filters |= {
             "quoted": quoted,
-            "untemplated": untemplated,
+            "scalar": scalar,
+            "words": words,
             "docker_size": docker_size,
+            "docker_time": docker_time,
             "gpus_line": gpus_line,
             "hosts_line": hosts_line,
             "plain": plain,
@@ -117,9 +123,14 @@ def quoted(value: object) -> str:
     return _UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
-def untemplated(value: str) -> str:
-    """Keep Swarm from reading `{{` in a value as a placeholder of its own."""
-    return value.replace("{{", '{{"{{"}}')
+def scalar(value: str) -> str:
+    """Write a variable's value: kit's own words as they are, what others wrote in quotes."""
+    return value if isinstance(value, Word) else quoted(value)
+
+
+def words(command: Iterable[str]) -> str:
+    """Write the words of a command as the inside of a YAML list."""
+    return ", ".join(word if _PLAIN.fullmatch(word) else quoted(word) for word in command)
 
 
 def docker_size(size: int) -> str:
@@ -128,12 +139,12 @@ def docker_size(size: int) -> str:
     return text.removesuffix("iB").lower() if text.endswith("iB") else text.lower()
 
 
-def hosts_line(service: Service) -> str:
-    """Say which hosts a service runs on, briefly where they are many."""
-    hosts = service.hosts
+def hosts_line(part: Part) -> str:
+    """Say which hosts a part runs on, briefly where they are many."""
+    hosts = [host.name for host in part.hosts]
     shown = ", ".join(hosts) if len(hosts) <= 8 else f"{hosts[0]} … {hosts[-1]}"
-    plural = "GPU" if service.processes == 1 else "GPUs"
-    return f"{len(hosts)} × {service.processes} {plural}: {shown}" if len(hosts) > 1 else shown
+    plural = "GPU" if part.processes == 1 else "GPUs"
+    return f"{len(hosts)} × {part.processes} {plural}: {shown}" if len(hosts) > 1 else shown
 
 
 def processes_line(placement: Placement) -> str:
@@ -141,9 +152,14 @@ def processes_line(placement: Placement) -> str:
     return "1 process" if placement.processes == 1 else f"{placement.processes} processes"
 
 
+def docker_time(seconds: int) -> str:
+    """Write seconds as Docker does: `2m`, `30s`."""
+    return f"{seconds // 60}m" if seconds >= 60 and seconds % 60 == 0 else f"{seconds}s"
+
+
 def gpus_line(placement: Placement) -> str:
     """Say how many GPUs a placement has."""
-    return count(len(placement.devices), "GPU")
+    return count(placement.processes, "GPU")
 
 
 def plain(number: float) -> str:

@@ -26,7 +26,7 @@ class JobState:
 
 @dataclass(frozen=True, slots=True)
 class ServerState:
-    """A server under one plan: how many GPUs it has on which hosts; it rests with none."""
+    """A server under one plan: how many GPUs it has on which hosts; it is idle with none."""
 
     name: str
     job: str
@@ -62,8 +62,8 @@ def holdings(inventory: Inventory, plan: Plan) -> tuple[Holding, ...]:
     claims += [(server.name, server.placements) for server in plan.servers]
     for owner, placements in claims:
         for placement in placements:
-            for device in placement.devices:
-                owners.setdefault((section[placement.host.name], device), {})[owner] = None
+            for gpu in placement.gpus:
+                owners.setdefault((section[placement.host.name], gpu.id), {})[owner] = None
     return tuple(Holding(slot, tuple(owners.get(slot.key, ()))) for slot in slots(inventory))
 
 
@@ -151,10 +151,10 @@ def _hosts(placements: Sequence[Placement]) -> tuple[str, ...]:
 
 
 def _gpus(placements: Sequence[Placement]) -> int:
-    return sum(len(placement.devices) for placement in placements)
+    return sum(placement.processes for placement in placements)
 
 
-def resting(before: State, after: State) -> tuple[str, ...]:
+def made_idle(before: State, after: State) -> tuple[str, ...]:
     """Return the servers that have a GPU before and none after."""
     had = {server.name for server in before.servers or () if server.gpus}
     return tuple(s.name for s in after.servers or () if s.name in had and not s.gpus)
@@ -205,7 +205,7 @@ def _job_figures(job: JobState) -> list[tuple[str, str]]:
 
 
 def _server_figure(server: ServerState) -> str:
-    return f"{server.gpus} on {_named(server.hosts)}" if server.gpus else "rests"
+    return f"{server.gpus} on {_named(server.hosts)}" if server.gpus else "idle"
 
 
 def _named(hosts: tuple[str, ...]) -> str:

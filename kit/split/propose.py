@@ -9,8 +9,8 @@ from kit.config.load import Project, Sources, read_inventory
 from kit.errors import FaultsError, InputError, ProblemsError
 from kit.model import Inventory
 from kit.plan.work import Plan
-from kit.project import plan_of, plan_with
-from kit.split.compare import Move, State, moves, resting, state, with_suggestions
+from kit.project import lowered_of, lowered_with
+from kit.split.compare import Move, State, made_idle, moves, state, with_suggestions
 from kit.split.edit import edited
 from kit.split.sections import Split, moved
 from kit.split.select import Wanted, select
@@ -34,14 +34,14 @@ def propose(project: Project, path: Path, text: str, wanted: Wanted) -> Proposal
         InputError: The split would break a job or end a server.
     """
     before = state(project.inventory, _plan(project, {}))
-    resting_is_meant = wanted.number() == 0
+    idle_is_meant = wanted.number() == 0
 
     def _valid(split: Split) -> bool:
         plan = _plan(project, split)
         if plan is None:
             return False
         after = state(moved(project.inventory, split), plan)
-        return resting_is_meant or not resting(before, after)
+        return idle_is_meant or not made_idle(before, after)
 
     try:
         split = select(project.inventory, wanted, _valid)
@@ -49,8 +49,8 @@ def propose(project: Project, path: Path, text: str, wanted: Wanted) -> Proposal
     except FaultsError as error:
         raise project.sources.problems(error.faults) from None
     after = _after(project, split)
-    if not resting_is_meant:
-        _refuse_resting(before, after)
+    if not idle_is_meant:
+        _refuse_idle(before, after)
     _verify(path, new, moved(project.inventory, split))
     after = with_suggestions(before, after, project.jobs)
     return Proposal(moves(project.inventory, split), before, after, new)
@@ -58,7 +58,7 @@ def propose(project: Project, path: Path, text: str, wanted: Wanted) -> Proposal
 
 def _plan(project: Project, split: Split) -> Plan | None:
     try:
-        return plan_with(project, moved(project.inventory, split))
+        return lowered_with(project, moved(project.inventory, split)).plan
     except FaultsError:
         return None
 
@@ -66,7 +66,7 @@ def _plan(project: Project, split: Split) -> Plan | None:
 def _after(project: Project, split: Split) -> State:
     inventory = moved(project.inventory, split)
     try:
-        return state(inventory, plan_of(project, inventory))
+        return state(inventory, lowered_of(project, inventory).plan)
     except ProblemsError as error:
         raise InputError(
             f"this split is not made, as the jobs do not fit what it leaves:\n{error}",
@@ -74,13 +74,13 @@ def _after(project: Project, split: Split) -> State:
         ) from None
 
 
-def _refuse_resting(before: State, after: State) -> None:
-    names = resting(before, after)
+def _refuse_idle(before: State, after: State) -> None:
+    names = made_idle(before, after)
     if names:
         raise InputError(
             f"this split is not made, as it leaves {' and '.join(names)} without a GPU; "
             "nothing was written",
-            "leave a GPU for inference, or let every server rest with --infer 0",
+            "leave a GPU for inference, or leave every server idle with --infer 0",
         )
 
 

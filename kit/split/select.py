@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from kit import ranges
-from kit.errors import INVENTORY, Fault, FaultsError, Loc, nearest
+from kit.errors import INVENTORY, Fault, FaultsError, Loc
 from kit.model import Inventory, Use
 from kit.split.choose import choose
 from kit.split.sections import HostsSection, Key, Slot, Split, sections
 from kit.values import count
+from trainer.contract.words import nearest
 
 EVERY = "all"
 MOST_CANDIDATES = 8

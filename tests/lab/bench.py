@@ -25,10 +25,10 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
-from kit.docker import Docker
-from kit.engine import LogLine
-from kit.swarm.logs import Logs
-from kit.swarm.seen import see_cluster
+from kit.hosts.docker import Docker
+from kit.runtime.status import LogLine
+from kit.targets.swarm.logs import Logs
+from kit.targets.swarm.observe import see_cluster
 from tests.lab import settings
 from tests.lab.client import Client, ready
 from tests.lab.conftest import Lab, wait_for

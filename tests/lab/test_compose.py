@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kit.engine.hostfolder import HostFolder
+from kit.targets.compose.folder import HostFolder
 from tests.conftest import Docker
 from tests.lab.conftest import Lab, wait_for
 from tests.lab.operator import Operator, make_operator
@@ -172,12 +172,12 @@ def test_a_second_operator_meets_the_lock(
     folder = HostFolder(operator.project.plan().hosts[0], lab.settings.name)
     with folder.locked(print):
         output = operator.kit("deploy", status=1)
-        assert f"process {os.getpid()} deploys since " in output
+        assert f"(process {os.getpid()}) has been deploying for " in output
         assert f"~/.local/share/kit/{lab.settings.name}/lock on n1" in output
         assert "kit deploy --break-lock" in output
         folder.break_lock()
         with folder.locked(print):
-            assert "deploys since" in operator.kit("deploy", status=1)
+            assert "has been deploying for" in operator.kit("deploy", status=1)
     operator.kit("deploy")
     operator.kit("stop")
     assert left(lab) == []

@@ -48,7 +48,7 @@ def seen(operator: Operator, name: str) -> dict[str, list[str]]:
 
 def step_of(server: dict[str, Any]) -> int:
     """The step of the checkpoint that a server answers with."""
-    found = re.match(r"step-(\d+) ", server["checkpoint"] or "")
+    found = re.match(r"step-(\d+)$", server["checkpoint"] or "")
     return int(found[1]) if found else 0
 
 
@@ -90,7 +90,7 @@ def test_one_machine_trains_on_two_gpus_and_serves_on_the_third(
         {"digits": train(60)},
         {"digits": SERVER},
     )
-    assert "serve-digits   GPUs, serves digits   rests" in operator.kit(
+    assert "serve-digits   GPUs, serves digits   idle" in operator.kit(
         "split", "--infer", "n3:2", "--dry-run"
     )
     operator.split("--infer", "n3:2")
@@ -118,7 +118,7 @@ def test_one_machine_trains_on_two_gpus_and_serves_on_the_third(
     waiting = "serve-digits: n3 has 1 GPU, the files say none: `kit deploy` moves them"
     assert waiting in operator.kit("status")
     output = operator.kit("deploy", "--wait", DIGITS_TOKEN=TOKEN)
-    assert "serve-digits: rests, as no GPU is given to it" in output
+    assert "serve-digits: is idle, as no GPU is given to it" in output
     assert f"goes on from step {last}, " in output
     assert seen(operator, "digits") == {"n3": one_machine}
     operator.kit("stop", "--all")
@@ -139,7 +139,7 @@ def test_two_hosts_of_a_swarm_exchange_gpus(made: dict[str, Operator], lab: Lab)
     endless = train(9999).replace('"1"', '"1", LAB_PACE: "0.03"')
     operator.write({"digits": endless}, servers={"digits": SERVER})
     operator.kit("swarm", "up", "--yes")
-    assert "serve-digits: rests, as no GPU is given to it" in operator.kit(
+    assert "serve-digits: is idle, as no GPU is given to it" in operator.kit(
         "deploy", DIGITS_TOKEN=TOKEN
     )
     wait_for(operator.trains, "a checkpoint")

@@ -6,12 +6,13 @@ default the field's; `Key` has the rest. kit makes its schema of YAML from the s
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, Literal, get_args, get_type_hints
+
+from trainer.contract.words import nearest, shown
 
 Form = Literal["plain", "duration", "data path"]
 """The form in YAML: `60s` for seconds, a path below the data folder, or the same as in JSON."""
@@ -19,7 +20,6 @@ Fault = tuple[str, str]
 """A mistake, and how to correct it."""
 TYPES = {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}
 BOUNDS = {"le": "at most", "lt": "less than", "ge": "at least", "gt": "more than"}
-LONGEST, MOST_SHOWN = 60, 20  # Characters of a value, and known names, in a message.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,9 +34,8 @@ class Key:
     lt: float | None = None
     multiple_of: int | None = None
     form: Form = "plain"
-    optional: bool = (
-        False  # YAML may say null, as to leave the key out; also if that is the default.
-    )
+    # YAML may say null, as to leave the key out; also where None is the default.
+    optional: bool = False
     planned: bool = False  # The plan decides it: nobody writes it in YAML.
 
 
@@ -135,21 +134,3 @@ def example(kind: type[Any], each: Field[Any]) -> str:
 
 def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False).strip('"')
-
-
-def shown(value: object) -> str:
-    """Write a value for a message, and not at any length."""
-    if value is None:
-        return "nothing"
-    plain = isinstance(value, (bool, dict, list))
-    text = json.dumps(value, default=str, ensure_ascii=False) if plain else repr(value)
-    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
-
-
-def nearest(word: object, known: Iterable[str]) -> str:
-    """Say which known name was probably meant, or which there are."""
-    known = list(known)
-    close = difflib.get_close_matches(str(word), known, n=1, cutoff=0.6)
-    more = f" … ({len(known)} in all)" if len(known) > MOST_SHOWN else ""
-    some = ", ".join(known[:MOST_SHOWN])
-    return f"did you mean {close[0]}?" if close else f"use one of {some}{more}"

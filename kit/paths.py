@@ -1,0 +1,60 @@
+"""Where a project's files lie, and what can be told without reading them all."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from pathlib import Path
+
+from kit.errors import KitError, Problem, ProblemsError
+from kit.model import EngineName
+from kit.yamlfile import parse, read_text
+
+NO_INVENTORY = "write one with `kit init .`, or name one with --inventory FILE"
+
+
+@dataclass(frozen=True, slots=True)
+class Paths:
+    """What the options `--inventory`, `--jobs`, `--output` and `--templates` say."""
+
+    inventory: Path
+    jobs: Path | None
+    output: Path | None
+    templates: Path | None
+
+    def jobs_folder(self) -> Path:
+        """Return the folder of jobs: by default the one beside the inventory."""
+        return self.jobs or self.inventory.parent / "jobs"
+
+    def servers_folder(self) -> Path:
+        """Return the folder of servers, beside that of the jobs."""
+        return self.jobs_folder().parent / "serve"
+
+    def tree(self, cluster: str) -> Path:
+        """Return the rendered tree: by default compose/<cluster> beside the inventory."""
+        return self.output or self.inventory.parent / "compose" / cluster
+
+
+def identity(paths: Paths) -> tuple[str, EngineName]:
+    """Read the cluster's name and engine alone: a slip elsewhere must not keep one from `kit stop`.
+
+    Raises:
+        ProblemsError: The file is no inventory at all.
+    """
+    file = str(paths.inventory)
+    document = parse(read_text(paths.inventory, file, NO_INVENTORY), file)
+    value = document.value if isinstance(document.value, dict) else {}
+    cluster, engine = value.get("cluster"), value.get("engine", EngineName.LOCAL)
+    if not isinstance(cluster, str) or engine not in set(EngineName):
+        line = document.line(("engine",) if isinstance(cluster, str) else ("cluster",))
+        what = "cluster and engine are not told"
+        raise ProblemsError([Problem(file, line, "", what, "see what is wrong with `kit plan`")])
+    return cluster, EngineName(engine)
+
+
+def launcher_path() -> Path:
+    """Return the path of the trainer's launch.py; the trainer is found, never imported."""
+    spec = importlib.util.find_spec("trainer")
+    if spec is None or not spec.submodule_search_locations:
+        raise KitError("the package `trainer` is not there", "install kit again, as a whole")
+    return Path(spec.submodule_search_locations[0]) / "launch.py"

@@ -1,0 +1,112 @@
+"""The plan: a pure function of the inventory and the jobs that decides every number.
+
+It knows no target: how containers reach each other is for those that carry it out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from kit.errors import FaultsError
+from kit.model import Inventory, Job, Lock, Server
+from kit.plan import storage
+from kit.plan.allocate import allocate
+from kit.plan.exchange import exchange
+from kit.plan.gpus import precision
+from kit.plan.images import images, pinned
+from kit.plan.notes import job_notes, server_notes
+from kit.plan.servers import server_faults, server_plan
+from kit.plan.traffic import batch, traffic
+from kit.plan.types import Placement
+from kit.plan.work import JobPlan, Plan
+from trainer.contract.keys import written
+
+
+def make_plan(
+    inventory: Inventory,
+    jobs: Sequence[Job],
+    lock: Lock | None = None,
+    servers: Sequence[Server] = (),
+) -> Plan:
+    """Decide hosts, GPUs, ranks, batch sizes and names.
+
+    `lock` holds the digests that the images are pinned to; None where there is no lock.
+
+    Raises:
+        FaultsError: The jobs do not fit the inventory, or each other.
+    """
+    training, inferring, faults = allocate(inventory, jobs, servers)
+    if faults := [*faults, *server_faults(servers, jobs)]:
+        raise FaultsError(faults)
+    inventory_hash = _version(inventory)
+    plans = [
+        _job_plan(inventory, inventory_hash, lock, job, placements)
+        for job, placements in zip(jobs, training, strict=True)
+    ]
+    by_name = {plan.name: plan for plan in plans}
+    serving = [
+        server_plan(
+            (inventory_hash, _version(server)),
+            pinned(server.image, lock),
+            server,
+            placements,
+            by_name[server.job],
+        )
+        for server, placements in zip(servers, inferring, strict=True)
+    ]
+    return Plan(
+        file=inventory.file,
+        cluster=inventory.cluster,
+        network=inventory.network,
+        registry=inventory.registry,
+        heartbeat=inventory.heartbeat,
+        hosts=inventory.hosts,
+        jobs=tuple(plans),
+        servers=tuple(serving),
+        notes=(*job_notes(plans), *server_notes(serving)),
+        images=images(inventory, jobs, servers),
+        lock=lock,
+    )
+
+
+def _job_plan(
+    inventory: Inventory,
+    inventory_hash: str,
+    lock: Lock | None,
+    job: Job,
+    placements: tuple[Placement, ...],
+) -> JobPlan:
+    fewest = job.hosts.fewest if job.hosts.fewest is not None else len(placements)
+    world_size = sum(placement.processes for placement in placements)
+    mounts = storage.mounts(job)
+    infiniband = inventory.network.infiniband
+    moved = traffic(job, placements)
+    return JobPlan(
+        job=job,
+        placements=placements,
+        nodes=(fewest, len(placements)),
+        batch=batch(job, world_size),
+        traffic=moved,
+        exchange=exchange(job, placements, moved),
+        precision=precision(job, placements),
+        mounts=storage.mount_points(mounts),
+        volumes=storage.volumes(job),
+        shared_checkpoints=storage.shared_checkpoints(mounts),
+        memlock=-1 if infiniband and job.limits.memlock is None else job.limits.memlock,
+        stack_limit=job.limits.stack,
+        inventory_hash=inventory_hash,
+        job_hash=_version(job),
+        image=pinned(job.image, lock),
+    )
+
+
+def _version(section: Inventory | Job | Server) -> str:
+    content = asdict(section)
+    if isinstance(section, Job):  # A new key that a job does not use must not change its version.
+        for name in ("train", "exchange", "checkpoint"):
+            if part := getattr(section, name):
+                content[name] = written(part, planned=False)
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:12]

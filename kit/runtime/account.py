@@ -1,0 +1,43 @@
+"""What the logs of one workload have told so far: each look reads on from the one before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
+
+from kit.errors import KitError
+from kit.hosts.docker import at_once
+from kit.runtime.events import Reader
+from kit.runtime.status import LogLine
+
+TAIL = "500"
+"""Lines that the first look reads: every rank tells its place once a minute, and rank 0 how far it
+is at least every 10 s."""
+
+Source = Callable[[float | None], Sequence[LogLine]]
+"""Returns the lines after a moment, in seconds since the epoch; of None the last ones."""
+
+
+class Account:
+    """Reads the sources of a workload: containers or tasks, by their ids."""
+
+    def __init__(self) -> None:
+        self.reader = Reader()
+        self._since: dict[str, float] = {}
+
+    def look(self, sources: Mapping[str, Source]) -> Reader:
+        """Take in what is new; a source that cannot be asked now tells it later."""
+        if self._since and not self._since.keys() & sources.keys():
+            self.reader, self._since = Reader(), {}  # Another run.
+
+        def news(source: str) -> Sequence[LogLine]:
+            last = self._since.get(source)
+            new = [line for line in sources[source](last) if (line.time or 0.0) > (last or 0.0)]
+            if new:
+                self._since[source] = max(line.time or 0.0 for line in new)
+            return new
+
+        found = (result for result in at_once(news, sources) if not isinstance(result, KitError))
+        for line in sorted(chain.from_iterable(found), key=lambda line: line.time or 0.0):
+            self.reader.read(line)
+        return self.reader

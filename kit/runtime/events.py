@@ -1,0 +1,140 @@
+"""The one reader of events: what the containers of a workload have told so far.
+
+Each event says all that is known of its subject, so reading may begin anywhere in a log.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from kit.runtime.status import LogLine, Progress
+from trainer.contract import events
+
+_RANK = re.compile(r"\[rank(\d+)\]: ?")
+
+
+def split(text: str) -> tuple[int | None, str]:
+    """Take off the `[rank3]: ` that the launcher puts in front of a worker's line."""
+    found = _RANK.match(text)
+    return (int(found[1]), text[found.end() :]) if found else (None, text)
+
+
+def is_event(text: str) -> bool:
+    """Whether a line, without its rank, is for programs."""
+    return text.startswith(events.MARK)
+
+
+class Reader:
+    """What the events of one workload have told; lines come in the order of time."""
+
+    def __init__(self) -> None:
+        self.progress: Progress | None = None
+        """How far the training is; None until it has begun, and for scripts that are not kit's."""
+        self.checkpoint: str | None = None
+        """The name of the newest checkpoint, or of the one that a server answers with."""
+        self.last_step: float | None = None
+        """When the newest step was told, in seconds since the epoch by the host's clock."""
+        self.world_size: int | None = None
+        """Processes of the present world; None until one has formed."""
+        self.failure = ""
+        """Why a process failed last; "" where a world has formed since."""
+        self.seen: dict[str, tuple[str, ...]] = {}
+        """The UUIDs of the GPUs that each host's container sees."""
+        self._restarts: dict[str, int] = {}
+        self._holders: dict[int, str] = {}
+
+    @property
+    def ranks(self) -> dict[str, tuple[int, ...]]:
+        """Each host's ranks, as torchrun has given them out last."""
+        ranks: dict[str, tuple[int, ...]] = {}
+        for rank, host in sorted(self._holders.items()):
+            ranks[host] = (*ranks.get(host, ()), rank)
+        return ranks
+
+    @property
+    def restarts(self) -> int:
+        """How often a host's workers were started again, the most of all hosts."""
+        return max(self._restarts.values(), default=0)
+
+    def read(self, line: LogLine) -> None:
+        """Take in one more line; people's lines tell nothing."""
+        event = events.parse(line.text) if is_event(line.text) else None
+        if event is not None:
+            _READERS[type(event)](self, event, line)
+
+    def _started(self, event: events.Started, line: LogLine) -> None:
+        self.seen[line.host] = event.gpus
+        self._restarts.pop(line.host, None)
+
+    def _member(self, event: events.Member, line: LogLine) -> None:
+        self.world_size = event.world_size
+        # A world that has become smaller has no higher ranks any more.
+        kept = {rank: host for rank, host in self._holders.items() if rank < event.world_size}
+        self._holders = kept | {event.rank: line.host}
+        self.seen[line.host] = event.gpus
+        self._restarts[line.host] = event.restarts
+        self.failure = ""
+
+    def _restart(self, event: events.Restart, line: LogLine) -> None:
+        self._restarts[line.host] = event.restarts
+
+    def _begin(self, event: events.Begin, _line: LogLine) -> None:
+        self.progress = Progress(0, event.epochs, 0, event.steps, None, None, None)
+        self.failure = ""
+
+    def _resumed(self, event: events.Resumed, _line: LogLine) -> None:
+        self.checkpoint = event.checkpoint
+        self._advance(epoch=event.epoch, step=event.step)
+
+    def _progress(self, event: events.Progress, _line: LogLine) -> None:
+        accuracy = event.accuracy
+        if accuracy is None and self.progress is not None:
+            accuracy = self.progress.accuracy
+        self.progress = Progress(
+            epoch=event.epoch,
+            epochs=event.epochs,
+            step=event.step,
+            steps=event.steps,
+            loss=event.loss,
+            accuracy=accuracy,
+            images_per_second=event.images_per_second,
+            seconds_left=event.seconds_left,
+        )
+        self.world_size = event.world_size
+        self.checkpoint = event.checkpoint or self.checkpoint
+        self.last_step = event.time
+
+    def _saved(self, event: events.Saved, _line: LogLine) -> None:
+        self.checkpoint = event.checkpoint
+
+    def _stopped(self, event: events.Stopped, _line: LogLine) -> None:
+        self.checkpoint = event.checkpoint or self.checkpoint
+        self._advance(epoch=event.epoch, step=event.step)
+
+    def _failed(self, event: events.Failed, line: LogLine) -> None:
+        self.failure = f"{line.host}: {event.message}"
+
+    def _serving(self, event: events.Serving, _line: LogLine) -> None:
+        self.checkpoint = event.checkpoint
+
+    def _advance(self, *, epoch: int, step: int) -> None:
+        if self.progress is not None:
+            self.progress = replace(self.progress, epoch=epoch, step=step)
+
+
+_READERS: dict[type[events.Event], Callable[[Reader, Any, LogLine], None]] = {
+    events.Started: Reader._started,
+    events.Member: Reader._member,
+    events.Restart: Reader._restart,
+    events.Begin: Reader._begin,
+    events.Resumed: Reader._resumed,
+    events.Progress: Reader._progress,
+    events.Epoch: Reader._progress,
+    events.Saved: Reader._saved,
+    events.Stopped: Reader._stopped,
+    events.Failed: Reader._failed,
+    events.Serving: Reader._serving,
+}

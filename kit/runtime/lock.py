@@ -1,0 +1,33 @@
+"""The lock that keeps two people from deploying at once: what it says of its holder."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+
+from kit.errors import KitError
+from kit.runtime.history import person
+from kit.values import show_age
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who deploys, by which process, since when (seconds since the epoch)."""
+
+    by: str
+    pid: int
+    since: float
+
+    def refusal(self, where: str) -> KitError:
+        """Return the error of somebody else who wants to deploy; the lock is kept `where`."""
+        age = show_age(time.time() - self.since)
+        return KitError(
+            f"{self.by} (process {self.pid}) has been deploying for {age}: {where} says so",
+            "wait for it; if it is gone for good, `kit deploy --break-lock`",
+        )
+
+
+def holder() -> Holder:
+    """Return this process as a holder."""
+    return Holder(person(), os.getpid(), time.time())

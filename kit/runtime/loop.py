@@ -1,0 +1,58 @@
+"""The one loop that takes steps."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+
+from kit.errors import KitError
+from kit.hosts.docker import at_once
+from kit.runtime.steps import Say, Step
+
+LONG = 1.0
+"""Seconds from which on the end of a step is told too."""
+
+
+class StepsError(KitError):
+    """Steps that failed; those before them are done."""
+
+    def __init__(self, steps: Sequence[Step], failures: Sequence[KitError]) -> None:
+        hints = dict.fromkeys(error.hint for error in failures if error.hint)
+        super().__init__("\n".join(error.message for error in failures), "\n".join(hints))
+        self.steps = tuple(steps)
+
+
+def take(
+    steps: Sequence[Step], execute: Callable[[Step], object], say: Say
+) -> Iterator[tuple[Step, ...]]:
+    """Take steps in their order, and yield those that were taken at once when all of them are done.
+
+    Raises:
+        StepsError: Some failed; a second run goes on from there.
+    """
+
+    def tell(step: Step) -> None:
+        say(f"{step.where}: {step.what}")
+        began = time.monotonic()
+        execute(step)
+        seconds = time.monotonic() - began
+        if seconds >= LONG:
+            say(f"{step.where}: {step.what}: done after {seconds:.1f} s")
+
+    for batch, found in groupby(steps, key=lambda step: step.batch):
+        together = tuple(found)
+        for some in ((step,) for step in together) if batch is None else (together,):
+            if failed := _failures(tell, some):
+                raise StepsError(some, failed)
+            yield some
+
+
+def _failures(work: Callable[[Step], None], steps: Sequence[Step]) -> list[KitError]:
+    if len(steps) > 1:
+        return [result for result in at_once(work, steps) if isinstance(result, KitError)]
+    try:
+        work(steps[0])  # In this thread, which Ctrl-C interrupts.
+    except KitError as error:
+        return [error]
+    return []

@@ -1,0 +1,87 @@
+"""The proof that GPUs are where the plan put them: planned, given to a container, seen by it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from kit.runtime.status import ENDED, HostStatus, JobStatus, State
+from kit.values import count
+
+
+def wrong_gpus(statuses: Sequence[JobStatus]) -> tuple[str, ...]:
+    """Say which containers see other GPUs than they were given, and which GPUs two of them see.
+
+    What has not said yet what it sees is not judged.
+    """
+    living = [status for status in statuses if status.state not in ENDED]
+    return (*_strange(living), *_shared(living))
+
+
+def _strange(statuses: Sequence[JobStatus]) -> Iterator[str]:
+    for status in statuses:
+        for host in status.hosts:
+            if host.state not in ENDED and host.seen and (said := _difference(host)):
+                yield f"{status.job} on {host.host} {said}"
+
+
+def _difference(host: HostStatus) -> str:
+    if _alike(host.devices, host.seen):
+        return ""
+    return f"sees {', '.join(host.seen)}, it was given {_called(host.devices, host.seen)}"
+
+
+def _alike(one: Sequence[str], other: Sequence[str]) -> bool:
+    """By their indexes, or as all of a host's, GPUs have no names that could be compared."""
+    if "all" in {*one, *other}:
+        return bool(one and other)
+    if _named(one) and _named(other):
+        return {gpu.lower() for gpu in one} == {gpu.lower() for gpu in other}
+    return len(one) == len(other)
+
+
+def _named(devices: Sequence[str]) -> bool:
+    return all(device.startswith(("GPU-", "MIG-")) for device in devices)
+
+
+def _called(devices: Sequence[str], beside: Sequence[str]) -> str:
+    """Name GPUs by their UUIDs where those beside them are; by their number otherwise."""
+    if not devices:
+        return "none"
+    if "all" in devices:
+        return "all GPUs"
+    both = _named(devices) and _named(beside)
+    return ", ".join(devices) if both else count(len(devices), "GPU")
+
+
+def not_deployed(
+    statuses: Sequence[JobStatus], planned: Mapping[str, Mapping[str, Sequence[str]]]
+) -> tuple[str, ...]:
+    """Say what runs with other GPUs than the rendered files give it; `planned` by job and host."""
+    return tuple(
+        f"{status.job}: {'; '.join(moves)}"
+        for status in statuses
+        if status.state not in ENDED and status.job in planned
+        if (moves := list(_moves(status, planned[status.job])))
+    )
+
+
+def _moves(status: JobStatus, planned: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    running = [host for host in status.hosts if host.state is State.RUNNING and host.devices]
+    has = {host.host: host.devices for host in running}
+    # What waits, or is done, tells for itself why it has no GPU.
+    others = {host.host for host in status.hosts} - has.keys()
+    for name in sorted((has.keys() | planned.keys()) - others):
+        now, then = has.get(name, ()), planned.get(name, ())
+        if not _alike(now, then):
+            yield f"{name} has {_called(now, then)}, the files say {_called(then, now)}"
+
+
+def _shared(statuses: Sequence[JobStatus]) -> Iterator[str]:
+    owners: dict[tuple[str, str], list[str]] = {}
+    for status in statuses:
+        for host in status.hosts:
+            for uuid in host.seen if host.state not in ENDED else ():
+                owners.setdefault((host.host, uuid), []).append(status.job)
+    for (name, uuid), jobs in owners.items():
+        if len(jobs) > 1:
+            yield f"{uuid} on {name} is seen by {' and '.join(jobs)}"

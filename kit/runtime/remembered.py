@@ -1,0 +1,40 @@
+"""How a workload ended of which nothing is left to ask: written down as JSON, and read again."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from kit.runtime.status import HostStatus, JobStatus, Progress, State
+from kit.workload.types import Kind
+
+
+def written(status: JobStatus) -> dict[str, Any]:
+    """Return a status as what JSON holds."""
+    return asdict(status)
+
+
+def read(found: dict[str, Any]) -> JobStatus:
+    """Read what `written` returned.
+
+    Raises:
+        ValueError, KeyError, TypeError: It is of another version of kit.
+    """
+    hosts = tuple(
+        HostStatus(
+            **{
+                **host,
+                "state": State(host["state"]),
+                **{name: tuple(host[name]) for name in ("devices", "ranks", "seen")},
+            }
+        )
+        for host in found["hosts"]
+    )
+    parts = {
+        "kind": Kind(found["kind"]),
+        "state": State(found["state"]),
+        "hosts": hosts,
+        "progress": Progress(**found["progress"]) if found["progress"] else None,
+        "urls": tuple(found["urls"]),
+    }
+    return JobStatus(**{**found, **parts})

@@ -1,0 +1,127 @@
+"""Docker's log streams: frames, time stamps, and several of them as one in the order of time.
+
+GET /containers/<id>/logs and /services/<id>/logs answer with frames unless there is a terminal:
+1 byte for the stream (1: standard output, 2: error, 3: the engine's own words), 3 empty ones, 4
+with the size (big-endian), then as many bytes. One frame is one line, with `timestamps=1` behind
+a time stamp (RFC 3339, in nanoseconds) and a blank; lines of more than 16 KiB come in several
+frames, the last with a newline.
+"""
+
+from __future__ import annotations
+
+import queue
+import struct
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from kit.hosts.stamps import seconds
+
+T = TypeVar("T")
+
+HEADER = struct.Struct(">BxxxL")
+STANDARD_ERROR, ENGINE = 2, 3
+WINDOW = 0.5
+"""Seconds that a line waits for earlier ones of sources that are silent."""
+
+
+class Readable(Protocol):
+    """An answer that is read bit by bit, as http.client's."""
+
+    def read(self, amount: int, /) -> bytes:
+        """Return `amount` bytes, fewer at the end alone."""
+
+
+def frames(response: Readable) -> Iterator[tuple[bool, bytes]]:
+    """Yield each frame: whether it is of standard error, and its content.
+
+    A stream that breaks off within a frame ends with the frame before.
+    """
+    while len(head := response.read(HEADER.size)) == HEADER.size:
+        kind, size = HEADER.unpack(head)
+        content = response.read(size)
+        if len(content) < size:
+            return
+        if kind != ENGINE:  # A node that is down, for one: who asks for the status is told.
+            yield kind == STANDARD_ERROR, content
+
+
+def stamped(line: bytes) -> tuple[float, str]:
+    """Split a line into its time stamp, in seconds since the epoch, and its text."""
+    stamp, _, text = line.partition(b" ")
+    return seconds(stamp.decode("ascii")), text.decode(errors="replace").rstrip("\r\n")
+
+
+def lines(response: Readable) -> Iterator[tuple[float, str]]:
+    """Yield time and text of each line of an answer with time stamps, long lines as one."""
+    begun: dict[bool, tuple[float, str]] = {}
+    for error, content in frames(response):
+        moment, text = stamped(content)
+        first, before = begun.pop(error, (moment, ""))
+        if content.endswith(b"\n"):
+            yield first, before + text
+        else:
+            begun[error] = first, before + text
+    yield from begun.values()
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """The end of a source, and what it failed of."""
+
+    error: Exception | None = None
+
+
+def merged(
+    sources: Iterable[Iterator[T]], key: Callable[[T], float], window: float | None = WINDOW
+) -> Iterator[T]:
+    """Yield what all sources yield, in the order of `key`; each is in order, and has its thread.
+
+    An item waits until every source has one or has ended, at most `window` seconds: what a silent
+    source says later than that comes late. None waits for as long as it takes.
+    What a source raises is raised when the others have ended too.
+    """
+    arrivals: queue.SimpleQueue[tuple[int, float, T | _End]] = queue.SimpleQueue()
+    waiting: list[deque[tuple[float, T]]] = []
+    for number, source in enumerate(sources):
+        waiting.append(deque())
+        arguments = (number, source, arrivals)
+        threading.Thread(target=_read, args=arguments, daemon=True).start()
+    live, failure = set(range(len(waiting))), None
+    while live or any(waiting):
+        heads = [items for items in waiting if items]
+        left = _patience(heads, window) if any(not waiting[number] for number in live) else 0
+        try:
+            number, came, item = arrivals.get(timeout=left) if left != 0 else arrivals.get_nowait()
+        except queue.Empty:
+            yield min(heads, key=lambda items: key(items[0][1])).popleft()[1]
+            continue
+        if isinstance(item, _End):
+            live.remove(number)
+            failure = failure or item.error
+        else:
+            waiting[number].append((came, item))
+    if failure is not None:
+        raise failure
+
+
+def _patience(heads: list[deque[tuple[float, T]]], window: float | None) -> float | None:
+    """Return the seconds until the item that waits longest must go; None where none must."""
+    if window is None or not heads:
+        return None
+    return max(0.0, min(items[0][0] for items in heads) + window - time.monotonic())
+
+
+def _read(
+    number: int, source: Iterator[T], arrivals: queue.SimpleQueue[tuple[int, float, T | _End]]
+) -> None:
+    end = _End()
+    try:
+        for item in source:
+            arrivals.put((number, time.monotonic(), item))
+    except Exception as error:  # Handed on to whom it concerns.
+        end = _End(error)
+    arrivals.put((number, time.monotonic(), end))

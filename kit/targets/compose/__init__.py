@@ -1,0 +1,1 @@
+"""Compose: a project on each host, over SSH, without Swarm."""

@@ -1,0 +1,108 @@
+"""Containers of jobs and servers, as the engines of their hosts describe them: pure values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kit.runtime.status import HostStatus, State
+from kit.workload.names import owner_of
+from kit.workload.types import Kind, Role
+
+PROJECT = "com.docker.compose.project"
+SERVICE = "com.docker.compose.service"
+STACK = "com.docker.stack.namespace"
+CLUSTER = "kit.cluster"
+VERSION = "kit.file"
+
+RUNS = frozenset({"running", "restarting", "paused"})
+"""States of a container (GET /containers/<id>/json, State.Status) that has not ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """One container of a job or a server on one host.
+
+    `job` is the name of either. `service` is its role, "" where it is of another engine; `version`
+    is the hash of the file that it was started from. `devices` are its GPUs (`all` for all of the
+    host's), `restarts` how often it was started again of `most_restarts`; times are in seconds
+    since the epoch. `fewest` and `most` are the hosts of its job.
+    """
+
+    id: str
+    host: str
+    job: str
+    kind: Kind
+    cluster: str
+    service: str
+    version: str
+    status: str
+    exit_status: int
+    error: str
+    healthy: bool
+    created: float
+    ended: float
+    restarts: int
+    most_restarts: int
+    devices: tuple[str, ...]
+    processes: int
+    fewest: int
+    most: int
+    checkpoints: str
+
+    @property
+    def runs(self) -> bool:
+        """Whether it runs, or will by itself."""
+        return self.status in RUNS
+
+    @property
+    def trains(self) -> bool:
+        """Whether it is a part of the training or of the server, and not what helps them."""
+        return self.service not in {Role.RENDEZVOUS, Role.CHECKPOINTS}
+
+    def state(self) -> State:
+        """Return how the host's part of the job is doing."""
+        if self.status in {"running", "paused"}:
+            return State.RUNNING
+        if self.status == "restarting" or (self.status == "created" and not self.error):
+            return State.WAITING
+        # A server is started again whatever happens, until somebody ends it.
+        if self.status == "exited" and self.kind is Kind.SERVER and not self.error:
+            return State.STOPPED
+        if self.status == "exited" and self.exit_status == 0:
+            return State.COMPLETED
+        # Docker starts a failed one again until it has done so often enough: who ended before that
+        # was ended from outside.
+        if self.status == "exited" and not self.error and self.restarts < self.most_restarts:
+            return State.STOPPED
+        return State.FAILED
+
+    def message(self) -> str:
+        """Say what keeps it from running, or what ended it."""
+        limit = f" of {self.most_restarts}" if self.most_restarts else ""
+        again = f"started again {self.restarts}{limit} times"
+        if self.error:
+            return self.error
+        if self.status == "restarting":
+            return f"ended with exit status {self.exit_status}, {again}"
+        if self.status == "paused":
+            return "is paused"
+        if self.status == "running" and not self.healthy:
+            return "is not healthy: has it lost its GPUs?"
+        if self.status == "running":
+            return f"was {again}" if self.restarts else ""
+        if self.state() is State.FAILED:
+            return f"ended with exit status {self.exit_status}, {again}"
+        return ""
+
+    def part(self, ranks: tuple[int, ...], seen: tuple[str, ...] = ()) -> HostStatus:
+        """Return its host's part of the job."""
+        state = self.state()
+        ended = None if self.status in {"created", "running", "paused"} else self.exit_status
+        return HostStatus(
+            self.host, self.processes, state, ended, self.devices, ranks, self.message(), seen
+        )
+
+
+def owner(labels: dict[str, str]) -> tuple[Kind, str] | None:
+    """Return the job or server that a container with these labels belongs to, of any engine."""
+    return owner_of(labels.get(PROJECT) or labels.get(STACK) or "")

@@ -1,0 +1,291 @@
+"""What brings workloads up by Compose, from what the hosts look like: a pure function."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from kit.errors import KitError
+from kit.model import Gpu
+from kit.plan.types import Placement
+from kit.runtime.steps import Step
+from kit.targets.compose.containers import Container
+from kit.targets.compose.lower import opened
+from kit.workload.types import Kind, Role, Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a host looks like.
+
+    `gpus` are the UUIDs that `nvidia-smi -L` lists, `hook` says whether Docker finds NVIDIA's hook,
+    `ports` are those that are listened on, `containers` those of all jobs, `images` and `volumes`
+    the names among those asked for that are there.
+    """
+
+    gpus: tuple[str, ...]
+    hook: bool
+    ports: frozenset[int]
+    containers: tuple[Container, ...]
+    images: frozenset[str]
+    volumes: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class HostStep(Step):
+    """A step for a workload on a host; the hosts take theirs at once."""
+
+    name: str
+    host: str
+
+    @property
+    def batch(self) -> object:
+        """The hosts of a workload end, and begin, together."""
+        return type(self), self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Pull(HostStep):
+    """Get an image."""
+
+    image: str
+
+    @property
+    def batch(self) -> object:
+        """All images are there before anything changes."""
+        return type(self)
+
+
+@dataclass(frozen=True, slots=True)
+class End(HostStep):
+    """End what trains or answers; what trains agrees on a last checkpoint meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remove(HostStep):
+    """Remove the containers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forget(HostStep):
+    """Delete the volume of checkpoints."""
+
+    volume: str
+
+
+@dataclass(frozen=True, slots=True)
+class Start(HostStep):
+    """Start the project."""
+
+
+def decide(
+    cluster: str,
+    workloads: Sequence[Workload],
+    versions: Mapping[tuple[str, str], str],
+    seen: Mapping[str, Seen],
+    *,
+    fresh: bool,
+) -> tuple[Step, ...]:
+    """Return what is to be done on which host; nothing for what runs from the same file already.
+
+    All that ends has ended before anything is started: a GPU is free before it is reassigned.
+    `versions` are the hashes of the rendered files, by names of workload and host.
+
+    Raises:
+        KitError: Something is in the way; all that is, at once.
+    """
+    for each in workloads:
+        _refuse_strangers(cluster, each, seen)
+    problems = [
+        f"{placement.host.name}: {problem}"
+        for each in workloads
+        for placement in each.placements
+        for problem in _problems(each, workloads, placement, seen[placement.host.name])
+    ]
+    begun_anew = {each.name for each in workloads if fresh and each.kind is Kind.JOB}
+    for each in workloads:
+        if each.name in begun_anew:
+            problems += [*_keeps(each), *_runs(each, seen)]
+    if problems:
+        raise KitError("\n".join(problems), "nothing was changed on any host")
+    found = [_Decision(each, versions, seen, _anew(each, begun_anew)) for each in workloads]
+    return (
+        *(step for each in found for step in each.pulls()),
+        *(step for each in found for step in each.ends()),
+        *(step for each in found for step in each.starts(fresh=each.work.name in begun_anew)),
+    )
+
+
+def _anew(work: Workload, begun_anew: set[str]) -> str:
+    """Say why something is started again whatever it was started from; "" where nothing asks so."""
+    if work.name in begun_anew:
+        return "it is to begin anew"
+    if work.reads in begun_anew:
+        return f"it reads the checkpoints of {work.reads}, which are to go"
+    return ""
+
+
+def _refuse_strangers(cluster: str, work: Workload, seen: Mapping[str, Seen]) -> None:
+    for one in (one for host in seen.values() for one in host.containers if one.job == work.name):
+        if one.cluster != cluster and (one.service or one.runs):
+            whose = f"cluster {one.cluster}" if one.cluster else "another engine"
+            what = f"{one.host}: there is a {work.stack} of {whose} already"
+            raise KitError(what, "end that one, or give yours another name")
+
+
+def _runs(job: Workload, seen: Mapping[str, Seen]) -> Iterator[str]:
+    hosts = {one.host for host in seen.values() for one in host.containers if _training(one, job)}
+    if hosts:
+        where = ", ".join(sorted(hosts))
+        yield f"job {job.name} runs on {where}: end it before it begins anew, kit stop {job.name}"
+
+
+def _training(one: Container, work: Workload) -> bool:
+    return one.job == work.name and one.trains and one.runs
+
+
+def _problems(
+    work: Workload, workloads: Sequence[Workload], placement: Placement, seen: Seen
+) -> Iterator[str]:
+    """Say what would keep something from running on a host, and what to do about it."""
+    yield from _missing(placement, seen)
+    if not seen.hook:
+        yield (
+            "Docker finds no nvidia-container-runtime-hook, which gives a container its GPUs; "
+            "install nvidia-container-toolkit and restart Docker"
+        )
+    yield from _held(workloads, placement, seen)
+    # Of an earlier run something may be left, or of what is brought up to date: that goes before.
+    ours = {each.name for each in workloads}
+    if any(one.job in ours and one.runs for one in seen.containers):
+        return
+    for port, key in opened(work, placement.host.name):
+        if port in seen.ports:
+            yield (
+                f"port {port} is in use (`ss -tlnp` on the host tells by what); "
+                f"end that, or write `{key}` in {work.file}"
+            )
+
+
+def _missing(placement: Placement, seen: Seen) -> Iterator[str]:
+    there = {uuid.lower() for uuid in seen.gpus}
+    for gpu in placement.gpus:
+        if _uuid(gpu, seen.gpus) not in there:
+            listed = ", ".join(seen.gpus) or "none"
+            yield (
+                f"{gpu.called} is not there; `nvidia-smi -L` lists {listed}: "
+                f"correct the inventory, then run `kit render`"
+            )
+
+
+def _held(workloads: Sequence[Workload], placement: Placement, seen: Seen) -> Iterator[str]:
+    own = {_uuid(gpu, seen.gpus): gpu.called for gpu in placement.gpus}
+    ours = {each.name for each in workloads}  # They will have what the plan gives them.
+    for one in seen.containers:
+        if not one.runs or one.job in ours:
+            continue
+        held = {_named(device, seen.gpus) for device in one.devices}
+        shared = [name for uuid, name in own.items() if uuid in held or "all" in held]
+        if shared:
+            holder = one.job if one.kind is Kind.SERVER else f"job {one.job}"
+            yield (
+                f"{', '.join(shared)} {'is' if len(shared) == 1 else 'are'} held by {holder}; "
+                f"deploy it too, or end it with `kit stop {one.job}`"
+            )
+
+
+def _uuid(gpu: Gpu, listed: Sequence[str]) -> str:
+    """Return the UUID by which a GPU of the plan is compared; "" where the host has none of it."""
+    if gpu.known:
+        return gpu.id.lower()
+    index = int(gpu.id)
+    return listed[index].lower() if index < len(listed) else ""
+
+
+def _named(device: str, listed: Sequence[str]) -> str:
+    """Return the UUID of a GPU that a container was given, by its index maybe."""
+    by_index = {str(index): uuid for index, uuid in enumerate(listed)}
+    return by_index.get(device, device).lower()
+
+
+def _keeps(job: Workload) -> Iterator[str]:
+    """Say what keeps kit from forgetting a job's checkpoints: they are not in a volume of its."""
+    if job.store is not None and not job.store.volume:
+        yield f"job {job.name} keeps its checkpoints in {job.store.place}; move them away by hand"
+
+
+class _Decision:
+    """What is to be done for one workload, and why."""
+
+    def __init__(
+        self,
+        work: Workload,
+        versions: Mapping[tuple[str, str], str],
+        seen: Mapping[str, Seen],
+        anew: str,
+    ) -> None:
+        self.work = work
+        self._seen = seen
+        self._there = {
+            name: [one for one in host.containers if one.job == work.name]
+            for name, host in seen.items()
+        }
+        # Where nothing of it trains or answers, its run is over and all parts begin together.
+        ended = not any(_training(one, work) for own in self._there.values() for one in own)
+        causes = {
+            name: _cause(self._there[name], versions[work.name, name], anew=anew, ended=ended)
+            for name in work.hosts
+        }
+        self._changed = {name: cause for name, cause in causes.items() if cause}
+
+    def pulls(self) -> Iterator[Step]:
+        """Yield what gets images."""
+        image, name = self.work.image, self.work.name
+        for host in self._changed:
+            there = image in self._seen[host].images
+            cause = "it may have changed" if there else "it is not there"
+            yield Pull(host, f"pull {image}", cause, name, host, image)
+
+    def ends(self) -> Iterator[Step]:
+        """Yield what ends, also on hosts that have a part in it no more."""
+        name = self.work.name
+        gone = {
+            host: "it has no part in it any more"
+            for host in self._there
+            if host not in self.work.hosts
+        }
+        causes = self._changed | gone
+        for host, cause in causes.items():
+            if any(_training(one, self.work) for one in self._there[host]):
+                yield End(host, f"end {name}", cause, name, host)
+        for host, cause in causes.items():
+            if self._there[host]:
+                yield Remove(host, f"remove the containers of {name}", cause, name, host)
+
+    def starts(self, *, fresh: bool) -> Iterator[Step]:
+        """Yield what begins, after what is forgotten where it is to begin anew."""
+        name, store = self.work.name, self.work.store
+        gpus = {each.host.name: each.gpus for each in self.work.placements}
+        if fresh and store is not None:
+            for host in gpus:
+                if store.volume in self._seen[host].volumes:
+                    what = f"delete volume {store.volume}"
+                    yield Forget(host, what, "it is to begin anew", name, host, store.volume)
+        for host, cause in self._changed.items():
+            given = ", ".join(gpu.called for gpu in gpus.get(host, ()))
+            what = f"start {name}{f' on {given}' if given else ', to offer checkpoints'}"
+            yield Start(host, what, cause, name, host)
+
+
+def _cause(there: Sequence[Container], version: str, *, anew: str, ended: bool) -> str:
+    """Say why a host's part is to be started; "" where it runs from the same file."""
+    if not there:
+        return "it does not run"
+    if ended:
+        return "its run has ended"
+    if anew:
+        return anew
+    if any(one.version != version for one in there if one.version):
+        return "its file has changed"
+    whole = all(one.runs for one in there if one.service != Role.RENDEZVOUS)
+    return "" if whole else "its part has ended"

@@ -1,0 +1,97 @@
+"""Takes steps on the hosts: Compose runs here and reaches each host's engine over SSH.
+
+What a project mounts is copied to its host before, where the project lies as a whole and can be
+started again by hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import singledispatchmethod
+
+from kit.errors import KitError
+from kit.runtime.steps import Step
+from kit.targets.compose.decide import End, Forget, Pull, Remove, Start
+from kit.targets.compose.folder import HostFolder
+from kit.targets.compose.hosts import Hosts
+from kit.workload.training import LAUNCHER_FILE
+from kit.workload.types import Workload
+
+
+class Executor:
+    """Takes steps; `secrets` are the values of each workload's, by their names."""
+
+    def __init__(
+        self,
+        hosts: Hosts,
+        workloads: Sequence[Workload],
+        secrets: Mapping[str, Mapping[str, str]],
+    ) -> None:
+        self._hosts = hosts
+        self._workloads = {each.name: each for each in workloads}
+        self._secrets = secrets
+
+    @singledispatchmethod
+    def execute(self, step: Step) -> None:
+        """Take a step.
+
+        Raises:
+            KitError: It failed.
+        """
+        raise AssertionError(step)
+
+    @execute.register
+    def _(self, step: Pull) -> None:
+        try:
+            with self._hosts.dockers[step.host].acting(f"pull {step.image}") as client:
+                client.image.pull(step.image, quiet=True)
+        except KitError as error:
+            advice = "push the image, or correct its name; nothing was changed on any host"
+            raise KitError(error.message, advice) from None
+
+    @execute.register
+    def _(self, step: End) -> None:
+        self._hosts.end(step.name, step.host)
+
+    @execute.register
+    def _(self, step: Remove) -> None:
+        self._hosts.remove(step.name, step.host)
+
+    @execute.register
+    def _(self, step: Forget) -> None:
+        self._hosts.dockers[step.host].request("DELETE", f"/volumes/{step.volume}")
+
+    @execute.register
+    def _(self, step: Start) -> None:
+        """Compose takes secrets from its environment: an argument would show in process lists."""
+        work = self._workloads[step.name]
+        folder = self._send(work, step.host)
+        file = str(self._hosts.file(work, step.host))
+        project = ("--file", file, "--project-name", work.stack)
+        # What the file mounts lies on the host: its paths begin there.
+        place = ("--project-directory", f"{folder}/hosts/{step.host}")
+        up = ("up", "--detach", "--quiet-pull", "--pull", "never")
+        docker = self._hosts.dockers[step.host]
+        env = self._secrets[step.name]
+        docker.command(f"start {step.name}", "compose", *project, *place, *up, env=env)
+
+    def _send(self, work: Workload, host: str) -> str:
+        """Copy the project and what it mounts; return the folder on the host."""
+        tree = self._hosts.tree
+        names = (work.document.path, LAUNCHER_FILE)
+        paths = [self._hosts.file(work, host), *(tree / name for name in names)]
+        files = {
+            path.relative_to(tree).as_posix(): path.read_bytes() for path in paths if path.exists()
+        }
+        return HostFolder(self._hosts.all[host], self._hosts.cluster).put(files)
+
+    def take_down(self, work: Workload) -> str:
+        """Remove what a deploy that failed has started; say what is left."""
+        removed = self._hosts.on(work.hosts, lambda host: self._hosts.remove(work.name, host.name))
+        left = [name for name, error in removed.items() if isinstance(error, KitError)]
+        down = ", ".join(sorted(set(work.hosts) - set(left)))
+        gone = f"{work.name} was taken down again on {down}"
+        if left:
+            again = f"`kit stop {work.name}` when that is back"
+            gone += f"; a part may run on {', '.join(left)}: {again}"
+        return gone

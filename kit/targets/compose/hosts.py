@@ -1,0 +1,133 @@
+"""The hosts of a rendered tree, as the Compose engine reaches them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+from kit.hosts.docker import Docker, EngineError, on_each
+from kit.errors import KitError
+from kit.model import Host
+from kit.plan.work import manager_of
+from kit.runtime.rendered import Rendered, rendered
+from kit.targets.compose.containers import PROJECT, Container, owner
+from kit.targets.compose.folder import HostFolder
+from kit.targets.compose.observe import containers
+from kit.workload.types import Workload
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The containers of each job, and the hosts that could not be asked for theirs."""
+
+    jobs: dict[str, list[Container]]
+    lost: dict[str, KitError]
+
+    def training(self, job: str) -> list[Container]:
+        """Return the containers of a job that train."""
+        return [one for one in self.jobs.get(job, []) if one.trains]
+
+
+class Hosts:
+    """The hosts of one cluster, their Docker engines and kit's folders there."""
+
+    def __init__(self, cluster: str, tree: Path) -> None:
+        self.cluster = cluster
+        self.tree = tree
+
+    @cached_property
+    def rendered(self) -> Rendered:
+        """What the tree says of them."""
+        return rendered(self.tree)
+
+    @cached_property
+    def all(self) -> dict[str, Host]:
+        """Every host by its name."""
+        return {host.name: host for host in self.rendered.hosts}
+
+    @cached_property
+    def dockers(self) -> dict[str, Docker]:
+        """The engine of each."""
+        home = self.home
+        return {
+            name: Docker.of(host, home.prelude if name == home.host.name else "")
+            for name, host in self.all.items()
+        }
+
+    @cached_property
+    def home(self) -> HostFolder:
+        """The folder of what is to be in one place: the lock, the history, how jobs ended."""
+        return HostFolder(manager_of(self.rendered.hosts), self.cluster)
+
+    def file(self, work: Workload, host: str) -> Path:
+        """Return the rendered project of a workload on a host."""
+        return self.tree / "hosts" / host / f"{work.stack}.compose.yaml"
+
+    def on(self, names: Iterable[str], work: Callable[[Host], T]) -> dict[str, T | KitError]:
+        """Do something on hosts at once; see `on_each`."""
+        return on_each([self.all[name] for name in names], work)
+
+    def containers(self, dockers: Mapping[str, Docker] | None = None) -> Found:
+        """Ask hosts for their containers, all of them or those whose engines are given.
+
+        Raises:
+            KitError: None of them can be reached.
+        """
+        asked = dockers or self.dockers
+        answers = self.on(asked, lambda host: containers(asked[host.name], self.cluster))
+        found = Found({}, {})
+        for name, answer in answers.items():
+            if isinstance(answer, KitError):
+                found.lost[name] = answer
+                continue
+            for one in answer:
+                found.jobs.setdefault(one.job, []).append(one)
+        if len(found.lost) == len(answers):
+            all_well(found.lost)
+        return found
+
+    def end(self, name: str, host: str) -> None:
+        """Ask a host's part of a workload to end, and wait: Docker kills it after its grace."""
+        docker = self.dockers[host]
+        found = containers(docker, self.cluster)
+        running = [one.id for one in found if one.job == name and one.trains and one.runs]
+        if running:
+            with docker.acting(f"stop {name}") as client:
+                client.container.stop(running)
+
+    def remove(self, name: str, host: str) -> None:
+        """Remove a workload's containers and its networks from a host; volumes stay."""
+        docker = self.dockers[host]
+        for one in containers(docker, self.cluster):
+            if one.job == name:
+                _delete(docker, f"/containers/{one.id}", force="1", v="1")
+        for network in docker.get("/networks", filters={"label": [PROJECT]}):
+            owned = owner(network["Labels"] or {})
+            if owned is not None and owned[1] == name:
+                _delete(docker, f"/networks/{network['Id']}")
+
+
+def all_well(results: Mapping[str, T | KitError], otherwise: str = "") -> dict[str, T]:
+    """Return the results of all hosts.
+
+    Raises:
+        KitError: One of them failed; what all of them had to say, and `otherwise` what to do.
+    """
+    failed = [result for result in results.values() if isinstance(result, KitError)]
+    if failed:
+        hints = [*dict.fromkeys(error.hint for error in failed if error.hint), otherwise]
+        message = "\n".join(error.message for error in failed)
+        raise KitError(message, "\n".join(hint for hint in hints if hint))
+    return {name: result for name, result in results.items() if not isinstance(result, KitError)}
+
+
+def _delete(docker: Docker, path: str, **query: str | dict[str, Any]) -> None:
+    """Delete something, unless it is gone or on its way."""
+    with suppress(EngineError):
+        docker.request("DELETE", path, None, None, **query)

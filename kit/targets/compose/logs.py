@@ -1,0 +1,142 @@
+"""The lines of jobs' containers on several hosts, as they come or as they are."""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from http.client import HTTPException
+
+from kit.errors import KitError
+from kit.hosts.docker import Docker, EngineError
+from kit.runtime.account import TAIL
+from kit.runtime.events import split
+from kit.runtime.status import LogLine
+from kit.runtime.streams import WINDOW, lines, merged
+from kit.targets.compose.containers import Container
+from kit.targets.compose.observe import container
+
+AGAIN = 1.0
+"""Seconds until a log that has ended, or a host that is lost, is asked again."""
+GRACE = 3.0
+"""Seconds that the last lines of an ended job have to arrive in."""
+
+Over = Callable[[], bool]
+"""Whether there is nothing more to wait for; it may ask the hosts."""
+
+
+def read_logs(
+    dockers: Mapping[str, Docker], containers: Sequence[Container], since: float
+) -> Iterator[LogLine]:
+    """Yield what containers have printed, in the order of time."""
+    sources = [_lines(dockers[one.host], one, since) for one in containers]
+    yield from merged(sources, _time, window=None)
+
+
+def follow_logs(
+    dockers: Mapping[str, Docker], containers: Sequence[Container], since: float, over: Over
+) -> Iterator[LogLine]:
+    """Yield what containers have printed and print, until `over`; `dockers` are hung up then."""
+    tails = [_Tail(dockers[one.host], one, since) for one in containers]
+    left = threading.Event()
+    watch = threading.Thread(target=_watch, args=(tails, dockers, over, left), daemon=True)
+    watch.start()
+    try:
+        yield from merged([tail.lines() for tail in tails], _time, WINDOW)
+    finally:
+        left.set()
+        _end(tails, dockers)
+
+
+def parsed(one: Container, moment: float, text: str) -> LogLine:
+    """Return a line of a container."""
+    rank, rest = split(text)
+    return LogLine(one.job, one.host, rest, rank, moment)
+
+
+def query(since: float) -> dict[str, str]:
+    """Return what is asked of a log."""
+    return {"stdout": "1", "stderr": "1", "timestamps": "1", "since": f"{since:.9f}"}
+
+
+def _time(line: LogLine) -> float:
+    return line.time or 0.0
+
+
+def _lines(docker: Docker, one: Container, since: float) -> Iterator[LogLine]:
+    with docker.stream(f"/containers/{one.id}/logs", **query(since)) as response:
+        for moment, text in lines(response):
+            yield parsed(one, moment, text)
+
+
+class _Tail:
+    """The live log of one container, over its restarts and over the loss of its host."""
+
+    def __init__(self, docker: Docker, one: Container, since: float) -> None:
+        self._docker = docker
+        self._one = one
+        self._since = since
+        self.over = threading.Event()
+
+    def lines(self) -> Iterator[LogLine]:
+        lost = False
+        while not self.over.is_set():
+            try:
+                yield from self._connected()
+                lost = False
+                if not self._runs():
+                    return
+            except (KitError, HTTPException, OSError) as error:
+                if not lost and not self.over.is_set():
+                    lost = True
+                    reason = error.message if isinstance(error, KitError) else str(error)
+                    yield parsed(self._one, self._since, f"kit: lost for now: {reason}")
+            self.over.wait(AGAIN)
+
+    def _connected(self) -> Iterator[LogLine]:
+        path, last = f"/containers/{self._one.id}/logs", self._since
+        with self._docker.stream(path, follow="1", **query(last)) as response:
+            for moment, text in lines(response):
+                # What was the last one is told again.
+                if moment > last:
+                    self._since = max(moment, self._since)
+                    yield parsed(self._one, moment, text)
+
+    def _runs(self) -> bool:
+        """Whether its engine will start it again; what it prints then is behind another request."""
+        try:
+            inspected = self._docker.get(f"/containers/{self._one.id}/json")
+        except EngineError:
+            return False
+        return container(self._one.host, inspected).runs
+
+
+def _watch(
+    tails: Sequence[_Tail], dockers: Mapping[str, Docker], over: Over, left: threading.Event
+) -> None:
+    """End the tails when the jobs are over, though a host of theirs may be lost or go on trying."""
+    while not left.wait(AGAIN):
+        with suppress(KitError):
+            if over():
+                left.wait(GRACE)
+                _end(tails, dockers)
+                return
+
+
+def _end(tails: Sequence[_Tail], dockers: Mapping[str, Docker]) -> None:
+    for tail in tails:
+        tail.over.set()
+    for docker in dockers.values():
+        docker.close()
+
+
+def news(docker: Docker, one: Container, since: float | None) -> list[LogLine]:
+    """Return what a container has printed since a moment; of None its last lines.
+
+    Raises:
+        KitError: The engine cannot be reached.
+    """
+    asked = query(since) if since is not None else {**query(0.0), "tail": TAIL}
+    content = docker.read(f"/containers/{one.id}/logs", **asked)
+    return [parsed(one, moment, text) for moment, text in lines(io.BytesIO(content))]

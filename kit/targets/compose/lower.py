@@ -1,0 +1,167 @@
+"""Compose projects, one on each host: the plan in Compose's terms. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from kit.errors import FaultsError
+from kit.model import EngineName, Host
+from kit.plan.types import Placement
+from kit.plan.work import JobPlan, Plan, ServerPlan, manager_of
+from kit.targets.lowered import Lowered, Output
+from kit.workload.ports import Listener, port_faults
+from kit.workload.registry import registry_part
+from kit.workload.serving import asked_hosts, endpoints, serving
+from kit.workload.training import RENDEZVOUS_PORT, own_port, training
+from kit.workload.types import (
+    Environment,
+    Kind,
+    Meeting,
+    Part,
+    Role,
+    Symbol,
+    Variable,
+    Workload,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """A container of a host's project; `placement` is None where it needs no GPU."""
+
+    part: Part
+    placement: Placement | None
+    environment: Environment
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """What the file of a host prints: the container that works there, and what helps it."""
+
+    cluster: str
+    workload: Workload
+    host: Host
+    working: Container | None
+    helper: Container | None
+
+
+def lower(plan: Plan) -> Lowered:
+    """Write the plan in Compose's terms.
+
+    Raises:
+        FaultsError: Ports clash.
+    """
+    jobs = [_job(plan, job) for job in plan.jobs]
+    servers = [_server(plan, server) for server in plan.servers]
+    workloads = (*jobs, *servers)
+    registry = registry_part(plan)
+    listeners = (each for workload in workloads for each in _listeners(workload))
+    if faults := port_faults(registry, listeners):
+        raise FaultsError(faults)
+    return Lowered(
+        engine=EngineName.COMPOSE,
+        plan=plan,
+        workloads=workloads,
+        outputs=tuple(_outputs(plan, registry, workloads)),
+        images=plan.images,
+    )
+
+
+def _job(plan: Plan, job: JobPlan) -> Workload:
+    network = plan.network
+    # NCCL and Gloo listen on ports of their own choice: between hosts that needs their network.
+    several = len(job.placements) > 1
+    host_network = several or network.driver == "host" or network.infiniband
+    if host_network:
+        host = manager_of(job.hosts)
+        meeting = Meeting(host, host.address, own_port(job))
+    else:
+        meeting = Meeting(job.hosts[0], Role.RENDEZVOUS, job.job.port or RENDEZVOUS_PORT)
+    return training(plan, job, meeting, host_network=host_network)
+
+
+def _server(plan: Plan, server: ServerPlan) -> Workload:
+    offered, port = endpoints(server), server.server.transfer_port
+    # Compose leaves them where they are.
+    offering = [host for part in offered for host in part.first_hosts]
+    hosts = asked_hosts(plan, offering) if offered else []
+    sources = [f"http://{host.address}:{port}" for host in hosts]
+    return serving(plan, server, offered, sources, host_network=False)
+
+
+def _listeners(workload: Workload) -> Iterator[Listener]:
+    for part in workload.parts:
+        # In a network of its own the rendezvous is reached by its name alone.
+        inside = part.role is Role.RENDEZVOUS and not workload.host_network
+        for port in () if inside else part.ports:
+            for host in part.first_hosts:
+                yield Listener(workload, port, host, host.address)
+
+
+def opened(workload: Workload, host: str) -> Iterator[tuple[int, str]]:
+    """Yield the ports that a workload opens on a host, and what sets each in its file."""
+    for each in _listeners(workload):
+        if each.host.name == host:
+            yield each.port.number, each.port.written()
+
+
+def _outputs(plan: Plan, registry: Part | None, workloads: Sequence[Workload]) -> Iterator[Output]:
+    for workload in workloads:
+        for host in plan.hosts:
+            if host.name in workload.hosts:
+                yield _output(_project(plan, workload, host))
+    if registry is not None and plan.registry is not None:
+        host = registry.hosts[0]
+        values = {"cluster": plan.cluster, "part": registry, "address": plan.registry.address}
+        template = "hosts/{host}/registry.compose.yaml.j2"
+        yield Output(f"hosts/{host.name}/registry.compose.yaml", template, values)
+    insecure = plan.registry.address if registry is not None and plan.registry else ""
+    for host in plan.hosts:
+        daemon = {"host": host, "resources": (), "insecure": insecure}
+        yield Output(
+            f"hosts/{host.name}/daemon.json", "hosts/{host}/daemon.json.j2", daemon
+        )
+
+
+def _output(project: Project) -> Output:
+    workload = project.workload
+    kind = "train-{job}" if workload.kind is Kind.JOB else "serve-{server}"
+    return Output(
+        path=f"hosts/{project.host.name}/{workload.stack}.compose.yaml",
+        template=f"hosts/{{host}}/{kind}.compose.yaml.j2",
+        values={"project": project},
+        sources=(workload.file,),
+        configs=workload.working[0].configs,
+        stack=workload.stack,
+        hashes_configs=True,
+    )
+
+
+def _project(plan: Plan, workload: Workload, host: Host) -> Project:
+    working = helper = None
+    for part in workload.parts:
+        placed = {placement.host.name: placement for placement in part.placements}
+        if not any(each.name == host.name for each in part.first_hosts):
+            continue
+        container = _container(part, host, placed.get(host.name))
+        if part.role.works:
+            working = container
+        else:
+            helper = container
+    return Project(plan.cluster, workload, host, working, helper)
+
+
+def _container(part: Part, host: Host, placement: Placement | None) -> Container:
+    # GPUs are reserved as devices, and Docker sets the variable from them.
+    written: Mapping[Symbol, str] = {Symbol.HOST: host.name}
+    environment = tuple(
+        Variable(
+            each.name,
+            written[each.value] if isinstance(each.value, Symbol) else each.value,
+            each.why,
+        )
+        for each in part.environment
+        if each.value is not Symbol.GPUS
+    )
+    return Container(part, placement, environment)

@@ -1,0 +1,132 @@
+"""What a host looks like before a job is started on it, and the containers of jobs there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any
+
+from kit.hosts import ssh
+from kit.hosts.docker import Docker, EngineError
+from kit.hosts.gpus import listed_gpus
+from kit.hosts.stamps import seconds
+from kit.model import Host
+from kit.plan.storage import CHECKPOINTS
+from kit.targets.compose.containers import (
+    CLUSTER,
+    SERVICE,
+    VERSION,
+    Container,
+    owner,
+)
+from kit.targets.compose.decide import Seen
+from kit.workload.types import Kind
+
+NOT_FOUND = 404
+LISTENING = "0A"
+"""State of a socket in /proc/net/tcp (include/net/tcp_states.h)."""
+
+LOOK = """
+nvidia-smi -L 2>/dev/null
+PATH="$PATH:/usr/local/bin:/usr/bin:/bin" command -v nvidia-container-runtime-hook
+cat /proc/net/tcp /proc/net/tcp6 2>/dev/null
+true
+"""
+"""What Docker's API does not tell: the driver's GPUs, its hook, the ports that are taken."""
+
+
+def look(host: Host, docker: Docker, images: Iterable[str], volumes: Iterable[str]) -> Seen:
+    """Return what a host looks like; `images` and `volumes` are names to look for.
+
+    Raises:
+        KitError: It cannot be reached, by SSH or Docker's way.
+    """
+    printed = ssh.run(host, LOOK)
+    return Seen(
+        gpus=tuple(listed_gpus(printed)),
+        hook="nvidia-container-runtime-hook" in printed,
+        ports=ports(printed),
+        containers=containers(docker),
+        images=frozenset(name for name in images if _there(docker, f"/images/{name}/json")),
+        volumes=frozenset(name for name in volumes if _there(docker, f"/volumes/{name}")),
+    )
+
+
+def ports(tables: str) -> frozenset[int]:
+    """Return the ports that are listened on, from /proc/net/tcp and tcp6."""
+    row = rf"^ *\d+: [0-9A-F]+:([0-9A-F]{{4}}) \S+ {LISTENING} "
+    return frozenset(int(port, 16) for port in re.findall(row, tables, re.MULTILINE))
+
+
+def containers(docker: Docker, cluster: str | None = None) -> tuple[Container, ...]:
+    """Return the containers of jobs on a host, of one cluster's Compose projects or of all.
+
+    Raises:
+        KitError: The engine cannot be reached.
+    """
+    wanted = {"label": [f"{CLUSTER}={cluster}"]} if cluster else {}
+    found = []
+    for listed in docker.get("/containers/json", all="1", filters=wanted):
+        if owner(listed["Labels"]) is not None:
+            # It may have gone in the meantime.
+            with suppress(EngineError):
+                inspected = docker.get(f"/containers/{listed['Id']}/json")
+                found.append(container(docker.name, inspected))
+    return tuple(found)
+
+
+def _there(docker: Docker, path: str) -> bool:
+    try:
+        docker.get(path)
+    except EngineError as error:
+        if error.status != NOT_FOUND:
+            raise
+        return False
+    return True
+
+
+def container(host: str, inspected: dict[str, Any]) -> Container:
+    """Read what GET /containers/<id>/json answers for a container of a job."""
+    config, state, limits = inspected["Config"], inspected["State"], inspected["HostConfig"]
+    labels = config["Labels"] or {}
+    kind, name = owner(labels) or (Kind.JOB, "")
+    environment = dict(line.partition("=")[::2] for line in config["Env"] or [])
+    fewest, _, most = environment.get("KIT_NNODES", "1:1").partition(":")
+    folder = environment.get("KIT_CHECKPOINTS") or CHECKPOINTS
+    return Container(
+        id=inspected["Id"],
+        host=host,
+        job=name,
+        kind=kind,
+        cluster=labels.get(CLUSTER, ""),
+        service=labels.get(SERVICE, ""),
+        version=labels.get(VERSION, ""),
+        status=state["Status"],
+        exit_status=state["ExitCode"],
+        error=state.get("Error", ""),
+        healthy=(state.get("Health") or {}).get("Status") != "unhealthy",
+        created=seconds(inspected["Created"]),
+        ended=seconds(state["FinishedAt"]),
+        restarts=inspected["RestartCount"],
+        most_restarts=limits["RestartPolicy"]["MaximumRetryCount"],
+        devices=_devices(limits.get("DeviceRequests") or [], environment),
+        processes=int(environment.get("KIT_NPROC") or environment.get("KIT_REPLICAS") or "0"),
+        fewest=int(fewest),
+        most=int(most),
+        checkpoints=_source(inspected["Mounts"], folder),
+    )
+
+
+def _devices(requests: list[dict[str, Any]], environment: dict[str, str]) -> tuple[str, ...]:
+    if requests:
+        named = tuple(device for one in requests for device in one["DeviceIDs"] or [])
+        return named or ("all",)
+    visible = environment.get("NVIDIA_VISIBLE_DEVICES", "void")
+    return () if visible in {"", "void", "none"} else tuple(visible.split(","))
+
+
+def _source(mounts: list[dict[str, Any]], folder: str) -> str:
+    """Return the volume or the folder of the host that is mounted at a folder."""
+    found = next((mount for mount in mounts if mount["Destination"] == folder), {})
+    return str(found.get("Name") or found.get("Source") or folder)

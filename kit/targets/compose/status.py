@@ -1,0 +1,79 @@
+"""How a job is doing, by its containers on all hosts: a pure function."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from kit.runtime.events import Reader
+from kit.runtime.status import ENDED, HostStatus, JobStatus, State
+from kit.targets.compose.containers import Container
+from kit.workload.types import Kind, Role
+
+
+def job_status(
+    job: str, containers: Sequence[Container], silent: Mapping[str, int], reader: Reader
+) -> JobStatus:
+    """Return the status of a job of which there is a container at least.
+
+    `silent` are the hosts that should have a part and cannot be asked, and their processes.
+    """
+    training = sorted((one for one in containers if one.trains), key=lambda one: one.host)
+    hosts = [
+        one.part(reader.ranks.get(one.host, ()), reader.seen.get(one.host, ()))
+        for one in training
+    ]
+    missing = "cannot be reached"
+    hosts += [
+        HostStatus(host, n, State.WAITING, None, message=missing) for host, n in silent.items()
+    ]
+    state = state_of(training)
+    ended = max((one.ended for one in training), default=0.0) if state in ENDED else None
+    return JobStatus(
+        job=job,
+        kind=containers[0].kind,
+        state=state,
+        message=_message(state, hosts, containers),
+        started=min(one.created for one in containers),
+        ended=ended,
+        hosts=tuple(hosts),
+        progress=reader.progress,
+        checkpoint=_checkpoint(training, reader),
+        world_size=reader.world_size,
+        last_step=reader.last_step,
+        restarts=reader.restarts,
+        failure=reader.failure,
+    )
+
+
+def state_of(training: Sequence[Container]) -> State:
+    """Return how a job is doing by the containers that train."""
+    states = Counter(one.state() for one in training)
+    spare = max((one.most - one.fewest for one in training), default=0)
+    if states[State.FAILED] > spare or not training:
+        return State.FAILED
+    alive = (State.RUNNING, State.WAITING, State.STOPPED)
+    return next((state for state in alive if states[state]), State.COMPLETED)
+
+
+def _message(state: State, hosts: Sequence[HostStatus], containers: Sequence[Container]) -> str:
+    told = [f"{host.host} {host.message}" for host in hosts if host.message]
+    if not hosts:
+        told.append("no container of its training is left")
+    told += [
+        f"the rendezvous on {one.host} {one.message()}"
+        for one in containers
+        if one.service == Role.RENDEZVOUS and one.exit_status != 0 and one.message()
+    ]
+    left = sorted({one.host for one in containers if one.trains and one.runs})
+    if state in ENDED and left:
+        told.append(f"it still runs on {', '.join(left)}: `kit stop {containers[0].job}`")
+    return "; ".join(told)
+
+
+def _checkpoint(training: Sequence[Container], reader: Reader) -> str | None:
+    if reader.checkpoint is None or not training or training[0].kind is Kind.SERVER:
+        return reader.checkpoint
+    places = {one.checkpoints for one in training}
+    hosts = ", ".join(one.host for one in training)
+    return f"{reader.checkpoint} in {' and '.join(sorted(places))} on {hosts}"

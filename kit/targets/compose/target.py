@@ -1,0 +1,226 @@
+"""The target that needs Docker on the hosts and no Swarm: a Compose project on each."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import ClassVar
+
+from kit.errors import InputError, KitError
+from kit.hosts.docker import Docker
+from kit.targets.lowered import file_version
+from kit.runtime.account import Account
+from kit.runtime.history import Deployment, deployment
+from kit.runtime.loop import StepsError, take
+from kit.runtime.status import ENDED, JobStatus, LogLine
+from kit.runtime.steps import Say, Step, left_alone, size
+from kit.runtime.target import Known
+from kit.secrets import read_secrets
+from kit.targets.compose.decide import Seen, Start, decide
+from kit.targets.compose.execute import Executor
+from kit.targets.compose.hosts import Found, Hosts, all_well
+from kit.targets.compose.logs import follow_logs, news, read_logs
+from kit.targets.compose.observe import look
+from kit.targets.compose.status import job_status, state_of
+from kit.workload.types import Workload
+
+UNCHANGED = "nothing was changed on any host"
+
+
+class ComposeTarget:
+    """Carries workloads out on the hosts of the rendered tree, by their own Docker engines."""
+
+    tied_to_terminal: ClassVar[bool] = False
+
+    def __init__(self, cluster: str, tree: Path) -> None:
+        self._hosts = Hosts(cluster, tree)
+        self._accounts: dict[str, Account] = {}
+        self._stopped: dict[str, JobStatus] = {}
+        self._remembered: dict[str, JobStatus] = {}
+        self._asked: frozenset[str] | None = None
+
+    def _ended(self, found: Found) -> dict[str, JobStatus]:
+        """Return how the jobs ended of which no container is left; asked anew when more have."""
+        jobs = frozenset(found.jobs)
+        home = self._hosts.home
+        if self._asked != jobs and home.host.name not in found.lost:
+            # The first time it came with the connection that found the containers.
+            said = self._hosts.dockers[home.host.name].said if self._asked is None else None
+            with suppress(KitError):
+                ended = home.remembered(said)
+                self._asked, self._remembered = jobs, {status.job: status for status in ended}
+        return self._remembered | self._stopped
+
+    def preview(self, workloads: Sequence[Workload], *, fresh: bool) -> tuple[Step, ...]:
+        """Look at the hosts and return what would be done; see `Target.preview`."""
+        hosts = self._hosts
+        _require_compose()
+        images = {each.image for each in workloads}
+        volumes = {each.store.volume for each in workloads if each.store and each.store.volume}
+        needed = [(each, name) for each in workloads for name in each.hosts]
+        versions = {(each.name, name): _version(hosts.file(each, name)) for each, name in needed}
+        found = hosts.on(
+            hosts.all, lambda host: look(host, hosts.dockers[host.name], images, volumes)
+        )
+        all_well({name: found[name] for _, name in needed}, UNCHANGED)
+        seen = {name: one for name, one in found.items() if isinstance(one, Seen)}
+        return decide(hosts.cluster, workloads, versions, seen, fresh=fresh)
+
+    def deploy(self, workloads: Sequence[Workload], *, fresh: bool, say: Say) -> None:
+        """Start a project on each host; see `Target.deploy`."""
+        secrets = {each.name: read_secrets(each) for each in workloads if each.parts}
+        with self._hosts.home.locked(say):
+            steps = self.preview(workloads, fresh=fresh)
+            starting = {step.name for step in steps if isinstance(step, Start)}
+            for each in workloads:
+                if each.name not in starting:
+                    say(left_alone(each))
+            executor = Executor(self._hosts, workloads, secrets)
+            self._take(steps, executor, {each.name: each for each in workloads}, say)
+
+    def _take(
+        self,
+        steps: Sequence[Step],
+        executor: Executor,
+        workloads: Mapping[str, Workload],
+        say: Say,
+    ) -> None:
+        """Take the steps; what could not be started as a whole is taken down again."""
+        started: list[str] = []
+        began = time.time()
+        try:
+            for batch in take(steps, executor.execute, say):
+                if isinstance(first := batch[0], Start):
+                    work = workloads[first.name]
+                    self._stopped.pop(work.name, None)
+                    self._hosts.home.forget(work.name)
+                    self._hosts.home.add_to_history(deployment(work, began))
+                    started.append(work.name)
+                    say(f"{work.name}: started as {size(work)}")
+                began = time.time()
+        except StepsError as error:
+            if not isinstance(first := error.steps[0], Start):
+                raise
+            left = executor.take_down(workloads[first.name])
+            runs = f"{', '.join(started)}: started before" if started else "no other was started"
+            raise KitError(f"{error.message}\n{left}\n{runs}", error.hint) from None
+
+    def break_lock(self) -> None:
+        """Take away the lock of a deploy that is dead.
+
+        Raises:
+            KitError: The host that has it cannot be reached.
+        """
+        self._hosts.home.break_lock()
+
+    def history(self) -> tuple[Deployment, ...]:
+        """Return what was written down at each start; see `Target.history`."""
+        return self._hosts.home.history()
+
+    def status(self) -> tuple[JobStatus, ...]:
+        """Return what the containers on all hosts tell; see `Target.status`."""
+        found = self._hosts.containers()
+        now = {job: self._status(job, found) for job in found.jobs}
+        # What this process has stopped has ended, though its containers be seen on their way.
+        known = self._ended(found) | now | self._stopped
+        return tuple(known[job] for job in sorted(known))
+
+    def _status(self, job: str, found: Found) -> JobStatus:
+        planned = self._hosts.rendered.devices.get(job, {})
+        silent = {name: len(gpus) for name, gpus in planned.items() if name in found.lost}
+        dockers = self._hosts.dockers
+        sources = {one.id: partial(news, dockers[one.host], one) for one in found.training(job)}
+        reader = self._accounts.setdefault(job, Account()).look(sources)
+        status = job_status(job, found.jobs[job], silent, reader)
+        return replace(status, urls=self._hosts.rendered.urls.get(job, ()))
+
+    def known(self) -> Mapping[str, Known]:
+        """Return the workloads that have containers; see `Target.known`."""
+        jobs = self._hosts.containers().jobs
+        return {
+            job: Known(own[0].kind, tuple(sorted({one.host for one in own})))
+            for job, own in jobs.items()
+        }
+
+    def logs(
+        self, names: Sequence[str], *, follow: bool, since: float | None = None
+    ) -> Iterator[LogLine]:
+        """Yield the lines of the containers that train or answer; see `Target.logs`."""
+        # Connections of their own: they are cut at the end.
+        dockers = {name: Docker.of(host) for name, host in self._hosts.all.items()}
+        found = self._hosts.containers(dockers)
+        for name in names:
+            self._require_known(name, found)
+        training = [one for name in names for one in found.training(name)]
+        if not follow:
+            yield from read_logs(dockers, training, since or 0.0)
+            return
+        over = partial(self._over, names, dockers)
+        yield from follow_logs(dockers, training, since or 0.0, over)
+
+    def _over(self, names: Sequence[str], dockers: Mapping[str, Docker]) -> bool:
+        """Whether all workloads have ended, or no container of theirs is left."""
+        found = self._hosts.containers(dockers)
+        for name in found.lost:
+            dockers[name].close()
+        training = [found.training(name) for name in names]
+        return all(not own or state_of(own) in ENDED for own in training)
+
+    def stop(self, name: str) -> JobStatus:
+        """End a workload on all hosts at once and remove its containers; see `Target.stop`."""
+        found = self._hosts.containers()
+        self._require_known(name, found)
+        if name not in found.jobs:
+            raise KitError(f"job {name} is not running", "see what is with `kit status`")
+        places = sorted({one.host for one in found.jobs[name]})
+        ended = self._hosts.on(places, lambda host: self._hosts.end(name, host.name))
+        # Of those alone that have answered: one that is down would be waited for once more.
+        here = {place: self._hosts.dockers[place] for place in places}
+        after = self._hosts.containers(here).jobs.get(name, found.jobs[name])
+        status = self._status(name, Found({name: after}, {}))
+        # Told from now on, whether its containers are looked for before or after they are gone.
+        self._stopped[name] = status
+        with suppress(KitError):
+            self._hosts.home.remember(status)
+        removed = self._hosts.on(places, lambda host: self._hosts.remove(name, host.name))
+        left = {place for place, error in removed.items() if isinstance(error, KitError)}
+        left |= self._hosts.rendered.devices.get(name, {}).keys() & found.lost.keys()
+        told = [status.message] if status.message else []
+        # What did not end by itself was killed as it was removed.
+        told += [error.message for error in ended.values() if isinstance(error, KitError)]
+        if left:
+            what = f"{', '.join(sorted(left))} cannot be reached: what runs there goes on"
+            told.append(f"{what}; `kit stop {name}` again when it is back")
+        return replace(status, message="; ".join(told))
+
+    def _require_known(self, name: str, found: Found) -> None:
+        known = {*found.jobs, *self._ended(found)}
+        if name not in known:
+            raise KitError(
+                f"no job {name} was ever deployed on the hosts of cluster {self._hosts.cluster}",
+                f"known are: {', '.join(sorted(known)) or 'none'}",
+            )
+
+
+def _require_compose() -> None:
+    try:
+        with Docker("this machine", None).acting("docker compose version") as client:
+            client.compose.version()
+    except InputError:
+        raise
+    except KitError:
+        raise InputError(
+            "docker compose is not installed here, and kit starts the projects with it",
+            "install docker-compose-plugin of Docker, or docker-compose of Debian 13",
+        ) from None
+
+
+def _version(file: Path) -> str:
+    if not file.is_file():
+        what = f"{file} is not there: the files are for another engine"
+        raise InputError(what, "write `engine: compose` in the inventory, run `kit render`")
+    return file_version(file.read_text(encoding="utf-8"))

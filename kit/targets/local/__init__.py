@@ -1,0 +1,1 @@
+"""This machine, without Docker: a torchrun agent for each host of the plan."""

@@ -1,0 +1,174 @@
+"""What is to be started and ended on this machine: a pure function of what is wanted and seen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from kit.errors import KitError
+from kit.plan.storage import CHECKPOINTS
+from kit.runtime.steps import Step, size
+from kit.targets.local.gpus import serving_devices, visible_devices
+from kit.targets.local.lower import (
+    HERE,
+    Places,
+    Process,
+    on_this_machine,
+    processes,
+    server_process,
+)
+from kit.values import count
+from kit.workload.types import Kind, Workload
+
+WHERE = "here"
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What is there of a workload: was it ever begun, does a supervisor live, started from what.
+
+    `left` are the processes of a supervisor that is gone.
+    """
+
+    begun: bool = False
+    supervised: bool = False
+    version: str | None = None
+    left: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """This machine: the UUIDs of its GPUs, its cores, and where things lie on it."""
+
+    gpus: tuple[str, ...]
+    cores: int
+    places: Places
+
+
+@dataclass(frozen=True, slots=True)
+class End(Step):
+    """End a workload's processes."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Forget(Step):
+    """Delete the folders of a job's checkpoints."""
+
+    folders: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Start(Step):
+    """Start a supervisor for a workload's processes; `checkpoints` are the job's folders."""
+
+    workload: Workload
+    version: str
+    checkpoints: tuple[str, ...]
+    processes: tuple[Process, ...]
+
+
+def decide(
+    wanted: Sequence[Workload],
+    jobs: Mapping[str, Workload],
+    seen: Mapping[str, Seen],
+    machine: Machine,
+    *,
+    fresh: bool,
+) -> tuple[Step, ...]:
+    """Return the steps to what is wanted; none for a server that runs as it should, or is idle.
+
+    `jobs` are all jobs by their names: a server reads the checkpoints of one.
+
+    Raises:
+        KitError: A job that runs is not touched here.
+    """
+    for each in wanted:
+        _refuse_running(each, seen[each.name])
+    starting = [each for each in wanted if each.parts and not _goes_on(each, seen[each.name])]
+    steps: list[Step] = []
+    for each in wanted:
+        if seen[each.name].supervised and (each in starting or not each.parts):
+            cause = "it has changed" if each.parts else "no GPU is given to it"
+            steps.append(End(WHERE, f"end {each.name}", cause, each.name))
+    begins = _starts(starting, jobs, seen, machine)
+    if fresh:
+        steps += [_forget(each) for each in begins if each.checkpoints]
+    return (*steps, *begins)
+
+
+def version(work: Workload) -> str:
+    """Return what tells versions of a workload apart, whatever else is in the inventory."""
+    gpus = [(each.host.name, tuple(gpu.id for gpu in each.gpus)) for each in work.placements]
+    return f"{work.job_hash} {gpus}"
+
+
+def started_as(work: Workload) -> str:
+    """Say how large a workload is; a server answers on this machine."""
+    if work.kind is Kind.JOB:
+        return size(work)
+    urls = [f"http://{HERE}:{port.number}" for port in work.working[0].ports]
+    return f"{count(work.processes, 'replica')}: {', '.join(urls)}"
+
+
+def _goes_on(work: Workload, seen: Seen) -> bool:
+    return work.kind is Kind.SERVER and seen.supervised and seen.version == version(work)
+
+
+def _refuse_running(work: Workload, seen: Seen) -> None:
+    if work.kind is not Kind.JOB:
+        return
+    if seen.supervised:
+        raise KitError(
+            f"job {work.name} is running already",
+            f"see it with `kit status`, end it with `kit stop {work.name}`",
+        )
+    if seen.left:
+        raise KitError(
+            f"job {work.name} has processes left of a supervisor that is gone: "
+            f"{' '.join(map(str, seen.left))}",
+            f"end them with `kit stop {work.name}`",
+        )
+
+
+def _starts(
+    starting: Sequence[Workload],
+    jobs: Mapping[str, Workload],
+    seen: Mapping[str, Seen],
+    machine: Machine,
+) -> list[Start]:
+    """Return what starts the workloads; servers get GPUs that no job is given."""
+    taken, found = set[str](), []
+    places = machine.places
+    for each in starting:
+        folders: list[str] = []
+        if each.kind is Kind.JOB:
+            devices = visible_devices(each, machine.gpus)
+            taken |= {gpu for visible in devices.values() for gpu in visible.split(",")}
+            made = processes(each, places, devices, machine.cores)
+            hosts = [placement.host.name for placement in each.placements]
+            folders = [str(on_this_machine(CHECKPOINTS, each, host, places)) for host in hosts]
+        else:
+            chosen = serving_devices(each, machine.gpus, taken)
+            taken |= set(chosen.split(","))
+            made = (server_process(each, jobs[each.reads], places, chosen),)
+        begun = seen[each.name].begun
+        cause = "it has ended, or changed" if begun else "it was not deployed before"
+        what = f"start {each.name} as {started_as(each)}"
+        found.append(Start(WHERE, what, cause, each, version(each), tuple(folders), made))
+    return found
+
+
+def _forget(start: Start) -> Forget:
+    """Return what deletes the checkpoints of earlier runs.
+
+    Raises:
+        KitError: The user named the place where they lie.
+    """
+    name, store = start.workload.name, start.workload.store
+    if store is None or not store.volume:
+        kept = store.place if store else "a folder of yours"
+        what = f"job {name} keeps its checkpoints in {kept}"
+        raise KitError(what, "move them away by hand to begin anew")
+    return Forget(WHERE, f"delete the checkpoints of {name}", "--fresh", start.checkpoints)

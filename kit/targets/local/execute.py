@@ -1,0 +1,105 @@
+"""Takes steps on this machine: a supervisor is started for each workload."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Mapping
+from functools import singledispatchmethod
+from pathlib import Path
+
+from kit.errors import KitError
+from kit.runtime.history import deployment
+from kit.runtime.steps import Step
+from kit.targets.local.decide import End, Forget, Start
+from kit.targets.local.folder import JobFolder, Run, add_to_history, state_home
+from kit.targets.local.supervise import marked
+
+POLL = 0.1
+"""Seconds between two looks at states."""
+START = 30.0
+"""Seconds within which a supervisor must have begun: it only starts Python."""
+
+
+class Executor:
+    """Takes steps; `secrets` are the values of each workload's, by their names."""
+
+    def __init__(self, cluster: str, secrets: Mapping[str, Mapping[str, str]]) -> None:
+        self._cluster = cluster
+        self._secrets = secrets
+
+    @singledispatchmethod
+    def execute(self, step: Step) -> None:
+        """Take a step.
+
+        Raises:
+            KitError: It failed.
+        """
+        raise AssertionError(step)
+
+    @execute.register
+    def _(self, step: End) -> None:
+        end(JobFolder(self._cluster, step.name))
+
+    @execute.register
+    def _(self, step: Forget) -> None:
+        for folder in step.folders:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    @execute.register
+    def _(self, step: Start) -> None:
+        work = step.workload
+        run = Run(
+            id=uuid.uuid4().hex,
+            job=work.name,
+            kind=work.kind,
+            version=step.version,
+            started=time.time(),
+            nodes_min=work.needed,
+            stop_grace=work.working[0].grace or 0,
+            checkpoints=step.checkpoints,
+            processes=step.processes,
+        )
+        self._start(run, self._secrets[work.name])
+        add_to_history(self._cluster, deployment(work, run.started))
+
+    def _start(self, run: Run, secrets: Mapping[str, str]) -> None:
+        folder = JobFolder(self._cluster, run.job)
+        folder.create()
+        for path in (state_home() / "data", *map(Path, run.checkpoints)):
+            path.mkdir(parents=True, exist_ok=True)
+        folder.write_run(run)
+        log = folder.path / "supervisor.log"
+        with log.open("wb") as output:
+            child = subprocess.Popen(
+                [sys.executable, "-m", "kit.targets.local.supervise", self._cluster, run.job],
+                env={**os.environ, **secrets},  # Not in run.json: that is a file.
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + START
+        while folder.read_state().get("run") != run.id:
+            if child.poll() is not None or time.monotonic() > deadline:
+                raise KitError(f"job {run.job} did not start", f"its supervisor's output: {log}")
+            time.sleep(POLL)
+
+
+def end(folder: JobFolder) -> bool:
+    """Have a supervisor end its processes, and wait; return whether there was anything to end."""
+    run = folder.read_run()
+    left = marked(run.id) if run is not None else []
+    if folder.supervised():
+        os.kill(folder.read_state()["pid"], signal.SIGTERM)
+        while folder.supervised():
+            time.sleep(POLL)
+        return True
+    for process in left:
+        process.kill()
+    return bool(left)

@@ -1,0 +1,36 @@
+"""The GPUs of this machine, and which of them stand in for the plan's. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from kit.workload.types import Workload
+
+
+def visible_devices(job: Workload, present: Sequence[str]) -> dict[str, str]:
+    """Return CUDA_VISIBLE_DEVICES for each host of the job, empty for the CPU.
+
+    The plan's own GPUs where this machine has them all; any others where there are enough.
+    """
+    wanted = {each.host.name: [gpu.id for gpu in each.gpus] for each in job.placements}
+    if all(gpu in present for gpus in wanted.values() for gpu in gpus):
+        return {host: ",".join(gpus) for host, gpus in wanted.items()}
+    if len(present) < job.processes:
+        return dict.fromkeys(wanted, "")
+    return {
+        each.host.name: ",".join(present[each.first_rank : each.first_rank + each.processes])
+        for each in job.placements
+    }
+
+
+def serving_devices(server: Workload, present: Sequence[str], taken: Collection[str]) -> str:
+    """Return CUDA_VISIBLE_DEVICES for a server, empty for the CPU.
+
+    The plan's own GPUs where this machine has them all; any that are not `taken` where there are
+    enough.
+    """
+    wanted = [gpu.id for placement in server.placements for gpu in placement.gpus]
+    if all(gpu in present for gpu in wanted):
+        return ",".join(wanted)
+    free = [gpu for gpu in present if gpu not in taken]
+    return ",".join(free[: len(wanted)]) if len(free) >= len(wanted) else ""

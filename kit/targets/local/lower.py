@@ -1,0 +1,221 @@
+"""Processes of this machine: the plan in the terms of one machine without Docker. Pure.
+
+A container has GPUs, folders and a network of its own; a process is told of them by variables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
+
+from kit.errors import FaultsError
+from kit.model import EngineName
+from kit.plan.storage import CHECKPOINTS, DATA
+from kit.plan.types import MountPoint, Placement
+from kit.plan.work import JobPlan, Plan
+from kit.targets.lowered import Lowered
+from kit.workload.ports import Listener, port_faults
+from kit.workload.serving import serving
+from kit.workload.training import own_port, training
+from kit.workload.types import Meeting, Part, Symbol, Workload
+
+HERE = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process to start: its own variables alone, the rest comes from the supervisor's.
+
+    `host` is the inventory's name; `part` is the role; `workers` its processes.
+    """
+
+    host: str
+    part: str
+    workers: int
+    argv: tuple[str, ...]
+    variables: tuple[tuple[str, str], ...]
+    folder: str
+    log: str
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where things lie on this machine.
+
+    `folders` holds a folder for each workload, `tree` is the rendered one, `here` the working
+    directory of the person who deploys.
+    """
+
+    python: str
+    launcher: PurePosixPath
+    tree: PurePosixPath
+    folders: PurePosixPath
+    data: PurePosixPath
+    here: PurePosixPath
+
+    def of(self, workload: Workload) -> PurePosixPath:
+        """Return the folder of a workload."""
+        return self.folders / workload.name
+
+
+def lower(plan: Plan) -> Lowered:
+    """Write the plan in the terms of this machine.
+
+    Raises:
+        FaultsError: Ports clash.
+    """
+    jobs = [_job(plan, job) for job in plan.jobs]
+    servers = [serving(plan, each, (), (), host_network=False) for each in plan.servers]
+    workloads = (*jobs, *servers)
+    listeners = (each for workload in workloads for each in _listeners(workload))
+    if faults := port_faults(None, listeners):
+        raise FaultsError(faults)
+    return Lowered(EngineName.LOCAL, plan, workloads)
+
+
+def _job(plan: Plan, job: JobPlan) -> Workload:
+    meeting = Meeting(job.hosts[0], HERE, own_port(job))
+    # On this machine nothing hangs unseen, and the old name of a default makes torch complain.
+    made = training(plan, job, meeting, host_network=False, defaults={})
+    # It runs on the GPUs of this machine, or on none.
+    return replace(made, precision=None)
+
+
+def _listeners(workload: Workload) -> Iterator[Listener]:
+    for part in workload.parts:
+        for port in part.ports:
+            yield Listener(workload, port, part.hosts[0], HERE)
+
+
+def processes(
+    workload: Workload, places: Places, devices: Mapping[str, str], cores: int
+) -> tuple[Process, ...]:
+    """Return the rendezvous of a job, and one torchrun agent for each host of the plan.
+
+    `devices` is CUDA_VISIBLE_DEVICES for each host; `cores` are shared among all workers.
+    """
+    threads = str(max(1, cores // workload.processes))
+    agents = {
+        placement.host.name: _agent(workload, part, placement, places, threads, devices)
+        for part in workload.working
+        for placement in part.placements
+    }
+    helpers = [
+        _rendezvous(workload, part, places) for part in workload.parts if not part.role.works
+    ]
+    return (*helpers, *(agents[placement.host.name] for placement in workload.placements))
+
+
+def _rendezvous(workload: Workload, part: Part, places: Places) -> Process:
+    variables = _variables(part, part.hosts[0].name, (), places)
+    return Process(
+        host=part.hosts[0].name,
+        part=part.role,
+        workers=0,
+        argv=_command(part, places),
+        variables=(*variables.items(), ("CUDA_VISIBLE_DEVICES", "")),
+        folder=str(places.of(workload)),
+        log=str(places.of(workload) / f"{part.role}.log"),
+    )
+
+
+def _agent(
+    workload: Workload,
+    part: Part,
+    placement: Placement,
+    places: Places,
+    threads: str,
+    devices: Mapping[str, str],
+) -> Process:
+    host = placement.host.name
+    variables = {
+        "OMP_NUM_THREADS": threads,
+        **_variables(part, host, [gpu.id for gpu in placement.gpus], places),
+        "PYTHONUNBUFFERED": "1",
+        "KIT_ONE_RUN": "1",
+        "KIT_DATA": str(on_this_machine(DATA, workload, host, places)),
+        "KIT_CHECKPOINTS": str(on_this_machine(CHECKPOINTS, workload, host, places)),
+        "CUDA_VISIBLE_DEVICES": devices[host],
+    }
+    folder = places.here
+    if part.working_dir is not None:
+        folder = on_this_machine(part.working_dir, workload, host, places)
+    return Process(
+        host=host,
+        part=part.role,
+        workers=placement.processes,
+        argv=_command(part, places),
+        variables=tuple(variables.items()),
+        folder=str(folder),
+        log=str(places.of(workload) / host / "log"),
+    )
+
+
+def server_process(server: Workload, job: Workload, places: Places, devices: str) -> Process:
+    """Return the one process that answers for all hosts of a server, on loopback alone.
+
+    `job` is the one whose checkpoints it reads; `devices` is CUDA_VISIBLE_DEVICES.
+    """
+    part, host = server.working[0], server.placements[0].host.name
+    gpus = [gpu.id for placement in server.placements for gpu in placement.gpus]
+    # Every host of a job has its checkpoints: here they are folders side by side.
+    home = job.placements[0].host.name
+    variables = {
+        **_variables(part, host, gpus, places),
+        "PYTHONUNBUFFERED": "1",
+        "KIT_ADDRESS": HERE,
+        "KIT_REPLICAS": str(server.processes),
+        "KIT_CHECKPOINTS": str(on_this_machine(CHECKPOINTS, job, home, places)),
+        "CUDA_VISIBLE_DEVICES": devices,
+    }
+    return Process(
+        host=host,
+        part=part.role,
+        workers=server.processes,
+        argv=_command(part, places),
+        variables=tuple(variables.items()),
+        folder=str(places.here),
+        log=str(places.of(server) / host / "log"),
+    )
+
+
+def _command(part: Part, places: Places) -> tuple[str, ...]:
+    """Return what is started: this Python, and the launcher as it lies here."""
+    _, script, *rest = part.launch
+    own = str(places.launcher) if PurePosixPath(script).name == places.launcher.name else script
+    return (places.python, own, *rest, *part.arguments)
+
+
+def _variables(part: Part, host: str, gpus: Sequence[str], places: Places) -> dict[str, str]:
+    """Return a part's environment with what it names as it is on this machine."""
+    here = {Symbol.HOST: host, Symbol.GPUS: ",".join(gpus)}
+    paths = {config.target: str(places.tree / config.file) for config in part.configs}
+    return {
+        each.name: here[each.value]
+        if isinstance(each.value, Symbol)
+        else paths.get(each.value, str(each.value))
+        for each in part.environment
+    }
+
+
+def on_this_machine(path: str, job: Workload, host: str, places: Places) -> PurePosixPath:
+    """Return where a folder of a job's container lies here: behind a bind mount, or in a volume.
+
+    The data volume is one for all hosts, as they are one machine; so is what NFS would share.
+    """
+    mounts = job.working[0].mounts
+    for mount in sorted(mounts, key=lambda mount: len(mount.target), reverse=True):
+        if PurePosixPath(path).is_relative_to(mount.target):
+            return _source(mount, job, host, places) / PurePosixPath(path).relative_to(mount.target)
+    return PurePosixPath(path)
+
+
+def _source(mount: MountPoint, job: Workload, host: str, places: Places) -> PurePosixPath:
+    if mount.kind == "bind":
+        return PurePosixPath(mount.source)
+    if mount.target == DATA:
+        return places.data
+    shared = {volume.key for volume in job.volumes if volume.nfs_address}
+    owner = "shared" if mount.source in shared else host
+    return places.of(job) / owner / mount.source

@@ -1,0 +1,164 @@
+"""What is there on this machine: its GPUs, the folders of workloads, and what they tell."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from kit.hosts.gpus import listed_gpus
+from kit.runtime.events import Reader
+from kit.runtime.status import ENDED, HostStatus, JobStatus, State
+from kit.targets.local.decide import Machine, Seen
+from kit.targets.local.folder import JobFolder, Run, state_home
+from kit.targets.local.logs import Tail
+from kit.targets.local.lower import HERE, Places
+from kit.targets.local.supervise import marked
+from kit.workload.types import Kind, Role
+
+
+def see_machine(cluster: str, tree: Path, launcher: Path) -> Machine:
+    """Look at this machine."""
+    places = Places(
+        python=sys.executable,
+        launcher=PurePosixPath(launcher.resolve()),
+        tree=PurePosixPath(tree.resolve()),
+        folders=PurePosixPath(state_home() / cluster),
+        data=PurePosixPath(state_home() / "data"),
+        here=PurePosixPath(Path.cwd()),
+    )
+    return Machine(tuple(local_gpus()), os.cpu_count() or 1, places)
+
+
+def local_gpus() -> list[str]:
+    """Return the UUIDs that `nvidia-smi -L` lists; none where there is no driver."""
+    try:
+        listed = subprocess.run(
+            ["nvidia-smi", "-L"], capture_output=True, text=True, timeout=30, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return listed_gpus(listed.stdout)
+
+
+def see(cluster: str, names: Iterable[str]) -> dict[str, Seen]:
+    """Look at what there is of workloads."""
+    return {name: _seen(JobFolder(cluster, name)) for name in names}
+
+
+def _seen(folder: JobFolder) -> Seen:
+    run = folder.read_run()
+    if run is None:
+        return Seen()
+    supervised = folder.supervised()
+    left = () if supervised else tuple(process.pid for process in marked(run.id))
+    return Seen(True, supervised, run.version, left)
+
+
+def has_ended(folder: JobFolder) -> bool:
+    """Whether a workload's run is over, or there never was one."""
+    run = folder.read_run()
+    return run is None or _state(folder, run)[0] in ENDED
+
+
+def _state(folder: JobFolder, run: Run) -> tuple[State, str, dict[str, Any]]:
+    """Return how a run is doing, what is to be said of it, and what its supervisor has written."""
+    # The lock is asked first: a supervisor writes its last state before it lets go.
+    supervised = folder.supervised()
+    written = folder.read_state()
+    state, message = State(written.get("state", State.WAITING)), written.get("message", "")
+    if written.get("run") != run.id:
+        state, message = State.WAITING, ""
+    if not supervised and state not in ENDED:
+        state, message = State.FAILED, f"its supervisor is gone; `kit stop {run.job}` cleans up"
+    return state, message, written
+
+
+class Watched:
+    """A workload's folder, whose logs are read on from where the look before ended."""
+
+    def __init__(self, folder: JobFolder, run: Run) -> None:
+        self.run = run
+        self._folder = folder
+        self._reader = Reader()
+        self._tails = [
+            Tail(run.job, process.host, Path(process.log))
+            for process in run.processes
+            if process.part != Role.RENDEZVOUS
+        ]
+
+    def status(self) -> JobStatus:
+        """Return how it is doing."""
+        run, reader = self.run, self._reader
+        state, message, written = _state(self._folder, run)
+        for tail in self._tails:
+            for line in tail.read(last=state in ENDED):
+                reader.read(line)
+        serves = run.kind is Kind.SERVER
+        return JobStatus(
+            job=run.job,
+            kind=run.kind,
+            state=state,
+            message=message,
+            started=run.started,
+            ended=written.get("ended"),
+            hosts=_hosts(run, written.get("exits", []), state, reader),
+            progress=reader.progress,
+            checkpoint=reader.checkpoint if serves else _newest_checkpoint(run),
+            urls=(f"http://{HERE}:{_port(run)}",) if serves else (),
+            world_size=reader.world_size,
+            last_step=reader.last_step,
+            restarts=reader.restarts,
+            failure=reader.failure,
+        )
+
+
+def _port(run: Run) -> int:
+    """Return the port of a server, from what it reads."""
+    file = dict(run.processes[0].variables)["KIT_SERVER"]
+    try:
+        return int(json.loads(Path(file).read_text(encoding="utf-8"))["port"])
+    except (OSError, ValueError, KeyError):
+        return 0
+
+
+def _hosts(
+    run: Run, exits: list[int | None], state: State, reader: Reader
+) -> tuple[HostStatus, ...]:
+    hosts = []
+    for process, code in zip(run.processes, exits, strict=False):
+        if process.part == Role.RENDEZVOUS:
+            continue
+        if code is None:
+            doing = state if state not in ENDED else State.STOPPED
+        else:
+            doing = State.COMPLETED if code == 0 else State.FAILED
+        if state is State.STOPPED:
+            doing = State.STOPPED
+        visible = dict(process.variables)["CUDA_VISIBLE_DEVICES"]
+        hosts.append(
+            HostStatus(
+                process.host,
+                process.workers,
+                doing,
+                code,
+                devices=tuple(visible.split(",")) if visible else (),
+                ranks=reader.ranks.get(process.host, ()),
+                seen=reader.seen.get(process.host, ()),
+            )
+        )
+    return tuple(hosts)
+
+
+def _newest_checkpoint(run: Run) -> str | None:
+    complete = [
+        marker.parent
+        for folder in run.checkpoints
+        for marker in Path(folder).glob("step-*/COMPLETE")
+    ]
+    newest = max(complete, key=lambda path: path.name, default=None)
+    return None if newest is None else str(newest)

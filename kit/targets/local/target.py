@@ -1,0 +1,134 @@
+"""The target of this machine: no Docker, a torchrun agent for each host, a process a server."""
+
+from __future__ import annotations
+
+import importlib.util
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from kit.errors import InputError, KitError
+from kit.runtime.history import Deployment
+from kit.runtime.loop import take
+from kit.runtime.status import JobStatus, LogLine
+from kit.runtime.steps import Say, Step, left_alone
+from kit.runtime.target import Known
+from kit.secrets import read_secrets
+from kit.targets.local.decide import Start, decide, started_as
+from kit.targets.local.execute import POLL, Executor, end
+from kit.targets.local.folder import JobFolder, Run, jobs_of, read_history
+from kit.targets.local.logs import Tail
+from kit.targets.local.observe import Watched, has_ended, see, see_machine
+from kit.workload.types import Role, Workload
+
+
+class LocalTarget:
+    """Carries workloads out on this machine, over loopback, from the rendered tree."""
+
+    tied_to_terminal: ClassVar[bool] = True
+
+    def __init__(
+        self, cluster: str, tree: Path, launcher: Path, workloads: Sequence[Workload] = ()
+    ) -> None:
+        self._cluster = cluster
+        self._tree = tree
+        self._launcher = launcher
+        self._jobs = {each.name: each for each in workloads}
+        self._watched: dict[str, Watched] = {}
+
+    def preview(self, workloads: Sequence[Workload], *, fresh: bool) -> tuple[Step, ...]:
+        """Return what would be done; see `Target.preview`."""
+        seen = see(self._cluster, [each.name for each in workloads])
+        machine = see_machine(self._cluster, self._tree, self._launcher)
+        return decide(workloads, self._jobs, seen, machine, fresh=fresh)
+
+    def deploy(self, workloads: Sequence[Workload], *, fresh: bool, say: Say) -> None:
+        """Start a supervisor for each workload; see `Target.deploy`."""
+        if importlib.util.find_spec("torch") is None:
+            raise KitError(
+                "PyTorch is not installed beside kit, so nothing can be trained on this machine",
+                "in kit's sources run `make setup`, or `pip install '.[trainer,digits]'`",
+            )
+        secrets = {each.name: read_secrets(each) for each in workloads if each.parts}
+        steps = self.preview(workloads, fresh=fresh)
+        starting = {step.workload.name for step in steps if isinstance(step, Start)}
+        for each in workloads:
+            if each.name not in starting:
+                say(left_alone(each))
+        for batch in take(steps, Executor(self._cluster, secrets).execute, lambda _: None):
+            for step in batch:
+                if isinstance(step, Start):
+                    say(f"{step.workload.name}: started as {started_as(step.workload)}")
+
+    def break_lock(self) -> None:
+        """The kernel lets go of a lock at its holder's death: nothing to do."""
+
+    def status(self) -> tuple[JobStatus, ...]:
+        """Return what the folders below the state directory tell; see `Target.status`."""
+        found = []
+        for name in jobs_of(self._cluster):
+            folder = JobFolder(self._cluster, name)
+            run = folder.read_run()
+            if run is None:
+                continue
+            watched = self._watched.get(name)
+            if watched is None or watched.run.id != run.id:
+                watched = self._watched[name] = Watched(folder, run)
+            found.append(watched.status())
+        return tuple(found)
+
+    def known(self) -> Mapping[str, Known]:
+        """Return what was started on this machine; see `Target.known`."""
+        runs = (JobFolder(self._cluster, name).read_run() for name in jobs_of(self._cluster))
+        return {run.job: Known(run.kind, tuple(_hosts(run))) for run in runs if run is not None}
+
+    def logs(
+        self, names: Sequence[str], *, follow: bool, since: float | None = None
+    ) -> Iterator[LogLine]:
+        """Yield the lines of the hosts' log files; see `Target.logs`."""
+        if since is not None:
+            raise InputError("on this machine lines carry no time", "leave out --since")
+        tails = [
+            Tail(name, process.host, Path(process.log))
+            for name in names
+            for process in self._known(name).processes
+            if process.part != Role.RENDEZVOUS
+        ]
+        while True:
+            # Asked before the logs are read: what an ended job has printed is all there.
+            ended = all(has_ended(JobFolder(self._cluster, name)) for name in names)
+            lines = [line for tail in tails for line in tail.read(last=ended or not follow)]
+            yield from lines
+            if ended or not follow:
+                return
+            if not lines:
+                time.sleep(POLL)
+
+    def stop(self, name: str) -> JobStatus:
+        """Ask the supervisor to end the workload, and wait; see `Target.stop`."""
+        run = self._known(name)
+        folder = JobFolder(self._cluster, name)
+        if not end(folder):
+            raise KitError(f"job {name} is not running", "see what is with `kit status`")
+        return Watched(folder, run).status()
+
+    def history(self) -> tuple[Deployment, ...]:
+        """Return what was written down at each start; see `Target.history`."""
+        return tuple(reversed(read_history(self._cluster)))
+
+    def _known(self, name: str) -> Run:
+        run = JobFolder(self._cluster, name).read_run()
+        if run is None:
+            known = ", ".join(jobs_of(self._cluster)) or "none"
+            raise KitError(
+                f"no job {name} was ever deployed on this machine for cluster {self._cluster}",
+                f"known are: {known}",
+            )
+        return run
+
+
+def _hosts(run: Run) -> Iterator[str]:
+    for process in run.processes:
+        if process.part != Role.RENDEZVOUS:
+            yield process.host

@@ -1,0 +1,1 @@
+"""Swarm: stacks, by the managers' Docker."""

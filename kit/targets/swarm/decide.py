@@ -1,0 +1,289 @@
+"""What brings workloads onto a Swarm: a pure function of what is wanted and of what is seen."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from kit.errors import KitError
+from kit.plan.types import Placement
+from kit.runtime.status import ENDED, State
+from kit.runtime.steps import Step
+from kit.targets.swarm.labels import NOWHERE, job_label, places
+from kit.targets.swarm.lower import PLATFORM
+from kit.targets.swarm.order import Gpu, gpus_of, in_order
+from kit.targets.swarm.seen import OVER, Cluster, Node
+from kit.targets.swarm.status import gpus_wanted, state_of
+from kit.targets.swarm.steps import (
+    AwaitEnd,
+    AwaitGpus,
+    DeployStack,
+    ForgetCheckpoints,
+    Label,
+    MakeSecret,
+    RemoveStack,
+    label_step,
+    stack_cause,
+)
+from kit.values import count
+from kit.workload.types import Kind, Workload
+
+
+def variable(name: str) -> str:
+    """Return the variable that tells a stack's file which value of a secret it is to use."""
+    return f"KIT_SECRET_{name}"
+
+
+def decide(
+    cluster_name: str,
+    work: Sequence[Workload],
+    cluster: Cluster,
+    versions: Mapping[str, str],
+    secrets: Mapping[str, Mapping[str, str]],
+    *,
+    fresh: bool,
+) -> list[Step]:
+    """Return what brings the work up; nothing for what runs from the same file already.
+
+    GPUs are released before they are reassigned. `versions` are the hashes of the rendered stacks,
+    by file name; `secrets` those of each one's secrets, by their names.
+
+    Raises:
+        KitError: Hosts that are needed are no nodes, are down, or their GPUs are taken.
+    """
+    problems = [problem for each in work for problem in _problems(each, work, cluster, fresh=fresh)]
+    if problems:
+        raise KitError("\n".join(problems))
+    steps: list[Step] = []
+    if PLATFORM in versions:
+        stack = f"{cluster_name}-platform"
+        cause = stack_cause(cluster.stack(stack), versions[PLATFORM])
+        if cause:
+            steps.append(DeployStack("swarm", f"deploy {PLATFORM}", cause, stack, PLATFORM))
+    held = {gpu: cluster.owner(stack) for gpu, stack in cluster.holders().items()}
+    ordered, first = in_order([each for each in work if each.parts], held)
+    removed = dict(_removals(work, cluster, first, fresh=fresh))
+    steps += [
+        RemoveStack("swarm", f"remove {stack}", cause, stack) for stack, cause in removed.items()
+    ]
+    evictions = [
+        eviction
+        for each in work
+        if each.stack not in removed
+        for eviction in _evictions(each, cluster)
+    ]
+    steps += [eviction.label() for eviction in evictions]
+    steps += [eviction.wait() for eviction in evictions if eviction.node.ready]
+    evicted = {(eviction.job.name, eviction.node.id) for eviction in evictions}
+    steps += [step for each in work for step in _labels(each, cluster, evicted)]
+    for each in ordered:
+        version, own = versions[f"{each.stack}.stack.yaml"], secrets.get(each.name, {})
+        left = {gpu: name for gpu, name in held.items() if name != each.name}
+        steps += _work(each, cluster, version, own, left, again=each.stack in removed, fresh=fresh)
+    return steps
+
+
+def _removals(
+    work: Sequence[Workload], cluster: Cluster, first: set[str], *, fresh: bool
+) -> Iterator[tuple[str, str]]:
+    """Return the stacks that go before anything is deployed, and why; ended jobs by themselves."""
+    begun_anew = {each.name for each in work if fresh and each.kind is Kind.JOB}
+    for each in work:
+        if not cluster.stack(each.stack):
+            continue
+        if not each.parts:
+            yield each.stack, "no GPU is left to it"
+        elif each.name in first:
+            yield each.stack, "it and others get GPUs from each other"
+        elif each.reads in begun_anew:
+            yield each.stack, f"it reads the checkpoints of {each.reads}, which are to go"
+
+
+def secret_name(work: Workload, name: str, fingerprint: str) -> str:
+    """Return the name of a secret in Swarm, as the rendered stack puts it together."""
+    return f"{work.stack}-{name}-{fingerprint}"
+
+
+def _problems(
+    job: Workload, work: Sequence[Workload], cluster: Cluster, *, fresh: bool
+) -> Iterator[str]:
+    anew = fresh and job.kind is Kind.JOB
+    if anew and state_of(cluster, job.name) not in {None, *ENDED}:
+        yield f"job {job.name} runs: end it before it begins anew, `kit stop {job.name}`"
+    yield from _held_by_others(job, work, cluster)
+    down = []
+    for placement in job.placements:
+        host = placement.host.name
+        node = cluster.node_of(host)
+        if node is None:
+            yield f"{host} is no node of the swarm that kit knows: kit swarm up"
+        elif not node.ready or node.availability != "active":
+            down.append(f"{host} is {'down' if not node.ready else node.availability}")
+        elif shortage := _shortage(placement, node, job, work, cluster):
+            yield f"{job.name}: {shortage}"
+    if down and len(job.placements) - len(down) < job.needed:
+        fewer = ", or let the job go on with fewer (`hosts: {min: …}`)"
+        yield (
+            f"{job.name}: {', '.join(down)}, and it needs {count(job.needed, 'host')}: "
+            f"bring it back{fewer if job.kind is Kind.JOB else ''}"
+        )
+
+
+def _held_by_others(job: Workload, work: Sequence[Workload], cluster: Cluster) -> Iterator[str]:
+    """Say which of its GPUs somebody has who takes no part in this deploy."""
+    ours = {each.stack for each in work}
+    for (host, gpu), stack in sorted(cluster.holders().items()):
+        if (host, gpu) in gpus_of(job) and stack not in ours:
+            name = cluster.owner(stack)
+            yield (
+                f"{job.name}: {gpu} of {host} is held by {name}: "
+                f"deploy {name} too, or end it with `kit stop {name}`"
+            )
+
+
+def _shortage(
+    placement: Placement, node: Node, job: Workload, work: Sequence[Workload], cluster: Cluster
+) -> str:
+    """Say why a node has not enough GPUs left, "" where it has.
+
+    What the others of this deploy hold now does not count: they will hold what the plan says.
+    """
+    ours = {each.stack for each in work}
+    planned = sum(
+        each.processes
+        for other in work
+        for each in other.placements
+        if other is not job and each.host == placement.host
+    )
+    others = sum(number for name, number in cluster.held(node).items() if name not in ours)
+    if placement.processes + planned + others <= len(node.gpus):
+        return ""
+    return gpus_wanted(cluster, node, placement.processes, job.stack)
+
+
+@dataclass(frozen=True, slots=True)
+class _Eviction:
+    """A task that must go: its host is to belong to the service `wanted`, or to none.
+
+    Swarm ends a task whose node has lost the label that it was placed by, and counts its GPUs as
+    free at once, though its container may still save and let go of them: the next one must wait.
+    """
+
+    job: Workload
+    node: Node
+    was: str
+    wanted: str
+
+    @property
+    def service(self) -> str:
+        """The full name of the service that the task is of."""
+        return f"{self.job.stack}_{self.was}"
+
+    def label(self) -> Step:
+        """Return what ends the task."""
+        gone = self.wanted == NOWHERE
+        cause = "it has no part any more" if gone else f"it is to be {self.wanted}"
+        labels = ((job_label(self.job.name), NOWHERE),)
+        node = self.node
+        return Label(node.name, f"end {self.service}", cause, node.name, node.id, labels)
+
+    def wait(self) -> Step:
+        """Return what waits for its end."""
+        name, what = self.node.name, f"wait until {self.service} has ended"
+        return AwaitEnd(name, what, "its GPUs are free then", name, self.service)
+
+
+def _evictions(job: Workload, cluster: Cluster) -> Iterator[_Eviction]:
+    place = places(job)
+    for node in cluster.nodes:
+        was = node.label(job_label(job.name))
+        wanted = place.get(node.host or "", NOWHERE)
+        tasks = cluster.tasks_of(s for s in cluster.stack(job.stack) if s.part == was)
+        here = any(task.node == node.id and task.state not in OVER for task in tasks)
+        if was and was != wanted and here:
+            yield _Eviction(job, node, was, wanted)
+
+
+def _labels(
+    job: Workload, cluster: Cluster, evicted: Collection[tuple[str, str]]
+) -> Iterator[Step]:
+    """Return what gives nodes their new labels; the `evicted` have lost theirs by then."""
+    place = places(job)
+    for node in cluster.nodes:
+        wanted = place.get(node.host or "", NOWHERE)
+        step = label_step(node.name, node, {job_label(job.name): wanted})
+        if step is not None and not (wanted == NOWHERE and (job.name, node.id) in evicted):
+            yield step
+
+
+def _work(
+    job: Workload,
+    cluster: Cluster,
+    version: str,
+    secrets: Mapping[str, str],
+    others: Mapping[Gpu, str],
+    *,
+    again: bool,
+    fresh: bool,
+) -> Iterator[Step]:
+    """Return what brings one job or server up; `others` have GPUs, `again`: it was removed."""
+    services, state = cluster.stack(job.stack), state_of(cluster, job.name)
+    wanted = {name: secret_name(job, name, hashed) for name, hashed in secrets.items()}
+    used = {name for service in services for name in service.secrets}
+    changed = [name for name, full in wanted.items() if full not in used]
+    cause = stack_cause(services, version)
+    if again:
+        cause = "to run again"
+    elif state in ENDED:
+        cause = f"it has {state}" if state is not State.STOPPED else "it was stopped"
+        yield RemoveStack("swarm", f"remove {job.stack}", cause, job.stack)
+        cause = "to run again"
+    elif services and cause:
+        cause = _change(job, cluster)
+    elif changed and not cause:
+        cause = f"{', '.join(changed)} has a new value"
+    if fresh and job.kind is Kind.JOB:
+        yield from _forget(job)
+    for full in wanted.values():
+        if full not in cluster.secrets:
+            why = f"{job.file} names it, and this value is new"
+            yield MakeSecret("swarm", f"make secret {full}", why, job.name, full)
+    if cause:
+        yield from _gpus(job, others)
+        file = f"{job.stack}.stack.yaml"
+        variables = tuple((variable(name), hashed) for name, hashed in secrets.items())
+        yield DeployStack("swarm", f"deploy {file}", cause, job.stack, file, variables)
+
+
+def _gpus(job: Workload, others: Mapping[Gpu, str]) -> Iterator[Step]:
+    """Return what waits until those have let go of GPUs who have what is given to this one."""
+    taken = {gpu: others[gpu] for gpu in gpus_of(job) if gpu in others}
+    if taken:
+        names = ", ".join(f"{gpu} of {host}" for host, gpu in sorted(taken))
+        cause = f"{', '.join(sorted(set(taken.values())))} has it"
+        yield AwaitGpus("swarm", f"wait for {names}", cause, job.stack, frozenset(taken))
+
+
+def _change(job: Workload, cluster: Cluster) -> str:
+    """Say what is new in what runs; all of its services have the same labels."""
+    service = cluster.stack(job.stack)[0]
+    trains = job.kind is Kind.JOB
+    alone = "services with changes " + ("go on from the checkpoint" if trains else "start anew")
+    if service.label("kit.job-hash") != job.job_hash:
+        return f"{job.file} has changed" + (": it goes on from its checkpoint" if trains else "")
+    if service.label("kit.inventory-hash") != job.inventory_hash:
+        return f"the inventory has changed: {alone}"
+    return f"its file has changed: {alone}"
+
+
+def _forget(job: Workload) -> Iterator[Step]:
+    if job.store is None or not job.store.volume:
+        kept = job.store.place if job.store else "a folder of yours"
+        raise KitError(
+            f"job {job.name} keeps its checkpoints in {kept}",
+            "move them away by hand to begin anew",
+        )
+    for placement in job.placements:
+        host = placement.host
+        what = f"delete the volume {job.store.volume}"
+        yield ForgetCheckpoints(host.name, what, "--fresh", host, job.store.volume)

@@ -1,0 +1,231 @@
+"""Takes steps by a manager's engine, and by those of the hosts that are named in them."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import socket
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from functools import singledispatchmethod
+from pathlib import Path
+
+from kit.errors import KitError
+from kit.hosts.docker import Docker, EngineError
+from kit.model import Host
+from kit.runtime.loop import take
+from kit.runtime.steps import Say, Step
+from kit.targets.swarm import registers, release
+from kit.targets.swarm.steps import (
+    JOINED_LABEL,
+    AwaitEnd,
+    AwaitGpus,
+    DeployStack,
+    Forget,
+    ForgetCheckpoints,
+    ForgetHistory,
+    Init,
+    Join,
+    Label,
+    Labels,
+    Leave,
+    MakeSecret,
+    Promote,
+    RemoveStack,
+    SetHeartbeat,
+)
+
+PORT = 2377
+"""The managers' port, Docker's own."""
+PORTS = f"{PORT}/tcp, 7946/tcp, 7946/udp, 4789/udp"
+"""What Swarm and its overlay networks need between hosts."""
+JOB_OF_SECRET = "kit.job"
+"""The label of a secret that says whose it is."""
+
+
+class Executor:
+    """Takes steps by a manager; `secrets` are values by the names that they get in Swarm."""
+
+    def __init__(
+        self,
+        cluster: str,
+        host: Host,
+        manager: Docker,
+        tree: Path,
+        secrets: Mapping[str, str] | None = None,
+        hosts: Sequence[Host] = (),
+    ) -> None:
+        self.manager = manager
+        self._cluster = cluster
+        self._address = host.address
+        self._tree = tree
+        self._secrets = secrets or {}
+        self._hosts = {each.name: each for each in hosts}
+        self._nodes: dict[str, str] = {}
+
+    def take(self, steps: Sequence[Step], say: Say) -> None:
+        """Take steps in their order.
+
+        Raises:
+            StepsError: Some failed; those before them are done, and a second run goes on.
+        """
+        for _ in take(steps, self.execute, say):
+            pass
+
+    @singledispatchmethod
+    def execute(self, step: Step) -> None:
+        """Take a step.
+
+        Raises:
+            KitError: It failed.
+        """
+        raise AssertionError(step)
+
+    @execute.register
+    def _(self, step: SetHeartbeat) -> None:
+        with self.manager.acting(step.what) as client:
+            client.swarm.update(dispatcher_heartbeat=timedelta(seconds=step.seconds))
+
+    @execute.register
+    def _(self, step: Promote) -> None:
+        with self.manager.acting(step.what) as client:
+            client.node.promote(step.node)
+
+    @execute.register
+    def _(self, step: Forget) -> None:
+        with self.manager.acting(step.what) as client:
+            client.node.remove(step.node, force=True)
+
+    @execute.register
+    def _(self, step: Init) -> None:
+        docker = Docker.of(step.host)
+        with docker.acting(step.what) as client:
+            client.swarm.init(advertise_address=_numeric(step.host))
+        self._joined(docker)
+
+    @execute.register
+    def _(self, step: Join) -> None:
+        tokens = self.manager.get("/swarm")["JoinTokens"]
+        # Not by the command line: there the token would show in the list of processes.
+        body = {
+            "ListenAddr": f"0.0.0.0:{PORT}",
+            "AdvertiseAddr": _numeric(step.host),
+            "RemoteAddrs": [f"{self._address}:{PORT}"],
+            "JoinToken": tokens["Manager" if step.manager else "Worker"],
+        }
+        docker = Docker.of(step.host)
+        try:
+            docker.post("/swarm/join", body)
+        except EngineError as error:
+            raise KitError(str(error), f"between the hosts these must be open: {PORTS}") from None
+        self._joined(docker)
+
+    def _joined(self, docker: Docker) -> None:
+        """Mark a host that has come in as one that kit may take out again."""
+        node = docker.get("/info")["Swarm"]["NodeID"]
+        docker.close()
+        self._nodes[docker.name] = node
+        self._label(node, ((JOINED_LABEL, self._cluster),))
+
+    @execute.register
+    def _(self, step: Label) -> None:
+        self._label(step.node or self._nodes[step.host], step.labels)
+
+    def _label(self, node: str, labels: Labels) -> None:
+        """Set labels, by the API: `docker node update` is a call over SSH for each of the hosts."""
+        while True:
+            seen = self.manager.get(f"/nodes/{node}")
+            spec = seen["Spec"]
+            changed = (spec.get("Labels") or {}) | dict(labels)
+            kept = {name: value for name, value in changed.items() if value is not None}
+            body = spec | {"Labels": kept}
+            try:
+                version = str(seen["Version"]["Index"])
+                self.manager.post(f"/nodes/{node}/update", body, version=version)
+            except EngineError as error:
+                if "out of sequence" not in error.message:
+                    raise
+            else:
+                return
+
+    @execute.register
+    def _(self, step: MakeSecret) -> None:
+        value = base64.b64encode(self._secrets[step.name].encode()).decode()
+        body = {"Name": step.name, "Labels": {JOB_OF_SECRET: step.job}, "Data": value}
+        self.manager.post("/secrets/create", body)
+
+    def drop_secrets(self, job: str) -> None:
+        """Delete the secrets of a workload that no service uses."""
+        for secret in self.manager.get("/secrets", filters={"label": [f"{JOB_OF_SECRET}={job}"]}):
+            with contextlib.suppress(EngineError):  # Swarm keeps those that are in use.
+                self.manager.request("DELETE", f"/secrets/{secret['ID']}")
+
+    @execute.register
+    def _(self, step: DeployStack) -> None:
+        file = str(self._tree / step.file)
+        deploy = ["stack", "deploy", "--prune", "--with-registry-auth", "--compose-file", file]
+        env = dict(step.variables)
+        try:
+            self.manager.command(step.what, *deploy, "--detach=true", step.stack, env=env)
+        except KitError as error:
+            if "unknown flag: --detach" not in error.message:  # Docker's CLI before 26 never waits.
+                raise
+            self.manager.command(step.what, *deploy, step.stack, env=env)
+
+    @execute.register
+    def _(self, step: RemoveStack) -> None:
+        self.remove(step.stack)
+
+    def remove(self, stack: str) -> None:
+        """Remove a stack, and return when nothing of it is left.
+
+        Raises:
+            KitError: Something is.
+        """
+        with self.manager.acting(f"remove {stack}") as client:
+            client.stack.remove(stack)
+        release.stack_gone(self.manager, stack)
+
+    @execute.register
+    def _(self, step: AwaitEnd) -> None:
+        release.service_ended(self._hosts[step.host], step.service)
+
+    @execute.register
+    def _(self, step: AwaitGpus) -> None:
+        release.gpus_free(self.manager, step.gpus, step.stack)
+
+    @execute.register
+    def _(self, step: ForgetCheckpoints) -> None:
+        release.delete_volume(step.host, step.volume)
+
+    @execute.register
+    def _(self, step: ForgetHistory) -> None:  # noqa: ARG002
+        registers.forget_all(self.manager)
+
+    @execute.register
+    def _(self, step: Leave) -> None:
+        docker = Docker.of(step.host)
+        node = docker.get("/info")["Swarm"]["NodeID"]
+        docker.close()
+        if step.manager and not step.last:
+            with self.manager.acting(f"make {step.host.name} a worker") as client:
+                client.node.demote(node)
+        with docker.acting(step.what) as client:
+            client.swarm.leave(force=step.manager)
+        if not step.last:
+            with self.manager.acting(f"strike {step.host.name} off") as client:
+                client.node.remove(node, force=True)
+
+
+def _numeric(host: Host) -> str:
+    """Return a host's address in numbers: Swarm advertises nothing else.
+
+    Raises:
+        KitError: The name is not known here.
+    """
+    try:
+        return socket.gethostbyname(host.address)
+    except OSError as error:
+        raise KitError(
+            f"{host.name}: {host.address}: {error}", "write its address in numbers"
+        ) from None

@@ -1,0 +1,140 @@
+"""What the tasks of workloads have printed, as Swarm collects it from the nodes."""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+
+from kit.errors import KitError
+from kit.hosts.docker import Docker, SilentError
+from kit.runtime.account import TAIL, Source
+from kit.runtime.events import split
+from kit.runtime.status import LogLine
+from kit.runtime.streams import WINDOW, Readable, lines, merged
+from kit.targets.swarm.seen import Cluster
+from kit.targets.swarm.status import working
+
+SILENCE = 5.0
+"""Seconds that a manager may take to collect what is there from a node."""
+OPEN = 10.0
+"""Seconds after which the workloads' end no longer waits for a stream that does not open."""
+POLL = 1.0
+"""Seconds between two looks at whether the workloads have ended."""
+DELAY = 1.0
+"""Seconds that the last lines of an ended task may take to arrive."""
+MOST_TASKS = 16
+"""Beyond, a service's tasks are asked together."""
+QUERY = {"stdout": "1", "stderr": "1", "timestamps": "1", "details": "1"}
+
+
+def _time(line: LogLine) -> float:
+    return line.time or 0.0
+
+
+def sources(docker: Docker, cluster: Cluster, name: str) -> dict[str, Source]:
+    """Return what reads a workload's lines: of the newest tasks, where those are not too many.
+
+    Of tasks before them Docker may tell nothing for seconds, as their containers are gone; nor can
+    those of a node that is down be asked.
+    """
+    services = working(cluster, name)
+    newest = {(t.service, t.slot): t for t in cluster.tasks_of(services) if t.node}
+    tasks = [task for task in newest.values() if cluster.ready(task.node)]
+    if len(tasks) <= MOST_TASKS:
+        paths = {task.id: f"/tasks/{task.id}/logs" for task in tasks}
+    else:
+        paths = {service.id: f"/services/{service.id}/logs" for service in services}
+    hosts = {node.id: node.name for node in cluster.nodes}
+    return {key: partial(_news, docker, hosts, name, path) for key, path in paths.items()}
+
+
+def _news(
+    docker: Docker, hosts: Mapping[str, str], name: str, path: str, since: float | None
+) -> list[LogLine]:
+    """Return the lines after a moment; of None the last ones."""
+    asked = {"tail": TAIL} if since is None else {"since": f"{since:.9f}"}
+    content = docker.read(path, SILENCE, **QUERY, **asked, follow="0")
+    return sorted(_parsed(hosts, name, io.BytesIO(content)), key=_time)
+
+
+def _parsed(hosts: Mapping[str, str], name: str, response: Readable) -> Iterator[LogLine]:
+    """Read lines with details: the first word tells their node."""
+    for moment, text in lines(response):
+        details, _, said = text.partition(" ")
+        labels = dict(pair.partition("=")[::2] for pair in details.split(","))
+        node = labels.get("com.docker.swarm.node.id", "")
+        rank, said = split(said)
+        yield LogLine(name, hosts.get(node, node), said, rank, moment)
+
+
+class Logs:
+    """Reads the logs of one look at the cluster's services."""
+
+    def __init__(self, manager: Docker, cluster: Cluster) -> None:
+        # A connection of their own, which is cut at the end.
+        self._manager = Docker(manager.name, manager.url)
+        self._cluster = cluster
+        self._hosts = {node.id: node.name for node in cluster.nodes}
+        self._over = threading.Event()
+        self._open = threading.Semaphore(0)
+
+    def read(self, names: Sequence[str], since: float | None) -> Iterator[LogLine]:
+        """Yield what is there, in the order of time."""
+        # Within a service Docker tells one task after the other, and the newest not always last.
+        found = self._merged(names, since, follow=False, window=None)
+        return iter(sorted(found, key=_time))
+
+    def follow(
+        self, names: Sequence[str], since: float | None, ended: Callable[[], bool]
+    ) -> Iterator[LogLine]:
+        """Yield what is there and what comes, until the workloads have `ended`.
+
+        That is asked only when all streams are open: what is printed from then on is not missed.
+        """
+        number = sum(len(working(self._cluster, name)) for name in names)
+        threading.Thread(target=self._end_with, args=(ended, number), daemon=True).start()
+        try:
+            yield from self._merged(names, since, follow=True, window=WINDOW)
+        finally:
+            self._hang_up()
+
+    def _end_with(self, ended: Callable[[], bool], streams: int) -> None:
+        for _ in range(streams):
+            self._open.acquire(timeout=OPEN)
+        while not self._over.wait(POLL):
+            if ended():
+                self._over.wait(DELAY)
+                self._hang_up()
+
+    def _hang_up(self) -> None:
+        self._over.set()
+        self._manager.close()
+
+    def _merged(
+        self, names: Sequence[str], since: float | None, *, follow: bool, window: float | None
+    ) -> Iterator[LogLine]:
+        query = {"follow": str(int(follow))}
+        if since is not None:
+            query["since"] = f"{since:.0f}"
+        streams = [
+            self._lines(name, f"/services/{service.id}/logs", query)
+            for name in names
+            for service in working(self._cluster, name)
+        ]
+        return merged(streams, _time, window)
+
+    def _lines(self, name: str, path: str, query: dict[str, str]) -> Iterator[LogLine]:
+        try:
+            patience = None if query["follow"] == "1" else SILENCE
+            with self._manager.stream(path, patience, **QUERY, **query) as response:
+                self._open.release()
+                if self._over.is_set():  # Hung up while this stream was still being opened.
+                    return
+                yield from _parsed(self._hosts, name, response)
+        except SilentError:
+            return  # Swarm waits for the logs of a node that has just gone.
+        except KitError:
+            if not self._over.is_set():  # Else it was we who hung up.
+                raise

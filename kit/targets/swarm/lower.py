@@ -1,0 +1,289 @@
+"""Stacks: the plan in Swarm's terms. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from kit.errors import INVENTORY, Fault, FaultsError
+from kit.model import EngineName
+from kit.plan.images import pinned
+from kit.plan.types import MountPoint
+from kit.plan.work import JobPlan, Plan, ServerPlan, manager_of
+from kit.targets.lowered import Lowered, Output
+from kit.targets.swarm.labels import HOST_LABEL, constraint, node_labels
+from kit.values import count
+from kit.workload.names import stack_of_job
+from kit.workload.ports import Listener, port_faults
+from kit.workload.registry import registry_part
+from kit.workload.serving import asked_hosts, endpoints, serving
+from kit.workload.training import FAULT_VARIABLES, RENDEZVOUS_PORT, own_port, training
+from kit.workload.types import (
+    Environment,
+    Meeting,
+    Part,
+    Role,
+    Symbol,
+    Variable,
+    Word,
+    Workload,
+)
+
+NETWORK_IMAGE = "hello-world:linux"
+"""Of the service that holds the overlay network. It has no task: no host ever pulls the image."""
+PLATFORM = "platform.stack.yaml"
+LONGEST_SERVICE = 63
+"""Swarm refuses longer service names, the stack's name included."""
+LONGEST_CONFIG = 64
+"""Swarm refuses longer names of configs and secrets."""
+HOST = "{{.Node.Hostname}}"
+"""Filled in by Swarm for each task."""
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """A Swarm service: a part, where its tasks may run, and what the other services do not have."""
+
+    part: Part
+    constraint: str
+    environment: Environment
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """What a stack's file prints.
+
+    `environment` is the same for all services that work. `network` is the external network that
+    they use, `alias` the one name on it of all that offer checkpoints. `after_platform`: there is
+    a platform to deploy before.
+    """
+
+    workload: Workload
+    environment: Environment
+    services: tuple[Service, ...]
+    helpers: tuple[Service, ...]
+    network: str
+    alias: str
+    after_platform: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Platform:
+    """What the platform's file prints; `network_image` is None where there is no overlay."""
+
+    cluster: str
+    network: str
+    network_image: str | None
+    mtu: int
+    subnet: str
+    registry: Part | None
+    registry_address: str
+
+
+def lower(plan: Plan) -> Lowered:
+    """Write the plan in Swarm's terms.
+
+    Raises:
+        FaultsError: Ports or names clash with each other, or with what Swarm takes.
+    """
+    host_network = plan.network.driver == "host"
+    jobs = [_job(plan, job, host_network=host_network) for job in plan.jobs]
+    servers = [_server(plan, server, host_network=host_network) for server in plan.servers]
+    workloads = (*jobs, *servers)
+    listeners = (each for workload in workloads for each in _listeners(workload))
+    faults = [*port_faults(registry_part(plan), listeners), *_name_faults(plan, workloads)]
+    if faults:
+        raise FaultsError(faults)
+    platform = _platform(plan)
+    return Lowered(
+        engine=EngineName.SWARM,
+        plan=plan,
+        workloads=workloads,
+        outputs=tuple(_outputs(plan, platform, workloads)),
+        images=plan.images,
+        optional_images=(NETWORK_IMAGE,) if platform.network_image else (),
+        own_notes=tuple(_manager_notes(plan)),
+    )
+
+
+def network_name(plan: Plan) -> str:
+    """Return the name of the overlay network that all workloads share."""
+    return f"{plan.cluster}-training"
+
+
+def _job(plan: Plan, job: JobPlan, *, host_network: bool) -> Workload:
+    # A manager, also one without GPUs: training hosts may go and come back.
+    host = manager_of(plan.hosts)
+    if host_network:
+        meeting = Meeting(host, host.address, own_port(job))
+    else:
+        # The stack's name makes it one address: other jobs have a rendezvous on the same network.
+        name = f"{stack_of_job(job.name)}_{Role.RENDEZVOUS}"
+        meeting = Meeting(host, name, job.job.port or RENDEZVOUS_PORT)
+    # Swarm knows no devices; this lets the nvidia runtime inject those of InfiniBand.
+    infiniband = {"NVIDIA_MOFED": "enabled"} if plan.network.infiniband else {}
+    defaults = FAULT_VARIABLES | infiniband
+    made = training(plan, job, meeting, host_network=host_network, defaults=defaults)
+    return _readable(made)
+
+
+def _server(plan: Plan, server: ServerPlan, *, host_network: bool) -> Workload:
+    offered, port = endpoints(server), server.server.transfer_port
+    # Swarm may move them among all hosts that have checkpoints.
+    offering = [host for part in offered for host in part.hosts]
+    names = [host.address for host in asked_hosts(plan, offering)] if host_network else []
+    sources = [f"http://{name}:{port}" for name in names or [_alias(server.name)]]
+    made = serving(plan, server, offered, sources if offered else (), host_network=host_network)
+    return _readable(made)
+
+
+def _readable(workload: Workload) -> Workload:
+    """Keep Swarm from reading placeholders in the paths of mounts."""
+
+    def mount(point: MountPoint) -> MountPoint:
+        source, target = untemplated(point.source), untemplated(point.target)
+        return replace(point, source=source, target=target)
+
+    parts = (replace(part, mounts=tuple(map(mount, part.mounts))) for part in workload.parts)
+    return replace(workload, parts=tuple(parts))
+
+
+def _alias(server: str) -> str:
+    return f"{server}-checkpoints"
+
+
+def _listeners(workload: Workload) -> Iterator[Listener]:
+    for part in workload.parts:
+        for port in part.ports:
+            if workload.host_network or port.public:
+                for host in part.hosts:
+                    yield Listener(workload, port, host, host.address)
+
+
+def _name_faults(plan: Plan, workloads: Sequence[Workload]) -> Iterator[Fault]:
+    """Refuse names that Swarm would refuse at the deploy."""
+    for workload in workloads:
+        for kind, name, most, whose in _names(workload):
+            if len(name) > most:
+                what = f"{name} is too long a name for a Swarm {kind} (at most {most})"
+                over = count(len(name) - most, "letter")
+                yield Fault(workload.name, (), what, f"shorten {whose} by {over}")
+    most = LONGEST_SERVICE - len("-platform_network")
+    if plan.network.driver == "overlay" and len(plan.cluster) > most:
+        what = f"{plan.cluster} is too long: <cluster>-platform_network is a Swarm service"
+        yield Fault(INVENTORY, ("cluster",), what, f"write at most {most} letters")
+
+
+def _names(workload: Workload) -> Iterator[tuple[str, str, int, str]]:
+    """Return what a stack brings into the Swarm: kind, longest name, how long it may be, whose."""
+    whose = f"the {workload.kind}'s"
+    longest = max((part.name for part in workload.parts), key=len, default="")
+    yield "service", f"{workload.stack}_{longest}", LONGEST_SERVICE, f"{whose} or the host's name"
+    yield "config", f"{workload.stack}-launcher-{'0' * 8}", LONGEST_CONFIG, f"{whose} name"
+    secrets = [f"{workload.stack}-{secret.name}-{'0' * 8}" for secret in workload.secrets]
+    longest = max(secrets, key=len, default="")
+    yield "secret", longest, LONGEST_CONFIG, f"{whose} or the secret's name"
+
+
+def _manager_notes(plan: Plan) -> Iterator[str]:
+    managers = sum("manager" in host.roles for host in plan.hosts)
+    if managers and managers % 2 == 0:
+        yield (
+            f"{managers} managers survive the loss of {managers // 2 - 1}, as {managers - 1} do: "
+            "make it an odd number"
+        )
+
+
+def _platform(plan: Plan) -> Platform:
+    overlay = plan.network.driver == "overlay"
+    return Platform(
+        cluster=plan.cluster,
+        network=network_name(plan),
+        network_image=pinned(NETWORK_IMAGE, plan.lock) if overlay else None,
+        mtu=plan.network.mtu,
+        subnet=plan.network.subnet,
+        registry=registry_part(plan),
+        registry_address=plan.registry.address if plan.registry else "",
+    )
+
+
+def _outputs(plan: Plan, platform: Platform, workloads: Sequence[Workload]) -> Iterator[Output]:
+    there = bool(platform.network_image or platform.registry)
+    if there:
+        yield Output(PLATFORM, "platform.stack.yaml.j2", {"platform": platform})
+    for workload in workloads:
+        if not workload.parts:
+            continue
+        kind = "train-{job}" if workload.meeting else "serve-{server}"
+        yield Output(
+            f"{workload.stack}.stack.yaml",
+            f"{kind}.stack.yaml.j2",
+            {"stack": _stack(plan, workload, after_platform=there)},
+            (workload.file,),
+            workload.working[0].configs,
+            workload.stack,
+        )
+    placed = [workload for workload in workloads if workload.parts]
+    labels = {"labels": node_labels(plan.hosts, placed)}
+    yield Output("label-nodes.sh", "label-nodes.sh.j2", labels, plan.sources)
+    yield from _daemons(plan, platform)
+
+
+def _daemons(plan: Plan, platform: Platform) -> Iterator[Output]:
+    insecure = platform.registry_address if platform.registry else ""
+    for host in plan.hosts:
+        resources = tuple(gpu.resource for gpu in host.gpus)
+        values = {"host": host, "resources": resources, "insecure": insecure}
+        yield Output(f"hosts/{host.name}/daemon.json", "hosts/{host}/daemon.json.j2", values)
+
+
+def _stack(plan: Plan, workload: Workload, *, after_platform: bool) -> Stack:
+    first = workload.working[0]
+    return Stack(
+        workload=workload,
+        environment=_written(first, (each for each in first.environment if not each.own)),
+        services=tuple(_service(workload, part) for part in workload.working),
+        helpers=tuple(_service(workload, part) for part in workload.parts if not part.role.works),
+        network="host" if workload.host_network else network_name(plan),
+        alias=_alias(workload.name),
+        after_platform=after_platform,
+    )
+
+
+def _service(workload: Workload, part: Part) -> Service:
+    variables = part.environment
+    if part.role.works:
+        variables = tuple(each for each in variables if each.own)
+    return Service(part, _constraint(workload, part), _written(part, variables))
+
+
+def _constraint(workload: Workload, part: Part) -> str:
+    if part.role is Role.RENDEZVOUS:
+        name = part.hosts[0].name
+        pinned_to = f"node.labels.{HOST_LABEL} == {name}"
+        return pinned_to if workload.host_network else "node.role == manager"
+    if part.role is Role.CHECKPOINTS:
+        group = part.name.removeprefix(f"{Role.CHECKPOINTS}-")
+        return constraint(workload.reads, f"{Role.TRAIN}-{group}")
+    return constraint(workload.name, part.name)
+
+
+def _written(part: Part, variables: Iterable[Variable]) -> Environment:
+    """Write values in Swarm's way: it reads `{{` in a value as a placeholder of its own."""
+    return tuple(
+        Variable(each.name, _value(part, each.value), each.why, each.own) for each in variables
+    )
+
+
+def _value(part: Part, value: str | Symbol) -> str:
+    if value is Symbol.HOST:
+        return HOST
+    if value is Symbol.GPUS:
+        return "all" if part.whole else ",".join(gpu.id for gpu in part.placements[0].gpus)
+    assert isinstance(value, str)
+    return value if isinstance(value, Word) else untemplated(value)
+
+
+def untemplated(value: str) -> str:
+    """Keep Swarm from reading `{{` in a value as a placeholder of its own."""
+    return value.replace("{{", '{{"{{"}}')

@@ -1,0 +1,251 @@
+"""Membership of the Swarm: from what the plan wants and what is seen to the steps. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from kit.errors import KitError
+from kit.model import Host
+from kit.plan.work import Plan, manager_of
+from kit.runtime.steps import Step
+from kit.targets.lowered import Lowered
+from kit.targets.swarm.labels import HOST_LABEL, JOB_LABEL, node_labels
+from kit.targets.swarm.lower import PLATFORM, network_name
+from kit.targets.swarm.seen import Cluster, Member, Node
+from kit.targets.swarm.steps import (
+    JOINED_LABEL,
+    DeployStack,
+    Forget,
+    ForgetHistory,
+    Init,
+    Join,
+    Leave,
+    Promote,
+    RemoveStack,
+    SetHeartbeat,
+    label_step,
+    obsolete_labels,
+    stack_cause,
+)
+from kit.values import count
+
+OLDEST = (25, 0, 3)
+"""The first engine whose Swarm takes counts of named GPUs from a stack file (moby PR 47224)."""
+
+
+def managers(plan: Plan) -> tuple[Host, ...]:
+    """Return the hosts that are to be managers: an odd number of those with the role.
+
+    An even number tolerates no more losses than one less (Raft needs a majority).
+    """
+    named = tuple(host for host in plan.hosts if "manager" in host.roles)
+    if not named:
+        return (manager_of(plan.hosts),)
+    return named if len(named) % 2 else named[:-1]
+
+
+def steps_up(
+    lowered: Lowered, members: Mapping[str, Member], cluster: Cluster | None, platform: str | None
+) -> list[Step]:
+    """Return what makes the Swarm what the plan says.
+
+    `platform` is the hash of the platform's file, None where none is rendered.
+
+    Raises:
+        KitError: Hosts are in a Swarm of their own, or cannot take part as they are.
+    """
+    plan = lowered.plan
+    wanted = managers(plan)
+    _refuse(plan, members, cluster)
+    steps: list[Step] = []
+    if cluster is None:
+        why = "no host of the inventory is a manager yet"
+        steps.append(Init(wanted[0].name, "begin a swarm", why, wanted[0]))
+    if cluster is None or cluster.heartbeat != plan.heartbeat:
+        steps.append(_heartbeat(plan, cluster))
+    inside = {node.id for node in cluster.nodes} if cluster else set()
+    for host in plan.hosts:
+        first = cluster is None and host is wanted[0]
+        if not first and members[host.name].node not in inside:
+            steps.append(_join(host, manager=host in wanted))
+    if cluster is not None:
+        steps += _promote(wanted, members, cluster)
+        steps += _forget(members, cluster)
+    steps += _labels(lowered, members, cluster)
+    stack = f"{plan.cluster}-platform"
+    there = cluster.stack(stack) if cluster else ()
+    if platform is not None and (cause := stack_cause(there, platform)):
+        network = f"network {network_name(plan)}" if plan.network.driver == "overlay" else ""
+        served = plan.registry is not None and plan.registry.host is not None
+        registry = f"registry on {plan.registry.host}" if plan.registry and served else ""
+        what = f"deploy {PLATFORM}: {', '.join(filter(None, (network, registry)))}"
+        steps.append(DeployStack("swarm", what, cause, stack, PLATFORM))
+    return steps
+
+
+def _refuse(plan: Plan, members: Mapping[str, Member], cluster: Cluster | None) -> None:
+    problems = [
+        problem for host in plan.hosts for problem in _problems(members[host.name], cluster)
+    ]
+    if problems:
+        raise KitError("\n".join(problems))
+
+
+def _problems(member: Member, cluster: Cluster | None) -> Iterator[str]:
+    name = member.host.name
+    version = tuple(int(part) for part in re.findall(r"\d+", member.version)[:3])
+    if version < OLDEST:
+        oldest = ".".join(map(str, OLDEST))
+        yield (
+            f"{name}: Docker {member.version} cannot run tasks that reserve GPUs; "
+            f"install {oldest} or newer, the same on all hosts"
+        )
+    known = {node.id for node in cluster.nodes} if cluster else set()
+    if member.state == "locked":
+        yield f"{name}: its swarm is locked; unlock it there: docker swarm unlock"
+    elif member.state in {"active", "pending", "error"} and member.node not in known:
+        where = ", ".join(member.managers) or member.error or "unknown managers"
+        yield (
+            f"{name}: is in another swarm already ({where}); "
+            "if that one is no longer needed, there: docker swarm leave --force"
+        )
+
+
+def warnings(plan: Plan, members: Mapping[str, Member], tree: str) -> list[str]:
+    """Say what will keep jobs from starting, but nothing that kit may change by itself."""
+    said = []
+    for host in plan.hosts:
+        offered = members[host.name].gpus
+        missing = [gpu.resource for gpu in host.gpus if gpu.resource not in offered]
+        if missing:
+            said.append(
+                f"{host.name}: Docker does not offer {count(len(missing), 'GPU')} of "
+                f"{len(host.gpus)} to Swarm ({missing[0]} for one); merge "
+                f"{tree}/hosts/{host.name}/daemon.json into /etc/docker/daemon.json there, then "
+                "systemctl restart docker"
+            )
+    named = [host for host in plan.hosts if "manager" in host.roles]
+    if left := named[len(managers(plan)) :]:
+        said.append(
+            f"{left[0].name} stays a worker: {len(named)} managers tolerate no more losses than "
+            f"{len(named) - 1}"
+        )
+    return said
+
+
+def _heartbeat(plan: Plan, cluster: Cluster | None) -> SetHeartbeat:
+    cause = (
+        f"it is {cluster.heartbeat:g} s"
+        if cluster
+        else "Docker's own 5 s miss a dead node for 14 s"
+    )
+    what = f"heartbeat of {plan.heartbeat} s"
+    return SetHeartbeat("swarm", what, cause, plan.heartbeat)
+
+
+def _join(host: Host, *, manager: bool) -> Join:
+    role = "manager" if manager else "worker"
+    return Join(host.name, f"join as {role}", "it is in no swarm", host, manager)
+
+
+def _promote(
+    wanted: Sequence[Host], members: Mapping[str, Member], cluster: Cluster
+) -> Iterator[Promote]:
+    workers = {node.id for node in cluster.nodes if not node.manager}
+    for host in wanted:
+        if members[host.name].node in workers:
+            cause = "it has the role manager and is a worker"
+            yield Promote(host.name, "make it a manager", cause, members[host.name].node)
+
+
+def _forget(members: Mapping[str, Member], cluster: Cluster) -> Iterator[Forget]:
+    for node in cluster.nodes:
+        member = members.get(node.host or "")
+        if member and not node.ready and node.id != member.node:
+            cause = "the host has left it behind and joined anew"
+            yield Forget(node.name, f"strike off the old node {node.id[:12]}", cause, node.id)
+
+
+def _labels(
+    lowered: Lowered, members: Mapping[str, Member], cluster: Cluster | None
+) -> Iterator[Step]:
+    nodes = {node.id: node for node in cluster.nodes} if cluster else {}
+    placed = [each for each in lowered.workloads if each.parts]
+    for host, labels in node_labels(lowered.plan.hosts, placed).items():
+        node = nodes.get(members[host].node)
+        wanted: dict[str, str | None] = dict(labels)
+        if node is not None and cluster is not None:
+            # What runs would lose its place: that is for `kit deploy`, which waits for it to end.
+            wanted = {name: value for name, value in labels if not _in_use(name, node, cluster)}
+            wanted |= obsolete_labels(node, dict(labels), cluster)
+        step = label_step(host, node, wanted)
+        if step is not None:
+            yield step
+
+
+def _in_use(name: str, node: Node, cluster: Cluster) -> bool:
+    """Whether a label is a workload's whose stack runs, and the node has it already."""
+    owner = name.removeprefix(JOB_LABEL) if name.startswith(JOB_LABEL) else ""
+    return node.label(name) is not None and bool(cluster.of(owner))
+
+
+def steps_down(
+    plan: Plan, members: Mapping[str, Member], cluster: Cluster, remembered: int
+) -> list[Step]:
+    """Return what takes away what kit has made: its stacks, labels, and the nodes that it joined.
+
+    `remembered` is how many deployments the Swarm remembers.
+
+    Raises:
+        KitError: Jobs still run.
+    """
+    jobs = sorted({s.owner for s in cluster.services if s.owner is not None})
+    if jobs:
+        raise KitError(f"still deployed: {', '.join(jobs)}", f"end them: kit stop {' '.join(jobs)}")
+    steps: list[Step] = []
+    platform = f"{plan.cluster}-platform"
+    if cluster.stack(platform):
+        steps.append(
+            RemoveStack("swarm", f"remove {platform}", "kit swarm up deployed it", platform)
+        )
+    by_node = {member.node: member for member in members.values() if member.node}
+    leaving: list[tuple[Node, Member]] = []
+    for node in cluster.nodes:
+        member = by_node.get(node.id)
+        if member and node.label(JOINED_LABEL):
+            leaving.append((node, member))
+            continue
+        own = {
+            name: None
+            for name, _ in node.labels
+            if name == HOST_LABEL or name.startswith(JOB_LABEL)
+        }
+        step = label_step(node.name, node, own)
+        if step is not None:
+            steps.append(step)
+    if remembered:
+        what = f"forget {count(remembered, 'deployment')}"
+        steps.append(ForgetHistory("swarm", what, "kit deploy wrote them down"))
+    return steps + _leave(leaving, cluster)
+
+
+def _leave(leaving: Sequence[tuple[Node, Member]], cluster: Cluster) -> list[Step]:
+    """Workers first, then managers; one manager stays while nodes do that kit did not bring in."""
+    in_order = sorted(leaving, key=lambda pair: pair[0].manager)
+    everybody = len(leaving) == len(cluster.nodes)
+    staying = sum(node.manager for node in cluster.nodes) - sum(node.manager for node, _ in leaving)
+    if not everybody and not staying:
+        in_order = in_order[:-1]
+    cause = "kit swarm up brought it in"
+    return [
+        Leave(
+            node.name,
+            "leave the swarm",
+            cause,
+            member.host,
+            node.manager,
+            last=everybody and index == len(in_order),
+        )
+        for index, (node, member) in enumerate(in_order, 1)
+    ]

@@ -1,0 +1,159 @@
+"""What the engines tell of themselves and of their Swarm."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from kit.errors import KitError
+from kit.hosts.docker import Docker
+from kit.hosts.stamps import seconds
+from kit.model import Host, resource_of
+from kit.targets.swarm.labels import HOST_LABEL
+from kit.targets.swarm.seen import Cluster, Member, Node, Service, Task
+
+GPU_KIND = "kit_gpu"
+"""The kind of generic resource under which daemon.json advertises a host's GPUs."""
+VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+"""The variable by which the nvidia runtime gives a container its GPUs."""
+STACK_LABEL = "com.docker.stack.namespace"
+"""Docker's own label on everything that a stack made."""
+
+
+def first_answer(managers: Sequence[Host]) -> tuple[Host, Docker]:
+    """Return the first host that is a manager and answers.
+
+    Raises:
+        KitError: None does; it says what each of them said.
+    """
+    said = []
+    for host in managers:
+        docker = Docker.of(host)
+        try:
+            if docker.get("/info")["Swarm"]["ControlAvailable"]:
+                return host, docker
+            said.append(f"{host.name}: is no manager of a swarm; kit swarm up")
+        except KitError as error:
+            said.append(str(error))
+        docker.close()
+    raise KitError("\n".join(said))
+
+
+def see_member(host: Host) -> Member:
+    """Ask a host's engine.
+
+    Raises:
+        KitError: It cannot be reached.
+    """
+    docker = Docker.of(host)
+    try:
+        info = docker.get("/info")
+    finally:
+        docker.close()
+    swarm = info["Swarm"]
+    return Member(
+        host=host,
+        version=info["ServerVersion"],
+        state=swarm["LocalNodeState"],
+        error=swarm["Error"],
+        node=swarm["NodeID"],
+        control=swarm["ControlAvailable"],
+        managers=tuple(each["Addr"] for each in swarm["RemoteManagers"] or ()),
+        gpus=_named(info.get("GenericResources")),
+    )
+
+
+def see_cluster(manager: Docker) -> Cluster:
+    """Ask a manager.
+
+    Raises:
+        KitError: It cannot be reached, or is no manager.
+    """
+    swarm = manager.get("/swarm")
+    return Cluster(
+        id=swarm["ID"],
+        heartbeat=swarm["Spec"]["Dispatcher"]["HeartbeatPeriod"] / 1e9,
+        nodes=tuple(sorted(map(_node, manager.get("/nodes")), key=lambda node: node.name)),
+        services=tuple(sorted(map(_service, manager.get("/services")), key=lambda s: s.name)),
+        tasks=see_tasks(manager),
+        secrets=tuple(secret["Spec"]["Name"] for secret in manager.get("/secrets")),
+    )
+
+
+def see_tasks(manager: Docker) -> tuple[Task, ...]:
+    """Return all tasks, the oldest first."""
+    return tuple(sorted(map(_task, manager.get("/tasks")), key=lambda task: task.created))
+
+
+def _named(resources: Iterable[Mapping[str, Any]] | None) -> tuple[str, ...]:
+    named = (each.get("NamedResourceSpec", {}) for each in resources or ())
+    return tuple(each["Value"] for each in named if each.get("Kind") == GPU_KIND)
+
+
+def _node(node: dict[str, Any]) -> Node:
+    labels = node["Spec"].get("Labels") or {}
+    return Node(
+        id=node["ID"],
+        hostname=node["Description"].get("Hostname", node["ID"]),
+        host=labels.get(HOST_LABEL),
+        manager=node["Spec"]["Role"] == "manager",
+        ready=node["Status"]["State"] == "ready",
+        availability=node["Spec"]["Availability"],
+        message=node["Status"].get("Message", ""),
+        labels=tuple(sorted(labels.items())),
+        gpus=_named(node["Description"].get("Resources", {}).get("GenericResources")),
+    )
+
+
+def _service(service: dict[str, Any]) -> Service:
+    spec = service["Spec"]
+    labels, template = spec.get("Labels") or {}, spec["TaskTemplate"]
+    container = template["ContainerSpec"]
+    reserved = template.get("Resources", {}).get("Reservations", {}).get("GenericResources") or ()
+    counts = [each.get("DiscreteResourceSpec", {}) for each in reserved]
+    variables = (each.partition("=")[::2] for each in container.get("Env") or ())
+    update = service.get("UpdateStatus") or {}
+    return Service(
+        id=service["ID"],
+        name=spec["Name"],
+        stack=labels.get(STACK_LABEL, ""),
+        labels=tuple(sorted(labels.items())),
+        replicas=spec["Mode"].get("Replicated", {}).get("Replicas", 0),
+        image=container["Image"],
+        gpus=sum(each["Value"] for each in counts if each.get("Kind") == GPU_KIND),
+        environment=tuple((name, value) for name, value in variables),
+        secrets=tuple(each["SecretName"] for each in container.get("Secrets") or ()),
+        constraints=tuple(template.get("Placement", {}).get("Constraints") or ()),
+        changed=seconds(service["UpdatedAt"]),
+        update=update.get("State", ""),
+        update_message=update.get("Message", ""),
+    )
+
+
+def _task(task: dict[str, Any]) -> Task:
+    status = task["Status"]
+    container = task["Spec"].get("ContainerSpec", {})
+    variables = dict(each.partition("=")[::2] for each in container.get("Env") or ())
+    visible = variables.get(VISIBLE, "void")
+    return Task(
+        id=task["ID"],
+        service=task.get("ServiceID", ""),
+        stack=(container.get("Labels") or {}).get(STACK_LABEL, ""),
+        slot=task.get("Slot", 0),
+        node=task.get("NodeID", ""),
+        state=status["State"],
+        desired=task["DesiredState"],
+        message=status.get("Message", ""),
+        error=status.get("Err", ""),
+        exit_status=(status.get("ContainerStatus") or {}).get("ExitCode"),
+        devices=_offered(visible),
+        created=seconds(task["CreatedAt"]),
+        at=seconds(status["Timestamp"]),
+    )
+
+
+def _offered(visible: str) -> tuple[str, ...]:
+    """Name a container's GPUs as its node offers them."""
+    if visible in {"", "void", "none"}:
+        return ()
+    return tuple(map(resource_of, visible.split(",")))

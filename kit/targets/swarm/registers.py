@@ -1,0 +1,121 @@
+"""The lock, the history, and how stopped workloads ended: kept by the Swarm itself, as configs.
+
+A config's name can be taken once, whoever asks: that makes a lock. The managers agree on it, it
+survives their restarts, and `docker config ls` shows it.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from typing import Any
+
+from kit.errors import KitError
+from kit.hosts.docker import Docker, EngineError
+from kit.runtime.history import Deployment
+from kit.runtime.lock import Holder, holder
+from kit.runtime.remembered import read, written
+from kit.runtime.status import JobStatus
+
+LOCK = "kit-lock"
+HISTORY = "kit-history"
+ENDED = "kit-ended"
+KEPT = 50
+"""Deployments that are remembered."""
+CONFLICT = 409
+
+
+@contextmanager
+def locked(manager: Docker) -> Iterator[None]:
+    """Let nobody else deploy meanwhile.
+
+    Raises:
+        KitError: Somebody else does; it says who.
+    """
+    try:
+        made = _create(manager, LOCK, asdict(holder()))
+    except EngineError as error:
+        if error.status != CONFLICT:
+            raise
+        raise _held(manager) from None
+    try:
+        yield
+    finally:
+        with suppress(EngineError):  # Somebody has broken it.
+            manager.request("DELETE", f"/configs/{made}")
+
+
+def _held(manager: Docker) -> KitError:
+    found = next(iter(_contents(manager, LOCK)), None)
+    if found is None:  # It was released a moment ago.
+        return KitError("somebody else was deploying a moment ago", "try again")
+    return Holder(**found).refusal(f"the config {LOCK} of the Swarm")
+
+
+def break_lock(manager: Docker) -> None:
+    """Take the lock from whoever has it."""
+    for config in _configs(manager, LOCK):
+        manager.request("DELETE", f"/configs/{config['ID']}")
+
+
+def write_down(manager: Docker, made: Deployment) -> None:
+    """Remember a deployment; the oldest beyond the newest 50 are forgotten."""
+    _create(manager, f"{HISTORY}-{made.time:.3f}-{made.job}"[:64], asdict(made))
+    known = sorted(_configs(manager, HISTORY), key=lambda config: config["CreatedAt"])
+    for config in known[:-KEPT]:
+        manager.request("DELETE", f"/configs/{config['ID']}")
+
+
+def history(manager: Docker) -> tuple[Deployment, ...]:
+    """Return the deployments that are remembered, the newest first."""
+    found = [Deployment(**content) for content in _contents(manager, HISTORY)]
+    return tuple(sorted(found, key=lambda deployment: -deployment.time))
+
+
+def remember(manager: Docker, status: JobStatus) -> None:
+    """Write down how a workload ended whose stack is removed; with it its lines are gone."""
+    forget(manager, status.job)
+    name = f"{ENDED}-{time.time():.3f}-{status.job}"[:64]
+    _create(manager, name, written(status))
+
+
+def remembered(manager: Docker) -> tuple[JobStatus, ...]:
+    """Return how the workloads ended that were stopped."""
+    found = []
+    for content in _contents(manager, ENDED):
+        with suppress(ValueError, KeyError, TypeError):  # Of another version of kit.
+            found.append(read(content))
+    return tuple(found)
+
+
+def forget(manager: Docker, name: str) -> None:
+    """Forget how a workload ended: it is started again."""
+    for config in _configs(manager, ENDED):
+        if json.loads(base64.b64decode(config["Spec"]["Data"])).get("job") == name:
+            manager.request("DELETE", f"/configs/{config['ID']}")
+
+
+def forget_all(manager: Docker) -> None:
+    """Forget what was deployed, and how it ended."""
+    for config in (*_configs(manager, HISTORY), *_configs(manager, ENDED)):
+        manager.request("DELETE", f"/configs/{config['ID']}")
+
+
+def _create(manager: Docker, name: str, content: dict[str, Any]) -> str:
+    kind = next(kind for kind in (LOCK, HISTORY, ENDED) if name.startswith(kind))
+    data = base64.b64encode(json.dumps(content).encode()).decode()
+    made = manager.post("/configs/create", {"Name": name, "Labels": {kind: ""}, "Data": data})
+    return str(made["ID"])
+
+
+def _configs(manager: Docker, kind: str) -> list[dict[str, Any]]:
+    return list(manager.get("/configs", filters={"label": [kind]}))
+
+
+def _contents(manager: Docker, kind: str) -> Iterator[dict[str, Any]]:
+    for config in _configs(manager, kind):
+        yield json.loads(base64.b64decode(config["Spec"]["Data"]))

@@ -1,0 +1,183 @@
+"""How a workload is doing, by its tasks: what runs, what waits and why, how it ended. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from kit.runtime.status import ENDED, HostStatus, State
+from kit.targets.swarm.labels import job_label
+from kit.targets.swarm.seen import OVER, Cluster, Node, Service, Task
+from kit.values import count
+from kit.workload.types import Role
+
+PULLING, RELEASING = "pulls", "its task before still saves and ends"
+"""How the messages begin of tasks that only need time."""
+
+_STATES = {
+    "running": State.RUNNING,
+    "complete": State.COMPLETED,
+    "failed": State.FAILED,
+    "rejected": State.FAILED,
+    "shutdown": State.STOPPED,
+    "orphaned": State.STOPPED,
+    "remove": State.STOPPED,
+}
+
+
+def working(cluster: Cluster, name: str) -> tuple[Service, ...]:
+    """Return the services of a workload that train, or that answer."""
+    return tuple(
+        each
+        for each in cluster.of(name)
+        if each.part != Role.RENDEZVOUS and not each.part.startswith(f"{Role.CHECKPOINTS}-")
+    )
+
+
+def names_of(cluster: Cluster) -> tuple[str, ...]:
+    """Return the workloads whose stacks are there."""
+    return tuple(sorted({each.owner for each in cluster.services if each.owner is not None}))
+
+
+def fewest_of(cluster: Cluster, job: str) -> int:
+    """Return how many hosts a job needs, as its containers are told."""
+    nodes = (each.variable("KIT_NNODES").partition(":")[0] for each in working(cluster, job))
+    return min((int(fewest) for fewest in nodes if fewest.isdigit()), default=1)
+
+
+def state_of(cluster: Cluster, job: str) -> State | None:
+    """Return how a job is doing; None where it has no stack."""
+    if not cluster.of(job):
+        return None
+    return job_state(host_statuses(cluster, job), fewest_of(cluster, job))[0]
+
+
+def host_statuses(cluster: Cluster, job: str) -> tuple[HostStatus, ...]:
+    """Return how each host of a job is doing, by the newest task that it has."""
+    hosts: list[HostStatus] = []
+    for service in working(cluster, job):
+        hosts += _of_service(cluster, job, service)
+    return tuple(sorted(hosts, key=lambda host: host.host))
+
+
+def _of_service(cluster: Cluster, job: str, service: Service) -> Iterable[HostStatus]:
+    newest = {task.slot: task for task in cluster.tasks_of([service])}
+    placed = {task.node: task for task in newest.values() if task.node}
+    unplaced = [task for task in newest.values() if not task.node]
+    for node in cluster.nodes:
+        if node.id in placed:
+            yield _host_status(cluster, service, node, placed[node.id])
+        elif node.label(job_label(job)) == service.part:
+            yield _host_status(cluster, service, node, unplaced.pop() if unplaced else None)
+    for task in unplaced:
+        yield replace(_host_status(cluster, service, None, task), host="nowhere")
+
+
+def _host_status(
+    cluster: Cluster, service: Service, node: Node | None, task: Task | None
+) -> HostStatus:
+    devices = service.variable("NVIDIA_VISIBLE_DEVICES")
+    named = node.gpus if node and devices == "all" else tuple(devices.split(","))
+    state = _STATES.get(task.state, State.WAITING) if task else State.WAITING
+    if not service.replicas:
+        state = State.STOPPED
+    if node and not node.ready and state is State.RUNNING:
+        state = State.WAITING
+    return HostStatus(
+        host=node.name if node else "",
+        processes=int(service.variable("KIT_NPROC") or service.variable("KIT_REPLICAS") or 0),
+        state=state,
+        exit_status=task.exit_status if task and task.state in OVER else None,
+        devices=named,
+        message=explain(cluster, service, node, task),
+    )
+
+
+def explain(cluster: Cluster, service: Service, node: Node | None, task: Task | None) -> str:
+    """Say in plain words why a task does not run, and what to do; "" where it does or is done."""
+    if node and not node.ready:
+        return f"{node.name} is down"
+    if node and node.availability != "active":
+        command = f"docker node update --availability active {node.hostname}"
+        return f"{node.name} takes no tasks ({node.availability}): {command}"
+    if task is None:
+        return "Swarm has made no task for it yet" if service.replicas else ""
+    if task.state == "pending":
+        return _pending(cluster, service, node, task)
+    if task.state == "preparing":
+        return f"{PULLING} {service.image.partition('@')[0]}"
+    if task.state in {"failed", "rejected"}:
+        return _failed(service, task)
+    if task.state in _STATES:
+        return ""
+    return _repeated(cluster, service, task)
+
+
+def _repeated(cluster: Cluster, service: Service, task: Task) -> str:
+    """A task that waits to start again: what ended the one before it."""
+    before = [
+        each
+        for each in cluster.tasks_of([service])
+        if each.slot == task.slot and each.state in {"failed", "rejected"}
+    ]
+    return f"{_failed(service, before[-1])}; tried {count(len(before), 'time')}" if before else ""
+
+
+def _failed(service: Service, task: Task) -> str:
+    said = task.error or task.message
+    image = service.image.partition("@")[0]
+    if "No such image" in said or "manifest unknown" in said or "pull access denied" in said:
+        return f"there is no image {image} that the host could get: kit image push, or docker login"
+    if found := re.search(r"bind source path does not exist: (\S+)", said):
+        return f"the folder {found[1]} does not exist on the host: make it there"
+    if found := re.search(r"device error: (\S+): unknown device", said):
+        return f"it has no GPU {found[1]}: write what `nvidia-smi -L` prints there"
+    if task.exit_status:
+        return f"ended with exit status {task.exit_status}: see kit logs"
+    return said
+
+
+def _pending(cluster: Cluster, service: Service, node: Node | None, task: Task) -> str:
+    said = task.error
+    if node is None:
+        label = next(iter(service.constraints), "its constraint")
+        return f"no node fits ({label}): kit swarm up"
+    if "insufficient resources" in said:
+        return gpus_wanted(cluster, node, service.gpus, service.stack)
+    if "scheduling constraints" in said:
+        return "no node has its label: kit swarm up"
+    return said.removeprefix("no suitable node ").strip("()")
+
+
+def gpus_wanted(cluster: Cluster, node: Node, wanted: int, stack: str) -> str:
+    """Say who holds a node's GPUs where fewer than `wanted` are left for a stack."""
+    held = cluster.held(node)
+    if held.pop(stack, 0) and sum(held.values()) + wanted <= len(node.gpus):
+        return f"{RELEASING}, on {count(wanted, 'GPU')} of {node.name}"
+    offered = f"{node.name} offers {count(len(node.gpus), 'GPU')} to Swarm"
+    if held:
+        holders = ", ".join(f"{name} holds {number}" for name, number in sorted(held.items()))
+        first = cluster.owner(next(iter(sorted(held))))
+        return (
+            f"{count(wanted, 'GPU')} wanted, {offered}, {holders}: kit stop {first}, or wait for it"
+        )
+    return (
+        f"{count(wanted, 'GPU')} wanted, {offered}: its daemon.json must list them "
+        "(hosts/<host>/daemon.json in the rendered tree), then systemctl restart docker"
+    )
+
+
+def job_state(hosts: Sequence[HostStatus], fewest: int) -> tuple[State, str]:
+    """Return how a job is doing as a whole, and what to say of it; `fewest` hosts must be done."""
+    states = {host.state for host in hosts}
+    troubled = [host for host in hosts if host.message]
+    said = "; ".join(f"{host.host}: {host.message}" for host in troubled[:3])
+    if State.RUNNING in states:
+        return State.RUNNING, said
+    if states - ENDED or not hosts:
+        return State.WAITING, said
+    completed = [host for host in hosts if host.state is State.COMPLETED]
+    if completed and len(completed) >= fewest:
+        return State.COMPLETED, said
+    return (State.FAILED if State.FAILED in states else State.STOPPED), said

@@ -1,0 +1,259 @@
+"""The target that brings stacks onto a Swarm, by its managers; all that it knows it asks them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import ClassVar
+
+from kit.errors import InputError, KitError
+from kit.hosts.docker import Docker
+from kit.model import Host
+from kit.runtime.account import Account
+from kit.runtime.events import Reader
+from kit.runtime.history import Deployment, deployment
+from kit.runtime.rendered import rendered
+from kit.runtime.status import ENDED, JobStatus, LogLine, State
+from kit.runtime.steps import Say, Step, left_alone
+from kit.runtime.target import Known
+from kit.secrets import fingerprint, read_secrets
+from kit.targets.lowered import file_version
+from kit.targets.swarm import registers
+from kit.targets.swarm.decide import decide, secret_name
+from kit.targets.swarm.execute import Executor
+from kit.targets.swarm.logs import Logs, sources
+from kit.targets.swarm.observe import first_answer, see_cluster
+from kit.targets.swarm.seen import Cluster, Service
+from kit.targets.swarm.status import (
+    fewest_of,
+    host_statuses,
+    job_state,
+    names_of,
+    state_of,
+    working,
+)
+from kit.targets.swarm.steps import DeployStack
+from kit.targets.swarm.wait import wait_until_up
+from kit.workload.types import Kind, Workload
+from trainer.contract.words import nearest
+
+
+class SwarmTarget:
+    """Carries workloads out as stacks, from the rendered files as they are."""
+
+    tied_to_terminal: ClassVar[bool] = False
+
+    def __init__(self, cluster: str, tree: Path) -> None:
+        self._cluster = cluster
+        self._tree = tree
+        self._rendered = rendered(tree)
+        hosts = self._rendered.hosts
+        self._managers = [host for host in hosts if "manager" in host.roles] or hosts
+        self._answering: tuple[Host, Docker] | None = None
+        self._accounts: dict[str, Account] = {}
+
+    def _manager(self) -> tuple[Host, Docker]:
+        """Return the first manager that answers as one, and the one connection to it."""
+        if self._answering is None:
+            self._answering = first_answer(self._managers)
+        return self._answering
+
+    def _docker(self) -> Docker:
+        return self._manager()[1]
+
+    def _see(self) -> Cluster:
+        return see_cluster(self._docker())
+
+    def _executor(self, secrets: Mapping[str, str] | None = None) -> Executor:
+        hosts = self._rendered.hosts
+        return Executor(self._cluster, *self._manager(), self._tree, secrets, hosts)
+
+    def preview(self, workloads: Sequence[Workload], *, fresh: bool) -> tuple[Step, ...]:
+        """Return the steps from what runs now; see `Target.preview`."""
+        secrets = {each.name: read_secrets(each) for each in workloads if each.parts}
+        return self._steps(workloads, secrets, fresh=fresh)
+
+    def _steps(
+        self,
+        workloads: Sequence[Workload],
+        secrets: Mapping[str, Mapping[str, str]],
+        *,
+        fresh: bool,
+    ) -> tuple[Step, ...]:
+        self._require_stacks(workloads)
+        stacks = self._tree.glob("*.stack.yaml")
+        versions = {path.name: file_version(path.read_text(encoding="utf-8")) for path in stacks}
+        hashed = {
+            name: {secret: fingerprint(name, secret, value) for secret, value in values.items()}
+            for name, values in secrets.items()
+        }
+        return tuple(decide(self._cluster, workloads, self._see(), versions, hashed, fresh=fresh))
+
+    def _require_stacks(self, workloads: Sequence[Workload]) -> None:
+        for each in workloads:
+            path = self._tree / f"{each.stack}.stack.yaml"
+            if each.parts and not path.is_file():
+                what = f"{path} is not there: the files are for another engine"
+                raise InputError(what, "write `engine: swarm` in the inventory, run `kit render`")
+
+    def deploy(self, workloads: Sequence[Workload], *, fresh: bool, say: Say) -> None:
+        """Take the steps, and return when the tasks run; see `Target.deploy`."""
+        self._require_stacks(workloads)
+        secrets = {each.name: read_secrets(each) for each in workloads if each.parts}
+        named = {
+            secret_name(each, name, fingerprint(each.name, name, value)): value
+            for each in workloads
+            for name, value in secrets.get(each.name, {}).items()
+        }
+        executor = self._executor(named)
+        manager = executor.manager
+        with registers.locked(manager):
+            steps = self._steps(workloads, secrets, fresh=fresh)
+            executor.take(steps, say)
+            deployed = {step.stack for step in steps if isinstance(step, DeployStack)}
+            for each in workloads:
+                if each.stack in deployed:
+                    registers.forget(manager, each.name)
+                    registers.write_down(manager, deployment(each, time.time()))
+                else:
+                    say(left_alone(each))
+        wait_until_up(manager, [each.name for each in workloads if each.parts], say)
+        for each in workloads:
+            executor.drop_secrets(each.name)
+
+    def break_lock(self) -> None:
+        """Take the lock from whoever holds it."""
+        registers.break_lock(self._docker())
+
+    def status(self) -> tuple[JobStatus, ...]:
+        """Return what tasks and logs tell; see `Target.status`."""
+        cluster = self._see()
+        found = {status.job: status for status in registers.remembered(self._docker())}
+        found |= {name: self._status(cluster, name) for name in names_of(cluster)}
+        return tuple(found[name] for name in sorted(found))
+
+    def _status(self, cluster: Cluster, name: str) -> JobStatus:
+        account = self._accounts.setdefault(name, Account())
+        reader = account.look(sources(self._docker(), cluster, name))
+        services = working(cluster, name)
+        hosts = host_statuses(cluster, name)
+        state, message = job_state(hosts, fewest_of(cluster, name))
+        ended = max((task.at for task in cluster.tasks_of(services)), default=None)
+        return JobStatus(
+            job=name,
+            kind=services[0].kind or Kind.JOB,
+            state=state,
+            message=message,
+            started=min(service.changed for service in services),
+            ended=ended if state in ENDED else None,
+            hosts=tuple(
+                replace(
+                    host,
+                    ranks=reader.ranks.get(host.host, ()),
+                    seen=reader.seen.get(host.host, ()),
+                )
+                for host in hosts
+            ),
+            progress=reader.progress,
+            checkpoint=reader.checkpoint,
+            urls=self._rendered.urls.get(name, ()),
+            world_size=reader.world_size,
+            last_step=reader.last_step,
+            restarts=reader.restarts,
+            failure=reader.failure,
+        )
+
+    def known(self) -> Mapping[str, Known]:
+        """Return the workloads that have stacks; see `Target.known`."""
+        cluster = self._see()
+        return {
+            name: Known(
+                cluster.of(name)[0].kind or Kind.JOB,
+                tuple(host.host for host in host_statuses(cluster, name)),
+            )
+            for name in names_of(cluster)
+        }
+
+    def logs(
+        self, names: Sequence[str], *, follow: bool, since: float | None = None
+    ) -> Iterator[LogLine]:
+        """Yield the lines of all tasks in the order of time; see `Target.logs`."""
+        cluster = self._see()
+        for name in names:
+            _require(cluster, name)
+        logs = Logs(self._docker(), cluster)
+        if not follow:
+            return logs.read(names, since)
+        return logs.follow(names, since, lambda: self._ended(names))
+
+    def _ended(self, names: Sequence[str]) -> bool:
+        cluster = self._see()
+        return all(state_of(cluster, name) in {None, *ENDED} for name in names)
+
+    def stop(self, name: str) -> JobStatus:
+        """Let the training end and save, then remove the stack; see `Target.stop`."""
+        executor = self._executor()
+        docker = executor.manager
+        cluster = see_cluster(docker)
+        _require(cluster, name)
+        status = self._status(cluster, name)
+        if status.state not in ENDED:
+            status = _end(docker, cluster, status, self._accounts[name].reader)
+        with suppress(KitError):
+            registers.remember(docker, status)
+        executor.remove(cluster.of(name)[0].stack)
+        executor.drop_secrets(name)
+        return status
+
+    def history(self) -> tuple[Deployment, ...]:
+        """Return what the managers remember; see `Target.history`."""
+        return registers.history(self._docker())
+
+
+def _end(docker: Docker, cluster: Cluster, status: JobStatus, reader: Reader) -> JobStatus:
+    """End a job's training but not its rendezvous, by which the hosts agree on a last checkpoint.
+
+    Its lines are read meanwhile: with the tasks Swarm forgets what they have said.
+    """
+    services = working(cluster, status.job)
+    none = [f"{service.name}=0" for service in services]
+    asked = False
+
+    def ended() -> bool:
+        nonlocal asked
+        if asked:
+            return not _living(docker, services)
+        docker.command(f"end {status.job}", "service", "scale", "--detach", *none)
+        asked = True
+        return False
+
+    for line in Logs(docker, cluster).follow([status.job], time.time(), ended):
+        reader.read(line)
+    return replace(
+        status,
+        state=State.STOPPED,
+        message="",
+        ended=time.time(),
+        hosts=tuple(replace(host, state=State.STOPPED, message="") for host in status.hosts),
+        progress=reader.progress,
+        checkpoint=reader.checkpoint,
+    )
+
+
+def _living(docker: Docker, services: Sequence[Service]) -> bool:
+    """Whether tasks still run, on nodes that are there."""
+    cluster = see_cluster(docker)
+    tasks = cluster.tasks_of(services)
+    return any(task.state == "running" and cluster.ready(task.node) for task in tasks)
+
+
+def _require(cluster: Cluster, name: str) -> None:
+    known = names_of(cluster)
+    if name not in known:
+        raise InputError(
+            f"{name} is not deployed on this swarm",
+            nearest(name, known) if known else "nothing is: kit deploy",
+        )

@@ -1,0 +1,105 @@
+"""Waits until a job's tasks run, and says on the way what keeps them."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+
+from kit.errors import KitError
+from kit.hosts.docker import Docker
+from kit.runtime.status import ENDED, HostStatus, State
+from kit.runtime.steps import Say
+from kit.targets.swarm.observe import see_cluster
+from kit.targets.swarm.seen import Cluster
+from kit.targets.swarm.status import PULLING, RELEASING, fewest_of, host_statuses
+from kit.values import count
+
+POLL = 0.5
+"""Seconds between two looks at the tasks."""
+STUCK = 10.0
+"""Seconds after which a task that cannot be placed, or fails again and again, is given up on."""
+SPELLED_OUT = 16
+"""More hosts than this are told as numbers."""
+
+
+class Watch:
+    """Tells what changes, and knows since when a host has been waiting for the same thing."""
+
+    def __init__(self, say: Say) -> None:
+        self._say = say
+        self._said: dict[str, str] = {}
+        self._since: dict[tuple[str, str], tuple[str, float]] = {}
+
+    def look(self, job: str, hosts: Sequence[HostStatus]) -> list[HostStatus]:
+        """Tell what is new, and return the hosts that have waited too long for the same thing."""
+        if len(hosts) <= SPELLED_OUT:
+            for host in hosts:
+                self._tell(f"{job}/{host.host}", _doing(host))
+        else:
+            states = Counter(_doing(host) for host in hosts)
+            told = "; ".join(f"{number:,} × {doing}" for doing, number in states.most_common(4))
+            self._tell(job, f"of {count(len(hosts), 'host')} {told}")
+        return [host for host in hosts if self._stuck(job, host)]
+
+    def _tell(self, who: str, text: str) -> None:
+        if self._said.get(who) != text:
+            self._said[who] = text
+            self._say(f"{who}: {text}")
+
+    def _stuck(self, job: str, host: HostStatus) -> bool:
+        if host.state is State.FAILED:
+            return True
+        waiting = host.state is State.WAITING and host.message
+        if not waiting or host.message.startswith((PULLING, RELEASING)):
+            self._since.pop((job, host.host), None)
+            return False
+        kind = host.message.partition(";")[0]
+        was, since = self._since.setdefault((job, host.host), (kind, time.monotonic()))
+        if was != kind:
+            self._since[job, host.host] = (kind, time.monotonic())
+        return was == kind and time.monotonic() - since > STUCK
+
+
+def _doing(host: HostStatus) -> str:
+    return f"{host.state}, {host.message}" if host.message else str(host.state)
+
+
+def wait_until_up(manager: Docker, jobs: Sequence[str], say: Say) -> None:
+    """Return when as many hosts of each job run, or are done, as it needs.
+
+    Raises:
+        KitError: Hosts cannot run their part; it says why, and what runs nevertheless.
+    """
+    watch = Watch(say)
+    waiting = list(jobs)
+    while True:
+        cluster = see_cluster(manager)
+        waiting = [job for job in waiting if not _is_up(cluster, job, watch)]
+        if not waiting:
+            return
+        time.sleep(POLL)
+
+
+def _is_up(cluster: Cluster, job: str, watch: Watch) -> bool:
+    hosts = host_statuses(cluster, job)
+    stuck = watch.look(job, hosts)
+    fewest = fewest_of(cluster, job)
+    doing = [host for host in hosts if host.state in {State.RUNNING, State.COMPLETED}]
+    undecided = [host for host in hosts if host not in doing and host not in stuck]
+    if not undecided and len(doing) >= fewest and not _updating(cluster, job):
+        return True
+    if len(hosts) - len(stuck) < fewest:
+        raise KitError(_failure(job, hosts, stuck), f"`kit stop {job}` takes it away as it is")
+    return False
+
+
+def _updating(cluster: Cluster, job: str) -> bool:
+    return any(s.update in {"updating", "rollback_started"} for s in cluster.of(job))
+
+
+def _failure(job: str, hosts: Sequence[HostStatus], stuck: Sequence[HostStatus]) -> str:
+    reasons = "\n".join(f"  {host.host}: {host.message or host.state}" for host in stuck)
+    others = [host.host for host in hosts if host not in stuck and host.state not in ENDED]
+    rest = f"; {', '.join(others)} wait for it" if others else ""
+    return f"{job} does not come up{rest}\n{reasons}"

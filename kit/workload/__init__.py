@@ -1,0 +1,1 @@
+"""The workload: plan entries as parts, descriptions of equal containers that know no target."""

@@ -1,0 +1,32 @@
+"""Groups of equal hosts: one part each; a host that is split gets a part of its own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from kit.plan.types import Placement
+from kit.workload.types import Role
+
+
+def groups(role: Role, placements: Iterable[Placement]) -> dict[str, list[Placement]]:
+    """Group placements by the names of their parts, in the order of the inventory.
+
+    Hosts whose GPUs are all the job's, or are known by index alone, share a part with those that
+    have as many; a host whose GPUs are pinned by UUID cannot share.
+    """
+    found: dict[str, list[Placement]] = {}
+    for placement in placements:
+        found.setdefault(_name(role, placement), []).append(placement)
+    return found
+
+
+def _name(role: Role, placement: Placement) -> str:
+    if placement.whole:
+        name = f"{role}-{placement.processes}gpu"
+    elif placement.by_index:
+        name = f"{role}-gpu" + "-".join(gpu.id for gpu in placement.gpus)
+    else:
+        return f"{role}-on-{placement.host.name}"
+    own = placement.host.interface
+    return f"{name}-{re.sub('[^a-zA-Z0-9]+', '-', own).strip('-')}" if own else name

@@ -1,0 +1,41 @@
+"""Ports: no two containers may listen on the same one of the same host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from kit.errors import INVENTORY, Fault, Loc
+from kit.model import Host
+from kit.workload.types import Part, Port, Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """A container of a workload that listens on a port of a host, at an `address` of it."""
+
+    workload: Workload
+    port: Port
+    host: Host
+    address: str
+
+
+def port_faults(registry: Part | None, listeners: Iterable[Listener]) -> list[Fault]:
+    """Refuse what would listen on the same port of the same host.
+
+    Of each workload one fault is told: a thousand hosts are one mistake.
+    """
+    faults: dict[str, Fault] = {}
+    seen: dict[tuple[str, int], tuple[str, Loc, str]] = {}
+    if registry is not None:
+        port = registry.ports[0]
+        seen[registry.hosts[0].address, port.number] = (INVENTORY, port.loc, "the registry's")
+    for one in listeners:
+        name, port = one.workload.name, one.port
+        own = (name, port.loc, f"{one.workload.title}'s")
+        source, other, whose = first = seen.setdefault((one.address, port.number), own)
+        if first != own and name not in faults:
+            what = f"port {port.number} of {one.host.name} is already {whose} ({{line}})"
+            fix = f"write `{port.written(port.number % 65535 + 1)}`"
+            faults[name] = Fault(name, port.loc, what, fix, other, source)
+    return list(faults.values())

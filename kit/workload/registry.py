@@ -1,0 +1,34 @@
+"""The registry that kit serves, as a part: without a certificate, for a network that is trusted."""
+
+from __future__ import annotations
+
+from kit.plan.images import pinned
+from kit.plan.types import MountPoint
+from kit.plan.work import Plan
+from kit.workload.types import Part, Port, Role, Variable, Word
+
+PORT = 5000
+"""That the registry's image listens on."""
+FOLDER = "/var/lib/registry"
+VOLUME = "registry"
+
+
+def registry_part(plan: Plan) -> Part | None:
+    """Make the registry's part; None where somebody else serves it, or nobody."""
+    registry = plan.registry
+    if registry is None or registry.host is None:
+        return None
+    host = next(host for host in plan.hosts if host.name == registry.host)
+    published = int(registry.address.rpartition(":")[2])
+    return Part(
+        role=Role.REGISTRY,
+        name=Role.REGISTRY,
+        hosts=(host,),
+        placements=(),
+        replicas=1,
+        image=pinned(registry.image, plan.lock),
+        launch=(),
+        environment=(Variable("NVIDIA_VISIBLE_DEVICES", Word("void")),),
+        mounts=(MountPoint("volume", VOLUME, FOLDER, read_only=False),),
+        ports=(Port(published, ("registry", "address"), public=True, inside=PORT),),
+    )

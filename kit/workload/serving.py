@@ -1,0 +1,178 @@
+"""A server as parts: what answers, and what offers a job's checkpoints to other hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from kit.model import Host, Limits, Secret
+from kit.plan.types import MountPoint, Placement
+from kit.plan.work import Plan, ServerPlan
+from kit.values import count
+from kit.workload.documents import generated, server_json
+from kit.workload.groups import groups
+from kit.workload.types import (
+    Config,
+    Document,
+    HealthCheck,
+    Kind,
+    Part,
+    Port,
+    Role,
+    Symbol,
+    Variable,
+    Word,
+    Workload,
+)
+
+MOST_ENDPOINTS = 4
+"""Every host of a job has its checkpoints: so many of them offer theirs."""
+MOST_ASKED = 16
+"""Where hosts are asked by their addresses, as many are listed whether they have a part or not: a
+server need not be started anew when the job's hosts change."""
+SERVER_FILE = "/kit/server.json"
+GRACE = 20
+"""Seconds in which a server answers the requests that wait."""
+ENDPOINT_LIMITS = Limits(0, 512 * 2**20, None, None, None)
+
+
+def serving(
+    plan: Plan,
+    server: ServerPlan,
+    endpoints: Sequence[Part],
+    sources: Iterable[str],
+    *,
+    host_network: bool,
+) -> Workload:
+    """Make the parts of a server, which fetches what it lacks from `sources`."""
+    sources, settings = tuple(sources), server.server
+    text = server_json(server, generated(plan.file, settings.file))
+    document = Document(f"serve/{settings.short_name}.json", text)
+    parts = [
+        _serve(server, document, name, members, sources)
+        for name, members in groups(Role.SERVE, server.placements).items()
+    ]
+    hosts = [placement.host for placement in server.placements]
+    return Workload(
+        kind=Kind.SERVER,
+        name=server.name,
+        stack=server.name,
+        file=settings.file,
+        image=server.image,
+        document=document,
+        parts=(*parts, *endpoints),
+        volumes=server.volumes,
+        secrets=_secrets(server),
+        needed=1,
+        host_network=host_network,
+        summary=_summary(server),
+        inventory_hash=server.inventory_hash,
+        job_hash=server.job_hash,
+        reads=settings.job,
+        urls=tuple(f"http://{host.address}:{settings.port}" for host in hosts),
+        sources=sources,
+    )
+
+
+def _serve(
+    server: ServerPlan,
+    document: Document,
+    name: str,
+    members: Sequence[Placement],
+    sources: Sequence[str],
+) -> Part:
+    settings = server.server
+    return Part(
+        role=Role.SERVE,
+        name=name,
+        hosts=tuple(member.host for member in members),
+        placements=tuple(members),
+        replicas=len(members),
+        image=server.image,
+        launch=("python3", "-m", "trainer.serve"),
+        environment=_environment(server, members[0].processes, sources),
+        mounts=_mounts(server),
+        ports=(Port(settings.port, ("port",), public=True),),
+        configs=(Config("server", document.path, SERVER_FILE),),
+        secrets=_secrets(server),
+        health=_health(settings.port),
+        grace=GRACE,
+        limits=Limits(0, settings.memory, settings.cpus, None, None),
+    )
+
+
+def endpoints(server: ServerPlan) -> tuple[Part, ...]:
+    """Make the parts that offer the job's checkpoints; none where no host needs to fetch them."""
+    found: list[Part] = []
+    left = MOST_ENDPOINTS if server.travels else 0
+    for name, members in groups(Role.TRAIN, server.job.placements).items():
+        replicas = min(left, len(members))
+        left -= replicas
+        if replicas:
+            found.append(_endpoint(server, name.removeprefix(f"{Role.TRAIN}-"), members, replicas))
+    return tuple(found)
+
+
+def _endpoint(server: ServerPlan, group: str, members: Sequence[Placement], replicas: int) -> Part:
+    port = server.server.transfer_port
+    return Part(
+        role=Role.CHECKPOINTS,
+        name=f"{Role.CHECKPOINTS}-{group}",
+        hosts=tuple(member.host for member in members),
+        placements=(),
+        replicas=replicas,
+        image=server.image,
+        launch=("python3", "-m", "trainer.serve.checkpoints"),
+        environment=(
+            Variable("KIT_CHECKPOINT_PORT", str(port)),
+            Variable("KIT_HOST", Symbol.HOST),
+            Variable("NVIDIA_VISIBLE_DEVICES", Word("void")),
+        ),
+        mounts=(server.mount,),
+        ports=(Port(port, ("transfer_port",), public=False),),
+        limits=ENDPOINT_LIMITS,
+    )
+
+
+def asked_hosts(plan: Plan, offering: Iterable[Host]) -> list[Host]:
+    """Return the hosts that a server asks by their addresses; `offering` are those that answer."""
+    hosts = [host for host in plan.hosts if host.gpus]
+    return hosts if len(hosts) <= MOST_ASKED else list(offering)
+
+
+def _environment(
+    server: ServerPlan, processes: int, sources: Sequence[str]
+) -> tuple[Variable, ...]:
+    found = [
+        Variable("KIT_SERVER", Word(SERVER_FILE)),
+        Variable("KIT_HOST", Symbol.HOST),
+        Variable("KIT_REPLICAS", str(processes), own=True),
+        Variable("NVIDIA_VISIBLE_DEVICES", Symbol.GPUS, own=True),
+    ]
+    if sources:
+        why = (
+            "Where checkpoints are fetched from that other hosts have written; each is verified "
+            "before use."
+        )
+        found.append(Variable("KIT_CHECKPOINT_SOURCES", ",".join(sources), why))
+    return (*found, *(Variable(name, value) for name, value in server.server.environment))
+
+
+def _mounts(server: ServerPlan) -> tuple[MountPoint, ...]:
+    # A folder need not be there on a host that has no part in the job.
+    there = server.mount.kind != "bind" or server.everywhere
+    return (server.mount,) if there else ()
+
+
+def _secrets(server: ServerPlan) -> tuple[Secret, ...]:
+    return (server.server.token,) if server.server.token else ()
+
+
+def _health(port: int) -> HealthCheck:
+    url = f"http://127.0.0.1:{port}/health"
+    code = f"import urllib.request as u; u.urlopen('{url}', timeout=15)"
+    return HealthCheck(("python3", "-c", code))
+
+
+def _summary(server: ServerPlan) -> str:
+    size = f"{count(len(server.placements), 'host')}, {count(server.replicas, 'GPU')}"
+    return f"{size}: the {server.server.checkpoint} checkpoint of job {server.server.job}."

@@ -1,0 +1,217 @@
+"""A job as parts: the rendezvous, and one for each group of equal hosts that train."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from kit.model import Limits
+from kit.plan.storage import CHECKPOINTS
+from kit.plan.types import Placement
+from kit.plan.work import JobPlan, Plan
+from kit.values import count
+from kit.workload.documents import generated, job_json
+from kit.workload.groups import groups
+from kit.workload.names import stack_of_job
+from kit.workload.types import (
+    Config,
+    Document,
+    Environment,
+    HealthCheck,
+    Kind,
+    Meeting,
+    Part,
+    Port,
+    Role,
+    Store,
+    Symbol,
+    Variable,
+    Word,
+    Workload,
+)
+
+RENDEZVOUS_PORT = 29400
+"""torchrun's own default for the c10d rendezvous."""
+PORTS = 1000
+"""On a host's network every job needs a port of its own: one of so many from RENDEZVOUS_PORT on."""
+IMAGE_LAUNCHER = "/opt/kit/trainer/launch.py"
+MOUNTED_LAUNCHER = "/kit/launch.py"
+LAUNCHER_FILE = "launch.py"
+"""The launcher's path in the tree, where a job's image does not bring it. It has no job's name: a
+new job must not change the config of each rendezvous."""
+JOB_FILE = "/kit/job.json"
+RENDEZVOUS_LIMITS = Limits(0, 2 * 2**30, None, None, None)
+
+FAULT_VARIABLES = {
+    "NCCL_DEBUG": "WARN",
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
+    "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",
+    "TORCH_FR_BUFFER_SIZE": "2000",
+    "TORCH_INCLUDE_STACK_TRACE": "False",
+}
+"""NCCL's flight recorder under its old and its new name, so that a hang can be explained: each rank
+writes what it waited for to /tmp/nccl_trace_rank_<rank>, which `torchfrtrace` reads."""
+
+
+def own_port(plan: JobPlan) -> int:
+    """Return the port of a job's rendezvous on a host's own network."""
+    if plan.job.port is not None:
+        return plan.job.port
+    return RENDEZVOUS_PORT + zlib.crc32(plan.name.encode()) % PORTS
+
+
+def training(
+    plan: Plan,
+    job: JobPlan,
+    meeting: Meeting,
+    *,
+    host_network: bool,
+    defaults: Mapping[str, str] = FAULT_VARIABLES,
+) -> Workload:
+    """Make the parts of a job whose agents meet at `meeting`.
+
+    `defaults` are variables that inventory and job may set otherwise.
+    """
+    document = Document(f"jobs/{job.name}.json", job_json(job, generated(plan.file, job.job.file)))
+    user = dict(plan.network.nccl) | dict(job.job.nccl) | dict(job.job.environment)
+    variables = {**defaults, **user}
+    parts = [_rendezvous(job, meeting)]
+    for name, members in groups(Role.TRAIN, job.placements).items():
+        environment = _environment(job, meeting, members, variables, host_network=host_network)
+        parts.append(_train(plan, job, document, name, members, environment))
+    return Workload(
+        kind=Kind.JOB,
+        name=job.name,
+        stack=stack_of_job(job.name),
+        file=job.job.file,
+        image=job.image,
+        document=document,
+        parts=tuple(parts),
+        volumes=job.volumes,
+        secrets=job.job.secrets,
+        needed=job.nodes[0],
+        host_network=host_network,
+        summary=_summary(job),
+        inventory_hash=job.inventory_hash,
+        job_hash=job.job_hash,
+        meeting=meeting,
+        store=_store(job),
+        precision=job.precision,
+    )
+
+
+def _launcher(job: JobPlan) -> tuple[str, tuple[Config, ...]]:
+    """Return the launcher's path in the container, and what brings it there.
+
+    The trainer's image has its own; into any other image it is mounted.
+    """
+    if not job.job.command:
+        return IMAGE_LAUNCHER, ()
+    return MOUNTED_LAUNCHER, (Config("launcher", LAUNCHER_FILE, MOUNTED_LAUNCHER),)
+
+
+def _rendezvous(job: JobPlan, meeting: Meeting) -> Part:
+    """It gets the launcher alone, so that a changed job leaves it running."""
+    launcher, mounted = _launcher(job)
+    return Part(
+        role=Role.RENDEZVOUS,
+        name=Role.RENDEZVOUS,
+        hosts=(meeting.host,),
+        placements=(),
+        replicas=1,
+        image=job.image,
+        launch=("python3", launcher),
+        arguments=("rendezvous",),
+        environment=(
+            Variable("KIT_RENDEZVOUS", meeting.endpoint),
+            Variable("NVIDIA_VISIBLE_DEVICES", Word("void")),
+        ),
+        ports=(Port(meeting.port, ("rendezvous", "port"), public=False),),
+        configs=mounted,
+        limits=RENDEZVOUS_LIMITS,
+    )
+
+
+def _train(
+    plan: Plan,
+    job: JobPlan,
+    document: Document,
+    name: str,
+    members: Sequence[Placement],
+    environment: Environment,
+) -> Part:
+    launcher, mounted = _launcher(job)
+    return Part(
+        role=Role.TRAIN,
+        name=name,
+        hosts=tuple(member.host for member in members),
+        placements=tuple(members),
+        replicas=len(members),
+        image=job.image,
+        launch=("python3", launcher),
+        environment=environment,
+        working_dir=job.job.working_dir,
+        mounts=job.mounts,
+        ports=_metrics(job),
+        configs=(Config("job", document.path, JOB_FILE), *mounted),
+        secrets=job.job.secrets,
+        health=HealthCheck(("python3", launcher, "health")),
+        grace=job.job.stop_grace,
+        limits=replace(job.job.limits, memlock=job.memlock, stack=job.stack_limit),
+        infiniband=plan.network.infiniband,
+    )
+
+
+def _environment(
+    job: JobPlan,
+    meeting: Meeting,
+    members: Sequence[Placement],
+    variables: Mapping[str, str],
+    *,
+    host_network: bool,
+) -> Environment:
+    """Put together what every container of a group gets, kit's own variables first."""
+    found = [
+        Variable("KIT_JOB", Word(JOB_FILE)),
+        Variable("KIT_RENDEZVOUS", meeting.endpoint),
+        Variable("KIT_NNODES", f"{job.nodes[0]}:{job.nodes[1]}"),
+        Variable("KIT_NPROC", str(members[0].processes), own=True),
+        Variable("NVIDIA_VISIBLE_DEVICES", Symbol.GPUS, own=True),
+        Variable("KIT_HOST", Symbol.HOST),
+    ]
+    interface = members[0].interface
+    if host_network and interface:
+        found += [
+            Variable(name, interface, own=True)
+            for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
+            if name not in variables
+        ]
+    if job.job.secrets:
+        names = ",".join(secret.name for secret in job.job.secrets)
+        why = "The launcher makes variables of these files in /run/secrets."
+        found.append(Variable("KIT_SECRETS", names, why))
+    return (*found, *(Variable(name, value) for name, value in variables.items()))
+
+
+def _metrics(job: JobPlan) -> tuple[Port, ...]:
+    port = job.job.metrics_port
+    return () if port is None else (Port(port, ("metrics", "port"), public=False),)
+
+
+def _summary(job: JobPlan) -> str:
+    size = f"{count(len(job.placements), 'host')}, {count(job.world_size, 'GPU')}"
+    total = f", global batch {job.batch.total}" if job.batch.total else ""
+    return f"{size}: world size {job.world_size}{total}."
+
+
+def _store(job: JobPlan) -> Store:
+    mount = next(mount for mount in job.mounts if mount.target == CHECKPOINTS)
+    volume = next((each for each in job.volumes if each.key == mount.source), None)
+    if mount.kind == "bind" or volume is None:
+        return Store("", f"{mount.source}, a folder of yours")
+    if volume.owned:
+        return Store(volume.name, volume.name)
+    if volume.nfs_address:
+        return Store("", f"{volume.nfs_address}:{volume.nfs_path}, a folder of yours")
+    return Store("", f"{volume.name}, a volume of yours")

@@ -1,0 +1,191 @@
+"""What is read from events: a workload's place, ranks, GPUs, failures, wherever reading begins."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from unittest import mock
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kit.errors import KitError
+from kit.runtime.account import Account, Source
+from kit.runtime.events import Reader, is_event, split
+from kit.runtime.status import LogLine
+from trainer.contract.events import (
+    Begin,
+    Epoch,
+    Event,
+    Failed,
+    Member,
+    Progress,
+    Restart,
+    Resumed,
+    Saved,
+    Serving,
+    Started,
+    Stopped,
+    line,
+)
+
+BEGIN = Begin(epochs=10, steps=40, world_size=3)
+
+
+def told(*found: Event | tuple[str, Event]) -> Reader:
+    """Read events, of host a where no other is named."""
+    reader = Reader()
+    for one in found:
+        host, event = one if isinstance(one, tuple) else ("a", one)
+        reader.read(LogLine("j", host, line(event)))
+    return reader
+
+
+def progress(step: int, **more: float | str | None) -> Progress:
+    figures = {"epoch": 5, "epochs": 10, "steps": 40, "world_size": 3}
+    return Progress(**{**figures, "step": step, **more})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("[rank12]: hello", (12, "hello")),
+        ("[rank0]: ", (0, "")),
+        ("[rank0]:   epoch 1/2", (0, "  epoch 1/2")),
+        ("[rank1]: [rank1]: Traceback", (1, "[rank1]: Traceback")),
+        ("[RANK1] Epoch 2", (None, "[RANK1] Epoch 2")),
+        ("plain", (None, "plain")),
+        ("", (None, "")),
+    ],
+)
+def test_the_rank_in_front_of_a_line(text: str, parts: tuple[int | None, str]) -> None:
+    assert split(text) == parts
+
+
+def test_a_training_from_its_beginning() -> None:
+    reader = told(BEGIN)
+    assert reader.progress is not None
+    assert (reader.progress.epoch, reader.progress.steps, reader.last_step) == (0, 40, None)
+    reader = told(BEGIN, progress(20, time=50.0, loss=0.5, seconds_left=9.0))
+    assert reader.progress is not None
+    assert (reader.progress.step, reader.progress.loss, reader.progress.seconds_left) == (
+        20,
+        0.5,
+        9,
+    )
+    assert (reader.last_step, reader.world_size) == (50.0, 3)
+    epoch = Epoch(
+        epoch=6, epochs=10, step=24, steps=40, world_size=3, accuracy=0.9, images_per_second=99
+    )
+    reader = told(BEGIN, epoch, Saved(checkpoint="step-00000024", epoch=6, step=24))
+    assert reader.progress is not None
+    assert (reader.progress.accuracy, reader.progress.images_per_second) == (0.9, 99)
+    assert reader.checkpoint == "step-00000024"
+
+
+def test_reading_may_begin_in_the_middle() -> None:
+    reader = told(progress(21, accuracy=0.8, checkpoint="step-00000020"))
+    assert reader.progress is not None
+    assert (reader.progress.epoch, reader.progress.accuracy) == (5, 0.8)
+    assert reader.checkpoint == "step-00000020"
+
+
+def test_a_resume_and_a_stop_are_told() -> None:
+    reader = told(BEGIN, Resumed(epoch=3, step=12, checkpoint="step-00000012"))
+    assert reader.progress is not None
+    assert (reader.progress.epoch, reader.progress.step) == (3, 12)
+    assert reader.checkpoint == "step-00000012"
+    reader = told(BEGIN, Stopped(epoch=4, step=17, checkpoint="step-00000017"))
+    assert reader.progress is not None
+    assert (reader.progress.epoch, reader.progress.step) == (4, 17)
+    assert reader.checkpoint == "step-00000017"
+
+
+def test_ranks_follow_the_last_world() -> None:
+    def member(rank: int, size: int, local: int, host: str) -> tuple[str, Event]:
+        return host, Member(rank=rank, local_rank=local, world_size=size, gpus=(f"GPU-{host}",))
+
+    three = [member(1, 3, 0, "b"), member(0, 3, 0, "a"), member(2, 3, 1, "b")]
+    reader = told(*three)
+    assert reader.ranks == {"a": (0,), "b": (1, 2)}
+    assert (reader.world_size, reader.seen) == (3, {"a": ("GPU-a",), "b": ("GPU-b",)})
+    # Host a is gone, then it is back behind b.
+    two = [*three, member(0, 2, 0, "b"), member(1, 2, 1, "b")]
+    reader = told(*two)
+    assert (reader.ranks, reader.world_size) == ({"b": (0, 1)}, 2)
+    again = [*two, member(2, 3, 0, "a"), member(1, 3, 1, "b"), member(0, 3, 0, "b")]
+    assert told(*again).ranks == {"b": (0, 1), "a": (2,)}
+
+
+def test_failures_and_restarts_are_told_until_a_world_has_formed() -> None:
+    failed = Failed(kind="memory", message="out of memory with batch_size 64", rank=0)
+    assert told(BEGIN, failed).failure == "a: out of memory with batch_size 64"
+    again = Member(rank=0, local_rank=0, world_size=1, restarts=2)
+    reader = told(failed, Restart(restarts=2), again)
+    assert (reader.failure, reader.restarts) == ("", 2)
+    assert told(again, Started(gpus=())).restarts == 0
+
+
+def test_a_container_and_a_server() -> None:
+    reader = told(Started(gpus=("GPU-x",)), Serving(checkpoint="step-00000009", replicas=1))
+    assert (reader.seen, reader.checkpoint) == ({"a": ("GPU-x",)}, "step-00000009")
+
+
+@given(st.text())
+def test_what_people_read_tells_nothing(text: str) -> None:
+    reader = Reader()
+    reader.read(LogLine("j", "a", text))
+    reader.read(LogLine("j", "a", f"@kit {text}"))
+    assert (reader.progress, reader.checkpoint, reader.ranks, reader.seen) == (None, None, {}, {})
+    assert is_event(f"@kit {text}")
+
+
+def source(lines: list[tuple[float, Event]], asked: list[float | None]) -> Source:
+    """A log that grows; `asked` notes from which moments on it was read."""
+
+    def read(since: float | None) -> Sequence[LogLine]:
+        asked.append(since)
+        # As Docker does, which tells the last line again.
+        return [
+            LogLine("j", "a", line(event), time=moment)
+            for moment, event in lines
+            if since is None or moment >= since
+        ]
+
+    return read
+
+
+def test_each_look_reads_on_from_the_one_before() -> None:
+    lines: list[tuple[float, Event]] = [(1.0, Restart(restarts=1)), (2.0, BEGIN)]
+    asked: list[float | None] = []
+    account = Account()
+    assert account.look({"one": source(lines, asked)}).restarts == 1
+    seen: list[float | None] = []
+    with mock.patch.object(account.reader, "read", lambda one: seen.append(one.time)):
+        account.look({"one": source(lines, asked)})
+        assert (asked, seen) == ([None, 2.0], [])
+        lines.append((3.0, progress(4)))
+        account.look({"one": source(lines, asked)})
+    assert asked == [None, 2.0, 2.0]
+    assert seen == [3.0]
+
+
+def test_lines_of_several_sources_are_read_in_the_order_of_time() -> None:
+    first = source([(1.0, progress(1)), (4.0, progress(4))], [])
+    second = source([(2.0, progress(2)), (3.0, progress(3))], [])
+    reader = Account().look({"one": first, "two": second})
+    assert reader.progress is not None
+    assert reader.progress.step == 4
+
+
+def test_a_source_that_is_lost_tells_later_and_another_run_begins_anew() -> None:
+    def lost(since: float | None) -> Sequence[LogLine]:
+        raise KitError("a cannot be reached")
+
+    account = Account()
+    account.look({"one": source([(1.0, progress(8))], []), "two": lost})
+    assert account.reader.progress is not None
+    account.look({"one": lost})
+    assert account.reader.progress is not None
+    account.look({"three": source([(9.0, Started(gpus=()))], [])})
+    assert account.reader.progress is None

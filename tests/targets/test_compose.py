@@ -1,0 +1,392 @@
+"""What the Compose engine decides and tells, from what hosts look like: pure values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kit.errors import KitError
+from kit.runtime.events import Reader
+from kit.runtime.status import LogLine, State
+from kit.runtime.steps import Step
+from kit.targets.compose.containers import Container
+from kit.targets.compose.decide import End, Forget, HostStep, Pull, Remove, Seen, Start, decide
+from kit.targets.compose.observe import container, ports
+from kit.targets.compose.status import job_status
+from kit.workload.types import Kind, Workload
+from tests.sandbox import JOB, SERVER, Project
+from trainer.contract import events
+
+INVENTORY = """\
+cluster: lab
+engine: compose
+hosts:
+  pc1: {address: 10.0.0.1, roles: [manager], gpus: [{uuid: GPU-a}]}
+  pc2: {address: 10.0.0.2, gpus: [{uuid: GPU-b}, {uuid: GPU-c}]}
+  pc3: {address: 10.0.0.3}
+"""
+IMAGE = "registry.lab:5000/trainer:1.4"
+PORT = 29539  # 29400 + zlib.crc32(b"j") % 1000
+BARE = Seen((), True, frozenset({22}), (), frozenset({IMAGE}), frozenset())
+SEEN = {
+    "pc1": replace(BARE, gpus=("GPU-a",)),
+    "pc2": replace(BARE, gpus=("GPU-B", "GPU-c")),
+    "pc3": replace(BARE, hook=False),
+}
+ENDED = Container(
+    id="1",
+    host="pc1",
+    job="j",
+    kind=Kind.JOB,
+    cluster="lab",
+    service="train",
+    version="0000",
+    status="exited",
+    exit_status=0,
+    error="",
+    healthy=True,
+    created=100.0,
+    ended=160.0,
+    restarts=0,
+    most_restarts=10,
+    devices=("GPU-a",),
+    processes=1,
+    fewest=2,
+    most=2,
+    checkpoints="kit-j-checkpoints",
+)
+RUNNING = replace(ENDED, status="running")
+STORE = replace(RUNNING, id="s", service="rendezvous", devices=(), processes=0)
+
+
+def planned(project: Project, job: str = JOB) -> Workload:
+    return project.write(INVENTORY, {"j": job}).workload()
+
+
+def having(*containers: Container, **changes: Any) -> dict[str, Seen]:
+    """What is seen, with these containers on their hosts and pc1 as told."""
+    there = {
+        name: replace(seen, containers=tuple(one for one in containers if one.host == name))
+        for name, seen in SEEN.items()
+    }
+    return {**there, "pc1": replace(there["pc1"], **changes)}
+
+
+def done(steps: Sequence[Step]) -> list[tuple[type[Step], str]]:
+    return [(type(step), step.where) for step in steps]
+
+
+def decided(
+    work: Workload | Sequence[Workload], seen: dict[str, Seen], *, fresh: bool = False
+) -> tuple[Step, ...]:
+    """What is decided where all files have the version that RUNNING has."""
+    every = [work] if isinstance(work, Workload) else list(work)
+    versions = {(each.name, host): "0000" for each in every for host in each.hosts}
+    return decide("lab", every, versions, seen, fresh=fresh)
+
+
+def refusal(job: Workload, seen: dict[str, Seen], *, fresh: bool = False) -> str:
+    with pytest.raises(KitError) as error:
+        decided(job, seen, fresh=fresh)
+    return str(error.value)
+
+
+def test_a_first_start_pulls_everywhere_and_starts(project: Project) -> None:
+    actions = decided(planned(project), SEEN, fresh=True)
+    kinds = [Pull, Pull, Start, Start]
+    assert done(actions) == list(zip(kinds, ["pc1", "pc2"] * 2, strict=True))
+    assert actions[3].what == "start j on GPU-b, GPU-c"
+
+
+def test_what_an_ended_run_has_left_goes_from_all_hosts(project: Project) -> None:
+    seen = having(ENDED, STORE, replace(ENDED, host="pc3"))
+    seen["pc2"] = replace(seen["pc2"], volumes=frozenset({"kit-j-checkpoints"}))
+    job = planned(project)
+    removed = [(Remove, "pc1"), (Remove, "pc3")]
+    assert done(decided(job, seen))[2:4] == removed
+    forgotten = done(decided(job, seen, fresh=True))[2:5]
+    assert forgotten == [*removed, (Forget, "pc2")]
+
+
+def both(**changes: Any) -> tuple[Container, ...]:
+    """The job as it runs on pc1 and pc2, the second one changed."""
+    return RUNNING, STORE, replace(RUNNING, id="2", host="pc2", **changes)
+
+
+def test_what_runs_from_the_same_file_is_left_alone(project: Project) -> None:
+    assert decided(planned(project), having(*both())) == ()
+
+
+@pytest.mark.parametrize("status", ["running", "restarting", "paused"])
+def test_a_changed_host_is_ended_and_started_alone(project: Project, status: str) -> None:
+    actions = decided(planned(project), having(*both(version="1111", status=status)))
+    kinds = [Pull, End, Remove, Start]
+    assert done(actions) == [(kind, "pc2") for kind in kinds]
+    assert {action.cause for action in actions[1:]} == {"its file has changed"}
+
+
+def test_a_host_that_has_left_the_job_is_ended(project: Project) -> None:
+    left = replace(RUNNING, id="3", host="pc3")
+    actions = decided(planned(project), having(*both(), left))
+    assert done(actions) == [(End, "pc3"), (Remove, "pc3")]
+    assert actions[0].cause == "it has no part in it any more"
+
+
+def test_a_running_job_does_not_begin_anew(project: Project) -> None:
+    said = refusal(planned(project), having(*both()), fresh=True)
+    assert "job j runs on pc1, pc2: end it before it begins anew, kit stop j" in said
+
+
+def serving(project: Project) -> tuple[Workload, ...]:
+    """The job on GPU-a and GPU-b, a server of it on GPU-c."""
+    inventory = INVENTORY.replace("{uuid: GPU-c}", "{uuid: GPU-c, use: inference}")
+    assert inventory != INVENTORY
+    project.write(inventory, {"j": JOB}, {"s": SERVER.replace("digits", "j")})
+    return project.lowered().workloads
+
+
+def of_server(steps: Sequence[Step]) -> list[Step]:
+    return [step for step in steps if isinstance(step, HostStep) and step.name == "serve-s"]
+
+
+def test_a_gpu_changes_hands_among_those_that_are_deployed(project: Project) -> None:
+    actions = decided(serving(project), having(*both(version="1111", devices=("GPU-b", "GPU-c"))))
+    assert [each for each in done(actions) if each[0] is End] == [(End, "pc2")]
+    starts = [action.what for action in actions if isinstance(action, Start)]
+    assert starts == [
+        "start j on GPU-b",
+        "start serve-s on GPU-c",
+        "start serve-s, to offer checkpoints",
+    ]
+
+
+def test_a_gpu_of_somebody_elses_is_refused(project: Project) -> None:
+    (_, server) = serving(project)
+    said = refusal(server, having(*both(devices=("GPU-b", "GPU-c"))))
+    assert "pc2: GPU-c is held by job j; deploy it too, or end it with `kit stop j`" in said
+
+
+def test_a_server_that_lost_its_gpu_is_ended(project: Project) -> None:
+    project.write(INVENTORY, {"j": JOB}, {"s": SERVER.replace("digits", "j")})
+    work = project.lowered().workloads
+    answers = replace(RUNNING, id="9", host="pc2", job="serve-s", kind=Kind.SERVER)
+    answers = replace(answers, service="serve")
+    actions = of_server(decided(work, having(*both(), answers)))
+    assert done(actions) == [(End, "pc2"), (Remove, "pc2")]
+
+
+def test_a_server_gives_way_to_a_job_that_forgets_its_checkpoints(project: Project) -> None:
+    answers = replace(RUNNING, id="9", host="pc2", job="serve-s", kind=Kind.SERVER)
+    answers = replace(answers, service="serve")
+    offers = replace(answers, id="8", service="checkpoints", devices=())
+    elsewhere = replace(offers, id="7", host="pc1")
+    actions = decided(serving(project), having(answers, offers, elsewhere), fresh=True)
+    kinds = [type(action) for action in of_server(actions)]
+    assert (kinds.count(End), kinds.count(Remove), kinds.count(Start)) == (1, 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("other", "whose"),
+    [
+        (replace(ENDED, cluster="pool"), "of cluster pool already"),
+        (replace(RUNNING, cluster="", service=""), "of another engine already"),
+    ],
+)
+def test_a_job_of_that_name_that_is_another(project: Project, other: Container, whose: str) -> None:
+    assert whose in refusal(planned(project), having(other))
+
+
+def test_all_that_is_in_the_way_is_told_at_once(project: Project) -> None:
+    holder = replace(RUNNING, host="pc2", job="k", devices=("1",))
+    seen = having(holder, gpus=("GPU-z",), hook=False, ports=frozenset({PORT}))
+    assert refusal(planned(project), seen).splitlines() == [
+        "pc1: GPU-a is not there; `nvidia-smi -L` lists GPU-z: correct the inventory, then run "
+        "`kit render`",
+        "pc1: Docker finds no nvidia-container-runtime-hook, which gives a container its GPUs; "
+        "install nvidia-container-toolkit and restart Docker",
+        f"pc1: port {PORT} is in use (`ss -tlnp` on the host tells by what); end that, or write "
+        "`rendezvous: {port: …}` in jobs/j.yaml",
+        "pc2: GPU-c is held by job k; deploy it too, or end it with `kit stop k`",
+        "nothing was changed on any host",
+    ]
+
+
+def test_a_job_that_has_all_gpus_holds_them(project: Project) -> None:
+    said = refusal(
+        planned(project), having(replace(RUNNING, host="pc2", job="k", devices=("all",)))
+    )
+    assert "pc2: GPU-b, GPU-c are held by job k" in said
+
+
+def test_indexes_count_the_gpus_that_are_there(project: Project) -> None:
+    inventory = INVENTORY.replace("[{uuid: GPU-a}]", "2")
+    job = project.write(inventory, {"j": JOB}).workload()
+    assert "pc1: GPU 1 is not there; `nvidia-smi -L` lists GPU-a" in refusal(job, SEEN)
+
+
+def test_the_rendezvous_of_an_ended_run_holds_no_port(project: Project) -> None:
+    seen = having(ENDED, STORE, ports=frozenset({PORT}))
+    assert (Start, "pc1") in done(decided(planned(project), seen))
+
+
+@pytest.mark.parametrize(
+    ("mount", "where"),
+    [
+        ("bind: /mine", "/mine, a folder of yours"),
+        ("volume: mine", "mine, a volume of yours"),
+        ('nfs: "10.0.0.9:/export"', "10.0.0.9:/export, a folder of yours"),
+    ],
+)
+def test_only_kits_own_checkpoints_are_forgotten(project: Project, mount: str, where: str) -> None:
+    job = planned(project, f"{JOB}mounts: [{{{mount}, to: /checkpoints}}]\n")
+    assert f"keeps its checkpoints in {where}" in refusal(job, SEEN, fresh=True)
+    assert decided(job, SEEN)
+
+
+def test_ports_that_are_listened_on() -> None:
+    tables = (
+        "  sl  local_address rem_address   st tx_queue\n"
+        "   0: 00000000:0016 00000000:0000 0A 00000000:00000000 00:00000000\n"
+        "   1: 0B00500A:7432 0C00500A:0016 01 00000000:00000000 00:00000000\n"
+        "  12: 00000000000000000000000000000000:2384 00000000000000000000000000000000:0000 0A 0\n"
+    )
+    assert ports(tables) == {22, 9092}
+
+
+INSPECTED: dict[str, Any] = {
+    "Id": "f00",
+    "Created": "2026-11-21T17:00:00.5Z",
+    "RestartCount": 3,
+    "State": {
+        "Status": "exited",
+        "ExitCode": 1,
+        "Error": "",
+        "FinishedAt": "2026-11-21T17:01:00Z",
+        "Health": {"Status": "unhealthy"},
+    },
+    "Config": {
+        "Labels": {
+            "com.docker.compose.project": "train-j",
+            "com.docker.compose.service": "train",
+            "kit.cluster": "lab",
+        },
+        "Env": ["KIT_NNODES=1:4", "KIT_NPROC=2", "PATH=/bin:/usr/bin"],
+    },
+    "HostConfig": {
+        "RestartPolicy": {"Name": "on-failure", "MaximumRetryCount": 10},
+        "DeviceRequests": [{"Driver": "nvidia", "Count": 0, "DeviceIDs": ["GPU-b", "GPU-c"]}],
+    },
+    "Mounts": [
+        {"Type": "volume", "Name": "kit-j-checkpoints", "Destination": "/checkpoints"},
+        {"Type": "bind", "Source": "/srv", "Destination": "/data"},
+    ],
+}
+
+
+def test_a_container_as_docker_describes_it() -> None:
+    one = container("pc2", INSPECTED)
+    assert (one.job, one.cluster, one.service) == ("j", "lab", "train")
+    assert (one.processes, one.fewest, one.most) == (2, 1, 4)
+    assert (one.restarts, one.most_restarts, one.healthy) == (3, 10, False)
+    assert (one.devices, one.checkpoints) == (("GPU-b", "GPU-c"), "kit-j-checkpoints")
+    assert one.ended - one.created == 59.5
+
+
+@pytest.mark.parametrize(
+    ("requests", "visible", "devices"),
+    [
+        ([{"Count": -1, "DeviceIDs": None}], "", ("all",)),
+        (None, "NVIDIA_VISIBLE_DEVICES=void", ()),
+        (None, "NVIDIA_VISIBLE_DEVICES=GPU-a,GPU-b", ("GPU-a", "GPU-b")),
+        (None, "PATH=/bin", ()),
+    ],
+)
+def test_the_gpus_of_a_container(requests: Any, visible: str, devices: tuple[str, ...]) -> None:
+    config = {**INSPECTED["Config"], "Env": [visible]}
+    limits = {**INSPECTED["HostConfig"], "DeviceRequests": requests}
+    one = container("pc2", {**INSPECTED, "Config": config, "HostConfig": limits})
+    assert one.devices == devices
+
+
+@pytest.mark.parametrize(
+    ("changes", "state", "message"),
+    [
+        ({"status": "running"}, State.RUNNING, ""),
+        ({"status": "running", "healthy": False}, State.RUNNING, "is not healthy"),
+        ({"status": "running", "restarts": 2}, State.RUNNING, "was started again 2 of 10 times"),
+        ({"status": "created"}, State.WAITING, ""),
+        ({"status": "created", "error": "no such device"}, State.FAILED, "no such device"),
+        (
+            {"status": "restarting", "exit_status": 1, "restarts": 3},
+            State.WAITING,
+            "ended with exit status 1, started again 3 of 10 times",
+        ),
+        ({"exit_status": 0}, State.COMPLETED, ""),
+        ({"exit_status": 143}, State.STOPPED, ""),
+        ({"exit_status": 1, "restarts": 10}, State.FAILED, "ended with exit status 1"),
+        ({"status": "dead", "exit_status": 137}, State.FAILED, "ended with exit status 137"),
+    ],
+)
+def test_how_a_host_is_doing(changes: dict[str, Any], state: State, message: str) -> None:
+    one = replace(ENDED, **changes)
+    assert one.state() is state
+    assert one.message().startswith(message)
+    assert bool(one.message()) is bool(message)
+
+
+FAILED = {"exit_status": 1, "restarts": 10}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "fewest", "state"),
+    [
+        ({}, {}, 2, State.COMPLETED),
+        ({}, {"status": "running"}, 2, State.RUNNING),
+        ({"status": "restarting"}, {"status": "running"}, 2, State.RUNNING),
+        ({"status": "restarting"}, {"status": "created"}, 2, State.WAITING),
+        ({"exit_status": 143}, {}, 2, State.STOPPED),
+        (FAILED, {"status": "running"}, 2, State.FAILED),
+        (FAILED, {"status": "running"}, 1, State.RUNNING),
+        (FAILED, {}, 1, State.COMPLETED),
+    ],
+)
+def test_how_a_job_is_doing(
+    first: dict[str, Any], second: dict[str, Any], fewest: int, state: State
+) -> None:
+    hosts = [
+        replace(ENDED, fewest=fewest, **first),
+        replace(ENDED, id="2", host="pc2", fewest=fewest, ended=170.0, **second),
+    ]
+    status = job_status("j", [*hosts, STORE], {}, Reader())
+    assert status.state is state
+    assert status.ended == (None if state in {State.RUNNING, State.WAITING} else 170.0)
+    assert status.started == 100.0
+    assert ("it still runs on pc2" in status.message) is (state is State.FAILED)
+
+
+def test_a_host_that_is_silent_and_what_the_lines_tell() -> None:
+    reader = Reader()
+    for event in (
+        events.Member(rank=0, local_rank=0, world_size=3),
+        events.Saved(checkpoint="step-00000015", epoch=1, step=15),
+    ):
+        reader.read(LogLine("j", "pc1", events.line(event), 0))
+    status = job_status("j", [RUNNING], {"pc2": 2}, reader)
+    assert status.message == "pc2 cannot be reached"
+    assert [(host.host, host.processes, host.ranks) for host in status.hosts] == [
+        ("pc1", 1, (0,)),
+        ("pc2", 2, ()),
+    ]
+    assert status.checkpoint == "step-00000015 in kit-j-checkpoints on pc1"
+    assert (status.world_size, status.planned) == (3, 3)
+
+
+def test_a_rendezvous_that_fails_is_told_and_one_alone_is_no_job() -> None:
+    store = replace(STORE, status="restarting", exit_status=1, most_restarts=0, restarts=4)
+    assert "the rendezvous on pc1 ended" in job_status("j", [RUNNING, store], {}, Reader()).message
+    alone = job_status("j", [STORE], {}, Reader())
+    assert alone.state is State.FAILED
+    assert alone.message == "no container of its training is left"

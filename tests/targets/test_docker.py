@@ -1,0 +1,74 @@
+"""The way to a host's engine, through an `ssh` and a `docker` that stay on this machine."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from kit.errors import KitError
+from kit.hosts.docker import Docker
+from kit.model import Host
+
+HOST = Host("n1", "10.0.0.1", "me@n1", (), (), None, 10**9, ("hosts", "n1"))
+ENGINE = f"""#!{sys.executable}
+import sys
+answers = 0
+while sys.stdin.buffer.readline().strip():
+    while sys.stdin.buffer.readline().strip():
+        pass
+    answers += 1
+    sys.stdout.write(f"HTTP/1.1 200 OK\\r\\nContent-Length: 1\\r\\n\\r\\n{{answers}}")
+    sys.stdout.flush()
+"""
+
+
+@pytest.fixture
+def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """`ssh` runs its words here and notes each call; `docker` answers by counting requests."""
+    programs, calls = tmp_path / "bin", tmp_path / "calls"
+    programs.mkdir()
+    calls.write_text("")
+    shell = 'while [ "$1" != -- ]; do shift; done\nshift 2\nexec sh -c "$*"\n'
+    for name, text in (
+        ("ssh", f"#!/bin/sh\necho call >>{calls}\n{shell}"),
+        ("docker", ENGINE),
+    ):
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
+    return calls
+
+
+def test_requests_share_a_connection(calls: Path) -> None:
+    docker = Docker.of(HOST)
+    assert [docker.get("/info"), docker.get("/nodes"), docker.read("/logs")] == [1, 2, b"3"]
+    assert calls.read_text() == "call\n"
+    docker.close()
+
+
+@pytest.mark.parametrize("printed", ["", "one line\n", "{}\n" * 50_000, "ä 'quoted' \\ $HOME\n"])
+def test_a_prelude_comes_with_the_connection(calls: Path, tmp_path: Path, printed: str) -> None:
+    file = tmp_path / "said"
+    file.write_text(printed)
+    docker = Docker.of(HOST, f"cat {file}")
+    assert [docker.get("/info"), docker.get("/nodes")] == [1, 2]
+    assert docker.said == printed
+    assert calls.read_text() == "call\n"
+    docker.close()
+
+
+def test_a_prelude_that_fails_keeps_nobody_from_the_engine(calls: Path) -> None:
+    docker = Docker.of(HOST, "cd /nowhere/at/all 2>/dev/null || exit 0; echo never")
+    assert docker.get("/info") == 1
+    assert docker.said == ""
+    docker.close()
+
+
+def test_a_host_that_hangs_up_is_told(calls: Path, tmp_path: Path) -> None:
+    ssh = tmp_path / "bin" / "ssh"
+    ssh.write_text("#!/bin/sh\necho 'no route to host' >&2\nexit 255\n")
+    with pytest.raises(KitError, match="n1: Docker cannot be reached: no route to host"):
+        Docker.of(HOST, "true").get("/info")

@@ -1,0 +1,227 @@
+"""The local engine, with real processes: what is started, what is told, what is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+
+from kit.targets.local.supervise import marked
+from tests.targets.cluster import Cluster, wait_for
+
+HELLO = """\
+import os
+print("rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], flush=True)
+"""
+
+WAIT = """\
+import os, pathlib, signal, sys
+def end(*_):
+    print("last checkpoint of", os.environ["RANK"], flush=True)
+    sys.exit(0)
+signal.signal(signal.SIGTERM, end)
+(pathlib.Path(os.environ["KIT_CHECKPOINTS"]) / ("up-" + os.environ["RANK"])).touch()
+print("waiting", flush=True)
+while True:
+    signal.pause()
+"""
+
+FAIL = """\
+import sys
+from torch import distributed
+distributed.init_process_group("gloo")
+distributed.barrier()
+if distributed.get_rank() == 1:
+    sys.exit("the disk is full")
+distributed.barrier()
+"""
+
+
+def ranks_up(cluster: Cluster, job: str) -> bool:
+    return len(list((cluster.state / job).glob("*/*/up-*"))) == 3
+
+
+def run_id(cluster: Cluster, job: str) -> str:
+    return str(json.loads((cluster.state / job / "run.json").read_text())["id"])
+
+
+def job_state(cluster: Cluster, job: str) -> str:
+    jobs = json.loads(cluster.kit("status", "--json"))["jobs"]
+    return str(next(entry["state"] for entry in jobs if entry["job"] == job))
+
+
+def test_a_script_runs_on_every_host_of_the_plan(cluster: Cluster) -> None:
+    cluster.script("hello", HELLO)
+    cluster.kit("render")
+    output = cluster.kit("deploy")
+    assert "hello: started as 2 hosts, world size 3" in output
+    for rank in range(3):
+        assert f"| rank {rank} of 3" in output
+    assert "hello completed after" in output
+    assert cluster.processes() == []
+
+    status = json.loads(cluster.kit("status", "--json"))
+    (job,) = status["jobs"]
+    assert job["state"] == "completed"
+    assert [(host["host"], host["processes"]) for host in job["hosts"]] == [("pc1", 1), ("pc2", 2)]
+    assert "completed" in cluster.kit("status")
+
+    logs = cluster.kit("logs", "hello", "--host", "pc2").splitlines()
+    assert logs
+    assert all(re.match(r"pc2( [12])? \| ", line) for line in logs)
+    assert "did you mean pc2?" in cluster.kit("logs", "--host", "pc3", status=2)
+
+
+def test_the_jobs_of_a_swarm_are_tried_here(cluster: Cluster) -> None:
+    cluster.script("hello", HELLO)
+    inventory = cluster.folder / "inventory.yaml"
+    inventory.write_text("engine: swarm\n" + inventory.read_text())
+    cluster.kit("render")
+    output = cluster.kit("deploy", "--engine", "local")
+    assert "| rank 2 of 3" in output
+    assert "hello completed after" in output
+    # The job, and both of its hosts.
+    assert cluster.kit("status", "--engine", "local").count("completed") == 3
+
+
+def test_ctrl_c_ends_all_that_was_started_and_nothing_else(cluster: Cluster) -> None:
+    cluster.script("wait", WAIT)
+    cluster.script("other", WAIT)
+    (cluster.folder / "jobs" / "other.yaml").rename(cluster.folder / "other.later")
+    cluster.kit("render")
+    first = cluster.start("deploy", "wait")
+    wait_for(lambda: ranks_up(cluster, "wait"), "three ranks of wait")
+
+    (cluster.folder / "jobs" / "wait.yaml").rename(cluster.folder / "wait.later")
+    (cluster.folder / "other.later").rename(cluster.folder / "jobs" / "other.yaml")
+    cluster.kit("render")
+    cluster.kit("deploy", "other", "--detach")
+    wait_for(lambda: ranks_up(cluster, "other"), "three ranks of other")
+
+    first.send_signal(signal.SIGINT)
+    output, _ = first.communicate(timeout=60)
+    assert first.returncode == 1
+    assert "stopping, after a last checkpoint" in output
+    assert output.count("last checkpoint of") == 3
+    assert "wait stopped after" in output
+    assert marked(run_id(cluster, "wait")) == []
+    assert job_state(cluster, "other") == "running"
+
+    output = cluster.kit("stop")
+    assert "other stopped after" in output
+    assert cluster.processes() == []
+    assert "nothing is running" in cluster.kit("stop")
+
+
+def test_a_second_deploy_of_a_running_job_is_refused(cluster: Cluster) -> None:
+    cluster.script("wait", WAIT)
+    cluster.kit("render")
+    cluster.kit("deploy", "--detach")
+    wait_for(lambda: ranks_up(cluster, "wait"), "three ranks")
+    before = run_id(cluster, "wait")
+    output = cluster.kit("deploy", status=1)
+    assert "job wait is running already" in output
+    assert "kit status" in output
+    assert run_id(cluster, "wait") == before
+    assert job_state(cluster, "wait") == "running"
+
+
+def test_a_failing_worker_fails_the_job_with_its_words(cluster: Cluster) -> None:
+    cluster.script("fail", FAIL)
+    cluster.kit("render")
+    output = cluster.kit("deploy", status=1)
+    assert "the disk is full" in output
+    assert "fail failed after" in output
+    assert cluster.processes() == []
+
+
+def test_a_killed_supervisor_is_told_and_cleaned_up(cluster: Cluster) -> None:
+    cluster.script("wait", WAIT)
+    cluster.kit("render")
+    cluster.kit("deploy", "--detach")
+    wait_for(lambda: ranks_up(cluster, "wait"), "three ranks")
+    pid = json.loads((cluster.state / "wait" / "state.json").read_text())["pid"]
+    os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: not psutil.pid_exists(pid), "the supervisor's end")
+
+    assert "its supervisor is gone" in cluster.kit("status")
+    assert "has processes left" in cluster.kit("deploy", "--detach", status=1)
+    cluster.kit("stop", "wait")
+    wait_for(lambda: cluster.processes() == [], "no process of the run")
+
+
+def test_a_lost_host_ends_the_job_unless_fewer_are_enough(cluster: Cluster) -> None:
+    cluster.script("wait", WAIT)
+    cluster.kit("render")
+    deploy = cluster.start("deploy")
+    wait_for(lambda: ranks_up(cluster, "wait"), "three ranks")
+    agent = next(
+        process
+        for process in marked(run_id(cluster, "wait"))
+        if process.environ().get("KIT_HOST") == "pc2" and "RANK" not in process.environ()
+    )
+    agent.kill()
+    output, _ = deploy.communicate(timeout=60)
+    assert deploy.returncode == 1
+    assert "pc2 was killed by SIGKILL" in output
+    assert cluster.processes() == []
+
+
+def test_stale_files_are_not_deployed(cluster: Cluster) -> None:
+    cluster.script("hello", HELLO)
+    output = cluster.kit("deploy", status=2)
+    assert "differs from the inventory and the jobs in" in output
+    assert "kit render" in output
+    assert not cluster.state.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        (("deploy", "helo"), 2, "did you mean hello?"),
+        (("logs", "hello"), 1, "no job hello was ever deployed"),
+        (("stop", "hello"), 1, "no job hello was ever deployed"),
+        (("deploy", "--engine", "swarm"), 2, "is not there: the files are for another engine"),
+    ],
+)
+def test_mistakes_are_answered(
+    cluster: Cluster, arguments: tuple[str, ...], status: int, words: str
+) -> None:
+    cluster.script("hello", HELLO)
+    cluster.kit("render")
+    assert words in cluster.kit(*arguments, status=status)
+
+
+def test_stop_works_while_the_inventory_is_broken(cluster: Cluster) -> None:
+    cluster.script("wait", WAIT)
+    cluster.kit("render")
+    cluster.kit("deploy", "--detach")
+    wait_for(lambda: ranks_up(cluster, "wait"), "three ranks")
+    inventory = cluster.folder / "inventory.yaml"
+    inventory.write_text(inventory.read_text() + "oops: 1\n")
+    assert "wait stopped after" in cluster.kit("stop")
+    assert cluster.processes() == []
+
+
+def test_fresh_forgets_kits_own_checkpoints_and_never_the_users(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    cluster.script("hello", HELLO)
+    cluster.kit("render")
+    old = cluster.state / "hello" / "pc1" / "kit-hello-checkpoints" / "step-00000001"
+    old.mkdir(parents=True)
+    cluster.kit("deploy", "--fresh")
+    assert not old.exists()
+
+    own = tmp_path / "mine"
+    (own / "step-00000001").mkdir(parents=True)
+    cluster.job("kept", f"command: [x.py]\nmounts: [{{bind: {own}, to: /checkpoints}}]\n")
+    (cluster.folder / "jobs" / "hello.yaml").unlink()
+    cluster.kit("render")
+    assert "a folder of yours" in cluster.kit("deploy", "--fresh", status=1)
+    assert (own / "step-00000001").exists()

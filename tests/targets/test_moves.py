@@ -1,0 +1,204 @@
+"""GPUs change hands: they are released before they are reassigned, under Swarm and by itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from unittest import mock
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kit.runtime.proof import not_deployed, wrong_gpus
+from kit.runtime.status import HostStatus, JobStatus, State
+from kit.targets.lowered import Lowered
+from kit.targets.swarm.decide import decide
+from kit.targets.swarm.order import in_order
+from kit.targets.swarm.seen import Cluster
+from kit.targets.swarm.steps import AwaitEnd, AwaitGpus, DeployStack, Label, RemoveStack
+from kit.workload.types import Kind, Workload
+from tests.sandbox import INVENTORY, JOB, SERVER, Project
+from tests.targets.test_swarm import FILE, cluster, node, service, task
+
+NAMES = ["a", "b", "c", "d"]
+GPUS = [f"GPU-{number}" for number in range(5)]
+
+
+def work(name: str, gpus: set[str]) -> Workload:
+    """Something that wants GPUs of one host."""
+    made = mock.Mock()
+    host = mock.Mock()
+    host.name, made.name = "pc", name
+    given = [mock.Mock(resource=gpu) for gpu in sorted(gpus)]
+    made.placements = [mock.Mock(host=host, gpus=given)] if gpus else []
+    return made
+
+
+@given(
+    wanted=st.dictionaries(st.sampled_from(GPUS), st.sampled_from(NAMES)),
+    held=st.dictionaries(st.sampled_from(GPUS), st.sampled_from([*NAMES, "stranger"])),
+)
+def test_a_gpu_is_free_when_its_turn_comes(wanted: dict[str, str], held: dict[str, str]) -> None:
+    every = [work(name, {gpu for gpu, who in wanted.items() if who == name}) for name in NAMES]
+    ordered, first = in_order(every, {("pc", gpu): name for gpu, name in held.items()})
+    assert sorted(each.name for each in ordered) == NAMES
+    done: set[str] = set()
+    for each in ordered:
+        for gpu, who in wanted.items():
+            if who == each.name and held.get(gpu) in set(NAMES) - {who}:
+                assert held[gpu] in done | first
+        done.add(each.name)
+    if all(held.get(gpu) in {None, who, "stranger"} for gpu, who in wanted.items()):
+        assert first == set()
+
+
+VERSIONS = dict.fromkeys(
+    ("platform.stack.yaml", "train-digits.stack.yaml", "serve-digits.stack.yaml"), FILE
+)
+
+
+@pytest.fixture(scope="module")
+def lowered(tmp_path_factory: pytest.TempPathFactory) -> Lowered:
+    """GPU-a and GPU-b train, GPU-c of pc2 serves."""
+    folder: Path = tmp_path_factory.mktemp("split")
+    return Project(folder).write(INVENTORY, {"digits": JOB}, {"digits": SERVER}).lowered()
+
+
+def before() -> Cluster:
+    """All of pc2 trains yet."""
+    whole = service("train-2gpu", gpus=2)
+    return cluster(
+        task("train-1gpu", "pc1", "running", devices=("all",)),
+        task("train-2gpu", "pc2", "running", devices=("all",)),
+        services=(
+            service("network", "lab-platform"),
+            service("rendezvous"),
+            service("train-1gpu", gpus=1),
+            replace(whole, labels=(("kit.file", "older000"), ("kit.job", "digits"))),
+        ),
+        nodes=(
+            node("pc1", manager=True, kit_job_digits="train-1gpu"),
+            node("pc2", kit_job_digits="train-2gpu"),
+        ),
+    )
+
+
+def test_training_has_ended_on_a_host_before_anybody_gets_its_gpus(lowered: Lowered) -> None:
+    steps = decide("lab", lowered.workloads, before(), VERSIONS, {}, fresh=False)
+    assert [type(step) for step in steps] == [
+        Label,  # Ends the old task,
+        AwaitEnd,  # which saves;
+        Label,
+        Label,
+        DeployStack,
+        AwaitGpus,
+        DeployStack,
+    ]
+    evict, wait, *labels = steps[:4]
+    assert isinstance(evict, Label)
+    assert isinstance(wait, AwaitEnd)
+    assert evict.labels == (("kit.job.digits", "none"),)
+    assert (wait.host, wait.service) == ("pc2", "train-digits_train-2gpu")
+    assert [step.labels for step in labels if isinstance(step, Label)] == [
+        (("kit.job.digits", "train-on-pc2"),),
+        (("kit.job.serve-digits", "serve-on-pc2"),),
+    ]
+    assert all(step.where != "pc1" for step in steps)
+    assert isinstance(steps[5], AwaitGpus)
+    assert steps[5].gpus == frozenset({("pc2", "GPU-c")})
+
+
+def test_a_host_that_leaves_a_job_loses_its_label_once(lowered: Lowered) -> None:
+    job = lowered.workloads[0]
+    rendezvous, _, on_pc2 = job.parts
+    alone = replace(job, parts=(rendezvous, on_pc2))
+    seen = cluster(
+        task("train-1gpu", "pc1", "running", devices=("all",)),
+        task("train-on-pc2", "pc2", "running", devices=("GPU-b",)),
+    )
+    steps = decide("lab", [alone], seen, VERSIONS, {}, fresh=False)
+    assert [(type(step), step.where) for step in steps] == [(Label, "pc1"), (AwaitEnd, "pc1")]
+
+
+def test_a_server_without_a_gpu_goes_first(lowered: Lowered) -> None:
+    serving = replace(
+        service("serve-on-pc2", "serve-digits", gpus=1), labels=(("kit.server", "serve-digits"),)
+    )
+    seen = cluster(
+        task("train-1gpu", "pc1", "running", devices=("all",)),
+        task("train-on-pc2", "pc2", "running", devices=("GPU-b",)),
+        task("serve-on-pc2", "pc2", "running", stack="serve-digits", devices=("GPU-c",)),
+    )
+    seen = replace(seen, services=(*seen.services, serving))
+    job, server = lowered.workloads
+    steps = decide("lab", [job, replace(server, parts=())], seen, VERSIONS, {}, fresh=False)
+    assert [(type(step), step.cause) for step in steps] == [(RemoveStack, "no GPU is left to it")]
+
+
+def test_a_gpu_of_somebody_who_takes_no_part_is_refused(lowered: Lowered) -> None:
+    with pytest.raises(Exception, match="GPU-c of pc2 is held by digits: deploy digits too"):
+        decide("lab", lowered.workloads[1:], before(), VERSIONS, {}, fresh=False)
+
+
+def status(name: str, *, given: tuple[str, ...], seen: tuple[str, ...]) -> JobStatus:
+    host = HostStatus("pc", 1, State.RUNNING, None, devices=given, seen=seen)
+    return JobStatus(name, Kind.JOB, State.RUNNING, "", 0, None, (host,), None, None)
+
+
+@pytest.mark.parametrize(
+    ("given", "seen", "wrong"),
+    [
+        (("GPU-a", "GPU-b"), ("GPU-b", "GPU-A"), ""),
+        (("GPU-a",), (), ""),  # It has not said yet.
+        (("0", "1"), ("GPU-x", "GPU-y"), ""),
+        (("all",), ("GPU-x",), ""),
+        (("GPU-a",), ("GPU-b",), "j on pc sees GPU-b, it was given GPU-a"),
+        (("GPU-a",), ("GPU-a", "GPU-b"), "j on pc sees GPU-a, GPU-b, it was given GPU-a"),
+        (("0",), ("GPU-x", "GPU-y"), "j on pc sees GPU-x, GPU-y, it was given 1 GPU"),
+    ],
+)
+def test_what_is_seen_is_held_against_what_was_given(
+    given: tuple[str, ...], seen: tuple[str, ...], wrong: str
+) -> None:
+    assert wrong_gpus([status("j", given=given, seen=seen)]) == ((wrong,) if wrong else ())
+
+
+def test_two_that_see_the_same_gpu_are_told() -> None:
+    both = [status(name, given=("all",), seen=("GPU-a",)) for name in ("j", "serve-s")]
+    assert wrong_gpus(both) == ("GPU-a on pc is seen by j and serve-s",)
+    ended = replace(both[0], state=State.COMPLETED)
+    assert wrong_gpus([ended, both[1]]) == ()
+
+
+@pytest.mark.parametrize(
+    ("given", "planned", "said"),
+    [
+        (("GPU-a", "GPU-b"), {"pc": ("gpu-b", "GPU-a")}, ""),
+        (("GPU-x", "GPU-y"), {"pc": ("0", "1")}, ""),  # Swarm names those of a whole host.
+        (("all",), {"pc": ("0", "1")}, ""),
+        (("GPU-a",), {"pc": ("GPU-a", "GPU-b")}, "pc has GPU-a, the files say GPU-a, GPU-b"),
+        (("GPU-a",), {"pc": ("GPU-b",)}, "pc has GPU-a, the files say GPU-b"),
+        (("GPU-a", "GPU-b"), {"pc": ("0",)}, "pc has 2 GPUs, the files say 1 GPU"),
+        (
+            ("0",),
+            {"pc2": ("0",)},
+            "pc has 1 GPU, the files say none; pc2 has none, the files say 1 GPU",
+        ),
+        (("all",), {}, "pc has all GPUs, the files say none"),
+        (
+            ("GPU-a",),
+            {"pc2": ("GPU-c",)},
+            "pc has GPU-a, the files say none; pc2 has none, the files say GPU-c",
+        ),
+    ],
+)
+def test_what_was_given_is_held_against_the_files(
+    given: tuple[str, ...], planned: dict[str, tuple[str, ...]], said: str
+) -> None:
+    living = status("j", given=given, seen=())
+    assert not_deployed([living], {"j": planned}) == ((f"j: {said}",) if said else ())
+    assert not_deployed([replace(living, state=State.COMPLETED)], {"j": planned}) == ()
+    assert not_deployed([living], {"another": planned}) == ()
+    waiting = replace(living, hosts=(replace(living.hosts[0], state=State.WAITING),))
+    assert not_deployed([waiting], {"j": {"pc": ("GPU-z",)}}) == ()

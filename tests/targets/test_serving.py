@@ -1,0 +1,111 @@
+"""Servers on this machine: a real training, a real server, GPUs that a stand-in lists."""
+
+from __future__ import annotations
+
+import json
+import os
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.targets.cluster import Cluster, free_port, wait_for
+
+GPUS = [f"GPU-00000000-0000-0000-0000-00000000000{number}" for number in range(3)]
+INVENTORY = f"""\
+cluster: test
+hosts:
+  pc1:
+    address: 192.168.8.151
+    gpus:
+      - {{uuid: {GPUS[0]}}}
+      - {{uuid: {GPUS[1]}}}
+      - {{uuid: {GPUS[2]}}}
+"""
+JOB = """\
+train: {dataset: digits, model: cnn, epochs: EPOCHS, batch_size: 32, learning_rate: 0.05}
+environment: {OMP_NUM_THREADS: "1"}
+"""
+
+
+@pytest.fixture
+def served(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> tuple[Cluster, str]:
+    """A project with a job and its server on a machine with three GPUs, and the server's URL."""
+    tools = cluster.folder / "bin"
+    tools.mkdir()
+    lines = "".join(f"GPU {n}: TITAN RTX (UUID: {uuid})\\n" for n, uuid in enumerate(GPUS))
+    (tools / "nvidia-smi").write_text(f"#!/bin/sh\nprintf '{lines}'\n")
+    (tools / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}{os.pathsep}{os.environ['PATH']}")
+    (cluster.folder / "inventory.yaml").write_text(INVENTORY)
+    cluster.job("digits", JOB.replace("EPOCHS", "3"))
+    port = free_port()
+    server: Path = cluster.folder / "serve" / "digits.yaml"
+    server.parent.mkdir()
+    server.write_text(f"image: none\njob: digits\nport: {port}\n")
+    return cluster, f"http://127.0.0.1:{port}"
+
+
+def get(url: str) -> Any:
+    with urllib.request.urlopen(url, timeout=30) as answer:
+        return json.loads(answer.read())
+
+
+def told(cluster: Cluster) -> dict[str, Any]:
+    return dict(json.loads(cluster.kit("status", "--json")))
+
+
+def test_a_job_and_its_server_see_gpus_of_their_own(served: tuple[Cluster, str]) -> None:
+    cluster, url = served
+    cluster.kit("split", "--infer", "pc1:2", "--yes")
+    cluster.kit("render")
+    output = cluster.kit("deploy")
+    assert f"serve-digits: started as 1 replica: {url}" in output
+    assert "digits completed" in output
+
+    def step() -> int:
+        try:
+            return int(get(f"{url}/model")["checkpoint"]["step"])
+        except (OSError, TypeError):
+            return 0
+
+    status = told(cluster)
+    (job,), (server,) = status["jobs"], status["servers"]
+    assert [host["seen"] for host in job["hosts"]] == [GPUS[:2]]
+    assert [host["seen"] for host in server["hosts"]] == [GPUS[2:]]
+    assert status["wrong_gpus"] == []
+    (metrics,) = (cluster.state / "digits").rglob("metrics.jsonl")
+    assert json.loads(metrics.read_text().splitlines()[0])["gpus"] == {"pc1": GPUS[:2]}
+    last = job["progress"]["step"]
+    wait_for(lambda: step() == last, "the result to be served")
+    assert told(cluster)["servers"][0]["checkpoint"] == f"step-{last:08d}"
+    assert f"answers at {url}" in cluster.kit("status")
+
+    # The job again: the server is left alone.
+    before = cluster.state / "serve-digits" / "run.json"
+    run = before.read_text()
+    assert "serve-digits: runs already, from the same file" in cluster.kit("deploy")
+    assert before.read_text() == run
+
+    # All back: the server is idle, and is not left behind.
+    cluster.kit("split", "--infer", "0", "--yes")
+    cluster.kit("render")
+    cluster.job("digits", JOB.replace("EPOCHS", "4"))
+    cluster.kit("render")
+    output = cluster.kit("deploy")
+    assert "serve-digits: is idle, as no GPU is given to it" in output
+    assert [host["seen"] for host in told(cluster)["jobs"][0]["hosts"]] == [GPUS]
+    wait_for(lambda: cluster.processes() == [], "the end of the server")
+
+
+def test_a_server_ends_by_its_name_alone(served: tuple[Cluster, str]) -> None:
+    cluster, _ = served
+    cluster.kit("split", "--infer", "1", "--yes")
+    cluster.kit("render")
+    cluster.kit("deploy", "serve-digits")
+    wait_for(lambda: "serve" in cluster.kit("logs", "serve-digits"), "its first words")
+    assert "serve-digits goes on: `kit stop serve-digits` ends it" in cluster.kit("stop")
+    assert "serve-digits stopped after" in cluster.kit("stop", "serve-digits")
+    assert cluster.processes() == []
+    assert "nothing is running" in cluster.kit("stop", "--all")

@@ -1,0 +1,461 @@
+"""What kit decides about a Swarm, from values: no engine is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kit.errors import KitError
+from kit.runtime.status import State
+from kit.runtime.steps import Step
+from kit.targets.lowered import Lowered
+from kit.targets.swarm.decide import decide
+from kit.targets.swarm.members import steps_down, steps_up, warnings
+from kit.targets.swarm.seen import Cluster, Member, Node, Service, Task
+from kit.targets.swarm.status import host_statuses, job_state, state_of
+from kit.targets.swarm.steps import (
+    DeployStack,
+    Forget,
+    ForgetCheckpoints,
+    ForgetHistory,
+    Init,
+    Join,
+    Label,
+    Leave,
+    MakeSecret,
+    Promote,
+    RemoveStack,
+    SetHeartbeat,
+)
+from tests.sandbox import INVENTORY, JOB, Project
+
+FILE = "0123abcd"
+VERSIONS = {"platform.stack.yaml": FILE, "train-digits.stack.yaml": FILE}
+SEVEN = """\
+cluster: lab
+engine: swarm
+hosts:
+  "m[1-3]": {address: "10.0.0.[1-3]", roles: [manager]}
+  "w[1-4]": {address: "10.0.1.[1-4]", gpus: 2}
+"""
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> Lowered:
+    return Project(tmp_path_factory.mktemp("pair")).write(INVENTORY, {"digits": JOB}).lowered()
+
+
+@pytest.fixture(scope="module")
+def seven(tmp_path_factory: pytest.TempPathFactory) -> Lowered:
+    return Project(tmp_path_factory.mktemp("seven")).write(SEVEN, {"digits": JOB}).lowered()
+
+
+def apart(plan: Lowered) -> dict[str, Member]:
+    """All hosts, in no swarm."""
+    return {
+        host.name: Member(
+            host, "26.1.5", "inactive", "", "", control=False, managers=(), gpus=offered(host.name)
+        )
+        for host in plan.plan.hosts
+    }
+
+
+def offered(host: str) -> tuple[str, ...]:
+    return {"pc1": ("GPU-a",), "pc2": ("GPU-b", "GPU-c")}.get(host, ())
+
+
+def node(name: str, *, manager: bool = False, **labels: str) -> Node:
+    named = {"kit.host": name, "kit.joined": "lab"} | {
+        label.replace("_", "."): value for label, value in labels.items()
+    }
+    return Node(
+        id=f"id-{name}",
+        hostname=name,
+        host=named["kit.host"] or None,
+        manager=manager,
+        ready=True,
+        availability="active",
+        message="",
+        labels=tuple(sorted((label, value) for label, value in named.items() if value)),
+        gpus=offered(name),
+    )
+
+
+def service(name: str, stack: str = "train-digits", **changes: object) -> Service:
+    owner = (("kit.job", stack.removeprefix("train-")),) if stack.startswith("train-") else ()
+    made = Service(
+        id=name,
+        name=f"{stack}_{name}",
+        stack=stack,
+        labels=(("kit.file", FILE), *owner),
+        replicas=1,
+        image="registry.lab:5000/trainer:1.4@sha256:00",
+        gpus=0,
+        environment=(),
+        secrets=(),
+        constraints=(),
+        changed=0,
+        update="",
+        update_message="",
+    )
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+def training(host: str) -> Service:
+    variables = (("KIT_NNODES", "2:2"), ("KIT_NPROC", "1"), ("NVIDIA_VISIBLE_DEVICES", "all"))
+    label = {"pc1": "train-1gpu", "pc2": "train-on-pc2"}[host]
+    return service(label, gpus=1, environment=variables, constraints=(f"the label of {host}",))
+
+
+def task(of: str, host: str, state: str, **changes: object) -> Task:
+    made = Task(
+        id=f"{of}.1",
+        service=of,
+        stack="train-digits",
+        slot=1,
+        node=host and f"id-{host}",
+        state=state,
+        desired="running",
+        message="",
+        error="",
+        exit_status=None,
+        devices=(),
+        created=0,
+        at=0,
+    )
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+def cluster(*tasks: Task, **changes: object) -> Cluster:
+    """pc1 and pc2 as the plan wants them, platform and job deployed."""
+    made = Cluster(
+        id="swarm",
+        heartbeat=2,
+        nodes=(
+            node("pc1", manager=True, kit_job_digits="train-1gpu"),
+            node("pc2", kit_job_digits="train-on-pc2"),
+        ),
+        services=(
+            service("network", "lab-platform"),
+            service("rendezvous"),
+            training("pc1"),
+            training("pc2"),
+        ),
+        tasks=tasks
+        or (task("train-1gpu", "pc1", "running"), task("train-on-pc2", "pc2", "running")),
+        secrets=(),
+    )
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+def joined(members: Mapping[str, Member], seen: Cluster) -> dict[str, Member]:
+    nodes = {each.hostname: each for each in seen.nodes}
+    return {
+        name: replace(member, state="active", node=nodes[name].id, control=nodes[name].manager)
+        if name in nodes
+        else member
+        for name, member in members.items()
+    }
+
+
+def kinds(steps: list[Step]) -> list[type[Step]]:
+    return [type(step) for step in steps]
+
+
+def test_hosts_of_no_swarm_become_one(plan: Lowered) -> None:
+    steps = steps_up(plan, apart(plan), None, FILE)
+    assert kinds(steps) == [Init, SetHeartbeat, Join, Label, Label, DeployStack]
+    assert [step.where for step in steps] == ["pc1", "swarm", "pc2", "pc1", "pc2", "swarm"]
+    assert steps[0].cause == "no host of the inventory is a manager yet"
+    assert steps[-1].what == "deploy platform.stack.yaml: network lab-training"
+
+
+def test_what_is_there_is_left_alone(plan: Lowered) -> None:
+    seen = cluster()
+    members = joined(apart(plan), seen)
+    assert steps_up(plan, members, seen, FILE) == []
+    changed = steps_up(plan, members, replace(seen, heartbeat=5), "99999999")
+    assert [(type(step), step.cause) for step in changed] == [
+        (SetHeartbeat, "it is 5 s"),
+        (DeployStack, "its file has changed"),
+    ]
+
+
+def apply(plan: Lowered, seen: Cluster | None, steps: list[Step]) -> Cluster:
+    """What the managers would see after the steps."""
+    made = seen or Cluster("swarm", 5, (), (), (), ())
+    nodes = {each.id: each for each in made.nodes}
+    services = list(made.services)
+    heartbeat = made.heartbeat
+    for step in steps:
+        match step:
+            case Init() | Join():
+                manager = isinstance(step, Init) or step.manager
+                new = node(step.host.name, manager=manager, kit_host="")
+                nodes[new.id] = new
+            case SetHeartbeat():
+                heartbeat = step.seconds
+            case Promote():
+                nodes[step.node] = replace(nodes[step.node], manager=True)
+            case Forget():
+                del nodes[step.node]
+            case Label():
+                old = nodes[step.node or f"id-{step.host}"]
+                labels = dict(old.labels) | dict(step.labels)
+                kept = tuple((name, value) for name, value in labels.items() if value is not None)
+                host = dict(kept).get("kit.host")
+                nodes[old.id] = replace(old, labels=kept, host=host)
+            case DeployStack():
+                services = [service("network", f"{plan.cluster}-platform")]
+    return replace(made, heartbeat=heartbeat, nodes=tuple(nodes.values()), services=tuple(services))
+
+
+@given(
+    inside=st.sets(st.sampled_from(["m2", "m3", "w1", "w2", "w3", "w4"])),
+    workers=st.sets(st.sampled_from(["m2", "m3"])),
+    labelled=st.sets(st.sampled_from(["m1", "m2", "w1", "w3"])),
+    old=st.booleans(),
+    running=st.booleans(),
+)
+def test_from_anywhere_the_steps_lead_to_where_none_are_left(
+    seven: Lowered,
+    inside: set[str],
+    workers: set[str],
+    labelled: set[str],
+    *,
+    old: bool,
+    running: bool,
+) -> None:
+    members, seen = apart(seven), None
+    if running:
+        nodes = [
+            node(
+                name,
+                manager=name == "m1" or (name in {"m2", "m3"} and name not in workers),
+                kit_host=name if name in labelled else "",
+                kit_job_gone="train-2gpu" if name in labelled else "",
+            )
+            for name in sorted({"m1", *inside})
+        ]
+        if old:
+            nodes.append(replace(node("w4"), id="old-w4", ready=False))
+        seen = Cluster("swarm", 5, tuple(nodes), (), (), ())
+        members = joined(members, replace(seen, nodes=tuple(n for n in nodes if n.ready)))
+    steps = steps_up(seven, members, seen, FILE)
+    after = apply(seven, seen, steps)
+    assert steps_up(seven, joined(members, after), after, FILE) == []
+    assert sum(each.manager for each in after.nodes) == 3
+    assert {each.host for each in after.nodes} == {host.name for host in seven.plan.hosts}
+    assert not any(name == "kit.job.gone" for each in after.nodes for name, _ in each.labels)
+
+
+def test_hosts_that_cannot_take_part_are_named_all_at_once(plan: Lowered) -> None:
+    members = apart(plan)
+    members["pc1"] = replace(members["pc1"], version="20.10.24+dfsg1")
+    other = replace(members["pc2"], state="active", node="elsewhere", managers=("10.9.9.9:2377",))
+    members["pc2"] = other
+    with pytest.raises(KitError) as caught:
+        steps_up(plan, members, None, FILE)
+    old, elsewhere = caught.value.message.splitlines()
+    assert old.startswith("pc1: Docker 20.10.24+dfsg1 cannot run tasks that reserve GPUs")
+    assert elsewhere.startswith("pc2: is in another swarm already (10.9.9.9:2377)")
+    members["pc1"] = replace(members["pc1"], version="25.0.3+dfsg1")
+    members["pc2"] = replace(other, state="locked")
+    with pytest.raises(KitError, match="pc2: its swarm is locked"):
+        steps_up(plan, members, None, FILE)
+
+
+def test_gpus_that_are_not_offered_and_an_even_number_of_managers_are_told(plan: Lowered) -> None:
+    members = apart(plan)
+    members["pc2"] = replace(members["pc2"], gpus=("GPU-b",))
+    [said] = warnings(plan.plan, members, "compose/lab")
+    assert said.startswith("pc2: Docker does not offer 1 GPU of 2 to Swarm (GPU-c for one)")
+    assert "compose/lab/hosts/pc2/daemon.json" in said
+    hosts = tuple(replace(host, roles=("manager",)) for host in plan.plan.hosts)
+    both = replace(plan, plan=replace(plan.plan, hosts=hosts))
+    assert (
+        "pc2 stays a worker: 2 managers tolerate no more losses than 1"
+        in warnings(both.plan, apart(both), "x")[0]
+    )
+    assert [type(step) for step in steps_up(both, apart(both), None, FILE)].count(Join) == 1
+
+
+def test_down_takes_away_what_up_has_made(plan: Lowered) -> None:
+    seen = cluster(services=(service("network", "lab-platform"),))
+    steps = steps_down(plan.plan, joined(apart(plan), seen), seen, remembered=2)
+    assert kinds(steps) == [RemoveStack, ForgetHistory, Leave, Leave]
+    assert steps[1].what == "forget 2 deployments"
+    assert [(step.where, step.last) for step in steps[2:] if isinstance(step, Leave)] == [
+        ("pc2", False),
+        ("pc1", True),
+    ]
+
+
+def test_down_leaves_what_was_there_before(plan: Lowered) -> None:
+    foreign = replace(node("somebody", kit_host="", kit_joined=""), id="id-somebody")
+    mine, other = cluster().nodes
+    before = replace(other, labels=tuple(pair for pair in other.labels if pair[0] != "kit.joined"))
+    seen = cluster(nodes=(mine, before, foreign), services=())
+    steps = steps_down(plan.plan, joined(apart(plan), seen), seen, remembered=0)
+    # pc1 is the only manager: while others stay, so does it.
+    assert kinds(steps) == [Label]
+    assert isinstance(steps[0], Label)
+    assert dict(steps[0].labels) == {"kit.host": None, "kit.job.digits": None}
+
+
+def test_down_waits_for_the_jobs(plan: Lowered) -> None:
+    seen = cluster()
+    with pytest.raises(KitError, match="still deployed: digits") as caught:
+        steps_down(plan.plan, joined(apart(plan), seen), seen, remembered=0)
+    assert caught.value.hint == "end them: kit stop digits"
+
+
+def deploy(
+    plan: Lowered,
+    seen: Cluster,
+    version: str = FILE,
+    secrets: Mapping[str, str] | None = None,
+    *,
+    fresh: bool = False,
+) -> list[Step]:
+    versions = VERSIONS | {"train-digits.stack.yaml": version}
+    return decide("lab", plan.workloads, seen, versions, {"digits": secrets or {}}, fresh=fresh)
+
+
+def test_a_job_that_runs_from_the_same_file_is_left_alone(plan: Lowered) -> None:
+    assert deploy(plan, cluster()) == []
+
+
+def test_the_cause_of_a_deploy_is_what_has_changed(plan: Lowered) -> None:
+    job = plan.workloads[0]
+    own = (("kit.inventory-hash", job.inventory_hash), ("kit.job-hash", job.job_hash))
+    bare = cluster().services
+    same = tuple(replace(each, labels=(*each.labels, *own)) for each in bare)
+    [step] = deploy(plan, cluster(), version="99999999")
+    assert step.cause == "jobs/digits.yaml has changed: it goes on from its checkpoint"
+    [step] = deploy(plan, cluster(services=same), version="99999999")
+    assert step.cause.startswith("its file has changed")
+    older = tuple(replace(each, labels=(*each.labels, own[1])) for each in bare)
+    [step] = deploy(plan, cluster(services=older), version="99999999")
+    assert step.cause.startswith("the inventory has changed")
+
+
+def test_a_job_that_has_ended_begins_anew(plan: Lowered) -> None:
+    done = (task("train-1gpu", "pc1", "complete"), task("train-on-pc2", "pc2", "complete"))
+    steps = deploy(plan, cluster(*done))
+    assert kinds(steps) == [RemoveStack, DeployStack]
+    assert steps[0].cause == "it has completed"
+    steps = deploy(plan, cluster(*done), fresh=True)
+    assert kinds(steps) == [RemoveStack, ForgetCheckpoints, ForgetCheckpoints, DeployStack]
+    with pytest.raises(KitError, match="job digits runs: end it before it begins anew"):
+        deploy(plan, cluster(), fresh=True)
+
+
+def test_checkpoints_in_a_volume_of_the_users_stay(project: Project) -> None:
+    mine = JOB + "mounts: [{volume: mine, to: /checkpoints}]\n"
+    lowered = project.write(jobs={"digits": mine}).lowered()
+    done = (task("train-1gpu", "pc1", "complete"), task("train-on-pc2", "pc2", "complete"))
+    with pytest.raises(KitError, match="keeps its checkpoints in mine, a volume of yours"):
+        deploy(lowered, cluster(*done), fresh=True)
+
+
+def test_a_new_value_of_a_secret_is_a_deploy(plan: Lowered) -> None:
+    steps = deploy(plan, cluster(), secrets={"TOKEN": "beef"})
+    assert kinds(steps) == [MakeSecret, DeployStack]
+    assert steps[0].what == "make secret train-digits-TOKEN-beef"
+    assert isinstance(steps[1], DeployStack)
+    assert steps[1].variables == (("KIT_SECRET_TOKEN", "beef"),)
+    name = "train-digits-TOKEN-beef"
+    used = tuple(replace(each, secrets=(name,)) for each in cluster().services)
+    assert deploy(plan, cluster(services=used, secrets=(name,)), secrets={"TOKEN": "beef"}) == []
+
+
+def test_hosts_that_are_down_or_unknown_are_told_before(plan: Lowered) -> None:
+    pc1, pc2 = cluster().nodes
+    with pytest.raises(KitError, match="digits: pc2 is down, and it needs 2 hosts"):
+        deploy(plan, cluster(nodes=(pc1, replace(pc2, ready=False))))
+    with pytest.raises(KitError, match="pc2 is drain"):
+        deploy(plan, cluster(nodes=(pc1, replace(pc2, availability="drain"))))
+    with pytest.raises(KitError, match="pc2 is no node of the swarm that kit knows: kit swarm up"):
+        deploy(plan, cluster(nodes=(pc1,)))
+
+
+def test_who_holds_the_gpus_is_told(plan: Lowered) -> None:
+    held = service("holder", "train-other", gpus=2)
+    seen = cluster(task("holder", "pc2", "running"), services=(held,))
+    with pytest.raises(
+        KitError, match="1 GPU wanted, pc2 offers 2 GPUs to Swarm, train-other holds 2"
+    ):
+        deploy(plan, seen)
+    over = cluster(task("holder", "pc2", "complete"), services=(held,))
+    assert kinds(deploy(plan, over)) == [DeployStack, DeployStack]
+    bare = replace(cluster().nodes[1], gpus=())
+    with pytest.raises(
+        KitError, match=r"pc2 offers 0 GPUs to Swarm: its daemon\.json must list them"
+    ):
+        deploy(plan, cluster(nodes=(cluster().nodes[0], bare), services=()))
+
+
+@pytest.mark.parametrize(
+    ("states", "fewest", "state"),
+    [
+        (["running", "running"], 2, State.RUNNING),
+        (["running", "failed"], 2, State.RUNNING),
+        (["pending", "failed"], 2, State.WAITING),
+        (["complete", "complete"], 2, State.COMPLETED),
+        (["complete", "failed"], 1, State.COMPLETED),
+        (["complete", "failed"], 2, State.FAILED),
+        (["shutdown", "shutdown"], 1, State.STOPPED),
+    ],
+)
+def test_a_job_is_as_its_hosts_are(states: list[str], fewest: int, state: State) -> None:
+    first, second = states
+    seen = cluster(task("train-1gpu", "pc1", first), task("train-on-pc2", "pc2", second))
+    assert job_state(host_statuses(seen, "digits"), fewest)[0] is state
+
+
+@pytest.mark.parametrize(
+    ("state", "error", "words"),
+    [
+        ("rejected", "No such image: x", "there is no image registry.lab:5000/trainer:1.4"),
+        ("rejected", "invalid mount: bind source path does not exist: /srv/x", "the folder /srv/x"),
+        (
+            "failed",
+            "nvidia-container-cli: device error: GPU-zz: unknown device",
+            "it has no GPU GPU-zz",
+        ),
+        ("failed", "task: non-zero exit (3)", "ended with exit status 3: see kit logs"),
+        ("pending", "no suitable node (max replicas per node limit exceed)", "max replicas per"),
+        ("preparing", "", "pulls registry.lab:5000/trainer:1.4"),
+    ],
+)
+def test_why_a_host_does_not_run_is_told_in_words(state: str, error: str, words: str) -> None:
+    status = 3 if "exit" in error else None
+    ended = task("train-on-pc2", "pc2", state, error=error, exit_status=status)
+    seen = cluster(task("train-1gpu", "pc1", "running"), ended)
+    pc2 = host_statuses(seen, "digits")[1]
+    assert pc2.message.startswith(words)
+
+
+def test_a_task_that_starts_again_says_what_ended_it() -> None:
+    failed = task("train-on-pc2", "pc2", "failed", error="No such image: x")
+    seen = cluster(failed, replace(failed, id="2"), task("train-on-pc2", "pc2", "ready", id="3"))
+    pc2 = host_statuses(seen, "digits")[1]
+    assert pc2.state is State.WAITING
+    assert pc2.message.endswith("; tried 2 times")
+
+
+def test_a_host_that_is_down_waits_though_its_task_is_said_to_run() -> None:
+    pc1, pc2 = cluster().nodes
+    seen = cluster(nodes=(pc1, replace(pc2, ready=False)))
+    status = host_statuses(seen, "digits")[1]
+    assert (status.state, status.message) == (State.WAITING, "pc2 is down")
+
+
+def test_a_stack_without_replicas_was_stopped() -> None:
+    none = tuple(replace(each, replicas=0) for each in cluster().services)
+    assert state_of(cluster(task("x", "", "new"), services=none), "digits") is State.STOPPED

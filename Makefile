@@ -6,7 +6,7 @@
 PYTHON ?= $(firstword $(foreach name,python3 python3.14 python3.13 python3.12 python3.11,\
             $(shell $(name) -c 'import sys; sys.version_info >= (3, 11) and print(sys.executable)' 2>/dev/null)))
 BIN := .venv/bin
-UV := $(BIN)/uv pip install --quiet --python $(BIN)/python
+UV := $(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python
 KIT := $(BIN)/kit
 # The release that the trainer is tested with. Without a GPU the CPU build does, a tenth of the size.
 TORCH := torch==2.13.0
@@ -33,6 +33,7 @@ demo: setup ## train the example cluster on this machine, in under a minute
 
 test: setup .venv/.dev ## run every test; the lab's where this is root on Debian or Ubuntu
 	@tests/docker-cli
+	@$(BIN)/python -m compileall -q kit trainer tests # The processes of tests need not do it each.
 	$(BIN)/pytest --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder $(ARGS)
 
 setup: .venv/.kit .venv/.trainer ## install what is missing, into .venv

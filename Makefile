@@ -11,9 +11,8 @@ KIT := $(BIN)/kit
 # The release that the trainer is tested with. Without a GPU the CPU build does, a tenth of the size.
 TORCH := torch==2.13.0
 TORCH_CPU := https://download.pytorch.org/whl/cpu
-# Processes that share the tests: the lab's take one of them, and mostly wait. With more than two on
-# two cores those that train wait for each other, and what judges speeds judges the wrong ones.
-WORKERS ?= 2
+# Processes that share the tests. Two of them have a lab each, and mostly wait: more than the cores.
+WORKERS ?= 4
 # What `make deploy` and its kin are given besides, as in: make deploy ARGS="digits --detach"
 ARGS ?=
 

@@ -13,6 +13,8 @@ from xdist.scheduler import LoadScopeScheduling
 from tests.sandbox import ROOT, Project
 
 LAB = "tests/lab/"
+LABS = {f"{LAB}test_{name}.py": "swarm" for name in ("swarm", "split")}
+"""The lab that a file's tests share, of two that stand side by side; the other one is not named."""
 LONGEST = (LAB, "tests/trainer/test_trainer_", "tests/trainer/", "tests/targets/")
 
 settings.register_profile(
@@ -26,10 +28,11 @@ settings.load_profile("kit")
 
 
 class _Groups(LoadScopeScheduling):  # type: ignore[misc]
-    """Gives to one process what shares processes: the tests of a file, and all of the lab's."""
+    """Gives one worker the tests of a file, or all tests that share a lab."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return LAB if nodeid.startswith(LAB) else nodeid.partition("::")[0]
+        file = nodeid.partition("::")[0]
+        return f"{LAB}{LABS.get(file, '')}" if file.startswith(LAB) else file
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> _Groups:

@@ -16,10 +16,11 @@ from tests.lab.host import require
 from tests.lab.settings import LabError, Settings
 from tests.sandbox import ROOT
 
-# Beside the lab of whoever sits here, which stays as it is. The short heartbeat spares waiting.
+WORKER = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
+# A lab for each worker, apart from the one that a person started. The short heartbeat saves waiting.
 NAME = {
-    "KIT_LAB_NAME": "test",
-    "KIT_LAB_NET": "10.78.0",
+    "KIT_LAB_NAME": f"test{WORKER}",
+    "KIT_LAB_NET": f"10.78.{WORKER}",
     "KIT_LAB_HEARTBEAT": "2s",
     "KIT_LAB_NODES": "3",
     "KIT_LAB_PYTHON": sys.executable,

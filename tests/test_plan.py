@@ -466,3 +466,25 @@ def test_one_more_host_is_a_small_diff(project: Project) -> None:
         "plan.json",
         "train-digits.stack.yaml",
     }
+
+
+OWN = "image: i\ncommand: [ddp.py]\nmounts: [{bind: /srv/ddp, to: /workspace%s}]\n"
+
+
+@pytest.mark.parametrize(
+    ("job", "told"),
+    [
+        (OWN % "", True),
+        (OWN % ", read_only: true", False),
+        (OWN % "" + "hosts: {names: [pc2]}\n", False),
+        (OWN.replace("bind: /srv/ddp", 'nfs: "192.168.8.1:/srv/ddp"') % "", False),
+    ],
+    ids=["each-host-its-own", "only-read", "one-host", "shared"],
+)
+def test_a_script_that_may_save_on_each_host_apart_is_told(
+    project: Project, job: str, *, told: bool
+) -> None:
+    notes = project.write(jobs={"j": job}).lowered().notes
+    assert [note.startswith("j: /srv/ddp is another folder on each of") for note in notes] == (
+        [True] if told else []
+    )

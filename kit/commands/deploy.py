@@ -19,6 +19,7 @@ from kit.commands.targets import target_for, with_engine
 from kit.errors import InputError, KitError
 from kit.model import EngineName
 from kit.paths import Paths
+from kit.plan.notes import resume_notes
 from kit.project import load_lowered, rendered_tree
 from kit.runtime.status import ENDED, JobStatus
 from kit.runtime.target import Target
@@ -108,7 +109,12 @@ def _prepare(
     # The files are for the inventory's engine, addresses and ports for the one that carries out.
     wanted = load_lowered(paths, EngineName(engine)) if engine else lowered
     target = target_for(wanted.engine, wanted.cluster, root, wanted.workloads)
-    return target, _chosen(wanted, names)
+    chosen = _chosen(wanted, names)
+    if not target.tied_to_terminal:
+        jobs = {each.name for each in chosen}
+        for note in resume_notes([plan for plan in wanted.plan.jobs if plan.name in jobs]):
+            click.echo(f"note: {note}", err=True)
+    return target, chosen
 
 
 def _chosen(lowered: Lowered, names: Sequence[str]) -> list[Workload]:

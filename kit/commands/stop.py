@@ -8,7 +8,7 @@ from kit.commands.deploy import report
 from kit.commands.options import with_paths
 from kit.commands.targets import target_for, with_engine
 from kit.paths import Paths, identity
-from kit.runtime.status import ENDED
+from kit.runtime.status import ENDED, State
 from kit.runtime.target import Target
 from kit.workload.types import Kind
 
@@ -29,7 +29,10 @@ def command(paths: Paths, jobs: tuple[str, ...], engine: str | None, *, everythi
     servers = {name for name, kind in found.items() if kind is Kind.SERVER}
     ended = jobs or tuple(name for name in found if everything or name not in servers)
     for job in ended:
-        report(target.stop(job))
+        status = target.stop(job)
+        report(status)
+        if status.kind is Kind.JOB and status.state is not State.COMPLETED:
+            click.echo(f"`kit resume {job}` goes on with it")
     left = [name for name in found if name in servers and name not in ended]
     if left and not jobs:
         click.echo(f"{', '.join(left)} goes on: `kit stop {' '.join(left)}` ends it")

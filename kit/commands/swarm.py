@@ -20,7 +20,7 @@ from kit.runtime.steps import Step
 from kit.targets.lowered import Lowered, file_version
 from kit.targets.swarm.execute import Executor
 from kit.targets.swarm.lower import PLATFORM
-from kit.targets.swarm.members import managers, steps_down, steps_up, warnings
+from kit.targets.swarm.members import managers, steps_down, steps_up, strangers, warnings
 from kit.targets.swarm.observe import see_cluster, see_member
 from kit.targets.swarm.registers import history
 from kit.targets.swarm.seen import Cluster, Member
@@ -51,7 +51,7 @@ def up(paths: Paths, *, yes: bool, dry_run: bool) -> int:
     file = root / PLATFORM
     platform = file_version(file.read_text(encoding="utf-8")) if file.exists() else None
     steps = steps_up(lowered, members, cluster, platform)
-    for text in warnings(plan, members, str(root)):
+    for text in warnings(plan, members, cluster, str(root)):
         click.echo(f"note: {text}", err=True)
     executor = Executor(plan.cluster, manager, Docker.of(manager), root)
     return _take(executor, steps, yes=yes, dry_run=dry_run)
@@ -71,6 +71,9 @@ def down(paths: Paths, *, yes: bool, dry_run: bool) -> int:
     if cluster is not None:
         remembered = len(history(executor.manager))
         steps = steps_down(plan, members, cluster, remembered)
+        for node in strangers(members, cluster):
+            where = f"{node.name} stays in the Swarm, as the inventory does not name it"
+            click.echo(f"note: {where}; on it: docker swarm leave --force", err=True)
     return _take(executor, steps, yes=yes, dry_run=dry_run)
 
 

@@ -182,11 +182,17 @@ class Docker:
 
     @contextmanager
     def stream(
-        self, path: str, patience: float | None = None, /, **query: str | dict[str, Any]
+        self,
+        path: str,
+        patience: float | None = None,
+        sent: Callable[[], object] | None = None,
+        /,
+        **query: str | dict[str, Any],
     ) -> Iterator[HTTPResponse]:
         """Yield an answer on a connection of its own; it may go on for ever.
 
-        With `patience` it may pause for so many seconds.
+        With `patience` it may pause for so many seconds. `sent` is called when the request is on
+        its way: the answer to a request for new log lines begins with the first line.
 
         Raises:
             SilentError: It did for longer.
@@ -194,7 +200,7 @@ class Docker:
         connection = _Dialled(self.name, self.url, patience or PATIENCE)
         self._streams.add(connection)
         try:
-            with connection.ask("GET", path, None, query) as response:
+            with connection.ask("GET", path, None, query, sent=sent) as response:
                 if patience is None:
                     connection.wait_for_ever()
                 yield response
@@ -289,6 +295,7 @@ class _Dialled(HTTPConnection):
         body: object,
         query: dict[str, str | dict[str, Any]],
         headers: Mapping[str, str] | None = None,
+        sent: Callable[[], object] | None = None,
     ) -> Iterator[HTTPResponse]:
         """Send a request and yield the answer, which must be good."""
         values = {k: v if isinstance(v, str) else json.dumps(v) for k, v in query.items()}
@@ -300,6 +307,8 @@ class _Dialled(HTTPConnection):
         try:
             own = {"Content-Type": "application/json", **(headers or {})}
             self.request(method, target, content, own)
+            if sent is not None:
+                sent()
             response = self.getresponse()
             if response.status >= 400:
                 raise EngineError(self._name, response.status, _message(response.read()))

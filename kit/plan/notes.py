@@ -19,7 +19,23 @@ def job_notes(plans: Sequence[JobPlan]) -> list[str]:
     for plan in plans:
         notes += _batch_notes(plan) + _precision_notes(plan) + _exchange_notes(plan)
         notes += _secret_notes(plan)
-    return notes
+    return notes + resume_notes(plans)
+
+
+def resume_notes(plans: Sequence[JobPlan]) -> list[str]:
+    """Say which scripts may save on each host for itself, and so resume ranks at different steps.
+
+    kit brings the newest checkpoint to all hosts for its own training alone.
+    """
+    return [
+        f"{plan.name}: {mount.source} is another folder on each of "
+        f"{_names([host.name for host in plan.hosts])}: a script that saves there resumes each host "
+        "from its own files, maybe at different steps; save to an NFS volume, or mount the folder with `read_only: true` if it saves elsewhere"
+        for plan in plans
+        if plan.job.command and len(plan.placements) > 1
+        for mount in plan.job.mounts
+        if mount.kind == "bind" and not mount.read_only
+    ]
 
 
 def server_notes(servers: Sequence[ServerPlan]) -> list[str]:

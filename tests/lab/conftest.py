@@ -17,7 +17,7 @@ from tests.lab.settings import LabError, Settings
 from tests.sandbox import ROOT
 
 WORKER = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
-# A lab for each worker, apart from the one that a person started. The short heartbeat saves waiting.
+# A lab for each worker, apart from a person's own. The short heartbeat saves waiting.
 NAME = {
     "KIT_LAB_NAME": f"test{WORKER}",
     "KIT_LAB_NET": f"10.78.{WORKER}",

@@ -25,7 +25,7 @@ GPUS: Mapping[str, tuple[str, ...]] = {  # two unequal desktops, and a machine w
 }
 
 
-RESERVED = {"cache", "engine", "lock", "torch"}
+RESERVED = {"cache", "engine", "lock"}
 """What lies beside the labs' folders."""
 
 
@@ -93,7 +93,8 @@ class Settings:
 
     @property
     def torch(self) -> Path:
-        return self.home / "torch"
+        """This lab's own: another lab may be of a checkout with another PyTorch."""
+        return self.folder / "torch"
 
     @property
     def keys(self) -> Path:

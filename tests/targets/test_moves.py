@@ -56,6 +56,7 @@ def test_a_gpu_is_free_when_its_turn_comes(wanted: dict[str, str], held: dict[st
 VERSIONS = dict.fromkeys(
     ("platform.stack.yaml", "train-digits.stack.yaml", "serve-digits.stack.yaml"), FILE
 )
+HOSTS = {"pc1", "pc2"}
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +86,7 @@ def before() -> Cluster:
 
 
 def test_training_has_ended_on_a_host_before_anybody_gets_its_gpus(lowered: Lowered) -> None:
-    steps = decide("lab", lowered.workloads, before(), VERSIONS, {}, fresh=False)
+    steps = decide("lab", lowered.workloads, before(), VERSIONS, {}, HOSTS, fresh=False)
     assert [type(step) for step in steps] == [
         Label,  # Ends the old task,
         AwaitEnd,  # which saves;
@@ -117,8 +118,21 @@ def test_a_host_that_leaves_a_job_loses_its_label_once(lowered: Lowered) -> None
         task("train-1gpu", "pc1", "running", devices=("all",)),
         task("train-on-pc2", "pc2", "running", devices=("GPU-b",)),
     )
-    steps = decide("lab", [alone], seen, VERSIONS, {}, fresh=False)
+    steps = decide("lab", [alone], seen, VERSIONS, {}, HOSTS, fresh=False)
     assert [(type(step), step.where) for step in steps] == [(Label, "pc1"), (AwaitEnd, "pc1")]
+
+
+def test_nothing_waits_for_a_host_that_has_left_the_inventory(lowered: Lowered) -> None:
+    job = lowered.workloads[0]
+    rendezvous, _, on_pc2 = job.parts
+    alone = replace(job, parts=(rendezvous, on_pc2))
+    seen = cluster(
+        task("train-1gpu", "pc1", "running", devices=("all",)),
+        task("train-on-pc2", "pc2", "running", devices=("GPU-b",)),
+    )
+    steps = decide("lab", [alone], seen, VERSIONS, {}, {"pc2"}, fresh=False)
+    # kit has no way to its engine, and gives its GPUs to nobody.
+    assert [(type(step), step.where) for step in steps] == [(Label, "pc1")]
 
 
 def test_a_server_without_a_gpu_goes_first(lowered: Lowered) -> None:
@@ -132,13 +146,13 @@ def test_a_server_without_a_gpu_goes_first(lowered: Lowered) -> None:
     )
     seen = replace(seen, services=(*seen.services, serving))
     job, server = lowered.workloads
-    steps = decide("lab", [job, replace(server, parts=())], seen, VERSIONS, {}, fresh=False)
+    steps = decide("lab", [job, replace(server, parts=())], seen, VERSIONS, {}, HOSTS, fresh=False)
     assert [(type(step), step.cause) for step in steps] == [(RemoveStack, "no GPU is left to it")]
 
 
 def test_a_gpu_of_somebody_who_takes_no_part_is_refused(lowered: Lowered) -> None:
     with pytest.raises(Exception, match="GPU-c of pc2 is held by digits: deploy digits too"):
-        decide("lab", lowered.workloads[1:], before(), VERSIONS, {}, fresh=False)
+        decide("lab", lowered.workloads[1:], before(), VERSIONS, {}, HOSTS, fresh=False)
 
 
 def status(name: str, *, given: tuple[str, ...], seen: tuple[str, ...]) -> JobStatus:

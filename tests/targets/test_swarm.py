@@ -29,6 +29,7 @@ from kit.targets.swarm.steps import (
     MakeSecret,
     Promote,
     RemoveStack,
+    Revive,
     SetHeartbeat,
 )
 from tests.sandbox import INVENTORY, JOB, Project
@@ -123,6 +124,7 @@ def task(of: str, host: str, state: str, **changes: object) -> Task:
         message="",
         error="",
         exit_status=None,
+        gpus=int(of.startswith("train-")),
         devices=(),
         created=0,
         at=0,
@@ -253,6 +255,17 @@ def test_from_anywhere_the_steps_lead_to_where_none_are_left(
     assert not any(name == "kit.job.gone" for each in after.nodes for name, _ in each.labels)
 
 
+def test_up_takes_away_labels_of_workloads_that_are_gone_but_not_what_deploy_says(
+    plan: Lowered,
+) -> None:
+    pc1, pc2 = cluster().nodes
+    gone = (*pc2.labels, ("kit.job.gone", "train-2gpu"), ("kit.job.serve-idle", "none"))
+    seen = cluster(nodes=(pc1, replace(pc2, labels=gone)))
+    [step] = steps_up(plan, joined(apart(plan), seen), seen, FILE)
+    assert isinstance(step, Label)
+    assert step.labels == (("kit.job.gone", None),)
+
+
 def test_hosts_that_cannot_take_part_are_named_all_at_once(plan: Lowered) -> None:
     members = apart(plan)
     members["pc1"] = replace(members["pc1"], version="20.10.24+dfsg1")
@@ -272,14 +285,14 @@ def test_hosts_that_cannot_take_part_are_named_all_at_once(plan: Lowered) -> Non
 def test_gpus_that_are_not_offered_and_an_even_number_of_managers_are_told(plan: Lowered) -> None:
     members = apart(plan)
     members["pc2"] = replace(members["pc2"], gpus=("GPU-b",))
-    [said] = warnings(plan.plan, members, "compose/lab")
+    [said] = warnings(plan.plan, members, None, "compose/lab")
     assert said.startswith("pc2: Docker does not offer 1 GPU of 2 to Swarm (GPU-c for one)")
     assert "compose/lab/hosts/pc2/daemon.json" in said
     hosts = tuple(replace(host, roles=("manager",)) for host in plan.plan.hosts)
     both = replace(plan, plan=replace(plan.plan, hosts=hosts))
     assert (
         "pc2 stays a worker: 2 managers tolerate no more losses than 1"
-        in warnings(both.plan, apart(both), "x")[0]
+        in warnings(both.plan, apart(both), None, "x")[0]
     )
     assert [type(step) for step in steps_up(both, apart(both), None, FILE)].count(Join) == 1
 
@@ -323,7 +336,8 @@ def deploy(
     fresh: bool = False,
 ) -> list[Step]:
     versions = VERSIONS | {"train-digits.stack.yaml": version}
-    return decide("lab", plan.workloads, seen, versions, {"digits": secrets or {}}, fresh=fresh)
+    own, hosts = {"digits": secrets or {}}, {host.name for host in plan.plan.hosts}
+    return decide("lab", plan.workloads, seen, versions, own, hosts, fresh=fresh)
 
 
 def test_a_job_that_runs_from_the_same_file_is_left_alone(plan: Lowered) -> None:
@@ -386,18 +400,66 @@ def test_hosts_that_are_down_or_unknown_are_told_before(plan: Lowered) -> None:
 
 def test_who_holds_the_gpus_is_told(plan: Lowered) -> None:
     held = service("holder", "train-other", gpus=2)
-    seen = cluster(task("holder", "pc2", "running"), services=(held,))
+    two = task("holder", "pc2", "running", stack="train-other", gpus=2)
+    seen = cluster(two, services=(held,))
     with pytest.raises(
         KitError, match="1 GPU wanted, pc2 offers 2 GPUs to Swarm, train-other holds 2"
     ):
         deploy(plan, seen)
-    over = cluster(task("holder", "pc2", "complete"), services=(held,))
+    over = cluster(replace(two, state="complete"), services=(held,))
     assert kinds(deploy(plan, over)) == [DeployStack, DeployStack]
     bare = replace(cluster().nodes[1], gpus=())
     with pytest.raises(
         KitError, match=r"pc2 offers 0 GPUs to Swarm: its daemon\.json must list them"
     ):
         deploy(plan, cluster(nodes=(cluster().nodes[0], bare), services=()))
+
+
+WAITS = {"error": "no suitable node (insufficient resources on 1 node)"}
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        task("train-on-pc2", "pc2", "running", id="before", desired="shutdown"),
+        task("service-that-is-gone", "pc2", "running", stack="train-digits", gpus=2),
+        task("train-on-pc2", "pc2", "shutdown", id="before"),
+    ],
+    ids=["of-this-service", "of-a-service-before", "has-just-ended"],
+)
+def test_a_redeploy_waits_for_its_own_gpus_and_blames_nothing(before: Task) -> None:
+    waits = task("train-on-pc2", "pc2", "pending", created=1, **WAITS)
+    status = host_statuses(cluster(before, waits), "digits")[1]
+    assert status.message == "its GPUs are still being released, 1 GPU of pc2"
+
+
+@pytest.mark.parametrize(
+    ("state", "code", "said"),
+    [
+        ("failed", 137, "ended with exit status 137: see kit logs; its restarts are used up"),
+        ("shutdown", 143, "was ended with exit status 143; its restarts are used up"),
+    ],
+)
+def test_a_host_whose_restarts_are_used_up_is_started_again(
+    plan: Lowered, state: str, code: int, said: str
+) -> None:
+    out = task("train-on-pc2", "pc2", state, exit_status=code, error=f"non-zero exit ({code})")
+    seen = cluster(task("train-1gpu", "pc1", "running"), out)
+    assert host_statuses(seen, "digits")[1].message.startswith(said)
+    [step] = deploy(plan, seen)
+    assert (type(step), step.what) == (Revive, "start digits again on pc2")
+    steps = deploy(plan, seen, version="99999999")
+    assert kinds(steps) == [DeployStack, Revive]
+    following = task("train-on-pc2", "pc2", "ready", id="next", created=1)
+    assert deploy(plan, replace(seen, tasks=(*seen.tasks, following))) == []
+
+
+def test_nodes_that_the_inventory_does_not_name_are_told(plan: Lowered) -> None:
+    seen = cluster(nodes=(*cluster().nodes, node("pc9")))
+    [said] = warnings(plan.plan, joined(apart(plan), seen), seen, "x")
+    assert said.startswith("pc9 is in the Swarm and not in the inventory")
+    left = cluster(nodes=(*cluster().nodes, node("somebody", kit_host="", kit_joined="")))
+    assert warnings(plan.plan, joined(apart(plan), left), left, "x") == []
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from kit.targets.swarm.labels import NOWHERE, job_label, places
 from kit.targets.swarm.lower import PLATFORM
 from kit.targets.swarm.order import Gpu, gpus_of, in_order
 from kit.targets.swarm.seen import OVER, Cluster, Node
-from kit.targets.swarm.status import gpus_wanted, state_of
+from kit.targets.swarm.status import USED_UP, gpus_wanted, host_statuses, state_of
 from kit.targets.swarm.steps import (
     AwaitEnd,
     AwaitGpus,
@@ -22,6 +22,7 @@ from kit.targets.swarm.steps import (
     Label,
     MakeSecret,
     RemoveStack,
+    Revive,
     label_step,
     stack_cause,
 )
@@ -40,13 +41,15 @@ def decide(
     cluster: Cluster,
     versions: Mapping[str, str],
     secrets: Mapping[str, Mapping[str, str]],
+    hosts: Collection[str],
     *,
     fresh: bool,
 ) -> list[Step]:
     """Return what brings the work up; nothing for what runs from the same file already.
 
     GPUs are released before they are reassigned. `versions` are the hashes of the rendered stacks,
-    by file name; `secrets` those of each one's secrets, by their names.
+    by file name; `secrets` those of each one's secrets, by their names; `hosts` the names in the
+    inventory: a node of another name gets no GPU from it, so nothing waits for what ends there.
 
     Raises:
         KitError: Hosts that are needed are no nodes, are down, or their GPUs are taken.
@@ -73,7 +76,8 @@ def decide(
         for eviction in _evictions(each, cluster)
     ]
     steps += [eviction.label() for eviction in evictions]
-    steps += [eviction.wait() for eviction in evictions if eviction.node.ready]
+    awaited = (each for each in evictions if each.node.ready and each.node.host in hosts)
+    steps += [eviction.wait() for eviction in awaited]
     evicted = {(eviction.job.name, eviction.node.id) for eviction in evictions}
     steps += [step for each in work for step in _labels(each, cluster, evicted)]
     for each in ordered:
@@ -150,15 +154,12 @@ def _shortage(
     """
     ours = {each.stack for each in work}
     planned = sum(
-        each.processes
-        for other in work
-        for each in other.placements
-        if other is not job and each.host == placement.host
+        each.processes for other in work for each in other.placements if each.host == placement.host
     )
     others = sum(number for name, number in cluster.held(node).items() if name not in ours)
-    if placement.processes + planned + others <= len(node.gpus):
+    if planned + others <= len(node.gpus):
         return ""
-    return gpus_wanted(cluster, node, placement.processes, job.stack)
+    return gpus_wanted(cluster, node, planned, job.stack)
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +254,17 @@ def _work(
         file = f"{job.stack}.stack.yaml"
         variables = tuple((variable(name), hashed) for name, hashed in secrets.items())
         yield DeployStack("swarm", f"deploy {file}", cause, job.stack, file, variables)
+    if not again and state is not None and state not in ENDED:
+        yield from _revivals(job, cluster)
+
+
+def _revivals(job: Workload, cluster: Cluster) -> Iterator[Step]:
+    """Return what starts again the hosts that Swarm has given up on, while the others go on."""
+    out = [each for each in host_statuses(cluster, job.name) if each.message.endswith(USED_UP)]
+    if out:
+        names = ", ".join(host.host for host in out)
+        what, cause = f"start {job.name} again on {names}", "its restarts there are used up"
+        yield Revive("swarm", what, cause, job.stack)
 
 
 def _gpus(job: Workload, others: Mapping[Gpu, str]) -> Iterator[Step]:

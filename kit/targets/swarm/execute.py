@@ -32,6 +32,7 @@ from kit.targets.swarm.steps import (
     MakeSecret,
     Promote,
     RemoveStack,
+    Revive,
     SetHeartbeat,
 )
 
@@ -189,6 +190,10 @@ class Executor:
     @execute.register
     def _(self, step: AwaitEnd) -> None:
         release.service_ended(self._hosts[step.host], step.service)
+
+    @execute.register
+    def _(self, step: Revive) -> None:
+        release.revive(self.manager, step.stack)
 
     @execute.register
     def _(self, step: AwaitGpus) -> None:

@@ -13,13 +13,13 @@ from kit.runtime.account import TAIL, Source
 from kit.runtime.events import split
 from kit.runtime.status import LogLine
 from kit.runtime.streams import WINDOW, Readable, lines, merged
-from kit.targets.swarm.seen import Cluster
+from kit.targets.swarm.seen import OVER, Cluster
 from kit.targets.swarm.status import working
 
 SILENCE = 5.0
 """Seconds that a manager may take to collect what is there from a node."""
-OPEN = 10.0
-"""Seconds after which the workloads' end no longer waits for a stream that does not open."""
+REQUESTED = 10.0
+"""Seconds after which the end of the workloads no longer waits for a stream's connection."""
 POLL = 1.0
 """Seconds between two looks at whether the workloads have ended."""
 DELAY = 1.0
@@ -36,11 +36,13 @@ def _time(line: LogLine) -> float:
 def sources(docker: Docker, cluster: Cluster, name: str) -> dict[str, Source]:
     """Return what reads a workload's lines: of the newest tasks, where those are not too many.
 
-    Of tasks before them Docker may tell nothing for seconds, as their containers are gone; nor can
-    those of a node that is down be asked.
+    A task that has not run yet has none: the one before it says why that had to end. For those
+    before Docker may search for seconds, as their containers are gone; nor can those of a node that
+    is down be asked.
     """
     services = working(cluster, name)
-    newest = {(t.service, t.slot): t for t in cluster.tasks_of(services) if t.node}
+    ran = (task for task in cluster.tasks_of(services) if task.state in {"running", *OVER})
+    newest = {(task.service, task.slot): task for task in ran if task.node}
     tasks = [task for task in newest.values() if cluster.ready(task.node)]
     if len(tasks) <= MOST_TASKS:
         paths = {task.id: f"/tasks/{task.id}/logs" for task in tasks}
@@ -78,7 +80,7 @@ class Logs:
         self._cluster = cluster
         self._hosts = {node.id: node.name for node in cluster.nodes}
         self._over = threading.Event()
-        self._open = threading.Semaphore(0)
+        self._requested = threading.Semaphore(0)
 
     def read(self, names: Sequence[str], since: float | None) -> Iterator[LogLine]:
         """Yield what is there, in the order of time."""
@@ -91,7 +93,7 @@ class Logs:
     ) -> Iterator[LogLine]:
         """Yield what is there and what comes, until the workloads have `ended`.
 
-        That is asked only when all streams are open: what is printed from then on is not missed.
+        That is asked only after all streams were requested: no line printed after that is missed.
         """
         number = sum(len(working(self._cluster, name)) for name in names)
         threading.Thread(target=self._end_with, args=(ended, number), daemon=True).start()
@@ -102,7 +104,7 @@ class Logs:
 
     def _end_with(self, ended: Callable[[], bool], streams: int) -> None:
         for _ in range(streams):
-            self._open.acquire(timeout=OPEN)
+            self._requested.acquire(timeout=REQUESTED)
         while not self._over.wait(POLL):
             if ended():
                 self._over.wait(DELAY)
@@ -128,8 +130,8 @@ class Logs:
     def _lines(self, name: str, path: str, query: dict[str, str]) -> Iterator[LogLine]:
         try:
             patience = None if query["follow"] == "1" else SILENCE
-            with self._manager.stream(path, patience, **QUERY, **query) as response:
-                self._open.release()
+            sent = self._requested.release
+            with self._manager.stream(path, patience, sent, **QUERY, **query) as response:
                 if self._over.is_set():  # Hung up while this stream was still being opened.
                     return
                 yield from _parsed(self._hosts, name, response)

@@ -112,9 +112,23 @@ def _problems(member: Member, cluster: Cluster | None) -> Iterator[str]:
         )
 
 
-def warnings(plan: Plan, members: Mapping[str, Member], tree: str) -> list[str]:
+def strangers(members: Mapping[str, Member], cluster: Cluster | None) -> tuple[Node, ...]:
+    """Return the nodes that kit brought into the Swarm and that the inventory no longer names."""
+    known = {member.node for member in members.values()} | set(members)
+    nodes = cluster.nodes if cluster else ()
+    joined = (node for node in nodes if node.label(JOINED_LABEL))
+    return tuple(node for node in joined if node.id not in known and node.host not in known)
+
+
+def warnings(
+    plan: Plan, members: Mapping[str, Member], cluster: Cluster | None, tree: str
+) -> list[str]:
     """Say what will keep jobs from starting, but nothing that kit may change by itself."""
-    said = []
+    said = [
+        f"{node.name} is in the Swarm and not in the inventory: write it there, or take it out: "
+        f"`docker swarm leave` on it, then `docker node rm --force {node.id[:12]}` on a manager"
+        for node in strangers(members, cluster)
+    ]
     for host in plan.hosts:
         offered = members[host.name].gpus
         missing = [gpu.resource for gpu in host.gpus if gpu.resource not in offered]

@@ -36,7 +36,12 @@ def first_answer(managers: Sequence[Host]) -> tuple[Host, Docker]:
         except KitError as error:
             said.append(str(error))
         docker.close()
-    raise KitError("\n".join(said))
+    names = ", ".join(host.name for host in managers)
+    alone = (
+        f"{names} is the only manager" if len(managers) == 1 else f"no manager ({names}) answers"
+    )
+    rest = "without one nothing can be seen or changed; what runs goes on"
+    raise KitError("\n".join(said), f"{alone}: {rest}; bring it back")
 
 
 def see_member(host: Host) -> Member:
@@ -109,8 +114,6 @@ def _service(service: dict[str, Any]) -> Service:
     spec = service["Spec"]
     labels, template = spec.get("Labels") or {}, spec["TaskTemplate"]
     container = template["ContainerSpec"]
-    reserved = template.get("Resources", {}).get("Reservations", {}).get("GenericResources") or ()
-    counts = [each.get("DiscreteResourceSpec", {}) for each in reserved]
     variables = (each.partition("=")[::2] for each in container.get("Env") or ())
     update = service.get("UpdateStatus") or {}
     return Service(
@@ -120,7 +123,7 @@ def _service(service: dict[str, Any]) -> Service:
         labels=tuple(sorted(labels.items())),
         replicas=spec["Mode"].get("Replicated", {}).get("Replicas", 0),
         image=container["Image"],
-        gpus=sum(each["Value"] for each in counts if each.get("Kind") == GPU_KIND),
+        gpus=_reserved(template),
         environment=tuple((name, value) for name, value in variables),
         secrets=tuple(each["SecretName"] for each in container.get("Secrets") or ()),
         constraints=tuple(template.get("Placement", {}).get("Constraints") or ()),
@@ -128,6 +131,13 @@ def _service(service: dict[str, Any]) -> Service:
         update=update.get("State", ""),
         update_message=update.get("Message", ""),
     )
+
+
+def _reserved(template: Mapping[str, Any]) -> int:
+    """Return how many GPUs a service's or a task's specification reserves for a task."""
+    resources = template.get("Resources", {}).get("Reservations", {}).get("GenericResources") or ()
+    counts = (each.get("DiscreteResourceSpec", {}) for each in resources)
+    return sum(each["Value"] for each in counts if each.get("Kind") == GPU_KIND)
 
 
 def _task(task: dict[str, Any]) -> Task:
@@ -146,6 +156,7 @@ def _task(task: dict[str, Any]) -> Task:
         message=status.get("Message", ""),
         error=status.get("Err", ""),
         exit_status=(status.get("ContainerStatus") or {}).get("ExitCode"),
+        gpus=_reserved(task["Spec"]),
         devices=_offered(visible),
         created=seconds(task["CreatedAt"]),
         at=seconds(status["Timestamp"]),

@@ -10,8 +10,9 @@ from typing import TypeVar
 from kit.errors import KitError
 from kit.hosts.docker import Docker, EngineError
 from kit.model import Host
-from kit.targets.swarm.observe import STACK_LABEL, see_cluster
+from kit.targets.swarm.observe import STACK_LABEL, see_cluster, see_tasks
 from kit.targets.swarm.order import Gpu
+from kit.targets.swarm.seen import Service
 
 STACK_GONE = 120.0
 """Seconds within which what a removed stack had must be gone; its grace periods come on top."""
@@ -19,6 +20,10 @@ GPUS_FREE = 600.0
 """Seconds within which a GPU must have been let go of; a job's grace may be minutes."""
 VOLUMES_FREE = 30.0
 """Seconds within which a container that has ended must let go of its volumes."""
+REPLACED = 1.0
+"""Seconds within which Swarm has made a task where it makes one at all."""
+MOST_PASSES = 16
+"""Failed tasks of a slot that are taken away to make room for a new one; Swarm keeps fewer."""
 POLL = 0.5
 """Seconds between two looks."""
 SERVICE_LABEL = "com.docker.swarm.service.name"
@@ -72,6 +77,45 @@ def service_ended(host: Host, service: str) -> None:
         if _left(lambda: docker.get("/containers/json", filters=label), GPUS_FREE):
             said = f"{host.name}: {service} has not ended within {GPUS_FREE:.0f} s"
             raise KitError(said, f"see it: docker ps on {host.name}")
+
+
+def revive(manager: Docker, stack: str) -> None:
+    """Start those tasks of a stack again whose restarts are used up.
+
+    Raises:
+        KitError: The managers cannot be reached, or do not make new tasks.
+    """
+    for service in see_cluster(manager).stack(stack):
+        passes = 0
+        while gone := _given_up(manager, service):
+            if passes == MOST_PASSES:
+                said = f"Swarm makes no new tasks for {service.name}"
+                raise KitError(said, f"see them: docker service ps {service.name}")
+            _replace(manager, service, gone)
+            passes += 1
+
+
+def _given_up(manager: Docker, service: Service) -> list[str]:
+    return _left(lambda: [each.id for each in see_cluster(manager).given_up(service)], REPLACED)
+
+
+def _replace(manager: Docker, service: Service, gone: Collection[str]) -> None:
+    """Make room for a new task where one has failed for good.
+
+    Swarm keeps such a task in its slot. With fewer replicas it drops those that do not run first,
+    and with more again it fills the slot, unless the task before in it has no restarts left either
+    (swarmkit, manager/orchestrator/replicated/services.go and restart/restart.go).
+    """
+    _scale(manager, service.name, service.replicas - len(gone))
+    if _left(lambda: [each.id for each in see_tasks(manager) if each.id in gone], STACK_GONE):
+        said = f"failed tasks of {service.name} do not go"
+        raise KitError(said, f"see them: docker service ps {service.name}")
+    _scale(manager, service.name, service.replicas)
+
+
+def _scale(manager: Docker, service: str, replicas: int) -> None:
+    number = f"{service}={replicas}"
+    manager.command(f"scale {number}", "service", "scale", "--detach", number)
 
 
 def gpus_free(manager: Docker, gpus: Collection[Gpu], stack: str) -> None:

@@ -110,7 +110,8 @@ class Service:
 class Task:
     """A task; `node` is "" until Swarm has placed it, `desired` the state that Swarm wants it in.
 
-    `stack` it has of its own: its service may be gone, and it still on its way.
+    `stack` and `gpus`, how many it reserves, are its own: its service may have been removed while
+    it still saves and ends.
 
     `devices` are the GPUs that its container is given: `all`, or as its node offers them.
     `created` and `at`, when its state was last told, are in seconds since the epoch.
@@ -126,6 +127,7 @@ class Task:
     message: str
     error: str
     exit_status: int | None
+    gpus: int
     devices: tuple[str, ...]
     created: float
     at: float
@@ -169,12 +171,10 @@ class Cluster:
 
     def held(self, node: Node) -> dict[str, int]:
         """Return how many GPUs of a node each stack's tasks hold, as Swarm counts them."""
-        services = {service.id: service for service in self.services}
         held: dict[str, int] = {}
         for task in self.tasks:
-            service = services.get(task.service)
-            if service and service.gpus and task.node == node.id and task.state not in OVER:
-                held[service.stack] = held.get(service.stack, 0) + service.gpus
+            if task.gpus and task.node == node.id and task.state not in OVER:
+                held[task.stack] = held.get(task.stack, 0) + task.gpus
         return held
 
     def holders(self) -> dict[tuple[str, str], str]:
@@ -191,6 +191,12 @@ class Cluster:
             devices = node.gpus if task.devices == ("all",) else task.devices
             found |= {(node.name, device): task.stack for device in devices}
         return found
+
+    def given_up(self, service: Service) -> tuple[Task, ...]:
+        """Return the newest tasks of the slots that have failed and are not started again."""
+        newest = {task.slot: task for task in self.tasks_of([service])}
+        over = OVER - {"complete", "remove"}
+        return tuple(task for task in newest.values() if task.state in over)
 
     def tasks_of(self, services: Iterable[Service]) -> tuple[Task, ...]:
         """Return the tasks of some services, the oldest first."""

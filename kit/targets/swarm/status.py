@@ -12,8 +12,9 @@ from kit.targets.swarm.seen import OVER, Cluster, Node, Service, Task
 from kit.values import count
 from kit.workload.types import Role
 
-PULLING, RELEASING = "pulls", "its task before still saves and ends"
+PULLING, RELEASING = "pulls", "its GPUs are still being released"
 """How the messages begin of tasks that only need time."""
+USED_UP = "its restarts are used up: `kit deploy` starts it again"
 
 _STATES = {
     "running": State.RUNNING,
@@ -88,10 +89,29 @@ def _host_status(
         host=node.name if node else "",
         processes=int(service.variable("KIT_NPROC") or service.variable("KIT_REPLICAS") or 0),
         state=state,
-        exit_status=task.exit_status if task and task.state in OVER else None,
+        exit_status=_exit_status(cluster, service, task),
         devices=named,
         message=explain(cluster, service, node, task),
     )
+
+
+def _exit_status(cluster: Cluster, service: Service, task: Task | None) -> int | None:
+    """Return how a task ended or, where it waits to start again, the failed one before it."""
+    if task is None or task.state == "running":
+        return None
+    if task.state in OVER:
+        return task.exit_status
+    before = _failed_before(cluster, service, task)
+    return before[-1].exit_status if before else None
+
+
+def _failed_before(cluster: Cluster, service: Service, task: Task) -> list[Task]:
+    """Return the failed tasks of a task's slot, the oldest first."""
+    return [
+        each
+        for each in cluster.tasks_of([service])
+        if each.slot == task.slot and each.state in {"failed", "rejected"}
+    ]
 
 
 def explain(cluster: Cluster, service: Service, node: Node | None, task: Task | None) -> str:
@@ -108,7 +128,9 @@ def explain(cluster: Cluster, service: Service, node: Node | None, task: Task | 
     if task.state == "preparing":
         return f"{PULLING} {service.image.partition('@')[0]}"
     if task.state in {"failed", "rejected"}:
-        return _failed(service, task)
+        return f"{_failed(service, task)}; {USED_UP}"
+    if task.state in {"shutdown", "orphaned"} and service.replicas and task.exit_status:
+        return f"was ended with exit status {task.exit_status}; {USED_UP}"
     if task.state in _STATES:
         return ""
     return _repeated(cluster, service, task)
@@ -116,11 +138,7 @@ def explain(cluster: Cluster, service: Service, node: Node | None, task: Task | 
 
 def _repeated(cluster: Cluster, service: Service, task: Task) -> str:
     """A task that waits to start again: what ended the one before it."""
-    before = [
-        each
-        for each in cluster.tasks_of([service])
-        if each.slot == task.slot and each.state in {"failed", "rejected"}
-    ]
+    before = _failed_before(cluster, service, task)
     return f"{_failed(service, before[-1])}; tried {count(len(before), 'time')}" if before else ""
 
 
@@ -153,10 +171,12 @@ def _pending(cluster: Cluster, service: Service, node: Node | None, task: Task) 
 def gpus_wanted(cluster: Cluster, node: Node, wanted: int, stack: str) -> str:
     """Say who holds a node's GPUs where fewer than `wanted` are left for a stack."""
     held = cluster.held(node)
-    if held.pop(stack, 0) and sum(held.values()) + wanted <= len(node.gpus):
-        return f"{RELEASING}, on {count(wanted, 'GPU')} of {node.name}"
+    held.pop(stack, 0)
+    if sum(held.values()) + wanted <= len(node.gpus):
+        # The tasks before still save and end, or have ended since the scheduler looked.
+        return f"{RELEASING}, {count(wanted, 'GPU')} of {node.name}"
     offered = f"{node.name} offers {count(len(node.gpus), 'GPU')} to Swarm"
-    if held:
+    if held and wanted <= len(node.gpus):
         holders = ", ".join(f"{name} holds {number}" for name, number in sorted(held.items()))
         first = cluster.owner(next(iter(sorted(held))))
         return (

@@ -92,6 +92,13 @@ class RemoveStack(Step):
 
 
 @dataclass(frozen=True, slots=True)
+class Revive(Step):
+    """Start the tasks of a stack again that Swarm no longer restarts; the others go on."""
+
+    stack: str
+
+
+@dataclass(frozen=True, slots=True)
 class AwaitGpus(Step):
     """Wait until nobody but a `stack` has any of some GPUs any more."""
 
@@ -161,12 +168,17 @@ def label_step(host: str, node: Node | None, wanted: Mapping[str, str | None]) -
 
 
 def obsolete_labels(node: Node, wanted: Mapping[str, str], cluster: Cluster) -> dict[str, None]:
-    """Return the labels of workloads that neither the plan nor a running stack knows."""
+    """Return the labels of workloads that neither the plan nor a running stack knows.
+
+    The value `none`, which `kit deploy` gives to what has no GPU any more, means the same as no
+    label.
+    """
     running = {service.owner for service in cluster.services}
     return {
         name: None
-        for name, _ in node.labels
+        for name, value in node.labels
         if name.startswith(JOB_LABEL)
+        and value != NOWHERE
         and name not in wanted
         and name.removeprefix(JOB_LABEL) not in running
     }

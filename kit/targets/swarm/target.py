@@ -36,7 +36,7 @@ from kit.targets.swarm.status import (
     working,
 )
 from kit.targets.swarm.steps import DeployStack
-from kit.targets.swarm.wait import wait_until_up
+from kit.targets.swarm.wait import NotUpError, wait_until_up
 from kit.workload.types import Kind, Workload
 from trainer.contract.words import nearest
 
@@ -90,7 +90,9 @@ class SwarmTarget:
             name: {secret: fingerprint(name, secret, value) for secret, value in values.items()}
             for name, values in secrets.items()
         }
-        return tuple(decide(self._cluster, workloads, self._see(), versions, hashed, fresh=fresh))
+        hosts = frozenset(host.name for host in self._rendered.hosts)
+        seen = self._see()
+        return tuple(decide(self._cluster, workloads, seen, versions, hashed, hosts, fresh=fresh))
 
     def _require_stacks(self, workloads: Sequence[Workload]) -> None:
         for each in workloads:
@@ -120,9 +122,25 @@ class SwarmTarget:
                     registers.write_down(manager, deployment(each, time.time()))
                 else:
                     say(left_alone(each))
-        wait_until_up(manager, [each.name for each in workloads if each.parts], say)
+        try:
+            wait_until_up(manager, [each.name for each in workloads if each.parts], say)
+        except NotUpError as error:
+            if error.mistake:
+                raise self._given_up(executor, error) from None
+            raise
         for each in workloads:
             executor.drop_secrets(each.name)
+
+    def _given_up(self, executor: Executor, error: NotUpError) -> KitError:
+        """Take a workload away that no restart can bring up; return what is to be said."""
+        cluster = see_cluster(executor.manager)
+        status = _failed(self._status(cluster, error.job))
+        registers.remember(executor.manager, status)
+        executor.remove(cluster.of(error.job)[0].stack)
+        executor.drop_secrets(error.job)
+        reason = f"{error.message}\n  {status.failure}" if status.failure else error.message
+        again = f"correct that, `kit render`, `kit deploy {error.job}`"
+        return KitError(reason, f"it was ended, as no restart can help; {again}")
 
     def break_lock(self) -> None:
         """Take the lock from whoever holds it."""
@@ -211,6 +229,14 @@ class SwarmTarget:
     def history(self) -> tuple[Deployment, ...]:
         """Return what the managers remember; see `Target.history`."""
         return registers.history(self._docker())
+
+
+def _failed(status: JobStatus) -> JobStatus:
+    hosts = tuple(
+        host if host.state in ENDED else replace(host, state=State.FAILED, message="")
+        for host in status.hosts
+    )
+    return replace(status, state=State.FAILED, message="", ended=time.time(), hosts=hosts)
 
 
 def _end(docker: Docker, cluster: Cluster, status: JobStatus, reader: Reader) -> JobStatus:

@@ -21,6 +21,16 @@ STUCK = 10.0
 """Seconds after which a task that cannot be placed, or fails again and again, is given up on."""
 SPELLED_OUT = 16
 """More hosts than this are told as numbers."""
+MISTAKE = 2
+"""Exit status of the launcher for a mistake in the input: no restart removes it."""
+
+
+class NotUpError(KitError):
+    """A job does not come up; `mistake`: no restart of it can help."""
+
+    def __init__(self, job: str, message: str, *, mistake: bool) -> None:
+        super().__init__(message, f"`kit stop {job}` takes it away as it is")
+        self.job, self.mistake = job, mistake
 
 
 class Watch:
@@ -48,9 +58,9 @@ class Watch:
             self._say(f"{who}: {text}")
 
     def _stuck(self, job: str, host: HostStatus) -> bool:
-        if host.state is State.FAILED:
+        if host.state is State.FAILED or host.exit_status == MISTAKE:
             return True
-        waiting = host.state is State.WAITING and host.message
+        waiting = host.state in {State.WAITING, State.STOPPED} and host.message
         if not waiting or host.message.startswith((PULLING, RELEASING)):
             self._since.pop((job, host.host), None)
             return False
@@ -69,7 +79,7 @@ def wait_until_up(manager: Docker, jobs: Sequence[str], say: Say) -> None:
     """Return when as many hosts of each job run, or are done, as it needs.
 
     Raises:
-        KitError: Hosts cannot run their part; it says why, and what runs nevertheless.
+        NotUpError: Hosts cannot run their part; it says why, and what runs nevertheless.
     """
     watch = Watch(say)
     waiting = list(jobs)
@@ -90,7 +100,8 @@ def _is_up(cluster: Cluster, job: str, watch: Watch) -> bool:
     if not undecided and len(doing) >= fewest and not _updating(cluster, job):
         return True
     if len(hosts) - len(stuck) < fewest:
-        raise KitError(_failure(job, hosts, stuck), f"`kit stop {job}` takes it away as it is")
+        mistake = any(host.exit_status == MISTAKE for host in stuck)
+        raise NotUpError(job, _failure(job, hosts, stuck), mistake=mistake)
     return False
 
 

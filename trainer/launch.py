@@ -30,6 +30,7 @@ import json
 import os
 import re
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -38,6 +39,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -297,6 +299,10 @@ MAX_RESTARTS_OF_TRAINER = 30
 
 def check(settings: Settings, job: Job, package_root: Path | None) -> str:
     """Check what torchrun would fail at and restart without end; return what will run."""
+    if find_spec("torch") is None:
+        missing = f"this image has no torch for {sys.executable}"
+        fix = "build it on an image with torch 2.2 or newer, such as pytorch/pytorch"
+        raise LaunchError(f"{missing}; {fix}")
     if package_root is None:
         script = job.command[0]
         if script != "-m" and not Path(script).is_file():
@@ -400,46 +406,55 @@ def run_agent() -> int:
     from torch.distributed.elastic import multiprocessing, rendezvous
     from torch.distributed.run import main as torchrun
 
-    with tempfile.NamedTemporaryFile("r") as halt:
-        os.environ["KIT_HALT"] = halt.name
+    with tempfile.TemporaryDirectory() as folder:
+        halt = Path(folder, "halt")
+        halt.touch()
+        os.environ |= {"KIT_HALT": str(halt), "KIT_LAST_WORDS": folder}
         try:
             torchrun(sys.argv[2:])
         except multiprocessing.errors.ChildFailedError as error:
-            raise first_failure(error.failures) from None
-        except rendezvous.RendezvousClosedError:
-            if not os.environ.get("KIT_ONE_RUN"):
-                join_the_next()
-            reason = "another host has closed the run: see what it says"
-            raise LaunchError(reason, FAILURE, "rendezvous") from None
+            raise first_failure(error.failures, Path(folder)) from None
         except rendezvous.RendezvousError as error:
-            kind = type(error).__name__
-            reason = f"the rendezvous was lost ({kind}): see what other hosts say"
-            raise LaunchError(reason, FAILURE, "rendezvous") from None
+            closed = isinstance(error, rendezvous.RendezvousClosedError)
+            lost = f"the rendezvous was lost ({type(error).__name__})"
+            reason = "another host has closed this run" if closed else lost
+            if not os.environ.get("KIT_ONE_RUN"):
+                join_the_next(reason, folder)
+            raise LaunchError(f"{reason}: see what others say", FAILURE, "rendezvous") from None
         except multiprocessing.SignalException as error:
             say(f"torchrun ended on {signal.Signals(error.sigval).name}")
             return 128 + error.sigval
-        if request := halt.read():
+        if request := halt.read_text():
             # The training's own class of failure, as it would be on every other try.
             found = json.loads(request)
             raise LaunchError(found["message"], FAILURE, found["kind"])
     return 0
 
 
-def join_the_next() -> NoReturn:
-    """Begin anew with the run that follows the one which another host has closed.
+def join_the_next(reason: str, folder: str) -> NoReturn:
+    """Begin anew with the run that follows one which another host has closed or lost.
 
     The store ends when nobody has been connected to it for a while, and is started afresh; ending
-    and coming back at once would keep it alive, and use up what the engine starts again.
+    and coming back at once would keep it alive. A fault of another host uses up none of the
+    restarts that the engine grants this one. `folder` is a temporary one, of no use from now on.
     """
-    say("another host has closed this run; waits for the store to end, then joins the next run")
+    say(f"{reason}; waits for the store to end, then joins the next run")
+    shutil.rmtree(folder, ignore_errors=True)
     # What this process holds of the old store would stay open in what it becomes.
     os.closerange(3, 1024)
     time.sleep(DESERTED + 5)
     os.execv(sys.executable, [sys.executable, str(Path(__file__).resolve())])
 
 
-def first_failure(failures: Mapping[int, Any]) -> LaunchError:
-    """Name this host's worker that failed first, by global rank, and its traceback if any."""
+# A script that ends on one of these ends so again, however often it is started.
+HOPELESS = re.compile(r"(ImportError|ModuleNotFoundError|IndentationError|SyntaxError|TabError)\b")
+
+
+def first_failure(failures: Mapping[int, Any], folder: Path) -> LaunchError:
+    """Name this host's worker that failed first, by global rank, and its traceback if any.
+
+    `folder` has the last words of the workers; see `Prefix`.
+    """
     # A worker that only lost a peer leaves no file; torchrun ends the others by SIGTERM.
     *_, rank = min(
         (not Path(each.error_file).is_file(), each.exitcode == -signal.SIGTERM, each.timestamp, key)
@@ -449,10 +464,24 @@ def first_failure(failures: Mapping[int, Any]) -> LaunchError:
     who = f"rank {rank} failed first on this host (local rank {failures[rank].local_rank})"
     how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
     trace = message["extraInfo"]["py_callstack"] if isinstance(message, dict) else ""
-    text = f"{who}, {how}\n{trace}".rstrip()
     if code < 0:
-        return LaunchError(text, FAILURE, "killed", rank, 128 - code)
-    return LaunchError(text, FAILURE, "worker", rank, code)
+        return LaunchError(f"{who}, {how}\n{trace}".rstrip(), FAILURE, "killed", rank, 128 - code)
+    said = trace.rstrip().rpartition("\n")[2] or last_words(folder / str(rank))
+    hopeless = HOPELESS.match(said)
+    text = f"{who}, {how}{f': {said}' if said else ''}"
+    if hopeless:
+        text += "; correct the script, or install what it needs in its image"
+    code_of_all, kind = (MISTAKE, "input") if hopeless else (FAILURE, "worker")
+    return LaunchError(f"{text}\n{trace}".rstrip(), code_of_all, kind, rank, code)
+
+
+def last_words(file: Path) -> str:
+    """What a worker's `Prefix` left when it ended, a moment after the worker; "" for nothing."""
+    for _ in range(20):
+        with suppress(OSError):
+            return file.read_text(errors="replace")
+        time.sleep(0.05)
+    return ""
 
 
 # -------- The worker: a rank before each line, and the rank's place in the world
@@ -482,7 +511,10 @@ def run_worker() -> None:
 
 
 class Prefix:
-    """Copies a worker's lines, its rank before each, and tells programs of the worker itself."""
+    """Copies a worker's lines, its rank before each, and tells programs of the worker itself.
+
+    When it ends, it leaves the exception of a traceback in the folder KIT_LAST_WORDS.
+    """
 
     def __init__(
         self, environ: Mapping[str, str], sources: Sequence[int], targets: Sequence[int]
@@ -490,10 +522,14 @@ class Prefix:
         self._environ, self._words = environ, f"[rank{environ['RANK']}]: ".encode()
         self._targets = dict(zip(sources, targets, strict=True))
         self._rest = dict.fromkeys(sources, b"")
-        self._out = targets[0]
+        self._out, self._error = targets[0], targets[-1]
+        self._trace = Trace()
 
     def copy(self) -> None:
         """Copy until all sources have ended."""
+        left = Path(self._environ.get("KIT_LAST_WORDS") or os.devnull, self._environ["RANK"])
+        with suppress(OSError):
+            left.unlink()  # Of the try before.
         restarts = self._number("TORCHELASTIC_RESTART_COUNT")
         if restarts and not self._number("LOCAL_RANK"):
             self._write(self._out, event("restart", restarts=restarts).encode())
@@ -505,6 +541,8 @@ class Prefix:
             wait = max(0.0, due - time.monotonic())
             for source in select.select(list(self._rest), [], [], wait)[0]:
                 self._take(source)
+        with suppress(OSError):
+            left.write_text(self._trace.exception)
 
     def _member(self, restarts: int) -> str:
         return event(
@@ -526,6 +564,8 @@ class Prefix:
             lines, left = [*lines, left], b""
         for line in lines:
             self._write(self._targets[source], line)
+            if self._targets[source] == self._error:
+                self._trace.read(line.decode(errors="replace"))
         self._rest[source] = left
         if not content:
             del self._rest[source]
@@ -536,6 +576,26 @@ class Prefix:
             return
         own = b"" if line.startswith(self._words.rstrip()) else self._words
         os.write(target, own + line + b"\n")
+
+
+class Trace:
+    """Finds the exception of Python's last traceback in what a process writes to its stderr."""
+
+    def __init__(self) -> None:
+        self.exception = ""  # As Python says it, and where it was raised.
+        self._inside = False
+        self._place = ""
+
+    def read(self, line: str) -> None:
+        """Take in one line."""
+        if line.startswith("Traceback (most recent call last)"):
+            self._inside, self._place = True, ""
+        elif found := re.match(r'  File "(.+)", line (\d+)', line):
+            self._place = f"{found[1]}:{found[2]}"
+        # A script that does not compile is told without the first line of a traceback.
+        elif (self._inside and re.match(r"\w", line)) or re.match(r"\w+Error: ", line):
+            place = f" ({self._place})" if self._place else ""
+            self.exception, self._inside = f"{line}{place}"[:500], False
 
 
 # -------- The rendezvous: the store at which the hosts meet

@@ -29,8 +29,9 @@ def resume_notes(plans: Sequence[JobPlan]) -> list[str]:
     """
     return [
         f"{plan.name}: {mount.source} is another folder on each of "
-        f"{_names([host.name for host in plan.hosts])}: a script that saves there resumes each host "
-        "from its own files, maybe at different steps; save to an NFS volume, or mount the folder with `read_only: true` if it saves elsewhere"
+        f"{_names([host.name for host in plan.hosts])}: a script that saves there resumes each "
+        "host from its own files, maybe at different steps; save to an NFS volume, or mount the "
+        "folder with `read_only: true` if it saves elsewhere"
         for plan in plans
         if plan.job.command and len(plan.placements) > 1
         for mount in plan.job.mounts

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from tests.trainer.hosts import LAUNCH, ROOT, Hosts, Task, complete_steps, hosts, metrics, write_job
+from trainer.contract import events
 from trainer.parallel.equality import fingerprint
 
 FAULTY = Path(__file__).with_name("faulty.py")
@@ -161,7 +162,7 @@ def test_a_mistake_in_a_worker_is_the_last_thing_that_is_said(tmp_path: Path) ->
         said = task.text.rpartition(f"launch {name}: error: ")[2]
     assert said.startswith("rank 1 failed first on this host (local rank "), task.text
     # gloo's threads, in the middle of an exchange, may abort a process that is about to exit.
-    assert re.search(r"\), (exit code 1|SIGABRT)\n", said)
+    assert re.search(r"\), (exit code 1: ValueError: a mistake in the model|SIGABRT)\n", said)
     assert 'raise ValueError("a mistake in the model")' in said
     assert said.endswith("ValueError: a mistake in the model\n")
 
@@ -178,6 +179,33 @@ def test_a_failed_script_is_told_by_rank_host_and_code(tmp_path: Path) -> None:
         assert last_line(task) == (
             "launch pc1: error: rank 1 failed first on this host (local rank 1), exit code 7"
         )
+
+
+def test_a_script_that_lacks_a_module_is_told_and_is_a_mistake(tmp_path: Path) -> None:
+    script = tmp_path / "own.py"
+    script.write_text("print('begins')\nimport no_such_module\n")
+    with hosts(tmp_path) as local:
+        task = local.agent("pc1", own_job(tmp_path, script), local.rendezvous(), 1, "1:1")
+        assert task.wait() == 2
+    said = (
+        "launch pc1: error: rank 0 failed first on this host (local rank 0), exit code 1: "
+        f"ModuleNotFoundError: No module named 'no_such_module' ({script}:2); "
+        "correct the script, or install what it needs in its image"
+    )
+    assert last_line(task) == said
+    [failed] = task.of(events.Failed)
+    assert (failed.kind, failed.exit_code) == ("input", 1)
+
+
+def test_an_image_without_torch_is_told_at_once(tmp_path: Path) -> None:
+    script = tmp_path / "own.py"
+    script.touch()
+    environ = {"KIT_JOB": own_job(tmp_path, script), "KIT_RENDEZVOUS": "127.0.0.1:1"}
+    environ |= {"KIT_NNODES": "1:1", "KIT_NPROC": "1", "KIT_HOST": "pc1"}
+    with hosts(tmp_path) as local:
+        task = local.start("bare", ["-S", LAUNCH], environ)  # Without installed packages.
+        assert task.wait() == 2
+    assert "error: this image has no torch for " in last_line(task)
 
 
 def test_a_closed_run_is_followed_by_the_next(tmp_path: Path) -> None:
@@ -204,6 +232,8 @@ def test_a_closed_run_is_followed_by_the_next(tmp_path: Path) -> None:
         environ = {"KIT_RENDEZVOUS": endpoint}
         local.start("rendezvous", [LAUNCH, "rendezvous"], environ)
         assert (again.wait(), patient.wait()) == (0, 0)
+        # The one that comes back is told so too, unless the store has ended by then.
+        said = "another host has closed this run; waits for the store to end"
+        assert said in patient.text, patient.text
         for task, host in ((again, "pc1"), (patient, "pc2")):
-            assert "another host has closed this run; waits for the store to end" in task.text
             assert f"{host} is done" in task.text

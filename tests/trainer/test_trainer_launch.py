@@ -139,6 +139,36 @@ def test_torchrun_environment_keeps_what_the_user_set() -> None:
     assert alone["OMP_NUM_THREADS"] == "1"
 
 
+@pytest.mark.parametrize(
+    ("written", "exception"),
+    [
+        ("hello\n", ""),
+        (
+            "Traceback (most recent call last):\n"
+            '  File "/w/a.py", line 3, in <module>\n    f()\n'
+            '  File "/w/b.py", line 7, in f\n    raise KeyError("x")\n'
+            "KeyError: 'x'\nlast words\n",
+            "KeyError: 'x' (/w/b.py:7)",
+        ),
+        (
+            'Traceback (most recent call last):\n  File "a.py", line 1, in f\nKeyError: 1\n\n'
+            "During handling of the above exception, another exception occurred:\n\n"
+            'Traceback (most recent call last):\n  File "a.py", line 2, in g\nValueError\n',
+            "ValueError (a.py:2)",
+        ),
+        (
+            '  File "/w/a.py", line 2\n    def f(:\n          ^\nSyntaxError: invalid syntax\n',
+            "SyntaxError: invalid syntax (/w/a.py:2)",
+        ),
+    ],
+)
+def test_the_exception_of_the_last_traceback_is_found(written: str, exception: str) -> None:
+    trace = launch.Trace()
+    for line in written.splitlines():
+        trace.read(line)
+    assert trace.exception == exception
+
+
 def test_the_interface_is_the_one_that_has_the_address() -> None:
     addresses = {"lo": "127.0.0.1", "eth0": "172.18.0.3", "eth1": "10.0.1.5"}
     assert launch.pick_interface("10.0.1.5", addresses, {}) == "eth1"

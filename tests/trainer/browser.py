@@ -19,9 +19,8 @@ from typing import Any
 
 import pytest
 
-from tests.trainer.hosts import wait_until
+from tests.trainer.hosts import DEADLINE, wait_until
 
-DEADLINE = 60.0
 OPTIONS = (
     "--headless=new",
     "--no-sandbox",  # CI is root.
@@ -217,9 +216,9 @@ def browser(folder: Path) -> Iterator[Page]:
         page._session = ""
         page.send("Browser.close")
     finally:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + DEADLINE
         while process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.05)
         process.kill()
-        process.wait(10)
+        process.wait(DEADLINE)
         os.close(ours_out)

@@ -18,8 +18,8 @@ from trainer.core.run import Run
 from trainer.data.samples import DataSet
 
 FAULT, AT = os.environ["FAULT"], int(os.environ.get("FAULT_AT", "0"))
-SECONDS = 0.0005
-"""For a sample, of a rank whose work is pretended: long beside what its core needs for it."""
+SECONDS = float(os.environ.get("FAULT_SECONDS", "0.001"))
+"""For a sample, of a rank whose work is pretended."""
 UNLUCKY = int(os.environ.get("RANK", "0")) == int(os.environ.get("FAULT_RANK", "1"))
 
 
@@ -35,7 +35,7 @@ class Faulty(nn.Module):
         self.calls += self.training
         due = UNLUCKY and self.training and self.calls >= AT
         if due and FAULT == "slow":
-            time.sleep(0.05)
+            time.sleep(0.25)
         if due and FAULT == "half":
             # As a GPU of half the speed: time by the sample.
             time.sleep(SECONDS * len(images))

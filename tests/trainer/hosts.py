@@ -20,7 +20,8 @@ from trainer.contract.job import SECTIONS
 EventT = TypeVar("EventT", bound=events.Event)
 ROOT = Path(__file__).resolve().parents[2]
 LAUNCH = ROOT / "trainer" / "launch.py"
-DEADLINE = 90.0
+DEADLINE = 300.0
+"""Seconds that only a failure takes: the machine may have other work."""
 
 TRAIN: dict[str, Any] = {
     "dataset": "digits",
@@ -134,7 +135,7 @@ class Task:
                     os.kill(pid, signal.SIGKILL)
                 except ProcessLookupError:
                     continue
-        self.process.wait(10)
+        self.process.wait(DEADLINE)
 
 
 @dataclass

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from tests.trainer.hosts import ROOT, Hosts, Task, free_port, wait_until
+from tests.trainer.hosts import DEADLINE, ROOT, Hosts, Task, free_port, wait_until
 from trainer.checkpoints.format import Saved
 from trainer.contract.job import Train
 from trainer.data.load import load_data
@@ -56,7 +56,8 @@ class Server:
             headers["Content-Type"] = kind
         if self.token:
             headers["Authorization"] = f"Bearer {self.token}"
-        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)) as connection:
+        client = http.client.HTTPConnection("127.0.0.1", self.port, timeout=DEADLINE)
+        with closing(client) as connection:
             connection.request(method, path, body, headers)
             answer = connection.getresponse()
             names = {name.lower(): value for name, value in answer.getheaders()}

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.trainer.hosts import hosts, wait_until
+from tests.trainer.hosts import DEADLINE, hosts, wait_until
 from tests.trainer.servers import Server, inputs, start
 
 WAITING = "kit_serve_queue_length"
@@ -21,12 +21,12 @@ WAITING = "kit_serve_queue_length"
 def patient(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server whose batches wait for four samples, for a minute; no more may wait."""
     with hosts(tmp_path_factory.mktemp("queue")) as local:
-        yield start(local, trained, batch={"size": 4, "window": 60}, queue=4, timeout=90)
+        yield start(local, trained, batch={"size": 4, "window": 60}, queue=4, timeout=DEADLINE)
 
 
 def send(server: Server) -> http.client.HTTPConnection:
     """Ask for one sample, and do not wait for the answer."""
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=90)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE)
     body = json.dumps({"inputs": inputs(1)})
     connection.request("POST", "/predict", body, {"Content-Type": "application/json"})
     return connection
@@ -81,10 +81,10 @@ def test_who_has_gone_is_not_computed(patient: Server) -> None:
 
 def test_who_waits_too_long_is_told(trained: Path, tmp_path: Path) -> None:
     with hosts(tmp_path) as local:
-        server = start(local, trained, batch={"size": 4, "window": 60}, timeout=0.3)
+        server = start(local, trained, batch={"size": 4, "window": 60}, timeout=5)
         late = server.predict(inputs(1))
         assert late.status == 503
-        assert "no answer within 0.3 s" in late.json["error"]
+        assert "no answer within 5 s" in late.json["error"]
         assert "retry-after" in late.headers
         assert server.several(4, inputs(1))[0].status == 200
         # The late one was not in that batch, nor does it take a place.
@@ -94,13 +94,13 @@ def test_who_waits_too_long_is_told(trained: Path, tmp_path: Path) -> None:
 
 def test_what_was_accepted_is_answered_before_the_end(trained: Path, tmp_path: Path) -> None:
     with hosts(tmp_path) as local:
-        server = start(local, trained, batch={"size": 64, "window": 2})
+        server = start(local, trained, batch={"size": 64, "window": 4})
         waiting = [send(server) for _ in range(3)]
         idle = socket.create_connection(("127.0.0.1", server.port))
         until_waiting(server, 3)
         server.task.process.send_signal(signal.SIGTERM)
         assert [status(connection) for connection in waiting] == [200] * 3
-        assert server.task.wait(30) == 0
+        assert server.task.wait() == 0
         idle.close()
         with pytest.raises(OSError, match="refused"):
             server.get("/health")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.trainer.hosts import ROOT, Hosts, Task, free_port, hosts, wait_until
+from tests.trainer.hosts import DEADLINE, ROOT, Hosts, Task, free_port, hosts, wait_until
 from tests.trainer.servers import Server, damage, inputs, put, start
 from trainer.serve.sources import Offer, candidates, read_offers
 
@@ -183,7 +183,7 @@ def test_whatever_a_source_lists_does_no_harm(content: object) -> None:
 
 def raw(port: int, path: str) -> tuple[int, bytes]:
     """Ask for a path as it is: clients tidy up what has dots in it."""
-    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=DEADLINE) as connection:
         connection.sendall(f"GET {path} HTTP/1.0\r\n\r\n".encode())
         content = b""
         while part := connection.recv(2**16):
@@ -233,7 +233,7 @@ def test_the_endpoint_gives_what_manifests_name_and_nothing_else(
         assert raw(port, path)[0] == 404, path
     before = sorted(folder.rglob("*"))
     task.process.terminate()
-    assert task.wait(30) == 0
+    assert task.wait() == 0
     assert sorted(folder.rglob("*")) == before
     assert task.text.endswith("serve n2: ends on SIGTERM\n")
 
@@ -248,7 +248,7 @@ def test_what_is_pruned_while_it_is_read_is_read_to_the_end(
     with (folder / FIRST / "state.pt").open("r+b") as stream:
         stream.truncate(size)
     _, port = endpoint(local, folder)
-    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=DEADLINE) as connection:
         connection.sendall(f"GET /checkpoints/{FIRST}/state.pt HTTP/1.0\r\n\r\n".encode())
         received = len(connection.recv(1024))
         shutil.rmtree(folder / FIRST)

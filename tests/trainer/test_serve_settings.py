@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.trainer.hosts import ROOT, hosts
+from tests.trainer.hosts import DEADLINE, ROOT, hosts
 from tests.trainer.servers import Server, inputs, start
 from trainer.launch import LaunchError
 from trainer.serve import gpus
@@ -188,4 +188,4 @@ def test_a_gpu_that_is_lost_later_is_told(tmp_path: Path, monkeypatch: pytest.Mo
             await asyncio.sleep(0.01)
         watch.cancel()
 
-    asyncio.run(asyncio.wait_for(look(), 60))
+    asyncio.run(asyncio.wait_for(look(), DEADLINE))

@@ -17,7 +17,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.trainer import servers
-from tests.trainer.hosts import LAUNCH, ROOT, Hosts, Task, hosts, metrics, wait_until, write_job
+from tests.trainer.hosts import (
+    DEADLINE,
+    LAUNCH,
+    ROOT,
+    Hosts,
+    Task,
+    hosts,
+    metrics,
+    wait_until,
+    write_job,
+)
 from trainer import launch
 from trainer.contract import events
 from trainer.contract.events import (
@@ -307,7 +317,7 @@ def test_a_terminal_shows_none(tmp_path: Path) -> None:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         check=True,
-        timeout=90,
+        timeout=DEADLINE,
     ).stdout.decode()
     assert "saved step-00000045" in shown
     assert MARK not in shown

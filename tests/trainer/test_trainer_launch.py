@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.trainer.hosts import LAUNCH, free_port, hosts, write_job
+from tests.trainer.hosts import DEADLINE, LAUNCH, free_port, hosts, write_job
 from trainer import launch
 
 ENVIRON = {
@@ -256,8 +256,9 @@ def test_a_script_that_is_not_there(
 def test_the_training_needs_its_package(clean: dict[str, str], tmp_path: Path) -> None:
     alone = tmp_path / "launch.py"
     alone.write_text(LAUNCH.read_text())
+    line = [sys.executable, str(alone)]
     result = subprocess.run(
-        [sys.executable, alone], env=clean, capture_output=True, text=True, check=False, timeout=60
+        line, env=clean, capture_output=True, text=True, check=False, timeout=DEADLINE
     )
     assert result.returncode == 2
     assert "needs the trainer package beside launch.py" in result.stderr
@@ -361,7 +362,7 @@ def test_the_rendezvous_serves_until_it_is_told_to_end(
         assert "can not be served" in second.text
         assert "Traceback" not in second.text
         server.process.send_signal(ending)
-        assert server.wait(10) == 0
+        assert server.wait() == 0
         assert server.text.endswith(f"ends the rendezvous on {ending.name}\n")
 
 

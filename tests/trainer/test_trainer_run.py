@@ -73,7 +73,7 @@ def test_three_processes_on_two_hosts_learn_digits(finished: Finished) -> None:
 
 def test_the_store_ends_with_its_run(finished: Finished) -> None:
     # torchrun has closed it: a second run at the same one would fail.
-    assert finished.store.wait(30) == 0
+    assert finished.store.wait() == 0
     assert finished.store.text.endswith("ends the rendezvous on the end of its run\n")
 
 

@@ -9,11 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from tests.trainer.hosts import ROOT, hosts, metrics, write_job
+from tests.trainer.hosts import DEADLINE, ROOT, hosts, metrics, write_job
 from tests.trainer.test_trainer_run import train_on_one_host
 from trainer.checkpoints.saver import Saver, copied
-
-DEADLINE = 30
 
 
 def test_what_is_written_is_the_state_at_the_call() -> None:

@@ -144,7 +144,11 @@ def test_hosts_become_a_swarm_and_part_again(hosts: Lab, project: Project, docke
     assert "SWMTKN" not in done
     assert "all is as it should be" in operator.kit("swarm", "up")
     labels = json.loads(hosts.docker("n1", "node", "inspect", "n2"))[0]["Spec"]["Labels"]
-    assert labels == {"kit.host": "n2", "kit.job.digits": "train-2gpu", "kit.joined": "test"}
+    assert labels == {
+        "kit.host": "n2",
+        "kit.job.digits": "train-2gpu",
+        "kit.joined": hosts.settings.name,
+    }
     info = hosts.docker("n1", "info")
     assert "Heartbeat Period: 2 seconds" in info
 
@@ -282,6 +286,90 @@ def test_what_keeps_a_job_from_starting_is_told(operator: Operator, hosts: Lab) 
     finally:
         hosts.do("start", "n2")
         wait_for(lambda: "Down" not in hosts.docker("n1", "node", "ls"), "n2 to be back")
+
+
+def test_a_mistake_in_the_input_ends_a_job_with_its_reason(operator: Operator, hosts: Lab) -> None:
+    operator.write({"digits": TRAIN.replace("dataset: digits", "dataset: cifar10")})
+    output = operator.kit("deploy", status=1)
+    assert "cifar10 is not complete in any of" in output
+    assert "it was ended, as no restart can help" in output
+    assert not leftovers(hosts)
+    status = operator.status()
+    assert (status["state"], status["checkpoint"]) == ("failed", None)
+    assert "cifar10 is not complete in any of" in status["failure"]
+
+
+def newest(lab: Lab) -> str:
+    """What Swarm says of the newest task of n2's part, and wants of it."""
+    form = "{{.DesiredState}} {{.CurrentState}}"
+    told = lab.docker("n1", "service", "ps", "--format", form, "train-digits_train-2gpu")
+    return told.splitlines()[0]
+
+
+def kill_training(lab: Lab) -> None:
+    """Kill n2's container, however far it has come."""
+    found = "docker ps --quiet --filter name=train-digits_train"
+    wait_for(lambda: on(lab, "n2", found), "a container to kill")
+    on(lab, "n2", f"docker kill $({found})")
+
+
+def test_a_host_out_of_restarts_comes_back_and_may_leave(operator: Operator, hosts: Lab) -> None:
+    operator.write({"digits": ELASTIC})
+    operator.kit("deploy")
+    # Twice, instead of the ten times that the rendered file grants.
+    once = ("--restart-max-attempts", "1", "train-digits_train-2gpu")
+    hosts.docker("n1", "service", "update", "--detach", *once)
+    wait_for(lambda: "Running Running" in newest(hosts), "the task with the new limit")
+    for _ in range(2):
+        kill_training(hosts)
+        wait_for(lambda: "Failed" in newest(hosts) or "Ready" in newest(hosts), "Swarm to see it")
+    wait_for(lambda: "Shutdown Failed" in newest(hosts), "Swarm to give up")
+    first = tasks(hosts, "train-digits")
+
+    status = operator.status()
+    assert status["state"] == "running"
+    said = "n2: ended with exit status 137: see kit logs; its restarts are used up"
+    assert said in status["message"]
+    assert re.search(r"start digits again on n2 +its rest", operator.kit("deploy", "--dry-run"))
+    assert "digits/n2: running" in operator.kit("deploy")
+    assert first < tasks(hosts, "train-digits")  # n1 and the rendezvous go on as they are.
+    assert operator.status()["message"] == ""
+
+    inventory = hosts.do("inventory")
+    n2 = inventory[inventory.index("  n2:") : inventory.index("  n3:")]
+    operator.write({"digits": ELASTIC}, (n2, ""))
+    assert "train-digits.stack.yaml" in operator.kit("deploy")
+    assert [host["host"] for host in operator.status()["hosts"]] == ["n1"]
+    wait_for(lambda: not on(hosts, "n2", "docker ps --quiet --filter name=train-"), "n2 to be free")
+    told = operator.kit("swarm", "up", "--dry-run")
+    assert "note: n2 is in the Swarm and not in the inventory" in told
+
+
+def test_a_deploy_that_is_killed_is_followed_by_a_whole_one(operator: Operator, hosts: Lab) -> None:
+    operator.write({"digits": ELASTIC})
+    killed = operator.start("deploy")
+    assert killed.stdout is not None
+    wait_for(lambda: "train-digits_train-2gpu" in listed(hosts, "service"), "half of it")
+    killed.kill()
+    killed.communicate()
+    left = operator.start("deploy")
+    said, _ = left.communicate(timeout=240)
+    if left.returncode:  # It was killed while it had the lock.
+        assert "has been deploying for" in said
+        assert "Traceback" not in said
+    assert "digits/n2: running" in operator.kit("deploy", "--break-lock")
+
+    # Of two at once one deploys, and the other one says who does.
+    operator.write({"digits": ELASTIC.replace("batch_size: 32", "batch_size: 16")})
+    both = [operator.start("deploy") for _ in range(2)]
+    texts = [process.communicate(timeout=240)[0] for process in both]
+    codes = sorted(process.returncode for process in both)
+    assert codes in ([0, 0], [0, 1]), texts
+    assert all("Traceback" not in text for text in texts)
+    if codes == [0, 1]:
+        assert any("deploying" in text for text in texts)
+    assert "runs already" in operator.kit("deploy")
+    assert operator.status()["state"] == "running"
 
 
 def tasks(lab: Lab, stack: str) -> set[str]:

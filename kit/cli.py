@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import gc
 import importlib
 import io
+import os
 import sys
+import tempfile
+import traceback
+from typing import TextIO
 
 import click
 
 from kit import __version__
 from kit.errors import KitError, ProblemsError
+
+INTERNAL = 3
+"""The exit status of a mistake in kit itself."""
+LONGEST_FAULT = 300
 
 COMMANDS = {
     "init": "init:command",
@@ -55,20 +65,33 @@ def cli() -> None:
     """
 
 
-def main() -> None:
-    """Run the command line; exit with 2 for a mistake in the input, 1 for a failure of the work."""
+def main() -> int:
+    """Run the command line; return 2 for a mistake in the input, 1 for a failure of the work."""
     # A big inventory is a million small objects that live to the end: a third of the time of
     # `kit render` for 1,000 hosts went into looking for garbage among them.
     gc.set_threshold(200_000, 20, 20)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal without Unicode is no reason to fail
             stream.reconfigure(errors="backslashreplace")
-    sys.exit(_run())
+    if "_KIT_COMPLETE" in os.environ:  # what a shell's completion asks
+        cli.main(prog_name="kit")
+    status = _run()
+    if sys.stdout is not None:
+        try:
+            sys.stdout.flush()
+        except OSError as error:
+            status = status or _unwritten(error)
+            _discard(sys.stdout)
+    return status
 
 
 def _run() -> int:
     try:
-        result = cli.main(prog_name="kit", standalone_mode=False)
+        # Not by `cli.main`: it makes a SystemExit of a pipe that nobody reads.
+        with cli.make_context("kit", sys.argv[1:]) as context:
+            result = cli.invoke(context)
+    except click.exceptions.Exit as error:
+        return error.exit_code
     except click.exceptions.Abort:
         click.echo("kit: interrupted", err=True)
         return 130
@@ -82,6 +105,53 @@ def _run() -> int:
         click.echo(f"kit: {error}", err=True)
         return error.exit_status
     except BrokenPipeError:
-        sys.stderr.close()
         return 1
+    except SystemExit as error:
+        # rich ends so where nobody reads on: `kit plan | head`.
+        return 1 if isinstance(error.__context__, BrokenPipeError) else _fault()
+    except OSError as error:
+        # Files are named: only what is written to the terminal, a pipe or a redirection is not.
+        return _unwritten(error) if error.filename is None and error.errno in _FULL else _fault()
+    except Exception:
+        return _fault()
     return result if isinstance(result, int) else 0
+
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EBADF}
+
+
+def _unwritten(error: OSError) -> int:
+    if not isinstance(error, BrokenPipeError):
+        _say(f"kit: the output cannot be written: {error.strerror}")
+    return 1
+
+
+def _fault() -> int:
+    """Tell of an exception that nobody foresaw, without its traceback, and where that is."""
+    kind, error, trace = sys.exc_info()
+    assert kind is not None
+    place = traceback.extract_tb(trace)[-1]
+    what = " ".join(f"{kind.__name__}: {error}".split())[:LONGEST_FAULT]
+    _say(f"kit: internal error: {what} ({place.filename}:{place.lineno})")
+    with_file = ""
+    with (
+        contextlib.suppress(OSError),
+        tempfile.NamedTemporaryFile(
+            "w", prefix="kit-error-", suffix=".txt", delete=False, errors="backslashreplace"
+        ) as file,
+    ):
+        file.write(f"kit {__version__}, Python {sys.version}\n{traceback.format_exc()}")
+        with_file = f", with {file.name}"
+    _say(f"this is a mistake in kit, not in your files: report it to kit's maintainers{with_file}")
+    return INTERNAL
+
+
+def _say(text: str) -> None:
+    with contextlib.suppress(OSError):
+        click.echo("".join(c if c.isprintable() else repr(c)[1:-1] for c in text), err=True)
+
+
+def _discard(stream: TextIO) -> None:
+    """Keep Python from writing the rest at its end: that would fail as it has just failed."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -31,7 +32,7 @@ def read_lock(path: Path) -> Lock | None:
         ProblemsError: It is not what `kit image lock` writes.
         InputError: It cannot be read.
     """
-    if not path.exists():
+    if not os.path.lexists(path):
         return None
     document = parse(read_text(path, str(path), _ANEW), str(path))
     content = {} if document.value is None else document.value

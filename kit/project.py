@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
 from kit import tree
 from kit.config.load import Project, load
 from kit.errors import FaultsError, InputError
+from kit.memory import limited_memory
 from kit.model import EngineName, Inventory
 from kit.paths import Paths, launcher_path
 from kit.plan.make import make_plan
@@ -15,6 +17,9 @@ from kit.render.templates import Templates
 from kit.targets.lower import lower
 from kit.targets.lowered import Lowered
 from kit.values import count
+
+MOST_MEMORY = 2 * 2**30
+"""Bytes that templates of the user's own may need: a slip in one must not take the machine."""
 
 
 def load_project(paths: Paths) -> Project:
@@ -63,7 +68,8 @@ def lowered_with(
 def render_lowered(lowered: Lowered, paths: Paths) -> Tree:
     """Render the files with the project's templates."""
     launcher = launcher_path().read_text(encoding="utf-8")
-    return render(lowered, Templates(paths.templates), launcher)
+    with limited_memory(MOST_MEMORY) if paths.templates else nullcontext():
+        return render(lowered, Templates(paths.templates), launcher)
 
 
 def rendered_tree(lowered: Lowered, paths: Paths) -> Path:

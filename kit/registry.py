@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from kit.errors import InputError, KitError
+from kit.files import read_plain
 from kit.hosts.docker import Docker
 
 HUB = "docker.io"
@@ -91,7 +92,7 @@ def login(registry: str) -> dict[str, str]:
     path = (Path(folder) if folder else Path.home() / ".docker") / "config.json"
     server = _HUB_LOGIN if registry == HUB else registry
     try:
-        found = _credentials(json.loads(path.read_text(encoding="utf-8")), server)
+        found = _credentials(json.loads(read_plain(path)), server)
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, TypeError, AttributeError, LookupError) as error:

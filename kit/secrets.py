@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from kit.errors import InputError
+from kit.files import read_plain
 from kit.model import Secret
 from kit.values import show_size
 from kit.workload.types import Workload
@@ -33,7 +34,7 @@ def _value(whose: str, secret: Secret) -> str:
     else:
         path = Path(secret.file).expanduser()
         try:
-            value = path.read_text(encoding="utf-8").rstrip("\n")
+            value = read_plain(path, largest=LARGEST).decode("utf-8").rstrip("\n")
         except (OSError, ValueError) as error:
             raise InputError(f"{where}: {path}: {error}", "put its value there") from None
         if not value:

@@ -6,12 +6,11 @@ import difflib
 import errno
 import os
 import re
-import shutil
-import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from kit import files
 from kit.errors import InputError, KitError
 from kit.render import Tree
 
@@ -66,13 +65,17 @@ def changes(root: Path, tree: Tree) -> list[Change]:
     Raises:
         InputError: The target cannot be read.
     """
-    wanted = with_manifest(tree)
+    return _changes(root, with_manifest(tree), _files(root))
+
+
+def _changes(root: Path, wanted: Tree, there: Iterable[str]) -> list[Change]:
     found = []
     for path, text in wanted.items():
         before = _read(root / path)
         if before != text:
             found.append(Change(path, before, text))
-    strays = sorted(set(_files(root)) - set(wanted))
+    own = _own(root) | set(wanted)
+    strays = sorted(path for path in set(there) - set(wanted) if not _temporary(path, own))
     found += [Change(path, _read(root / path), None) for path in strays]
     return found
 
@@ -84,25 +87,44 @@ def write(root: Path, tree: Tree) -> list[Change]:
         InputError: The folder holds files that kit did not make; nothing is written then.
         KitError: The disk refuses.
     """
-    todo = changes(root, tree)
-    own = _own(root)
-    refuse_alien(root, todo)
-    if not todo:
-        return []
     try:
-        # The manifest first lists the old files and the new ones, so that a render that was cut
-        # short by a full disk leaves nothing behind that the next one takes for somebody else's.
-        replace(root / MANIFEST, _manifest(own | set(tree)))
-        for change in todo:
-            if change.after is not None and change.path != MANIFEST:
-                replace(root / change.path, change.after)
-        for change in todo:
-            if change.after is None:
-                _delete(root, change.path)
-        replace(root / MANIFEST, _manifest(tree))
+        root.mkdir(parents=True, exist_ok=True)
+        with files.locked(root):
+            return _write(root, tree)
     except OSError as error:
         raise KitError(f"{error.filename or root}: cannot be written: {error.strerror}") from None
+
+
+def _write(root: Path, tree: Tree) -> list[Change]:
+    own, there = _own(root), list(_files(root))
+    todo = _changes(root, with_manifest(tree), there)
+    refuse_alien(root, todo)
+    for path in there:
+        if _temporary(path, own | set(tree)):
+            (root / path).unlink(missing_ok=True)
+    if not todo:
+        return []
+    # The manifest first lists the old files and the new ones: an interrupted render leaves nothing
+    # behind that the next one takes for a file of somebody else's.
+    files.replace(root / MANIFEST, _manifest(own | set(tree)))
+    for change in todo:
+        if change.after is not None and change.path != MANIFEST:
+            files.replace(root / change.path, change.after)
+    for change in todo:
+        if change.after is None:
+            (root / change.path).unlink(missing_ok=True)
+    # Also the folders of files that an interrupted render has deleted already.
+    _remove_empty(root, own - set(tree))
+    files.replace(root / MANIFEST, _manifest(tree))
     return todo
+
+
+def _temporary(path: str, own: Collection[str]) -> bool:
+    """Whether a file is what an interrupted render has left of one of kit's own files."""
+    folder, slash, name = path.rpartition("/")
+    replaced = files.temporary_of(name)
+    target = f"{folder}{slash}{replaced}"
+    return replaced is not None and (target in own or target == MANIFEST)
 
 
 def _own(root: Path) -> set[str]:
@@ -127,7 +149,11 @@ def refuse_alien(root: Path, todo: list[Change]) -> None:
 
 
 def _files(root: Path) -> Iterator[str]:
-    for folder, folders, names in os.walk(root):
+    def fail(error: OSError) -> None:
+        if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
+            raise InputError(f"{error.filename}: cannot be read: {error.strerror}") from None
+
+    for folder, folders, names in os.walk(root, onerror=fail):
         base = os.path.relpath(folder, root)
         links = [name for name in folders if (Path(folder) / name).is_symlink()]
         for name in names + links:
@@ -137,44 +163,24 @@ def _files(root: Path) -> Iterator[str]:
 def _read(path: Path) -> str | None:
     """Return a file's text; a link is not followed, and what is no file is refused."""
     try:
-        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        return files.read_plain(path, follow=False).decode(errors="backslashreplace")
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         if error.errno == errno.ELOOP:
             return f"a link to {path.readlink()}\n"
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
-    try:
-        if not stat.S_ISREG(os.fstat(file).st_mode):
-            raise InputError(f"{path}: this is no file", _AWAY)
-        with open(file, "rb", closefd=False) as reader:
-            return reader.read().decode(errors="backslashreplace")
-    finally:
-        os.close(file)
+        hint = _AWAY if error.errno in {errno.EISDIR, errno.EINVAL} else ""
+        raise InputError(f"{path}: cannot be read: {error.strerror}", hint) from None
 
 
-def replace(path: Path, text: str, *, keep_mode: bool = False) -> None:
-    """Write a file under another name and rename it, so that nobody ever sees a half.
-
-    With `keep_mode` it has the permissions of the file that it replaces.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.new")
-    try:
-        temporary.write_bytes(text.encode())
-        if keep_mode:
-            shutil.copymode(path, temporary)
-        temporary.replace(path)
-    except BaseException as error:
-        temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            error.filename = str(path)  # a full disk does not name the file
-        raise
-
-
-def _delete(root: Path, path: str) -> None:
-    (root / path).unlink(missing_ok=True)
-    folder = (root / path).parent
-    while folder != root and not any(folder.iterdir()):
-        folder.rmdir()
-        folder = folder.parent
+def _remove_empty(root: Path, paths: Iterable[str]) -> None:
+    """Remove the folders of files that are gone; a manifest cannot name folders outside."""
+    for path in paths:
+        folder = root / path if ".." not in path.split("/") else root
+        while (folder := folder.parent).is_relative_to(root) and folder != root:
+            try:
+                folder.rmdir()
+            except FileNotFoundError:
+                continue
+            except OSError:
+                break

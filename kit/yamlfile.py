@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from kit.errors import InputError, Loc, Problem, ProblemsError
+from kit.files import LARGEST, read_plain
 from kit.values import WrongValueError
 from trainer.contract.words import shown
 
@@ -222,11 +223,12 @@ def read_text(path: Path, file: str, missing_hint: str) -> str:
         InputError: It cannot be read, or is not UTF-8.
     """
     try:
-        return path.read_text(encoding="utf-8")
+        content = read_plain(path, largest=LARGEST)
+        return content.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
     except FileNotFoundError:
         raise InputError(f"{file}: there is no such file", missing_hint) from None
     except UnicodeDecodeError as error:
-        line = path.read_bytes()[: error.start].count(b"\n") + 1
+        line = content[: error.start].count(b"\n") + 1
         problem = Problem(file, line, "", "this is not UTF-8 text", "save the file as UTF-8")
         raise ProblemsError([problem]) from None
     except OSError as error:

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -286,3 +287,67 @@ def test_a_terminal_without_unicode_is_no_failure(
     )
     assert (result.returncode, result.stderr) == (0, b"")
     assert result.stdout
+
+
+@pytest.mark.parametrize("command", ["plan", "plan --json", "split", "render --diff", "--help"])
+def test_a_full_disk_behind_the_output_is_told(project: Project, command: str) -> None:
+    project.write()
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "kit", *command.split()],
+            cwd=project.folder,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=DEADLINE,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert done.stderr == "kit: the output cannot be written: No space left on device\n"
+
+
+@pytest.mark.parametrize("raised", ["KeyError('n3')", "SystemExit(0)", "MemoryError()"])
+def test_what_nobody_foresaw_is_no_traceback(project: Project, raised: str) -> None:
+    project.write()
+    program = (
+        "import sys; from unittest import mock; from kit.__main__ import main\n"
+        f"sys.argv = ['kit', 'plan']\n"
+        f"with mock.patch('kit.commands.plan.load_lowered', side_effect={raised}): main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=project.folder,
+        env={**os.environ, "TMPDIR": str(project.folder)},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=False,
+    )
+    first, second = done.stderr.splitlines()
+    assert (done.returncode, done.stdout) == (3, "")
+    assert first.startswith(f"kit: internal error: {raised.partition('(')[0]}: ")
+    assert "report it to kit's maintainers, with " in second
+    report = Path(second.rpartition(" ")[2]).read_text()
+    assert "Traceback (most recent call last):" in report
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_during_the_imports_is_no_traceback(
+    project: Project, number: signal.Signals
+) -> None:
+    program = (
+        "import os, sys; from kit.__main__ import main\n"
+        "def hook(event, arguments):\n"
+        "    if event == 'import' and arguments[0] == 'kit.config.load':\n"
+        f"        os.kill(os.getpid(), {number.value})\n"
+        "sys.addaudithook(hook); sys.argv = ['kit', 'plan']; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=project.write().folder,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (128 + number, "", "kit: interrupted\n")

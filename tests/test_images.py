@@ -345,7 +345,7 @@ def test_a_program_reads_json(project: Project, registries: Registries) -> None:
 
 
 def test_a_lock_that_cannot_be_written(project: Project, registries: Registries) -> None:
-    with mock.patch("kit.tree.replace", side_effect=OSError(28, "No space left on device")):
+    with mock.patch("kit.files.replace", side_effect=OSError(28, "No space left on device")):
         result = project.write().kit("image", "lock")
     assert (result.status, result.err) == (
         1,

@@ -1,7 +1,11 @@
 # ruff: noqa: E501 - a message is one line
 """Mistakes in the input: each answered at its line, all at once, with nothing written."""
 
+import ctypes
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +25,9 @@ from tests.mistakes import (
     LAUGHS,
     LOCKS,
 )
-from tests.sandbox import INVENTORY, JOB, ROOT, Project, kit, kit_process, snapshot
+from tests.sandbox import DEADLINE, INVENTORY, JOB, ROOT, Project, kit, kit_process, snapshot
 
+PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH = 24, 1, 2
 DANGEROUS = (BRACKETS, DASHES, LAUGHS)
 """These have ended, or not ended, the process: they get one of their own."""
 
@@ -319,6 +324,79 @@ def test_files_that_are_not_there(
     result = project.write().kit(*arguments)
     assert (result.status, result.out) == (2, "")
     assert result.err.startswith(expected)
+
+
+ENDLESS = [
+    ("inventory.yaml", ["plan"]),
+    ("jobs/pipe.yaml", ["plan"]),
+    ("serve/pipe.yaml", ["plan"]),
+    ("images.lock", ["plan"]),
+    ("mine/platform.stack.yaml.j2", ["render", "--templates", "mine"]),
+]
+
+
+@pytest.mark.parametrize("device", ["pipe", "/dev/zero"])
+@pytest.mark.parametrize(("name", "arguments"), ENDLESS)
+def test_a_pipe_or_a_device_is_no_input(
+    project: Project, name: str, arguments: list[str], device: str
+) -> None:
+    path = project.write().folder / name
+    path.parent.mkdir(exist_ok=True)
+    path.unlink(missing_ok=True)
+    if device == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to(device)
+    result = kit_process(project.folder, *arguments)
+    assert (result.status, result.out) == (2, "")
+    assert result.err.startswith(f"kit: {name}: ")
+    assert "a pipe or a device" in result.err or "this is no file" in result.err
+
+
+@pytest.mark.parametrize("folder", ["jobs", "serve", "mine/hosts", "compose/lab/hosts"])
+def test_a_folder_that_may_not_be_read_is_told(project: Project, folder: str) -> None:
+    project.write().rendered()
+    path = project.folder / folder
+    path.mkdir(parents=True, exist_ok=True)
+    path.chmod(0)
+    options = ["--templates", "mine"] if folder.startswith("mine") else []
+    libc = ctypes.CDLL(None)
+
+    def without_override() -> None:
+        """Root reads everything, unless these capabilities are gone."""
+        for capability in (CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH):
+            libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
+
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "kit", "render", *options],
+            cwd=project.folder,
+            preexec_fn=without_override,
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE,
+            check=False,
+        )
+    finally:
+        path.chmod(0o755)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"kit: {folder}")
+    assert done.stderr.endswith(": cannot be read: Permission denied\n")
+
+
+def test_a_file_that_nobody_has_written_by_hand_is_not_read(project: Project) -> None:
+    with (project.write().folder / "jobs" / "huge.yaml").open("wb") as file:
+        file.truncate(2**40)
+    result = kit_process(project.folder, "plan")
+    assert result.err == "kit: jobs/huge.yaml: cannot be read: it has more than 16MiB\n"
+    assert result.status == 2
+
+
+def test_a_file_that_could_be_meant_for_a_job_is_told(project: Project) -> None:
+    result = project.write(jobs={"digits": JOB, "k.YAML": JOB}).kit("plan")
+    fix = "rename it to k.yaml"
+    assert result.err == f"kit: jobs/k.YAML: a job's file ends in .yaml or .yml\n{fix}\n"
+    assert result.status == 2
 
 
 def test_an_editors_lock_is_no_job(project: Project) -> None:

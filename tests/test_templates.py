@@ -1,12 +1,13 @@
 # ruff: noqa: E501 - a message is one line
 """Templates of one's own: single ones are overridden, a slip names its file and line."""
 
+import os
 from pathlib import Path
 
 import pytest
 
 from kit.render.templates import BUILT_IN, names
-from tests.sandbox import Project, snapshot
+from tests.sandbox import Project, kit_process, snapshot
 
 PLATFORM = "platform.stack.yaml.j2"
 
@@ -91,3 +92,42 @@ def test_a_missing_folder_is_told(project: Project) -> None:
     result = project.write().kit("render", "--templates", "mine")
     assert result.err.startswith("kit: mine: there is no such folder of templates\n")
     assert result.status == 2
+
+
+BOMBS = [
+    ("{{ 'x' * 10**11 }}", "1: the template fails: it needs too much memory"),
+    ("\n{{ 'x' | center(10**11) }}", "2: the template fails: it needs too much memory"),
+    ("{{ 'x' * 10**8 }}", "1: the template fails: its text has 100,000,000 characters"),
+    ("{% for _ in range(10**9) %}{% endfor %}", "1: the template fails: Range too big"),
+    ("{{ lipsum.__globals__.__builtins__.exit() }}", "1: the template fails: access to attribute"),
+    ("{{ cycler.__init__.__globals__.os._exit(0) }}", "1: the template fails: access to attribute"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), BOMBS)
+def test_a_template_can_neither_take_the_memory_nor_end_kit(
+    project: Project, text: str, message: str
+) -> None:
+    override(project, PLATFORM, text)
+    result = kit_process(project.folder, "render", "--templates", "mine")
+    assert result.err.startswith(f"kit: mine/{PLATFORM}:{message}")
+    assert (result.status, result.out) == (2, "")
+    assert not (project.folder / "compose").exists()
+
+
+ODD = ["docs", "hosts/n1/daemon.json.j2", "hosts/{host}/pipe.j2"]
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_what_is_no_template_is_not_passed_over(project: Project, name: str) -> None:
+    path = project.write().folder / "mine" / name
+    path.parent.mkdir(parents=True)
+    os.mkfifo(path)
+    assert "mine/" in project.kit("render", "--templates", "mine").err
+    assert project.kit("render", "--templates", "mine").status == 2
+
+
+def test_what_editors_and_git_hide_is_no_template(project: Project) -> None:
+    override(project, ".git/config", "")
+    override(project, "hosts/{host}/.daemon.json.j2.swp", "")
+    project.rendered("--templates", "mine")

@@ -3,6 +3,7 @@
 import os
 import resource
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from kit import files
 from tests.sandbox import COMMAND, DEADLINE, INVENTORY, JOB, Project, kit_process, snapshot
 
 
@@ -331,3 +333,131 @@ def test_a_render_that_was_cut_short_is_taken_up_again(project: Project) -> None
     assert (result.status, result.err) == (0, "")
     assert not (tree / "hosts" / "pc3").exists()
     assert project.kit("render", "--check").status == 0
+
+
+KILLED = """
+import os, signal, sys
+import kit.commands.render
+from kit.cli import main
+WRITES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir"}
+def kill(signals, left):
+    def hook(event, arguments):
+        nonlocal left
+        opened = event == "open" and arguments[2] is not None and arguments[2] & os.O_CREAT
+        if (opened or event in WRITES) and "compose" in os.fsdecode(arguments[0]):
+            left -= 1
+            if left == 0:
+                os.kill(os.getpid(), signals)
+    return hook
+there = "old"
+for number in range(1, 101):
+    other = {"old": "new", "new": "old"}[there]
+    there = ("old", "new")[number // 2 % 2]
+    # Each is a process of its own, which has not to import everything anew.
+    for inventory, signals in ((other, signal.SIGKILL), (there, None)):
+        child = os.fork()
+        if child == 0:
+            sys.argv = ["kit", "render", "-i", f"{inventory}.yaml", "--jobs", "jobs"]
+            if signals:
+                sys.addaudithook(kill(signals, number))
+            os._exit(main())
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        print(number, inventory, status, *sorted(
+            os.path.join(folder, name) for folder, _, names in os.walk("compose/lab")
+            for name in names
+        ), flush=True)
+"""
+
+
+def test_a_render_works_after_one_that_was_killed_anywhere(project: Project) -> None:
+    hosts = "".join(f"  old{n}: {{address: 10.0.0.{n}, gpus: 1}}\n" for n in range(1, 16))
+    old = INVENTORY.replace("network:", f"{hosts}network:")
+    new = INVENTORY.replace("network:", hosts.replace("old", "new") + "network:")
+    project.write(None)
+    trees = {}
+    for name, text in (("old", old), ("new", new)):
+        (project.folder / f"{name}.yaml").write_text(text)
+        project.kit("render", "-i", f"{name}.yaml", "--jobs", "jobs")
+        trees[name] = sorted(
+            f"compose/lab/{path}"
+            for path, content in snapshot(project.folder / "compose/lab").items()
+            if content is not None
+        )
+        shutil.rmtree(project.folder / "compose")
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED],
+        cwd=project.folder,
+        capture_output=True,
+        text=True,
+        timeout=10 * DEADLINE,
+        check=False,
+    )
+    assert done.stderr == ""
+    runs = [line.split() for line in done.stdout.splitlines() if line[0].isdigit()]
+    killed = [run for run in runs if run[2] == "-9"]
+    assert len(killed) > 90
+    assert any(".kit-" in path and not path.endswith("manifest") for run in killed for path in run)
+    for number, inventory, status, *paths in runs:
+        if status != "-9":
+            assert (number, status, paths) == (number, "0", trees[inventory])
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_tidies_up(project: Project, number: signal.Signals) -> None:
+    project.write()
+    program = (
+        "import os, sys; from kit.__main__ import main\n"
+        "def hook(event, arguments):\n"
+        "    if event == 'os.rename' and 'plan.json' in str(arguments[0]):\n"
+        f"        os.kill(os.getpid(), {number.value})\n"
+        "sys.addaudithook(hook); sys.argv = ['kit', 'render']; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=project.folder,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (128 + number, "", "kit: interrupted\n")
+    assert not [name for name in snapshot(project.folder) if "plan.json" in name]
+    assert project.kit("render").status == 0
+
+
+def test_a_temporary_file_of_somebody_else_is_left_alone(project: Project) -> None:
+    tree = project.write().rendered()
+    (tree / ".notes.txt.new").write_text("mine\n")
+    result = project.kit("render")
+    assert (result.status, result.out) == (2, "")
+    assert ".notes.txt.new" in result.err
+
+
+@pytest.mark.parametrize("name", [".plan.json.new", "hosts/pc2/.daemon.json.kit-0a1b2c3d"])
+def test_what_a_killed_render_left_is_no_difference(project: Project, name: str) -> None:
+    tree = project.write().rendered()
+    (tree / name).write_text("{")
+    assert project.kit("render", "--check").status == 0
+    assert project.kit("render").err == ""
+    assert not (tree / name).exists()
+
+
+def test_two_renders_at_once_wait_for_each_other(project: Project) -> None:
+    tree = project.write().rendered()
+    (tree / "plan.json").write_text("{}")
+    command = [sys.executable, "-m", "kit", "render"]
+    with files.locked(tree):
+        waiting = subprocess.Popen(command, cwd=project.folder, stdout=subprocess.PIPE, text=True)
+        with pytest.raises(subprocess.TimeoutExpired):
+            waiting.wait(2)
+        assert (tree / "plan.json").read_text() == "{}"
+    assert "1 written" in waiting.communicate(timeout=DEADLINE)[0]
+
+
+def test_a_split_clears_what_a_killed_one_left(project: Project) -> None:
+    project.write()
+    for name in (".inventory.yaml.kit-00000000", ".other.yaml.kit-00000000"):
+        (project.folder / name).write_text("half")
+    assert project.kit("split", "--infer", "pc2:0", "--train", "pc2:1", "--yes").status == 0
+    left = [path.name for path in project.folder.glob(".*")]
+    assert left == [".other.yaml.kit-00000000"]

@@ -10,8 +10,8 @@ from typing import Any
 
 import click
 
+from kit import files, values
 from kit import images as trainer
-from kit import tree, values
 from kit.commands.options import with_paths
 from kit.config.load import Project
 from kit.errors import InputError, KitError
@@ -230,6 +230,6 @@ def _checked(path: Path, before: Lock, after: Lock) -> int:
 
 def _write(path: Path, lock: Lock) -> None:
     try:
-        tree.replace(path, lock_text(lock))
+        files.replace_alone(path, lock_text(lock))
     except OSError as error:
         raise KitError(f"{path}: cannot be written: {error.strerror}") from None

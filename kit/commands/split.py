@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from kit import tree
+from kit import files, tree
 from kit.commands.options import with_paths
 from kit.commands.tables import console, table
 from kit.errors import InputError, KitError
@@ -88,7 +88,7 @@ def command(
 
 def _exact(path: Path) -> str:
     """Read the file as it is: `Path.read_text` would lose its carriage returns."""
-    return path.read_bytes().decode("utf-8")
+    return files.read_plain(path).decode("utf-8")
 
 
 def _show(paths: Paths, *, as_json: bool) -> int:
@@ -151,9 +151,9 @@ def _write(path: Path, before: str, after: str) -> None:
         KitError: Somebody else has changed it since, or the disk refuses.
     """
     try:
-        if path.read_bytes() != before.encode():
+        if files.read_plain(path) != before.encode():
             raise KitError(f"{path} was changed meanwhile", "run it again")
-        tree.replace(path.resolve(), after, keep_mode=True)
+        files.replace_alone(path.resolve(), after, keep_mode=True)
     except OSError as error:
         raise KitError(f"{path}: cannot be written: {error.strerror}") from None
 

@@ -36,6 +36,7 @@ from kit.yamlfile import Document, parse, read_text
 
 SectionT = TypeVar("SectionT", bound=BaseModel)
 ValueT = TypeVar("ValueT")
+NO_JOBS = "describe a job in jobs/<name>.yaml, or name the folder with --jobs DIR"
 Rules = Callable[[Any, list[Fault], str], Iterator[Fault]]
 
 
@@ -93,9 +94,9 @@ def load(inventory: Path, jobs: Path, servers: Path) -> Project:
     except ProblemsError as error:
         problems += error.problems
     try:
-        work = _each(_job_files(jobs), lambda path: _job(path, jobs, sources), problems)
+        work = _each(_files(jobs, "job"), lambda path: _job(path, jobs, sources), problems)
         serving = _each(
-            _files(servers, "server") if servers.is_dir() else [],
+            _files(servers, "server"),
             lambda path: _server(path, servers, sources),
             problems,
         )
@@ -121,24 +122,23 @@ def _each(
     return values
 
 
-def _job_files(folder: Path) -> list[Path]:
-    if not folder.is_dir():
-        raise InputError(
-            f"{folder}: there is no such folder",
-            "describe a job in jobs/<name>.yaml, or name the folder with --jobs DIR",
-        )
-    return _files(folder, "job")
-
-
 def _files(folder: Path, what: str) -> list[Path]:
-    files = sorted(
-        path
-        for path in folder.iterdir()
+    """Return the files that describe jobs or servers; the folder of servers need not be there."""
+    try:
         # Editors leave locks and backups, whose names begin with a dot.
-        if path.suffix in {".yaml", ".yml"} and not path.name.startswith(".")
-    )
+        there = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    except FileNotFoundError:
+        if what == "server":
+            return []
+        raise InputError(f"{folder}: there is no such folder", NO_JOBS) from None
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be read: {error.strerror}") from None
+    files = [path for path in there if path.suffix.strip().lower() in {".yaml", ".yml"}]
     by_name: dict[str, Path] = {}
     for path in files:
+        if path.suffix not in {".yaml", ".yml"}:
+            fix = f"rename it to {path.stem}.yaml"
+            raise InputError(f"{path}: a {what}'s file ends in .yaml or .yml", fix)
         if path.stem in by_name:
             raise InputError(f"{by_name[path.stem]} and {path} are the same {what}", "rename one")
         by_name[path.stem] = path

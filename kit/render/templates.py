@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
-from pathlib import Path
+from collections.abc import Collection, Iterable, Iterator
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import jinja2
+from jinja2.sandbox import SandboxedEnvironment
 
 from kit.errors import InputError
 from kit.plan.types import Placement
@@ -20,6 +21,8 @@ _SOURCE = Path(__file__).parents[2] / "templates"
 _INSTALLED = Path(__file__).parents[1] / "templates"
 BUILT_IN = _INSTALLED if _INSTALLED.is_dir() else _SOURCE
 """The templates: beside the package in a checkout, inside it where kit is installed."""
+LONGEST = 64 * 2**20
+"""Characters of one rendered file; that of 4,000 hosts has a tenth of them."""
 _PLAIN = re.compile(r"[A-Za-z/-][A-Za-z0-9_./-]*")
 # json.dumps escapes what lies below the space; YAML takes these too for line ends or for nothing.
 _UNPRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
@@ -33,7 +36,9 @@ class Templates:
         if override is not None:
             _check_override(override)
             self._folders.insert(0, override)
-        self._environment = jinja2.Environment(
+        # What others wrote may neither run code nor end kit: {{ lipsum.__globals__ … }}.
+        kind = jinja2.Environment if override is None else SandboxedEnvironment
+        self._environment = kind(
             loader=jinja2.FileSystemLoader(self._folders),
             undefined=jinja2.StrictUndefined,
             trim_blocks=True,
@@ -60,13 +65,15 @@ class Templates:
             InputError: The template is wrong: which one, in which line.
         """
         try:
-            return self._environment.get_template(name).render(context)
+            text = self._environment.get_template(name).render(context)
         except jinja2.TemplateSyntaxError as error:
             raise self._wrong(error.name or name, error.lineno, str(error.message)) from None
         except UnicodeDecodeError:
             raise self._wrong(name, 1, "this is not UTF-8 text") from None
         except RecursionError:
             raise self._wrong(name, 1, "it includes itself") from None
+        except MemoryError as error:
+            raise self._wrong(name, self._line(error, name), "it needs too much memory") from None
         except (
             jinja2.TemplateError,
             TypeError,
@@ -76,6 +83,9 @@ class Templates:
             LookupError,
         ) as error:
             raise self._wrong(name, self._line(error, name), str(error)) from None
+        if len(text) > LONGEST:
+            raise self._wrong(name, 1, f"its text has {len(text):,} characters")
+        return text
 
     def _line(self, error: Exception, name: str) -> int:
         """Find the innermost line of the template in the traceback that Jinja has rewritten."""
@@ -105,16 +115,33 @@ def names() -> list[str]:
 
 
 def _check_override(folder: Path) -> None:
-    if not folder.is_dir():
-        raise InputError(
-            f"{folder}: there is no such folder of templates",
-            f"copy those that you want to change from {BUILT_IN}",
-        )
     known = names()
-    for path in sorted(p for p in folder.rglob("*") if p.is_file()):
-        name = path.relative_to(folder).as_posix()
-        if name not in known and not path.name.startswith("."):
-            raise InputError(f"{path}: kit has no template {name}", nearest(name, known))
+    folders = {folder / parent for name in known for parent in PurePosixPath(name).parents}
+    try:
+        if not folder.is_dir():
+            raise InputError(
+                f"{folder}: there is no such folder of templates",
+                f"copy those that you want to change from {BUILT_IN}",
+            )
+        for path in _visible(folder, folders):
+            name = path.relative_to(folder).as_posix()
+            if name not in known:
+                raise InputError(f"{path}: kit has no template {name}", nearest(name, known))
+            if not path.is_file():
+                raise InputError(f"{path}: this is no file", "write the template there")
+    except OSError as error:
+        raise InputError(f"{error.filename}: cannot be read: {error.strerror}") from None
+
+
+def _visible(folder: Path, folders: Collection[Path]) -> Iterator[Path]:
+    """Yield what is in these `folders`, but not what editors and git hide."""
+    for path in sorted(folder.iterdir()):
+        if path.name.startswith("."):
+            continue
+        if path in folders and path.is_dir():
+            yield from _visible(path, folders)
+        else:
+            yield path
 
 
 def quoted(value: object) -> str:

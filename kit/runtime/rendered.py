@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kit.errors import InputError
+from kit.files import read_plain
 from kit.model import Host
 
 
@@ -33,14 +34,14 @@ def rendered(tree: Path) -> Rendered:
         InputError: Nothing was rendered there.
     """
     try:
-        plan = json.loads((tree / "plan.json").read_text(encoding="utf-8"))
+        plan = json.loads(read_plain(tree / "plan.json"))
         hosts = tuple(_host(host) for host in plan["hosts"])
         devices = {
             job["name"]: {part["host"]: tuple(part["devices"]) for part in job["hosts"]}
             for job in (*plan["jobs"], *plan["servers"])
         }
         urls = {server["name"]: tuple(server["urls"]) for server in plan["servers"]}
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         what = f"{tree / 'plan.json'} does not tell the hosts ({error})"
         raise InputError(what, "write it with `kit render`") from None
     return Rendered(hosts, devices, urls)

@@ -1,0 +1,115 @@
+"""Files on disk: read where they are plain files, replaced as a whole, one writer at a time."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+import secrets
+import shutil
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from kit.errors import KitError
+from kit.values import show_size
+
+LARGEST = 16 * 2**20
+"""Bytes of a file that a person wrote: 20,000 hosts, each with a list of eight GPUs."""
+PATIENCE = 30
+"""Seconds to wait for another process that writes into the same folder."""
+_TEMPORARY = re.compile(r"\.(?P<name>.+)\.kit-[0-9a-f]{8}|\.(?P<older>.+)\.new")
+
+
+def read_plain(path: Path, *, follow: bool = True, largest: int | None = None) -> bytes:
+    """Read a plain file: a pipe would block, and a device may have no end.
+
+    Raises:
+        OSError: It cannot be read, is no plain file, or has more than `largest` bytes.
+    """
+    nofollow = 0 if follow else os.O_NOFOLLOW
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | nofollow)
+    with os.fdopen(descriptor, "rb") as file:
+        found = os.fstat(descriptor)
+        if stat.S_ISDIR(found.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "this is a pipe or a device, not a plain file", str(path))
+        content = file.read(-1 if largest is None else largest + 1)
+        if largest is not None and len(content) > largest:
+            what = f"it has more than {show_size(largest)}"
+            raise OSError(errno.EFBIG, what, str(path))
+        return content
+
+
+def temporary_of(name: str) -> str | None:
+    """Return the name of the file that a temporary file was to replace; None for other files."""
+    match = _TEMPORARY.fullmatch(name)
+    return (match["name"] or match["older"]) if match else None
+
+
+def replace(path: Path, text: str, *, keep_mode: bool = False) -> None:
+    """Write a file under another name and rename it: nobody ever sees half a file.
+
+    With `keep_mode` it has the permissions of the file that it replaces.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.kit-{secrets.token_hex(4)}")
+    try:
+        temporary.write_bytes(text.encode())
+        if keep_mode:
+            shutil.copymode(path, temporary)
+        temporary.replace(path)
+    except BaseException as error:
+        temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            error.filename = str(path)  # a full disk does not name the file
+        raise
+
+
+def replace_alone(path: Path, text: str, *, keep_mode: bool = False) -> None:
+    """Replace a file that stands among files of others, and remove what killed writers left.
+
+    Raises:
+        KitError: Another process writes there and does not end.
+        OSError: The disk refuses.
+    """
+    with locked(path.parent):
+        for each in list(path.parent.iterdir()):
+            if each.name != path.name and temporary_of(each.name) == path.name:
+                each.unlink(missing_ok=True)
+        replace(path, text, keep_mode=keep_mode)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Let one process at a time write into a folder. The lock ends with the process.
+
+    Raises:
+        KitError: Another process has the lock and does not end.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        _lock(descriptor, folder)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, folder: Path) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                what = f"{folder}: another kit has been writing here for {PATIENCE} s"
+                raise KitError(what, "wait for it, or end it (see `ps`)") from None
+            time.sleep(0.05)
+        except OSError:
+            return  # NFS locks no folders.
+        else:
+            return

@@ -12,6 +12,9 @@ from dataclasses import dataclass
 INVENTORY = "inventory"
 """The source of faults in the inventory; those in a job have the job's name."""
 
+MOST_PROBLEMS = 100
+"""Of more mistakes only the first are printed."""
+
 Loc = tuple[str | int, ...]
 """A place in a document: keys and list positions from its root."""
 
@@ -86,7 +89,10 @@ class ProblemsError(InputError):
 
     def __init__(self, problems: list[Problem]) -> None:
         self.problems = sorted(problems, key=lambda p: (p.file, p.line))
-        super().__init__("\n".join(str(problem) for problem in self.problems))
+        lines = [str(problem) for problem in self.problems[:MOST_PROBLEMS]]
+        if len(self.problems) > MOST_PROBLEMS:
+            lines.append(f"these are the first {MOST_PROBLEMS} mistakes; correct them for the rest")
+        super().__init__("\n".join(lines))
 
 
 class FaultsError(Exception):

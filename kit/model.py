@@ -13,6 +13,10 @@ Lock = Mapping[str, str]
 """Digests (`sha256:…`) by the names of images as people write them."""
 
 
+AUTO = "auto"
+"""As an interface: the one that leads to the rendezvous, which the launcher finds."""
+
+
 class EngineName(StrEnum):
     """The targets: what carries the plan out."""
 
@@ -63,7 +67,10 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """One machine; `speed` is its link's in bits per second, `loc` its place in the inventory."""
+    """One machine; `speed` is its link's in bits per second, `loc` its place in the inventory.
+
+    `interface` is None where it is the network's.
+    """
 
     name: str
     address: str

@@ -146,15 +146,15 @@ def address(text: object) -> str:
     """Check an IP address or DNS name (RFC 1123)."""
     if isinstance(text, str) and re.fullmatch(r"[0-9.]+", text):
         try:
-            return str(ipaddress.IPv4Address(text))
-        except ValueError:
+            return _of_one_machine(ipaddress.IPv4Address(text))
+        except ipaddress.AddressValueError:
             raise WrongValueError(
                 f"{text!r} is not an IPv4 address", "write four numbers from 0 to 255"
             ) from None
     if isinstance(text, str) and ":" in text:
         try:
-            return str(ipaddress.IPv6Address(text))
-        except ValueError:
+            return _of_one_machine(ipaddress.IPv6Address(text))
+        except ipaddress.AddressValueError:
             raise WrongValueError(
                 f"{text!r} is not an address", "leave the port out: 192.168.8.151"
             ) from None
@@ -164,6 +164,45 @@ def address(text: object) -> str:
     raise WrongValueError(
         f"{text!r} is neither an IP address nor a host name", "write for example 192.168.8.151"
     )
+
+
+def endpoint(host: str, port: int) -> str:
+    """Write an address with a port: an IPv6 address stands in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def login(text: str) -> str:
+    """Check an SSH login: `user@host`, both with `:port` if need be, IPv6 in brackets with one."""
+    user, at, place = text.rpartition("@")
+    if text.startswith("-") or (at and not user) or not text.isprintable() or " " in text:
+        raise WrongValueError(f"{text!r} is not a login", "write for example user1@pc1")
+    port: str | None = None
+    if place.startswith("["):
+        host, bracket, rest = place[1:].partition("]")
+        if not bracket or ":" not in host or (rest and not rest.startswith(":")):
+            raise WrongValueError(f"{text!r} is not a login", "write for example user1@pc1")
+        port = rest[1:] if rest else None
+    elif place.count(":") == 1:
+        host, _, port = place.partition(":")
+    else:
+        host = place
+    if port is not None and not (re.fullmatch("[0-9]{1,5}", port) and 0 < int(port) < 65536):
+        raise WrongValueError(f"{text!r} has no usable port", "write for example user1@pc1:2222")
+    host = address(host)
+    if ":" in host:
+        return f"{user}{at}[{host}]" + (f":{port}" if port else "")
+    return text
+
+
+def _of_one_machine(found: ipaddress.IPv4Address | ipaddress.IPv6Address) -> str:
+    reserved = found.is_reserved and not found.is_loopback  # ::1 is in a reserved block
+    everywhere = found.is_multicast or found.is_unspecified or reserved
+    if everywhere or (found.version == 6 and found.is_link_local):
+        raise WrongValueError(
+            f"{found} is not the address of one machine",
+            "write the one that the other hosts reach it by (see `ip address`)",
+        )
+    return str(found)
 
 
 def subnet(text: object) -> str:

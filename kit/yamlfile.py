@@ -98,6 +98,9 @@ class Document:
     file: str
     value: Any
     root: yaml.Node | None = field(repr=False)
+    _children: dict[int, dict[str, tuple[int, yaml.Node]]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
 
     def line(self, loc: Loc) -> int:
         """Return the 1-based line of `loc`, or of its nearest ancestor that is written down."""
@@ -105,29 +108,27 @@ class Document:
         if node is not None:
             line = node.start_mark.line + 1
         for part in loc:
-            found = _child(node, part)
+            found = self._child(node, part)
             if found is None:
                 break
             line, node = found
         return line
 
-
-def _child(node: yaml.Node | None, part: str | int) -> tuple[int, yaml.Node] | None:
-    if isinstance(node, yaml.MappingNode):
-        merged = []
-        for key, value in node.value:
-            if key.tag == _MERGE:
-                merged.append(value)
-            elif key.value == str(part):
-                return key.start_mark.line + 1, value
-        for value in merged:
-            found = _child(value, part)
-            if found is not None:
-                return found
-    if isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
-        item = node.value[part]
-        return item.start_mark.line + 1, item
-    return None
+    def _child(self, node: yaml.Node | None, part: str | int) -> tuple[int, yaml.Node] | None:
+        if isinstance(node, yaml.MappingNode):
+            if id(node) not in self._children:
+                self._children[id(node)] = {
+                    key.value: (key.start_mark.line + 1, value)
+                    for key, value in reversed(node.value)
+                    if key.tag != _MERGE and isinstance(key, yaml.ScalarNode)
+                }
+            own = self._children[id(node)].get(str(part))
+            merged = (value for key, value in node.value if not own and key.tag == _MERGE)
+            return own or next(filter(None, (self._child(each, part) for each in merged)), None)
+        if isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+            item = node.value[part]
+            return item.start_mark.line + 1, item
+        return None
 
 
 class _Builder:
@@ -165,6 +166,9 @@ class _Builder:
         return value
 
     def _scalar(self, node: yaml.ScalarNode) -> Any:
+        if "\0" in node.value:  # as "\0": no path, argument or variable can hold it
+            self._problem(node, "the character #x00 is not allowed", "remove it")
+            return node.value.replace("\0", "")
         make = _SCALARS.get(node.tag)
         if make is None:
             self._problem(node, f"the tag {node.tag} means nothing here", "leave it out")
@@ -193,7 +197,7 @@ class _Builder:
             if not isinstance(key_node, yaml.ScalarNode):
                 self._problem(key_node, "a key must be a plain word", "write `key: value`")
                 continue
-            key = key_node.value
+            key = self._scalar(key_node) if "\0" in key_node.value else key_node.value
             if key in lines:
                 what = f"the key {key} is already given in line {lines[key]}"
                 self._problem(key_node, what, "keep one of the two")

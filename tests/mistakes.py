@@ -775,7 +775,25 @@ ADDED: list[tuple[str, list[str]]] = [
         "7: limits.memory: '0GiB' is no size; write for example 24GiB",
     ]),
     ('limits: {cpus: 0}', [
-        '7: limits.cpus: 0 is out of range; write a number of more than 0',
+        '7: limits.cpus: 0 is out of range; write a number of at least 0.01',
+    ]),
+    ('limits: {cpus: 1e-7}', [
+        '7: limits.cpus: 1e-07 is out of range; write a number of at least 0.01',
+    ]),
+    ('limits: {memory: 1B}', [
+        '7: limits.memory: Docker starts no container with 1B; write at least 6MiB',
+    ]),
+    ('mounts: [{bind: /a, to: /././kit}]', [
+        "7: mounts[0].to: /kit is kit's own folder; write for example /data",
+    ]),
+    ('mounts: [{bind: /a, to: //./dev/./shm/}]', [
+        "7: mounts[0].to: /dev/shm is kit's; set `limits: {shared_memory: 16GiB}`",
+    ]),
+    ('working_dir: "/a\\0b"', [
+        '7: the character #x00 is not allowed; remove it',
+    ]),
+    ('environment: {"A\\0": x}', [
+        '7: the character #x00 is not allowed; remove it',
     ]),
     ('limits: {cpus: .inf}', [
         '7: limits.cpus: inf is not a number; write for example `cpus: 8`',

@@ -336,7 +336,8 @@ def test_a_signal_during_the_imports_is_no_traceback(
     project: Project, number: signal.Signals
 ) -> None:
     program = (
-        "import os, sys; from kit.__main__ import main\n"
+        "import os, signal, sys; from kit.__main__ import main\n"
+        "signal.signal(signal.SIGINT, signal.SIG_DFL)\n"  # a shell's background job ignores it
         "def hook(event, arguments):\n"
         "    if event == 'import' and arguments[0] == 'kit.config.load':\n"
         f"        os.kill(os.getpid(), {number.value})\n"

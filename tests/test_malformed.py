@@ -392,6 +392,35 @@ def test_a_file_that_nobody_has_written_by_hand_is_not_read(project: Project) ->
     assert result.status == 2
 
 
+def test_only_the_first_of_many_mistakes_are_told(project: Project) -> None:
+    result = project.write(INVENTORY + "".join(f"k{n}: 1\n" for n in range(20_000))).kit("plan")
+    assert result.status == 2
+    *lines, last = result.err.splitlines()
+    assert len(lines) == 100
+    assert last == "these are the first 100 mistakes; correct them for the rest"
+
+
+def test_what_many_hosts_share_is_one_mistake(project: Project) -> None:
+    hosts = [f"  n{n}: {{address: 10.0.0.{n}, gpus: 1, speed: 1GB}}" for n in range(1, 200)]
+    inventory = INVENTORY.replace("network:", "\n".join([*hosts, "network:"]))
+    assert project.write(inventory).kit("plan").err == (
+        "inventory.yaml:14: hosts.n1.speed: '1GB' has the unit GB, but links are measured in Mbit "
+        "or Gbit (per second); write for example 8Gbit (198 more places alike)\n"
+    )
+
+
+def test_two_ranges_that_overlap_are_one_mistake(project: Project) -> None:
+    ranges = (
+        '  "a[1-99]": {address: "10.0.0.[1-99]", gpus: 1}\n'
+        '  "b[1-99]": {address: "10.0.0.[1-99]", gpus: 1}\n'
+    )
+    result = project.write(INVENTORY.replace("network:", f"{ranges}network:")).kit("plan")
+    assert result.err == (
+        "inventory.yaml:15: hosts.b[1-99].address: 10.0.0.1 is already the address of a1 (line 14); "
+        "give each host its own address\n"
+    )
+
+
 def test_a_file_that_could_be_meant_for_a_job_is_told(project: Project) -> None:
     result = project.write(jobs={"digits": JOB, "k.YAML": JOB}).kit("plan")
     fix = "rename it to k.yaml"

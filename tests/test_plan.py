@@ -8,7 +8,7 @@ import pytest
 
 from kit.plan.types import Placement
 from kit.targets.swarm.lower import Service
-from tests.sandbox import COMMAND, INVENTORY, JOB, Project, snapshot
+from tests.sandbox import COMMAND, INVENTORY, JOB, SERVER, Project, snapshot
 
 FOUR = """\
 cluster: lab
@@ -488,3 +488,79 @@ def test_a_script_that_may_save_on_each_host_apart_is_told(
     assert [note.startswith("j: /srv/ddp is another folder on each of") for note in notes] == (
         [True] if told else []
     )
+
+
+INTERFACES = """\
+cluster: lab
+engine: swarm
+hosts:
+  m: {address: 10.0.0.9, roles: [manager]}
+  a: {address: 10.0.0.1, gpus: 1, interface: eth0.1}
+  b: {address: 10.0.0.2, gpus: 1, interface: eth0-1}
+  c: {address: 10.0.0.3, gpus: 1, interface: eth0_1}
+  d: {address: 10.0.0.4, gpus: 1, interface: auto}
+  e: {address: 10.0.0.5, gpus: 1, interface: ib0}
+  f: {address: 10.0.0.6, gpus: 1}
+network: {driver: host, interface: ib0}
+"""
+
+
+def test_each_interface_has_a_service_of_its_own(project: Project) -> None:
+    stack = project.write(INTERFACES).stack()
+    found = {
+        tuple(host.name for host in service.part.hosts): {
+            variable.value
+            for variable in service.environment
+            if variable.name.endswith("_SOCKET_IFNAME")
+        }
+        for service in stack.services
+    }
+    # A host's own auto is not the network's ib0, and no name either.
+    assert list(found) == [("a",), ("b",), ("c",), ("d",), ("e", "f")]
+    assert found["d",] == set()
+    assert [str(*found[name,]).removeprefix("=") for name in "abc"] == [
+        "eth0.1",
+        "eth0-1",
+        "eth0_1",
+    ]
+
+
+def test_auto_for_a_host_is_what_the_network_says_already(project: Project) -> None:
+    inventory = INTERFACES.replace("interface: ib0", "interface: auto")
+    names = [service.part.name for service in project.write(inventory).stack().services]
+    assert names[-1] == "train-1gpu"
+    assert len(names) == 4
+
+
+SIX = """\
+cluster: lab
+engine: compose
+hosts:
+  a: {address: "FD00::1", ssh: "u@fd00::1", roles: [manager], gpus: [{index: 0}, {index: 1, use: inference}]}
+  b: {address: "fd00::2", gpus: 1}
+network: {driver: host}
+"""  # noqa: E501
+
+
+def test_ipv6_stands_in_brackets_where_a_port_follows(project: Project) -> None:
+    lowered = project.write(SIX, servers={"digits": SERVER}).lowered()
+    job, server = lowered.workloads
+    assert job.meeting is not None
+    assert job.meeting.endpoint == f"[fd00::1]:{job.meeting.port}"
+    assert server.urls == ("http://[fd00::1]:8080",)
+    assert server.sources == ("http://[fd00::1]:8081", "http://[fd00::2]:8081")
+    assert [host.ssh for host in lowered.plan.hosts] == ["u@[fd00::1]", "[fd00::2]"]
+    assert (
+        f'KIT_RENDEZVOUS: "{job.meeting.endpoint}"'
+        in (project.rendered() / "hosts/b/train-digits.compose.yaml").read_text()
+    )
+
+
+def test_a_swarm_by_ipv6_is_refused_at_its_line(project: Project) -> None:
+    result = project.write(SIX.replace("compose", "swarm")).kit("plan")
+    assert result.status == 2
+    assert result.err.splitlines() == [
+        f"inventory.yaml:{line}: hosts.{name}.address: fd00::{number} is an IPv6 address, and "
+        "kit's Swarms meet by IPv4; write its IPv4 address, or `engine: compose`"
+        for line, name, number in ((4, "a", 1), (5, "b", 2))
+    ]

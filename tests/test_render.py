@@ -421,3 +421,20 @@ def test_nodes_are_labelled_though_one_is_not_there(tmp_path: Path) -> None:
     )
     assert (done.returncode, done.stderr) == (1, "label-nodes.sh: not labelled: mid03\n")
     assert len((tmp_path / "docker.log").read_text().split()) == 19
+
+
+@pytest.mark.parametrize("engine", ["swarm", "compose"])
+@pytest.mark.parametrize("name", ["true", "NULL", "on", "N", "Yes"])
+def test_a_name_that_yaml_takes_for_something_else_stays_a_name(
+    project: Project, engine: str, name: str
+) -> None:
+    job = JOB.replace("image", f"environment: {{PLAIN: x, {name}: y}}\nimage", 1)
+    secret = COMMAND + f"secrets: {{{name}: env}}\nhosts: {{gpus_per_host: 1}}\n"
+    inventory = INVENTORY.replace("engine: swarm", f"engine: {engine}")
+    for text, sections in ((job, ("environment",)), (secret, ("secrets",))):
+        tree = project.write(inventory, {"a": text}).rendered()
+        (path, *_) = sorted(tree.rglob("train-a.*.yaml"))
+        document = yaml.safe_load(path.read_text())  # by YAML 1.1, as Docker may
+        services = [each for key, each in document["services"].items() if "train" in key]
+        assert all(name in service[key] for service in services for key in sections)
+        assert "secrets" not in sections or list(document["secrets"]) == [name]

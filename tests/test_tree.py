@@ -406,7 +406,8 @@ def test_a_render_works_after_one_that_was_killed_anywhere(project: Project) -> 
 def test_a_signal_tidies_up(project: Project, number: signal.Signals) -> None:
     project.write()
     program = (
-        "import os, sys; from kit.__main__ import main\n"
+        "import os, signal, sys; from kit.__main__ import main\n"
+        "signal.signal(signal.SIGINT, signal.SIG_DFL)\n"  # a shell's background job ignores it
         "def hook(event, arguments):\n"
         "    if event == 'os.rename' and 'plan.json' in str(arguments[0]):\n"
         f"        os.kill(os.getpid(), {number.value})\n"

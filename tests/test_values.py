@@ -25,7 +25,11 @@ RIGHT = [
     (values.gpu_uuid, "GPU-5f3a1c9e-0d6b-4a57-9a5e-2f4b8c7d1e01", "GPU-5f3a1c9e-0d6b-4a57-9a5e-2f4b8c7d1e01"),
     (values.gpu_uuid, "MIG-GPU-5f3a1c9e/1/0", "MIG-GPU-5f3a1c9e/1/0"),
     (values.address, "192.168.8.151", "192.168.8.151"),
-    (values.address, "FE80::0:1", "fe80::1"),
+    (values.login, "u@fd00::1", "u@[fd00::1]"),
+    (values.login, "u@[FD00::1]:22", "u@[fd00::1]:22"),
+    (values.login, "a@b@h:22", "a@b@h:22"),
+    (values.address, "FD00::0:1", "fd00::1"),
+    (values.address, "::1", "::1"),
     (values.address, "PC1.lab", "PC1.lab"),
     (values.subnet, "10.200.0.0/16", "10.200.0.0/16"),
 ]  # fmt: skip
@@ -41,6 +45,12 @@ WRONG = [
         values.size,
         "24gigs",
         "'24gigs' has the unknown unit gigs; use KiB, MiB, GiB or TiB, for example 24GiB",
+    ),
+    (values.login, "u@h:٢٢", "'u@h:٢٢' has no usable port; write for example user1@pc1:2222"),
+    (values.login, "u@[fd00::1]x", "'u@[fd00::1]x' is not a login; write for example user1@pc1"),
+    *(
+        (values.address, text, f"{text} is not the address of one machine; write the one that the other hosts reach it by (see `ip address`)")
+        for text in ("255.255.255.255", "224.0.0.1", "0.0.0.0", "240.1.2.3", "ff02::1", "::", "fe80::1")
     ),
     (values.size, "big", "'big' is not a size; write for example 24GiB"),
     (values.size, "-1GiB", "'-1GiB' is not a size; write for example 24GiB"),

@@ -10,7 +10,7 @@ torch 2.2 or newer; for those images' sake it keeps to Python 3.10. Its sections
 alone: output, settings, GPUs, way to the rendezvous, start, agent, worker, rendezvous, subcommands.
 
     KIT_JOB                  path of the job file (JSON) in the container
-    KIT_RENDEZVOUS           host:port of the store; the name must have exactly one address
+    KIT_RENDEZVOUS           host:port or [IPv6]:port of the store; a name has exactly one address
     KIT_NNODES               MIN:MAX hosts of the job
     KIT_NPROC                processes on this host: its GPUs, or its CPU workers
     KIT_HOST                 this host's name in the log; default: its hostname
@@ -118,9 +118,16 @@ class Job(NamedTuple):
 def parse_endpoint(text: str) -> tuple[str, int]:
     """Split host:port."""
     host, _, port = text.rpartition(":")
+    host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise LaunchError(f'KIT_RENDEZVOUS must be host:port such as rendezvous:29400, is "{text}"')
     return host, int(port)
+
+
+def endpoint_text(endpoint: tuple[str, int]) -> str:
+    """Join host and port again; an IPv6 address stands in brackets."""
+    host, port = endpoint
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _value(environ: Mapping[str, str], name: str, default: str = "") -> str:
@@ -229,8 +236,10 @@ REPEAT = 30  # Seconds after which the launcher says again what it waits for.
 def find_rendezvous(endpoint: tuple[str, int]) -> str:
     """Connect to the store; return this host's address on the way. OSError: try again later."""
     host, port = endpoint
-    found = socket.getaddrinfo(host, port, socket.AF_INET, socket.SOCK_STREAM)
-    addresses = sorted({str(entry[4][0]) for entry in found})
+    found = socket.getaddrinfo(host, port, socket.AF_UNSPEC, socket.SOCK_STREAM)
+    # A host with both kinds of addresses is one host.
+    family = min(entry[0] for entry in found)
+    addresses = sorted({str(entry[4][0]) for entry in found if entry[0] == family})
     if len(addresses) > 1:
         # Each agent would pick one at random, and torchrun then waits for ever and says nothing.
         several = f"KIT_RENDEZVOUS: {host} has {len(addresses)} addresses ({', '.join(addresses)})"
@@ -241,7 +250,7 @@ def find_rendezvous(endpoint: tuple[str, int]) -> str:
 
 def wait_for_rendezvous(settings: Settings) -> str:
     """Wait until the store answers; return this host's address on the way there."""
-    place = "{}:{}".format(*settings.rendezvous)
+    place = endpoint_text(settings.rendezvous)
     began, said = time.monotonic(), ("", 0.0)
     while True:
         try:
@@ -260,25 +269,29 @@ def wait_for_rendezvous(settings: Settings) -> str:
 
 
 def interface_addresses() -> dict[str, str]:
-    """The interfaces of this host that have an IPv4 address, and that address."""
+    """The addresses of this host, and the interface that has each."""
     addresses = {}
+    with suppress(OSError):  # a kernel without IPv6
+        for line in Path("/proc/net/if_inet6").read_text().splitlines():
+            number, *_, name = line.split()
+            addresses[socket.inet_ntop(socket.AF_INET6, bytes.fromhex(number))] = name
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
             with suppress(OSError):
                 answer = fcntl.ioctl(probe, SIOCGIFADDR, name.encode().ljust(256, b"\0"))
-                addresses[name] = socket.inet_ntoa(answer[20:24])
+                addresses.setdefault(socket.inet_ntoa(answer[20:24]), name)
     return addresses
 
 
 def pick_interface(address: str, addresses: Mapping[str, str], environ: Mapping[str, str]) -> str:
     """The interface that has `address`; what the user set for NCCL or gloo goes first."""
     chosen = environ.get("NCCL_SOCKET_IFNAME") or environ.get("GLOO_SOCKET_IFNAME")
-    names = [chosen] if chosen else [name for name, own in addresses.items() if own == address]
-    if not names:
+    name = chosen or addresses.get(address)
+    if not name:
         lost = f"no interface has the address {address} that leads to the rendezvous"
         fix = "set NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME"
         raise LaunchError(f"{lost}; {fix}", FAILURE, "rendezvous")
-    return names[0]
+    return name
 
 
 # -------- The start: check everything, then become torchrun
@@ -329,14 +342,14 @@ def check(settings: Settings, job: Job, package_root: Path | None) -> str:
 
 def torchrun_argv(settings: Settings, job: Job, local_address: str) -> list[str]:
     """The command line of torchrun for this host."""
-    host, port = settings.rendezvous
     argv = [sys.executable, str(Path(__file__).resolve()), "agent"]
     argv += ["--nnodes", settings.nnodes, "--nproc-per-node", str(settings.nproc)]
     # A run of its own for each number of hosts. An agent that has just died still counts for three
     # seconds as one that is there; whoever joins meanwhile with a smaller number, as after a split,
     # waits for ever: only an arrival completes a round (dynamic_rendezvous._add_to_participants).
     run = f"{job.name}-{settings.nnodes.replace(':', '-')}"
-    argv += ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"{host}:{port}", "--rdzv-id", run]
+    argv += ["--rdzv-backend", "c10d", "--rdzv-id", run]
+    argv += ["--rdzv-endpoint", endpoint_text(settings.rendezvous)]
     restarts = MAX_RESTARTS if job.command else MAX_RESTARTS_OF_TRAINER
     argv += ["--rdzv-conf", RDZV_CONF, "--max-restarts", str(restarts)]
     # Otherwise rank 0 tells the others its full host name, which they may not resolve.
@@ -377,7 +390,7 @@ def train() -> None:
     package_root = None if job.command else Path(__file__).resolve().parent.parent
     say(f"ready to run {check(settings, job, package_root)}")
     address = wait_for_rendezvous(settings)
-    say("rendezvous {}:{} answers".format(*settings.rendezvous))
+    say(f"rendezvous {endpoint_text(settings.rendezvous)} answers")
     interface = pick_interface(address, interface_addresses(), os.environ)
     say(f"reaches it from {address} by interface {interface}")
     say(f"becomes torchrun for {settings.nnodes} hosts")

@@ -196,7 +196,7 @@ def _host_rows(status: JobStatus) -> Iterator[tuple[str, ...]]:
 
 
 def _host(host: HostStatus, *, serves: bool) -> tuple[str, str, str, str]:
-    ranks = ", ".join(map(str, host.ranks)) or f"{host.processes} of them"
+    ranks = ", ".join(map(str, host.ranks)) or count(host.processes, "rank")
     if serves:
         ranks = count(host.processes, "replica")
     state = host.state if host.exit_status in {None, 0} else f"{host.state} ({host.exit_status})"

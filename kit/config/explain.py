@@ -15,6 +15,8 @@ from pydantic_core import ErrorDetails
 from kit.errors import Fault, Loc
 from trainer.contract.words import nearest, shown
 
+MOST_EXPLAINED = 10_000
+"""Looking for what was meant takes a millisecond a mistake, and nobody reads so many."""
 _KINDS = {
     "int_type": "a whole number",
     "int_from_float": "a whole number",
@@ -37,7 +39,8 @@ _BOUNDS = {
 
 def faults(error: ValidationError, model: type[BaseModel], source: str) -> list[Fault]:
     """Turn a validation error of `model` into faults of the document `source`."""
-    return [_fault(details, model, source) for details in error.errors(include_url=False)]
+    found = error.errors(include_url=False)
+    return [_fault(details, model, source) for details in found[:MOST_EXPLAINED]]
 
 
 def _fault(error: ErrorDetails, model: type[BaseModel], source: str) -> Fault:

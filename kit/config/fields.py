@@ -97,6 +97,24 @@ GpuUuid = Annotated[
 ]
 
 
+LEAST_MEMORY = 6 * 2**20
+"""Docker starts no container with less."""
+
+
+def _memory(value: object) -> int:
+    size = values.size(value)
+    if size < LEAST_MEMORY:
+        least = values.show_size(LEAST_MEMORY)
+        raise WrongValueError(f"Docker starts no container with {value}", f"write at least {least}")
+    return size
+
+
+Memory = Annotated[int, *_text(_memory, _SIZE, "24GiB", "Size with a binary unit")]
+Cpus = Annotated[
+    float, Field(ge=0.01, le=4096, allow_inf_nan=False, description="Docker takes 0.01 and more")
+]
+
+
 def _unlimited_or_size(value: object) -> int:
     if value == -1:
         raise WrongValueError("-1 is a word of Docker's", "write unlimited")
@@ -123,8 +141,6 @@ def _variable_value(value: object) -> str:
         raise WrongValueError(
             f"{text} is a YAML boolean", f'write "{text}", or "1" or "0", in quotes'
         )
-    if isinstance(value, str) and "\0" in value:
-        raise WrongValueError("a variable cannot hold the character #x00", "remove it")
     if isinstance(value, float):
         what = f"{value} is a number, of which YAML keeps the value and not the digits"
         raise WrongValueError(what, "write what you mean in quotes")
@@ -155,14 +171,14 @@ NcclVariables = Annotated[
 
 def _absolute(path: object) -> str:
     if isinstance(path, str) and path.startswith("/") and ".." not in path.split("/"):
-        return re.sub("/+", "/", path).replace("/./", "/").rstrip("/") or "/"
+        return "/" + "/".join(part for part in path.split("/") if part not in {"", "."})
     raise WrongValueError(
         f"{shown(path)} is not an absolute path without ..", "write for example /data"
     )
 
 
 def _secret_path(path: object) -> str:
-    if isinstance(path, str) and path.startswith(("/", "~/")) and "\0" not in path:
+    if isinstance(path, str) and path.startswith(("/", "~/")):
         return path
     raise WrongValueError(
         f"{shown(path)} is no path that begins with / or ~/",
@@ -173,7 +189,7 @@ def _secret_path(path: object) -> str:
 def _below(path: object) -> str:
     if isinstance(path, str) and not path.startswith("/"):
         parts = [part for part in path.split("/") if part not in {"", "."}]
-        if parts and ".." not in parts and "\0" not in path:
+        if parts and ".." not in parts:
             return "/".join(parts)
     raise WrongValueError(
         f"{shown(path)} is not a path below the data folder, without ..",

@@ -22,7 +22,7 @@ from kit.config.fields import (
 from kit.config.gpus import Gpus, index_faults, to_gpus
 from kit.config.registry import RegistrySection, registry_faults, to_registry
 from kit.errors import INVENTORY, Fault, FaultsError, Loc
-from kit.model import EngineName, Host, Inventory, Network
+from kit.model import AUTO, EngineName, Host, Inventory, Network
 from kit.values import WrongValueError
 
 MOST_MANAGERS = 7
@@ -42,7 +42,7 @@ class HostSection(Section):
     roles: list[Literal["manager", "storage"]] = Field([], examples=[["manager"]])
     gpus: Gpus = 0
     interface: Interface | None = Field(
-        None, description="Instead of network.interface", examples=["eth0"]
+        None, description="Instead of network.interface; auto, too", examples=["eth0"]
     )
     speed: Speed | None = Field(None, description="Instead of network.speed")
 
@@ -54,7 +54,7 @@ class NetworkSection(Section):
         "overlay", description="`host` for InfiniBand, or where the overlay's 3 % matter"
     )
     interface: Interface = Field(
-        "auto",
+        AUTO,
         description="The hosts' interface for training; auto takes the route to the rendezvous",
         examples=["auto", "ib0"],
     )
@@ -99,12 +99,14 @@ class InventorySection(Section):
         return hosts
 
 
-def expand_hosts(sections: Mapping[str, HostSection], speed: int) -> tuple[list[Host], list[Fault]]:
-    """Expand ranges and find what is listed twice; `speed` is the default, in bits per second."""
+def expand_hosts(
+    sections: Mapping[str, HostSection], defaults: NetworkSection
+) -> tuple[list[Host], list[Fault]]:
+    """Expand ranges and find what is listed twice; `defaults` are for hosts without their own."""
     faults: list[Fault] = []
     hosts: list[Host] = []
     for name, section in sections.items():
-        hosts += _expand(name, section, speed, faults)
+        hosts += _expand(name, section, defaults, faults)
     _refuse_duplicates(hosts, faults)
     return hosts, faults
 
@@ -115,7 +117,7 @@ def to_inventory(section: InventorySection, file: str) -> Inventory:
     Raises:
         FaultsError: What one section alone cannot show: names, ranges, things listed twice.
     """
-    hosts, faults = expand_hosts(section.hosts, section.network.speed)
+    hosts, faults = expand_hosts(section.hosts, section.network)
     _check_cluster(section, hosts, faults)
     if faults:
         raise FaultsError(faults)
@@ -127,7 +129,7 @@ def to_inventory(section: InventorySection, file: str) -> Inventory:
         hosts=tuple(hosts),
         network=Network(
             driver=network.driver,
-            interface=None if network.interface == "auto" else network.interface,
+            interface=None if network.interface == AUTO else network.interface,
             subnet=network.subnet,
             mtu=network.mtu,
             infiniband=network.infiniband,
@@ -138,7 +140,9 @@ def to_inventory(section: InventorySection, file: str) -> Inventory:
     )
 
 
-def _expand(name: str, section: HostSection, speed: int, faults: list[Fault]) -> list[Host]:
+def _expand(
+    name: str, section: HostSection, defaults: NetworkSection, faults: list[Fault]
+) -> list[Host]:
     loc: Loc = ("hosts", name)
     try:
         names = ranges.expand(name) if ranges.is_range(name) else [name]
@@ -157,13 +161,17 @@ def _expand(name: str, section: HostSection, speed: int, faults: list[Fault]) ->
         faults += index_faults(loc, section.gpus)
     ranged = ranges.is_range(name)
     addresses = _addresses(loc, section.address, names, faults, name_is_range=ranged)
-    ssh = _ssh(loc, section.ssh, names, faults, name_is_range=ranged) or addresses
+    ssh = _ssh(loc, section.ssh, names, faults, name_is_range=ranged)
+    if section.ssh is None:
+        ssh = [f"[{each}]" if ":" in each else each for each in addresses]
     if not addresses or not ssh:
         return []
-    gpus, own_speed = to_gpus(section.gpus), section.speed or speed
+    gpus, own_speed = to_gpus(section.gpus), section.speed or defaults.speed
     roles = tuple(section.roles)
+    # As the network's is the same as none of its own.
+    interface = None if section.interface == defaults.interface else section.interface
     return [
-        Host(one, address, login, roles, gpus, section.interface, own_speed, loc)
+        Host(one, address, login, roles, gpus, interface, own_speed, loc)
         for one, address, login in zip(names, addresses, ssh, strict=True)
     ]
 
@@ -174,13 +182,10 @@ def _addresses(
     try:
         if len(names) == 1 and not (name_is_range and ranges.is_range(address)):
             return [values.address(address)]
-        found = ranges.expand_addresses(address, len(names))
-        for one in (found[0], found[-1]):
-            values.address(one)
+        return [values.address(one) for one in ranges.expand_addresses(address, len(names))]
     except WrongValueError as error:
         faults.append(Fault(INVENTORY, (*loc, "address"), error.what, error.fix))
         return []
-    return found
 
 
 def _ssh(
@@ -191,36 +196,26 @@ def _ssh(
     try:
         several = len(names) > 1 or (name_is_range and ranges.is_range(ssh))
         found = ranges.expand_addresses(ssh, len(names)) if several else [ssh]
-        for one in {found[0], found[-1]}:
-            _check_ssh(one)
+        return [values.login(one) for one in found]
     except WrongValueError as error:
         faults.append(Fault(INVENTORY, (*loc, "ssh"), error.what, error.fix))
         return []
-    return found
-
-
-def _check_ssh(login: str) -> None:
-    user, at, host = login.rpartition("@")
-    if login.startswith("-") or (at and not user) or any(c.isspace() for c in login):
-        raise WrongValueError(f"{login!r} is not a login", "write for example user1@pc1")
-    name, colon, port = host.rpartition(":")
-    if colon and not (port.isdigit() and 0 < int(port) < 65536):
-        raise WrongValueError(f"{login!r} has no usable port", "write for example user1@pc1:2222")
-    values.address(name if colon else host)
 
 
 def _refuse_duplicates(hosts: list[Host], faults: list[Fault]) -> None:
     names: dict[str, Loc] = {}
+    told = set[tuple[str, Loc, Loc]]()
     addresses: dict[str, Host] = {}
     uuids: dict[str, tuple[Host, int]] = {}
     for host in hosts:
-        if host.name in names:
+        # Of two ranges that overlap, one pair of hosts is enough.
+        if host.name in names and _first(told, "name", host.loc, names[host.name]):
             what = f"{host.name} is already described by {names[host.name][1]} (line {{line}})"
             fix = "leave it out of one of the two"
             faults.append(Fault(INVENTORY, host.loc, what, fix, names[host.name]))
         names.setdefault(host.name, host.loc)
         first = addresses.setdefault(host.address.lower(), host)
-        if first is not host:
+        if first is not host and _first(told, "address", host.loc, first.loc):
             what = f"{host.address} is already the address of {first.name} (line {{line}})"
             fix = "give each host its own address"
             place = (*host.loc, "address")
@@ -238,6 +233,13 @@ def _refuse_duplicates(hosts: list[Host], faults: list[Fault]) -> None:
                 faults.append(Fault(INVENTORY, place, what, fix, other))
 
 
+def _first(told: set[tuple[str, Loc, Loc]], what: str, one: Loc, other: Loc) -> bool:
+    key = (what, one, other)
+    new = key not in told
+    told.add(key)
+    return new
+
+
 def _check_cluster(section: InventorySection, hosts: list[Host], faults: list[Fault]) -> None:
     def fault(loc: Loc, what: str, fix: str) -> None:
         faults.append(Fault(INVENTORY, loc, what, fix))
@@ -252,6 +254,11 @@ def _check_cluster(section: InventorySection, hosts: list[Host], faults: list[Fa
     if len(hosts) > 1 and here is not None:
         what = f"{here.address} is no address at which other hosts reach {here.name}"
         fault((*here.loc, "address"), what, "write its address in the network that they share")
+    if section.engine == "swarm" and len(hosts) > 1:
+        for host in (host for host in hosts if ":" in host.address):
+            what = f"{host.address} is an IPv6 address, and kit's Swarms meet by IPv4"
+            fix = "write its IPv4 address, or `engine: compose`"
+            fault((*host.loc, "address"), what, fix)
     if section.engine == "swarm" and network.driver == "overlay":
         _check_overlay(network, hosts, fault)
     faults += registry_faults(section.registry, hosts)
@@ -270,7 +277,7 @@ def _check_overlay(
             "InfiniBand does not reach into an overlay network",
             "write `driver: host`",
         )
-    named = [("network",)] if network.interface != "auto" else []
+    named = [("network",)] if network.interface != AUTO else []
     for loc in [*named, *dict.fromkeys(host.loc for host in hosts if host.interface)]:
         fault(
             (*loc, "interface"),

@@ -9,9 +9,11 @@ from pydantic import BeforeValidator, Field, Tag, field_validator, model_validat
 
 from kit.config.fields import (
     AbsolutePath,
+    Cpus,
     Duration,
     Image,
     Label,
+    Memory,
     MountTarget,
     NcclVariables,
     NfsExport,
@@ -162,8 +164,8 @@ class LimitsSection(Section):
     shared_memory: Size = Field(
         16 * 2**30, description="/dev/shm; Docker's own 64 MiB kill DataLoader workers"
     )
-    memory: Size | None = None
-    cpus: float | None = Field(None, gt=0, allow_inf_nan=False, examples=[8])
+    memory: Memory | None = None
+    cpus: Cpus | None = Field(None, examples=[8])
     memlock: Ulimit | None = Field(None, description="Unlimited with InfiniBand")
     stack: Ulimit | None = None
 

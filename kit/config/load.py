@@ -14,6 +14,7 @@ from kit.config import explain
 from kit.config.inventory import (
     HostSection,
     InventorySection,
+    NetworkSection,
     expand_hosts,
     to_inventory,
 )
@@ -36,6 +37,8 @@ from kit.yamlfile import Document, parse, read_text
 
 SectionT = TypeVar("SectionT", bound=BaseModel)
 ValueT = TypeVar("ValueT")
+MOST_ALIKE = 5
+"""More places with the same mistake are one mistake, of a script or of an editor."""
 NO_JOBS = "describe a job in jobs/<name>.yaml, or name the folder with --jobs DIR"
 Rules = Callable[[Any, list[Fault], str], Iterator[Fault]]
 
@@ -47,10 +50,22 @@ class Sources:
     documents: dict[str, Document] = field(default_factory=dict)
 
     def problems(self, faults: list[Fault]) -> ProblemsError:
-        """Give faults their files and lines."""
-        return ProblemsError([self._problem(fault) for fault in faults])
+        """Give faults their files and lines; what many hosts share is told of the first."""
+        alike: dict[tuple[object, ...], list[Fault]] = {}
+        for fault in faults:
+            alike.setdefault(_kind(fault), []).append(fault)
+        told = [
+            problem
+            for each in alike.values()
+            for problem in (
+                [self._problem(each[0], len(each) - 1)]
+                if len(each) > MOST_ALIKE
+                else map(self._problem, each)
+            )
+        ]
+        return ProblemsError(told)
 
-    def _problem(self, fault: Fault) -> Problem:
+    def _problem(self, fault: Fault, more: int = 0) -> Problem:
         document = self.documents[fault.source]
         what = fault.what
         if fault.other is not None:
@@ -58,7 +73,16 @@ class Sources:
             line = other.line(fault.other)
             what = what.format(line=f"{other.file}:{line}" if fault.other_source else line)
         line = document.line(fault.loc)
-        return Problem(document.file, line, dotted(fault.loc), what, fault.fix)
+        fix = f"{fault.fix} ({more:,} more places alike)" if more else fault.fix
+        return Problem(document.file, line, dotted(fault.loc), what, fix)
+
+
+def _kind(fault: Fault) -> tuple[object, ...]:
+    """Return what is the same where many hosts have one mistake."""
+    if fault.source != INVENTORY or fault.loc[:1] != ("hosts",) or len(fault.loc) < 3:
+        return (id(fault),)
+    place = ["" if isinstance(part, int) else part for part in fault.loc[2:]]
+    return (*place, fault.what, fault.fix)
 
 
 @dataclass(frozen=True)
@@ -161,7 +185,7 @@ def read_inventory(text: str, path: Path, sources: Sources) -> Inventory:
         section = _validated(InventorySection, document, INVENTORY)
     except FaultsError as error:
         sound = _sound_hosts(document, error.faults)
-        raise sources.problems(error.faults + expand_hosts(sound, 0)[1]) from None
+        raise sources.problems(error.faults + expand_hosts(sound, NetworkSection())[1]) from None
     try:
         return to_inventory(section, path.name)
     except FaultsError as error:

@@ -8,9 +8,11 @@ from pydantic import BeforeValidator, Field, Tag, WithJsonSchema
 
 from kit import values
 from kit.config.fields import (
+    Cpus,
     Duration,
     Image,
     Label,
+    Memory,
     SecretPath,
     Section,
     Size,
@@ -90,8 +92,8 @@ class ServerLimitsSection(Section):
 
     body: Size = Field(8 * 2**20, description="Of a request")
     pixels: int = Field(16_777_216, ge=1, description="Of an image, before it is made smaller")
-    memory: Size | None = None
-    cpus: float | None = Field(None, gt=0, allow_inf_nan=False, examples=[2])
+    memory: Memory | None = None
+    cpus: Cpus | None = Field(None, examples=[2])
 
 
 class ServerSection(Section):

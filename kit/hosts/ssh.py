@@ -25,10 +25,15 @@ class CommandError(KitError):
 
 
 def command(login: str) -> list[str]:
-    """Return the ssh command line for a login: `user@host`, `host`, either with `:port`."""
-    place, colon, port = login.rpartition(":")
+    """Return the ssh command line for a login: `user@host`, `host`, either with `:port`.
+
+    An IPv6 address is in brackets, which ssh does not know.
+    """
+    user, at, host = login.rpartition("@")
+    host, _, port = host.removeprefix("[").partition("]:" if host.startswith("[") else ":")
+    place = f"{user}{at}{host.removesuffix(']')}"
     options = ["-T", *(word for option in OPTIONS for word in ("-o", option))]
-    return ["ssh", *options, *(("-p", port, "--", place) if colon else ("--", login))]
+    return ["ssh", *options, *(("-p", port) if port else ()), "--", place]
 
 
 def run(host: Host, script: str, content: bytes = b"") -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from kit import ranges
 from kit.errors import Fault
-from kit.model import Gpu, Host, Inventory, Job, JobHosts, Server, Use
+from kit.model import AUTO, Gpu, Host, Inventory, Job, JobHosts, Server, Use
 from kit.plan.types import Placement
 from kit.values import WrongValueError, count, show_size
 from trainer.contract.words import nearest
@@ -87,6 +87,7 @@ def _place_server(server: Server, ledger: _Ledger) -> tuple[Placement, ...]:
         small = _too_small(server, placement)
         if small:
             ledger.refuse(request, ("gpu_memory",), small, "write less, or give it a larger GPU")
+            break
     return placements
 
 
@@ -106,6 +107,8 @@ def _placements(request: _Request, hosts: Iterable[Host], ledger: _Ledger) -> tu
             return ()
         whole = len(gpus) == len(host.gpus)
         interface = host.interface or ledger.interface
+        if interface == AUTO:
+            interface = None
         placements.append(Placement(host, rank, gpus, whole, interface))
         rank += len(gpus)
     return tuple(placements)

@@ -25,6 +25,7 @@ LONGEST = 64 * 2**20
 """Characters of one rendered file; that of 4,000 hosts has a tenth of them."""
 _PLAIN = re.compile(r"[A-Za-z/-][A-Za-z0-9_./-]*")
 # json.dumps escapes what lies below the space; YAML takes these too for line ends or for nothing.
+_NO_TEXT = re.compile("null|true|false|yes|no|on|off|y|n", re.IGNORECASE)
 _UNPRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 
 
@@ -49,6 +50,7 @@ class Templates:
         self._environment.filters |= {
             "quoted": quoted,
             "scalar": scalar,
+            "key": key,
             "words": words,
             "docker_size": docker_size,
             "docker_time": docker_time,
@@ -153,6 +155,11 @@ def quoted(value: object) -> str:
 def scalar(value: str) -> str:
     """Write a variable's value: kit's own words as they are, what others wrote in quotes."""
     return value if isinstance(value, Word) else quoted(value)
+
+
+def key(name: str) -> str:
+    """Write the name of a variable: some are no text in YAML 1.1 or 1.2, as `N`, `on`, `null`."""
+    return quoted(name) if _NO_TEXT.fullmatch(name) else name
 
 
 def words(command: Iterable[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Iterable
 
 from kit.plan.types import Placement
@@ -29,4 +30,12 @@ def _name(role: Role, placement: Placement) -> str:
     else:
         return f"{role}-on-{placement.host.name}"
     own = placement.host.interface
-    return f"{name}-{re.sub('[^a-zA-Z0-9]+', '-', own).strip('-')}" if own else name
+    return f"{name}-{_label(own)}" if own else name
+
+
+def _label(interface: str) -> str:
+    """Write an interface as a part of a name, and no two of them alike: eth0.1, eth0-1, eth0_1."""
+    readable = re.sub("[^a-zA-Z0-9]+", "-", interface).strip("-")
+    if re.fullmatch(r"[a-zA-Z0-9]+(\.[a-zA-Z0-9]+)*", interface):
+        return readable
+    return f"{readable}-{zlib.crc32(interface.encode()):08x}"

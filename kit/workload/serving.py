@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from kit.model import Host, Limits, Secret
 from kit.plan.types import MountPoint, Placement
 from kit.plan.work import Plan, ServerPlan
-from kit.values import count
+from kit.values import count, endpoint
 from kit.workload.documents import generated, server_json
 from kit.workload.groups import groups
 from kit.workload.types import (
@@ -68,7 +68,7 @@ def serving(
         inventory_hash=server.inventory_hash,
         job_hash=server.job_hash,
         reads=settings.job,
-        urls=tuple(f"http://{host.address}:{settings.port}" for host in hosts),
+        urls=tuple(f"http://{endpoint(host.address, settings.port)}" for host in hosts),
         sources=sources,
     )
 

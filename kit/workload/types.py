@@ -8,6 +8,7 @@ from enum import Enum, StrEnum
 from kit.errors import Loc
 from kit.model import Host, Limits, Secret
 from kit.plan.types import MountPoint, Placement, Precision, Volume
+from kit.values import endpoint
 
 
 class Kind(StrEnum):
@@ -156,7 +157,7 @@ class Meeting:
     @property
     def endpoint(self) -> str:
         """`address:port`."""
-        return f"{self.address}:{self.port}"
+        return endpoint(self.address, self.port)
 
 
 @dataclass(frozen=True, slots=True)

@@ -185,7 +185,7 @@ def test_two_desktops_train_lose_a_host_and_go_on(operator: Operator, hosts: Lab
         assert [line.rpartition("UUID: ")[2].rstrip(")") for line in seen] == hosts.uuids(host)
 
     hosts.do("kill", "n2")
-    wait_for(lambda: "n2: n2 is down" in operator.status()["message"], "the loss of n2")
+    wait_for(lambda: "n2: the node is down" in operator.status()["message"], "the loss of n2")
     assert operator.status()["state"] == "running"
     own = partial(operator.kit, "logs", "--host", "n1")
     # torchrun gives the ranks by address: rank 0 may have been on n2, and its lines are away.
@@ -223,7 +223,7 @@ def test_ones_own_script_loses_a_host_and_goes_on(operator: Operator, hosts: Lab
 
     wait_for(lambda: epoch() > 40, "the script to train")
     hosts.do("kill", "n2")
-    wait_for(lambda: "n2: n2 is down" in operator.status("own")["message"], "the loss of n2")
+    wait_for(lambda: "n2: the node is down" in operator.status("own")["message"], "the loss of n2")
     hosts.do("start", "n2")
     # Its gloo would wait 30 minutes for a peer that is silent: n2's return is what begins anew.
     again = re.compile(r"becomes torchrun.*becomes torchrun", re.DOTALL)

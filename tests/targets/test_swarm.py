@@ -515,7 +515,7 @@ def test_a_host_that_is_down_waits_though_its_task_is_said_to_run() -> None:
     pc1, pc2 = cluster().nodes
     seen = cluster(nodes=(pc1, replace(pc2, ready=False)))
     status = host_statuses(seen, "digits")[1]
-    assert (status.state, status.message) == (State.WAITING, "pc2 is down")
+    assert (status.state, status.message) == (State.WAITING, "the node is down")
 
 
 def test_a_stack_without_replicas_was_stopped() -> None:

@@ -172,9 +172,9 @@ class Hosts:
         self.tasks.append(task)
         return task
 
-    def rendezvous(self, launch: Path = LAUNCH) -> str:
+    def rendezvous(self, launch: Path = LAUNCH, address: str = "127.0.0.1") -> str:
         """Start a store of its own; return its endpoint."""
-        endpoint = f"127.0.0.1:{free_port()}"
+        endpoint = f"{address}:{free_port()}"
         self.start("rendezvous", [launch, "rendezvous"], {"KIT_RENDEZVOUS": endpoint})
         return endpoint
 

@@ -170,7 +170,8 @@ def test_the_exception_of_the_last_traceback_is_found(written: str, exception: s
 
 
 def test_the_interface_is_the_one_that_has_the_address() -> None:
-    addresses = {"lo": "127.0.0.1", "eth0": "172.18.0.3", "eth1": "10.0.1.5"}
+    addresses = {"127.0.0.1": "lo", "172.18.0.3": "eth0", "10.0.1.5": "eth1", "fd00::5": "eth2"}
+    assert launch.pick_interface("fd00::5", addresses, {}) == "eth2"
     assert launch.pick_interface("10.0.1.5", addresses, {}) == "eth1"
     assert launch.pick_interface("10.0.1.5", addresses, {"GLOO_SOCKET_IFNAME": "ib0"}) == "ib0"
     with pytest.raises(launch.LaunchError, match=r"no interface has the address 10\.9\.9\.9"):
@@ -178,7 +179,17 @@ def test_the_interface_is_the_one_that_has_the_address() -> None:
 
 
 def test_interfaces_of_this_machine_are_found() -> None:
-    assert launch.interface_addresses()["lo"] == "127.0.0.1"
+    found = launch.interface_addresses()
+    assert (found["127.0.0.1"], found["::1"]) == ("lo", "lo")
+
+
+@pytest.mark.parametrize(
+    ("text", "endpoint"),
+    [("n1:29400", ("n1", 29400)), ("[fd00::1]:29400", ("fd00::1", 29400))],
+)
+def test_an_endpoint_is_read_as_it_is_written(text: str, endpoint: tuple[str, int]) -> None:
+    assert launch.parse_endpoint(text) == endpoint
+    assert launch.endpoint_text(endpoint) == text
 
 
 @pytest.mark.parametrize(
@@ -364,6 +375,18 @@ def test_the_rendezvous_serves_until_it_is_told_to_end(
         server.process.send_signal(ending)
         assert server.wait() == 0
         assert server.text.endswith(f"ends the rendezvous on {ending.name}\n")
+
+
+@pytest.mark.skipif(not Path("/proc/net/if_inet6").exists(), reason="no IPv6 here")
+def test_hosts_meet_and_train_by_ipv6(tmp_path: Path) -> None:
+    with hosts(tmp_path) as local:
+        endpoint = local.rendezvous(address="[::1]")
+        job = write_job(tmp_path, epochs=1)
+        agents = [local.agent(name, job, endpoint, 1) for name in ("pc1", "pc2")]
+        for agent in agents:
+            assert agent.wait() == 0, agent.text
+            assert f"rendezvous {endpoint} answers" in agent.text
+            assert "reaches it from ::1 by interface lo" in agent.text
 
 
 def test_the_launcher_is_one_file_of_the_standard_library() -> None:

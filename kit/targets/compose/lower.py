@@ -10,6 +10,7 @@ from kit.model import EngineName, Host
 from kit.plan.types import Placement
 from kit.plan.work import JobPlan, Plan, ServerPlan, manager_of
 from kit.targets.lowered import Lowered, Output
+from kit.values import endpoint
 from kit.workload.ports import Listener, port_faults
 from kit.workload.registry import registry_part
 from kit.workload.serving import asked_hosts, endpoints, serving
@@ -86,7 +87,7 @@ def _server(plan: Plan, server: ServerPlan) -> Workload:
     # Compose leaves them where they are.
     offering = [host for part in offered for host in part.first_hosts]
     hosts = asked_hosts(plan, offering) if offered else []
-    sources = [f"http://{host.address}:{port}" for host in hosts]
+    sources = [f"http://{endpoint(host.address, port)}" for host in hosts]
     return serving(plan, server, offered, sources, host_network=False)
 
 

@@ -117,10 +117,10 @@ def _failed_before(cluster: Cluster, service: Service, task: Task) -> list[Task]
 def explain(cluster: Cluster, service: Service, node: Node | None, task: Task | None) -> str:
     """Say in plain words why a task does not run, and what to do; "" where it does or is done."""
     if node and not node.ready:
-        return f"{node.name} is down"
+        return "the node is down"
     if node and node.availability != "active":
         command = f"docker node update --availability active {node.hostname}"
-        return f"{node.name} takes no tasks ({node.availability}): {command}"
+        return f"the node takes no tasks ({node.availability}): {command}"
     if task is None:
         return "Swarm has made no task for it yet" if service.replicas else ""
     if task.state == "pending":

@@ -60,6 +60,11 @@ class Gpu:
         return resource_of(self.id)
 
     @property
+    def instance(self) -> bool:
+        """Whether it is a MIG instance, a part of a card."""
+        return self.id.upper().startswith("MIG-")
+
+    @property
     def called(self) -> str:
         """Its name in messages."""
         return self.id if self.known else f"GPU {self.id}"

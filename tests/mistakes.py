@@ -13,6 +13,9 @@ LAUGHS = "a0: &a0 [lol]\n" + "".join(
 # fmt: off
 # What is replaced in the inventory by what, and what is wrong in inventory.yaml.
 INVENTORIES: list[tuple[str, str, str, list[str]]] = [
+    ('a card and its instance', '{uuid: GPU-b}', '{uuid: MIG-GPU-c/1/0}', [
+        '12: hosts.pc2.gpus[0].uuid: MIG-GPU-c/1/0 is a part of GPU-c (line 13); list the card or its instances',
+    ]),
     ('heartbeat without a unit', 'cluster: lab', 'cluster: lab\nswarm: {heartbeat: 2}', [
         '2: swarm.heartbeat: 2 has no unit; use s, m or h, for example 2s',
     ]),

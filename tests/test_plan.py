@@ -564,3 +564,21 @@ def test_a_swarm_by_ipv6_is_refused_at_its_line(project: Project) -> None:
         "kit's Swarms meet by IPv4; write its IPv4 address, or `engine: compose`"
         for line, name, number in ((4, "a", 1), (5, "b", 2))
     ]
+
+
+@pytest.mark.parametrize("second", ["MIG-2", "GPU-2"])
+def test_a_mig_instance_comes_alone(project: Project, second: str) -> None:
+    inventory = INVENTORY.replace("{uuid: GPU-c, use: inference}", f"{{uuid: {second}}}")
+    inventory = inventory.replace("GPU-b", "MIG-1")
+    result = project.write(inventory).kit("plan")
+    assert (result.status, result.err) == (
+        2,
+        f"jobs/digits.yaml:1: hosts: pc2 has MIG-1, {second} for one container, of which CUDA "
+        "shows one MIG instance alone; write `hosts: {gpus_per_host: 1}`, and more jobs for more "
+        "instances\n",
+    )
+    share = JOB + "hosts: {names: [pc2], gpus_per_host: 1}\n"
+    placements = [
+        job.placements for job in project.write(inventory, {"a": share, "b": share}).plan().jobs
+    ]
+    assert [[gpu.id for gpu in each.gpus] for (each,) in placements] == [["MIG-1"], [second]]

@@ -3,6 +3,7 @@
 
 import json
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from unittest import mock
@@ -778,3 +779,58 @@ def test_a_number_leaves_a_server_its_gpu(project: Project) -> None:
     project.write(text.replace("{uuid: GPU-c", "{uuid: GPU-c, model: H100"), jobs, named)
     assert project.kit("split", "--infer", "1", "--yes").status == 0
     assert "GPU-c, model: H100, use: inference" in (project.folder / "inventory.yaml").read_text()
+
+
+# ---- the printed undo
+
+USES = st.sampled_from(["", ", use: none", ", use: inference", ", use: training", ", use: 'none'"])
+SPELT = ["2", "0x2", "&g 2", "[{index: 0}, {index: 1}]", "&g [{index: 0}, {index: 1, use: none}]"]
+
+
+@settings(max_examples=60)
+@given(
+    uses=st.lists(USES, min_size=3, max_size=3),
+    spelt=st.sampled_from(SPELT),
+    wanted=st.lists(
+        st.tuples(
+            st.sampled_from(["--infer", "--train", "--none"]),
+            st.sampled_from(["a:0", "a:1", "a:2", "b:0", "b:1", "a", "b"]),
+        ),
+        min_size=1,
+        max_size=3,
+        unique_by=lambda each: each[1],
+    ),
+)
+def test_the_printed_undo_gives_the_inventory_back(
+    tmp_path_factory: pytest.TempPathFactory,
+    uses: list[str],
+    spelt: str,
+    wanted: list[tuple[str, str]],
+) -> None:
+    listed = "".join(f"      - {{uuid: GPU-{n}{use}}}\n" for n, use in enumerate(uses))
+    text = (
+        "cluster: lab\nengine: compose\nhosts:\n"
+        f"  a:\n    address: 10.0.0.1\n    roles: [manager]\n    gpus:\n{listed}"
+        f"  b: {{address: 10.0.0.2, gpus: {spelt}}}\n"
+    )
+    project = Project(tmp_path_factory.mktemp("undo")).write(text, servers={"digits": SERVER})
+    options = [word for pair in wanted for word in pair]
+    result = project.kit("split", *options, "--yes", "--json")
+    if result.status:
+        return  # the split itself is refused
+    undo = json.loads(result.out)["undo"]
+    if undo is None:
+        return
+    back = project.kit(*shlex.split(undo)[1:], "--yes")
+    assert (back.status, back.err) == (0, "")
+    after = (project.folder / "inventory.yaml").read_text()
+    assert after == text or inventory_of(after) == inventory_of(text)
+
+
+def test_the_undo_of_a_first_split_gives_none_back(project: Project) -> None:
+    text = INVENTORY.replace("use: inference", "use: none")
+    project.write(text, servers={"digits": SERVER})
+    result = project.kit("split", "--infer", "pc2:1", "--yes")
+    assert result.out.endswith("undo: kit split --infer 0 --none pc2:1\n")
+    assert project.kit("split", "--infer", "0", "--none", "pc2:1", "--yes").status == 0
+    assert (project.folder / "inventory.yaml").read_text() == text

@@ -159,12 +159,16 @@ def _write(path: Path, before: str, after: str) -> None:
 
 
 def _undo(paths: Paths, proposal: Proposal) -> str | None:
-    """Return the command that undoes a split; None where it would take a server its last GPU."""
+    """Return the command that undoes a split; None where kit would refuse it."""
+    if proposal.before.jobs is None:  # the same mistake would be refused
+        return None
     back = reverse(proposal.moves)
     if made_idle(proposal.after, proposal.before):
         if dict(proposal.before.uses)[Use.INFERENCE]:
             return None
-        back = (("--infer", "0"),)
+        # It takes those back that trained; others are named.
+        others = [m for m in proposal.moves if {m.before, m.after} != {Use.TRAINING, Use.INFERENCE}]
+        back = (("--infer", "0"), *reverse(others))
     words = ["kit", "split"]
     if paths.inventory != Path("inventory.yaml"):
         words += ["-i", str(paths.inventory)]

@@ -108,6 +108,7 @@ def expand_hosts(
     for name, section in sections.items():
         hosts += _expand(name, section, defaults, faults)
     _refuse_duplicates(hosts, faults)
+    _refuse_shared_cards(hosts, faults)
     return hosts, faults
 
 
@@ -230,6 +231,21 @@ def _refuse_duplicates(hosts: list[Host], faults: list[Fault]) -> None:
                 fix = f"give the UUID that `nvidia-smi -L` prints on {host.name}"
                 place = (*host.loc, "gpus", index, "uuid")
                 other = (*owner.loc, "gpus", at, "uuid")
+                faults.append(Fault(INVENTORY, place, what, fix, other))
+
+
+def _refuse_shared_cards(hosts: list[Host], faults: list[Fault]) -> None:
+    """Refuse a card beside an instance of it, where the instance's UUID tells its card."""
+    cards = {gpu.id.lower(): (host, at) for host in hosts for at, gpu in enumerate(host.gpus)}
+    for host in hosts:
+        for index, gpu in enumerate(host.gpus):
+            card = cards.get(gpu.id.lower().removeprefix("mig-").partition("/")[0])
+            if gpu.instance and card is not None:
+                owner, at = card
+                what = f"{gpu.id} is a part of {owner.gpus[at].id} (line {{line}})"
+                fix = "list the card or its instances"
+                other = (*owner.loc, "gpus", at, "uuid")
+                place = (*host.loc, "gpus", index, "uuid")
                 faults.append(Fault(INVENTORY, place, what, fix, other))
 
 

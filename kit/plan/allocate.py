@@ -105,6 +105,9 @@ def _placements(request: _Request, hosts: Iterable[Host], ledger: _Ledger) -> tu
         gpus = _chosen(request, host, ledger)
         if gpus is None:
             return ()
+        if len(gpus) > 1 and any(gpu.instance for gpu in gpus):
+            ledger.refuse(request, ("hosts",), *_several_instances(host, gpus))
+            return ()
         whole = len(gpus) == len(host.gpus)
         interface = host.interface or ledger.interface
         if interface == AUTO:
@@ -112,6 +115,18 @@ def _placements(request: _Request, hosts: Iterable[Host], ledger: _Ledger) -> tu
         placements.append(Placement(host, rank, gpus, whole, interface))
         rank += len(gpus)
     return tuple(placements)
+
+
+def _several_instances(host: Host, gpus: Sequence[Gpu]) -> tuple[str, str]:
+    """Say why a MIG instance comes alone into a container.
+
+    CUDA shows a process one instance and no GPU beside it, and NCCL takes the instances of a card
+    for one GPU, given twice (CUDA and MIG User Guides, "CUDA Device Enumeration").
+    """
+    names = ", ".join(gpu.called for gpu in gpus)
+    what = f"{host.name} has {names} for one container, of which CUDA shows one MIG instance alone"
+    fix = "write `hosts: {gpus_per_host: 1}`, and more jobs for more instances"
+    return what, fix
 
 
 def _gpus(host: Host, use: Use) -> list[Gpu]:

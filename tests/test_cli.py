@@ -352,3 +352,44 @@ def test_a_signal_during_the_imports_is_no_traceback(
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (128 + number, "", "kit: interrupted\n")
+
+
+def many_hosts(number: int) -> str:
+    """An inventory whose hosts differ by turns, so that no neighbours are equal."""
+    lines = ["cluster: lab", "engine: swarm", "hosts:"]
+    for n in range(number):
+        use = ", use: inference" if n % 2 else ""
+        lines += [
+            f"  n{n:03}:",
+            f"    address: 10.0.{n // 200}.{n % 200 + 1}",
+            f"    roles: [{'' if n else 'manager'}]",
+            f"    gpus: [{{uuid: GPU-{n}a, model: H100}}, {{uuid: GPU-{n}b, model: H100{use}}}]",
+        ]
+    return "\n".join([*lines, "network: {subnet: 172.16.0.0/16}", ""])
+
+
+def test_equal_hosts_of_a_large_cluster_share_a_row(project: Project) -> None:
+    project.write(many_hosts(120))
+    few, every = project.kit("plan").out, project.kit("plan", "--all").out
+    assert len(few.splitlines()) < 40
+    rows = [line.split() for line in few.splitlines() if line.startswith(" n")]
+    assert [row[:4] for row in rows[-2:]] == [
+        ["n000", "…", "n118", "(60)"],
+        ["n001", "…", "n119", "(60)"],
+    ]
+    assert "1 of 2" in few
+    for n in range(120):
+        assert every.count(f" n{n:03} ") == 2  # of the hosts, and of the job's
+    document = json.loads(project.kit("plan", "--json").out)
+    assert len(document["hosts"]) == len(document["jobs"][0]["hosts"]) == 120
+
+
+def test_equal_gpus_of_a_large_cluster_share_a_row(project: Project) -> None:
+    project.write(many_hosts(120))
+    few, every = project.kit("split").out, project.kit("split", "--all").out
+    assert [line.split()[:7] for line in few.splitlines() if line.startswith(" n")] == [
+        ["n000", "…", "n119", "(120)", "180", "in", "all"],
+        ["n001", "…", "n119", "(60)", "60", "in", "all"],
+    ]
+    assert sum(line.startswith(" n") for line in every.splitlines()) == 240
+    assert len(json.loads(project.kit("split", "--json").out)["gpus"]) == 240

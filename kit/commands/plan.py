@@ -5,18 +5,17 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Sequence
-from itertools import groupby
-from typing import TYPE_CHECKING
 
 import click
 
 from kit.commands.options import with_paths
-from kit.commands.tables import console, table
-from kit.model import Host, Use
+from kit.commands.plan_tables import host_rows, placement_rows, serving_rows
+from kit.commands.tables import console
+from kit.model import Use
 from kit.paths import Paths
 from kit.plan.exchange import FINE, WANTED
-from kit.plan.types import ExchangePlan, ExchangeWay, Placement
-from kit.plan.work import JobPlan, Plan, ServerPlan
+from kit.plan.types import ExchangePlan, ExchangeWay
+from kit.plan.work import JobPlan, ServerPlan
 from kit.project import load_lowered
 from kit.render import header
 from kit.render.documents import plan_json
@@ -24,25 +23,23 @@ from kit.targets.lowered import Lowered
 from kit.values import count, show_seconds, show_speed
 from kit.workload.types import Workload
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
 
 @click.command("plan", short_help="Show who runs what.")
 @with_paths
 @click.option("--json", "as_json", is_flag=True, help="The plan as JSON, for a program.")
-def command(paths: Paths, as_json: bool) -> None:
+@click.option("--all", "every", is_flag=True, help="Each host in a row of its own.")
+def command(paths: Paths, as_json: bool, every: bool) -> None:
     """Show who runs what: hosts, GPUs, ranks, batch sizes, and what the network makes of it."""
     lowered = load_lowered(paths)
     if as_json:
         generated = header(lowered, *lowered.plan.sources)
         click.echo(plan_json(lowered, generated, whole=True), nl=False)
         return
-    show(lowered)
+    show(lowered, every=every)
 
 
-def show(lowered: Lowered) -> None:
-    """Print the plan as tables."""
+def show(lowered: Lowered, *, every: bool) -> None:
+    """Print the plan as tables, equal hosts in one row, or each in its own."""
     from rich.text import Text
 
     def _bold(text: str) -> Text:
@@ -56,10 +53,10 @@ def show(lowered: Lowered) -> None:
         f" engine {lowered.engine}, {count(len(plan.hosts), 'host')}, "
         f"{count(total, 'GPU')}, {training} for training",
     )
-    screen.print(_hosts(plan))
+    screen.print(host_rows(plan, every=every))
     for job in plan.jobs:
         screen.print(_bold(f"job {job.name}"), f" {_work(job)}")
-        screen.print(_placements(job))
+        screen.print(placement_rows(job, every=every))
         work = lowered.workload(job.name)
         lines = [_batch(job), *_precision(work), _traffic(job), *_exchange(job)]
         lines.append(_meeting(job, work))
@@ -72,7 +69,7 @@ def show(lowered: Lowered) -> None:
     for server in plan.servers:
         screen.print(_bold(f"server {server.name}"), f" {_answers(server)}")
         if server.placements:
-            screen.print(_serving(server))
+            screen.print(serving_rows(server, every=every))
             work = lowered.workload(server.name)
             screen.print(f"  answers at  {_few(work.urls)}")
             screen.print(f"  from        {_few(work.sources) or 'the same host'}")
@@ -90,58 +87,9 @@ def _answers(server: ServerPlan) -> str:
     return f"{which} of job {server.server.job}{idle}"
 
 
-def _serving(server: ServerPlan) -> Table:
-    rows = table("host", "replicas", "GPUs", right=("replicas",))
-    for _, equal in groupby(server.placements, key=_placement_shape):
-        group = list(equal)
-        first, last = group[0].host.name, group[-1].host.name
-        several = len(group) > 1
-        rows.add_row(
-            f"{first} … {last} ({len(group)})" if several else first,
-            f"{group[0].processes} each" if several else str(group[0].processes),
-            f"all {group[0].processes}" if group[0].whole else _ids(group[0]),
-        )
-    return rows
-
-
 def _few(urls: Sequence[str]) -> str:
     more = len(urls) - 3
     return ", ".join(urls[:3]) + (f" and {more} more" if more > 0 else "")
-
-
-def _hosts(plan: Plan) -> Table:
-    rows = table(
-        "host", "address", "roles", "link", "GPUs", "training", "inference", right=("GPUs",)
-    )
-    for _, equal in groupby(plan.hosts, key=_host_shape):
-        group = list(equal)
-        first, last = group[0], group[-1]
-        several = len(group) > 1
-        uses = {use: _gpu_names(first, use) for use in (Use.TRAINING, Use.INFERENCE)}
-        rows.add_row(
-            f"{first.name} … {last.name} ({len(group)})" if several else first.name,
-            f"{first.address} … {last.address}" if several else first.address,
-            ", ".join(first.roles) or "-",
-            show_speed(first.speed),
-            str(len(first.gpus)),
-            uses[Use.TRAINING],
-            uses[Use.INFERENCE],
-        )
-    return rows
-
-
-def _host_shape(host: Host) -> tuple[object, ...]:
-    """Neighbours of one shape share a row: nobody reads a thousand equal ones."""
-    gpus = tuple((gpu.model, gpu.use, gpu.memory) for gpu in host.gpus)
-    return (gpus, host.roles, host.speed)
-
-
-def _gpu_names(host: Host, use: Use) -> str:
-    names = [
-        gpu.model or ("GPU" if gpu.known else "unnamed") for gpu in host.gpus if gpu.use is use
-    ]
-    counted = {name: names.count(name) for name in names}
-    return ", ".join(f"{n} × {name}" if n > 1 else name for name, n in counted.items()) or "-"
 
 
 def _work(job: JobPlan) -> str:
@@ -149,37 +97,6 @@ def _work(job: JobPlan) -> str:
     if train is not None:
         return f"{train.model} on {train.dataset}, {count(train.epochs, 'epoch')}"
     return shlex.join(job.job.command)
-
-
-def _placements(job: JobPlan) -> Table:
-    rows = table("host", "processes", "ranks", "GPUs", right=("processes",))
-    for _, equal in groupby(job.placements, key=_placement_shape):
-        group = list(equal)
-        first, last = group[0], group[-1]
-        several = len(group) > 1
-        last_rank = last.first_rank + last.processes - 1
-        name = (
-            f"{first.host.name} … {last.host.name} ({len(group)})" if several else first.host.name
-        )
-        rows.add_row(
-            name,
-            f"{first.processes} each" if several else str(first.processes),
-            str(first.first_rank)
-            if last_rank == first.first_rank
-            else f"{first.first_rank}–{last_rank}",
-            f"all {first.processes}" if first.whole else _ids(first),
-        )
-    rows.add_section()
-    rows.add_row("total", str(job.world_size), "", "")
-    return rows
-
-
-def _ids(placement: Placement) -> str:
-    return ", ".join(gpu.id for gpu in placement.gpus)
-
-
-def _placement_shape(placement: Placement) -> tuple[object, ...]:
-    return ("" if placement.whole else _ids(placement), placement.processes)
 
 
 def _batch(job: JobPlan) -> str:

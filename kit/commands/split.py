@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,8 @@ from kit.values import count, show_size
 
 LONGEST_ID = 12
 """Of a UUID so much is shown: enough to tell GPUs apart, and to name one."""
+MOST_LISTED = 200
+"""Of more GPUs, those that are alike share a row."""
 MOST_ROWS = 20
 """Of more GPUs that move only the first are shown."""
 MOST_UNDONE = 8
@@ -45,6 +47,7 @@ MOST_UNDONE = 8
 @click.option("--none", "keep_away", multiple=True, metavar="SEL", help="GPUs for neither.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--dry-run", is_flag=True, help="Show what would change, and write nothing.")
+@click.option("--all", "every", is_flag=True, help="Show each GPU in a row of its own.")
 @click.option("--json", "as_json", is_flag=True, help="The same as JSON, for a program.")
 def command(
     paths: Paths,
@@ -54,6 +57,7 @@ def command(
     *,
     yes: bool,
     dry_run: bool,
+    every: bool,
     as_json: bool,
 ) -> int:
     """Move GPUs between training and inference, by `use:` in the inventory.
@@ -66,7 +70,7 @@ def command(
     """
     wanted = Wanted(infer, train, keep_away)
     if wanted == Wanted():
-        return _show(paths, as_json=as_json)
+        return _show(paths, every=every, as_json=as_json)
     if as_json and not (yes or dry_run):
         raise InputError("with --json nobody is asked", "add --yes, or --dry-run to see it first")
     project = load_project(paths)
@@ -91,7 +95,7 @@ def _exact(path: Path) -> str:
     return files.read_plain(path).decode("utf-8")
 
 
-def _show(paths: Paths, *, as_json: bool) -> int:
+def _show(paths: Paths, *, every: bool, as_json: bool) -> int:
     project = load_project(paths)
     plan = lowered_of(project, project.inventory).plan
     found = holdings(project.inventory, plan)
@@ -104,12 +108,35 @@ def _show(paths: Paths, *, as_json: bool) -> int:
         click.echo(json.dumps(document, indent=2, ensure_ascii=False))
         return 0
     listed = table("host", "GPU", "model", "memory", "id", "use", "has it", right=("GPU",))
-    for each in found:
-        slot = each.slot
-        owners = ", ".join(each.owners) or "-"
-        listed.add_row(_hosts(slot), str(slot.position), *_words(slot.gpu), _use(each), owners)
+    for group in rows_of(found, every=every):
+        first, number = group[0], count_of(each.slot for each in group)
+        listed.add_row(
+            _hosts(first.slot) if len(group) == 1 else _alike(group),
+            str(first.slot.position) if len(group) == 1 else f"{number:,} in all",
+            *(_words(first.slot.gpu)[:2]),
+            _words(first.slot.gpu)[2] if len(group) == 1 else "-",
+            _use(first),
+            ", ".join(first.owners) or "-",
+        )
     console().print(listed)
     return 0
+
+
+def rows_of(found: Sequence[Holding], *, every: bool) -> Iterable[Sequence[Holding]]:
+    """Put GPUs together that differ by their hosts alone, where there are many."""
+    if every or len(found) <= MOST_LISTED:
+        return [[each] for each in found]
+    alike: dict[object, list[Holding]] = {}
+    for each in found:
+        gpu = each.slot.gpu
+        alike.setdefault((gpu.model, gpu.memory, gpu.use, each.owners), []).append(each)
+    return alike.values()
+
+
+def _alike(group: Sequence[Holding]) -> str:
+    hosts = {host: None for each in group for host in each.slot.hosts}
+    first, last = next(iter(hosts)), next(reversed(hosts))
+    return first if len(hosts) == 1 else f"{first} … {last} ({len(hosts):,})"
 
 
 def _show_proposal(paths: Paths, text: str, proposal: Proposal, *, dry_run: bool) -> None:

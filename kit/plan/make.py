@@ -8,7 +8,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import fields
+from typing import Any
 
 from kit.errors import FaultsError
 from kit.model import Inventory, Job, Lock, Server
@@ -104,9 +105,14 @@ def _job_plan(
 
 
 def _version(section: Inventory | Job | Server) -> str:
-    content = asdict(section)
+    content = _fields(section)
     if isinstance(section, Job):  # A new key that a job does not use must not change its version.
         for name in ("train", "exchange", "checkpoint"):
             if part := getattr(section, name):
                 content[name] = written(part, planned=False)
-    return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:12]
+    return hashlib.sha256(json.dumps(content, default=_fields).encode()).hexdigest()[:12]
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    """Return what `dataclasses.asdict` does, of one level: that of 4,000 hosts takes a second."""
+    return {each.name: getattr(value, each.name) for each in fields(value)}

@@ -170,7 +170,8 @@ class Job:
     """What to run. Exactly one of `train` and `command` is set; `stop_grace` is in seconds.
 
     `exchange` comes with `train`. `step_seconds` is what a step was measured to compute for,
-    `metrics_port` the port of the trainer's metrics.
+    `metrics_port` the port of the trainer's metrics. `user` is whose processes its containers run
+    (None: the image's).
     """
 
     name: str
@@ -194,6 +195,7 @@ class Job:
     port: int | None
     metrics_port: int | None
     stop_grace: int
+    user: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +205,8 @@ class Server:
     `name` begins with SERVER_PREFIX. `checkpoint` is `newest`, `best` or the name of one;
     `transfer_port` is where the job's hosts offer theirs. `window` is in milliseconds, `timeout` in
     seconds, `body` (of a request) and `gpu_memory` (the least of a GPU) in bytes, `pixels` of an
-    image. `token` is what clients must show, None where all may ask.
+    image. `token` is what clients must show, None where all may ask. `user` is whose process the
+    containers run (None: nobody's).
     """
 
     name: str
@@ -225,6 +228,7 @@ class Server:
     environment: tuple[tuple[str, str], ...]
     memory: int | None
     cpus: float | None
+    user: str | None
 
     @property
     def short_name(self) -> str:

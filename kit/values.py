@@ -118,6 +118,20 @@ def checkpoint(value: object) -> str:
     )
 
 
+def user(text: object) -> str:
+    """Parse a user as Docker takes it: `1000`, `1000:1000` or names that the image knows.
+
+    Raises:
+        WrongValueError: It is none.
+    """
+    word = "[A-Za-z0-9_][-A-Za-z0-9_.]*"
+    if type(text) is int and 0 <= text < 2**32:
+        return str(text)
+    if isinstance(text, str) and re.fullmatch(f"{word}(:{word})?", text):
+        return text
+    raise WrongValueError(f"{shown(text)} is no user", 'write `"1000:1000"`, in quotes')
+
+
 def dns_label(text: object) -> str:
     """Check a name that becomes part of service, host and volume names (RFC 1123 label)."""
     if isinstance(text, str) and _DNS_LABEL.fullmatch(text):

@@ -268,7 +268,7 @@ def test_kit_installs_without_torch() -> None:
 
 
 LIMITS = {
-    "": 680,
+    "": 770,
     "contract": 620,
     "data": 370,
     "parallel": 430,
@@ -343,4 +343,7 @@ def test_what_runs_without_torch_needs_no_packages(name: str) -> None:
         parents = {module.rpartition(".")[0], module.split(".")[0]} & TRAINER.keys()
         todo += [other for other in of_trainer(TRAINER[module]) | parents if other not in seen]
         seen.add(module)
-        assert rooms(TRAINER[module]) <= sys.stdlib_module_names | {"trainer"}, module
+        found = rooms(TRAINER[module])
+        if module == "trainer.launch":  # It finds PyTorch where it becomes torchrun, or the store.
+            found -= {"torch"}
+        assert found <= sys.stdlib_module_names | {"trainer"}, module

@@ -99,7 +99,7 @@ JOB_FILES: list[tuple[dict[str, str], str]] = [
     ),
     (
         {"x" * 52: JOB},
-        f"jobs/{'x' * 52}.yaml:1: train-{'x' * 52}_train-on-pc2 is too long a name for a Swarm service (at most 63); shorten the job's or the host's name by 8 letters\n"
+        f"jobs/{'x' * 52}.yaml:1: train-{'x' * 52}_train-on-pc1 is too long a name for a Swarm service (at most 63); shorten the job's or the host's name by 8 letters\n"
         f"jobs/{'x' * 52}.yaml:1: train-{'x' * 52}-launcher-00000000 is too long a name for a Swarm config (at most 64); shorten the job's name by 12 letters\n",
     ),
 ]

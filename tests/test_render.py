@@ -11,6 +11,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kit.targets.swarm.lower import EMPTY
 from tests.conftest import Docker
 from tests.sandbox import COMMAND, INVENTORY, JOB, ROOT, Project, kit, kit_process, snapshot
 
@@ -328,7 +329,7 @@ HARD_JOB = yaml.safe_dump(
             {"bind": '/srv/$HOME/it\'s "here"', "to": "/data: #"},
             {"volume": "123", "to": "/numbered"},
             {"volume": "null", "to": "/nothing"},
-            {"nfs": "nas.lab:/export/a$b", "to": "/export"},
+            {"nfs": "nas.lab:/export/{{a$b", "to": "/export"},
         ],
     },
     allow_unicode=True,
@@ -340,23 +341,25 @@ def hard_tree(project: Project, engine: str) -> Path:
 
 
 def untemplated(value: str) -> str:
-    """Read a value as Swarm's templates do: `{{"{{"}}` is `{{`."""
-    return value.replace('{{"{{"}}', "{{")
+    """Read a value as Swarm's templates do: `{{"{{"}}` is `{{`, and `{{""}}` nothing."""
+    return value.replace('{{"{{"}}', "{{") if value != EMPTY else ""
 
 
 def test_hard_values_survive_a_stack(project: Project, docker: Docker) -> None:
     tree = hard_tree(project, "swarm")
     result = docker.run("stack", "config", "-c", "train-hard.stack.yaml", folder=tree)
     assert (result.returncode, result.stderr) == (0, "")
-    services = yaml.safe_load(result.stdout)["services"]
-    for name in ("train-1gpu", "train-on-pc2"):
-        service = services[name]
+    document = yaml.safe_load(result.stdout)
+    for name in ("train-on-pc1", "train-on-pc2"):
+        service = document["services"][name]
         environment = {key: untemplated(value) for key, value in service["environment"].items()}
         assert {key: environment[key] for key in HARD} == HARD
         assert service["working_dir"] == "/srv/a b/$x: #y"
         sources = {volume["target"]: volume.get("source") for volume in service["volumes"]}
         assert sources["/data: #"] == '/srv/$HOME/it\'s "here"'
         assert sources["/numbered"] == "123"
+    (volume,) = (each for each in document["volumes"].values() if "driver_opts" in each)
+    assert untemplated(volume["driver_opts"]["device"]) == ":/export/{{a$b"
 
 
 def test_hard_values_survive_compose(project: Project, docker: Docker) -> None:
@@ -383,7 +386,7 @@ def test_any_text_survives_in_the_environment(
     job = yaml.safe_dump(yaml.safe_load(COMMAND) | {"environment": {"X": value}})
     project = Project(tmp_path_factory.mktemp("env")).write(jobs={"j": job})
     stack = yaml.safe_load((project.rendered() / "train-j.stack.yaml").read_text())
-    found = stack["services"]["train-1gpu"]["environment"]["X"]
+    found = stack["services"]["train-on-pc1"]["environment"]["X"]
     assert untemplated(found.replace("$$", "$")) == value
 
 

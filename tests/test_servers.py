@@ -130,7 +130,7 @@ def offering(server: Workload) -> list[Part]:
 def test_checkpoints_come_from_the_hosts_of_the_job(project: Project) -> None:
     server = project.write(servers={"digits": SERVER}).lowered().workloads[1]
     assert server.sources == ("http://serve-digits-checkpoints:8081",)
-    assert [part.name for part in offering(server)] == ["checkpoints-1gpu", "checkpoints-on-pc2"]
+    assert [part.name for part in offering(server)] == ["checkpoints-on-pc1", "checkpoints-on-pc2"]
     server = project.write(COMPOSE, servers={"digits": SERVER}).lowered().workloads[1]
     assert server.sources == ("http://192.168.8.151:8081", "http://192.168.8.114:8081")
 
@@ -159,7 +159,7 @@ def test_on_one_host_checkpoints_need_no_way(project: Project) -> None:
     server = project.lowered().workloads[1]
     assert (server.sources, offering(server)) == ((), [])
     (mount,) = server.working[0].mounts
-    assert (mount.source, mount.read_only) == ("kit-digits-checkpoints", True)
+    assert (mount.source, mount.read_only) == ("kit-lab_digits-checkpoints", True)
 
 
 def test_shared_checkpoints_are_mounted_not_fetched(project: Project) -> None:

@@ -25,6 +25,7 @@ do; the exit code before torchrun takes over is then 2 for a mistake in the inpu
 failed.
 """
 
+import ctypes
 import fcntl
 import json
 import os
@@ -175,12 +176,30 @@ def read_secrets(names: str, folder: Path) -> dict[str, str]:
         raise LaunchError(f"{missing}; kit deploy makes it") from error
 
 
-# -------- GPUs: those that the container sees
+# -------- GPUs and CPUs: those that the container has
+
+FIRST_PROCESS = Path("/proc/1/environ")
+CGROUP = Path("/sys/fs/cgroup")
+
+
+def visible_devices() -> str:
+    """NVIDIA_VISIBLE_DEVICES, which Docker may have told the container's first process alone.
+
+    A Compose reservation sets it there (moby's setNvidiaGPUs); a health check gets only what the
+    image or the file set.
+    """
+    name = "NVIDIA_VISIBLE_DEVICES"
+    environ: Mapping[str, str] = os.environ
+    if name not in environ:
+        with suppress(OSError):
+            lines = FIRST_PROCESS.read_bytes().decode(errors="replace").split("\0")
+            environ = dict(line.partition("=")[::2] for line in lines)
+    return environ.get(name, "")
 
 
 def list_gpus(number: str = "KIT_NPROC") -> list[str]:
     """The GPUs in nvidia-smi's words, where there are to be any: as many as a variable says."""
-    if os.environ.get("NVIDIA_VISIBLE_DEVICES", "") in {"", "void", "none"}:
+    if visible_devices() in {"", "void", "none"}:
         return []
     # Where this chooses, there is no container that could lack its GPUs.
     if "CUDA_VISIBLE_DEVICES" in os.environ:
@@ -226,6 +245,20 @@ def gpu_uuids(listed: Sequence[str]) -> list[str]:
 def check_health() -> None:
     """Check that the container still has its GPUs."""
     list_gpus()
+
+
+def available_cores() -> int:
+    """The CPUs that this container may use: `limits.cpus` is a share of time, not a set of them."""
+    cores = float(len(os.sched_getaffinity(0)))
+    with suppress(OSError, ValueError, ZeroDivisionError):
+        if (file := CGROUP / "cpu.max").exists():  # Version 2; version 1 has two files.
+            quota, period = file.read_text().split()
+        else:
+            quota = (CGROUP / "cpu" / "cpu.cfs_quota_us").read_text()
+            period = (CGROUP / "cpu" / "cpu.cfs_period_us").read_text()
+        if quota != "max" and int(quota) > 0:
+            cores = min(cores, int(quota) / int(period))
+    return max(1, int(cores))
 
 
 # -------- The way to the rendezvous
@@ -285,14 +318,31 @@ def interface_addresses() -> dict[str, str]:
 
 
 def pick_interface(address: str, addresses: Mapping[str, str], environ: Mapping[str, str]) -> str:
-    """The interface that has `address`; what the user set for NCCL or gloo goes first."""
-    chosen = environ.get("NCCL_SOCKET_IFNAME") or environ.get("GLOO_SOCKET_IFNAME")
-    name = chosen or addresses.get(address)
-    if not name:
+    """The interface that has `address`; what the user set for gloo or NCCL goes first."""
+    if chosen := environ.get("GLOO_SOCKET_IFNAME"):
+        return chosen
+    names = [addresses[address]] if address in addresses else []
+    if chosen := environ.get("NCCL_SOCKET_IFNAME"):
+        named = chosen.lstrip("^=").partition(",")[0].partition(":")[0]
+        taken = [name for name in addresses.values() if nccl_takes(chosen, name)] or [named]
+        names = [name for name in names if name in taken] or taken
+    if not names:
         lost = f"no interface has the address {address} that leads to the rendezvous"
         fix = "set NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME"
         raise LaunchError(f"{lost}; {fix}", FAILURE, "rendezvous")
-    return name
+    return names[0]
+
+
+def nccl_takes(chosen: str, name: str) -> bool:
+    """Whether NCCL_SOCKET_IFNAME means an interface; gloo's variable knows whole names alone.
+
+    `eth` is all that begin so, `=eth1` that one, `^docker` all others (ncclFindInterfaces).
+    """
+    without, chosen = chosen.startswith("^"), chosen.removeprefix("^")
+    exactly, chosen = chosen.startswith("="), chosen.removeprefix("=")
+    words = [word.partition(":")[0] for word in chosen.split(",") if word]
+    found = any(name == word or (not exactly and name.startswith(word)) for word in words)
+    return found is not without
 
 
 # -------- The start: check everything, then become torchrun
@@ -342,7 +392,18 @@ def check(settings: Settings, job: Job, package_root: Path | None) -> str:
         wrong = f"{settings.checkpoints} is not a folder that can be written to"
         fix = "mount a volume there, or set KIT_CHECKPOINTS"
         raise LaunchError(f"{wrong}; {fix}", kind="disk")
+    if foreign := unchangeable(settings.checkpoints):
+        user = os.getuid()
+        wrong = f"user {user} cannot change {foreign}, which another user wrote"
+        fix = f"give the volume away: docker run --rm -u root -v VOLUME:/v IMAGE chown -R {user} /v"
+        raise LaunchError(f"{wrong}; {fix}", kind="disk")
     return f"{training.train.model} on {training.train.dataset}"
+
+
+def unchangeable(folder: Path) -> str:
+    """What another user left here, which this one can neither write to nor remove; "" if none."""
+    with os.scandir(folder) as entries:
+        return next((entry.path for entry in entries if not os.access(entry, os.W_OK)), "")
 
 
 def torchrun_argv(settings: Settings, job: Job, local_address: str) -> list[str]:
@@ -367,7 +428,7 @@ def torchrun_environ(
 ) -> dict[str, str]:
     """`environ` and what else torchrun needs; `package_root` holds the package `trainer` to run."""
     result = {
-        "NCCL_SOCKET_IFNAME": interface,
+        "NCCL_SOCKET_IFNAME": f"={interface}",  # Not also those whose names begin like it.
         "GLOO_SOCKET_IFNAME": interface,
         "OMP_NUM_THREADS": str(max(1, cores // nproc)),
         # Otherwise the workers' store lives in rank 0's agent, and the job dies with that host.
@@ -399,10 +460,9 @@ def train() -> None:
     interface = pick_interface(address, interface_addresses(), os.environ)
     say(f"reaches it from {address} by interface {interface}")
     say(f"becomes torchrun for {settings.nnodes} hosts")
-    cores = len(os.sched_getaffinity(0))
     secrets = read_secrets(os.environ.get("KIT_SECRETS", ""), Path("/run/secrets"))
     environ = torchrun_environ(
-        {**os.environ, **secrets}, settings.nproc, interface, package_root, cores
+        {**os.environ, **secrets}, settings.nproc, interface, package_root, available_cores()
     )
     os.execvpe(sys.executable, torchrun_argv(settings, job, address), environ)
 
@@ -614,6 +674,7 @@ class Trace:
 # -------- The rendezvous: the store at which the hosts meet
 
 ESTABLISHED = "01"  # State of a connection in /proc/net/tcp (include/net/tcp_states.h).
+NO_NEW_PRIVILEGES = 38  # Of prctl (linux/prctl.h).
 IN_USE = 2  # Looks at the store, a second apart, with an agent connected: then it is in use.
 DESERTED = 10  # Looks without any agent after which the store's run is over.
 
@@ -643,26 +704,61 @@ class Attendance:
         return self._used and self._absent >= DESERTED
 
 
+RESOLVED = 10.0  # Seconds within which a container finds its own name in Docker's DNS.
+
+
+def own_address(names: Sequence[str]) -> str:
+    """The address of this host among those of `names`, to listen there and nowhere else.
+
+    Where none is, as behind a NAT, it is every interface, and said.
+    """
+    deadline = time.monotonic() + RESOLVED
+    while True:
+        for name in names:
+            with suppress(OSError):
+                for entry in socket.getaddrinfo(name, 0, socket.AF_INET, socket.SOCK_STREAM):
+                    with suppress(OSError), socket.create_server(entry[4]) as listener:
+                        return str(listener.getsockname()[0])
+        if time.monotonic() > deadline:
+            say(f"listens on every interface: {', '.join(names)} is no address of this host")
+            return "0.0.0.0"
+        time.sleep(0.2)
+
+
+def stay_unprivileged() -> None:
+    """Let no program that runs from here gain privileges: Swarm has no such option for services."""
+    ctypes.CDLL(None).prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0)
+
+
 def serve_rendezvous() -> None:
-    """Serve the store on all interfaces until a run is over, or SIGTERM or SIGINT comes.
+    """Serve the store, at its own address alone, until a run is over, or SIGTERM or SIGINT comes.
 
     torchrun closes a rendezvous for good when its job ends: the engine then starts a fresh one.
     """
-    _, port = parse_endpoint(_value(os.environ, "KIT_RENDEZVOUS"))
+    stay_unprivileged()
+    host, port = parse_endpoint(_value(os.environ, "KIT_RENDEZVOUS"))
+    address = own_address([host])
     # Blocked before the store starts its threads: they inherit it, and the signal waits for us.
     ends = {signal.SIGTERM, signal.SIGINT}
     signal.pthread_sigmask(signal.SIG_BLOCK, ends)
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     try:
-        # The master listens on every interface; the name is only what its own client connects to.
-        store = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
+        listener = socket.create_server((address, port))
+        # By itself the master would listen on every interface.
+        store = TCPStore(
+            "127.0.0.1" if address == "0.0.0.0" else address,
+            port,
+            is_master=True,
+            wait_for_workers=False,
+            master_listen_fd=listener.detach(),
+        )
     except (RuntimeError, OSError) as error:
         reason = str(error).splitlines()[0]
         advice = "end what uses it, or change the port"
         message = f"port {port} can not be served ({reason}); {advice}"
         raise LaunchError(message, FAILURE, "rendezvous") from error
-    say(f"serves the rendezvous on port {store.port}")
+    say(f"serves the rendezvous on {address}:{store.port}")
     attendance, received = Attendance(), None
     while received is None and not attendance.over(connections(port)):
         received = signal.sigtimedwait(ends, 1)

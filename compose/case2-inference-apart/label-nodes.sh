@@ -8,7 +8,7 @@
 # labels: take it out of the Swarm, or remove them with `docker node update --label-rm`.
 
 failed=
-docker node update --label-add kit.host=pc1 --label-add kit.job.ddp=train-1gpu pc1 || failed="$failed pc1"
+docker node update --label-add kit.host=pc1 --label-add kit.job.ddp=train-on-pc1 pc1 || failed="$failed pc1"
 docker node update --label-add kit.host=pc2 --label-add kit.job.ddp=train-on-pc2 pc2 || failed="$failed pc2"
 
 if [ -n "$failed" ]; then

@@ -26,11 +26,13 @@ do; the exit code before torchrun takes over is then 2 for a mistake in the inpu
 failed.
 """
 
+import ctypes
 import fcntl
 import json
 import os
 import re
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -39,6 +41,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -174,12 +177,30 @@ def read_secrets(names: str, folder: Path) -> dict[str, str]:
         raise LaunchError(f"{missing}; kit deploy makes it") from error
 
 
-# -------- GPUs: those that the container sees
+# -------- GPUs and CPUs: those that the container has
+
+FIRST_PROCESS = Path("/proc/1/environ")
+CGROUP = Path("/sys/fs/cgroup")
+
+
+def visible_devices() -> str:
+    """NVIDIA_VISIBLE_DEVICES, which Docker may have told the container's first process alone.
+
+    A Compose reservation sets it there (moby's setNvidiaGPUs); a health check gets only what the
+    image or the file set.
+    """
+    name = "NVIDIA_VISIBLE_DEVICES"
+    environ: Mapping[str, str] = os.environ
+    if name not in environ:
+        with suppress(OSError):
+            lines = FIRST_PROCESS.read_bytes().decode(errors="replace").split("\0")
+            environ = dict(line.partition("=")[::2] for line in lines)
+    return environ.get(name, "")
 
 
 def list_gpus(number: str = "KIT_NPROC") -> list[str]:
     """The GPUs in nvidia-smi's words, where there are to be any: as many as a variable says."""
-    if os.environ.get("NVIDIA_VISIBLE_DEVICES", "") in {"", "void", "none"}:
+    if visible_devices() in {"", "void", "none"}:
         return []
     # Where this chooses, there is no container that could lack its GPUs.
     if "CUDA_VISIBLE_DEVICES" in os.environ:
@@ -225,6 +246,20 @@ def gpu_uuids(listed: Sequence[str]) -> list[str]:
 def check_health() -> None:
     """Check that the container still has its GPUs."""
     list_gpus()
+
+
+def available_cores() -> int:
+    """The CPUs that this container may use: `limits.cpus` is a share of time, not a set of them."""
+    cores = float(len(os.sched_getaffinity(0)))
+    with suppress(OSError, ValueError, ZeroDivisionError):
+        if (file := CGROUP / "cpu.max").exists():  # Version 2; version 1 has two files.
+            quota, period = file.read_text().split()
+        else:
+            quota = (CGROUP / "cpu" / "cpu.cfs_quota_us").read_text()
+            period = (CGROUP / "cpu" / "cpu.cfs_period_us").read_text()
+        if quota != "max" and int(quota) > 0:
+            cores = min(cores, int(quota) / int(period))
+    return max(1, int(cores))
 
 
 # -------- The way to the rendezvous
@@ -284,14 +319,31 @@ def interface_addresses() -> dict[str, str]:
 
 
 def pick_interface(address: str, addresses: Mapping[str, str], environ: Mapping[str, str]) -> str:
-    """The interface that has `address`; what the user set for NCCL or gloo goes first."""
-    chosen = environ.get("NCCL_SOCKET_IFNAME") or environ.get("GLOO_SOCKET_IFNAME")
-    name = chosen or addresses.get(address)
-    if not name:
+    """The interface that has `address`; what the user set for gloo or NCCL goes first."""
+    if chosen := environ.get("GLOO_SOCKET_IFNAME"):
+        return chosen
+    names = [addresses[address]] if address in addresses else []
+    if chosen := environ.get("NCCL_SOCKET_IFNAME"):
+        named = chosen.lstrip("^=").partition(",")[0].partition(":")[0]
+        taken = [name for name in addresses.values() if nccl_takes(chosen, name)] or [named]
+        names = [name for name in names if name in taken] or taken
+    if not names:
         lost = f"no interface has the address {address} that leads to the rendezvous"
         fix = "set NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME"
         raise LaunchError(f"{lost}; {fix}", FAILURE, "rendezvous")
-    return name
+    return names[0]
+
+
+def nccl_takes(chosen: str, name: str) -> bool:
+    """Whether NCCL_SOCKET_IFNAME means an interface; gloo's variable knows whole names alone.
+
+    `eth` is all that begin so, `=eth1` that one, `^docker` all others (ncclFindInterfaces).
+    """
+    without, chosen = chosen.startswith("^"), chosen.removeprefix("^")
+    exactly, chosen = chosen.startswith("="), chosen.removeprefix("=")
+    words = [word.partition(":")[0] for word in chosen.split(",") if word]
+    found = any(name == word or (not exactly and name.startswith(word)) for word in words)
+    return found is not without
 
 
 # -------- The start: check everything, then become torchrun
@@ -311,6 +363,10 @@ MAX_RESTARTS_OF_TRAINER = 30
 
 def check(settings: Settings, job: Job, package_root: Path | None) -> str:
     """Check what torchrun would fail at and restart without end; return what will run."""
+    if find_spec("torch") is None:
+        missing = f"this image has no torch for {sys.executable}"
+        fix = "build it on an image with torch 2.2 or newer, such as pytorch/pytorch"
+        raise LaunchError(f"{missing}; {fix}")
     if package_root is None:
         script = job.command[0]
         if script != "-m" and not Path(script).is_file():
@@ -337,7 +393,18 @@ def check(settings: Settings, job: Job, package_root: Path | None) -> str:
         wrong = f"{settings.checkpoints} is not a folder that can be written to"
         fix = "mount a volume there, or set KIT_CHECKPOINTS"
         raise LaunchError(f"{wrong}; {fix}", kind="disk")
+    if foreign := unchangeable(settings.checkpoints):
+        user = os.getuid()
+        wrong = f"user {user} cannot change {foreign}, which another user wrote"
+        fix = f"give the volume away: docker run --rm -u root -v VOLUME:/v IMAGE chown -R {user} /v"
+        raise LaunchError(f"{wrong}; {fix}", kind="disk")
     return f"{training.train.model} on {training.train.dataset}"
+
+
+def unchangeable(folder: Path) -> str:
+    """What another user left here, which this one can neither write to nor remove; "" if none."""
+    with os.scandir(folder) as entries:
+        return next((entry.path for entry in entries if not os.access(entry, os.W_OK)), "")
 
 
 def torchrun_argv(settings: Settings, job: Job, local_address: str) -> list[str]:
@@ -362,7 +429,7 @@ def torchrun_environ(
 ) -> dict[str, str]:
     """`environ` and what else torchrun needs; `package_root` holds the package `trainer` to run."""
     result = {
-        "NCCL_SOCKET_IFNAME": interface,
+        "NCCL_SOCKET_IFNAME": f"={interface}",  # Not also those whose names begin like it.
         "GLOO_SOCKET_IFNAME": interface,
         "OMP_NUM_THREADS": str(max(1, cores // nproc)),
         # Otherwise the workers' store lives in rank 0's agent, and the job dies with that host.
@@ -394,10 +461,9 @@ def train() -> None:
     interface = pick_interface(address, interface_addresses(), os.environ)
     say(f"reaches it from {address} by interface {interface}")
     say(f"becomes torchrun for {settings.nnodes} hosts")
-    cores = len(os.sched_getaffinity(0))
     secrets = read_secrets(os.environ.get("KIT_SECRETS", ""), Path("/run/secrets"))
     environ = torchrun_environ(
-        {**os.environ, **secrets}, settings.nproc, interface, package_root, cores
+        {**os.environ, **secrets}, settings.nproc, interface, package_root, available_cores()
     )
     os.execvpe(sys.executable, torchrun_argv(settings, job, address), environ)
 
@@ -414,46 +480,55 @@ def run_agent() -> int:
     from torch.distributed.elastic import multiprocessing, rendezvous
     from torch.distributed.run import main as torchrun
 
-    with tempfile.NamedTemporaryFile("r") as halt:
-        os.environ["KIT_HALT"] = halt.name
+    with tempfile.TemporaryDirectory() as folder:
+        halt = Path(folder, "halt")
+        halt.touch()
+        os.environ |= {"KIT_HALT": str(halt), "KIT_LAST_WORDS": folder}
         try:
             torchrun(sys.argv[2:])
         except multiprocessing.errors.ChildFailedError as error:
-            raise first_failure(error.failures) from None
-        except rendezvous.RendezvousClosedError:
-            if not os.environ.get("KIT_ONE_RUN"):
-                join_the_next()
-            reason = "another host has closed the run: see what it says"
-            raise LaunchError(reason, FAILURE, "rendezvous") from None
+            raise first_failure(error.failures, Path(folder)) from None
         except rendezvous.RendezvousError as error:
-            kind = type(error).__name__
-            reason = f"the rendezvous was lost ({kind}): see what other hosts say"
-            raise LaunchError(reason, FAILURE, "rendezvous") from None
+            closed = isinstance(error, rendezvous.RendezvousClosedError)
+            lost = f"the rendezvous was lost ({type(error).__name__})"
+            reason = "another host has closed this run" if closed else lost
+            if not os.environ.get("KIT_ONE_RUN"):
+                join_the_next(reason, folder)
+            raise LaunchError(f"{reason}: see what others say", FAILURE, "rendezvous") from None
         except multiprocessing.SignalException as error:
             say(f"torchrun ended on {signal.Signals(error.sigval).name}")
             return 128 + error.sigval
-        if request := halt.read():
+        if request := halt.read_text():
             # The training's own class of failure, as it would be on every other try.
             found = json.loads(request)
             raise LaunchError(found["message"], FAILURE, found["kind"])
     return 0
 
 
-def join_the_next() -> NoReturn:
-    """Begin anew with the run that follows the one which another host has closed.
+def join_the_next(reason: str, folder: str) -> NoReturn:
+    """Begin anew with the run that follows one which another host has closed or lost.
 
     The store ends when nobody has been connected to it for a while, and is started afresh; ending
-    and coming back at once would keep it alive, and use up what the engine starts again.
+    and coming back at once would keep it alive. A fault of another host uses up none of the
+    restarts that the engine grants this one. `folder` is a temporary one, of no use from now on.
     """
-    say("another host has closed this run; waits for the store to end, then joins the next run")
+    say(f"{reason}; waits for the store to end, then joins the next run")
+    shutil.rmtree(folder, ignore_errors=True)
     # What this process holds of the old store would stay open in what it becomes.
     os.closerange(3, 1024)
     time.sleep(DESERTED + 5)
     os.execv(sys.executable, [sys.executable, str(Path(__file__).resolve())])
 
 
-def first_failure(failures: Mapping[int, Any]) -> LaunchError:
-    """Name this host's worker that failed first, by global rank, and its traceback if any."""
+# A script that ends on one of these ends so again, however often it is started.
+HOPELESS = re.compile(r"(ImportError|ModuleNotFoundError|IndentationError|SyntaxError|TabError)\b")
+
+
+def first_failure(failures: Mapping[int, Any], folder: Path) -> LaunchError:
+    """Name this host's worker that failed first, by global rank, and its traceback if any.
+
+    `folder` has the last words of the workers; see `Prefix`.
+    """
     # A worker that only lost a peer leaves no file; torchrun ends the others by SIGTERM.
     *_, rank = min(
         (not Path(each.error_file).is_file(), each.exitcode == -signal.SIGTERM, each.timestamp, key)
@@ -463,10 +538,24 @@ def first_failure(failures: Mapping[int, Any]) -> LaunchError:
     who = f"rank {rank} failed first on this host (local rank {failures[rank].local_rank})"
     how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
     trace = message["extraInfo"]["py_callstack"] if isinstance(message, dict) else ""
-    text = f"{who}, {how}\n{trace}".rstrip()
     if code < 0:
-        return LaunchError(text, FAILURE, "killed", rank, 128 - code)
-    return LaunchError(text, FAILURE, "worker", rank, code)
+        return LaunchError(f"{who}, {how}\n{trace}".rstrip(), FAILURE, "killed", rank, 128 - code)
+    said = trace.rstrip().rpartition("\n")[2] or last_words(folder / str(rank))
+    hopeless = HOPELESS.match(said)
+    text = f"{who}, {how}{f': {said}' if said else ''}"
+    if hopeless:
+        text += "; correct the script, or install what it needs in its image"
+    code_of_all, kind = (MISTAKE, "input") if hopeless else (FAILURE, "worker")
+    return LaunchError(f"{text}\n{trace}".rstrip(), code_of_all, kind, rank, code)
+
+
+def last_words(file: Path) -> str:
+    """What a worker's `Prefix` left when it ended, a moment after the worker; "" for nothing."""
+    for _ in range(20):
+        with suppress(OSError):
+            return file.read_text(errors="replace")
+        time.sleep(0.05)
+    return ""
 
 
 # -------- The worker: a rank before each line, and the rank's place in the world
@@ -496,7 +585,10 @@ def run_worker() -> None:
 
 
 class Prefix:
-    """Copies a worker's lines, its rank before each, and tells programs of the worker itself."""
+    """Copies a worker's lines, its rank before each, and tells programs of the worker itself.
+
+    When it ends, it leaves the exception of a traceback in the folder KIT_LAST_WORDS.
+    """
 
     def __init__(
         self, environ: Mapping[str, str], sources: Sequence[int], targets: Sequence[int]
@@ -504,10 +596,14 @@ class Prefix:
         self._environ, self._words = environ, f"[rank{environ['RANK']}]: ".encode()
         self._targets = dict(zip(sources, targets, strict=True))
         self._rest = dict.fromkeys(sources, b"")
-        self._out = targets[0]
+        self._out, self._error = targets[0], targets[-1]
+        self._trace = Trace()
 
     def copy(self) -> None:
         """Copy until all sources have ended."""
+        left = Path(self._environ.get("KIT_LAST_WORDS") or os.devnull, self._environ["RANK"])
+        with suppress(OSError):
+            left.unlink()  # Of the try before.
         restarts = self._number("TORCHELASTIC_RESTART_COUNT")
         if restarts and not self._number("LOCAL_RANK"):
             self._write(self._out, event("restart", restarts=restarts).encode())
@@ -519,6 +615,8 @@ class Prefix:
             wait = max(0.0, due - time.monotonic())
             for source in select.select(list(self._rest), [], [], wait)[0]:
                 self._take(source)
+        with suppress(OSError):
+            left.write_text(self._trace.exception)
 
     def _member(self, restarts: int) -> str:
         return event(
@@ -540,6 +638,8 @@ class Prefix:
             lines, left = [*lines, left], b""
         for line in lines:
             self._write(self._targets[source], line)
+            if self._targets[source] == self._error:
+                self._trace.read(line.decode(errors="replace"))
         self._rest[source] = left
         if not content:
             del self._rest[source]
@@ -552,9 +652,30 @@ class Prefix:
         os.write(target, own + line + b"\n")
 
 
+class Trace:
+    """Finds the exception of Python's last traceback in what a process writes to its stderr."""
+
+    def __init__(self) -> None:
+        self.exception = ""  # As Python says it, and where it was raised.
+        self._inside = False
+        self._place = ""
+
+    def read(self, line: str) -> None:
+        """Take in one line."""
+        if line.startswith("Traceback (most recent call last)"):
+            self._inside, self._place = True, ""
+        elif found := re.match(r'  File "(.+)", line (\d+)', line):
+            self._place = f"{found[1]}:{found[2]}"
+        # A script that does not compile is told without the first line of a traceback.
+        elif (self._inside and re.match(r"\w", line)) or re.match(r"\w+Error: ", line):
+            place = f" ({self._place})" if self._place else ""
+            self.exception, self._inside = f"{line}{place}"[:500], False
+
+
 # -------- The rendezvous: the store at which the hosts meet
 
 ESTABLISHED = "01"  # State of a connection in /proc/net/tcp (include/net/tcp_states.h).
+NO_NEW_PRIVILEGES = 38  # Of prctl (linux/prctl.h).
 IN_USE = 2  # Looks at the store, a second apart, with an agent connected: then it is in use.
 DESERTED = 10  # Looks without any agent after which the store's run is over.
 
@@ -584,26 +705,61 @@ class Attendance:
         return self._used and self._absent >= DESERTED
 
 
+RESOLVED = 10.0  # Seconds within which a container finds its own name in Docker's DNS.
+
+
+def own_address(names: Sequence[str]) -> str:
+    """The address of this host among those of `names`, to listen there and nowhere else.
+
+    Where none is, as behind a NAT, it is every interface, and said.
+    """
+    deadline = time.monotonic() + RESOLVED
+    while True:
+        for name in names:
+            with suppress(OSError):
+                for entry in socket.getaddrinfo(name, 0, socket.AF_INET, socket.SOCK_STREAM):
+                    with suppress(OSError), socket.create_server(entry[4]) as listener:
+                        return str(listener.getsockname()[0])
+        if time.monotonic() > deadline:
+            say(f"listens on every interface: {', '.join(names)} is no address of this host")
+            return "0.0.0.0"
+        time.sleep(0.2)
+
+
+def stay_unprivileged() -> None:
+    """Let no program that runs from here gain privileges: Swarm has no such option for services."""
+    ctypes.CDLL(None).prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0)
+
+
 def serve_rendezvous() -> None:
-    """Serve the store on all interfaces until a run is over, or SIGTERM or SIGINT comes.
+    """Serve the store, at its own address alone, until a run is over, or SIGTERM or SIGINT comes.
 
     torchrun closes a rendezvous for good when its job ends: the engine then starts a fresh one.
     """
-    _, port = parse_endpoint(_value(os.environ, "KIT_RENDEZVOUS"))
+    stay_unprivileged()
+    host, port = parse_endpoint(_value(os.environ, "KIT_RENDEZVOUS"))
+    address = own_address([host])
     # Blocked before the store starts its threads: they inherit it, and the signal waits for us.
     ends = {signal.SIGTERM, signal.SIGINT}
     signal.pthread_sigmask(signal.SIG_BLOCK, ends)
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     try:
-        # The master listens on every interface; the name is only what its own client connects to.
-        store = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
+        listener = socket.create_server((address, port))
+        # By itself the master would listen on every interface.
+        store = TCPStore(
+            "127.0.0.1" if address == "0.0.0.0" else address,
+            port,
+            is_master=True,
+            wait_for_workers=False,
+            master_listen_fd=listener.detach(),
+        )
     except (RuntimeError, OSError) as error:
         reason = str(error).splitlines()[0]
         advice = "end what uses it, or change the port"
         message = f"port {port} can not be served ({reason}); {advice}"
         raise LaunchError(message, FAILURE, "rendezvous") from error
-    say(f"serves the rendezvous on port {store.port}")
+    say(f"serves the rendezvous on {address}:{store.port}")
     attendance, received = Attendance(), None
     while received is None and not attendance.over(connections(port)):
         received = signal.sigtimedwait(ends, 1)

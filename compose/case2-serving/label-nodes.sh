@@ -8,7 +8,7 @@
 # labels: take it out of the Swarm, or remove them with `docker node update --label-rm`.
 
 failed=
-docker node update --label-add kit.host=pc1 --label-add kit.job.cifar10=train-1gpu --label-add kit.job.serve-cifar10=none pc1 || failed="$failed pc1"
+docker node update --label-add kit.host=pc1 --label-add kit.job.cifar10=train-on-pc1 --label-add kit.job.serve-cifar10=none pc1 || failed="$failed pc1"
 docker node update --label-add kit.host=pc2 --label-add kit.job.cifar10=train-on-pc2 --label-add kit.job.serve-cifar10=serve-on-pc2 pc2 || failed="$failed pc2"
 
 if [ -n "$failed" ]; then

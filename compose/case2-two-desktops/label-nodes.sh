@@ -8,8 +8,8 @@
 # labels: take it out of the Swarm, or remove them with `docker node update --label-rm`.
 
 failed=
-docker node update --label-add kit.host=pc1 --label-add kit.job.cifar10=train-1gpu pc1 || failed="$failed pc1"
-docker node update --label-add kit.host=pc2 --label-add kit.job.cifar10=train-2gpu pc2 || failed="$failed pc2"
+docker node update --label-add kit.host=pc1 --label-add kit.job.cifar10=train-on-pc1 pc1 || failed="$failed pc1"
+docker node update --label-add kit.host=pc2 --label-add kit.job.cifar10=train-on-pc2 pc2 || failed="$failed pc2"
 
 if [ -n "$failed" ]; then
     echo "label-nodes.sh: not labelled:$failed" >&2

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import click
 
 from kit.commands.follow import prefixed
 from kit.commands.options import with_paths
 from kit.commands.targets import target_for, with_engine
-from kit.errors import InputError
+from kit.errors import InputError, KitError
+from kit.model import SERVER_PREFIX, EngineName
 from kit.paths import Paths, identity
+from kit.plan.storage import volume_name
 from kit.runtime.events import is_event
 from kit.values import WrongValueError, duration
 from kit.workload.types import Kind
@@ -26,6 +29,12 @@ from trainer.contract.words import nearest
 @click.option("--rank", type=int, help="This rank's lines alone.")
 @click.option("--since", metavar="DURATION", help="Lines of the last 10m alone, for example.")
 @click.option("--events", is_flag=True, help="Show the lines for programs too.")
+@click.option(
+    "--dumps",
+    metavar="FOLDER",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Get what NCCL's flight recorder wrote on the hosts, instead of lines.",
+)
 def command(
     paths: Paths,
     jobs: tuple[str, ...],
@@ -36,6 +45,7 @@ def command(
     rank: int | None,
     since: str | None,
     events: bool,
+    dumps: Path | None,
 ) -> None:
     """Print what the hosts of JOBS (all by default) have printed, host and rank in front.
 
@@ -43,6 +53,8 @@ def command(
     """
     begin = _begin(since)
     cluster, own = identity(paths)
+    if dumps is not None:
+        return _dumps(cluster, paths.tree(cluster), engine or own, jobs, dumps)
     target = target_for(engine or own, cluster, paths.tree(cluster))
     known = target.known()
     # A server's lines have no end to wait for.
@@ -56,6 +68,37 @@ def command(
         wanted = host in {None, line.host} and rank in {None, line.rank}
         if wanted and (events or not is_event(line.text)):
             click.echo(prefixed(line, several=len(names) > 1))
+    return None
+
+
+def _dumps(cluster: str, tree: Path, engine: str, jobs: tuple[str, ...], folder: Path) -> None:
+    """Write each job's files into a folder of its own, as torchfrtrace reads them."""
+    from kit.runtime.dumps import dumps
+    from kit.runtime.rendered import rendered
+
+    if engine == EngineName.LOCAL:
+        raise InputError("on this machine no flight recorder writes", "leave out --dumps")
+    there = rendered(tree)
+    known = [name for name in there.devices if not name.startswith(SERVER_PREFIX)]
+    if unknown := next((name for name in jobs if name not in known), None):
+        raise InputError(f"no job {unknown} is rendered", nearest(unknown, known))
+    failed: list[KitError] = []
+    for name in jobs or known:
+        hosts = [host for host in there.hosts if host.name in there.devices[name]]
+        found, errors = dumps(hosts, volume_name(cluster, f"{name}-dumps"))
+        failed += errors
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        for each in found:
+            (folder / name / each.name).write_bytes(each.content)
+            when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(each.time))
+            click.echo(f"{folder / name / each.name}: from {each.host}, written {when}")
+        if found:
+            click.echo(f"read them: torchfrtrace --prefix nccl_trace_rank_ {folder / name}")
+        elif not errors:
+            click.echo(f"{name}: no rank has waited for another until its timeout")
+    if failed:
+        hints = dict.fromkeys(error.hint for error in failed if error.hint)
+        raise KitError("\n".join(error.message for error in failed), "\n".join(hints))
 
 
 def _begin(since: str | None) -> float | None:

@@ -85,6 +85,15 @@ Duration = Annotated[
 Label = Annotated[
     str, *_text(values.dns_label, r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$", "lab", "A DNS label")
 ]
+User = Annotated[
+    str,
+    *_text(
+        values.user,
+        r"^[A-Za-z0-9_][-A-Za-z0-9_.]*(:[A-Za-z0-9_][-A-Za-z0-9_.]*)?$",
+        "1000:1000",
+        "A user, by number or as the image names it, and a group",
+    ),
+]
 Subnet = Annotated[
     str,
     *_text(values.subnet, r"^[0-9.]+/[0-9]+$", "10.200.0.0/16", "IPv4 network in CIDR notation"),

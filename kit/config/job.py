@@ -21,6 +21,7 @@ from kit.config.fields import (
     Section,
     Size,
     Ulimit,
+    User,
     VariableValue,
     known_variable,
     only_key,
@@ -234,6 +235,12 @@ class JobSection(Section):
     stop_grace_period: Duration = Field(
         60, description="From the stop signal to the kill: time for a last checkpoint"
     )
+    user: User | None = Field(
+        None,
+        examples=["1000:1000"],
+        description="Whose processes the containers run, without capabilities and without a way to "
+        "more; default: the image's user, with what Docker grants",
+    )
 
     @field_validator("command", mode="before")
     @classmethod
@@ -341,6 +348,7 @@ def to_job(section: JobSection, name: str, file: str) -> Job:
         port=section.rendezvous.port,
         metrics_port=section.metrics.port,
         stop_grace=section.stop_grace_period,
+        user=section.user,
     )
 
 

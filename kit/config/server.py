@@ -16,6 +16,7 @@ from kit.config.fields import (
     SecretPath,
     Section,
     Size,
+    User,
     only_key,
     tagged,
     told,
@@ -116,6 +117,12 @@ class ServerSection(Section):
         None, description="What a GPU must have, for kit split's choice", examples=["8GiB"]
     )
     environment: Environment = Field({})
+    user: User | None = Field(
+        None,
+        examples=["1000:1000"],
+        description="Whose process the containers run, which must be able to read the checkpoints; "
+        "default: nobody's, 65534:65534",
+    )
 
 
 def to_server(section: ServerSection, name: str, file: str) -> Server:
@@ -141,6 +148,7 @@ def to_server(section: ServerSection, name: str, file: str) -> Server:
         environment=tuple(section.environment.items()),
         memory=limits.memory,
         cpus=limits.cpus,
+        user=section.user,
     )
 
 

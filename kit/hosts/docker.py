@@ -25,6 +25,7 @@ from urllib.parse import urlencode
 
 from kit.errors import InputError, KitError
 from kit.hosts import ssh
+from kit.hosts.environment import clean
 from kit.model import Host
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ class Docker:
     def command(self, what: str, *arguments: str, env: Mapping[str, str] | None = None) -> str:
         """Call docker where python-on-whales lacks an option, and return what it printed.
 
-        `env` are variables for this call alone.
+        `env` are variables for this call; of kit's own it gets what docker itself needs.
 
         Raises:
             KitError: It failed to do `what`.
@@ -114,7 +115,7 @@ class Docker:
         host = ["--host", self.url] if self.url else []
         done = subprocess.run(
             [_program(), *host, *arguments],
-            env={**os.environ, **(env or {})},
+            env={**clean(os.environ), **(env or {})},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -42,15 +42,17 @@ def make_plan(
     training, inferring, faults = allocate(inventory, jobs, servers)
     if faults := [*faults, *server_faults(servers, jobs)]:
         raise FaultsError(faults)
-    inventory_hash = _version(inventory)
     plans = [
-        _job_plan(inventory, inventory_hash, lock, job, placements)
+        _job_plan(inventory, lock, job, placements)
         for job, placements in zip(jobs, training, strict=True)
     ]
     by_name = {plan.name: plan for plan in plans}
     serving = [
         server_plan(
-            (inventory_hash, _version(server)),
+            (
+                _inventory_version(inventory, (*placements, *by_name[server.job].placements)),
+                _version(server),
+            ),
             pinned(server.image, lock),
             server,
             placements,
@@ -75,14 +77,13 @@ def make_plan(
 
 def _job_plan(
     inventory: Inventory,
-    inventory_hash: str,
     lock: Lock | None,
     job: Job,
     placements: tuple[Placement, ...],
 ) -> JobPlan:
     fewest = job.hosts.fewest if job.hosts.fewest is not None else len(placements)
     world_size = sum(placement.processes for placement in placements)
-    mounts = storage.mounts(job)
+    mounts = storage.mounts(inventory.cluster, job)
     infiniband = inventory.network.infiniband
     moved = traffic(job, placements)
     return JobPlan(
@@ -94,22 +95,43 @@ def _job_plan(
         exchange=exchange(job, placements, moved),
         precision=precision(job, placements),
         mounts=storage.mount_points(mounts),
-        volumes=storage.volumes(job),
+        volumes=storage.volumes(mounts, job),
         shared_checkpoints=storage.shared_checkpoints(mounts),
         memlock=-1 if infiniband and job.limits.memlock is None else job.limits.memlock,
         stack_limit=job.limits.stack,
-        inventory_hash=inventory_hash,
+        inventory_hash=_inventory_version(inventory, placements),
         job_hash=_version(job),
         image=pinned(job.image, lock),
     )
 
 
-def _version(section: Inventory | Job | Server) -> str:
+def _inventory_version(inventory: Inventory, placements: Sequence[Placement]) -> str:
+    """Return the version of what the inventory says of a workload's hosts, and of nothing else."""
+    shares = [
+        (
+            each.host.name,
+            each.host.address,
+            each.interface,
+            each.whole,
+            [gpu.id for gpu in each.gpus],
+        )
+        for each in placements
+    ]
+    return _hash([inventory.cluster, inventory.engine, _fields(inventory.network), shares])
+
+
+def _version(section: Job | Server) -> str:
     content = _fields(section)
+    if section.user is None:  # As before there was such a key.
+        del content["user"]
     if isinstance(section, Job):  # A new key that a job does not use must not change its version.
         for name in ("train", "exchange", "checkpoint"):
             if part := getattr(section, name):
                 content[name] = written(part, planned=False)
+    return _hash(content)
+
+
+def _hash(content: object) -> str:
     return hashlib.sha256(json.dumps(content, default=_fields).encode()).hexdigest()[:12]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from kit.plan.gpus import without_bf16
 from kit.plan.work import JobPlan, ServerPlan
-from kit.values import count, show_seconds
+from kit.values import count, show_seconds, show_size
 
 MOST_NAMED = 5
 """Longer lists of hosts are cut."""
@@ -18,7 +18,7 @@ def job_notes(plans: Sequence[JobPlan]) -> list[str]:
     notes = []
     for plan in plans:
         notes += _batch_notes(plan) + _precision_notes(plan) + _exchange_notes(plan)
-        notes += _secret_notes(plan)
+        notes += _secret_notes(plan) + _memory_notes(plan)
     return notes + resume_notes(plans)
 
 
@@ -101,6 +101,17 @@ def _exchange_notes(plan: JobPlan) -> list[str]:
         f"{count(len(plan.placements), 'host')} ({show_seconds(exchange.compute_seconds)} of it "
         f"computing{assumed}, the rest exchange), and {exchange.largest_host} alone is through the "
         f"same samples in {show_seconds(exchange.alone_seconds)}"
+    ]
+
+
+def _memory_notes(plan: JobPlan) -> list[str]:
+    limits = plan.job.limits
+    if limits.memory is None or limits.shared_memory <= limits.memory:
+        return []
+    return [
+        f"{plan.name}: limits.shared_memory is {show_size(limits.shared_memory)}, limits.memory "
+        f"{show_size(limits.memory)}: what lies in /dev/shm counts as memory, and the kernel kills "
+        "the training before /dev/shm is full"
     ]
 
 

@@ -11,16 +11,27 @@ from kit.plan.types import MountPoint, Volume
 
 DATA = "/data"
 CHECKPOINTS = "/checkpoints"
+DUMPS = "/dumps"
+"""Where NCCL's flight recorder writes what each rank waited for."""
 
 
-def mounts(job: Job) -> tuple[Mount, ...]:
-    """Return the job's mounts, with volumes for data and checkpoints where it has none of its own.
+def volume_name(cluster: str, name: str) -> str:
+    """Return the name of a volume of kit's own: a host may belong to two clusters."""
+    return f"kit-{cluster}_{name}"
 
-    The data volume is shared by all jobs of a host; checkpoints are the job's own.
+
+def mounts(cluster: str, job: Job) -> tuple[Mount, ...]:
+    """Return the job's mounts, with volumes of kit's own where it has none at these places.
+
+    The data volume is shared by all jobs of a host; the others are the job's own.
     """
     defaults = [
-        Mount("volume", "kit-data", DATA, read_only=False),
-        Mount("volume", f"kit-{job.name}-checkpoints", CHECKPOINTS, read_only=False),
+        Mount("volume", volume_name(cluster, name), target, read_only=False)
+        for name, target in (
+            ("data", DATA),
+            (f"{job.name}-checkpoints", CHECKPOINTS),
+            (f"{job.name}-dumps", DUMPS),
+        )
     ]
     taken = {mount.target for mount in job.mounts}
     return (*(mount for mount in defaults if mount.target not in taken), *job.mounts)
@@ -36,9 +47,9 @@ def mount_points(wanted: Iterable[Mount]) -> tuple[MountPoint, ...]:
     )
 
 
-def volumes(job: Job) -> tuple[Volume, ...]:
+def volumes(wanted: Iterable[Mount], job: Job) -> tuple[Volume, ...]:
     """Return the named volumes that the job's mounts need, each once."""
-    named = {_key(mount): _volume(mount, job) for mount in mounts(job) if mount.kind != "bind"}
+    named = {_key(mount): _volume(mount, job) for mount in wanted if mount.kind != "bind"}
     return tuple(named.values())
 
 

@@ -34,7 +34,7 @@ class Placement:
 
     @property
     def pinned(self) -> bool:
-        """Whether a Compose file lists the GPUs one by one."""
+        """Whether the GPUs are listed one by one: a host may have more than the inventory says."""
         return not (self.whole and self.by_index)
 
 

@@ -25,8 +25,8 @@ class JobPlan:
     on. `memlock` and `stack_limit` are in bytes, -1 for unlimited. `shared_checkpoints`: one folder
     serves all hosts. `exchange` is None where nothing is exchanged between hosts, or the model's
     size is not known; `precision` where the job says it, or not all of its GPUs' models are known.
-    `inventory_hash` and `job_hash` tell versions of what the two files say apart, whatever their
-    comments and their layout.
+    `inventory_hash` tells versions of what the inventory says of the job's hosts apart, `job_hash`
+    those of the job's own file, whatever their comments and their layout.
     """
 
     job: Job

@@ -13,8 +13,8 @@ from kit.workload.types import Role
 def groups(role: Role, placements: Iterable[Placement]) -> dict[str, list[Placement]]:
     """Group placements by the names of their parts, in the order of the inventory.
 
-    Hosts whose GPUs are all the job's, or are known by index alone, share a part with those that
-    have as many; a host whose GPUs are pinned by UUID cannot share.
+    Hosts whose GPUs are known by index alone share a part with those that have as many; a host
+    whose GPUs are pinned by UUID cannot share.
     """
     found: dict[str, list[Placement]] = {}
     for placement in placements:
@@ -23,12 +23,12 @@ def groups(role: Role, placements: Iterable[Placement]) -> dict[str, list[Placem
 
 
 def _name(role: Role, placement: Placement) -> str:
+    if not placement.by_index:
+        return f"{role}-on-{placement.host.name}"
     if placement.whole:
         name = f"{role}-{placement.processes}gpu"
-    elif placement.by_index:
-        name = f"{role}-gpu" + "-".join(gpu.id for gpu in placement.gpus)
     else:
-        return f"{role}-on-{placement.host.name}"
+        name = f"{role}-gpu" + "-".join(gpu.id for gpu in placement.gpus)
     own = placement.host.interface
     return f"{name}-{_label(own)}" if own else name
 

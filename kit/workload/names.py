@@ -14,8 +14,17 @@ def stack_of_job(name: str) -> str:
     return f"{JOB_PREFIX}{name}"
 
 
+def project_of(cluster: str, stack: str) -> str:
+    """Return the name of a Compose project: a host may belong to two clusters.
+
+    No name of kit's has a `_` of its own.
+    """
+    return f"{cluster}_{stack}"
+
+
 def owner_of(stack: str) -> tuple[Kind, str] | None:
-    """Return the job or the server that a stack found on a host belongs to; None for neither."""
+    """Return the job or the server that a stack, or a project, belongs to; None for neither."""
+    stack = stack.rpartition("_")[2]
     if stack.startswith(SERVER_PREFIX):
         return Kind.SERVER, stack
     if stack.startswith(JOB_PREFIX):

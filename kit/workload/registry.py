@@ -30,5 +30,8 @@ def registry_part(plan: Plan) -> Part | None:
         launch=(),
         environment=(Variable("NVIDIA_VISIBLE_DEVICES", Word("void")),),
         mounts=(MountPoint("volume", VOLUME, FOLDER, read_only=False),),
+        # Its files are root's: what it may do is taken from it, not its user.
+        unprivileged=True,
+        read_only=True,
         ports=(Port(published, ("registry", "address"), public=True, inside=PORT),),
     )

@@ -10,6 +10,7 @@ from kit.plan.work import Plan, ServerPlan
 from kit.values import count, endpoint
 from kit.workload.documents import generated, server_json
 from kit.workload.groups import groups
+from kit.workload.privileges import NOBODY, home, unprivileged
 from kit.workload.types import (
     Config,
     Document,
@@ -97,6 +98,9 @@ def _serve(
         health=_health(settings.port),
         grace=GRACE,
         limits=Limits(0, settings.memory, settings.cpus, None, None),
+        user=_user(server),
+        unprivileged=unprivileged(_user(server)),
+        read_only=True,
     )
 
 
@@ -126,7 +130,11 @@ def _endpoint(server: ServerPlan, group: str, members: Sequence[Placement], repl
             Variable("KIT_CHECKPOINT_PORT", str(port)),
             Variable("KIT_HOST", Symbol.HOST),
             Variable("NVIDIA_VISIBLE_DEVICES", Word("void")),
+            *home(_user(server), ()),
         ),
+        user=_user(server),
+        unprivileged=unprivileged(_user(server)),
+        read_only=True,
         mounts=(server.mount,),
         ports=(Port(port, ("transfer_port",), public=False),),
         limits=ENDPOINT_LIMITS,
@@ -154,7 +162,13 @@ def _environment(
             "before use."
         )
         found.append(Variable("KIT_CHECKPOINT_SOURCES", ",".join(sources), why))
-    return (*found, *(Variable(name, value) for name, value in server.server.environment))
+    variables = dict(server.server.environment)
+    found += home(_user(server), variables)
+    return (*found, *(Variable(name, value) for name, value in variables.items()))
+
+
+def _user(server: ServerPlan) -> str:
+    return server.server.user or NOBODY
 
 
 def _mounts(server: ServerPlan) -> tuple[MountPoint, ...]:

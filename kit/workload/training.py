@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from kit.model import Limits
-from kit.plan.storage import CHECKPOINTS
+from kit.plan.storage import CHECKPOINTS, DUMPS
 from kit.plan.types import Placement
 from kit.plan.work import JobPlan, Plan
 from kit.values import count
 from kit.workload.documents import generated, job_json
 from kit.workload.groups import groups
 from kit.workload.names import stack_of_job
+from kit.workload.privileges import NOBODY, home, unprivileged
 from kit.workload.types import (
     Config,
     Document,
@@ -49,9 +50,11 @@ FAULT_VARIABLES = {
     "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",
     "TORCH_FR_BUFFER_SIZE": "2000",
     "TORCH_INCLUDE_STACK_TRACE": "False",
+    "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": f"{DUMPS}/nccl_trace_rank_",
+    "TORCH_FR_DUMP_TEMP_FILE": f"{DUMPS}/nccl_trace_rank_",
 }
-"""NCCL's flight recorder under its old and its new name, so that a hang can be explained: each rank
-writes what it waited for to /tmp/nccl_trace_rank_<rank>, which `torchfrtrace` reads."""
+"""NCCL's flight recorder under its old and its new names, so that a hang can be explained: each
+rank writes what it waited for to a file, which `kit logs --dumps` gets and `torchfrtrace` reads."""
 
 
 def own_port(plan: JobPlan) -> int:
@@ -113,6 +116,7 @@ def _launcher(job: JobPlan) -> tuple[str, tuple[Config, ...]]:
 
 def _rendezvous(job: JobPlan, meeting: Meeting) -> Part:
     """It gets the launcher alone, so that a changed job leaves it running."""
+    user = job.job.user or NOBODY
     launcher, mounted = _launcher(job)
     return Part(
         role=Role.RENDEZVOUS,
@@ -126,7 +130,11 @@ def _rendezvous(job: JobPlan, meeting: Meeting) -> Part:
         environment=(
             Variable("KIT_RENDEZVOUS", meeting.endpoint),
             Variable("NVIDIA_VISIBLE_DEVICES", Word("void")),
+            *home(user, ()),
         ),
+        user=user,
+        unprivileged=unprivileged(user),
+        read_only=True,
         ports=(Port(meeting.port, ("rendezvous", "port"), public=False),),
         configs=mounted,
         limits=RENDEZVOUS_LIMITS,
@@ -160,6 +168,8 @@ def _train(
         grace=job.job.stop_grace,
         limits=replace(job.job.limits, memlock=job.memlock, stack=job.stack_limit),
         infiniband=plan.network.infiniband,
+        user=job.job.user or "",
+        unprivileged=unprivileged(job.job.user or ""),
     )
 
 
@@ -182,15 +192,18 @@ def _environment(
     ]
     interface = members[0].interface
     if host_network and interface:
+        # NCCL takes a bare name for the beginning of others too, Gloo does not.
+        named = {"NCCL_SOCKET_IFNAME": f"={interface}", "GLOO_SOCKET_IFNAME": interface}
         found += [
-            Variable(name, interface, own=True)
-            for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
+            Variable(name, value, own=True)
+            for name, value in named.items()
             if name not in variables
         ]
     if job.job.secrets:
         names = ",".join(secret.name for secret in job.job.secrets)
         why = "The launcher makes variables of these files in /run/secrets."
         found.append(Variable("KIT_SECRETS", names, why))
+    found += home(job.job.user or "", variables)
     return (*found, *(Variable(name, value) for name, value in variables.items()))
 
 

@@ -109,6 +109,8 @@ class Part:
     `name` is unique within a workload. `placements` are the hosts with the GPUs that the containers
     get; none where they need no GPU. `launch` is how a container is started, `arguments` what
     follows. `grace` is in seconds, from the signal to end until the kill; None is Docker's own.
+    `user` is the image's where it is "". `unprivileged`: without capabilities, and without a way to
+    more. `read_only`: only mounts and /tmp can be written to.
     """
 
     role: Role
@@ -129,6 +131,9 @@ class Part:
     grace: int | None = None
     limits: Limits | None = None
     infiniband: bool = False
+    user: str = ""
+    unprivileged: bool = False
+    read_only: bool = False
 
     @property
     def processes(self) -> int:

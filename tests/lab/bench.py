@@ -122,7 +122,7 @@ class Bench:
         for node in ("n1", "n2"):
             while self.lab.docker(node, "ps", "--all", "--quiet", "--filter", f"name={stack}"):
                 time.sleep(0.5)
-            self.lab.ssh(node, f"docker volume rm kit-{job}-checkpoints")
+            self.lab.ssh(node, f"docker volume rm kit-{self.lab.settings.name}_{job}-checkpoints")
 
 
 def phases(lines: list[LogLine], began: float) -> dict[str, float]:

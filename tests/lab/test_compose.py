@@ -53,7 +53,7 @@ def operator(lab: Lab, project: Project, docker: Docker) -> Iterator[Operator]:
             if ours:
                 lab.docker(host, "rm", "--force", *ours)
             with contextlib.suppress(AssertionError):
-                lab.docker(host, "volume", "rm", "kit-digits-checkpoints")
+                lab.docker(host, "volume", "rm", "kit-test_digits-checkpoints")
             lab.ssh(host, "rm -rf .local/share/kit")
 
 
@@ -76,7 +76,7 @@ def test_a_job_trains_is_stopped_and_goes_on(operator: Operator, lab: Lab) -> No
     assert operator.status()["state"] == "stopped"
     ended = operator.status()["progress"]
     step, epochs = ended["step"], ended["epoch"] + 30
-    assert f"checkpoint: step-{step:08d} in kit-digits-checkpoints on n1, n2" in stopped
+    assert f"checkpoint: step-{step:08d} in kit-test_digits-checkpoints on n1, n2" in stopped
 
     quick = JOB.replace('LAB_PACE: "0.1"', 'LAB_PACE: "0"')
     operator.write({"digits": quick.replace("epochs: 2000", f"epochs: {epochs}")})
@@ -93,7 +93,7 @@ def test_a_job_trains_is_stopped_and_goes_on(operator: Operator, lab: Lab) -> No
     assert len(ends) == len(HOSTS)
     assert max(ends) < min(begins)
     assert "digits completed after" in lines[-2]
-    last = f"step-{STEPS * epochs:08d} in kit-digits-checkpoints on n1, n2"
+    last = f"step-{STEPS * epochs:08d} in kit-test_digits-checkpoints on n1, n2"
     assert lines[-1] == f"checkpoint: {last}"
     assert operator.status()["progress"]["accuracy"] > 0.97
     assert sorted(line for line in lines if " | " in line) == sorted(
@@ -124,15 +124,15 @@ def test_what_is_missing_is_told_and_nothing_is_started(operator: Operator, lab:
 
 def test_a_start_that_fails_on_one_host_is_taken_back_on_all(operator: Operator, lab: Lab) -> None:
     # Something of somebody else's that has the name of kit's container.
-    lab.docker("n2", "create", "--name", "train-digits-train-1", IMAGE)
+    lab.docker("n2", "create", "--name", "test_train-digits-train-1", IMAGE)
     try:
         output = operator.kit("deploy", status=1)
         assert "n2: start digits: Error response from daemon: Conflict" in output
         assert "digits was taken down again on n1, n2" in output
         assert left(lab) == []
-        assert "train-digits-train-1" in lab.docker("n2", "ps", "--all")
+        assert "test_train-digits-train-1" in lab.docker("n2", "ps", "--all")
     finally:
-        lab.docker("n2", "rm", "train-digits-train-1")
+        lab.docker("n2", "rm", "test_train-digits-train-1")
 
 
 def test_a_host_that_is_down(operator: Operator, lab: Lab) -> None:
@@ -160,7 +160,9 @@ def test_a_secret_reaches_the_training_alone(operator: Operator, lab: Lab) -> No
     assert "the variable is not set here" in operator.kit("deploy", status=2)
     output = operator.kit("deploy", "--wait", TOKEN="hush-3")
     assert "n1 0 | backwards 3-hsuh" in output
-    container = lab.docker("n1", "ps", "--all", "--quiet", "--filter", "name=train-digits-train")
+    container = lab.docker(
+        "n1", "ps", "--all", "--quiet", "--filter", "name=test_train-digits-train"
+    )
     assert "hush-3" not in lab.docker("n1", "inspect", container)
     operator.kit("stop", "digits")
 

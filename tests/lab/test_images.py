@@ -137,7 +137,7 @@ def test_all_hosts_run_the_bytes_that_were_locked(lab: Lab, base: str, project: 
     try:
         stack(lab, tree, "platform.stack.yaml", "test-platform")
         stack(lab, tree, "train-digits.stack.yaml", "train-digits")
-        service = partial(running, lab, "n2", "train-digits_train-2gpu")
+        service = partial(running, lab, "n2", "train-digits_train-on-n2")
         wait_for(service, "the training to run")
         (runs,) = service()
         moved = lab.docker("n1", "image", "inspect", "--format", "{{.Id}}", IMAGE)

@@ -178,7 +178,7 @@ def test_rendered_stacks_deploy_and_train(lab: Lab, project: Project, docker: Do
     for name, file in stacks.items():
         deployed = remote.run("stack", "deploy", "-c", file, name, folder=tree)
         assert deployed.returncode == 0, deployed.stderr
-    services = ["train-digits_train-1gpu", "train-digits_train-2gpu"]
+    services = ["train-digits_train-on-n1", "train-digits_train-on-n2"]
     try:
         for service in services:
             wait_for(partial(complete, lab, service), f"{service} to end", 180)

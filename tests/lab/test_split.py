@@ -34,7 +34,7 @@ token: {{env: DIGITS_TOKEN}}
 environment: {{OMP_NUM_THREADS: "1"}}
 """
 TOKEN = "hush-4"
-MINE = "kit-digits-checkpoints"
+MINE = "kit-test_digits-checkpoints"
 
 
 def train(epochs: int) -> str:
@@ -146,7 +146,7 @@ def test_two_hosts_of_a_swarm_exchange_gpus(made: dict[str, Operator], lab: Lab)
     assert sorted(rank for host in operator.status()["hosts"] for rank in host["ranks"]) == [
         *range(3)
     ]
-    first = lab.docker("n1", "ps", "--quiet", "--filter", "name=train-digits_train-1gpu")
+    first = lab.docker("n1", "ps", "--quiet", "--filter", "name=train-digits_train-on-n1")
     at, began = operator.status()["progress"]["step"], time.time()
 
     # The weakest GPU is the Quadro: n1 is not touched, and goes on with n2's other one.
@@ -155,12 +155,12 @@ def test_two_hosts_of_a_swarm_exchange_gpus(made: dict[str, Operator], lab: Lab)
     url = f"http://{lab.settings.address('n2')}:8080"
     wait_for(lambda: ready(url), "a checkpoint to be served")
     wait_for(lambda: (operator.status()["progress"] or {"step": 0})["step"] > at, "training")
-    assert lab.docker("n1", "ps", "--quiet", "--filter", "name=train-digits_train-1gpu") == first
+    assert lab.docker("n1", "ps", "--quiet", "--filter", "name=train-digits_train-on-n1") == first
     (training, serving) = lab.uuids("n2")
     assert seen(operator, "digits") == {"n1": lab.uuids("n1"), "n2": [training]}
     assert seen(operator, "serve-digits") == {"n2": [serving]}
     told = events(lab, "n2", began)
-    assert told.index(("die", "train-digits_train-2gpu")) < told.index(
+    assert told.index(("die", "train-digits_train-on-n2")) < told.index(
         ("start", "serve-digits_serve-on-n2")
     )
     assert "goes on from step" in operator.kit("logs", "digits")

@@ -93,7 +93,9 @@ def operator(hosts: Lab, project: Project, docker: Docker) -> Iterator[Operator]
         with contextlib.suppress(AssertionError):
             made.kit("stop")
         for node in ("n1", "n2"):
-            hosts.ssh(node, "docker volume rm -f kit-digits-checkpoints kit-own-checkpoints")
+            hosts.ssh(
+                node, "docker volume rm -f kit-test_digits-checkpoints kit-test_own-checkpoints"
+            )
 
 
 def listed(lab: Lab, kind: str) -> set[str]:
@@ -146,7 +148,7 @@ def test_hosts_become_a_swarm_and_part_again(hosts: Lab, project: Project, docke
     labels = json.loads(hosts.docker("n1", "node", "inspect", "n2"))[0]["Spec"]["Labels"]
     assert labels == {
         "kit.host": "n2",
-        "kit.job.digits": "train-2gpu",
+        "kit.job.digits": "train-on-n2",
         "kit.joined": hosts.settings.name,
     }
     info = hosts.docker("n1", "info")
@@ -202,7 +204,7 @@ def test_two_desktops_train_lose_a_host_and_go_on(operator: Operator, hosts: Lab
     wait_for(lambda: operator.status()["state"] == "completed", "the end", 180)
     assert operator.status()["progress"]["accuracy"] > 0.97
     assert operator.status()["checkpoint"]
-    volume = "/var/lib/docker/volumes/kit-digits-checkpoints/_data"
+    volume = "/var/lib/docker/volumes/kit-test_digits-checkpoints/_data"
     for host in ("n1", "n2"):
         assert on(hosts, host, f"ls {volume}/*/COMPLETE")
     metrics = [on(hosts, host, f"cat {volume}/metrics.jsonl || true") for host in ("n1", "n2")]
@@ -302,7 +304,7 @@ def test_a_mistake_in_the_input_ends_a_job_with_its_reason(operator: Operator, h
 def newest(lab: Lab) -> str:
     """What Swarm says of the newest task of n2's part, and wants of it."""
     form = "{{.DesiredState}} {{.CurrentState}}"
-    told = lab.docker("n1", "service", "ps", "--format", form, "train-digits_train-2gpu")
+    told = lab.docker("n1", "service", "ps", "--format", form, "train-digits_train-on-n2")
     return told.splitlines()[0]
 
 
@@ -317,7 +319,7 @@ def test_a_host_out_of_restarts_comes_back_and_may_leave(operator: Operator, hos
     operator.write({"digits": ELASTIC})
     operator.kit("deploy")
     # Twice, instead of the ten times that the rendered file grants.
-    once = ("--restart-max-attempts", "1", "train-digits_train-2gpu")
+    once = ("--restart-max-attempts", "1", "train-digits_train-on-n2")
     hosts.docker("n1", "service", "update", "--detach", *once)
     wait_for(lambda: "Running Running" in newest(hosts), "the task with the new limit")
     for _ in range(2):
@@ -349,7 +351,7 @@ def test_a_deploy_that_is_killed_is_followed_by_a_whole_one(operator: Operator, 
     operator.write({"digits": ELASTIC})
     killed = operator.start("deploy")
     assert killed.stdout is not None
-    wait_for(lambda: "train-digits_train-2gpu" in listed(hosts, "service"), "half of it")
+    wait_for(lambda: "train-digits_train-on-n2" in listed(hosts, "service"), "half of it")
     killed.kill()
     killed.communicate()
     left = operator.start("deploy")
@@ -388,7 +390,7 @@ def test_two_jobs_a_change_of_one_a_secret_and_a_lock(operator: Operator, hosts:
     assert not [line for line in seen.lines if "hush-1" in line]
     backwards = partial(operator.kit, "logs", "tells", "--rank", "0")
     wait_for(lambda: "n1 0 | backwards 1-hsuh" in backwards(), "the secret to be there")
-    for place in (["inspect", "train-tells_train-1gpu"], ["logs", "train-tells_train-1gpu"]):
+    for place in (["inspect", "train-tells_train-on-n1"], ["logs", "train-tells_train-on-n1"]):
         assert "hush-1" not in hosts.docker("n1", "service", *place)
     first, second = tasks(hosts, "train-digits"), tasks(hosts, "train-tells")
 

@@ -56,7 +56,7 @@ ENDED = Container(
     processes=1,
     fewest=2,
     most=2,
-    checkpoints="kit-j-checkpoints",
+    checkpoints="kit-lab_j-checkpoints",
 )
 RUNNING = replace(ENDED, status="running")
 STORE = replace(RUNNING, id="s", service="rendezvous", devices=(), processes=0)
@@ -103,7 +103,7 @@ def test_a_first_start_pulls_everywhere_and_starts(project: Project) -> None:
 
 def test_what_an_ended_run_has_left_goes_from_all_hosts(project: Project) -> None:
     seen = having(ENDED, STORE, replace(ENDED, host="pc3"))
-    seen["pc2"] = replace(seen["pc2"], volumes=frozenset({"kit-j-checkpoints"}))
+    seen["pc2"] = replace(seen["pc2"], volumes=frozenset({"kit-lab_j-checkpoints"}))
     job = planned(project)
     removed = [(Remove, "pc1"), (Remove, "pc3")]
     assert done(decided(job, seen))[2:4] == removed
@@ -191,7 +191,7 @@ def test_a_server_gives_way_to_a_job_that_forgets_its_checkpoints(project: Proje
 @pytest.mark.parametrize(
     ("other", "whose"),
     [
-        (replace(ENDED, cluster="pool"), "of cluster pool already"),
+        (replace(RUNNING, cluster="pool"), "is held by job j of cluster pool; end it there"),
         (replace(RUNNING, cluster="", service=""), "of another engine already"),
     ],
 )
@@ -280,7 +280,7 @@ INSPECTED: dict[str, Any] = {
         "DeviceRequests": [{"Driver": "nvidia", "Count": 0, "DeviceIDs": ["GPU-b", "GPU-c"]}],
     },
     "Mounts": [
-        {"Type": "volume", "Name": "kit-j-checkpoints", "Destination": "/checkpoints"},
+        {"Type": "volume", "Name": "kit-lab_j-checkpoints", "Destination": "/checkpoints"},
         {"Type": "bind", "Source": "/srv", "Destination": "/data"},
     ],
 }
@@ -291,7 +291,7 @@ def test_a_container_as_docker_describes_it() -> None:
     assert (one.job, one.cluster, one.service) == ("j", "lab", "train")
     assert (one.processes, one.fewest, one.most) == (2, 1, 4)
     assert (one.restarts, one.most_restarts, one.healthy) == (3, 10, False)
-    assert (one.devices, one.checkpoints) == (("GPU-b", "GPU-c"), "kit-j-checkpoints")
+    assert (one.devices, one.checkpoints) == (("GPU-b", "GPU-c"), "kit-lab_j-checkpoints")
     assert one.ended - one.created == 59.5
 
 
@@ -380,7 +380,7 @@ def test_a_host_that_is_silent_and_what_the_lines_tell() -> None:
         ("pc1", 1, (0,)),
         ("pc2", 2, ()),
     ]
-    assert status.checkpoint == "step-00000015 in kit-j-checkpoints on pc1"
+    assert status.checkpoint == "step-00000015 in kit-lab_j-checkpoints on pc1"
     assert (status.world_size, status.planned) == (3, 3)
 
 

@@ -72,3 +72,18 @@ def test_a_host_that_hangs_up_is_told(calls: Path, tmp_path: Path) -> None:
     ssh.write_text("#!/bin/sh\necho 'no route to host' >&2\nexit 255\n")
     with pytest.raises(KitError, match="n1: Docker cannot be reached: no route to host"):
         Docker.of(HOST, "true").get("/info")
+
+
+def test_docker_reads_files_in_a_clean_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "docker"
+    program.write_text("#!/bin/sh\nexec env\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    for name in ("HTTPS_PROXY", "COMPOSE_FILE", "KIT_SECRET_TOKEN"):
+        monkeypatch.setenv(name, "http://operator:password@proxy")
+    monkeypatch.setenv("DOCKER_CONFIG", "/mine")
+    seen = Docker("here", None).command("tell", env={"KIT_SECRET_KEY": "0a1b"}).splitlines()
+    assert not [line for line in seen if "password" in line]
+    assert {"DOCKER_CONFIG=/mine", "KIT_SECRET_KEY=0a1b"} <= set(seen)

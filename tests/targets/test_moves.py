@@ -67,19 +67,19 @@ def lowered(tmp_path_factory: pytest.TempPathFactory) -> Lowered:
 
 
 def before() -> Cluster:
-    """All of pc2 trains yet."""
+    """All of pc2 trains yet, as one of equal hosts whose GPUs had no names in the inventory."""
     whole = service("train-2gpu", gpus=2)
     return cluster(
-        task("train-1gpu", "pc1", "running", devices=("all",)),
+        task("train-on-pc1", "pc1", "running", devices=("all",)),
         task("train-2gpu", "pc2", "running", devices=("all",)),
         services=(
             service("network", "lab-platform"),
             service("rendezvous"),
-            service("train-1gpu", gpus=1),
+            service("train-on-pc1", gpus=1),
             replace(whole, labels=(("kit.file", "older000"), ("kit.job", "digits"))),
         ),
         nodes=(
-            node("pc1", manager=True, kit_job_digits="train-1gpu"),
+            node("pc1", manager=True, kit_job_digits="train-on-pc1"),
             node("pc2", kit_job_digits="train-2gpu"),
         ),
     )
@@ -115,7 +115,7 @@ def test_a_host_that_leaves_a_job_loses_its_label_once(lowered: Lowered) -> None
     rendezvous, _, on_pc2 = job.parts
     alone = replace(job, parts=(rendezvous, on_pc2))
     seen = cluster(
-        task("train-1gpu", "pc1", "running", devices=("all",)),
+        task("train-on-pc1", "pc1", "running", devices=("all",)),
         task("train-on-pc2", "pc2", "running", devices=("GPU-b",)),
     )
     steps = decide("lab", [alone], seen, VERSIONS, {}, HOSTS, fresh=False)
@@ -140,7 +140,7 @@ def test_a_server_without_a_gpu_goes_first(lowered: Lowered) -> None:
         service("serve-on-pc2", "serve-digits", gpus=1), labels=(("kit.server", "serve-digits"),)
     )
     seen = cluster(
-        task("train-1gpu", "pc1", "running", devices=("all",)),
+        task("train-on-pc1", "pc1", "running", devices=("all",)),
         task("train-on-pc2", "pc2", "running", devices=("GPU-b",)),
         task("serve-on-pc2", "pc2", "running", stack="serve-digits", devices=("GPU-c",)),
     )

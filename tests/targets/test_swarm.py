@@ -108,7 +108,7 @@ def service(name: str, stack: str = "train-digits", **changes: object) -> Servic
 
 def training(host: str) -> Service:
     variables = (("KIT_NNODES", "2:2"), ("KIT_NPROC", "1"), ("NVIDIA_VISIBLE_DEVICES", "all"))
-    label = {"pc1": "train-1gpu", "pc2": "train-on-pc2"}[host]
+    label = {"pc1": "train-on-pc1", "pc2": "train-on-pc2"}[host]
     return service(label, gpus=1, environment=variables, constraints=(f"the label of {host}",))
 
 
@@ -138,7 +138,7 @@ def cluster(*tasks: Task, **changes: object) -> Cluster:
         id="swarm",
         heartbeat=2,
         nodes=(
-            node("pc1", manager=True, kit_job_digits="train-1gpu"),
+            node("pc1", manager=True, kit_job_digits="train-on-pc1"),
             node("pc2", kit_job_digits="train-on-pc2"),
         ),
         services=(
@@ -148,7 +148,7 @@ def cluster(*tasks: Task, **changes: object) -> Cluster:
             training("pc2"),
         ),
         tasks=tasks
-        or (task("train-1gpu", "pc1", "running"), task("train-on-pc2", "pc2", "running")),
+        or (task("train-on-pc1", "pc1", "running"), task("train-on-pc2", "pc2", "running")),
         secrets=(),
     )
     return replace(made, **changes)  # type: ignore[arg-type]
@@ -359,7 +359,7 @@ def test_the_cause_of_a_deploy_is_what_has_changed(plan: Lowered) -> None:
 
 
 def test_a_job_that_has_ended_begins_anew(plan: Lowered) -> None:
-    done = (task("train-1gpu", "pc1", "complete"), task("train-on-pc2", "pc2", "complete"))
+    done = (task("train-on-pc1", "pc1", "complete"), task("train-on-pc2", "pc2", "complete"))
     steps = deploy(plan, cluster(*done))
     assert kinds(steps) == [RemoveStack, DeployStack]
     assert steps[0].cause == "it has completed"
@@ -372,7 +372,7 @@ def test_a_job_that_has_ended_begins_anew(plan: Lowered) -> None:
 def test_checkpoints_in_a_volume_of_the_users_stay(project: Project) -> None:
     mine = JOB + "mounts: [{volume: mine, to: /checkpoints}]\n"
     lowered = project.write(jobs={"digits": mine}).lowered()
-    done = (task("train-1gpu", "pc1", "complete"), task("train-on-pc2", "pc2", "complete"))
+    done = (task("train-on-pc1", "pc1", "complete"), task("train-on-pc2", "pc2", "complete"))
     with pytest.raises(KitError, match="keeps its checkpoints in mine, a volume of yours"):
         deploy(lowered, cluster(*done), fresh=True)
 
@@ -476,7 +476,7 @@ def test_nodes_that_the_inventory_does_not_name_are_told(plan: Lowered) -> None:
 )
 def test_a_job_is_as_its_hosts_are(states: list[str], fewest: int, state: State) -> None:
     first, second = states
-    seen = cluster(task("train-1gpu", "pc1", first), task("train-on-pc2", "pc2", second))
+    seen = cluster(task("train-on-pc1", "pc1", first), task("train-on-pc2", "pc2", second))
     assert job_state(host_statuses(seen, "digits"), fewest)[0] is state
 
 
@@ -498,7 +498,7 @@ def test_a_job_is_as_its_hosts_are(states: list[str], fewest: int, state: State)
 def test_why_a_host_does_not_run_is_told_in_words(state: str, error: str, words: str) -> None:
     status = 3 if "exit" in error else None
     ended = task("train-on-pc2", "pc2", state, error=error, exit_status=status)
-    seen = cluster(task("train-1gpu", "pc1", "running"), ended)
+    seen = cluster(task("train-on-pc1", "pc1", "running"), ended)
     pc2 = host_statuses(seen, "digits")[1]
     assert pc2.message.startswith(words)
 

@@ -200,10 +200,11 @@ def test_a_script_that_lacks_a_module_is_told_and_is_a_mistake(tmp_path: Path) -
 def test_an_image_without_torch_is_told_at_once(tmp_path: Path) -> None:
     script = tmp_path / "own.py"
     script.touch()
-    environ = {"KIT_JOB": own_job(tmp_path, script), "KIT_RENDEZVOUS": "127.0.0.1:1"}
-    environ |= {"KIT_NNODES": "1:1", "KIT_NPROC": "1", "KIT_HOST": "pc1"}
+    environ = {"KIT_RENDEZVOUS": "127.0.0.1:1", "KIT_NNODES": "1:1", "KIT_NPROC": "1"}
     with hosts(tmp_path) as local:
-        task = local.start("bare", ["-S", LAUNCH], environ)  # Without installed packages.
+        job = own_job(tmp_path, script)
+        # Without installed packages.
+        task = local.start("bare", ["-S", LAUNCH], {**environ, "KIT_JOB": job})
         assert task.wait() == 2
     assert "error: this image has no torch for " in last_line(task)
 

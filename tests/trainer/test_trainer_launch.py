@@ -3,6 +3,7 @@
 import ast
 import json
 import os
+import shutil
 import signal
 import socket
 import stat
@@ -119,7 +120,7 @@ def test_torchrun_environment_fills_in_what_is_not_set() -> None:
     result = launch.torchrun_environ({"HOME": "/root"}, 3, "eth1", Path("/opt/kit"), cores=8)
     assert result == {
         "HOME": "/root",
-        "NCCL_SOCKET_IFNAME": "eth1",
+        "NCCL_SOCKET_IFNAME": "=eth1",
         "GLOO_SOCKET_IFNAME": "eth1",
         "OMP_NUM_THREADS": "2",
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
@@ -176,6 +177,51 @@ def test_the_interface_is_the_one_that_has_the_address() -> None:
     assert launch.pick_interface("10.0.1.5", addresses, {"GLOO_SOCKET_IFNAME": "ib0"}) == "ib0"
     with pytest.raises(launch.LaunchError, match=r"no interface has the address 10\.9\.9\.9"):
         launch.pick_interface("10.9.9.9", addresses, {})
+
+
+@pytest.mark.parametrize(
+    ("chosen", "interface"),
+    [
+        ("eth1", "eth1"),  # Of those that begin so, the one on the way to the rendezvous.
+        ("=eth10", "eth10"),
+        ("eth", "eth1"),
+        ("^docker,lo", "eth1"),
+        ("^=eth1,lo", "docker0"),
+        ("=eth10,eth1", "eth1"),
+        ("ib0", "ib0"),  # Without an IPv4 address.
+        ("=ib0:1", "ib0"),
+    ],
+)
+def test_gloo_gets_a_whole_name_of_what_nccl_was_told(chosen: str, interface: str) -> None:
+    addresses = {"lo": "127.0.0.1", "docker0": "172.17.0.1", "eth10": "10.0.9.5"}
+    addresses["eth1"] = "10.0.1.5"
+    environ = {"NCCL_SOCKET_IFNAME": chosen}
+    assert launch.pick_interface("10.0.1.5", addresses, environ) == interface
+    full = launch.torchrun_environ(environ, 1, interface, None, cores=1)
+    assert (full["NCCL_SOCKET_IFNAME"], full["GLOO_SOCKET_IFNAME"]) == (chosen, interface)
+
+
+@pytest.mark.parametrize(
+    ("files", "cores"),
+    [
+        ({}, 4),
+        ({"cpu.max": "max 100000\n"}, 4),
+        ({"cpu.max": "250000 100000\n"}, 2),
+        ({"cpu.max": "50000 100000\n"}, 1),
+        ({"cpu.max": "800000 100000\n"}, 4),
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, 4),
+        ({"cpu/cpu.cfs_quota_us": "300000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 3),
+    ],
+)
+def test_threads_follow_the_cpus_that_the_container_may_use(
+    files: dict[str, str], cores: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(launch, "CGROUP", tmp_path)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 2, 3})
+    assert launch.available_cores() == cores
 
 
 def test_interfaces_of_this_machine_are_found() -> None:
@@ -357,6 +403,64 @@ def test_health_counts_the_gpus(
     assert "restart the container" in error
 
 
+def test_health_knows_the_gpus_that_docker_told_the_first_process_alone(
+    clean: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    first = tmp_path / "environ"
+    monkeypatch.setattr(launch, "FIRST_PROCESS", first)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert launch.main(["health"]) == 0  # Another user's first process cannot be read.
+    first.write_bytes(b"HOME=/\0NVIDIA_VISIBLE_DEVICES=GPU-a,GPU-b\0")
+    assert "nvidia-smi does not run" in fails(capsys, 1, "health")
+    monkeypatch.setenv("NVIDIA_VISIBLE_DEVICES", "void")
+    assert launch.main(["health"]) == 0
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_what_another_user_wrote_is_told_before_it_is_in_the_way(tmp_path: Path) -> None:
+    folder = Path("/tmp") / f"kit-test-{os.getpid()}"  # Nobody has no way into pytest's own.
+    folder.mkdir(mode=0o1777)
+    folder.chmod(0o1777)
+    try:
+        (folder / "metrics.jsonl").write_text("")
+        told = tmp_path / "told"
+        with told.open("w") as stream:
+            if os.fork() == 0:
+                os.setuid(65534)
+                stream.write(launch.unchangeable(folder))
+                stream.flush()
+                os._exit(0)
+            os.wait()
+        assert told.read_text() == str(folder / "metrics.jsonl")
+        assert launch.unchangeable(folder) == ""
+    finally:
+        shutil.rmtree(folder)
+
+
+def test_nobody_gains_privileges_below_a_server() -> None:
+    code = "import trainer.launch as l; l.stay_unprivileged(); print(*open('/proc/self/status'))"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=LAUNCH.parents[1],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "NoNewPrivs:\t1\n" in done.stdout
+
+
+def test_a_service_listens_at_its_own_address_among_others(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert launch.own_address(["192.0.2.1", "127.0.0.3", "127.0.0.2"]) == "127.0.0.3"
+    monkeypatch.setattr(launch, "RESOLVED", 0.0)
+    assert launch.own_address(["192.0.2.1"]) == "0.0.0.0"
+    assert "every interface: 192.0.2.1 is no address of this host" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGINT])
 def test_the_rendezvous_serves_until_it_is_told_to_end(
     ending: signal.Signals, tmp_path: Path
@@ -364,7 +468,10 @@ def test_the_rendezvous_serves_until_it_is_told_to_end(
     with hosts(tmp_path) as local:
         endpoint = local.rendezvous()
         server = local.tasks[0]
-        server.expect("serves the rendezvous on port")
+        server.expect(f"serves the rendezvous on {endpoint}\n")
+        _, port = launch.parse_endpoint(endpoint)
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.2", port))
         address = launch.find_rendezvous(launch.parse_endpoint(endpoint))
         assert address == "127.0.0.1"
         # Somebody who only looks must not disturb it.

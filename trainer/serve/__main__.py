@@ -18,7 +18,7 @@ import torch
 import uvicorn
 
 from trainer.contract import events
-from trainer.launch import FAILURE, LaunchError
+from trainer.launch import FAILURE, LaunchError, available_cores, stay_unprivileged
 from trainer.output import complain, emit, say
 from trainer.serve.config import Settings, read_settings
 from trainer.serve.gpus import Gpus
@@ -30,6 +30,7 @@ IDLE = 30  # Seconds for which a connection stays open without a request.
 
 def main() -> int:
     """Serve until a signal comes; return the exit code."""
+    stay_unprivileged()
     host = os.environ.get("KIT_HOST") or socket.gethostname()
     try:
         settings = read_settings(os.environ)
@@ -41,8 +42,7 @@ def main() -> int:
         emit(events.Failed(kind=kind, message=str(error), exit_code=error.code))
         complain(f"serve {host}: error: {error}")
         return error.code
-    cores = len(os.sched_getaffinity(0))
-    torch.set_num_threads(max(1, cores // settings.replicas))
+    torch.set_num_threads(max(1, available_cores() // settings.replicas))
     config = uvicorn.Config(
         application(settings, gpus),
         log_level="warning",

@@ -1,7 +1,6 @@
 """The server behind the routes: checkpoints, batches, answers."""
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -12,6 +11,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 
 from trainer.contract import events
+from trainer.launch import available_cores
 from trainer.output import emit, say
 from trainer.serve import pictures, schema
 from trainer.serve.batching import Answer, Batcher, Serving
@@ -31,8 +31,7 @@ class Server:
         self.settings, self.gpus, self.metrics = settings, gpus, Metrics()
         self.batcher = Batcher(settings, self.metrics)
         self.devices = devices(settings.replicas)
-        cores = len(os.sched_getaffinity(0))
-        self.decoders = ThreadPoolExecutor(max(2, cores), "decoder")
+        self.decoders = ThreadPoolExecutor(max(2, available_cores()), "decoder")
 
     @asynccontextmanager
     async def life(self, _: FastAPI) -> AsyncIterator[None]:

@@ -7,7 +7,9 @@
 
     KIT_CHECKPOINTS        the folder; default: /checkpoints
     KIT_CHECKPOINT_PORT    default: 8081
-    KIT_HOST, KIT_ADDRESS  as of the server (config.py)
+    KIT_HOST               as of the server (config.py)
+    KIT_ADDRESS            names or addresses, with commas between them: it listens at the one that
+                           is this host's; default: 0.0.0.0, on every interface
 
 Standard library only, some 20 MB of memory, and nothing is ever written. A checkpoint that is
 pruned while it is read stays readable until its readers are done: the files are open.
@@ -27,6 +29,7 @@ from threading import BoundedSemaphore, Thread
 from typing import Any
 
 from trainer.checkpoints.layout import COMPLETE, MANIFEST, NAME
+from trainer.launch import own_address, stay_unprivileged
 
 FILE = re.compile(rf"/checkpoints/({NAME})/([A-Za-z0-9_][A-Za-z0-9_.-]*)")
 CONNECTIONS = 32  # At a time; more wait to be accepted.
@@ -177,8 +180,9 @@ def main() -> int:
         return 2
     ends = {signal.SIGTERM, signal.SIGINT}
     signal.pthread_sigmask(signal.SIG_BLOCK, ends)
+    stay_unprivileged()
     try:
-        address = os.environ.get("KIT_ADDRESS") or "0.0.0.0"
+        address = own_address((os.environ.get("KIT_ADDRESS") or "0.0.0.0").split(","))
         endpoint = Endpoint((address, int(text)), folder, host)
     except OSError as error:
         advice = "end what uses it, or set KIT_CHECKPOINT_PORT"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from kit.errors import KitError
 from kit.model import Gpu
@@ -94,13 +94,17 @@ def decide(
     Raises:
         KitError: Something is in the way; all that is, at once.
     """
+    foreign = [
+        one for host in seen.values() for one in host.containers if one.cluster != cluster
+    ]
     for each in workloads:
-        _refuse_strangers(cluster, each, seen)
+        _refuse_strangers(each, foreign)
+    seen = {name: _of_cluster(cluster, host) for name, host in seen.items()}
     problems = [
         f"{placement.host.name}: {problem}"
         for each in workloads
         for placement in each.placements
-        for problem in _problems(each, workloads, placement, seen[placement.host.name])
+        for problem in _problems(each, workloads, placement, seen[placement.host.name], foreign)
     ]
     begun_anew = {each.name for each in workloads if fresh and each.kind is Kind.JOB}
     for each in workloads:
@@ -125,11 +129,15 @@ def _anew(work: Workload, begun_anew: set[str]) -> str:
     return ""
 
 
-def _refuse_strangers(cluster: str, work: Workload, seen: Mapping[str, Seen]) -> None:
-    for one in (one for host in seen.values() for one in host.containers if one.job == work.name):
-        if one.cluster != cluster and (one.service or one.runs):
-            whose = f"cluster {one.cluster}" if one.cluster else "another engine"
-            what = f"{one.host}: there is a {work.stack} of {whose} already"
+def _of_cluster(cluster: str, seen: Seen) -> Seen:
+    return replace(seen, containers=tuple(one for one in seen.containers if one.cluster == cluster))
+
+
+def _refuse_strangers(work: Workload, foreign: Iterable[Container]) -> None:
+    """Refuse what another engine runs under the same name; another cluster's name is in its own."""
+    for one in foreign:
+        if one.job == work.name and not one.cluster and (one.service or one.runs):
+            what = f"{one.host}: there is a {work.stack} of another engine already"
             raise KitError(what, "end that one, or give yours another name")
 
 
@@ -145,7 +153,11 @@ def _training(one: Container, work: Workload) -> bool:
 
 
 def _problems(
-    work: Workload, workloads: Sequence[Workload], placement: Placement, seen: Seen
+    work: Workload,
+    workloads: Sequence[Workload],
+    placement: Placement,
+    seen: Seen,
+    foreign: Iterable[Container],
 ) -> Iterator[str]:
     """Say what would keep something from running on a host, and what to do about it."""
     yield from _missing(placement, seen)
@@ -154,9 +166,11 @@ def _problems(
             "Docker finds no nvidia-container-runtime-hook, which gives a container its GPUs; "
             "install nvidia-container-toolkit and restart Docker"
         )
-    yield from _held(workloads, placement, seen)
+    ours = {each.name for each in workloads}  # They will have what the plan gives them.
+    others = [one for one in seen.containers if one.job not in ours]
+    others += [one for one in foreign if one.host == placement.host.name]
+    yield from _held(placement, others, seen)
     # Of an earlier run something may be left, or of what is brought up to date: that goes before.
-    ours = {each.name for each in workloads}
     if any(one.job in ours and one.runs for one in seen.containers):
         return
     for port, key in opened(work, placement.host.name):
@@ -178,20 +192,17 @@ def _missing(placement: Placement, seen: Seen) -> Iterator[str]:
             )
 
 
-def _held(workloads: Sequence[Workload], placement: Placement, seen: Seen) -> Iterator[str]:
+def _held(placement: Placement, others: Iterable[Container], seen: Seen) -> Iterator[str]:
     own = {_uuid(gpu, seen.gpus): gpu.called for gpu in placement.gpus}
-    ours = {each.name for each in workloads}  # They will have what the plan gives them.
-    for one in seen.containers:
-        if not one.runs or one.job in ours:
-            continue
+    for one in (one for one in others if one.runs):
         held = {_named(device, seen.gpus) for device in one.devices}
         shared = [name for uuid, name in own.items() if uuid in held or "all" in held]
         if shared:
             holder = one.job if one.kind is Kind.SERVER else f"job {one.job}"
-            yield (
-                f"{', '.join(shared)} {'is' if len(shared) == 1 else 'are'} held by {holder}; "
-                f"deploy it too, or end it with `kit stop {one.job}`"
-            )
+            fix = f"deploy it too, or end it with `kit stop {one.job}`"
+            if one not in seen.containers and one.cluster:
+                holder, fix = f"{holder} of cluster {one.cluster}", "end it there"
+            yield f"{', '.join(shared)} {'is' if len(shared) == 1 else 'are'} held by {holder}; {fix}"
 
 
 def _uuid(gpu: Gpu, listed: Sequence[str]) -> str:
@@ -287,5 +298,7 @@ def _cause(there: Sequence[Container], version: str, *, anew: str, ended: bool) 
         return anew
     if any(one.version != version for one in there if one.version):
         return "its file has changed"
+    if any(one.status == "running" and not one.healthy for one in there):
+        return "it is not healthy"
     whole = all(one.runs for one in there if one.service != Role.RENDEZVOUS)
     return "" if whole else "its part has ended"

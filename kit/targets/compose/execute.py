@@ -14,6 +14,7 @@ from kit.runtime.steps import Step
 from kit.targets.compose.decide import End, Forget, Pull, Remove, Start
 from kit.targets.compose.folder import HostFolder
 from kit.targets.compose.hosts import Hosts
+from kit.workload.names import project_of
 from kit.workload.training import LAUNCHER_FILE
 from kit.workload.types import Workload
 
@@ -67,7 +68,8 @@ class Executor:
         work = self._workloads[step.name]
         folder = self._send(work, step.host)
         file = str(self._hosts.file(work, step.host))
-        project = ("--file", file, "--project-name", work.stack)
+        name = project_of(self._hosts.cluster, work.stack)
+        project = ("--file", file, "--project-name", name)
         # What the file mounts lies on the host: its paths begin there.
         place = ("--project-directory", f"{folder}/hosts/{step.host}")
         up = ("up", "--detach", "--quiet-pull", "--pull", "never")

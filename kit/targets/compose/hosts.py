@@ -14,9 +14,10 @@ from kit.errors import KitError
 from kit.model import Host
 from kit.plan.work import manager_of
 from kit.runtime.rendered import Rendered, rendered
-from kit.targets.compose.containers import PROJECT, Container, owner
+from kit.targets.compose.containers import PROJECT, Container
 from kit.targets.compose.folder import HostFolder
 from kit.targets.compose.observe import containers
+from kit.workload.names import owner_of, project_of
 from kit.workload.types import Workload
 
 T = TypeVar("T")
@@ -108,8 +109,11 @@ class Hosts:
             if one.job == name:
                 _delete(docker, f"/containers/{one.id}", force="1", v="1")
         for network in docker.get("/networks", filters={"label": [PROJECT]}):
-            owned = owner(network["Labels"] or {})
-            if owned is not None and owned[1] == name:
+            project = network["Labels"][PROJECT]
+            owned = owner_of(project)
+            # Before projects had the cluster's name, they had none.
+            ours = project.startswith(project_of(self.cluster, "")) or "_" not in project
+            if ours and owned is not None and owned[1] == name:
                 _delete(docker, f"/networks/{network['Id']}")
 
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from kit.errors import FaultsError
 from kit.model import EngineName, Host
+from kit.plan.storage import volume_name
 from kit.plan.types import Placement
 from kit.plan.work import JobPlan, Plan, ServerPlan, manager_of
 from kit.targets.lowered import Lowered, Output
 from kit.values import endpoint
+from kit.workload.names import project_of
 from kit.workload.ports import Listener, port_faults
 from kit.workload.registry import registry_part
 from kit.workload.serving import asked_hosts, endpoints, serving
@@ -38,8 +42,13 @@ class Container:
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """What the file of a host prints: the container that works there, and what helps it."""
+    """What the file of a host prints: the container that works there, and what helps it.
 
+    `address` is the host's, "" where it is a name: Docker publishes ports on numbers alone.
+    """
+
+    name: str
+    address: str
     cluster: str
     workload: Workload
     host: Host
@@ -114,7 +123,12 @@ def _outputs(plan: Plan, registry: Part | None, workloads: Sequence[Workload]) -
                 yield _output(_project(plan, workload, host))
     if registry is not None and plan.registry is not None:
         host = registry.hosts[0]
-        values = {"cluster": plan.cluster, "part": registry, "address": plan.registry.address}
+        values = {
+            "project": project_of(plan.cluster, Role.REGISTRY),
+            "volume": volume_name(plan.cluster, Role.REGISTRY),
+            "part": registry,
+            "address": plan.registry.address,
+        }
         template = "hosts/{host}/registry.compose.yaml.j2"
         yield Output(f"hosts/{host.name}/registry.compose.yaml", template, values)
     insecure = plan.registry.address if registry is not None and plan.registry else ""
@@ -150,7 +164,14 @@ def _project(plan: Plan, workload: Workload, host: Host) -> Project:
             working = container
         else:
             helper = container
-    return Project(plan.cluster, workload, host, working, helper)
+    name = project_of(plan.cluster, workload.stack)
+    return Project(name, _numeric(host.address), plan.cluster, workload, host, working, helper)
+
+
+def _numeric(address: str) -> str:
+    with suppress(ValueError):
+        return str(ipaddress.ip_address(address))
+    return ""
 
 
 def _container(part: Part, host: Host, placement: Placement | None) -> Container:

@@ -5,6 +5,7 @@ A container has GPUs, folders and a network of its own; a process is told of the
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
@@ -218,4 +219,6 @@ def _source(mount: MountPoint, job: Workload, host: str, places: Places) -> Pure
         return places.data
     shared = {volume.key for volume in job.volumes if volume.nfs_address}
     owner = "shared" if mount.source in shared else host
-    return places.of(job) / owner / mount.source
+    # The folder is the cluster's already.
+    name = re.sub("^kit-[^_]+_", "kit-", mount.source)
+    return places.of(job) / owner / name

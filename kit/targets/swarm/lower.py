@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from kit.errors import INVENTORY, Fault, FaultsError
 from kit.model import EngineName
 from kit.plan.images import pinned
-from kit.plan.types import MountPoint
+from kit.plan.storage import volume_name
+from kit.plan.types import MountPoint, Volume
 from kit.plan.work import JobPlan, Plan, ServerPlan, manager_of
 from kit.targets.lowered import Lowered, Output
 from kit.targets.swarm.labels import HOST_LABEL, constraint, node_labels
@@ -16,7 +17,7 @@ from kit.values import count
 from kit.workload.names import stack_of_job
 from kit.workload.ports import Listener, port_faults
 from kit.workload.registry import registry_part
-from kit.workload.serving import asked_hosts, endpoints, serving
+from kit.workload.serving import MOST_ASKED, asked_hosts, endpoints, serving
 from kit.workload.training import FAULT_VARIABLES, RENDEZVOUS_PORT, own_port, training
 from kit.workload.types import (
     Environment,
@@ -38,6 +39,9 @@ LONGEST_CONFIG = 64
 """Swarm refuses longer names of configs and secrets."""
 HOST = "{{.Node.Hostname}}"
 """Filled in by Swarm for each task."""
+EMPTY = '{{""}}'
+"""An empty value, filled in by Swarm: for one that is empty in the file, `docker stack deploy`
+takes the variable of that name from its own environment, a proxy's password included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +82,7 @@ class Platform:
     subnet: str
     registry: Part | None
     registry_address: str
+    registry_volume: str
 
 
 def lower(plan: Plan) -> Lowered:
@@ -102,7 +107,7 @@ def lower(plan: Plan) -> Lowered:
         outputs=tuple(_outputs(plan, platform, workloads)),
         images=plan.images,
         optional_images=(NETWORK_IMAGE,) if platform.network_image else (),
-        own_notes=tuple(_manager_notes(plan)),
+        own_notes=(*_manager_notes(plan), *_metrics_notes(plan, workloads)),
     )
 
 
@@ -133,19 +138,33 @@ def _server(plan: Plan, server: ServerPlan, *, host_network: bool) -> Workload:
     offering = [host for part in offered for host in part.hosts]
     names = [host.address for host in asked_hosts(plan, offering)] if host_network else []
     sources = [f"http://{name}:{port}" for name in names or [_alias(server.name)]]
-    made = serving(plan, server, offered, sources if offered else (), host_network=host_network)
+    addressed = [_addressed(part, _alias(server.name), host_network) for part in offered]
+    made = serving(plan, server, addressed, sources if offered else (), host_network=host_network)
     return _readable(made)
 
 
+def _addressed(part: Part, alias: str, host_network: bool) -> Part:
+    """Let what offers checkpoints listen where servers ask for them, and nowhere else."""
+    names = [host.address for host in part.hosts] if host_network else [alias]
+    if len(names) > MOST_ASKED:
+        return part
+    variable = Variable("KIT_ADDRESS", ",".join(names))
+    return replace(part, environment=(*part.environment, variable))
+
+
 def _readable(workload: Workload) -> Workload:
-    """Keep Swarm from reading placeholders in the paths of mounts."""
+    """Keep Swarm from reading placeholders in the paths of mounts and of NFS exports."""
 
     def mount(point: MountPoint) -> MountPoint:
         source, target = untemplated(point.source), untemplated(point.target)
         return replace(point, source=source, target=target)
 
+    def volume(one: Volume) -> Volume:
+        return replace(one, nfs_path=untemplated(one.nfs_path)) if one.nfs_path else one
+
     parts = (replace(part, mounts=tuple(map(mount, part.mounts))) for part in workload.parts)
-    return replace(workload, parts=tuple(parts))
+    volumes = tuple(map(volume, workload.volumes))
+    return replace(workload, parts=tuple(parts), volumes=volumes)
 
 
 def _alias(server: str) -> str:
@@ -194,6 +213,19 @@ def _manager_notes(plan: Plan) -> Iterator[str]:
         )
 
 
+def _metrics_notes(plan: Plan, workloads: Iterable[Workload]) -> Iterator[str]:
+    """Say how a port is reached that no host opens."""
+    for workload in workloads:
+        first = workload.working[0] if workload.meeting and workload.working else None
+        if first is not None and first.ports and not workload.host_network:
+            name, port = f"tasks.{workload.stack}_{first.name}", first.ports[0].number
+            yield (
+                f"{workload.name}: its metrics are on port {port} of the network "
+                f"{network_name(plan)}, not of the hosts: let Prometheus join the network, and "
+                f"look up {name}"
+            )
+
+
 def _platform(plan: Plan) -> Platform:
     overlay = plan.network.driver == "overlay"
     return Platform(
@@ -204,6 +236,7 @@ def _platform(plan: Plan) -> Platform:
         subnet=plan.network.subnet,
         registry=registry_part(plan),
         registry_address=plan.registry.address if plan.registry else "",
+        registry_volume=volume_name(plan.cluster, "registry"),
     )
 
 
@@ -279,9 +312,10 @@ def _value(part: Part, value: str | Symbol) -> str:
     if value is Symbol.HOST:
         return HOST
     if value is Symbol.GPUS:
-        return "all" if part.whole else ",".join(gpu.id for gpu in part.placements[0].gpus)
+        first = part.placements[0]
+        return ",".join(gpu.id for gpu in first.gpus) if first.pinned else "all"
     assert isinstance(value, str)
-    return value if isinstance(value, Word) else untemplated(value)
+    return value if isinstance(value, Word) else untemplated(value) or EMPTY
 
 
 def untemplated(value: str) -> str:

@@ -1,0 +1,67 @@
+"""What containers may do on their hosts, and whose they are, as it stands in the rendered files."""
+
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.sandbox import INVENTORY, JOB, SERVER, Project
+
+
+@pytest.mark.parametrize("engine", ["swarm", "compose"])
+def test_kits_own_services_have_no_privileges(project: Project, engine: str) -> None:
+    inventory = INVENTORY.replace("engine: swarm", f"engine: {engine}")
+    project.write(inventory, {"digits": JOB}, {"digits": SERVER})
+    services = all_services(project)
+    kinds = {name.partition("-")[0] for name, _ in services}
+    assert kinds == {"train", "rendezvous", "serve", "checkpoints"}
+    for name, service in services:
+        if not name.startswith("train"):
+            assert service["user"] == "65534:65534"
+            assert service["cap_drop"] == ["ALL"]
+            assert service["read_only"] is True
+            assert engine == "swarm" or service["security_opt"] == ["no-new-privileges:true"]
+        else:
+            assert "user" not in service
+            assert "cap_drop" not in service
+
+
+@pytest.mark.parametrize("engine", ["swarm", "compose"])
+def test_a_user_is_a_training_without_privileges(project: Project, engine: str) -> None:
+    inventory = INVENTORY.replace("engine: swarm", f"engine: {engine}")
+    project.write(inventory, {"digits": JOB + 'user: "1000:1000"\n'})
+    for _, service in all_services(project):
+        assert (service["user"], service["cap_drop"]) == ("1000:1000", ["ALL"])
+        assert service["environment"]["HOME"] == "/tmp"
+    # Root is a wish, too: of an image that nobody else can run.
+    project.write(inventory, {"digits": JOB + "user: root\n"})
+    for _, service in all_services(project):
+        assert service["user"] == "root"
+        assert "cap_drop" not in service
+
+
+def all_services(project: Project) -> list[tuple[str, dict[str, Any]]]:
+    return [
+        found
+        for path in sorted(project.rendered().rglob("*-digits.*.yaml"))
+        for found in yaml.safe_load(path.read_text())["services"].items()
+    ]
+
+
+def test_a_host_has_two_clusters(project: Project) -> None:
+    compose = INVENTORY.replace("engine: swarm", "engine: compose")
+    files = [
+        yaml.safe_load(
+            (
+                project.write(text).rendered(cluster=name) / "hosts/pc1/train-digits.compose.yaml"
+            ).read_text()
+        )
+        for name, text in (
+            ("lab", compose),
+            ("pool", compose.replace("cluster: lab", "cluster: pool")),
+        )
+    ]
+    assert [file["name"] for file in files] == ["lab_train-digits", "pool_train-digits"]
+    first, second = ({each["name"] for each in file["volumes"].values()} for file in files)
+    assert len(first) == 3
+    assert not first & second

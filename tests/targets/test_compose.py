@@ -128,6 +128,22 @@ def test_a_changed_host_is_ended_and_started_alone(project: Project, status: str
     assert {action.cause for action in actions[1:]} == {"its file has changed"}
 
 
+def test_an_unhealthy_container_is_started_again(project: Project) -> None:
+    actions = decided(planned(project), having(*both(healthy=False)))
+    assert done(actions) == [(kind, "pc2") for kind in (Pull, End, Remove, Start)]
+    assert {action.cause for action in actions[1:]} == {"it is not healthy"}
+    # One that has ended for good, or is on its way, tells nothing of its health.
+    assert decided(planned(project), having(*both(healthy=False, status="restarting"))) == ()
+
+
+def test_another_clusters_job_of_the_same_name_is_left_alone(project: Project) -> None:
+    foreign = replace(RUNNING, cluster="pool", devices=())
+    actions = decided(planned(project), having(foreign, replace(foreign, host="pc3")))
+    assert {(type(action), action.where) for action in actions} == {
+        (kind, host) for kind in (Pull, Start) for host in ("pc1", "pc2")
+    }
+
+
 def test_a_host_that_has_left_the_job_is_ended(project: Project) -> None:
     left = replace(RUNNING, id="3", host="pc3")
     actions = decided(planned(project), having(*both(), left))

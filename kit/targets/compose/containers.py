@@ -87,7 +87,7 @@ class Container:
         if self.status == "paused":
             return "is paused"
         if self.status == "running" and not self.healthy:
-            return "is not healthy: has it lost its GPUs?"
+            return "is not healthy: has it lost its GPUs? `kit deploy` starts it again"
         if self.status == "running":
             return f"was {again}" if self.restarts else ""
         if self.state() is State.FAILED:

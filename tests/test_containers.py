@@ -65,3 +65,25 @@ def test_a_host_has_two_clusters(project: Project) -> None:
     first, second = ({each["name"] for each in file["volumes"].values()} for file in files)
     assert len(first) == 3
     assert not first & second
+
+
+def offered_at(project: Project, inventory: str) -> list[tuple[str, Any]]:
+    """Where the endpoints of checkpoints listen, and where Docker publishes them."""
+    project.write(inventory, {"digits": JOB}, {"digits": SERVER})
+    return [
+        (
+            service["environment"].get("KIT_ADDRESS", ""),
+            [port["host_ip"] for port in service.get("ports", [])],
+        )
+        for name, service in all_services(project)
+        if name.startswith("checkpoints")
+    ]
+
+
+def test_checkpoints_are_offered_where_servers_ask_for_them_alone(project: Project) -> None:
+    first, second = "192.168.8.151", "192.168.8.114"
+    assert offered_at(project, INVENTORY) == [("serve-digits-checkpoints", [])] * 2
+    host = INVENTORY.replace("{speed: 1Gbit}", "{driver: host}")
+    assert offered_at(project, host) == [(first, []), (second, [])]
+    compose = INVENTORY.replace("engine: swarm", "engine: compose")
+    assert sorted(offered_at(project, compose)) == [("", [second]), ("", [first])]

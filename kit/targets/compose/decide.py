@@ -94,12 +94,14 @@ def decide(
     Raises:
         KitError: Something is in the way; all that is, at once.
     """
-    foreign = [
-        one for host in seen.values() for one in host.containers if one.cluster != cluster
-    ]
+    every = [one for host in seen.values() for one in host.containers]
+    foreign = [one for one in every if one.cluster != cluster]
     for each in workloads:
         _refuse_strangers(each, foreign)
-    seen = {name: _of_cluster(cluster, host) for name, host in seen.items()}
+    seen = {
+        name: replace(host, containers=tuple(c for c in host.containers if c.cluster == cluster))
+        for name, host in seen.items()
+    }
     problems = [
         f"{placement.host.name}: {problem}"
         for each in workloads
@@ -127,10 +129,6 @@ def _anew(work: Workload, begun_anew: set[str]) -> str:
     if work.reads in begun_anew:
         return f"it reads the checkpoints of {work.reads}, which are to go"
     return ""
-
-
-def _of_cluster(cluster: str, seen: Seen) -> Seen:
-    return replace(seen, containers=tuple(one for one in seen.containers if one.cluster == cluster))
 
 
 def _refuse_strangers(work: Workload, foreign: Iterable[Container]) -> None:
@@ -200,7 +198,7 @@ def _held(placement: Placement, others: Iterable[Container], seen: Seen) -> Iter
         if shared:
             holder = one.job if one.kind is Kind.SERVER else f"job {one.job}"
             fix = f"deploy it too, or end it with `kit stop {one.job}`"
-            if one not in seen.containers and one.cluster:
+            if one.cluster and one not in seen.containers:
                 holder, fix = f"{holder} of cluster {one.cluster}", "end it there"
             yield f"{', '.join(shared)} {'is' if len(shared) == 1 else 'are'} held by {holder}; {fix}"
 

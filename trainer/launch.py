@@ -41,6 +41,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -746,13 +747,19 @@ def serve_rendezvous() -> None:
     try:
         listener = socket.create_server((address, port))
         # By itself the master would listen on every interface.
-        store = TCPStore(
+        master = partial(
+            TCPStore,
             "127.0.0.1" if address == "0.0.0.0" else address,
             port,
             is_master=True,
             wait_for_workers=False,
-            master_listen_fd=listener.detach(),
+            master_listen_fd=listener.fileno(),
         )
+        try:
+            store = master()
+        except NotImplementedError:  # Of torch 2.4, where libuv became the default.
+            store = master(use_libuv=False)
+        listener.detach()
     except (RuntimeError, OSError) as error:
         reason = str(error).splitlines()[0]
         advice = "end what uses it, or change the port"

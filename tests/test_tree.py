@@ -163,13 +163,13 @@ def test_a_diff_can_be_applied(project: Project) -> None:
 
 
 def test_line_ends_of_unicode_do_not_break_a_diff(project: Project) -> None:
-    job = JOB + 'environment: {X: "a\\fb", Y: "c"}\n'
+    job = JOB + 'environment: {A: "a\\fb", B: "c"}\n'
     tree = project.write(jobs={"a": job}).rendered()
     path = tree / "train-a.stack.yaml"
-    path.write_text(path.read_text().replace('Y: "c"', 'Y: "c\u2028\x0cd"'))
+    path.write_text(path.read_text().replace('B: "c"', 'B: "c\u2028\x0cd"'))
     out = project.kit("render", "--check").out
     assert "No newline" not in out
-    assert '-  Y: "c\u2028\x0cd"\n+  Y: "c"\n' in out
+    assert '-  B: "c\u2028\x0cd"\n+  B: "c"\n' in out
 
 
 ALIENS: list[tuple[Callable[[Path], None], str]] = [

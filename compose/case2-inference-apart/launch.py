@@ -41,8 +41,8 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from importlib.util import find_spec
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -416,8 +416,8 @@ def torchrun_argv(settings: Settings, job: Job, local_address: str) -> list[str]
     # seconds as one that is there; whoever joins meanwhile with a smaller number, as after a split,
     # waits for ever: only an arrival completes a round (dynamic_rendezvous._add_to_participants).
     run = f"{job.name}-{settings.nnodes.replace(':', '-')}"
-    argv += ["--rdzv-backend", "c10d", "--rdzv-id", run]
-    argv += ["--rdzv-endpoint", endpoint_text(settings.rendezvous)]
+    endpoint = endpoint_text(settings.rendezvous)
+    argv += ["--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint, "--rdzv-id", run]
     restarts = MAX_RESTARTS if job.command else MAX_RESTARTS_OF_TRAINER
     argv += ["--rdzv-conf", RDZV_CONF, "--max-restarts", str(restarts)]
     # Otherwise rank 0 tells the others its full host name, which they may not resolve.

@@ -32,6 +32,7 @@ from trainer.contract.job import TrainJob
 from trainer.core.job import JobError, load_job
 from trainer.core.run import Stop
 from trainer.core.setup import set_up
+from trainer.core.torch_version import torch_fault
 from trainer.core.training import FAILURE, train
 from trainer.data.files import DataMissingError
 from trainer.data.load import load_data
@@ -46,6 +47,8 @@ MISTAKE = 2  # Exit code for something wrong in the input.
 def main() -> int:
     """Train what KIT_JOB says; return the exit code."""
     started = time.monotonic()
+    if fault := torch_fault(torch.__version__):
+        return fail("input", fault, MISTAKE)
     try:
         job = load_job(Path(os.environ.get("KIT_JOB", "")))
         data = load_data(job.train, Path(os.environ.get("KIT_DATA") or "/data"))

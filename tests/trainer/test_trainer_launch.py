@@ -17,6 +17,7 @@ import pytest
 
 from tests.trainer.hosts import DEADLINE, LAUNCH, free_port, hosts, write_job
 from trainer import launch
+from trainer.core.torch_version import torch_fault
 
 ENVIRON = {
     "KIT_JOB": "/job.json",
@@ -300,6 +301,47 @@ def test_no_folder_for_checkpoints(
 ) -> None:
     monkeypatch.setenv("KIT_CHECKPOINTS", "/nowhere/checkpoints")
     assert "/nowhere/checkpoints is not a folder that can be written to" in fails(capsys, 2)
+
+
+def install_torch(folder: Path, version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a version of torch be the one that is installed."""
+    about = folder / "packages" / f"torch-{version}.dist-info" / "METADATA"
+    about.parent.mkdir(parents=True)
+    about.write_text(f"Metadata-Version: 2.1\nName: torch\nVersion: {version}\n")
+    monkeypatch.syspath_prepend(folder / "packages")
+
+
+def test_the_training_needs_torch_2_6_and_a_script_does_not(
+    clean: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    install_torch(tmp_path, "2.5.1", monkeypatch)
+    error = fails(capsys, 2)
+    assert "torch 2.5.1 is too old" in error
+    assert "use an image with torch 2.6 or newer" in error
+    script = {"name": "x", "command": [str(LAUNCH)]}
+    Path(clean["KIT_JOB"]).write_text(json.dumps(script))
+    assert launch.main([]) == 1
+    assert "nothing answered at" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("version", "old"),
+    [
+        ("2.2.2+cu121", True),
+        ("2.5.1", True),
+        ("1.13.1", True),
+        ("2.6.0a0+ecf3bae40a.nv25.01", False),
+        ("2.6.0", False),
+        ("2.13.0+cpu", False),
+        ("3.0", False),
+        ("", False),
+    ],
+)
+def test_versions_of_torch_that_may_read_a_checkpoint(version: str, old: bool) -> None:
+    assert bool(torch_fault(version)) is old
 
 
 def test_a_script_that_is_not_there(

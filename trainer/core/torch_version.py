@@ -1,0 +1,23 @@
+"""The oldest torch that may read a checkpoint. Standard library only."""
+
+import re
+from importlib import metadata
+
+OLDEST = (2, 6)
+
+
+def torch_fault(version: str) -> str:
+    """Say why a version of torch is too old; empty where it is not, or where it is not known."""
+    found = re.match(r"(\d+)\.(\d+)", version)
+    if not found or (int(found[1]), int(found[2])) >= OLDEST:
+        return ""
+    why = "a damaged or forged checkpoint could run code (CVE-2025-32434)"
+    return f"torch {version} is too old, {why}; use an image with torch 2.6 or newer"
+
+
+def installed_torch() -> str:
+    """Return the version of torch without importing it; empty where it is not known."""
+    try:
+        return metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        return ""

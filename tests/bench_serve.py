@@ -98,7 +98,8 @@ async def load(port: int, request: bytes, clients: int, seconds: float) -> Figur
 def compare(name: str, folder: Path, options: argparse.Namespace) -> None:
     """Print a model's table."""
     body = prepare(name, folder / "own")
-    head = f"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
+    kind = "Content-Type: application/json\r\nContent-Length:"
+    head = f"POST /predict HTTP/1.1\r\nHost: localhost\r\n{kind} {len(body)}\r\n\r\n"
     requests = {"predict": head.encode() + body, "http": b"GET /ready HTTP/1.1\r\nHost: l\r\n\r\n"}
     with hosts(folder) as local:
         servers: dict[str, Server] = {}

@@ -5,6 +5,7 @@ import io
 import json
 import re
 import shutil
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -54,7 +55,7 @@ class Server:
         """One request; a generator of bytes as its body is sent in chunks."""
         if kind:
             headers["Content-Type"] = kind
-        if self.token:
+        if self.token and "Authorization" not in headers:
             headers["Authorization"] = f"Bearer {self.token}"
         client = http.client.HTTPConnection("127.0.0.1", self.port, timeout=DEADLINE)
         with closing(client) as connection:
@@ -113,6 +114,7 @@ def start(
     *,
     environ: dict[str, str] | None = None,
     wait: str = "/ready",
+    prefix: Sequence[str] = (),
     **changes: Any,
 ) -> Server:
     """Start a server on n1 and wait until it answers; `changes` go to its file."""
@@ -128,7 +130,8 @@ def start(
         "PYTHONPATH": str(ROOT),
         **(environ or {}),
     }
-    server = Server(local.start("server", ["-m", "trainer.serve"], variables), port)
+    task = local.start("server", ["-m", "trainer.serve"], variables, prefix=prefix)
+    server = Server(task, port)
     server.until(wait, 200)
     return server
 

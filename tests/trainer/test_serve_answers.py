@@ -129,6 +129,12 @@ def test_a_picture_in_base64(server: Server) -> None:
 ZEROS = [[0] * 8] * 8
 
 
+def filled(number: str) -> str:
+    """A sample of the same number everywhere, as JSON."""
+    row = f"[{', '.join([number] * 8)}]"
+    return f'{{"inputs": [{", ".join([row] * 8)}]}}'
+
+
 @pytest.mark.parametrize(
     ("body", "status", "words"),
     [
@@ -137,13 +143,22 @@ ZEROS = [[0] * 8] * 8
         ("[]", 422, "not an object"),
         ("{}", 422, "either inputs or image"),
         ('{"inputs": []}', 422, "is empty"),
-        ('{"inputs": [[NaN]]}', 422, "NaN or infinity"),
-        ('{"inputs": [[1e999]]}', 422, "NaN or infinity"),
+        (filled("NaN"), 422, "NaN or infinity"),
+        (filled("1e999"), 422, "NaN or infinity"),
+        (filled("1e39"), 422, "NaN or infinity"),
+        (filled("1" + "0" * 400), 422, "a number of hundreds of digits"),
+        ('{"inputs": [[1' + "0" * 5000 + "]]}", 400, "not JSON"),
         ('{"inputs": [[1], [1, 2]]}', 422, "not of the same length"),
         ('{"inputs": [["1"]]}', 422, "something else than numbers"),
         ('{"inputs": [[true]]}', 422, "something else than numbers"),
         ('{"inputs": [[null]]}', 422, "something else than numbers"),
-        ('{"inputs": [[1' + "0" * 400 + "]]}", 422, "something else than numbers"),
+        ('{"inputs": [[1, [2]]]}', 422, "not of the same length"),
+        ('{"inputs": [[1], 2]}', 422, "not of the same length"),
+        ('{"inputs": [[[[[1]]]]]}', 422, "more than 4 dimensions"),
+        ('{"inputs": [[[]]]}', 422, "is empty"),
+        (json.dumps({"inputs": ["A" * 9000] + [""] * 200}), 422, "something else than numbers"),
+        (json.dumps({"inputs": ["A" * 50000] + [""] * 5000}), 413, "5001 samples in one request"),
+        (json.dumps({"inputs": [[1] * 30000]}), 422, "longer than any that it takes"),
         ('{"inputs": {"a": 1}}', 422, "something else than numbers"),
         ('{"inputs": 3}', 422, "is no array, not 1 x 8 x 8"),
         ('{"inputs": [[1, 2], [3, 4]]}', 422, "is 2 x 2, not 1 x 8 x 8"),
@@ -151,6 +166,7 @@ ZEROS = [[0] * 8] * 8
         (json.dumps({"inputs": [[256] * 8] * 8}), 422, "goes from 256 to 256"),
         (json.dumps({"inputs": ZEROS, "top": 0}), 422, "top: is no such number"),
         (json.dumps({"inputs": ZEROS, "top": True}), 422, "top: is no such number"),
+        (json.dumps({"inputs": ZEROS, "top": "9" * 5000}), 422, "top: is no such number"),
         ('{"image": 3}', 422, "not base64"),
         ('{"image": "Zm9v"}', 415, "no picture that can be read"),
         (json.dumps({"inputs": [ZEROS] * 257}), 413, "257 samples in one request"),

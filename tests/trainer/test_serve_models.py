@@ -16,7 +16,8 @@ from trainer.checkpoints.format import Progress, Saved, UnusableError
 from trainer.contract.job import Checkpoint, Exchange, Metrics, Train, TrainJob
 from trainer.core.models import Lookahead, build_model, flip_scores
 from trainer.data.load import CIFAR10
-from trainer.serve.model import Content, Kind, Model, stand_in
+from trainer.serve.kind import Kind
+from trainer.serve.model import Content, Model, stand_in
 from trainer.serve.text import choose
 
 CPU = torch.device("cpu")
@@ -174,6 +175,12 @@ def test_a_server_goes_on_with_texts(tmp_path: Path) -> None:
         ):
             status, error = complete(server, **{"text": "a", key: value})
             assert (status, error.partition(":")[0]) == (422, key)
+        # Half of a character that needs two: it is told, though it cannot be sent back as it is.
+        status, error = complete(server, text="a\ud800")
+        assert (status, error.partition(":")[0]) == (422, "text")
+        assert complete(server, text="a" * 70_000) == (413, "the text is too large")
+        described = server.get("/openapi.json").json["paths"]["/complete"]["post"]["requestBody"]
+        assert complete(server, **described["content"]["application/json"]["example"])["completion"]
         assert server.predict([[1]]).status == 404
         model = server.get("/model").json
         assert (model["kind"], model["classes"]) == ("text", list(CHARACTERS))

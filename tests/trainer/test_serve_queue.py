@@ -63,6 +63,22 @@ def test_a_full_queue_is_429_until_there_is_room(patient: Server) -> None:
     until_waiting(patient, 0)
 
 
+def test_a_large_request_is_not_starved_by_small_ones(trained: Path, tmp_path: Path) -> None:
+    with hosts(tmp_path) as local:
+        server = start(local, trained, batch={"size": 4, "window": 60}, queue=8, timeout=90)
+        small = [send(server) for _ in range(3)]
+        until_waiting(server, 3)
+        with ThreadPoolExecutor(1) as pool:
+            large = pool.submit(server.predict, inputs(6))
+            until_waiting(server, 9)  # It waits for one place of the eight.
+            late = server.predict(inputs(1))
+            assert (late.status, "9 samples wait already" in late.json["error"]) == (429, True)
+            small.pop().close()
+            assert large.result().status == 200
+        assert [status(connection) for connection in small] == [200] * 2
+        until_waiting(server, 0)
+
+
 def test_who_has_gone_is_not_computed(patient: Server) -> None:
     gone = [send(patient) for _ in range(2)]
     until_waiting(patient, 2)
@@ -99,7 +115,10 @@ def test_what_was_accepted_is_answered_before_the_end(trained: Path, tmp_path: P
         idle = socket.create_connection(("127.0.0.1", server.port))
         until_waiting(server, 3)
         server.task.process.send_signal(signal.SIGTERM)
-        assert [status(connection) for connection in waiting] == [200] * 3
+        for connection in waiting:
+            with closing(connection), connection.getresponse() as answer:
+                # Nothing more may be asked over the same connection.
+                assert (answer.status, answer.headers["Connection"]) == (200, "close")
         assert server.task.wait() == 0
         idle.close()
         with pytest.raises(OSError, match="refused"):

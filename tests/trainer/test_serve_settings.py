@@ -32,8 +32,9 @@ def test_a_whole_file(tmp_path: Path) -> None:
         "queue": 256,
         "timeout": 10,
         "body": 8388608,
-        "pixels": 16777216,
+        "pixels": 12582912,
         "token": "SERVE_TOKEN",
+        "allowed_hosts": ["Digits.example.com"],
         "poll": 2.0,
     }
     environ = {"SERVE_TOKEN": f"{TOKEN}\n", "KIT_REPLICAS": "2", "KIT_HOST": "n1"}
@@ -41,6 +42,7 @@ def test_a_whole_file(tmp_path: Path) -> None:
     assert (settings.size, settings.window, settings.timeout) == (64, 0.005, 10.0)
     assert (settings.replicas, settings.host, settings.folder) == (2, "n1", Path("/checkpoints"))
     assert settings.token == TOKEN.encode()
+    assert settings.allowed_hosts == {"digits.example.com"}
 
 
 def test_name_and_job_are_enough(tmp_path: Path) -> None:
@@ -65,12 +67,16 @@ def test_name_and_job_are_enough(tmp_path: Path) -> None:
         ({"timeout": float("nan")}, "timeout: must be a number"),
         ({"token": "no name"}, "token: must be the name of a secret"),
         ({"token": "NOWHERE"}, "neither /run/secrets/NOWHERE nor the variable NOWHERE has it"),
+        ({"token": "ACCENT"}, "ACCENT has a space or something else than ASCII in it"),
+        ({"token": "SPACE"}, "SPACE has a space or something else than ASCII in it"),
+        ({"allowed_hosts": "a"}, "allowed_hosts: must be a list of names"),
+        ({"allowed_hosts": [1]}, "allowed_hosts: must be a list of names"),
         ({"speed": 1}, "speed: is not a key of the server's file"),
     ],
 )
 def test_mistakes_in_the_file(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
     with pytest.raises(LaunchError) as caught:
-        read(tmp_path, **changes)
+        read(tmp_path, {"ACCENT": "tökèn", "SPACE": "two words"}, **changes)
     assert words in str(caught.value)
     assert str(tmp_path / "server.json") in str(caught.value)
     assert caught.value.code == 2

@@ -1,8 +1,7 @@
 """The server behind the routes: checkpoints, batches, answers."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from time import monotonic
 from typing import Any
@@ -11,27 +10,33 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 
 from trainer.contract import events
-from trainer.launch import available_cores
 from trainer.output import emit, say
 from trainer.serve import pictures, schema
 from trainer.serve.batching import Answer, Batcher, Serving
 from trainer.serve.config import Settings
+from trainer.serve.connections import EVERY, Connections
+from trainer.serve.decoding import Decoders
 from trainer.serve.gpus import Gpus
+from trainer.serve.inputs import JSON, Limits, read_samples
+from trainer.serve.kind import Array, Kind
 from trainer.serve.metrics import Metrics
-from trainer.serve.model import Array, Kind, devices
+from trainer.serve.model import devices
 from trainer.serve.refusal import Refusal
 from trainer.serve.reload import Watcher
 from trainer.serve.waiting import unless_gone, within
+
+SMALL = 2**14  # Bytes of JSON that are read about as fast as a decoder is asked to.
+CLASSES = 20_000  # Of all samples of one answer.
 
 
 class Server:
     """The state that the routes share."""
 
-    def __init__(self, settings: Settings, gpus: Gpus) -> None:
+    def __init__(self, settings: Settings, gpus: Gpus, limits: Connections) -> None:
         self.settings, self.gpus, self.metrics = settings, gpus, Metrics()
+        self.limits, self.decoders = limits, Decoders()
         self.batcher = Batcher(settings, self.metrics)
         self.devices = devices(settings.replicas)
-        self.decoders = ThreadPoolExecutor(max(2, available_cores()), "decoder")
 
     @asynccontextmanager
     async def life(self, _: FastAPI) -> AsyncIterator[None]:
@@ -50,14 +55,15 @@ class Server:
             lambda why: loop.call_soon_threadsafe(wait, why),
         )
         tasks = [asyncio.create_task(self.batcher.work(n)) for n in range(len(self.devices))]
-        tasks += [asyncio.create_task(self.gpus.watch()), asyncio.create_task(self.tell())]
+        chores = (self.gpus.watch(), self.tell(), self.drop_late_clients())
+        tasks += [asyncio.create_task(chore) for chore in chores]
         watcher.start()
         yield
         await loop.run_in_executor(None, watcher.end)
         for task in tasks:
             task.cancel()
         self.batcher.close()
-        self.decoders.shutdown(wait=False, cancel_futures=True)
+        self.decoders.close()
 
     def take(self, serving: Serving) -> None:
         """Answer with another checkpoint from the next batch on."""
@@ -82,6 +88,12 @@ class Server:
             if line := self.metrics.minute():
                 say(f"serve {self.settings.host}: {line}")
 
+    async def drop_late_clients(self) -> None:
+        """Drop, every second, the connections whose clients are too slow."""
+        while True:
+            await asyncio.sleep(EVERY)
+            self.limits.drop_late()
+
     def kind(self, *, text: bool) -> Kind:
         """Return the kind of the served model; raises Refusal where there is none, or another."""
         kind = self.batcher.ready().models[0].kind
@@ -91,22 +103,35 @@ class Server:
         return kind
 
     async def classify(
-        self, request: Request, prepare: Callable[[Kind], list[Array]], top: int, *, here: bool
+        self, request: Request, content_type: str, top: int | None = None
     ) -> JSONResponse:
-        """Prepare samples, in another thread unless `here`; have them answered; answer."""
-        began, kind, batcher = monotonic(), self.kind(text=False), self.batcher
-        batcher.reserve(1)  # So many may be decoded at a time as may wait.
-        try:
-            loop = asyncio.get_running_loop()
-            work = None if here else loop.run_in_executor(self.decoders, prepare, kind)
-            values = await work if work else prepare(kind)
-        finally:
-            batcher.free(1)
-        batcher.reserve(len(values))
-        futures = asyncio.gather(*map(batcher.put, values))
-        answers = await unless_gone(request, within(self.settings.timeout, futures))
-        found = [{"classes": self.classes(answer, top)} for answer in answers]
+        """Read the samples in a request, have them answered; answer with `top` classes of each."""
+        began, body, kind = monotonic(), await request.body(), self.kind(text=False)
+
+        async def work() -> tuple[list[Answer], int]:
+            values, wanted = await self.read(body, content_type, kind)
+            count = min(top or wanted, len(kind.labels))
+            if len(values) * count > CLASSES:
+                what = f"{len(values)} samples with {count} classes each"
+                raise Refusal(413, what, f"ask for {CLASSES} classes of all samples at most")
+            await self.batcher.reserve(len(values))
+            futures = [self.batcher.put(value, kind) for value in values]
+            return await asyncio.gather(*futures), count
+
+        answers, count = await unless_gone(request, within(self.settings.timeout, work()))
+        found = [{"classes": self.classes(answer, count)} for answer in answers]
         return JSONResponse({"predictions": found, **self.about(answers, began)})
+
+    async def read(self, body: bytes, content_type: str, kind: Kind) -> tuple[Array, int]:
+        """Read samples and how many classes to answer, a large body in a decoder."""
+        limits = Limits(self.settings.queue, self.settings.pixels)
+        await self.batcher.reserve(1)  # So many may be read at a time as may wait.
+        try:
+            if content_type == JSON and len(body) < SMALL and b'"image"' not in body:
+                return read_samples(body, content_type, kind, limits)
+            return await self.decoders.read(body, content_type, kind, limits)
+        finally:
+            self.batcher.free(1)
 
     @staticmethod
     def classes(answer: Answer, top: int) -> list[dict[str, Any]]:

@@ -14,8 +14,9 @@ from typing import NamedTuple
 
 from trainer.output import complain
 from trainer.serve.config import Settings
+from trainer.serve.kind import Array, Kind
 from trainer.serve.metrics import Metrics
-from trainer.serve.model import Array, Model
+from trainer.serve.model import Model
 from trainer.serve.refusal import Refusal
 from trainer.serve.sources import Offer
 
@@ -43,6 +44,7 @@ class Sample:
     """One that waits."""
 
     value: Array
+    kind: Kind  # Of the model that it is for.
     future: asyncio.Future[Answer]
     since: float  # time.monotonic().
 
@@ -56,10 +58,12 @@ class Batcher:
         self._settings, self._metrics = settings, metrics
         self._waiting: deque[Sample] = deque()
         self._reserved = 0  # Places in the queue, those of samples that are still decoded included.
+        self._claimed = 0  # Places that one large request waits for.
+        self._freed = asyncio.Event()
         self._hurry = False
         self._arrived, self._turn = asyncio.Event(), asyncio.Lock()
         self._threads = [ThreadPoolExecutor(1, "replica") for _ in range(settings.replicas)]
-        metrics.queue.set_function(lambda: self._reserved)
+        metrics.queue.set_function(lambda: self._reserved + self._claimed)
 
     def ready(self) -> Serving:
         """Return the served checkpoint; raises Refusal where there is none yet."""
@@ -68,29 +72,43 @@ class Batcher:
             raise Refusal(503, f"not ready: {self.reason}", fix, Retry_After="2")
         return self.serving
 
-    def reserve(self, count: int) -> None:
-        """Take places in the queue, or raise Refusal; each must be used by `put` or freed."""
+    async def reserve(self, count: int) -> None:
+        """Take places in the queue, or raise Refusal; each must be used by `put` or freed.
+
+        As many places as a large request needs are never free at a time while small ones take each
+        of them at once. So it waits, one of them at a time, and others are refused meanwhile.
+        """
         most = self._settings.queue
         if count > most:
             raise Refusal(413, f"{count} samples in one request", f"send {most} at most")
-        if self._reserved + count > most:
+        large = count > min(self._settings.size, most // 2)
+        if self._claimed or (self._reserved + count > most and not large):
             fix = "try again in a second, or ask whoever runs this for more GPUs"
-            what = f"{self._reserved} samples wait already, {most} may"
+            what = f"{self._reserved + self._claimed} samples wait already, {most} may"
             raise Refusal(429, what, fix, Retry_After="1")
+        if self._reserved + count > most:
+            self._claimed = count
+            try:
+                while self._reserved + count > most:
+                    self._freed.clear()
+                    await self._freed.wait()
+            finally:
+                self._claimed = 0
         self._reserved += count
 
     def free(self, count: int) -> None:
         """Give places back."""
         self._reserved -= count
+        self._freed.set()
 
-    def put(self, value: Array, *, urgent: bool = False) -> "asyncio.Future[Answer]":
+    def put(self, value: Array, kind: Kind, *, urgent: bool = False) -> "asyncio.Future[Answer]":
         """Queue a sample whose place is reserved; an urgent one takes one over the limit.
 
         Nor does an urgent one wait for others to share a batch with. Cancelled, it leaves.
         """
         self._reserved += urgent
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        sample = Sample(value, future, monotonic())
+        sample = Sample(value, kind, future, monotonic())
         self._waiting.append(sample)
         future.add_done_callback(lambda _: self._leave(sample))
         self._hurry = self._hurry or urgent
@@ -117,7 +135,7 @@ class Batcher:
     def _pop(self, size: int) -> list[Sample]:
         """Take up to `size` samples out, and free their places."""
         batch = [self._waiting.popleft() for _ in range(min(size, len(self._waiting)))]
-        self._reserved -= len(batch)
+        self.free(len(batch))
         self._hurry = self._hurry and bool(self._waiting)
         return batch
 
@@ -125,7 +143,7 @@ class Batcher:
         """Give up the place of one that nobody waits for any more."""
         if sample.future.cancelled() and sample in self._waiting:
             self._waiting.remove(sample)
-            self._reserved -= 1
+            self.free(1)
 
     async def work(self, replica: int) -> None:
         """Answer batch after batch; a newer checkpoint is taken between two of them."""
@@ -154,8 +172,8 @@ class Batcher:
     @staticmethod
     def _fits(sample: Sample, model: Model) -> bool:
         """Whether a sample is for this model; if not, it was for one of another training."""
-        shape = model.kind.shape
-        if model.kind.text or sample.value.shape == shape:
+        # A character that the model has not is an error of the GPU, which ends all that it does.
+        if sample.kind is model.kind or sample.kind == model.kind:
             return True
         refusal = Refusal(503, "the model has just been replaced by another kind", "ask /model")
         sample.future.set_exception(refusal)

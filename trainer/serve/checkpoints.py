@@ -7,6 +7,7 @@
 
     KIT_CHECKPOINTS        the folder; default: /checkpoints
     KIT_CHECKPOINT_PORT    default: 8081
+    KIT_CHECKPOINT_TOKEN   name of the secret that clients must bear, but for /health; default: none
     KIT_HOST               as of the server (config.py)
     KIT_ADDRESS            names or addresses, with commas between them: it listens at the one that
                            is this host's; default: 0.0.0.0, on every interface
@@ -15,25 +16,30 @@ Standard library only, some 20 MB of memory, and nothing is ever written. A chec
 pruned while it is read stays readable until its readers are done: the files are open.
 """
 
+import asyncio
 import json
 import os
 import re
+import secrets
 import signal
 import socket
 import stat
 import sys
 from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http import HTTPStatus
 from pathlib import Path
-from threading import BoundedSemaphore, Thread
-from typing import Any
+from typing import Any, BinaryIO
 
 from trainer.checkpoints.layout import COMPLETE, MANIFEST, NAME
 from trainer.launch import own_address, stay_unprivileged
+from trainer.serve.bearer import read_token
+from trainer.serve.connections import EVERY, Connections, most_connections
+from trainer.serve.names import allowed_host
 
 FILE = re.compile(rf"/checkpoints/({NAME})/([A-Za-z0-9_][A-Za-z0-9_.-]*)")
-CONNECTIONS = 32  # At a time; more wait to be accepted.
-PATIENCE = 30  # Seconds for which a client may take or send nothing.
+HEADERS = 2**14  # Bytes of a request's head.
+CHUNK = 2**22  # Bytes of a file that are sent in one go.
+PATIENCE = 30  # Seconds that a client has for each of them.
 LARGEST = 2**24  # Bytes of a manifest: more is none.
 
 
@@ -91,83 +97,128 @@ def opened(folder: Path, name: str, file: str) -> Any:
     return os.fdopen(descriptor, "rb")
 
 
-class Handler(BaseHTTPRequestHandler):
-    """Answers one connection."""
+class Visitor:
+    """A connection of the endpoint."""
 
-    server: "Endpoint"
-    server_version, sys_version = "kit", ""
-    timeout = PATIENCE
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
 
-    def do_GET(self) -> None:
-        """Answer a list, a file, or 404."""
-        if self.path == "/checkpoints":
-            return self.answer(200, listing(self.server.folder, self.server.host))
-        if self.path == "/health":
-            return self.answer(200, {"status": "ok"})
-        if parts := FILE.fullmatch(self.path):
-            with suppress(OSError, ValueError):
-                return self.send_file(parts[1], parts[2])
-        return self.answer(404, {"error": "there is no such thing", "fix": "see /checkpoints"})
-
-    def send_file(self, name: str, file: str) -> None:
-        """Stream a file of a complete checkpoint; OSError or ValueError where it has none."""
-        folder = self.server.folder
-        opened(folder, name, COMPLETE).close()
-        if file != MANIFEST and file not in read_manifest(folder, name).get("files", {}):
-            raise FileNotFoundError(file)
-        with opened(folder, name, file) as stream:
-            self.send_response(200)
-            self.send_header("Content-Type", "application/octet-stream")
-            self.send_header("Content-Length", str(os.fstat(stream.fileno()).st_size))
-            self.end_headers()
-            # The client's connection may break: then there is nobody to tell.
-            with suppress(OSError):
-                self.connection.sendfile(stream)
-
-    def answer(self, status: int, content: Any) -> None:
-        """Send JSON."""
-        body = json.dumps(content).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: Any) -> None:
-        """Say nothing of requests: a server asks every other second."""
+    def drop(self) -> None:
+        """End it at once."""
+        self.writer.transport.abort()
 
 
-class Endpoint(ThreadingHTTPServer):
-    """A thread for each of a bounded number of connections."""
+class Endpoint:
+    """Answers one request of each connection."""
 
-    daemon_threads, block_on_close = True, False
-    request_queue_size = 128
-
-    def __init__(self, address: tuple[str, int], folder: Path, host: str) -> None:
+    def __init__(self, folder: Path, host: str, token: bytes | None, limits: Connections) -> None:
         self.folder, self.host = folder, host
-        self._free = BoundedSemaphore(CONNECTIONS)
-        super().__init__(address, Handler)
+        self._token, self._limits = token, limits
+        self._listing = asyncio.Lock()
 
-    def server_bind(self) -> None:
-        """Bind, without the reverse look-up of the address that HTTPServer makes."""
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self.socket.bind(self.server_address)
-        self.server_name, self.server_port = self.host, int(self.socket.getsockname()[1])
+    async def visit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve a connection, as far as its client allows."""
+        visitor = Visitor(reader, writer)
+        with suppress(OSError, EOFError, asyncio.LimitOverrunError):
+            try:
+                if self._limits.enter(visitor):
+                    await self._answer(visitor)
+                    # What was sent is taken, or is too late.
+                    await writer.drain()
+                    writer.close()
+                    await writer.wait_closed()
+            finally:
+                self._limits.leave(visitor)
+                writer.transport.abort()
 
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """Wait until fewer are served than may be."""
-        self._free.acquire()
-        super().process_request(request, client_address)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Serve one connection."""
+    async def _answer(self, visitor: Visitor) -> None:
+        head = (await visitor.reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+        self._limits.answer(visitor)
+        first, *lines = head.splitlines()
+        pairs = (line.partition(":") for line in lines)
+        headers = {name.strip().lower(): value.strip() for name, _, value in pairs}
+        method, path, *_ = [*first.split(" "), "", ""]
+        if refused := self._refused(method, path, headers):
+            return self._send_json(visitor, method, *refused)
+        if path == "/health":
+            return self._send_json(visitor, method, 200, {"status": "ok"})
+        if path == "/checkpoints":
+            async with self._listing:  # One at a time reads the manifests.
+                found = await asyncio.to_thread(listing, self.folder, self.host)
+            return self._send_json(visitor, method, 200, found)
         try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._free.release()
+            stream = await asyncio.to_thread(find, self.folder, path)
+        except (OSError, ValueError):
+            missing = {"error": "there is no such thing", "fix": "see /checkpoints"}
+            return self._send_json(visitor, method, 404, missing)
+        with stream:
+            await self._send_file(visitor, method, stream)
+        return None
 
-    def handle_error(self, *_: Any) -> None:
-        """Ignore a client that has disconnected."""
+    def _refused(
+        self, method: str, path: str, headers: dict[str, str]
+    ) -> tuple[int, dict[str, str]] | None:
+        """Status and words for a request that asks as a website would, or without the token."""
+        if method not in ("GET", "HEAD"):
+            return 405, {"error": f"{method[:20]} is not answered", "fix": "send GET"}
+        host = headers.get("host", "")
+        if host and not allowed_host(host, ()):
+            return 403, {"error": "it is not called that", "fix": "ask it by its address"}
+        kind, _, given = headers.get("authorization", "").partition(" ")
+        right = self._token is None or secrets.compare_digest(given.encode(), self._token)
+        if path != "/health" and not (right and (self._token is None or kind == "Bearer")):
+            fix = "send the header Authorization: Bearer and the server's token"
+            return 401, {"error": "the token is missing or wrong", "fix": fix}
+        return None
+
+    def _send_json(self, visitor: Visitor, method: str, status: int, content: Any) -> None:
+        body = json.dumps(content).encode()
+        send_head(visitor, status, "application/json", len(body))
+        self._limits.wait(visitor, PATIENCE)
+        if method != "HEAD" and self._limits.hold(visitor, len(body)):
+            visitor.writer.write(body)
+
+    async def _send_file(self, visitor: Visitor, method: str, stream: BinaryIO) -> None:
+        size, loop = os.fstat(stream.fileno()).st_size, asyncio.get_running_loop()
+        send_head(visitor, 200, "application/octet-stream", size)
+        for start in range(0, size if method != "HEAD" else 0, CHUNK):
+            self._limits.wait(visitor, PATIENCE)
+            count = min(CHUNK, size - start)
+            await loop.sendfile(visitor.writer.transport, stream, start, count)
+
+
+def find(folder: Path, path: str) -> BinaryIO:
+    """Open a file of a complete checkpoint; OSError or ValueError where there is none."""
+    if not (parts := FILE.fullmatch(path)):
+        raise FileNotFoundError(path)
+    name, file = parts.groups()
+    opened(folder, name, COMPLETE).close()
+    if file != MANIFEST and file not in read_manifest(folder, name).get("files", {}):
+        raise FileNotFoundError(file)
+    stream: BinaryIO = opened(folder, name, file)
+    return stream
+
+
+def send_head(visitor: Visitor, status: int, kind: str, size: int) -> None:
+    """Send an answer's head."""
+    head = (
+        f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nContent-Type: {kind}\r\n"
+        f"Content-Length: {size}\r\nConnection: close\r\n\r\n"
+    )
+    visitor.writer.write(head.encode())
+
+
+async def serve(endpoint: Endpoint, limits: Connections, address: tuple[str, int]) -> None:
+    """Serve until SIGTERM or SIGINT ends the process."""
+    _, backlog = most_connections()
+    begun = asyncio.start_server(endpoint.visit, *address, limit=HEADERS, backlog=backlog)
+    async with await begun:
+        sys.stdout.write(f"serve {endpoint.host}: offers the checkpoints in {endpoint.folder} ")
+        sys.stdout.write(f"on port {address[1]}\n")
+        sys.stdout.flush()
+        while True:
+            await asyncio.sleep(EVERY)
+            limits.drop_late()
 
 
 def main() -> int:
@@ -175,24 +226,34 @@ def main() -> int:
     host = os.environ.get("KIT_HOST") or socket.gethostname()
     text = os.environ.get("KIT_CHECKPOINT_PORT") or "8081"
     folder = Path(os.environ.get("KIT_CHECKPOINTS") or "/checkpoints")
+
+    def fail(reason: str, code: int) -> int:
+        sys.stderr.write(f"serve {host}: error: {reason}\n")
+        return code
+
+    def end(number: int, _: object) -> None:
+        sys.stdout.write(f"serve {host}: ends on {signal.Signals(number).name}\n")
+        sys.stdout.flush()
+        os._exit(0)  # A client may read for as long as it takes, and a disk may hang.
+
     if not text.isdecimal() or not 0 < int(text) < 65536:
-        sys.stderr.write(f'serve {host}: error: KIT_CHECKPOINT_PORT must be a port, is "{text}"\n')
-        return 2
-    ends = {signal.SIGTERM, signal.SIGINT}
-    signal.pthread_sigmask(signal.SIG_BLOCK, ends)
+        return fail(f'KIT_CHECKPOINT_PORT must be a port, is "{text}"', 2)
     stay_unprivileged()
+    limits = Connections(most_connections()[0] // 2)  # Each may have a file open besides.
+    try:
+        token = read_token(os.environ.get("KIT_CHECKPOINT_TOKEN"), os.environ)
+    except ValueError as error:
+        return fail(str(error), 2)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, end)
+    endpoint = Endpoint(folder, host, token, limits)
     try:
         address = own_address((os.environ.get("KIT_ADDRESS") or "0.0.0.0").split(","))
-        endpoint = Endpoint((address, int(text)), folder, host)
+        asyncio.run(serve(endpoint, limits, (address, int(text))))
     except OSError as error:
-        advice = "end what uses it, or set KIT_CHECKPOINT_PORT"
-        sys.stderr.write(f"serve {host}: error: port {text}: {error.strerror}; {advice}\n")
-        return 1
-    Thread(target=endpoint.serve_forever, daemon=True).start()
-    sys.stdout.write(f"serve {host}: offers the checkpoints in {folder} on port {text}\n")
-    sys.stdout.flush()
-    received = signal.sigwait(ends)
-    sys.stdout.write(f"serve {host}: ends on {signal.Signals(received).name}\n")
+        return fail(
+            f"port {text}: {error.strerror}; end what uses it, or set KIT_CHECKPOINT_PORT", 1
+        )
     return 0
 
 

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from trainer.launch import LaunchError
+from trainer.serve.bearer import read_token
 
-SECRETS = Path("/run/secrets")
 # Key: type, least, most. 2^31: more than any machine has of it.
 NUMBERS: dict[str, tuple[type, float, float]] = {
     "port": (int, 1, 65535),
@@ -41,8 +41,9 @@ DEFAULTS: dict[str, Any] = {
     "queue": 256,
     "timeout": 10.0,
     "body": 8 * 2**20,
-    "pixels": 2**24,
+    "pixels": 3 * 2**22,
     "token": None,
+    "allowed_hosts": [],
     "poll": 2.0,
 }
 BATCH: dict[str, Any] = {"size": 64, "window": 0.005}
@@ -63,6 +64,7 @@ class Settings:
     body: int  # Bytes of a request at most.
     pixels: int  # Of an uploaded picture at most.
     token: bytes | None  # What a client must bear.
+    allowed_hosts: frozenset[str]  # Names that it is asked by besides addresses and plain names.
     poll: float  # Seconds between two looks for a newer checkpoint.
     host: str
     address: str
@@ -88,8 +90,8 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
         raise LaunchError(f"{path}: is not JSON: {error}") from error
     try:
         values = _values(content)
-        values["token"] = _token(values["token"], environ)
-    except LaunchError as error:
+        values["token"] = read_token(values["token"], environ)
+    except (LaunchError, ValueError) as error:
         raise LaunchError(f"{path}: {error}") from None
     replicas = environ.get("KIT_REPLICAS") or "1"
     if not replicas.isdecimal() or not 0 < int(replicas) < 1000:
@@ -137,25 +139,15 @@ def _checked(key: str, value: Any) -> Any:
         if value is None or re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", str(value)):
             return value
         meaning = "the name of a secret, or null"
+    elif key == "allowed_hosts":
+        if isinstance(value, list) and all(isinstance(each, str) and each for each in value):
+            return frozenset(each.lower() for each in value)
+        meaning = "a list of names"
     else:
         if isinstance(value, str) and value:
             return value
         meaning = "a text of at least one character"
     raise LaunchError(f"{key}: must be {meaning}, is {json.dumps(value)}")
-
-
-def _token(name: str | None, environ: Mapping[str, str]) -> bytes | None:
-    """The secret of that name: Docker's file or, where there is none, the variable."""
-    if name is None:
-        return None
-    try:
-        text = (SECRETS / name).read_text()
-    except OSError:
-        text = environ.get(name, "")
-    if not (token := text.strip().encode()):
-        where = f"neither {SECRETS / name} nor the variable {name} has it"
-        raise LaunchError(f"token: {where}; give the secret, or leave token out")
-    return token
 
 
 def parse_sources(text: str) -> list[tuple[str, int]]:

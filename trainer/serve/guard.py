@@ -1,16 +1,19 @@
-"""The checks of every request: its token, the size of its body; headers, counting."""
+"""The checks of every request: who asks, as whom, for how much; headers, counting."""
 
 import asyncio
 import secrets
 from contextlib import suppress
 from time import monotonic
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from trainer.serve.config import Settings
+from trainer.serve.connections import BODY, IDLE, RATE, Connections
 from trainer.serve.metrics import Metrics
+from trainer.serve.names import allowed_host, allowed_origin
+from trainer.serve.protocol import CONNECTION, LimitedConnection
 from trainer.serve.refusal import Refusal
 
 GUARDED = ("/predict", "/predict/image", "/complete", "/model")
@@ -28,68 +31,111 @@ HEADERS = {
     "Permissions-Policy": "camera=(), microphone=(), geolocation=()",
     "Cache-Control": "no-cache",
 }
+DRESS = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
 
 
 def refused(refusal: Refusal) -> JSONResponse:
     """The answer to a request that is refused."""
-    content = {"error": refusal.error, "fix": refusal.fix}
+    # What was sent may be no text that can be sent back.
+    texts = {"error": refusal.error, "fix": refusal.fix}
+    content = {key: text.encode(errors="replace").decode() for key, text in texts.items()}
     return JSONResponse(content, refusal.status, refusal.headers)
+
+
+def bears_token(headers: Headers, settings: Settings) -> bool:
+    """Whether a request has the token, if one is needed."""
+    if settings.token is None:
+        return True
+    kind, _, given = headers.get("authorization", "").partition(" ")
+    right = secrets.compare_digest(given.strip().encode(), settings.token)
+    return kind.lower() == "bearer" and right
 
 
 class Guard:
     """Wraps the application."""
 
-    def __init__(self, app: ASGIApp, settings: Settings, metrics: Metrics) -> None:
-        self._app, self._settings, self._metrics = app, settings, metrics
+    def __init__(
+        self, app: ASGIApp, settings: Settings, metrics: Metrics, limits: Connections
+    ) -> None:
+        self.ending = False  # Whether each answer is the last of its connection.
+        self._app, self._settings, self._metrics, self._limits = app, settings, metrics, limits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
-        began, status, left = monotonic(), 0, self._settings.body
+        began, status = monotonic(), 0
+        connection, limits = CONNECTION.get(), self._limits
 
         async def counted() -> Message:
             """Receive a part of the body, whether its length was given before or not."""
-            nonlocal left
             message = await receive()
-            left -= len(message.get("body", b""))
-            if left < 0:
+            connection.taken += len(message.get("body", b""))
+            if refusal := self._refusal_of_body(connection):
+                limits.hold(connection, 0)
                 await discard(receive, self._settings.body)
-                raise too_large(self._settings.body)
+                raise refusal
+            on_the_whole = began + BODY + connection.taken / RATE - monotonic()
+            limits.extend(connection, min(BODY, on_the_whole))
+            if not message.get("more_body"):
+                limits.answer(connection)
             return message
 
         async def dressed(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                headers = MutableHeaders(scope=message)
-                for name, value in HEADERS.items():
-                    headers.setdefault(name, value)
+                own = {name for name, _ in message["headers"]}
+                added = [pair for pair in DRESS if pair[0] not in own]
+                last = (
+                    [(b"connection", b"close")] if self.ending and b"connection" not in own else []
+                )
+                message["headers"] = [*message["headers"], *added, *last]
+            limits.wait(connection, IDLE)
             await send(message)
+            limits.answer(connection)
 
+        # uvicorn leaves out the body of an answer to HEAD.
+        head = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
+        limits.wait(connection, BODY)
         try:
             if refusal := self._refusal(scope):
                 await discard(receive, self._settings.body)
                 await refused(refusal)(scope, counted, dressed)
             else:
-                await self._app(scope, counted, dressed)
+                await self._app(head, counted, dressed)
         finally:
             path = scope["path"] if scope["path"] in COUNTED else "other"
             self._metrics.answered(path, status or 500, monotonic() - began)
+            connection.finish()
         return None
 
     def _refusal(self, scope: Scope) -> Refusal | None:
         """Why a request's head is enough to refuse it."""
-        headers, token = Headers(scope=scope), self._settings.token
-        if token is not None and scope["path"] in GUARDED:
-            kind, _, given = headers.get("authorization", "").partition(" ")
-            right = secrets.compare_digest(given.strip().encode(), token)
-            if kind.lower() != "bearer" or not right:
-                fix = "send the header Authorization: Bearer and the token of this server"
-                return Refusal(401, "the token is missing or wrong", fix, WWW_Authenticate="Bearer")
+        headers, settings = Headers(scope=scope), self._settings
+        host, origin = headers.get("host"), headers.get("origin")
+        names = settings.allowed_hosts
+        if host and scope["path"] != "/health" and not allowed_host(host, names):
+            what = f"this server is not called {host[:100]}"
+            return Refusal(403, what, "ask it by its address, or have the name in allowed_hosts")
+        if origin and scope["method"] == "POST" and not allowed_origin(origin, host or "", names):
+            what = f"a page of {origin[:100]} may not ask this server"
+            return Refusal(403, what, "ask from its own page, or have the name in allowed_hosts")
+        if scope["path"] in GUARDED and not bears_token(headers, settings):
+            fix = "send the header Authorization: Bearer and the token of this server"
+            return Refusal(401, "the token is missing or wrong", fix, WWW_Authenticate="Bearer")
         length = headers.get("content-length", "0")
-        if length.isdecimal() and int(length) > self._settings.body:
+        if length.isdecimal() and int(length) > settings.body:
+            return too_large(settings.body)
+        return None
+
+    def _refusal_of_body(self, connection: LimitedConnection) -> Refusal | None:
+        """Why what has come of a body is enough to refuse it."""
+        if connection.taken > self._settings.body:
             return too_large(self._settings.body)
+        if not self._limits.hold(connection, connection.taken):
+            what, fix = "too many large requests are answered already", "try again in a second"
+            return Refusal(429, what, fix, Connection="close", Retry_After="1")
         return None
 
 

@@ -4,7 +4,7 @@ import statistics
 from collections import Counter as Tally
 from dataclasses import dataclass, field
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
@@ -28,10 +28,11 @@ class Traffic:
 
 
 class Metrics:
-    """All figures, in a registry of their own."""
+    """All figures: those of the traffic, and those of the model, in two registries."""
 
     def __init__(self) -> None:
-        self.registry = registry = CollectorRegistry()
+        self._registry = registry = CollectorRegistry()
+        self._of_model = of_model = CollectorRegistry()
         self.traffic = Traffic()
         self._requests = Counter(
             "kit_serve_requests", "Requests answered", ("path", "status"), registry=registry
@@ -47,15 +48,20 @@ class Metrics:
         self.batches = Histogram(
             "kit_serve_batch_size", "Samples computed together", buckets=SIZES, registry=registry
         )
-        self.step = Gauge("kit_serve_checkpoint_step", "Step of what is served", registry=registry)
+        self.step = Gauge("kit_serve_checkpoint_step", "Step of what is served", registry=of_model)
         self.accuracy = Gauge(
-            "kit_serve_checkpoint_accuracy", "Share of the test samples", registry=registry
+            "kit_serve_checkpoint_accuracy", "Share of the test samples", registry=of_model
         )
         self.written = Gauge(
-            "kit_serve_checkpoint_written_seconds", "When, since 1970", registry=registry
+            "kit_serve_checkpoint_written_seconds", "When, since 1970", registry=of_model
         )
         self.reloads = Counter("kit_serve_reloads", "Checkpoints taken", registry=registry)
         self.failures = Counter("kit_serve_failures", "Batches that failed", registry=registry)
+
+    def exposed(self, *, of_model: bool) -> bytes:
+        """Return the figures as Prometheus reads them; those of the model are not for everybody."""
+        found = generate_latest(self._registry)
+        return found + generate_latest(self._of_model) if of_model else found
 
     def answered(self, path: str, status: int, seconds: float) -> None:
         """Count an answer."""

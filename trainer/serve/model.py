@@ -5,13 +5,11 @@ Shapes: N samples of a batch, C channels, S pixels a side, T characters, K class
 
 import json
 import pickle
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
@@ -21,25 +19,9 @@ from trainer.core.models import build_model, flip_scores
 from trainer.core.precision import autocast, fastest
 from trainer.data.load import CIFAR10, LARGEST, STATISTICS
 from trainer.data.samples import DataSet, Samples
+from trainer.serve.kind import Array, Kind
 
 SIDES = {"digits": (1, 8), "mnist": (1, 28), "cifar10": (3, 32)}
-Array = NDArray[Any]
-
-
-@dataclass(frozen=True)
-class Kind:
-    """The inputs and classes of a model: as long as they stay the same, so do the requests."""
-
-    dataset: str
-    model: str
-    shape: tuple[int, ...]  # [C, S, S] or, of text, [T] at most.
-    labels: tuple[str, ...]  # What the classes are called; of text, the characters.
-    largest: int  # The value of a white pixel.
-
-    @property
-    def text(self) -> bool:
-        """Whether it goes on with a text instead of classifying pictures."""
-        return self.dataset == "text"
 
 
 class Content:
@@ -71,6 +53,7 @@ class Content:
         # Checkpoints from before labels were kept.
         usual = {"cifar10": CIFAR10, "folder": tuple(f"class {n}" for n in range(classes))}
         names = tuple(labels) or usual.get(name, tuple("0123456789"))
+        "".join(names).encode()  # UnicodeEncodeError is a ValueError: no answer could have them.
         channels, side = SIDES.get(name, (3, train.image_size))
         shape = (train.context,) if name == "text" else (channels, side, side)
         return Kind(name, train.model, shape, names[:classes], LARGEST.get(name, 255))

@@ -1,50 +1,20 @@
 """From what a client sends to what a model takes: float32 [C, S, S], 0 to the largest value."""
 
 import io
-import warnings
-from typing import Any
 
 import numpy as np
 from PIL import Image, ImageFilter, ImageOps, UnidentifiedImageError
 
-from trainer.serve.model import Array, Kind
+from trainer.serve.kind import Array, Kind
 from trainer.serve.refusal import Refusal
 
 Image.MAX_IMAGE_PIXELS = None  # `decode` has a limit of its own, and words for it.
 FORMATS = ("PNG", "JPEG", "WEBP")
 DRAWN = ("digits", "mnist")  # Data sets of handwriting, white on black.
 WORKING = 128  # Pixels a side while handwriting is brought into place.
+LONGEST = 2**14  # Pixels a side of a picture.
+SCANS = 64  # Of a progressive JPEG; programs make some 10. Each costs a pass over all pixels.
 INK = 0.3  # Share of an image of digits that is white, whichever digit it is.
-
-
-def numbers(content: Any, kind: Kind) -> list[Array]:
-    """The samples in one array or a list of them, 0 (black) to 255; raises Refusal.
-
-    A sample of one channel may leave it out.
-    """
-    shape = " x ".join(map(str, kind.shape))
-    fix = f"send one array of {shape} numbers from 0 (black) to 255 (white), or a list of them"
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            values = np.asarray(content)
-    except (ValueError, TypeError, OverflowError, Warning) as error:
-        raise Refusal(422, "inputs: the rows are not of the same length", fix) from error
-    if values.dtype.kind not in "iuf":
-        raise Refusal(422, "inputs: has something else than numbers in it", fix)
-    if not values.size or not np.isfinite(values).all():
-        what = "has NaN or infinity in it" if values.size else "is empty"
-        raise Refusal(422, f"inputs: {what}", fix)
-    if values.shape[-2:] == kind.shape[-2:] and kind.shape[0] == 1 and values.ndim < 4:
-        values = values.reshape(-1, *kind.shape)
-    if values.shape == kind.shape:
-        values = values[None]
-    if values.shape[1:] != kind.shape:
-        found = " x ".join(map(str, values.shape)) or "no array"
-        raise Refusal(422, f"inputs: is {found}, not {shape}", fix)
-    if values.min() < 0 or values.max() > 255:
-        raise Refusal(422, f"inputs: goes from {values.min():g} to {values.max():g}", fix)
-    return list(values.astype(np.float32) * np.float32(kind.largest / 255))
 
 
 def decode(content: bytes, kind: Kind, most: int) -> Array:
@@ -52,25 +22,40 @@ def decode(content: bytes, kind: Kind, most: int) -> Array:
     fix = "send a whole PNG, JPEG or WebP"
     try:
         with Image.open(io.BytesIO(content), formats=FORMATS) as image:
-            if image.width * image.height <= most:
-                return fitted(image, kind)
-            size = f"{image.width} x {image.height} pixels"
+            check_costs(image, content, most)
+            return fitted(image, kind)
     except UnidentifiedImageError as error:
         raise Refusal(415, "this is no picture that can be read", fix) from error
-    except Refusal:
+    except (Refusal, MemoryError):
         raise
     except Exception as error:  # Which, depends on the format and the damage.
-        raise Refusal(400, f"the picture is damaged ({error})", fix) from error
-    raise Refusal(413, f"the picture has {size}", f"send one of {most} pixels at most")
+        reason = str(error) or type(error).__name__
+        raise Refusal(400, f"the picture is damaged ({reason})", fix) from error
+
+
+def check_costs(image: Image.Image, content: bytes, most: int) -> None:
+    """Refuse, by its head alone, a picture whose decoding would take too long or too much room."""
+    size = f"{image.width} x {image.height} pixels"
+    if image.width * image.height > most:
+        raise Refusal(413, f"the picture has {size}", f"send one of {most} pixels at most")
+    if max(image.size) > LONGEST:
+        raise Refusal(413, f"the picture has {size}", f"send one of {LONGEST} a side at most")
+    if image.format == "JPEG" and content.count(b"\xff\xda") > SCANS:
+        raise Refusal(413, f"the picture has more than {SCANS} scans", "save it as baseline JPEG")
 
 
 def fitted(image: Image.Image, kind: Kind) -> Array:
     """A picture as the training has its own: the same colours, size and, of digits, place."""
     channels, side, _ = kind.shape
-    # JPEG can be decoded at a fraction of its size; to enough, where handwriting is cut out.
-    draft = 8 * WORKING if kind.dataset in DRAWN else 2 * side
-    image.draft(image.mode, (draft, draft))
-    turned = ImageOps.exif_transpose(image)
+    # Large ones are decoded, or made smaller first, to what the rest needs: for handwriting, which
+    # is cut out, more. A JPEG need not even be decoded at its full size.
+    drawn = kind.dataset in DRAWN
+    target = 8 * WORKING if drawn else 2 * side
+    image.draft(image.mode, (target, target))
+    smaller = eight_bits(image)
+    if (factor := (max if drawn else min)(image.size) // target) > 1:
+        smaller = smaller.reduce(factor)
+    turned = ImageOps.exif_transpose(smaller)
     if turned.has_transparency_data:  # On white, as browsers show it.
         below = Image.new("RGBA", turned.size, "white")
         turned = Image.alpha_composite(below, turned.convert("RGBA"))
@@ -81,6 +66,19 @@ def fitted(image: Image.Image, kind: Kind) -> Array:
         # What has the model's size already comes from its data set, or from its like.
         pixels = np.array(grey if grey.size == (side, side) else handwriting(grey, kind))[None]
     return pixels.astype(np.float32) * np.float32(kind.largest / 255)
+
+
+def eight_bits(image: Image.Image) -> Image.Image:
+    """The picture with 8 bits a channel and without a palette, as the rest has it."""
+    image.load()
+    if image.mode.startswith("I"):  # 16 bits of grey; `convert` alone would clip them.
+        found = image.point(lambda value: value * (1 / 257)).convert("L")
+        if "transparency" in found.info:
+            found.info["transparency"] = round(found.info["transparency"] / 257)
+        return found
+    if image.mode in ("1", "P", "PA"):
+        return image.convert("RGBA" if image.has_transparency_data else "RGB")
+    return image
 
 
 def handwriting(image: Image.Image, kind: Kind) -> Image.Image:

@@ -1,61 +1,41 @@
 """The routes. Answers are JSON; those that are refusals have `error` and `fix`."""
 
-import asyncio
-import base64
-import binascii
-import json
-from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import Any
 
 import fastapi_offline
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse, Response
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
-from starlette.datastructures import UploadFile
+from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.staticfiles import StaticFiles
 
-from trainer.serve import pictures, schema, text
+from trainer.serve import schema, text
 from trainer.serve.app import Server
 from trainer.serve.config import Settings
+from trainer.serve.connections import Connections
 from trainer.serve.gpus import Gpus
-from trainer.serve.guard import Guard, refused
-from trainer.serve.model import Array, Kind
+from trainer.serve.guard import Guard, bears_token, refused
+from trainer.serve.inputs import FORM, FORM_FIX, JSON, JSON_FIX, TOP, read_object, read_top
 from trainer.serve.refusal import Refusal
 from trainer.serve.waiting import unless_gone
 
 PAGE = Path(__file__).with_name("page")
 SWAGGER = Path(fastapi_offline.__file__).with_name("static")
-SMALL = 2**14  # Bytes of JSON that are read about as fast as another thread is woken.
-TOP = 10  # Classes of an answer, unless the client says how many.
-JSON_FIX = 'send JSON such as {"inputs": [...]} or {"image": "<base64>"}'
 
 
-async def read_json(request: Request) -> dict[str, Any]:
-    """The object in a request's body; raises Refusal."""
-    kind = request.headers.get("content-type", "application/json").partition(";")[0].strip()
-    if kind.lower() != "application/json":
-        raise Refusal(415, f"the body is {kind}, not application/json", JSON_FIX)
-    body, loop = await request.body(), asyncio.get_running_loop()
-    try:
-        small = len(body) < SMALL
-        content = json.loads(body) if small else await loop.run_in_executor(None, json.loads, body)
-    except (ValueError, RecursionError) as error:
-        raise Refusal(400, f"the body is not JSON ({error})", JSON_FIX) from error
-    if not isinstance(content, dict):
-        raise Refusal(422, "the body is not an object", JSON_FIX)
-    return content
+def content_type(request: Request, wanted: str, fix: str) -> str:
+    """Return what a request says that its body is; raises Refusal where that is not `wanted`.
 
-
-def read_top(value: Any) -> int:
-    """Read how many classes to answer; raises Refusal."""
-    text = str(value)
-    if isinstance(value, bool) or not text.isdecimal() or not 0 < int(text) <= 10**6:
-        raise Refusal(422, "top: is no such number", "send a whole number from 1 on")
-    return int(text)
+    A page of another website may send anything else than these types without asking.
+    """
+    said = request.headers.get("content-type", "")
+    kind = said.partition(";")[0].strip().lower()
+    if kind != wanted:
+        raise Refusal(415, f"the body is {kind or 'of no type'}, not {wanted}", fix)
+    return said if wanted == FORM else kind
 
 
 def routes(server: Server) -> FastAPI:
@@ -76,6 +56,10 @@ def routes(server: Server) -> FastAPI:
     @app.exception_handler(Refusal)
     async def refuse(_: Request, refusal: Refusal) -> Response:
         return refused(refusal)
+
+    @app.exception_handler(ClientDisconnect)
+    async def gone(_: Request, _error: ClientDisconnect) -> Response:
+        return refused(Refusal(499, "the client has gone", "nobody reads this"))
 
     @app.exception_handler(HTTPException)
     async def other(_: Request, error: HTTPException) -> Response:
@@ -98,70 +82,46 @@ def add_predictions(app: FastAPI, server: Server) -> None:
     @app.post("/predict", **schema.PREDICT)
     async def predict(request: Request) -> Response:
         """Classify arrays, or one picture in base64."""
-        content = await read_json(request)
-        top = read_top(content.get("top", TOP))
-        if ("inputs" in content) == ("image" in content):
-            raise Refusal(422, "the body needs either inputs or image", JSON_FIX)
-        prepare, small = (
-            partial(samples, content, server.settings),
-            len(await request.body()) < SMALL,
-        )
-        return await server.classify(request, prepare, top, here=small and "inputs" in content)
+        return await server.classify(request, content_type(request, JSON, JSON_FIX))
 
     @app.post("/predict/image", **schema.IMAGE)
     async def predict_image(request: Request, top: str = str(TOP)) -> Response:
         """Classify an uploaded picture: PNG, JPEG or WebP."""
-        fix = "send a form (multipart/form-data) whose field image is a file"
-        if not request.headers.get("content-type", "").startswith("multipart/form-data"):
-            raise Refusal(415, "the body is no form", fix)
-        async with request.form(max_files=1, max_fields=1) as form:
-            upload = form.get("image")
-            if not isinstance(upload, UploadFile):
-                raise Refusal(422, "there is no file in the field image", fix)
-            content = await upload.read()
-        most = server.settings.pixels
-
-        def prepare(kind: Kind) -> list[Array]:
-            return [pictures.decode(content, kind, most)]
-
-        return await server.classify(request, prepare, read_top(top), here=False)
+        kind = content_type(request, FORM, FORM_FIX)
+        return await server.classify(request, kind, read_top(top))
 
     @app.post("/complete", **schema.COMPLETE)
     async def complete(request: Request) -> Response:
         """Go on with a text."""
-        began, content, kind = monotonic(), await read_json(request), server.kind(text=True)
-        wish = text.read_wish(content, kind)
-        server.batcher.reserve(1)
+        content_type(request, JSON, text.FIX)
+        began, body, kind = monotonic(), await request.body(), server.kind(text=True)
+        if len(body) > text.LARGEST:
+            raise Refusal(413, "the text is too large", f"send {text.LARGEST} bytes at most")
+        wish = text.read_wish(read_object(body), kind)
+        await server.batcher.reserve(1)
         work = text.complete(server.batcher, wish, kind, server.settings.timeout)
         completion, answers = await unless_gone(request, work)
         return JSONResponse({"completion": completion, **server.about(answers, began)})
-
-
-def samples(content: dict[str, Any], settings: Settings, kind: Kind) -> list[Array]:
-    """The samples in a body's `inputs`, or the one in its `image`; raises Refusal."""
-    if "inputs" in content:
-        return pictures.numbers(content["inputs"], kind)
-    try:
-        picture = base64.b64decode(content["image"], validate=True)
-    except (TypeError, ValueError, binascii.Error) as error:
-        raise Refusal(422, "image: is not base64", "encode the file's bytes in base64") from error
-    return [pictures.decode(picture, kind, settings.pixels)]
 
 
 def add_figures(app: FastAPI, server: Server) -> None:
     """Add the routes on the state of the server."""
 
     @app.get("/health", **schema.HEALTH)
-    async def health() -> Response:
+    async def health(request: Request) -> Response:
         """200 as long as the process and its GPUs are alive."""
-        if server.gpus.lost:
-            raise Refusal(503, server.gpus.lost, "restart the container")
+        if reason := server.gpus.lost:
+            what = reason if bears_token(request.headers, server.settings) else "a GPU is missing"
+            raise Refusal(503, what, "restart the container")
         return JSONResponse({"status": "ok"})
 
     @app.get("/ready", **schema.HEALTH)
-    async def ready() -> Response:
+    async def ready(request: Request) -> Response:
         """200 as soon as a checkpoint is served."""
-        server.batcher.ready()
+        if bears_token(request.headers, server.settings):
+            server.batcher.ready()
+        elif server.batcher.serving is None:
+            raise Refusal(503, "not ready", "try again later", Retry_After="2")
         return JSONResponse({"status": "ok"})
 
     @app.get("/model", **schema.MODEL)
@@ -170,8 +130,9 @@ def add_figures(app: FastAPI, server: Server) -> None:
         return JSONResponse(server.model())
 
     @app.get("/metrics", include_in_schema=False)
-    async def metrics() -> Response:
-        figures = generate_latest(server.metrics.registry)
+    async def metrics(request: Request) -> Response:
+        told = bears_token(request.headers, server.settings)
+        figures = server.metrics.exposed(of_model=told)
         return Response(figures, media_type=CONTENT_TYPE_LATEST)
 
 
@@ -190,7 +151,7 @@ def add_page(app: FastAPI) -> None:
     app.mount("/swagger", StaticFiles(directory=SWAGGER))
 
 
-def application(settings: Settings, gpus: Gpus) -> Guard:
+def application(settings: Settings, gpus: Gpus, limits: Connections) -> Guard:
     """All of it."""
-    server = Server(settings, gpus)
-    return Guard(routes(server), settings, server.metrics)
+    server = Server(settings, gpus, limits)
+    return Guard(routes(server), settings, server.metrics, limits)

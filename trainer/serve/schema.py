@@ -4,7 +4,7 @@ from time import time
 from typing import Any
 
 from fastapi import FastAPI
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from trainer.serve.sources import Offer
 
@@ -27,6 +27,7 @@ class Checkpoint(BaseModel):
 class Class(BaseModel):
     """One that a picture may be of."""
 
+    name: str = Field(alias="class")
     index: int
     probability: float
 
@@ -77,6 +78,7 @@ PROBLEMS: Any = {
     for status, text in {
         400: "damaged",
         401: "no token",
+        403: "by a name, or for a website, that is not allowed",
         413: "too large",
         415: "of another type",
         422: "not as asked for",
@@ -89,30 +91,48 @@ TOP = {"type": "integer", "minimum": 1, "default": 10, "description": "classes o
 TEXT = {"type": "string"}
 
 
-def body(kind: str, required: list[str], **properties: Any) -> dict[str, Any]:
-    """A route's request body."""
-    schema = {"type": "object", "required": required, "properties": properties}
-    return {"requestBody": {"required": True, "content": {kind: {"schema": schema}}}}
+# A black line on white, and no text yet: every model answers these.
+LINE = (
+    "iVBORw0KGgoAAAANSUhEUgAAABAAAAAQAQAAAAA3iMLMAAAAHElEQVR42mP8z8DEwMDyv5GJgQE/YvzPwMTAAAB0SQOf"
+    "ZtipKQAAAABJRU5ErkJggg=="
+)
+
+
+def body(kind: str, *needed: str, example: Any = None, **properties: Any) -> dict[str, Any]:
+    """A route's request body, which has exactly one of the `needed` properties."""
+    choice = [{"required": [name]} for name in needed]
+    content = {"schema": {"type": "object", "oneOf": choice, "properties": properties}}
+    example = {"example": example} if example else {}
+    return {"requestBody": {"required": True, "content": {kind: content | example}}}
 
 
 JSON, FORM = "application/json", "multipart/form-data"
 PREDICT: Any = {
     "response_model": Predictions,
     "responses": PROBLEMS,
-    "openapi_extra": body(JSON, [], inputs=NUMBERS, image=TEXT | {"format": "byte"}, top=TOP),
+    "openapi_extra": body(
+        JSON,
+        "inputs",
+        "image",
+        example={"image": LINE, "top": 3},
+        inputs=NUMBERS,
+        image=TEXT | {"format": "byte"},
+        top=TOP,
+    ),
 }
 IMAGE: Any = {
     "response_model": Predictions,
     "responses": PROBLEMS,
-    "openapi_extra": body(FORM, ["image"], image=TEXT | {"format": "binary"}),
+    "openapi_extra": body(FORM, "image", image=TEXT | {"format": "binary"}),
 }
 COMPLETE: Any = {
     "response_model": Completion,
     "responses": PROBLEMS,
     "openapi_extra": body(
         JSON,
-        ["text"],
-        text=TEXT | {"example": "To be"},
+        "text",
+        example={"text": "", "characters": 200},
+        text=TEXT,
         characters={"type": "integer", "minimum": 1, "maximum": 2000, "default": 200},
         temperature={"type": "number", "minimum": 0, "maximum": 10, "default": 0.8},
         seed={"type": "integer", "minimum": 0},

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from trainer.checkpoints.format import Saved, UnusableError, read_any, verify
@@ -45,9 +46,10 @@ def offers(settings: Settings) -> list[Offer]:
     """
     addresses = sorted({each for source in settings.sources for each in resolve(*source)})
     found = list(read_offers(listing(settings.folder, settings.host), settings.job, None))
+    ask_with_token = partial(ask, token=settings.token)
     if addresses:
         with ThreadPoolExecutor(min(ASKED, len(addresses))) as pool:
-            for address, answer in zip(addresses, pool.map(ask, addresses), strict=True):
+            for address, answer in zip(addresses, pool.map(ask_with_token, addresses), strict=True):
                 found += read_offers(answer, settings.job, address)
     return found
 
@@ -61,10 +63,10 @@ def resolve(host: str, port: int) -> list[tuple[str, int]]:
     return [(str(entry[4][0]), port) for entry in entries]
 
 
-def ask(address: tuple[str, int]) -> Any:
+def ask(address: tuple[str, int], token: bytes | None) -> Any:
     """Ask a source for its list; it is empty where the source does not answer."""
     try:
-        return json.loads(get(address, "/checkpoints", LARGEST))
+        return json.loads(get(address, "/checkpoints", LARGEST, token))
     except (OSError, http.client.HTTPException, ValueError):
         return []
 
@@ -116,9 +118,9 @@ def fetch(offer: Offer, settings: Settings) -> Saved:
         return read_any(settings.folder / offer.name)
     path = f"/checkpoints/{offer.name}/"
     try:
-        manifest = get(offer.address, path + MANIFEST, LARGEST)
+        manifest = get(offer.address, path + MANIFEST, LARGEST, settings.token)
         size = int(json.loads(manifest)["files"][STATE]["bytes"])
-        saved = Saved(manifest, get(offer.address, path + STATE, size))
+        saved = Saved(manifest, get(offer.address, path + STATE, size, settings.token))
     except (KeyError, TypeError, ValueError) as error:
         raise UnusableError(f"its manifest can not be read ({error!r})") from error
     except http.client.HTTPException as error:
@@ -127,10 +129,11 @@ def fetch(offer: Offer, settings: Settings) -> Saved:
     return saved
 
 
-def get(address: tuple[str, int], path: str, most: int) -> bytes:
+def get(address: tuple[str, int], path: str, most: int, token: bytes | None) -> bytes:
     """The content of a path, of `most` bytes; raises OSError, HTTPException or UnusableError."""
     with closing(http.client.HTTPConnection(*address, timeout=PATIENCE)) as connection:
-        connection.request("GET", path)
+        headers = {"Authorization": b"Bearer " + token} if token else {}
+        connection.request("GET", path, headers=headers)
         answer = connection.getresponse()
         if answer.status != 200:
             raise ConnectionError(f"it answers {answer.status} to {path}")

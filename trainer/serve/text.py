@@ -6,11 +6,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from trainer.serve.batching import Answer, Batcher
-from trainer.serve.model import Kind
+from trainer.serve.kind import Kind
 from trainer.serve.refusal import Refusal
 from trainer.serve.waiting import within
 
 MOST = 2000  # Characters of an answer.
+LARGEST = 2**16  # Bytes of a request: no model sees as many characters.
+FIX = 'send {"text": "To be"}'
 
 
 class Wish(NamedTuple):
@@ -27,7 +29,7 @@ def read_wish(content: dict[str, Any], kind: Kind) -> Wish:
     text, count = content.get("text", ""), content.get("characters", 200)
     temperature, seed = content.get("temperature", 0.8), content.get("seed")
     if not isinstance(text, str):
-        raise Refusal(422, "text: is no text", 'send {"text": "To be"}')
+        raise Refusal(422, "text: is no text", FIX)
     if type(count) is not int or not 0 < count <= MOST:
         raise Refusal(422, "characters: is no such number", f"send a whole number of 1 to {MOST}")
     if type(temperature) not in (int, float) or not 0 <= temperature <= 10:
@@ -37,7 +39,8 @@ def read_wish(content: dict[str, Any], kind: Kind) -> Wish:
     known = {label: number for number, label in enumerate(kind.labels)}
     strange = sorted(set(text) - known.keys())
     if strange:
-        listed = ", ".join(json.dumps(each, ensure_ascii=False) for each in strange[:10])
+        shown = (json.dumps(each, ensure_ascii=not each.isprintable()) for each in strange[:10])
+        listed = ", ".join(shown)
         raise Refusal(422, f"text: the model has never seen {listed}", "leave these characters out")
     # A new line is where most texts begin.
     return Wish([known[each] for each in text or ("\n" if "\n" in known else kind.labels[0])],
@@ -56,9 +59,7 @@ async def complete(
     characters, answers = list(wish.characters), list[Answer]()
     for number in range(wish.length):
         window = np.array(characters[-kind.shape[0] :], np.int64)
-        answer = await within(timeout, batcher.put(window, urgent=number > 0))
-        if answer.serving.models[0].kind != kind:
-            raise Refusal(503, "the model has just been replaced by another kind", "ask again")
+        answer = await within(timeout, batcher.put(window, kind, urgent=number > 0))
         characters.append(choose(answer.scores, wish.temperature, draw))
         answers.append(answer)
     return "".join(kind.labels[each] for each in characters[-wish.length :]), answers

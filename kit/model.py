@@ -205,8 +205,9 @@ class Server:
     `name` begins with SERVER_PREFIX. `checkpoint` is `newest`, `best` or the name of one;
     `transfer_port` is where the job's hosts offer theirs. `window` is in milliseconds, `timeout` in
     seconds, `body` (of a request) and `gpu_memory` (the least of a GPU) in bytes, `pixels` of an
-    image. `token` is what clients must show, None where all may ask. `user` is whose process the
-    containers run (None: nobody's).
+    image. `token` is what clients must show, None where all may ask; `allowed_hosts` are the names
+    that they may ask it by besides its hosts' own. `user` is whose process the containers run
+    (None: nobody's).
     """
 
     name: str
@@ -223,6 +224,7 @@ class Server:
     body: int
     pixels: int
     token: Secret | None
+    allowed_hosts: tuple[str, ...]
     hosts: JobHosts
     gpu_memory: int | None
     environment: tuple[tuple[str, str], ...]

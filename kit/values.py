@@ -219,6 +219,15 @@ def _of_one_machine(found: ipaddress.IPv4Address | ipaddress.IPv6Address) -> str
     return str(found)
 
 
+def host_name(text: object) -> str:
+    """Check what a client may call a server: an address or name as in its URL, or * for all."""
+    try:
+        return "*" if text == "*" else address(text).lower()
+    except WrongValueError as error:
+        fix = 'write a name without scheme and port, such as digits.example.com, or "*" for all'
+        raise WrongValueError(error.what, fix) from None
+
+
 def subnet(text: object) -> str:
     """Check an IPv4 network in CIDR notation."""
     example = "write for example 10.200.0.0/16"

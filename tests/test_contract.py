@@ -110,6 +110,7 @@ def test_a_server_understands_its_file(
     project: Project, token: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limits = "limits: {body: 1MiB, pixels: 1000}\nbatch: {size: 8, window_ms: 2.5}\nqueue: 9\n"
+    limits += "allowed_hosts: [digits.example.com]\n"
     tree = project.write(servers={"digits": f"{SERVER}timeout: 3s\n{limits}{token}"}).rendered()
     monkeypatch.setenv("TOKEN", "hush")
     environ = {**os.environ, "KIT_SERVER": str(tree / "serve" / "digits.json")}
@@ -119,6 +120,7 @@ def test_a_server_understands_its_file(
     assert (settings.size, settings.window, settings.queue) == (8, 0.0025, 9)
     assert (settings.timeout, settings.body, settings.pixels) == (3, 2**20, 1000)
     assert settings.token == (b"hush" if token else None)
+    assert settings.allowed_hosts == {"digits.example.com"}
     assert settings.sources == (("serve-digits-checkpoints", 8081),)
 
 

@@ -84,6 +84,11 @@ MISTAKES = {
         "serve/a.yaml:3: token: says where the token comes from, never the token itself; "
         "write `{env: NAME}` (a variable where kit runs) or `{file: ~/token}`",
     ),
+    "a URL for a name": (
+        {"a": SERVER + "allowed_hosts: ['http://a.example']\n"},
+        "serve/a.yaml:3: allowed_hosts[0]: 'http://a.example' is not an address; write a name "
+        'without scheme and port, such as digits.example.com, or "*" for all',
+    ),
     "a checkpoint that is none": (
         {"a": SERVER + "checkpoint: last\n"},
         "serve/a.yaml:3: checkpoint: 'last' is no checkpoint; write newest, best, or a name as "
@@ -217,6 +222,49 @@ def test_compose_accepts_each_hosts_part(project: Project, docker: Docker) -> No
     assert sorted(found["pc2"]) == ["checkpoints", "serve"]
     (device,) = found["pc2"]["serve"]["deploy"]["resources"]["reservations"]["devices"]
     assert device["device_ids"] == ["GPU-c"]
+
+
+def test_checkpoints_of_a_server_with_a_token_need_it(project: Project, docker: Docker) -> None:
+    token = SERVER + "token: {env: TOKEN}\n"
+    stack = project.write(servers={"digits": token}).rendered() / "serve-digits.stack.yaml"
+    contents = [yaml.safe_load(stack.read_text())]
+    composed = project.write(COMPOSE, servers={"digits": token}).rendered() / "hosts"
+    files = list(composed.rglob("serve-digits.compose.yaml"))
+    assert len(files) == 2
+    contents += [yaml.safe_load(file.read_text()) for file in files]
+    for content in contents:
+        for name, service in content["services"].items():
+            assert service["secrets"] == ["TOKEN"]
+            if name.startswith("checkpoints"):
+                assert service["environment"]["KIT_CHECKPOINT_TOKEN"] == "TOKEN"
+        assert list(content["secrets"]) == ["TOKEN"]
+    for file in files:
+        accepted = docker.run("compose", "-f", str(file), "config")
+        assert accepted.returncode == 0, accepted.stderr
+
+
+def test_a_server_has_a_limit_of_memory_unless_it_is_lifted(project: Project) -> None:
+    def limit(server: str) -> int | None:
+        workload = project.write(servers={"digits": server}).lowered().workloads[1]
+        (part,) = (part for part in workload.parts if part.role is Role.SERVE)
+        return part.limits.memory if part.limits else None
+
+    assert limit(SERVER) == 8 * 2**30
+    assert limit(SERVER + "limits: {memory: 2GiB}\n") == 2 * 2**30
+    assert limit(SERVER + "limits: {memory: null}\n") is None
+
+
+def test_a_server_is_told_the_names_that_clients_may_use(project: Project) -> None:
+    def names(inventory: str, server: str) -> object:
+        tree = project.write(inventory, servers={"digits": server}).rendered()
+        return json.loads((tree / "serve" / "digits.json").read_text()).get("allowed_hosts")
+
+    assert names(INVENTORY, SERVER) is None  # Nobody has the name that is an address.
+    named = INVENTORY.replace("192.168.8.151", "pc1.lab.example.com")
+    assert names(named, SERVER) == ["pc1.lab.example.com"]
+    own = SERVER + "allowed_hosts: [Digits.example.com, pc9]\n"
+    assert names(named, own) == ["digits.example.com", "pc1.lab.example.com", "pc9"]
+    assert names(INVENTORY, SERVER + 'allowed_hosts: ["*"]\n') == ["*"]
 
 
 def test_a_changed_job_file_is_another_version_of_its_compose_files(project: Project) -> None:

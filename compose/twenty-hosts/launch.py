@@ -6,8 +6,9 @@
     python3 launch.py health        the container's health check: are the GPUs still there?
 
 One file of the standard library only, so that it can be mounted alone into any image that has
-torch 2.2 or newer; for those images' sake it keeps to Python 3.10. Its sections, each to be read
-alone: output, settings, GPUs, way to the rendezvous, start, agent, worker, rendezvous, subcommands.
+torch 2.2 or newer (the built-in training needs 2.6); for those images' sake it keeps to Python
+3.10. Its sections, each to be read alone: output, settings, GPUs, way to the rendezvous, start,
+agent, worker, rendezvous, subcommands.
 
     KIT_JOB                  path of the job file (JSON) in the container
     KIT_RENDEZVOUS           host:port or [IPv6]:port of the store; a name has exactly one address
@@ -379,10 +380,13 @@ def check(settings: Settings, job: Job, package_root: Path | None) -> str:
         missing = "needs the trainer package beside launch.py; use the trainer image"
         raise LaunchError(f"{settings.job}: train: {missing}, or give the job a command")
     sys.path.insert(0, str(package_root))
-    # These two modules are of the standard library too.
+    # These modules are of the standard library too.
     from trainer.core.job import JobError, load_job
+    from trainer.core.torch_version import installed_torch, torch_fault
     from trainer.data.files import DataMissingError, find_files
 
+    if fault := torch_fault(installed_torch()):
+        raise LaunchError(fault)
     try:
         training = load_job(settings.job)
         find_files(training.train, settings.data)

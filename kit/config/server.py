@@ -37,6 +37,9 @@ Checkpoint = Annotated[
 Port = Annotated[int, Field(ge=1, le=65535)]
 
 
+AllowedHost = Annotated[str, BeforeValidator(told(values.host_name))]
+
+
 class EnvToken(Section):
     """A token from a variable of the environment of `kit deploy`."""
 
@@ -92,8 +95,12 @@ class ServerLimitsSection(Section):
     """What a request may be, and what the container may use."""
 
     body: Size = Field(8 * 2**20, description="Of a request")
-    pixels: int = Field(16_777_216, ge=1, description="Of an image, before it is made smaller")
-    memory: Memory | None = None
+    pixels: int = Field(
+        4096 * 3072, ge=1, description="Of an image, before it is made smaller: 12 megapixels"
+    )
+    memory: Memory | None = Field(
+        8 * 2**30, description="Of the container; `null` leaves it without a limit"
+    )
     cpus: Cpus | None = Field(None, examples=[2])
 
 
@@ -112,6 +119,12 @@ class ServerSection(Section):
     timeout: Duration = Field(10, ge=1, description="That a request may wait")
     limits: ServerLimitsSection = Field(ServerLimitsSection(), examples=[{"body": "8MiB"}])
     token: Token = Field(None, examples=[{"env": "DIGITS_TOKEN"}])
+    allowed_hosts: list[AllowedHost] = Field(
+        [],
+        description="Names that clients and pages may use besides addresses, names without a dot "
+        'and the addresses in the inventory; `"*"` for all',
+        examples=[["digits.example.com"]],
+    )
     hosts: ServerHostsSection = Field(ServerHostsSection(), examples=[{"names": ["pc2"]}])
     gpu_memory: Size | None = Field(
         None, description="What a GPU must have, for kit split's choice", examples=["8GiB"]
@@ -143,6 +156,7 @@ def to_server(section: ServerSection, name: str, file: str) -> Server:
         body=limits.body,
         pixels=limits.pixels,
         token=_token(section.token),
+        allowed_hosts=tuple(section.allowed_hosts),
         hosts=JobHosts(tuple(hosts.names or ()), hosts.gpus_per_host, None),
         gpu_memory=section.gpu_memory,
         environment=tuple(section.environment.items()),

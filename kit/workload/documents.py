@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Iterable
 from typing import Any
 
 from kit.plan.work import JobPlan, ServerPlan
@@ -34,9 +35,13 @@ def job_json(job: JobPlan, generated: str) -> str:
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
 
-def server_json(plan: ServerPlan, generated: str) -> str:
-    """Write the server's file: what trainer.serve reads, the same on every host."""
+def server_json(plan: ServerPlan, names: Iterable[str], generated: str) -> str:
+    """Write the server's file: what trainer.serve reads, the same on every host.
+
+    `names` are those that its clients may use besides addresses and names without a dot.
+    """
     server = plan.server
+    allowed_hosts = sorted({*server.allowed_hosts, *names})
     document = {
         "generated": generated,
         "name": server.name,
@@ -49,5 +54,7 @@ def server_json(plan: ServerPlan, generated: str) -> str:
         "body": server.body,
         "pixels": server.pixels,
         "token": server.token.name if server.token else None,
+        # Images of before read the file as long as no key is new to them.
+        **({"allowed_hosts": allowed_hosts} if allowed_hosts else {}),
     }
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"

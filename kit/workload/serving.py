@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Iterable, Sequence
 
 from kit.model import Host, Limits, Secret
@@ -46,7 +47,9 @@ def serving(
 ) -> Workload:
     """Make the parts of a server, which fetches what it lacks from `sources`."""
     sources, settings = tuple(sources), server.server
-    text = server_json(server, generated(plan.file, settings.file))
+    # Of all hosts with a GPU: a split changes neither the file nor what runs from it.
+    names = [host.address for host in plan.hosts if host.gpus and not is_plain(host.address)]
+    text = server_json(server, names, generated(plan.file, settings.file))
     document = Document(f"serve/{settings.short_name}.json", text)
     parts = [
         _serve(server, document, name, members, sources)
@@ -128,6 +131,7 @@ def _endpoint(server: ServerPlan, group: str, members: Sequence[Placement], repl
         launch=("python3", "-m", "trainer.serve.checkpoints"),
         environment=(
             Variable("KIT_CHECKPOINT_PORT", str(port)),
+            *_token_variable(server),
             Variable("KIT_HOST", Symbol.HOST),
             Variable("NVIDIA_VISIBLE_DEVICES", Word("void")),
             *home(_user(server), ()),
@@ -137,6 +141,7 @@ def _endpoint(server: ServerPlan, group: str, members: Sequence[Placement], repl
         read_only=True,
         mounts=(server.mount,),
         ports=(Port(port, ("transfer_port",), public=False),),
+        secrets=_secrets(server),
         limits=ENDPOINT_LIMITS,
     )
 
@@ -179,6 +184,23 @@ def _mounts(server: ServerPlan) -> tuple[MountPoint, ...]:
 
 def _secrets(server: ServerPlan) -> tuple[Secret, ...]:
     return (server.server.token,) if server.server.token else ()
+
+
+def _token_variable(server: ServerPlan) -> tuple[Variable, ...]:
+    """Who may ask the model may have it, and nobody else."""
+    token = server.server.token
+    return (Variable("KIT_CHECKPOINT_TOKEN", token.name),) if token else ()
+
+
+def is_plain(address: str) -> bool:
+    """Whether servers answer to an address of a host without being told: no website has it."""
+    if "." not in address:
+        return True
+    try:
+        ipaddress.ip_address(address)
+    except ValueError:
+        return False
+    return True
 
 
 def _health(port: int) -> HealthCheck:

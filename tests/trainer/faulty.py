@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torch.distributed.elastic.multiprocessing.errors import record
 
 from trainer import train as entry
-from trainer.checkpoints.format import Progress
 from trainer.contract.job import Train
 from trainer.core import setup, state, training
 from trainer.core.models import build_model
@@ -29,7 +28,7 @@ class Faulty(nn.Module):
         self.model = model
         # Its figures depend on how the samples are divided between the ranks.
         self.norm = nn.Identity() if FAULT == "half" else nn.BatchNorm2d(1)
-        self.calls = 0
+        self.calls = -1  # The rehearsal is none.
 
     def forward(self, images: Tensor) -> Tensor:
         self.calls += self.training
@@ -60,11 +59,11 @@ def build(train: Train, data: DataSet) -> nn.Module:
     return Faulty(build_model(train, data))
 
 
-def resume(run: Run) -> Progress:
-    progress = state.resume(run)
+def resume(run: Run) -> state.Resumed:
+    resumed = state.resume(run)
     if FAULT == "unlike" and UNLUCKY:
         next(run.model.parameters()).data[-1] += 0.001
-    return progress
+    return resumed
 
 
 setup.build_model = build  # type: ignore[attr-defined]

@@ -4,6 +4,7 @@
         state.pt        what torch.save wrote
         manifest.json   step, epoch, accuracy, world size, job, size and SHA-256, torch's version
         COMPLETE        empty; written last
+    ranks-00000123/     what each rank of this host has of its own (parts.py)
 
 A checkpoint is written under another name, synced to disk and then renamed, so a folder that has
 its name is whole unless the disk lies; the checksums find out if it does.
@@ -16,7 +17,7 @@ import io
 import json
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -51,14 +52,19 @@ class Saved(NamedTuple):
     state: bytes
 
     @property
+    def content(self) -> dict[str, Any]:
+        """The manifest's content."""
+        return dict(json.loads(self.manifest))
+
+    @property
     def step(self) -> int:
         """The step after which it was written."""
-        return int(json.loads(self.manifest)["step"])
+        return int(self.content["step"])
 
     @property
     def accuracy(self) -> float | None:
         """Share of the test samples, where it is known."""
-        found = json.loads(self.manifest).get("accuracy")
+        found = self.content.get("accuracy")
         return None if found is None else float(found)
 
     def load(self) -> State:
@@ -79,10 +85,12 @@ def pack(
     world_size: int,
     accuracy: float | None = None,
     labels: Sequence[str] = (),
+    own: Mapping[str, Any] | None = None,
 ) -> Saved:
     """Make a checkpoint's content; `accuracy` on the test samples is a share, where it is known.
 
-    `labels` and the rest of `serving` are what it takes besides to answer with the model.
+    `labels` and the rest of `serving` are what it takes besides to answer with the model; `own` are
+    the words on the ranks' own parts (parts.py).
     """
     buffer = io.BytesIO()
     torch.save(state, buffer)
@@ -92,6 +100,7 @@ def pack(
         "accuracy": accuracy,
         "world_size": world_size,
         "job": identity(job),
+        "own": dict(own or {}),
         "serving": {
             "labels": labels,
             "precision": job.train.precision,
@@ -103,9 +112,16 @@ def pack(
     return Saved(json.dumps(manifest, indent=2).encode(), content)
 
 
-def newest(folder: Path, job: TrainJob, warn: Callable[[str], None]) -> Saved | None:
-    """Read this job's newest whole checkpoint; `warn` is told which are passed over, and why."""
+def newest(
+    folder: Path, job: TrainJob, warn: Callable[[str], None], before: int | None = None
+) -> Saved | None:
+    """Read this job's newest whole checkpoint, of a step below `before`.
+
+    `warn` is told which are passed over, and why.
+    """
     for path in sorted(folder.glob("step-*"), reverse=True):
+        if before is not None and path.name >= folder_name(before):
+            continue
         try:
             return read(path, job)
         except UnusableError as reason:

@@ -8,3 +8,13 @@ NAME = r"step-\d{8,}"
 def folder_name(step: int) -> str:
     """Name the folder of a checkpoint."""
     return f"step-{step:08d}"
+
+
+def parts_folder(step: int) -> str:
+    """Name the folder of what the ranks of a checkpoint have of their own."""
+    return f"ranks-{step:08d}"
+
+
+def part_name(rank: int) -> str:
+    """Name the file of one rank's part."""
+    return f"rank-{rank:05d}.pt"

@@ -17,7 +17,7 @@ EVALUATION_BATCH = 512  # Without gradients it decides about memory and nothing 
 @torch.no_grad()
 def evaluate(run: Run) -> tuple[int, int]:
     """Classify each test sample on exactly one rank; return (correct, all), the same everywhere."""
-    run.ranks.share_buffers()
+    run.ranks.share_buffers(run.modules)
     run.model.eval()
     test = run.data.test
     # The model itself: ranks may have different numbers of parts, so no rank waits for another.

@@ -71,7 +71,17 @@ class Run:
         """Samples of a full optimizer step, over all ranks."""
         return self.job.train.batch_size * self.job.train.accumulation * self.world.size
 
+    @property
+    def modules(self) -> list[nn.Module]:
+        """The model, and the average of its weights where the job wants one."""
+        return [self.model, self.average] if self.average else [self.model]
+
+    @property
+    def steppers(self) -> dict[str, Any]:
+        """The objects that change the weights, whose state follows the gradients of this rank."""
+        return {"optimizer": self.optimizer, "scaler": self.scaler}
+
     def parts(self) -> dict[str, Any]:
-        """Return the objects whose state a checkpoint must hold, by name."""
-        parts = {**self.ranks.parts(), "optimizer": self.optimizer, "scaler": self.scaler}
-        return parts | ({"average": self.average} if self.average else {})
+        """Return the objects whose state a checkpoint must hold, equal on all ranks, by name."""
+        parts = self.ranks.parts() | ({"average": self.average} if self.average else {})
+        return parts if self.ranks.optimizers_differ else parts | self.steppers

@@ -3,47 +3,110 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from trainer.checkpoints import format as checkpoints
+from trainer.checkpoints import parts
 from trainer.checkpoints.format import Progress, State
 from trainer.checkpoints.layout import folder_name
-from trainer.checkpoints.newest import is_writer, newest_of_all
+from trainer.checkpoints.newest import Found, is_writer, newest_of_all
 from trainer.core.run import Run
 from trainer.output import say
 
+MERGED = ("optimizer", "scaler", "powersgd")
+"""Of the ranks' own parts, what has a meaning for other ranks than they were: their mean. The rest
+is in the part that all share, as another world needs it."""
 
-def resume(run: Run) -> Progress:
-    """Load the newest checkpoint of any host, if there is one, on all ranks."""
-    saved = newest_of_all(run.checkpoints, run.job, run.world)
-    if saved is None:
-        return Progress()
-    state = saved.load()
+
+@dataclass(frozen=True)
+class Resumed:
+    """The beginning of a training: anew, or from a checkpoint."""
+
+    progress: Progress = field(default_factory=Progress)
+    found: Found | None = None
+
+
+def resume(run: Run) -> Resumed:
+    """Load what all ranks share of the newest checkpoint of any host, if there is one."""
+    found = newest_of_all(run.checkpoints, run.job, run.world)
+    if found is None:
+        return Resumed()
+    state = found.saved.load()
     restore(run, state)
     progress = Progress(**state["progress"])
     run.saver.step = progress.step
-    run.announcer.know(folder_name(progress.step), saved.accuracy)
-    return progress
+    run.announcer.know(folder_name(progress.step), found.saved.accuracy)
+    return Resumed(progress, found)
 
 
 def restore(run: Run, state: State) -> None:
-    """Put back what a checkpoint holds."""
+    """Put back what all ranks share."""
+    load(run, {**run.parts(), **run.steppers}, state)
+    if len(state["rng"]) == run.world.size:
+        set_random_states(state["rng"][run.world.rank], run.world.device)
+
+
+def load(run: Run, objects: dict[str, Any], state: State) -> None:
+    """Give objects the state of their names, as far as there is one."""
     groups = run.optimizer.param_groups
     figures = [{key: group[key] for key in group if key != "params"} for group in groups]
-    for name, part in run.parts().items():
+    for name, part in objects.items():
         # With another exchange or precision than before, one begins anew: that is a job's right.
         if state.get(name):
             part.load_state_dict(state[name])
     # The optimizer's state brings the old figures along; the job file decides.
     for group, own in zip(run.optimizer.param_groups, figures, strict=True):
         group.update(own)
-    if len(state["rng"]) == run.world.size:
-        own = state["rng"][run.world.rank]
-        torch.set_rng_state(own["cpu"])
-        if run.world.device.type == "cuda" and "cuda" in own:
-            torch.cuda.set_rng_state(own["cuda"], run.world.device)
+
+
+def resume_own(run: Run, resumed: Resumed) -> None:
+    """Give each rank what it had of its own; where that is not possible, the mean of all parts.
+
+    All ranks must call it, and must have the same model before.
+    """
+    found = resumed.found
+    if not found or not (words := parts.own_of(found.saved)).ranks:
+        return
+    same = words.ranks == tuple(range(run.world.size)) and words.way == run.ranks.way
+    state = mean_part(run, found) if not same or found.lacking else own_part(run, found)
+    load(run, run.steppers, state)
+    run.ranks.load_own(state, run.modules)
+
+
+def own_part(run: Run, found: Found) -> State:
+    """Return this rank's part; it may lie on another host."""
+    content = parts.read_part(run.checkpoints, found.saved, run.world.rank)
+    for rank, lacks in enumerate(run.world.gather(content is None)):
+        if lacks:
+            sent = send_part(run, found, rank)
+            content = sent if rank == run.world.rank else content
+    return parts.load_part(content or b"")
+
+
+def mean_part(run: Run, found: Found) -> State:
+    """Return the mean of the parts that hosts have, the same on all ranks."""
+    known = sorted(found.parts)
+    some = known[:: -(-len(known) // parts.MOST) or 1]
+    loaded = [parts.load_part(send_part(run, found, rank)) for rank in some]
+    names = [name for name in MERGED if loaded and name in loaded[0]]
+    if run.world.rank == 0:
+        had = f"had of their own ({', '.join(names)})" if names else "had of their own"
+        before = len(parts.own_of(found.saved).ranks)
+        mean = f"with the mean of what {len(some)} of {before} ranks {had}"
+        say(f"{run.world.size} ranks go on {mean}" if some else f"no host has what ranks {had}")
+    return {name: parts.mean([each[name] for each in loaded]) for name in names}
+
+
+def send_part(run: Run, found: Found, rank: int) -> bytes:
+    """Send a part from a host that has it to all ranks; all must call it."""
+    reader, content = found.parts[rank], None
+    if run.world.rank == reader:
+        content = parts.read_part(run.checkpoints, found.saved, rank)
+    return run.world.broadcast(content or b"", reader)
 
 
 def save(run: Run, progress: Progress, accuracy: float | None = None) -> None:
@@ -51,13 +114,22 @@ def save(run: Run, progress: Progress, accuracy: float | None = None) -> None:
     if run.saver.step == progress.step:
         return
     began = time.monotonic()
-    run.ranks.share_buffers()
-    run.ranks.require_equal()
-    rng = run.world.gather(random_states(run.world.device))
-    if is_writer(run.job, run.world):
-        state: State = {name: part.state_dict() for name, part in run.parts().items()}
-        state |= {"progress": vars(progress), "seed": run.job.train.seed, "rng": rng}
-        run.saver.save(state, lambda state: write(run, state, progress, accuracy))
+    # With the exchange below, all ranks know that the one before is whole.
+    run.saver.wait()
+    with run.ranks.settled(run.modules) as own:
+        model = run.ranks.require_equal()
+        if run.ranks.optimizers_differ:
+            own |= {name: part.state_dict() for name, part in run.steppers.items()}
+        known = run.world.gather((random_states(run.world.device), bool(own)))
+        ranks = [rank for rank, (_, has_own) in enumerate(known) if has_own]
+        state: State = {"own": own}
+        if is_writer(run.job, run.world):
+            state |= {name: part.state_dict() for name, part in run.parts().items()}
+            state |= {"progress": vars(progress), "seed": run.job.train.seed}
+            state |= {"rng": [states for states, _ in known]}
+        if own or is_writer(run.job, run.world):
+            words = {"model": model, "ranks": ranks, "way": run.ranks.way}
+            run.saver.save(state, lambda state: write(run, state, progress, accuracy, words))
     run.saver.step = progress.step
     run.saver.stalls.append(time.monotonic() - began)
 
@@ -70,11 +142,26 @@ def random_states(device: torch.device) -> dict[str, Tensor]:
     return states
 
 
-def write(run: Run, state: State, progress: Progress, accuracy: float | None) -> None:
-    """Write a checkpoint on this host; rank 0 tells."""
+def set_random_states(states: dict[str, Tensor], device: torch.device) -> None:
+    """Put back what `random_states` gave."""
+    torch.set_rng_state(states["cpu"])
+    if device.type == "cuda" and "cuda" in states:
+        torch.cuda.set_rng_state(states["cuda"], device)
+
+
+def write(
+    run: Run, state: State, progress: Progress, accuracy: float | None, words: dict[str, Any]
+) -> None:
+    """Write what this rank writes of a checkpoint on this host; rank 0 tells."""
     job, size, labels = run.job, run.world.size, run.data.labels
-    saved = checkpoints.pack(state, progress, job, size, accuracy, labels)
+    if own := state["own"]:
+        parts.write_part(run.checkpoints, progress.step, run.world.rank, words["model"], own)
+    if not is_writer(job, run.world):
+        return
+    shared = {name: each for name, each in state.items() if name != "own"}
+    saved = checkpoints.pack(shared, progress, job, size, accuracy, labels, words)
     path = checkpoints.write(run.checkpoints, saved, job, job.checkpoint.keep)
+    parts.prune_parts(run.checkpoints, progress.step)
     if run.world.rank == 0:
         run.live.clear()
         say(f"saved {path.name}")

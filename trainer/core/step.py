@@ -75,7 +75,7 @@ def end_local(run: Run, stop: Stop, number: int, bad_loss: str, *, last: bool) -
     if bad_loss_of_round is None:
         return Verdict()
     verdict = exchange_verdicts(run, stop, bad_loss_of_round)
-    run.ranks.merge(last=last or verdict.stopping)
+    run.ranks.merge(last=last)
     return verdict
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from trainer.core.epoch import EpochResult, train_epoch
 from trainer.core.evaluation import evaluate
 from trainer.core.figures import append, measure
+from trainer.core.rehearsal import rehearse
 from trainer.core.report import introduce, tell_epoch
 from trainer.core.run import Run, Stop
 from trainer.core.schedule import require_warm_up_fits
-from trainer.core.state import resume, save
+from trainer.core.state import resume, resume_own, save
 from trainer.output import complain, say
 
 FAILURE = 1  # Exit code for work that failed; torchrun then starts all workers again.
@@ -16,7 +17,8 @@ FAILURE = 1  # Exit code for work that failed; torchrun then starts all workers 
 
 def train(run: Run, stop: Stop) -> int:
     """Train from the newest checkpoint of any host to the last epoch; return the exit code."""
-    progress = resume(run)
+    resumed = resume(run)
+    progress = resumed.progress
     start = measure(run, "start", EpochResult(progress, interrupted=False))
     require_warm_up_fits(run, start.steps)
     run.announcer.begin(progress, start.steps)
@@ -26,6 +28,8 @@ def train(run: Run, stop: Stop) -> int:
         return 0
     run.ranks.require_equal()
     stop.listen()
+    rehearse(run)
+    resume_own(run, resumed)
     introduce(run, progress, start)
     while progress.epoch < run.job.train.epochs:
         epoch = train_epoch(run, progress, stop)

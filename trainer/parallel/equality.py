@@ -31,8 +31,11 @@ def fingerprint(model: nn.Module) -> int:
     return hash(tuple(torch.stack(sums).tolist()))
 
 
-def require_equal(world: World, model: nn.Module) -> None:
-    """Raise HaltError, on all ranks, if one has other parameters or buffers than most have."""
+def require_equal(world: World, model: nn.Module) -> int:
+    """Raise HaltError, on all ranks, if one has other parameters or buffers than most have.
+
+    Return the fingerprint that all have.
+    """
     found = world.gather((fingerprint(model), world.name))
     usual = Counter(value for value, _ in found).most_common(1)[0][0]
     others = ", ".join(who for value, who in found if value != usual)
@@ -40,3 +43,4 @@ def require_equal(world: World, model: nn.Module) -> None:
         first = next(who for value, who in found if value == usual)
         message = f"parameters of {others} are not those of {first}: nothing was saved"
         raise HaltError("parameters", message)
+    return usual

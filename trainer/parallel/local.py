@@ -5,7 +5,8 @@ What suits a network is arithmetic on bytes and link speed: `kit plan` does it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -31,6 +32,8 @@ class LocalReplicas(Replicas):
     changes, which the others get to know a round later (CO2: Sun et al. 2024, arXiv 2401.16265).
     """
 
+    optimizers_differ = True
+
     def __init__(
         self, model: nn.Module, exchange: Exchange, world: World, mark: Callable[[str], None]
     ) -> None:
@@ -43,13 +46,52 @@ class LocalReplicas(Replicas):
         rate, momentum = OUTER[exchange.mode]
         nesterov = momentum > 0
         self._outer = torch.optim.SGD(self._anchors, rate, momentum=momentum, nesterov=nesterov)
-        self._travelling: list[tuple[Any, Tensor]] = []
+        self._travelling: list[tuple[Any, Tensor]] = []  # Exchanges, and what they exchange.
         self._samples = 0  # Of this rank in this round.
         self._bad_loss = ""  # The first of this round.
 
     def parts(self) -> dict[str, Any]:
         """Return the model, and the momentum of the outer step."""
         return {**super().parts(), "outer": self._outer}
+
+    @torch.no_grad()
+    def own(self, modules: Sequence[nn.Module]) -> dict[str, Any]:
+        """Return this rank's parameters, and what travels, where the ranks differ by an overlap."""
+        own = super().own(modules)
+        if self._travelling:
+            for work, _ in self._travelling:
+                work.wait()
+            own["round"] = {
+                "weights": [weight.detach().clone() for weight in self._weights],
+                "anchors": [anchor.clone() for anchor in self._anchors],
+                "outer": deepcopy(self._outer.state_dict()),
+                "travelling": [changes for _, changes in self._travelling],
+            }
+        return own
+
+    @torch.no_grad()
+    def settle(self, modules: Sequence[nn.Module]) -> None:
+        """Wait for what travels; then all ranks have the same parameters."""
+        super().settle(modules)
+        if self._travelling:
+            self._arrive(0)
+            for weight, anchor in zip(self._weights, self._anchors, strict=True):
+                weight.copy_(anchor)
+
+    @torch.no_grad()
+    def load_own(self, own: dict[str, Any], modules: Sequence[nn.Module]) -> None:
+        """Put back what `own` gave."""
+        super().load_own(own, modules)
+        if "round" in own:
+            found, device = own["round"], self.world.device
+            for target, source in zip(
+                (*self._weights, *self._anchors),
+                (*found["weights"], *found["anchors"]),
+                strict=True,
+            ):
+                target.copy_(source)
+            self._outer.load_state_dict(found["outer"])
+            self._travelling = [(Arrived(), each.to(device)) for each in found["travelling"]]
 
     @torch.no_grad()
     def begin_local(self, step: int, samples: int) -> bool:
@@ -80,17 +122,26 @@ class LocalReplicas(Replicas):
         sent = sent.to(TYPES.get(self._exchange.compression, sent.dtype))
         self._travelling.append((distributed.all_reduce(sent, async_op=True), sent))
         waits = self._exchange.overlap and not last
-        while len(self._travelling) > waits:
-            self._arrive(*self._travelling.pop(0))
+        self._arrive(int(waits))
         for weight, anchor, change in zip(self._weights, self._anchors, own, strict=True):
             torch.sub(anchor, change, alpha=int(waits), out=weight)
         self._samples = 0
         self._mark("communication")
 
-    def _arrive(self, work: Any, changes: Tensor) -> None:
-        work.wait()
-        parts = torch.split(changes.float(), [anchor.numel() for anchor in self._anchors])
-        for anchor, part in zip(self._anchors, parts, strict=True):
-            anchor.grad = part.view(anchor.shape)
-        self._outer.step()
-        self._outer.zero_grad()
+    def _arrive(self, left: int) -> None:
+        """Take in what travels, but for so many of the latest."""
+        while len(self._travelling) > left:
+            work, changes = self._travelling.pop(0)
+            work.wait()
+            parts = torch.split(changes.float(), [anchor.numel() for anchor in self._anchors])
+            for anchor, part in zip(self._anchors, parts, strict=True):
+                anchor.grad = part.view(anchor.shape)
+            self._outer.step()
+            self._outer.zero_grad()
+
+
+class Arrived:
+    """In the place of an exchange that had ended when its checkpoint was written."""
+
+    def wait(self) -> None:
+        """Return."""

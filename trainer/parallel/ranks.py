@@ -8,6 +8,7 @@ would be another implementation: only what is here knows where parameters lie.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -19,6 +20,10 @@ class Ranks(ABC):
 
     model: nn.Module
     """The model itself: a rank can evaluate it without the others."""
+    optimizers_differ: bool
+    """Whether each rank's optimizer has a state of its own."""
+    way: tuple[Any, ...]
+    """The settings under which what a rank has of its own fits."""
 
     @abstractmethod
     def forward(self, inputs: Tensor) -> Tensor:
@@ -37,12 +42,31 @@ class Ranks(ABC):
         """Return what has a state that a checkpoint must hold, by name: the model, and more."""
 
     @abstractmethod
-    def share_buffers(self) -> None:
+    def share_buffers(self, modules: Sequence[nn.Module]) -> None:
         """Give all ranks the same buffers: each has seen its own samples in BatchNorm."""
 
     @abstractmethod
-    def require_equal(self) -> None:
-        """Raise HaltError, on all ranks, where the ranks do not have one and the same model."""
+    def settled(self, modules: Sequence[nn.Module]) -> AbstractContextManager[dict[str, Any]]:
+        """Return a context in which all ranks have one model, and the buffers of `modules` alike.
+
+        It gives what this rank had of its own before, for a checkpoint; afterwards it has it again,
+        so that a training with checkpoints is the same as one without.
+        """
+
+    @abstractmethod
+    def own(self, modules: Sequence[nn.Module]) -> dict[str, Any]:
+        """Return what this rank alone has, untouched by what follows."""
+
+    @abstractmethod
+    def load_own(self, own: dict[str, Any], modules: Sequence[nn.Module]) -> None:
+        """Give this rank what `own` gave, or as much of it as is there."""
+
+    @abstractmethod
+    def require_equal(self) -> int:
+        """Raise HaltError, on all ranks, where the ranks do not have one and the same model.
+
+        Return the fingerprint of the one that they have.
+        """
 
     @abstractmethod
     def begin_local(self, step: int, samples: int) -> bool:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from inspect import signature
 from typing import Any
 
@@ -34,15 +34,24 @@ POWERSGD_RANK = 2
 class Replicas(Ranks):
     """A replica on each rank: DDP, with the buckets and the compression that the job says."""
 
+    optimizers_differ = False
+
     def __init__(
         self, model: nn.Module, exchange: Exchange, world: World, mark: Callable[[str], None]
     ) -> None:
         """`mark` is told what the time until now went to, as by Watch.mark."""
         self.model, self.world = model, world
-        self._replica = replicate(model, exchange, world, mark)
+        self.way = (exchange.mode, exchange.compression, exchange.overlap, exchange.bucket_mib)
+        self._shared = False  # Whether all ranks have the same buffers.
+        self._powersgd = None
+        if exchange.compression == "powersgd":
+            # Its error feedback needs gradients that have settled a little, two steps at least.
+            self._powersgd = PowerSGD(max(2, exchange.warm_up_steps))
+        self._replica = replicate(model, exchange, world, mark, self._powersgd)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Compute scores; the backward pass that follows exchanges gradients."""
+        self._shared = False
         scores: Tensor = self._replica(inputs)
         return scores
 
@@ -59,17 +68,53 @@ class Replicas(Ranks):
         return {"model": self.model}
 
     @torch.no_grad()
-    def share_buffers(self) -> None:
+    def share_buffers(self, modules: Sequence[nn.Module]) -> None:
         """Give all ranks the mean of their buffers, and the first rank's of those that count."""
-        for buffer in self.model.buffers():
+        if self._shared:
+            return
+        for buffer in buffers_of(modules):
             if buffer.is_floating_point():
                 distributed.all_reduce(buffer.div_(self.world.size))
             else:
                 distributed.broadcast(buffer, 0)
+        self._shared = True
 
-    def require_equal(self) -> None:
+    @contextmanager
+    def settled(self, modules: Sequence[nn.Module]) -> Iterator[dict[str, Any]]:
+        """Bring the ranks together for a checkpoint, and let them go on as they were."""
+        own = self.own(modules)
+        self.settle(modules)
+        try:
+            yield own
+        finally:
+            self.load_own(own, modules)
+
+    def own(self, modules: Sequence[nn.Module]) -> dict[str, Any]:
+        """Return what this rank alone has, untouched by what follows."""
+        own: dict[str, Any] = {}
+        if not self._shared and (buffers := buffers_of(modules)):
+            own["buffers"] = [buffer.clone() for buffer in buffers]
+        if self._powersgd:
+            own["powersgd"] = self._powersgd.state_dict()
+        return own
+
+    def settle(self, modules: Sequence[nn.Module]) -> None:
+        """Bring the ranks together."""
+        self.share_buffers(modules)
+
+    @torch.no_grad()
+    def load_own(self, own: dict[str, Any], modules: Sequence[nn.Module]) -> None:
+        """Put back what `own` gave."""
+        if "buffers" in own:
+            for buffer, value in zip(buffers_of(modules), own["buffers"], strict=True):
+                buffer.copy_(value)
+            self._shared = False
+        if self._powersgd and "powersgd" in own:
+            self._powersgd.load_state_dict(own["powersgd"], self.world.device)
+
+    def require_equal(self) -> int:
         """Compare all bits of parameters and buffers."""
-        require_equal(self.world, self.model)
+        return require_equal(self.world, self.model)
 
     def begin_local(self, step: int, samples: int) -> bool:  # noqa: ARG002
         """No step is local."""
@@ -83,8 +128,51 @@ class Replicas(Ranks):
         """Nothing differs."""
 
 
+class PowerSGD(PowerSGDState):
+    """PowerSGD's memory: per bucket what it has left out so far, and the matrices it begins with.
+
+    What is left out is each rank's own. The mean of the ranks' gradients is the same when each rank
+    adds the mean of what all have left out.
+    """
+
+    def __init__(self, begin: int) -> None:
+        super().__init__(None, POWERSGD_RANK, start_powerSGD_iter=begin)
+        self.memory = {
+            "errors": self.error_dict,
+            "p": self.p_memory_dict,
+            "q": self.q_memory_dict,
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what the next step needs."""
+        return {"steps": self.iter, **{name: dict(each) for name, each in self.memory.items()}}
+
+    def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:
+        """Put back what `state_dict` gave."""
+        self.iter = state["steps"]
+        for name, each in self.memory.items():
+            each.clear()
+            each.update((key, value.to(device)) for key, value in state[name].items())
+
+    def fit(self, bucket: GradBucket) -> None:
+        """Forget what belongs to a bucket of another size: the job has changed them."""
+        error = self.error_dict.get(bucket.index())
+        if error is not None and error.numel() != bucket.buffer().numel():
+            for each in self.memory.values():
+                each.pop(bucket.index(), None)
+
+
+def buffers_of(modules: Sequence[nn.Module]) -> list[Tensor]:
+    """The buffers of some modules, in their order."""
+    return [buffer for module in modules for buffer in module.buffers()]
+
+
 def replicate(
-    model: nn.Module, exchange: Exchange, world: World, mark: Callable[[str], None]
+    model: nn.Module,
+    exchange: Exchange,
+    world: World,
+    mark: Callable[[str], None],
+    state: PowerSGD | None,
 ) -> DistributedDataParallel:
     """Wrap the model so that gradients are averaged over all ranks, as the job says."""
     # BatchNorm's figures are brought together where they are needed: Replicas.share_buffers. Before
@@ -99,16 +187,14 @@ def replicate(
         gradient_as_bucket_view=True,
         static_graph=exchange.static_graph,
     )
-    hook, state = HOOKS[exchange.compression], None
-    if exchange.compression == "powersgd":
-        # Its error feedback needs gradients that have settled a little, two steps at least.
-        begin = max(2, exchange.warm_up_steps)
-        state = PowerSGDState(None, POWERSGD_RANK, start_powerSGD_iter=begin)
+    hook = HOOKS[exchange.compression]
 
     def send(state: Any, bucket: GradBucket) -> Future[Tensor]:
         if bucket.is_last():
             # What is left of the backward pass is waiting.
             mark("compute")
+        if state:
+            state.fit(bucket)
         future: Future[Tensor] = hook(state, bucket)
         if state and world.device.type == "cpu":
             # PowerSGD begins a second exchange when the first has ended: in gloo's threads, in

@@ -1,0 +1,97 @@
+"""The part of a checkpoint that is one rank's own, beside the part that all ranks share.
+
+    step-00000123/          equal on all hosts (format.py)
+    ranks-00000123/
+        rank-00002.pt       what torch.save wrote, on the host that rank 2 had
+
+A rank of the local modes has an optimizer of its own, one of PowerSGD what compression has left out
+so far, one that stops within an epoch its own figures in BatchNorm. Each rank writes its part
+itself: to give every host the parts of all would cost an exchange of them at each checkpoint.
+A part belongs to the checkpoint of the same step whose model has the same fingerprint.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from trainer.checkpoints.format import Saved, State, sync_folder
+from trainer.checkpoints.layout import part_name, parts_folder
+
+MOST = 16  # Parts of which a mean is taken: more tell nothing new.
+
+
+class Own(NamedTuple):
+    """The manifest's words on the ranks' parts."""
+
+    model: int = 0  # Fingerprint of the model that they belong to.
+    ranks: tuple[int, ...] = ()  # Those that have a part.
+    way: tuple[Any, ...] = ()  # How the ranks exchanged: under another way no part fits as it is.
+
+
+def own_of(saved: Saved) -> Own:
+    """Read them; checkpoints from before have none."""
+    found = saved.content.get("own")
+    return Own(found["model"], tuple(found["ranks"]), tuple(found["way"])) if found else Own()
+
+
+def write_part(folder: Path, step: int, rank: int, model: int, part: State) -> None:
+    """Write a rank's part so that it is there whole or not at all."""
+    target = folder / parts_folder(step)
+    target.mkdir(parents=True, exist_ok=True)
+    draft = target / f".{part_name(rank)}"
+    with draft.open("wb") as stream:
+        torch.save({"model": model, "rank": rank, "own": part}, stream)
+        stream.flush()
+        os.fsync(stream.fileno())
+    draft.rename(target / part_name(rank))
+    sync_folder(target)
+    sync_folder(folder)
+
+
+def read_part(folder: Path, saved: Saved, rank: int) -> bytes | None:
+    """Read a rank's part of a checkpoint; None where it is not here, or not whole."""
+    try:
+        content = (folder / parts_folder(saved.step) / part_name(rank)).read_bytes()
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            whole = archive.testzip() is None
+        part = torch.load(io.BytesIO(content), map_location="cpu", mmap=False, weights_only=True)
+        mine = (part["model"], part["rank"]) == (own_of(saved).model, rank)
+    except Exception:  # Which, depends on the damage.
+        return None
+    return content if whole and mine else None
+
+
+def load_part(content: bytes) -> State:
+    """Return what `write_part` was given, on the CPU; nothing in it can run code."""
+    part = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    return dict(part["own"])
+
+
+def prune_parts(folder: Path, step: int) -> None:
+    """Delete the parts up to a step whose checkpoints are gone."""
+    for path in folder.glob("ranks-*"):
+        name = path.name.replace("ranks-", "step-")
+        if path.name <= parts_folder(step) and not (folder / name).exists():
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def mean(values: Sequence[Any]) -> Any:
+    """Take the mean of nested values: of the tensors; the first of all others."""
+    first = values[0]
+    if isinstance(first, dict):
+        return {key: mean([each[key] for each in values if key in each]) for key in first}
+    if isinstance(first, list):
+        return [mean(column) for column in zip(*values, strict=True)]
+    if isinstance(first, Tensor) and first.is_floating_point():
+        total = sum((each.double() for each in values[1:]), first.double())
+        return (total / len(values)).to(first.dtype)
+    return first

@@ -30,6 +30,8 @@ def introduce(run: Run, progress: Progress, start: Figures) -> None:
         f"{sizes}, {run.precision}, exchange {exchange.mode}, compression {exchange.compression}, "
         f"{start.steps} steps in {train.epochs} epochs"
     )
+    if run.compiled:
+        say(f"compiled to {run.compiled}")
     if progress.step:
         say(f"goes on from step {progress.step}, epoch {progress.epoch} + {progress.position}")
     say(HEADER)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from trainer.checkpoints.saver import Saver
 from trainer.contract.job import TrainJob
 from trainer.core.announce import Announcer
+from trainer.core.compiled import Compiled
 from trainer.core.live import Live
 from trainer.core.models import Lookahead
 from trainer.core.watch import Balance, Watch
@@ -44,6 +45,7 @@ class Run:
     world: World
     data: DataSet
     ranks: Ranks  # How the ranks train the model together.
+    compiled: Compiled | None  # What torch.compile makes, where the job wants it.
     optimizer: torch.optim.Optimizer
     average: Lookahead | None  # Of the weights, where the job wants it.
     precision: str  # fp32, bf16 or fp16.

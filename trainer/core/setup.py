@@ -12,6 +12,7 @@ from torch import nn
 from trainer.checkpoints.saver import Saver
 from trainer.contract.job import Train, TrainJob
 from trainer.core.announce import Announcer
+from trainer.core.compiled import Compiled
 from trainer.core.live import Live
 from trainer.core.models import Lookahead, build_model, parameter_groups
 from trainer.core.precision import choose, loss_scaler
@@ -34,8 +35,8 @@ def set_up(job: TrainJob, world: World, data: DataSet, folder: Path, started: fl
     train, exchange = job.train, job.exchange
     torch.manual_seed(train.seed)  # The same initial weights everywhere.
     model = build_model(train, data).to(world.device)
-    if train.compile:
-        model.compile()
+    compiled = Compiled() if train.compile else None
+    module = compiled.compile(model, job, world) if compiled else model
     watch, precision = Watch(world.device), choose(train.precision, world)
     kind = Replicas if exchange.mode == "every_step" else LocalReplicas
     announcer = Announcer(world, train.epochs)
@@ -43,7 +44,8 @@ def set_up(job: TrainJob, world: World, data: DataSet, folder: Path, started: fl
         job=job,
         world=world,
         data=data.to(world.device),
-        ranks=kind(model, exchange, world, watch.mark),
+        ranks=kind(model, exchange, world, watch.mark, module),
+        compiled=compiled,
         optimizer=build_optimizer(model, train, world.device),
         average=Lookahead(model) if train.ema else None,
         precision=precision,

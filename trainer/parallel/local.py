@@ -35,9 +35,14 @@ class LocalReplicas(Replicas):
     optimizers_differ = True
 
     def __init__(
-        self, model: nn.Module, exchange: Exchange, world: World, mark: Callable[[str], None]
+        self,
+        model: nn.Module,
+        exchange: Exchange,
+        world: World,
+        mark: Callable[[str], None],
+        module: nn.Module,
     ) -> None:
-        super().__init__(model, exchange, world, mark)
+        super().__init__(model, exchange, world, mark, module)
         self._exchange, self._mark = exchange, mark
         self._weights = list(model.parameters())
         self._anchors = [weight.detach().clone() for weight in self._weights]

@@ -37,9 +37,17 @@ class Replicas(Ranks):
     optimizers_differ = False
 
     def __init__(
-        self, model: nn.Module, exchange: Exchange, world: World, mark: Callable[[str], None]
+        self,
+        model: nn.Module,
+        exchange: Exchange,
+        world: World,
+        mark: Callable[[str], None],
+        module: nn.Module,
     ) -> None:
-        """`mark` is told what the time until now went to, as by Watch.mark."""
+        """`mark` is told what the time until now went to, as by Watch.mark.
+
+        `module` computes in the place of the model: the same one, or compiled.
+        """
         self.model, self.world = model, world
         self.way = (exchange.mode, exchange.compression, exchange.overlap, exchange.bucket_mib)
         self._shared = False  # Whether all ranks have the same buffers.
@@ -47,7 +55,7 @@ class Replicas(Ranks):
         if exchange.compression == "powersgd":
             # Its error feedback needs gradients that have settled a little, two steps at least.
             self._powersgd = PowerSGD(max(2, exchange.warm_up_steps))
-        self._replica = replicate(model, exchange, world, mark, self._powersgd)
+        self._replica = replicate(module, exchange, world, mark, self._powersgd)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Compute scores; the backward pass that follows exchanges gradients."""

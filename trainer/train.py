@@ -29,6 +29,7 @@ from torch.distributed.elastic.multiprocessing.errors import record
 from trainer.contract import events
 from trainer.contract.events import FailureClass
 from trainer.contract.job import TrainJob
+from trainer.core.alike import require_alike
 from trainer.core.job import JobError, load_job
 from trainer.core.run import Stop
 from trainer.core.setup import set_up
@@ -93,6 +94,7 @@ def work(job: TrainJob, world: World, data: DataSet, started: float) -> int:
     folder = Path(os.environ.get("KIT_CHECKPOINTS") or "/checkpoints")
     try:
         raise_if_halted(world)
+        require_alike(job, world, data)
         return train(set_up(job, world, data, folder, started), Stop())
     except HaltError as error:
         # torchrun starts workers again that fail: where the launcher can be told, they end well,

@@ -1,0 +1,77 @@
+"""Whether the hosts run one and the same: the trainer, torch, the job, the data."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trainer.contract.events import FailureClass
+from trainer.contract.job import TrainJob
+from trainer.data.identity import identity
+from trainer.data.samples import DataSet
+from trainer.parallel.halt import HaltError
+from trainer.parallel.world import World
+
+IMAGE = "all hosts must run one image: kit deploy, or docker pull on the host that differs"
+ADVICE = {
+    "trainer": IMAGE,
+    "torch": IMAGE,
+    "job": "all hosts must have one job file: kit render and kit deploy",
+    "data": "copy one host's to the other",
+}
+"""What hosts can differ in, in the order in which it is told, and what to do."""
+
+
+def require_alike(job: TrainJob, world: World, data: DataSet) -> None:
+    """Raise HaltError, on all ranks, where hosts differ; `data` are on the CPU."""
+    found = world.gather(describe(job, world.host, data) if world.local_rank == 0 else None)
+    # A trainer from before answers with something else.
+    unknown = {"host": "a host with another trainer"}
+    hosts = [each if isinstance(each, dict) else unknown for each in found if each is not None]
+    for topic, advice in ADVICE.items():
+        about = [each.get(topic, {}) for each in hosts]
+        keys = [key for key in about[0] if any(each.get(key) != about[0][key] for each in about)]
+        if not keys:
+            continue
+        values: dict[str, list[str]] = {}
+        for each, host in zip(about, hosts, strict=True):
+            told = ", ".join(f"{key} {each.get(key, 'unknown')}" for key in keys)
+            values.setdefault(told, []).append(host["host"])
+        differ = "; ".join(f"{value} on {name(each)}" for value, each in values.items())
+        kind: FailureClass = "data" if topic == "data" else "input"
+        raise HaltError(kind, f"the hosts differ: {differ}; {advice}")
+
+
+def name(hosts: list[str]) -> str:
+    """Name some hosts."""
+    return ", ".join(hosts[:3]) + (f" and {len(hosts) - 3} more" if len(hosts) > 3 else "")
+
+
+def describe(job: TrainJob, host: str, data: DataSet) -> dict[str, Any]:
+    """Describe this host by topic."""
+    sections = asdict(job).items()
+    settings = {
+        f"{section}.{key}": value
+        for section, content in sections
+        if isinstance(content, dict)
+        for key, value in content.items()
+    }
+    where = f"{job.train.dataset} {job.train.path}".strip()
+    return {
+        "host": host,
+        "trainer": {"trainer": sources(Path(__file__).parents[1])},
+        "torch": {"torch": torch.__version__},
+        "job": {"name": job.name, **settings},
+        "data": {where: identity(data)},
+    }
+
+
+def sources(folder: Path) -> str:
+    """Hash the modules of a package: two builds of one version can differ."""
+    files = sorted(folder.rglob("*.py"))
+    content = b"\0".join(file.read_bytes() for file in files)
+    return hashlib.blake2b(content, digest_size=6).hexdigest()

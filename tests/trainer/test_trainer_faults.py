@@ -174,11 +174,16 @@ def test_a_failed_script_is_told_by_rank_host_and_code(tmp_path: Path) -> None:
     )
     with hosts(tmp_path) as local:
         job = own_job(tmp_path, script)
-        task = local.agent("pc1", job, local.rendezvous(), 2, "1:1")
+        temporary = tmp_path / "temporary"
+        temporary.mkdir()
+        endpoint = local.rendezvous()
+        task = local.agent("pc1", job, endpoint, 2, "1:1", TMPDIR=temporary)
         assert task.wait() == 1
         assert last_line(task) == (
             "launch pc1: error: rank 1 failed first on this host (local rank 1), exit code 7"
         )
+    # Nothing of torchrun's is left behind.
+    assert list(temporary.iterdir()) == []
 
 
 def test_a_script_that_lacks_a_module_is_told_and_is_a_mistake(tmp_path: Path) -> None:

@@ -538,6 +538,18 @@ def test_hosts_meet_and_train_by_ipv6(tmp_path: Path) -> None:
             assert "reaches it from ::1 by interface lo" in agent.text
 
 
+@pytest.mark.parametrize(("version", "kept"), [("2.8.0+cu126", True), ("2.13.0+cpu", False)])
+def test_a_worker_is_not_warned_of_an_old_name(version: str, kept: bool) -> None:
+    environ = {"TORCH_FR_BUFFER_SIZE": "2000", "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000"}
+    launch.drop_old_names(environ, version)
+    assert environ.get("TORCH_FR_BUFFER_SIZE") == "2000"
+    assert ("TORCH_NCCL_TRACE_BUFFER_SIZE" in environ) == kept
+    # Somebody's own wish, without the new name, stays.
+    alone = {"TORCH_NCCL_TRACE_BUFFER_SIZE": "9"}
+    launch.drop_old_names(alone, version)
+    assert alone == {"TORCH_NCCL_TRACE_BUFFER_SIZE": "9"}
+
+
 def test_the_launcher_is_one_file_of_the_standard_library() -> None:
     tree = ast.parse(LAUNCH.read_text(), feature_version=(3, 10))
     names = set()

@@ -33,14 +33,13 @@ import json
 import os
 import re
 import select
-import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
@@ -482,24 +481,27 @@ def run_agent() -> int:
     It is an error that a worker fails more often than it is started again, or writes to the file
     KIT_HALT that starting again is of no use. After a signal the code is 128 + its number.
     """
+    from torch import __version__ as version
     from torch.distributed.elastic import multiprocessing, rendezvous
     from torch.distributed.run import main as torchrun
 
-    with tempfile.TemporaryDirectory() as folder:
+    drop_old_names(os.environ, version)
+    left = ""  # Why it left the run, to join the next one.
+    # torchrun would leave its folder behind: torchelastic_…, one for each start.
+    with tempfile.TemporaryDirectory(prefix="kit-agent-") as folder:
         halt = Path(folder, "halt")
         halt.touch()
         os.environ |= {"KIT_HALT": str(halt), "KIT_LAST_WORDS": folder}
         try:
-            torchrun(sys.argv[2:])
+            torchrun(["--log-dir", folder, *sys.argv[2:]])
         except multiprocessing.errors.ChildFailedError as error:
             raise first_failure(error.failures, Path(folder)) from None
         except rendezvous.RendezvousError as error:
             closed = isinstance(error, rendezvous.RendezvousClosedError)
             lost = f"the rendezvous was lost ({type(error).__name__})"
-            reason = "another host has closed this run" if closed else lost
-            if not os.environ.get("KIT_ONE_RUN"):
-                join_the_next(reason, folder)
-            raise LaunchError(f"{reason}: see what others say", FAILURE, "rendezvous") from None
+            left = "another host has closed this run" if closed else lost
+            if os.environ.get("KIT_ONE_RUN"):
+                raise LaunchError(f"{left}: see what others say", FAILURE, "rendezvous") from None
         except multiprocessing.SignalException as error:
             say(f"torchrun ended on {signal.Signals(error.sigval).name}")
             return 128 + error.sigval
@@ -507,18 +509,26 @@ def run_agent() -> int:
             # The training's own class of failure, as it would be on every other try.
             found = json.loads(request)
             raise LaunchError(found["message"], FAILURE, found["kind"])
+    if left:
+        join_the_next(left)
     return 0
 
 
-def join_the_next(reason: str, folder: str) -> NoReturn:
+def drop_old_names(environ: MutableMapping[str, str], version: str) -> None:
+    """Drop the name that a variable had before torch 2.9, which warns of it on each worker."""
+    major, minor = map(int, version.split(".")[:2])
+    if (major, minor) >= (2, 9) and "TORCH_FR_BUFFER_SIZE" in environ:
+        environ.pop("TORCH_NCCL_TRACE_BUFFER_SIZE", None)
+
+
+def join_the_next(reason: str) -> NoReturn:
     """Begin anew with the run that follows one which another host has closed or lost.
 
     The store ends when nobody has been connected to it for a while, and is started afresh; ending
     and coming back at once would keep it alive. A fault of another host uses up none of the
-    restarts that the engine grants this one. `folder` is a temporary one, of no use from now on.
+    restarts that the engine grants this one.
     """
     say(f"{reason}; waits for the store to end, then joins the next run")
-    shutil.rmtree(folder, ignore_errors=True)
     # What this process holds of the old store would stay open in what it becomes.
     os.closerange(3, 1024)
     time.sleep(DESERTED + 5)

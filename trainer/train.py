@@ -22,6 +22,7 @@ import sys
 import time
 from datetime import timedelta
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 from torch.distributed.elastic.multiprocessing.errors import record
@@ -33,6 +34,7 @@ from trainer.core.alike import require_alike
 from trainer.core.job import JobError, load_job
 from trainer.core.run import Stop
 from trainer.core.setup import set_up
+from trainer.core.state import NotSavedError
 from trainer.core.torch_version import torch_fault
 from trainer.core.training import FAILURE, train
 from trainer.data.files import DataMissingError
@@ -104,10 +106,15 @@ def work(job: TrainJob, world: World, data: DataSet, started: float) -> int:
             fail(error.kind, str(error), FAILURE)
         return code
     except torch.cuda.OutOfMemoryError:
-        reason = f"out of memory {advice(job, world)}"
-        request_halt("memory", reason)
-        # The other ranks wait in an exchange, alone: this process must end at once.
-        sys.exit(fail("memory", reason, FAILURE))
+        end_at_once("memory", f"out of memory {advice(job, world)}")
+    except NotSavedError as error:
+        end_at_once("disk", str(error))
+
+
+def end_at_once(kind: FailureClass, reason: str) -> NoReturn:
+    """End for a reason that stays: the other ranks wait in an exchange, without this one."""
+    request_halt(kind, reason)
+    sys.exit(fail(kind, reason, FAILURE))
 
 
 def advice(job: TrainJob, world: World) -> str:

@@ -33,6 +33,7 @@ import json
 import os
 import re
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -411,6 +412,38 @@ def unchangeable(folder: Path) -> str:
         return next((entry.path for entry in entries if not os.access(entry, os.W_OK)), "")
 
 
+def wait_for_room(folder: Path) -> None:
+    """Wait until one more checkpoint, as large as the newest, has room on this host's disk.
+
+    Training again as far as the next checkpoint would only fail there again. The other hosts go on
+    without this one, if the job lets them; when there is room, it joins them.
+    """
+    needed = size_of_newest(folder)
+    said = 0.0
+    while (free := shutil.disk_usage(folder).free) < needed:
+        if not said or time.monotonic() - said > REPEAT:
+            room = f"{folder} has {show_bytes(free)} free, a checkpoint needs {show_bytes(needed)}"
+            emit("failed", kind="disk", message=f"{room}: make room", rank=None, exit_code=None)
+            say(f"{room}; waits until there is room", error=True)
+            said = time.monotonic()
+        time.sleep(1)
+
+
+def size_of_newest(folder: Path) -> int:
+    """The bytes of the newest checkpoint and of its ranks' parts here; 0 where there is none."""
+    whole = sorted(folder.glob("step-*/COMPLETE"))
+    if not whole:
+        return 0
+    step = whole[-1].parent
+    parts = folder / step.name.replace("step-", "ranks-")
+    return sum(each.stat().st_size for each in (*step.iterdir(), *parts.glob("*.pt")))
+
+
+def show_bytes(number: int) -> str:
+    """A number of bytes for people."""
+    return f"{number / 1e9:.1f} GB" if number >= 1e9 else f"{number / 1e6:.1f} MB"
+
+
 def torchrun_argv(settings: Settings, job: Job, local_address: str) -> list[str]:
     """The command line of torchrun for this host."""
     argv = [sys.executable, str(Path(__file__).resolve()), "agent"]
@@ -460,6 +493,8 @@ def train() -> None:
     os.environ["KIT_GPUS"] = ",".join(gpu_uuids(gpus))
     package_root = None if job.command else Path(__file__).resolve().parent.parent
     say(f"ready to run {check(settings, job, package_root)}")
+    if package_root:
+        wait_for_room(settings.checkpoints)
     address = wait_for_rendezvous(settings)
     say(f"rendezvous {endpoint_text(settings.rendezvous)} answers")
     interface = pick_interface(address, interface_addresses(), os.environ)

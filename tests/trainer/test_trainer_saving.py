@@ -1,6 +1,8 @@
 """Saving beside the training."""
 
 import json
+import os
+import re
 import threading
 from collections import OrderedDict
 from pathlib import Path
@@ -9,9 +11,18 @@ from typing import Any
 import pytest
 import torch
 
-from tests.trainer.hosts import DEADLINE, ROOT, hosts, metrics, write_job
+from tests.trainer.hosts import (
+    DEADLINE,
+    LAUNCH,
+    ROOT,
+    free_port,
+    hosts,
+    metrics,
+    write_job,
+)
 from tests.trainer.test_trainer_run import train_on_one_host
 from trainer.checkpoints.saver import Saver, copied
+from trainer.contract import events
 
 
 def test_what_is_written_is_the_state_at_the_call() -> None:
@@ -122,3 +133,61 @@ def test_a_disk_that_takes_nothing_stops_the_run_with_its_words(tmp_path: Path) 
     assert "trainer: error: " in task.text
     assert ".writing-step-00000003" in task.text
     assert "Traceback" not in task.text
+
+
+def on_small_disk(folder: Path, size: str, before: str = ":") -> list[str]:
+    """What runs a command that sees a disk of `size` at a folder, after a script in there."""
+    root = [] if os.geteuid() == 0 else ["--map-root-user"]
+    mount = f"mount -t tmpfs -o size={size} none {folder} && cd {folder} && {before}"
+    return ["unshare", *root, "--mount", "sh", "-c", f'{mount} && exec "$@"', "sh"]
+
+
+def test_a_full_disk_is_told_with_host_and_room_and_ends_the_run(tmp_path: Path) -> None:
+    job, disk = write_job(tmp_path, epochs=9, keep=9), tmp_path / "disk"
+    disk.mkdir()
+    with hosts(tmp_path) as local:
+        environ: dict[str, str | Path] = {
+            "KIT_JOB": job,
+            "KIT_RENDEZVOUS": local.rendezvous(),
+            "KIT_NNODES": "1:1",
+            "KIT_NPROC": "1",
+            "KIT_HOST": "pc1",
+            "KIT_CHECKPOINTS": disk,
+            "KIT_ONE_RUN": "1",
+        }
+        # Room for two checkpoints and a half.
+        task = local.start("pc1", [LAUNCH], environ, prefix=on_small_disk(disk, "1100k"))
+        assert task.wait() == 1
+    last = task.text.splitlines()[-1]
+    said = rf"pc1: {disk}: step-\d+ was not saved \(\[Errno 28\] No space left on device.*\); "
+    room = r"0\.\d MB are free, it needs 0\.[1-9] MB: make room there"
+    assert re.search(said + room, last), task.text
+    assert task.of(events.Failed)[-1].kind == "disk"
+    # Started again once, to tell other hosts; not as often as a fault that may pass.
+    assert task.text.count("rank 0 of 1") == 2
+
+
+def test_the_launcher_waits_for_room_for_a_checkpoint(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    fill = (
+        "mkdir step-00000009 && head -c 300k /dev/zero >step-00000009/state.pt && "
+        "touch step-00000009/COMPLETE && head -c 400k /dev/zero >junk"
+    )
+    environ: dict[str, str | Path] = {
+        "KIT_JOB": write_job(tmp_path),
+        "KIT_RENDEZVOUS": f"127.0.0.1:{free_port()}",
+        "KIT_RENDEZVOUS_TIMEOUT": "1",
+        "KIT_NNODES": "1:1",
+        "KIT_NPROC": "1",
+        "KIT_HOST": "pc1",
+        "KIT_CHECKPOINTS": disk,
+    }
+    with hosts(tmp_path) as local:
+        task = local.start("pc1", [LAUNCH], environ, prefix=on_small_disk(disk, "800k", fill))
+        task.expect(f"{disk} has 0.1 MB free, a checkpoint needs 0.3 MB; waits until there is room")
+        [failed] = task.of(events.Failed)
+        assert (failed.kind, "make room" in failed.message) == ("disk", True)
+        Path(f"/proc/{task.process.pid}/root{disk}/junk").unlink()
+        task.expect("waits 1 s for the rendezvous")
+        assert task.wait() == 1

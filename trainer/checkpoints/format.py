@@ -176,11 +176,15 @@ def write(folder: Path, saved: Saved, job: TrainJob, keep: int) -> Path:
     path = folder / folder_name(saved.step)
     draft = folder / (TEMPORARY + path.name)
     draft.mkdir()
-    for name, content in ((STATE, saved.state), (MANIFEST, saved.manifest), (COMPLETE, b"")):
-        with (draft / name).open("wb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
+    try:
+        for name, content in ((STATE, saved.state), (MANIFEST, saved.manifest), (COMPLETE, b"")):
+            with (draft / name).open("wb") as stream:
+                stream.write(content)
+                stream.flush()
+                os.fsync(stream.fileno())
+    except OSError:
+        shutil.rmtree(draft, ignore_errors=True)  # On a full disk half a checkpoint is in the way.
+        raise
     sync_folder(draft)
     if path.exists():
         owner = manifest_of(path).get("job")

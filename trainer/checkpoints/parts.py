@@ -48,10 +48,16 @@ def write_part(folder: Path, step: int, rank: int, model: int, part: State) -> N
     target = folder / parts_folder(step)
     target.mkdir(parents=True, exist_ok=True)
     draft = target / f".{part_name(rank)}"
-    with draft.open("wb") as stream:
-        torch.save({"model": model, "rank": rank, "own": part}, stream)
-        stream.flush()
-        os.fsync(stream.fileno())
+    buffer = io.BytesIO()  # Of a full disk torch.save says less than the system does.
+    torch.save({"model": model, "rank": rank, "own": part}, buffer)
+    try:
+        with draft.open("wb") as stream:
+            stream.write(buffer.getbuffer())
+            stream.flush()
+            os.fsync(stream.fileno())
+    except OSError:
+        draft.unlink(missing_ok=True)
+        raise
     draft.rename(target / part_name(rank))
     sync_folder(target)
     sync_folder(folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -149,10 +150,40 @@ def set_random_states(states: dict[str, Tensor], device: torch.device) -> None:
         torch.cuda.set_rng_state(states["cuda"], device)
 
 
+class NotSavedError(Exception):
+    """A checkpoint could not be written; it says where, why, and how much room there is."""
+
+
 def write(
     run: Run, state: State, progress: Progress, accuracy: float | None, words: dict[str, Any]
 ) -> None:
-    """Write what this rank writes of a checkpoint on this host; rank 0 tells."""
+    """Write what this rank writes of a checkpoint on this host; rank 0 tells.
+
+    Raises:
+        NotSavedError: The disk does not take it.
+    """
+    try:
+        write_files(run, state, progress, accuracy, words)
+    except OSError as error:
+        free = shutil.disk_usage(run.checkpoints).free / 1e6
+        what = f"{run.world.host}: {run.checkpoints}: {folder_name(progress.step)} was not saved"
+        room = f"{free:.1f} MB are free, it needs {size_of(state) / 1e6:.1f} MB"
+        raise NotSavedError(f"{what} ({error}); {room}: make room there") from error
+
+
+def size_of(value: Any) -> int:
+    """The bytes of all tensors in nested values."""
+    if isinstance(value, Tensor):
+        return value.numel() * value.element_size()
+    if isinstance(value, dict):
+        return sum(map(size_of, value.values()))
+    return sum(map(size_of, value)) if isinstance(value, list) else 0
+
+
+def write_files(
+    run: Run, state: State, progress: Progress, accuracy: float | None, words: dict[str, Any]
+) -> None:
+    """Write the files of a checkpoint that are this rank's to write."""
     job, size, labels = run.job, run.world.size, run.data.labels
     if own := state["own"]:
         parts.write_part(run.checkpoints, progress.step, run.world.rank, words["model"], own)

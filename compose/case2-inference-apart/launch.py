@@ -766,14 +766,20 @@ def own_address(names: Sequence[str]) -> str:
     deadline = time.monotonic() + RESOLVED
     while True:
         for name in names:
+            family = family_of(name)
             with suppress(OSError):
-                for entry in socket.getaddrinfo(name, 0, socket.AF_INET, socket.SOCK_STREAM):
-                    with suppress(OSError), socket.create_server(entry[4]) as listener:
-                        return str(listener.getsockname()[0])
+                for entry in socket.getaddrinfo(name, 0, family, socket.SOCK_STREAM):
+                    with suppress(OSError), socket.create_server(entry[4], family=family) as own:
+                        return str(own.getsockname()[0])
         if time.monotonic() > deadline:
             say(f"listens on every interface: {', '.join(names)} is no address of this host")
             return "0.0.0.0"
         time.sleep(0.2)
+
+
+def family_of(name: str) -> socket.AddressFamily:
+    """The family of an address; a name is looked up in IPv4."""
+    return socket.AF_INET6 if ":" in name else socket.AF_INET
 
 
 def stay_unprivileged() -> None:
@@ -795,7 +801,7 @@ def serve_rendezvous() -> None:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     try:
-        listener = socket.create_server((address, port))
+        listener = socket.create_server((address, port), family=family_of(address))
         # By itself the master would listen on every interface.
         master = partial(
             TCPStore,

@@ -194,8 +194,8 @@ def test_the_interface_is_the_one_that_has_the_address() -> None:
     ],
 )
 def test_gloo_gets_a_whole_name_of_what_nccl_was_told(chosen: str, interface: str) -> None:
-    addresses = {"lo": "127.0.0.1", "docker0": "172.17.0.1", "eth10": "10.0.9.5"}
-    addresses["eth1"] = "10.0.1.5"
+    addresses = {"127.0.0.1": "lo", "172.17.0.1": "docker0", "10.0.9.5": "eth10"}
+    addresses["10.0.1.5"] = "eth1"
     environ = {"NCCL_SOCKET_IFNAME": chosen}
     assert launch.pick_interface("10.0.1.5", addresses, environ) == interface
     full = launch.torchrun_environ(environ, 1, interface, None, cores=1)

@@ -268,7 +268,7 @@ def test_kit_installs_without_torch() -> None:
 
 
 LIMITS = {
-    "": 810,
+    "": 860,
     "contract": 620,
     "data": 400,
     "parallel": 550,

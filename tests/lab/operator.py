@@ -16,6 +16,8 @@ from tests.lab.conftest import Lab
 from tests.sandbox import Project
 
 PATIENCE = 240
+CLUSTER = "test"
+"""The cluster's name in every lab: names of volumes and containers begin with it."""
 
 
 @dataclass(frozen=True)
@@ -76,12 +78,13 @@ class Operator:
     ) -> Path:
         """Describe nodes, jobs and servers, the inventory with changes; return the tree."""
         inventory = self.lab.do("inventory").replace("engine: swarm", f"engine: {self.engine}")
+        inventory = inventory.replace(f"cluster: {self.lab.settings.name}", f"cluster: {CLUSTER}")
         for before, after in changes:
             assert before in inventory
             inventory = inventory.replace(before, after)
         self.project.write(inventory, jobs, servers)
         self.kit("render")
-        return self.project.folder / "compose" / self.lab.settings.name
+        return self.project.folder / "compose" / CLUSTER
 
 
 def make_operator(lab: Lab, project: Project, docker: Docker, engine: str) -> Operator:

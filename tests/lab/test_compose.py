@@ -13,7 +13,7 @@ import pytest
 from kit.targets.compose.folder import HostFolder
 from tests.conftest import Docker
 from tests.lab.conftest import Lab, wait_for
-from tests.lab.operator import Operator, make_operator
+from tests.lab.operator import CLUSTER, Operator, make_operator
 from tests.lab.settings import IMAGE
 from tests.sandbox import Project
 
@@ -102,7 +102,7 @@ def test_a_job_trains_is_stopped_and_goes_on(operator: Operator, lab: Lab) -> No
     assert "digits completed" in operator.kit("stop", "digits")
     assert left(lab) == []
     assert operator.kit("stop") == "nothing is running\n"
-    written = f"cat .local/share/kit/{lab.settings.name}/history.jsonl"
+    written = f"cat .local/share/kit/{CLUSTER}/history.jsonl"
     history = lab.ssh("n1", written).stdout.splitlines()
     assert [json.loads(line)["job"] for line in history] == ["digits", "digits"]
 
@@ -171,11 +171,11 @@ def test_a_second_operator_meets_the_lock(
     operator: Operator, lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", operator.env["PATH"])
-    folder = HostFolder(operator.project.plan().hosts[0], lab.settings.name)
+    folder = HostFolder(operator.project.plan().hosts[0], CLUSTER)
     with folder.locked(print):
         output = operator.kit("deploy", status=1)
         assert f"(process {os.getpid()}) has been deploying for " in output
-        assert f"~/.local/share/kit/{lab.settings.name}/lock on n1" in output
+        assert f"~/.local/share/kit/{CLUSTER}/lock on n1" in output
         assert "kit deploy --break-lock" in output
         folder.break_lock()
         with folder.locked(print):

@@ -25,6 +25,8 @@ NAME = {
     "KIT_LAB_NODES": "3",
     "KIT_LAB_PYTHON": sys.executable,
 }
+CLUSTER = "test"
+"""The cluster's name in every lab."""
 DEADLINE = 600
 
 
@@ -51,6 +53,10 @@ class Lab:
         done = self.call(*arguments)
         assert done.returncode == 0, f"lab {' '.join(arguments)}: {done.stdout}{done.stderr}"
         return done.stdout.strip()
+
+    def inventory(self) -> str:
+        """Describe the nodes; names of volumes and containers begin with the cluster's."""
+        return self.do("inventory").replace(f"cluster: {self.settings.name}", f"cluster: {CLUSTER}")
 
     def docker(self, node: str, *arguments: str) -> str:
         return self.do("docker", node, *arguments)

@@ -12,12 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.conftest import Docker
-from tests.lab.conftest import Lab
+from tests.lab.conftest import CLUSTER, Lab
 from tests.sandbox import Project
 
 PATIENCE = 240
-CLUSTER = "test"
-"""The cluster's name in every lab: names of volumes and containers begin with it."""
 
 
 @dataclass(frozen=True)
@@ -77,8 +75,7 @@ class Operator:
         servers: Mapping[str, str] | None = None,
     ) -> Path:
         """Describe nodes, jobs and servers, the inventory with changes; return the tree."""
-        inventory = self.lab.do("inventory").replace("engine: swarm", f"engine: {self.engine}")
-        inventory = inventory.replace(f"cluster: {self.lab.settings.name}", f"cluster: {CLUSTER}")
+        inventory = self.lab.inventory().replace("engine: swarm", f"engine: {self.engine}")
         for before, after in changes:
             assert before in inventory
             inventory = inventory.replace(before, after)

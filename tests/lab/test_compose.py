@@ -12,8 +12,8 @@ import pytest
 
 from kit.targets.compose.folder import HostFolder
 from tests.conftest import Docker
-from tests.lab.conftest import Lab, wait_for
-from tests.lab.operator import CLUSTER, Operator, make_operator
+from tests.lab.conftest import CLUSTER, Lab, wait_for
+from tests.lab.operator import Operator, make_operator
 from tests.lab.settings import IMAGE
 from tests.sandbox import Project
 

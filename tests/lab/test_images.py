@@ -113,7 +113,7 @@ def running(lab: Lab, node: str, service: str) -> list[str]:
 
 @pytest.mark.usefixtures("reach")
 def test_all_hosts_run_the_bytes_that_were_locked(lab: Lab, base: str, project: Project) -> None:
-    inventory = lab.do("inventory") + "\nregistry: {address: registry.lab:5000}\n"
+    inventory = lab.inventory() + "\nregistry: {address: registry.lab:5000}\n"
     project.write(inventory, {"digits": TRAINING})
     missing = image(project, "lock")
     assert missing.status == 1
@@ -172,7 +172,7 @@ def configure(lab: Lab, node: str, daemon: str) -> None:
 def test_kit_serves_a_registry(
     lab: Lab, registry_image: str, project: Project, told: list[str]
 ) -> None:
-    inventory = lab.do("inventory")
+    inventory = lab.inventory()
     inventory += f"\nregistry: {{address: 'n3:5001', host: n3, image: '{registry_image}'}}\n"
     own = IMAGE.replace("registry.lab:5000", "n3:5001")
     project.write(inventory, {"digits": TRAINING.replace(IMAGE, own)})
@@ -208,7 +208,7 @@ def test_kit_serves_a_registry(
 @pytest.mark.usefixtures("reach")
 def test_a_registry_with_passwords(lab: Lab, registry_image: str, project: Project) -> None:
     own = f"{PRIVATE}/trainer:own"
-    project.write(lab.do("inventory"), {"digits": TRAINING.replace(IMAGE, own)})
+    project.write(lab.inventory(), {"digits": TRAINING.replace(IMAGE, own)})
     setting = "-e REGISTRY_AUTH=htpasswd -e REGISTRY_AUTH_HTPASSWD_REALM=lab"
     setting += " -e REGISTRY_AUTH_HTPASSWD_PATH=/passwords -v /tmp/passwords:/passwords:ro"
     on(lab, "n1", f"echo '{PASSWORDS}' >/tmp/passwords; docker tag {BASE} {own}")
@@ -232,7 +232,7 @@ def test_a_registry_with_passwords(lab: Lab, registry_image: str, project: Proje
 
 @pytest.mark.usefixtures("reach")
 def test_what_stops_a_build_is_told(lab: Lab, project: Project) -> None:
-    project.write(lab.do("inventory"), {"digits": TRAINING})
+    project.write(lab.inventory(), {"digits": TRAINING})
     for base, said in {
         "registry.lab:5000/nothing:1": "is the base image spelt right, and does n1 reach its",
         BASE: "pip says why above. It needs a way to PyPI",

@@ -157,7 +157,7 @@ def test_every_node_pulls_the_trainer(lab: Lab) -> None:
 def test_kit_takes_the_inventory_and_renders_what_the_nodes_have(
     lab: Lab, project: Project
 ) -> None:
-    project.write(lab.do("inventory"), {"digits": TRAINING})
+    project.write(lab.inventory(), {"digits": TRAINING})
     plan = project.kit("plan")
     assert (plan.status, plan.err) == (0, "")
     tree = project.rendered(cluster="test")
@@ -167,7 +167,7 @@ def test_kit_takes_the_inventory_and_renders_what_the_nodes_have(
 
 
 def test_rendered_stacks_deploy_and_train(lab: Lab, project: Project, docker: Docker) -> None:
-    project.write(lab.do("inventory"), {"digits": TRAINING})
+    project.write(lab.inventory(), {"digits": TRAINING})
     tree = project.rendered(cluster="test")
     remote = Docker(docker.program, {**docker.env, **lab.environment("n1")})
     program = Path(docker.program).parent
@@ -194,7 +194,7 @@ def test_rendered_stacks_deploy_and_train(lab: Lab, project: Project, docker: Do
 def test_daemon_json_configures_the_engine(lab: Lab) -> None:
     card = gpu("n3", 0, "TITAN RTX")
     lab.do("gpus", "n3", "TITAN RTX")
-    assert f"uuid: {card.uuid}" in lab.do("inventory")
+    assert f"uuid: {card.uuid}" in lab.inventory()
     assert seen(lab, "n3", "--env", "NVIDIA_VISIBLE_DEVICES=all") == [card.uuid]
     text = json.dumps({**daemon_json([card]), "labels": ["rack=7"]})
     restart = "systemctl restart docker"

@@ -333,7 +333,7 @@ def test_a_host_out_of_restarts_comes_back_and_may_leave(operator: Operator, hos
     assert first < tasks(hosts, "train-digits")  # n1 and the rendezvous go on as they are.
     assert operator.status()["message"] == ""
 
-    inventory = hosts.do("inventory")
+    inventory = hosts.inventory()
     n2 = inventory[inventory.index("  n2:") : inventory.index("  n3:")]
     operator.write({"digits": ELASTIC}, (n2, ""))
     assert "train-digits.stack.yaml" in operator.kit("deploy")

@@ -26,13 +26,13 @@ class GpuSection(Section):
         None,
         ge=0,
         lt=MOST_GPUS_PER_HOST,
-        description="Instead of the UUID, as `nvidia-smi -L` counts; for all GPUs of the host then",
+        description="Instead of the UUID: the number in `nvidia-smi -L`, for all GPUs of the host",
         examples=[0],
     )
     model: str | None = Field(None, examples=["TITAN RTX"])
     memory: Size | None = None
     use: Literal["training", "inference", "none"] = Field(
-        "training", description="`none` keeps kit away from this GPU, a display's for one"
+        "training", description="`none`: kit does not use this GPU, for example that of a display"
     )
 
     @model_validator(mode="after")
@@ -64,8 +64,8 @@ Gpus = Annotated[
         "write their number (`gpus: 4`) or a list of `- {uuid: GPU-…}`",
     ),
     Field(
-        description="A list with UUIDs, or just their number where those are not known yet; a list "
-        "with indexes says what each of them is for",
+        description="A list with UUIDs; or their number; or a list with indexes, to say what each "
+        "GPU is for",
         examples=[4, [{"uuid": "GPU-5f3a…", "memory": "24GiB"}]],
     ),
 ]

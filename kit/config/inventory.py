@@ -33,36 +33,44 @@ class HostSection(Section):
     """One machine, or with a range as its name (`gpu[001-512]`) several equal ones."""
 
     address: str = Field(
-        description="What the other hosts reach it by; for a range of hosts a range of addresses",
+        description="The address for the other hosts; for a range of hosts a range of addresses",
         examples=["192.168.8.151", "10.0.0.[1-64]", "10.1.0.1-10.1.2.0"],
     )
     ssh: str | None = Field(
-        None, description="How kit reaches it; default: the address", examples=["user1@pc1"]
+        None, description="The login for kit; default: the address", examples=["user1@pc1"]
     )
-    roles: list[Literal["manager", "storage"]] = Field([], examples=[["manager"]])
+    roles: list[Literal["manager", "storage"]] = Field(
+        [],
+        examples=[["manager"]],
+        description="`manager` of a Swarm: one host, or three; `storage` only shows in the plan",
+    )
     gpus: Gpus = 0
     interface: Interface | None = Field(
-        None, description="Instead of network.interface; auto, too", examples=["eth0"]
+        None, description="Instead of `network.interface`, `auto` too", examples=["eth0"]
     )
-    speed: Speed | None = Field(None, description="Instead of network.speed")
+    speed: Speed | None = Field(None, description="Instead of `network.speed`")
 
 
 class NetworkSection(Section):
     """What carries the gradients."""
 
     driver: Literal["overlay", "host"] = Field(
-        "overlay", description="`host` for InfiniBand, or where the overlay's 3 % matter"
+        "overlay", description="`host` for InfiniBand, or if the 3 % of the overlay matter"
     )
     interface: Interface = Field(
         AUTO,
-        description="The hosts' interface for training; auto takes the route to the rendezvous",
+        description="The interface for training; `auto`: that of the route to the rendezvous",
         examples=["auto", "ib0"],
     )
-    speed: Speed = Field(10**9, description="Of each host's link")
-    subnet: Subnet = Field("10.200.0.0/16", description="The overlay's addresses, one per task")
-    mtu: int = Field(1500, ge=576, le=65535, description="Of the hosts' own network, in bytes")
-    infiniband: bool = False
-    nccl: NcclVariables = Field({}, description="NCCL_* variables for all jobs")
+    speed: Speed = Field(10**9, description="The speed of each host's link")
+    subnet: Subnet = Field(
+        "10.200.0.0/16", description="Addresses of the overlay, one for each task"
+    )
+    mtu: int = Field(1500, ge=576, le=65535, description="MTU of the hosts' own network, in bytes")
+    infiniband: bool = Field(
+        False, description="Give containers the InfiniBand devices; needs `driver: host`"
+    )
+    nccl: NcclVariables = Field({}, description="`NCCL_…` variables for all jobs")
 
 
 class SwarmSection(Section):
@@ -72,8 +80,8 @@ class SwarmSection(Section):
         2,
         ge=1,
         le=60,
-        description="How often a node tells that it lives; a dead one is noticed after twice that: "
-        "Docker's own 5s make 14 s of it",
+        description="Interval of the nodes' heartbeats. A dead node is noticed after 4 s with 2s, "
+        "after 14 s with Docker's own 5s",
     )
 
 
@@ -82,7 +90,7 @@ class InventorySection(Section):
 
     cluster: Label
     engine: Literal["local", "compose", "swarm"] = Field(
-        "local", description="What carries the plan out: this machine, Compose or Swarm"
+        "local", description="What runs the plan: this machine, Compose or Swarm"
     )
     hosts: dict[str, HostSection] = Field(
         min_length=1, examples=[{"pc1": {"address": "192.168.8.151", "gpus": 1}}]

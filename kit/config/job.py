@@ -97,8 +97,9 @@ Secrets = Annotated[
         ],
     ],
     Field(
-        description="Variables of the training alone, whose values are in no file of the "
-        "repository: `env`, from the environment of `kit deploy`, or `{file: PATH}` there",
+        description="Variables of the training alone. Their values are in no file of the "
+        "repository: `env` takes them from the environment of `kit deploy`, `{file: PATH}` from a "
+        "file there",
         examples=[{"WANDB_API_KEY": "env", "HF_TOKEN": {"file": "~/.huggingface"}}],
     ),
 ]
@@ -109,13 +110,13 @@ class JobHostsSection(Section):
 
     names: list[str] | None = Field(None, min_length=1, examples=[["pc1", "gpu[001-064]"]])
     gpus_per_host: int | None = Field(
-        None, ge=1, examples=[1], description="Default: all that are for training"
+        None, ge=1, examples=[1], description="Default: all GPUs for training"
     )
     min: int | None = Field(
         None,
         ge=1,
         examples=[1],
-        description="Go on with as few hosts as this; default: all of them",
+        description="The fewest hosts with which the job continues; default: all",
     )
 
 
@@ -163,7 +164,7 @@ class LimitsSection(Section):
     """Resources of one container."""
 
     shared_memory: Size = Field(
-        16 * 2**30, description="/dev/shm; Docker's own 64 MiB kill DataLoader workers"
+        16 * 2**30, description="Size of /dev/shm; Docker's 64 MiB are too few for DataLoader"
     )
     memory: Memory | None = None
     cpus: Cpus | None = Field(None, examples=[8])
@@ -188,9 +189,9 @@ class JobSection(Section):
         None,
         min_length=1,
         examples=[["ddp.py", "50", "10", "--batch_size", "256"]],
-        description="Any torchrun script, unchanged; `-m` first for a module",
+        description="A script for torchrun and its arguments; `-m` first for a module",
     )
-    working_dir: AbsolutePath | None = Field(None, description="Where `command` runs")
+    working_dir: AbsolutePath | None = Field(None, description="The folder in which `command` runs")
     reference_batch: int | None = Field(
         None,
         ge=1,
@@ -201,22 +202,21 @@ class JobSection(Section):
         None,
         ge=1,
         examples=[256],
-        description="Per GPU, of `command`: for kit plan's arithmetic",
+        description="Of `command`, for each GPU; only `kit plan` uses it",
     )
     parameters: int | None = Field(
         None,
         ge=1,
         examples=[11_173_962],
-        description="Of the model of `command`, or where its size depends on the data of `train`: "
-        "for kit plan's arithmetic",
+        description="Number of the model's parameters, for `command` and for data sets of your "
+        "own; only `kit plan` uses it",
     )
     step_seconds: float | None = Field(
         None,
         gt=0,
         allow_inf_nan=False,
         examples=[0.06],
-        description="What a step computes for, as a first run has measured it: for kit plan's "
-        "arithmetic",
+        description="Computing time of a step, which the first run prints; only `kit plan` uses it",
     )
     exchange: ExchangeSection = Field(
         ExchangeSection(), examples=[{"mode": "diloco", "every_steps": 128, "compression": "fp16"}]
@@ -229,17 +229,17 @@ class JobSection(Section):
     mounts: list[MountSection] = Field([], examples=[[{"bind": "/srv/data", "to": "/data"}]])
     environment: Environment = Field({})
     secrets: Secrets = Field({})
-    nccl: NcclVariables = Field({}, description="NCCL_* variables of this job")
+    nccl: NcclVariables = Field({}, description="`NCCL_…` variables of this job")
     limits: LimitsSection = Field(LimitsSection(), examples=[{"shared_memory": "16GiB"}])
     rendezvous: RendezvousSection = Field(RendezvousSection(), examples=[{"port": 29400}])
     stop_grace_period: Duration = Field(
-        60, description="From the stop signal to the kill: time for a last checkpoint"
+        60, description="Time from the stop signal to the kill, for a last checkpoint"
     )
     user: User | None = Field(
         None,
         examples=["1000:1000"],
-        description="Whose processes the containers run, without capabilities and without a way to "
-        "more; default: the image's user, with what Docker grants",
+        description="User of the containers, who then has no capabilities and cannot gain any; "
+        "default: the image's user, with the capabilities that Docker grants",
     )
 
     @field_validator("command", mode="before")

@@ -19,16 +19,16 @@ class RegistrySection(Section):
     """Where `kit image` pushes the trainer's image, and the hosts pull it from."""
 
     address: RegistryAddress = Field(
-        description="What images' names begin with; the hosts must reach it by this name",
+        description="The beginning of the images' names; the hosts must reach it by this name",
         examples=["registry.lab:5000"],
     )
     host: Label | None = Field(
         None,
-        description="Lets kit serve it on this host, without a certificate and without passwords",
+        description="kit serves the registry on this host, without certificate and passwords",
         examples=["pc1"],
     )
     image: Image | None = Field(
-        None, description=f"What kit serves it with; default: {IMAGE}", examples=[IMAGE]
+        None, description=f"The image with which kit serves it; default: {IMAGE}", examples=[IMAGE]
     )
 
 

@@ -72,7 +72,7 @@ Token = Annotated[
 class BatchSection(Section):
     """Requests that wait together are answered together."""
 
-    size: int = Field(64, ge=1, le=4096, description="Samples at most; 1 never waits")
+    size: int = Field(64, ge=1, le=4096, description="Largest number of samples; 1 never waits")
     window_ms: float = Field(
         5.0,
         ge=0,
@@ -87,19 +87,19 @@ class ServerHostsSection(Section):
 
     names: list[str] | None = Field(None, min_length=1, examples=[["pc1", "gpu[001-064]"]])
     gpus_per_host: int | None = Field(
-        None, ge=1, examples=[1], description="Default: all that are for inference"
+        None, ge=1, examples=[1], description="Default: all GPUs for inference"
     )
 
 
 class ServerLimitsSection(Section):
     """What a request may be, and what the container may use."""
 
-    body: Size = Field(8 * 2**20, description="Of a request")
+    body: Size = Field(8 * 2**20, description="Largest request")
     pixels: int = Field(
-        4096 * 3072, ge=1, description="Of an image, before it is made smaller: 12 megapixels"
+        4096 * 3072, ge=1, description="Largest picture, before it is scaled: 12 megapixels"
     )
     memory: Memory | None = Field(
-        8 * 2**30, description="Of the container; `null` leaves it without a limit"
+        8 * 2**30, description="Memory of the container; `null`: no limit"
     )
     cpus: Cpus | None = Field(None, examples=[2])
 
@@ -108,33 +108,38 @@ class ServerSection(Section):
     """Answers requests with the newest complete checkpoint of a job, one replica a GPU."""
 
     image: Image
-    job: Label = Field(description="Whose checkpoints it serves: a job with `train:`")
-    checkpoint: Checkpoint = Field("newest", examples=["newest", "best", "step-00000300"])
-    port: Port = Field(PORT, description="On each host that serves")
+    job: Label = Field(description="The job whose checkpoints it serves: one with `train:`")
+    checkpoint: Checkpoint = Field(
+        "newest",
+        examples=["newest", "best", "step-00000300"],
+        description="`newest`, `best` by test accuracy, or the name of one",
+    )
+    port: Port = Field(PORT, description="Port on each host that serves")
     transfer_port: Port = Field(
-        TRANSFER_PORT, description="Where the job's hosts offer their checkpoints, read-only"
+        TRANSFER_PORT,
+        description="Port at which the job's hosts offer their checkpoints, read-only",
     )
     batch: BatchSection = Field(BatchSection(), examples=[{"size": 64, "window_ms": 5}])
     queue: int = Field(256, ge=1, description="Samples that may wait; more are refused with 429")
-    timeout: Duration = Field(10, ge=1, description="That a request may wait")
+    timeout: Duration = Field(10, ge=1, description="Longest wait of a request")
     limits: ServerLimitsSection = Field(ServerLimitsSection(), examples=[{"body": "8MiB"}])
     token: Token = Field(None, examples=[{"env": "DIGITS_TOKEN"}])
     allowed_hosts: list[AllowedHost] = Field(
         [],
-        description="Names that clients and pages may use besides addresses, names without a dot "
-        'and the addresses in the inventory; `"*"` for all',
+        description="Names of the server for clients and pages, such as a proxy's, besides "
+        'addresses, names without a dot and the addresses in the inventory; `"*"`: all names',
         examples=[["digits.example.com"]],
     )
     hosts: ServerHostsSection = Field(ServerHostsSection(), examples=[{"names": ["pc2"]}])
     gpu_memory: Size | None = Field(
-        None, description="What a GPU must have, for kit split's choice", examples=["8GiB"]
+        None, description="Least memory of a GPU that `kit split` chooses", examples=["8GiB"]
     )
     environment: Environment = Field({})
     user: User | None = Field(
         None,
         examples=["1000:1000"],
-        description="Whose process the containers run, which must be able to read the checkpoints; "
-        "default: nobody's, 65534:65534",
+        description="User of the containers, who must be able to read the checkpoints; "
+        "default: nobody, 65534:65534",
     )
 
 

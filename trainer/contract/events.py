@@ -24,7 +24,7 @@ MARK = "@kit "
 VERSION = 1
 
 FailureClass = Literal[
-    "input",  # The job file, the environment or the script's name: a restart repeats it.
+    "input",  # The job file, the environment or the script is wrong: a restart repeats it.
     "data",  # A data set is missing or damaged.
     "disk",  # A checkpoint or a file cannot be written.
     "memory",  # A GPU has no room for the batch.
@@ -48,7 +48,11 @@ class Event:
 
 @dataclass(frozen=True, kw_only=True)
 class Started(Event):
-    """A container has begun. `gpus` are the UUIDs of those that it sees, or of MIG's instances."""
+    """The launcher or the server begins in a container.
+
+    `gpus` are the UUIDs of the GPUs that the container sees; of a GPU split by MIG, those of its
+    instances.
+    """
 
     NAME = "started"
     gpus: tuple[str, ...] = ()
@@ -56,9 +60,10 @@ class Started(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Member(Event):
-    """A process of a formed world, of the built-in training or of a script; again every minute.
+    """A worker has its place in the world; the launcher prints it for each worker, every minute.
 
-    `gpus` are those of its container, `restarts` how often torchrun has started its workers again.
+    Workers of scripts are included. `gpus` are those of the container, `restarts` counts how often
+    torchrun has restarted the workers.
     """
 
     NAME = "member"
@@ -71,7 +76,7 @@ class Member(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Restart(Event):
-    """A host's workers were started again; `restarts` counts, from 1 on."""
+    """The workers of a host were restarted, says the launcher; `restarts` counts from 1."""
 
     NAME = "restart"
     restarts: int
@@ -79,7 +84,7 @@ class Restart(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Begin(Event):
-    """The training begins: `steps` of the whole job, at the present world size."""
+    """The training begins, says rank 0; `steps` are those of the job at this world size."""
 
     NAME = "begin"
     epochs: int
@@ -89,7 +94,7 @@ class Begin(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Resumed(Event):
-    """The training goes on from a checkpoint of `epoch` whole epochs and `step` steps."""
+    """The training resumes from a checkpoint of `epoch` whole epochs and `step` steps."""
 
     NAME = "resumed"
     epoch: int
@@ -99,11 +104,11 @@ class Resumed(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Progress(Event):
-    """How far the training is, once a second at most.
+    """The progress of the training, by rank 0: every second at most, every ten in long runs.
 
-    `epoch` counts whole epochs, `step` optimizer steps; `loss` is the mean cross entropy of the
-    epoch so far, in nats, None where it is not finite. `accuracy` and `checkpoint` are the newest
-    known. `seconds_left` is by the speed since the training began or went on.
+    `epoch` counts whole epochs, `step` optimizer steps. `loss` is the mean cross entropy of the
+    epoch so far, in nats; null if it is not finite. `accuracy` and `checkpoint` are the newest
+    known. `seconds_left` follows from the speed since the training began or resumed.
     """
 
     NAME = "progress"
@@ -121,7 +126,7 @@ class Progress(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Epoch(Progress):
-    """An epoch is done, evaluated and, where that was due, handed over to be saved."""
+    """An epoch is complete and evaluated; if a checkpoint was due, its writing has begun."""
 
     NAME = "epoch"
 
@@ -138,7 +143,7 @@ class Saved(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Stopped(Event):
-    """The ranks agreed to stop, and have saved."""
+    """The ranks have agreed to stop, and have saved."""
 
     NAME = "stopped"
     epoch: int
@@ -148,7 +153,7 @@ class Stopped(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Failed(Event):
-    """Why a process or a host's part ends; `message` is one line for people."""
+    """A rank, a launcher or a server ends because of a failure; `message` is one line."""
 
     NAME = "failed"
     kind: FailureClass
@@ -159,7 +164,7 @@ class Failed(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Serving(Event):
-    """A server answers with a checkpoint from now on; `source` is where it was read from."""
+    """A server now answers with a checkpoint; `source` is the place from which it was read."""
 
     NAME = "serving"
     checkpoint: str

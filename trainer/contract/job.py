@@ -29,7 +29,7 @@ class Train:
         form="data path",
         optional=True,
         examples=("flowers",),
-        description="Of folder and text: below the data folder",
+        description="For folder and text: place below the data folder",
     )
     image_size: int = key(
         32,
@@ -37,14 +37,14 @@ class Train:
         le=1024,
         multiple_of=4,
         examples=(32,),
-        description="Of folder: pixels a side that its images are brought to",
+        description="For folder: pixels a side to which the images are scaled",
     )
-    context: int = key(64, ge=8, le=4096, description="Of text: characters per sample")
+    context: int = key(64, ge=8, le=4096, description="For text: characters in a sample")
     model: Literal["cnn", "lenet", "resnet18", "airbench", "gpt"] = key()
     epochs: int = key(ge=1, examples=(10,))
     # The global batch is this, times the world size, times the accumulation.
-    batch_size: int = key(ge=1, examples=(256,), description="Per GPU and micro-step")
-    accumulation: int = key(1, ge=1, description="Micro-steps per optimizer step")
+    batch_size: int = key(ge=1, examples=(256,), description="Samples for each GPU and micro-step")
+    accumulation: int = key(1, ge=1, description="Micro-steps in each optimizer step")
     optimizer: Literal["sgd", "adam", "adamw"] = key("sgd")
     # The highest rate, for the global batch: it is never scaled. 0 stands for the usual one.
     learning_rate: float = key(
@@ -56,29 +56,32 @@ class Train:
     )
     weight_decay: float = key(0.0, ge=0)
     schedule: Literal["constant", "cosine", "triangle"] = key(
-        "cosine", description="triangle: up in a straight line, then down to the end"
+        "cosine", description="triangle: linear up, then linear down to the end"
     )
     warm_up: float | None = key(
         None,
         gt=0,
         examples=(0.05,),
-        description="The rate rises to the schedule's in a straight line: for so many steps or, "
+        description="The learning rate rises linearly to the schedule's: for so many steps or, "
         "below 1, for that share of the training",
     )
     clip_norm: float | None = key(
-        None, gt=0, examples=(1.0,), description="Largest L2 norm of the gradients of a step"
+        None,
+        gt=0,
+        examples=(1.0,),
+        description="Largest L2 norm of a step's gradients, over all parameters",
     )
     label_smoothing: float = key(0.0, ge=0, lt=1)
     ema: bool = key(False, description="Test a moving average of the weights")
     flip_at_test: bool = key(
-        False, description="Of cifar10 and folder: test the mean over each image and its mirror"
+        False, description="For cifar10 and folder: test the mean over each image and its mirror"
     )
     precision: Literal["auto", "fp32", "bf16", "fp16"] = key(
         "auto",
         description="auto follows the oldest GPU: fp16 on Volta and Turing, bf16 from Ampere on, "
         "fp32 on CPU",
     )
-    compile: bool = key(False, description="By torch.compile")
+    compile: bool = key(False, description="Use torch.compile")
     balance: Literal["even", "auto"] = key(
         "even",
         description="auto: batch shares follow each GPU's measured speed, the global batch stays",
@@ -86,7 +89,7 @@ class Train:
     # Of the split, the initial weights, the order of the samples and their augmentation.
     seed: int = key(0, ge=0, lt=2**32)
     on_nan: Literal["stop", "skip"] = key(
-        "stop", description="Where a loss is not finite: end, or leave out the optimizer step"
+        "stop", description="If a loss is not finite: end, or leave out the optimizer step"
     )
 
     def __post_init__(self) -> None:
@@ -100,26 +103,30 @@ class Exchange:
 
     mode: Literal["every_step", "local_sgd", "diloco"] = key(
         "every_step",
-        description="Gradients at every step, or parameters after `every_steps` local ones",
+        description="every_step: the gradients of each step (DDP). local_sgd, diloco: the "
+        "parameters after `every_steps` steps of each rank",
     )
-    every_steps: int = key(
-        64, ge=1, description="Of the local modes: local steps between two exchanges"
-    )
+    every_steps: int = key(64, ge=1, description="In the local modes: steps between two exchanges")
     warm_up_steps: int = key(
-        100, ge=0, description="Plain steps before the local ones, or powersgd, begin"
+        100,
+        ge=0,
+        description="Steps at the beginning of a local mode, or of powersgd, that exchange every "
+        "time and without compression",
     )
     compression: Literal["none", "fp16", "bf16", "powersgd"] = key(
-        "none", description="What is exchanged in; powersgd is for every_step"
+        "none", description="fp16, bf16: half the bytes; powersgd: only with every_step"
     )
     overlap: bool = key(
-        False, description="Of the local modes: exchange during the next local steps"
+        False, description="In the local modes: exchange during the next steps; ranks do not wait"
     )
-    bucket_mib: int = key(25, ge=1, le=1024, description="Gradients that travel together")
-    static_graph: bool = key(False, description="The model runs the same way at every step")
+    bucket_mib: int = key(25, ge=1, le=1024, description="Size of DDP's buckets")
+    static_graph: bool = key(
+        False, description="DDP's static graph: the model runs the same way at every step"
+    )
     # Seconds. The defaults, 30 minutes of gloo and 10 of NCCL, are how long a silent host would
     # hold up the others; the longest honest wait is for a checkpoint's fsync.
     timeout: int = key(
-        60, form="duration", ge=1, description="From here on an exchange counts as dead"
+        60, form="duration", ge=1, description="After this time an exchange counts as dead"
     )
 
 
@@ -128,7 +135,7 @@ class Checkpoint:
     """When to write a checkpoint, and how many to keep."""
 
     every_epochs: int = key(1, ge=1)
-    keep: int = key(3, ge=1, description="The newest; the best stays besides")
+    keep: int = key(3, ge=1, description="Number of the newest; the best is kept too")
     asynchronous: bool = key(True, description="Train on while a checkpoint is written")
     # Whether all hosts see one folder, so that only one process writes.
     shared: bool = key(False, planned=True)

@@ -31,7 +31,11 @@ from trainer.contract.words import nearest
 def _with_jobs(function: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the jobs and what says how long it stays."""
     for decorate in (
-        click.option("--detach", is_flag=True, help="On this machine: do not follow them."),
+        click.option(
+            "--detach",
+            is_flag=True,
+            help="On this machine: return at once, do not follow the jobs.",
+        ),
         click.option("--wait", is_flag=True, help="Follow the jobs to their end."),
         with_engine,
         with_paths,
@@ -43,9 +47,11 @@ def _with_jobs(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.command("deploy", short_help="Start jobs, or bring them up to date.")
 @_with_jobs
-@click.option("--fresh", is_flag=True, help="Begin anew: forget the jobs' checkpoints.")
-@click.option("--dry-run", is_flag=True, help="Show the steps and do nothing.")
-@click.option("--break-lock", is_flag=True, help="Take the lock from somebody who is gone.")
+@click.option(
+    "--fresh", is_flag=True, help="Start from the beginning: delete the jobs' checkpoints."
+)
+@click.option("--dry-run", is_flag=True, help="Only show the steps.")
+@click.option("--break-lock", is_flag=True, help="Take the lock of a deploy that is dead.")
 def command(
     paths: Paths,
     jobs: tuple[str, ...],
@@ -57,12 +63,14 @@ def command(
     dry_run: bool,
     break_lock: bool,
 ) -> int:
-    """Start JOBS (by default all of jobs/ and serve/) from the rendered files.
+    """Start JOBS from the rendered files, or bring them up to date.
 
-    A server is named as its stack, serve-NAME. GPUs are released before they are reassigned. It
-    returns when all run, with --wait when the jobs have ended: 0 only if all completed. On this
-    machine (engine local) it follows them by itself, and Ctrl-C stops them after a last checkpoint;
-    jobs on other hosts go on whatever happens here.
+    By default, all of jobs/ and serve/. A server has the name of its stack, serve-NAME. GPUs are
+    released before they are reassigned.
+
+    The command returns when everything runs. With --wait it returns when the jobs have ended, with
+    0 only if all have completed. On this machine (engine local) it always follows the jobs, and
+    Ctrl-C stops them after a last checkpoint. Jobs on other hosts do not depend on it.
     """
     target, chosen = _prepare(paths, jobs, engine)
     if break_lock:
@@ -74,12 +82,12 @@ def command(
     return _deploy(target, chosen, engine, fresh=fresh, follows=follows)
 
 
-@click.command("resume", short_help="Go on with jobs that have ended.")
+@click.command("resume", short_help="Continue jobs that have ended.")
 @_with_jobs
 def resume(
     paths: Paths, jobs: tuple[str, ...], engine: str | None, *, wait: bool, detach: bool
 ) -> int:
-    """Go on with JOBS that were stopped or have failed, from their newest checkpoint."""
+    """Continue JOBS that were stopped or have failed, from their newest checkpoint."""
     target, chosen = _prepare(paths, jobs, engine)
     known = {deployment.job for deployment in target.history()}
     running = {status.job for status in target.status() if status.state not in ENDED}

@@ -17,11 +17,11 @@ from kit.paths import Paths, identity
 @click.command("history", short_help="Show what was deployed when, and by whom.")
 @with_paths
 @with_engine
-@click.option("--json", "as_json", is_flag=True, help="For a program.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(paths: Paths, engine: str | None, *, as_json: bool) -> None:
     """Show what was deployed when, by whom and from which input, the newest first.
 
-    Equal hashes are equal input: what inventory and job say, not how they are written.
+    Equal hashes mean equal input; comments and the order of keys do not count.
     """
     cluster, own = identity(paths)
     deployments = target_for(engine or own, cluster, paths.tree(cluster)).history()

@@ -36,18 +36,18 @@ def _on(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 @click.group("image", short_help="Build, push and pin the trainer's image.")
 def command() -> None:
-    """Build the trainer's image, push it to the registry, and pin the bytes that all hosts run."""
+    """Build the trainer's image, push it, and pin all images to their digests."""
 
 
 @command.command("build", short_help="Build the trainer's image.")
 @click.argument("images", nargs=-1)
 @with_paths
 @_on("Build")
-@click.option("--base", metavar="IMAGE", help="Build on this image, instead of PyTorch's own.")
+@click.option("--base", metavar="IMAGE", help="Build on this image instead of PyTorch's.")
 def build(paths: Paths, images: tuple[str, ...], on: str | None, base: str | None) -> None:
     """Build the trainer's image under the names IMAGES.
 
-    By default they are those in the inventory's registry of servers and of jobs with `train:`.
+    By default, the images of servers and of jobs with `train:` in the inventory's registry.
     """
     engine, names = _targets(paths, images, on)
     with closing(engine):
@@ -55,14 +55,14 @@ def build(paths: Paths, images: tuple[str, ...], on: str | None, base: str | Non
     click.echo(f"built {', '.join(names)}; next: kit image push{f' --on {on}' if on else ''}")
 
 
-@command.command("push", short_help="Push it to the registry.")
+@command.command("push", short_help="Push the image to the registry.")
 @click.argument("images", nargs=-1)
 @with_paths
 @_on("Push")
 def push(paths: Paths, images: tuple[str, ...], on: str | None) -> None:
     """Push IMAGES to their registry, with this machine's `docker login`.
 
-    By default they are those in the inventory's registry of servers and of jobs with `train:`.
+    By default, the images of servers and of jobs with `train:` in the inventory's registry.
     """
     engine, names = _targets(paths, images, on)
     with closing(engine):
@@ -75,15 +75,14 @@ def push(paths: Paths, images: tuple[str, ...], on: str | None) -> None:
 @with_paths
 @_on("Ask the registries")
 @click.option(
-    "--check", is_flag=True, help="Write nothing; exit 1 where a registry says otherwise."
+    "--check", is_flag=True, help="Write nothing; exit 1 if a registry has another digest."
 )
-@click.option("--json", "as_json", is_flag=True, help="The digests as JSON, for a program.")
+@click.option("--json", "as_json", is_flag=True, help="Print the digests as JSON.")
 def lock(paths: Paths, images: tuple[str, ...], on: str | None, check: bool, as_json: bool) -> int:
-    """Write the digests of the rendered files' images into images.lock, beside the inventory.
+    """Write the digests of all images into images.lock, beside the inventory.
 
-    With IMAGES only those are asked for, and the others stay as they are. Where one is not to be
-    had, nothing is written. The registries are asked by the first manager's Docker; with engine
-    compose by this machine's.
+    With IMAGES, only these change. If one digest cannot be read, nothing is written. The Docker of
+    the first manager asks the registries; with engine compose, the Docker of this machine.
     """
     lowered = load_lowered(paths)
     known = _lockable(lowered)

@@ -29,7 +29,7 @@ def starter_files() -> dict[str, str]:
 def command(folder: Path) -> None:
     """Start a GitOps repository in FOLDER: inventory, a job, Makefile, CI example.
 
-    Nothing that is there already is overwritten.
+    It overwrites nothing.
     """
     files = starter_files()
     there = [path for path in files if (folder / path).exists()]

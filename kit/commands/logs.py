@@ -24,16 +24,16 @@ from trainer.contract.words import nearest
 @click.argument("jobs", nargs=-1)
 @with_paths
 @with_engine
-@click.option("-f", "--follow", is_flag=True, help="Go on until the jobs have ended.")
-@click.option("--host", help="This host's lines alone.")
-@click.option("--rank", type=int, help="This rank's lines alone.")
-@click.option("--since", metavar="DURATION", help="Lines of the last 10m alone, for example.")
-@click.option("--events", is_flag=True, help="Show the lines for programs too.")
+@click.option("-f", "--follow", is_flag=True, help="Continue until the jobs have ended.")
+@click.option("--host", help="Only the lines of this host.")
+@click.option("--rank", type=int, help="Only the lines of this rank.")
+@click.option("--since", metavar="DURATION", help="Only lines of the last, for example, 10m.")
+@click.option("--events", is_flag=True, help="Also print the events for programs.")
 @click.option(
     "--dumps",
     metavar="FOLDER",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Get what NCCL's flight recorder wrote on the hosts, instead of lines.",
+    help="Instead of lines: copy the files of NCCL's flight recorder from the hosts.",
 )
 def command(
     paths: Paths,
@@ -47,9 +47,9 @@ def command(
     events: bool,
     dumps: Path | None,
 ) -> None:
-    """Print what the hosts of JOBS (all by default) have printed, host and rank in front.
+    """Print what the hosts of JOBS (default: all) have printed, with host and rank.
 
-    The lines of all hosts come in the order of time.
+    The lines of all hosts are in the order of time.
     """
     begin = _begin(since)
     cluster, own = identity(paths)

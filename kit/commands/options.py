@@ -23,13 +23,13 @@ def with_paths(function: Callable[..., Any]) -> Callable[..., Any]:
         type=_PATH,
         default=Path("inventory.yaml"),
         show_default=True,
-        help="The machines.",
+        help="File of the machines.",
     )
     @click.option(
         "--jobs",
         "jobs_dir",
         type=_PATH,
-        help="Folder of jobs.  [default: jobs beside the inventory]",
+        help="Folder of the jobs.  [default: jobs beside the inventory]",
     )
     @click.option(
         "-o",
@@ -37,9 +37,7 @@ def with_paths(function: Callable[..., Any]) -> Callable[..., Any]:
         type=_PATH,
         help="Folder of the rendered tree.  [default: compose/<cluster> beside the inventory]",
     )
-    @click.option(
-        "--templates", type=_PATH, help="Folder of templates to use instead of kit's own."
-    )
+    @click.option("--templates", type=_PATH, help="Folder of templates that replace kit's own.")
     @functools.wraps(function)
     def wrapped(
         inventory: Path,

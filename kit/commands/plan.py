@@ -24,12 +24,12 @@ from kit.values import count, show_seconds, show_speed
 from kit.workload.types import Workload
 
 
-@click.command("plan", short_help="Show who runs what.")
+@click.command("plan", short_help="Show which host does what.")
 @with_paths
-@click.option("--json", "as_json", is_flag=True, help="The plan as JSON, for a program.")
-@click.option("--all", "every", is_flag=True, help="Each host in a row of its own.")
+@click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
+@click.option("--all", "every", is_flag=True, help="Show each host in its own row.")
 def command(paths: Paths, as_json: bool, every: bool) -> None:
-    """Show who runs what: hosts, GPUs, ranks, batch sizes, and what the network makes of it."""
+    """Show which host does what: GPUs, ranks, batch sizes, and the cost of the network."""
     lowered = load_lowered(paths)
     if as_json:
         generated = header(lowered, *lowered.plan.sources)

@@ -17,12 +17,14 @@ from kit.values import count
 
 @click.command("render", short_help="Write the Compose or Swarm files.")
 @with_paths
-@click.option("--check", is_flag=True, help="Write nothing; exit 1 with a diff where files differ.")
+@click.option(
+    "--check", is_flag=True, help="Write nothing; show a diff and exit 1 if files differ."
+)
 @click.option("--diff", is_flag=True, help="Write nothing; show what a render would change.")
 def command(paths: Paths, check: bool, diff: bool) -> int:
     """Write the Compose or Swarm files.
 
-    Files are replaced one by one, each at once; only files that kit made before are deleted.
+    Each file is replaced atomically. kit deletes only files that it has made.
     """
     lowered = load_lowered(paths)
     root = paths.tree(lowered.cluster)

@@ -41,14 +41,14 @@ MOST_UNDONE = 8
     "--infer",
     multiple=True,
     metavar="SEL",
-    help="GPUs for inference, or just how many: kit takes the weakest.",
+    help="GPUs for inference; or their number: kit takes the weakest.",
 )
 @click.option("--train", multiple=True, metavar="SEL", help="GPUs for training.")
 @click.option("--none", "keep_away", multiple=True, metavar="SEL", help="GPUs for neither.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--dry-run", is_flag=True, help="Show what would change, and write nothing.")
-@click.option("--all", "every", is_flag=True, help="Show each GPU in a row of its own.")
-@click.option("--json", "as_json", is_flag=True, help="The same as JSON, for a program.")
+@click.option("--dry-run", is_flag=True, help="Write nothing; show what would change.")
+@click.option("--all", "every", is_flag=True, help="Show each GPU in its own row.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(
     paths: Paths,
     infer: tuple[str, ...],
@@ -62,11 +62,12 @@ def command(
 ) -> int:
     """Move GPUs between training and inference, by `use:` in the inventory.
 
-    Without options it shows who has which GPU. SEL is HOST, HOST:WHICH or WHICH alone for all
-    hosts, and WHICH an index of the host's list (pc1:0, pc1:0-1,3), a UUID or how it begins, a
-    model or a part of its name, or `all`. Hosts of a range move together ('gpu[001-064]:7').
-    `--infer 2` makes it two GPUs in all, `--infer 0` none. GPUs with `use: none` are moved only
-    where one is named by its index or UUID.
+    Without options it shows which workload has which GPU.
+
+    SEL is HOST, HOST:WHICH, or WHICH for all hosts. WHICH is an index of the host's list (pc1:0,
+    pc1:0-1,3), a UUID or its beginning, a model or a part of its name, or `all`. Hosts of a range
+    move together ('gpu[001-064]:7'). `--infer 2` gives two GPUs in total to inference, `--infer 0`
+    none. A GPU with `use: none` moves only if its index or UUID names it.
     """
     wanted = Wanted(infer, train, keep_away)
     if wanted == Wanted():

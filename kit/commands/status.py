@@ -34,16 +34,16 @@ SILENT = 30.0
 """Seconds without a step from which on that is told: the trainer tells one every 10 s at least."""
 
 
-@click.command("status", short_help="Show the jobs and servers that were deployed.")
+@click.command("status", short_help="Show the deployed jobs and servers.")
 @with_paths
 @with_engine
-@click.option("--watch", is_flag=True, help="Go on looking, until Ctrl-C.")
-@click.option("--json", "as_json", is_flag=True, help="For a program.")
+@click.option("--watch", is_flag=True, help="Repeat until Ctrl-C.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(paths: Paths, engine: str | None, *, watch: bool, as_json: bool) -> int:
-    """Show jobs and servers that were deployed: hosts, ranks, GPUs, progress, newest checkpoint.
+    """Show deployed jobs and servers: hosts, ranks, GPUs, progress, newest checkpoint.
 
-    What each container sees is held against what it was given: exit status 1 where that differs.
-    What runs with other GPUs than the rendered files give it waits for `kit deploy`, and is told.
+    The exit status is 1 if a container sees other GPUs than it was given. Workloads whose GPUs
+    differ from the rendered files are listed: `kit deploy` moves them.
     """
     cluster, own = identity(paths)
     name, tree = engine or own, paths.tree(cluster)

@@ -17,11 +17,11 @@ from kit.workload.types import Kind
 @click.argument("jobs", nargs=-1)
 @with_paths
 @with_engine
-@click.option("--all", "everything", is_flag=True, help="End the servers too.")
+@click.option("--all", "everything", is_flag=True, help="Also end the servers.")
 def command(paths: Paths, jobs: tuple[str, ...], engine: str | None, *, everything: bool) -> None:
-    """End JOBS (all that run by default), after a last checkpoint.
+    """End JOBS (default: all that run), after a last checkpoint.
 
-    Servers go on unless they are named, as serve-NAME, or all are meant.
+    Servers continue, unless you name them (serve-NAME) or add --all.
     """
     cluster, own = identity(paths)
     target = target_for(engine or own, cluster, paths.tree(cluster))

@@ -33,7 +33,7 @@ def command() -> None:
 
 def _with_consent(function: Callable[..., Any]) -> Callable[..., Any]:
     function = click.option("--yes", is_flag=True, help="Do not ask.")(function)
-    return click.option("--dry-run", is_flag=True, help="Show the steps and do nothing.")(function)
+    return click.option("--dry-run", is_flag=True, help="Only show the steps.")(function)
 
 
 @command.command("up")
@@ -42,7 +42,7 @@ def _with_consent(function: Callable[..., Any]) -> Callable[..., Any]:
 def up(paths: Paths, *, yes: bool, dry_run: bool) -> int:
     """Make the hosts one Swarm: managers, workers, labels, network.
 
-    What is there already stays as it is.
+    It changes only what differs from the inventory.
     """
     lowered = _lowered(paths)
     plan, root = lowered.plan, rendered_tree(lowered, paths)
@@ -61,7 +61,7 @@ def up(paths: Paths, *, yes: bool, dry_run: bool) -> int:
 @with_paths
 @_with_consent
 def down(paths: Paths, *, yes: bool, dry_run: bool) -> int:
-    """Undo `kit swarm up`: only what it has made goes."""
+    """Undo `kit swarm up`: remove what it has made, and nothing else."""
     plan = _lowered(paths).plan
     members = _members(plan.hosts)
     cluster, manager = _cluster(plan, members)

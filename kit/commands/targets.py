@@ -19,7 +19,7 @@ def with_engine(function: Callable[..., Any]) -> Callable[..., Any]:
     return click.option(
         "--engine",
         type=click.Choice([name.value for name in EngineName]),
-        help="Instead of the inventory's, as `local`: this machine.",
+        help="Instead of the inventory's engine; `local` is this machine.",
     )(function)
 
 

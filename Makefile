@@ -1,7 +1,7 @@
 # Two commands for a newcomer: `make demo` and `make test`. The daily one: `make render deploy`.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test setup plan render check deploy status logs stop examples lint bench lab lab-down lab-test clean
+.PHONY: help demo test setup plan render check deploy status logs stop examples docs pictures lint bench lab lab-down lab-test clean
 
 PYTHON ?= $(firstword $(foreach name,python3 python3.14 python3.13 python3.12 python3.11,\
             $(shell $(name) -c 'import sys; sys.version_info >= (3, 11) and print(sys.executable)' 2>/dev/null)))
@@ -58,12 +58,20 @@ logs: .venv/.kit ## print what the hosts have printed
 stop: .venv/.kit ## end the jobs, after a last checkpoint
 	@$(KIT) stop $(ARGS)
 
-examples: .venv/.kit ## render the examples in compose/ and the schemas anew
+examples: .venv/.kit ## render the examples in compose/, the schemas and the reference anew
 	@for schema in inventory job server; do $(KIT) schema $$schema >kit/schema/$$schema.schema.json; done
 	@$(KIT) render
 	@for example in tests/examples/*/; do \
 	    $(KIT) render -i $$example/inventory.yaml -o compose/$$(basename $$example) || exit; \
 	done
+	@$(BIN)/python -m docs.generate
+
+docs: .venv/.docs ## build the documentation as a site, into site/
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "site/index.html"
+
+pictures: setup ## record the documentation's pictures of a terminal, from real runs
+	@$(BIN)/python -m docs.generate.recordings
 
 lint: setup .venv/.dev ## check format, style and types
 	$(BIN)/ruff format --check .
@@ -87,7 +95,7 @@ lab-test: setup .venv/.dev ## run the lab's tests alone, as root
 	$(BIN)/pytest -m lab tests/lab $(ARGS)
 
 clean: ## remove what setup has installed
-	rm -rf .venv .tools .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .tools site .mypy_cache .pytest_cache .ruff_cache
 
 reachable = $(BIN)/python -c 'import sys, urllib.request; urllib.request.urlopen(sys.argv[1], timeout=5)' $(1) 2>/dev/null
 
@@ -115,4 +123,8 @@ reachable = $(BIN)/python -c 'import sys, urllib.request; urllib.request.urlopen
 
 .venv/.dev: .venv/.kit
 	@$(UV) --group dev
+	@touch $@
+
+.venv/.docs: .venv/.kit
+	@$(UV) --group docs
 	@touch $@

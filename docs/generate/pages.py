@@ -1,0 +1,50 @@
+"""Which pages are generated, and from what. A test holds the files in docs/ to them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from docs.generate.commands import commands_page
+from docs.generate.events import events_page
+from docs.generate.schemas import schema_page
+
+ROOT = Path(__file__).parents[2]
+DECISIONS = ROOT / "docs" / "decisions"
+MARK = (
+    "<!-- Generated from {source} by `python -m docs.generate`, which `make examples` runs. "
+    "Do not edit. -->\n\n"
+)
+
+
+def pages() -> dict[str, str]:
+    """Return the generated pages: paths below the repository, and texts."""
+    made = {
+        "docs/reference/commands.md": ("the commands of kit/commands", commands_page()),
+        "docs/reference/events.md": ("trainer/contract/events.py", events_page()),
+        "docs/decisions/index.md": ("the files of docs/decisions", decisions_page()),
+    }
+    for what in ("inventory", "job", "server"):
+        schema = f"kit/schema/{what}.schema.json"
+        made[f"docs/reference/{what}.md"] = (schema, schema_page(what))
+    return {path: MARK.format(source=source) + text for path, (source, text) in made.items()}
+
+
+def decisions_page() -> str:
+    """List the decisions, the newest first."""
+    rows = "\n".join(f"| {date} | [{title}]({name}) |" for date, title, name in _decisions())
+    return (
+        "# Decisions\n\n"
+        "Each file records one decision: the reason, and what was tried. Add a file for a new "
+        "decision; do not rewrite an old one.\n\n"
+        f"| date | decision |\n| --- | --- |\n{rows}\n"
+    )
+
+
+def _decisions() -> Iterator[tuple[str, str, str]]:
+    files = sorted(path for path in DECISIONS.glob("*.md") if path.name != "index.md")
+    for path in sorted(files, key=lambda path: path.name[:10], reverse=True):
+        title = re.search(r"^# (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+        assert title is not None, f"{path} has no title"
+        yield path.name[:10], title[1], path.name

@@ -1,4 +1,4 @@
-"""The README's section for those who have no cluster, line by line, as a newcomer copies it."""
+"""The page about the lab, line by line, as a newcomer copies it."""
 
 from __future__ import annotations
 
@@ -16,15 +16,14 @@ from tests.lab.conftest import NAME, Lab, wait_for
 from tests.sandbox import ROOT
 
 pytestmark = pytest.mark.lab
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-SECTION = README.partition("## Try it without a cluster")[2].partition("\n## ")[0]
+PAGE = (ROOT / "docs/start/lab.md").read_text(encoding="utf-8")
 
 
-def test_the_section_leads_to_a_model_and_a_split(lab: Lab, tmp_path: Path, docker: Docker) -> None:
+def test_the_page_leads_to_a_model_and_a_split(lab: Lab, tmp_path: Path, docker: Docker) -> None:
     setup, train, split = (
-        textwrap.dedent(block) for block in re.findall(r"(?:^    .+\n)+", SECTION, re.MULTILINE)
+        textwrap.dedent(block) for block in re.findall(r"(?:^    .+\n)+", PAGE, re.MULTILINE)
     )
-    (back,) = re.findall(r"`(kit split --infer 0 [^`]+)`", SECTION)
+    (back,) = re.findall(r"`(kit split --infer 0 [^`]+)`", PAGE)
     path = f"{Path(docker.program).parent}{os.pathsep}{os.environ['PATH']}"
     env = {**os.environ, **docker.env, **NAME, "PATH": path}
 

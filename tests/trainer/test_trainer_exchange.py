@@ -188,7 +188,7 @@ def test_a_slow_rank_gets_fewer_samples_and_the_result_stays(tmp_path: Path) -> 
     assert fast / slow == pytest.approx(2, abs=0.6)
     # Faster than even halves allow: the slow rank needs twice the time for each of its samples.
     most = 1 / (0.5 * 2 * seconds["auto"])
-    assert max(line["images_per_second"] or 0 for line in lines) > 1.15 * most
+    assert max(line["images_per_second"] or 0 for line in lines) > most
     assert distance(result(tmp_path / "even.json"), result(tmp_path / "auto.json")) < 1e-3
     assert re.search(r"batch: [567]\d/", task.text)
 

@@ -74,7 +74,7 @@ class Nodes:
                 self.engine.docker("volume", "rm", *volumes.split())
             self.engine.docker("network", "rm", settings.bridge, check=False)
         close_firewall(settings.bridge)
-        remove(settings.folder, ("bin", "inventory.yaml", "keys", "nodes", "ssh_config"))
+        remove(settings.folder, ("bin", "inventory.yaml", "keys", "nodes", "ssh_config", "torch"))
 
     def docker(self, node: str, *arguments: str, check: bool = True) -> str:
         """Call a node's engine."""

@@ -149,6 +149,7 @@ def test_a_decoder_is_killed_at_its_deadline(monkeypatch: pytest.MonkeyPatch) ->
         await asyncio.sleep(0.2)
         assert await read(decoders, good) == 6
         decoders.close()
+        await asyncio.sleep(0.2)  # The loop closes the pipes of those that were killed.
 
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     asyncio.run(asyncio.wait_for(tried(), 90))

@@ -64,6 +64,8 @@ class Decoder:
 
     def kill(self) -> None:
         """End it, whatever it does."""
+        if self._process.stdin:
+            self._process.stdin.close()
         with suppress(ProcessLookupError):
             self._process.kill()
 
@@ -105,8 +107,10 @@ class Decoders:
         unharmed = False
         try:
             async with asyncio.timeout(SECONDS):
-                if decoder is None or decoder.ended:
-                    decoder = await Decoder.start()
+                if decoder and decoder.ended:
+                    decoder.kill()
+                    decoder = None
+                decoder = decoder or await Decoder.start()
                 result = await decoder.read(task, body)
             unharmed = True
         except TimeoutError as error:

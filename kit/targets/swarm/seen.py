@@ -171,10 +171,12 @@ class Cluster:
 
     def held(self, node: Node) -> dict[str, int]:
         """Return how many GPUs of a node each stack's tasks hold, as Swarm counts them."""
+        stacks = {service.id: service.stack for service in self.services}
         held: dict[str, int] = {}
         for task in self.tasks:
             if task.gpus and task.node == node.id and task.state not in OVER:
-                held[task.stack] = held.get(task.stack, 0) + task.gpus
+                stack = stacks.get(task.service, task.stack)
+                held[stack] = held.get(stack, 0) + task.gpus
         return held
 
     def holders(self) -> dict[tuple[str, str], str]:

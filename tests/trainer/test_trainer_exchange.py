@@ -173,24 +173,22 @@ def test_a_loss_that_is_not_finite_ends_a_local_mode_together(tmp_path: Path) ->
 
 
 def test_a_slow_rank_gets_fewer_samples_and_the_result_stays(tmp_path: Path) -> None:
-    # Of a sample: long beside what a busy core needs for it. Nobody measures the even run.
-    seconds = {"even": 0.0, "auto": 0.005}
+    found = {}
     with hosts(tmp_path) as local:
-        for balance, each in seconds.items():
+        for balance in ("even", "auto"):
             job = write_job(tmp_path, name=balance, epochs=4, batch_size=96, balance=balance)
-            more = {"FAULT": "half", "FAULT_SECONDS": str(each), "FAULT_JOB": job}
+            # Seconds of a sample: long beside what a busy core needs for it.
+            more = {"FAULT": "half", "FAULT_SECONDS": "0.005", "FAULT_JOB": job}
             task = launch(local, job, 2, FAULTY, **more)
             assert task.wait() == 0, task.text
-    assert metrics(tmp_path / "even")[-1]["batch"] == [0.5, 0.5]
-    lines = metrics(tmp_path / "auto")
-    fast, slow = lines[-1]["batch"]
+            found[balance] = metrics(tmp_path / balance)[-1]
+    assert found["even"]["batch"] == [0.5, 0.5]
+    fast, slow = found["auto"]["batch"]
     # Twice as fast, besides what does not depend on the samples.
-    assert fast / slow == pytest.approx(2, abs=0.6)
-    # Faster than even halves allow: the slow rank needs twice the time for each of its samples.
-    most = 1 / (0.5 * 2 * seconds["auto"])
-    assert max(line["images_per_second"] or 0 for line in lines) > most
+    assert fast / slow == pytest.approx(2, abs=0.5)
+    assert found["auto"]["images_per_second"] > 1.15 * found["even"]["images_per_second"]
     assert distance(result(tmp_path / "even.json"), result(tmp_path / "auto.json")) < 1e-3
-    assert re.search(r"batch: [567]\d/", task.text)
+    assert "batch: 6" in task.text
 
 
 def test_a_rank_that_is_silent_is_named(tmp_path: Path) -> None:

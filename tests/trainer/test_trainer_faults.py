@@ -2,6 +2,7 @@
 
 import json
 import re
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -232,14 +233,16 @@ def test_a_closed_run_is_followed_by_the_next(tmp_path: Path) -> None:
         # Its restarts are used up, and the run is closed for both.
         assert local.agent("pc1", job, endpoint, 1).wait() == 1
         broken.unlink()
-        # As an engine does: the host at once, and the store once it has ended.
-        again = local.agent("pc1", job, endpoint, 1, KIT_ONE_RUN="")
+        # As an engine does: the host at once, and the store once it has ended. It cannot end before
+        # both have met it, however long they take: somebody is connected.
+        host, _, port = endpoint.rpartition(":")
+        with socket.create_connection((host, int(port))):
+            again = local.agent("pc1", job, endpoint, 1, KIT_ONE_RUN="")
+            for task in (again, patient):
+                task.expect("another host has closed this run; waits for the store to end")
         local.tasks[0].wait()
         environ = {"KIT_RENDEZVOUS": endpoint}
         local.start("rendezvous", [LAUNCH, "rendezvous"], environ)
         assert (again.wait(), patient.wait()) == (0, 0)
-        # The one that comes back is told so too, unless the store has ended by then.
-        said = "another host has closed this run; waits for the store to end"
-        assert said in patient.text, patient.text
         for task, host in ((again, "pc1"), (patient, "pc2")):
             assert f"{host} is done" in task.text

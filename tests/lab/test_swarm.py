@@ -291,7 +291,7 @@ def test_a_mistake_in_the_input_ends_a_job_with_its_reason(operator: Operator, h
     output = operator.kit("deploy", status=1)
     assert "cifar10 is not complete in any of" in output
     assert "it was ended, as no restart can help" in output
-    assert not leftovers(hosts)
+    wait_for(lambda: not leftovers(hosts), f"an end of {leftovers(hosts)}")
     status = operator.status()
     assert (status["state"], status["checkpoint"]) == ("failed", None)
     assert "cifar10 is not complete in any of" in status["failure"]

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tests.warm import warm_python
 from trainer.contract import events
 from trainer.contract.job import SECTIONS
 
@@ -66,7 +67,10 @@ def descendants(pid: int) -> list[int]:
             fields = stat.read_text().rpartition(")")[2].split()
         except OSError:
             continue
-        parents.setdefault(int(fields[1]), []).append(int(stat.parent.name))
+        child = int(stat.parent.name)
+        parents.setdefault(int(fields[1]), []).append(child)
+        if program := warm_python().program_of(child):
+            parents.setdefault(child, []).append(program)
     found: list[int] = []
     todo = [pid]
     while todo:
@@ -143,6 +147,8 @@ class Hosts:
     """Starts tasks in one folder and ends them."""
 
     folder: Path
+    cold: bool = False
+    """Whether each process is to import PyTorch by itself, as users' processes do."""
     tasks: list[Task] = field(default_factory=list)
 
     def start(
@@ -159,9 +165,12 @@ class Hosts:
             for key, value in os.environ.items()
             if not key.startswith(("KIT_", "NCCL_", "GLOO_", "NVIDIA_", "PYTHON"))
         }
+        # What a prefix limits or mounts would not reach a process that is forked elsewhere.
+        cold = self.cold or prefix or argv[0] == "-S"
+        python = sys.executable if cold else warm_python().executable
         with log.open("wb") as stream:
             process = subprocess.Popen(
-                [*prefix, sys.executable, *map(str, argv)],
+                [*prefix, python, *map(str, argv)],
                 env={**clean, "OMP_NUM_THREADS": "1", **{k: str(v) for k, v in environ.items()}},
                 stdin=subprocess.DEVNULL,
                 stdout=stream,
@@ -216,9 +225,9 @@ class Hosts:
 
 
 @contextmanager
-def hosts(folder: Path) -> Iterator[Hosts]:
+def hosts(folder: Path, *, cold: bool = False) -> Iterator[Hosts]:
     """Hosts that are gone afterwards, whatever happens."""
-    result = Hosts(folder)
+    result = Hosts(folder, cold)
     try:
         yield result
     finally:

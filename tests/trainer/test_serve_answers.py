@@ -27,7 +27,7 @@ BODY, PIXELS = 100_000, 400_000
 
 @pytest.fixture(scope="module")
 def server(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with hosts(tmp_path_factory.mktemp("answers")) as local:
+    with hosts(tmp_path_factory.mktemp("answers"), cold=True) as local:
         yield start(local, trained, body=BODY, pixels=PIXELS)
 
 

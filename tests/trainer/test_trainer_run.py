@@ -40,7 +40,7 @@ class Finished:
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Finished]:
     folder = tmp_path_factory.mktemp("cluster")
-    with hosts(folder) as local:
+    with hosts(folder, cold=True) as local:
         pc1, pc2 = local.pair(write_job(folder))
         assert pc1.wait() == 0, pc1.text
         assert pc2.wait() == 0, pc2.text

@@ -1,0 +1,60 @@
+"""A Python that has imported PyTorch already, for tests of processes that would each import it.
+
+`server.py` imports it once and forks a process for every program; `client.py` is the `python` that
+tests start, and stands in the process tree for the forked one: signals go on to it, its exit status
+comes back. What the forked process starts with `sys.executable` is warm as well.
+"""
+
+from __future__ import annotations
+
+import atexit
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+
+HERE = Path(__file__).parent
+
+
+class WarmPython:
+    """A server and its folder, which end with the process that made them, however that ends."""
+
+    def __init__(self) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="kit-warm-"))
+        client = self._folder / "python"
+        self.executable = str(client)
+        # Neither site-packages nor variables concern the client: so it starts in 20 ms.
+        source = (HERE / "client.py").read_text(encoding="utf-8")
+        client.write_text(f"#!{sys.executable} -IS\n{source}", encoding="utf-8")
+        client.chmod(0o755)
+        self._server = subprocess.Popen(
+            [sys.executable, HERE / "server.py", self._folder],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+            env={"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+        )
+        assert self._server.stdout
+        assert self._server.stdout.readline() == b"ready\n", "the warm Python has not started"
+
+    def program_of(self, client: int) -> int | None:
+        """The process that a client stands for."""
+        try:
+            return int((self._folder / str(client)).read_text(encoding="ascii"))
+        except (OSError, ValueError):
+            return None
+
+    def close(self) -> None:
+        """End the server, which ends what it has forked."""
+        assert self._server.stdin
+        self._server.stdin.close()
+        self._server.wait()
+
+
+@cache
+def warm_python() -> WarmPython:
+    """The one of this process, started when it is first needed."""
+    result = WarmPython()
+    atexit.register(result.close)
+    return result

@@ -1,0 +1,196 @@
+"""Imports PyTorch once, then forks a process for each program that a client asks for."""
+
+from __future__ import annotations
+
+import gc
+import io
+import marshal
+import os
+import runpy
+import select
+import shutil
+import signal
+import socket
+import sys
+from contextlib import suppress
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+STDIN = 0
+IMPORTED = (
+    "torch",
+    "torch._dynamo",  # The first optimizer imports it: half of a rank's start.
+    "torch.distributed.run",
+    "torch.nn.parallel",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What a client wants to be run, and as what."""
+
+    argv: list[str]
+    environ: dict[bytes, bytes]
+    client: int
+    folder: int
+    streams: list[int]
+
+
+@dataclass(slots=True)
+class Forked:
+    """A process by the two descriptors that tell of an end: its own, and its client's.
+
+    The file `note` tells whom the client stands for.
+    """
+
+    pid: int
+    end: int
+    client: socket.socket
+    note: Path
+
+
+@dataclass
+class Server:
+    """Forks, and brings ends both ways."""
+
+    folder: Path
+    listener: socket.socket
+    forked: list[Forked] = field(default_factory=list)
+
+    def serve(self) -> Program | None:
+        """Return in each forked process with its program, and with None when nobody is left."""
+        while True:
+            watched: list[int | socket.socket] = [STDIN, self.listener]
+            watched += [end for each in self.forked for end in (each.end, each.client)]
+            ready, _, _ = select.select(watched, [], [])
+            if STDIN in ready:
+                self._end_all()
+                return None
+            for each in [each for each in self.forked if each.end in ready]:
+                self._ended(each)
+            for each in [each for each in self.forked if each.client in ready]:
+                os.kill(each.pid, signal.SIGKILL)  # Somebody has killed its client.
+            if self.listener in ready and (program := self._fork()):
+                return program
+
+    def _fork(self) -> Program | None:
+        connection, _ = self.listener.accept()
+        try:
+            program = _receive(connection)
+        except (OSError, ValueError, EOFError):  # The client was killed in the middle of asking.
+            connection.close()
+            return None
+        note = self.folder / str(program.client)
+        if (pid := os.fork()) == 0:
+            note.write_text(str(os.getpid()), encoding="ascii")
+            self._forget_others(connection)
+            return program
+        for each in (program.folder, *program.streams):
+            os.close(each)
+        self.forked.append(Forked(pid, os.pidfd_open(pid), connection, note))
+        with suppress(OSError):
+            connection.sendall(b"%d\n" % pid)
+        return None
+
+    def _forget_others(self, connection: socket.socket) -> None:
+        for each in (self.listener, connection, *(other.client for other in self.forked)):
+            each.close()
+        for other in self.forked:
+            os.close(other.end)
+
+    def _ended(self, forked: Forked) -> None:
+        _, status = os.waitpid(forked.pid, 0)
+        with suppress(OSError):
+            forked.client.sendall(b"%d\n" % status)
+        forked.client.close()
+        forked.note.unlink(missing_ok=True)  # It may have been killed before it wrote any.
+        os.close(forked.end)
+        self.forked.remove(forked)
+
+    def _end_all(self) -> None:
+        for each in self.forked:
+            os.kill(each.pid, signal.SIGKILL)
+        for each in self.forked:
+            os.waitpid(each.pid, 0)
+        shutil.rmtree(self.folder)
+
+
+def _receive(connection: socket.socket) -> Program:
+    size, (folder, *streams), _, _ = socket.recv_fds(connection, 4, 4)
+    with connection.makefile("rb") as stream:
+        argv, environ, client = marshal.loads(stream.read(int.from_bytes(size, "big")))
+    return Program(argv, environ, client, folder, streams)
+
+
+def become(program: Program) -> list[str]:
+    """Take on what a process of its own would have; return the arguments behind the flags."""
+    os.setsid()
+    os.fchdir(program.folder)
+    for number, stream in enumerate(program.streams):
+        os.dup2(stream, number)
+    for each in (program.folder, *program.streams):
+        os.close(each)
+    os.environb.clear()
+    os.environb.update(program.environ)
+    sys.executable, *arguments = program.argv
+    if arguments[0] == "-u":  # The streams are so in any case.
+        arguments.pop(0)
+    sys.stdin = io.TextIOWrapper(io.FileIO(0, closefd=False))
+    sys.stdout, sys.stderr = (_stream(number) for number in (1, 2))
+    sys.path[:0] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    return arguments
+
+
+def _stream(number: int) -> io.TextIOWrapper:
+    return io.TextIOWrapper(
+        io.FileIO(number, "w", closefd=False),
+        encoding="utf-8",
+        errors="backslashreplace" if number == 2 else "strict",
+        write_through=True,
+    )
+
+
+def run(arguments: list[str]) -> None:
+    """Run a module, a command or a file as the interpreter itself would."""
+    if arguments[0] == "-m":
+        sys.argv = arguments[1:]
+        sys.path.insert(0, str(Path.cwd()))
+        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+    elif arguments[0] == "-c":
+        sys.argv = ["-c", *arguments[2:]]
+        sys.path.insert(0, "")
+        main = sys.modules["__main__"] = ModuleType("__main__")
+        exec(compile(arguments[1], "<string>", "exec"), main.__dict__)
+    else:
+        sys.argv = arguments
+        sys.path.insert(0, str(Path(arguments[0]).resolve().parent))
+        runpy.run_path(arguments[0], run_name="__main__")
+
+
+def warm_up() -> None:
+    """Import what a rank and its agent would; nothing of it starts a thread."""
+    for name in IMPORTED:
+        import_module(name)
+    # As one process each they would not share a state of random numbers either.
+    os.register_at_fork(after_in_child=import_module("numpy").random.seed)
+    gc.collect()
+    gc.freeze()
+
+
+def main() -> None:
+    """Serve until standard input ends."""
+    folder = Path(sys.argv[1])
+    sys.path.pop(0)
+    warm_up()
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(folder / "socket"))
+    listener.listen(128)
+    print("ready", flush=True)
+    if program := Server(folder, listener).serve():
+        run(become(program))
+
+
+if __name__ == "__main__":
+    main()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import gc
 import importlib
 import io
 import os
@@ -67,9 +66,6 @@ def cli() -> None:
 
 def main() -> int:
     """Run the command line; return 2 for a mistake in the input, 1 for a failure of the work."""
-    # A big inventory is a million small objects that live to the end: a third of the time of
-    # `kit render` for 1,000 hosts went into looking for garbage among them.
-    gc.set_threshold(200_000, 20, 20)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal without Unicode is no reason to fail
             stream.reconfigure(errors="backslashreplace")

@@ -1,7 +1,8 @@
-"""A limit to what this process may allocate, for a while: somebody's template may ask for all."""
+"""Limits on what this process allocates, and pauses of the garbage collector."""
 
 from __future__ import annotations
 
+import gc
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,3 +28,18 @@ def limited_memory(more: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+@contextmanager
+def collection_paused() -> Iterator[None]:
+    """Pause the garbage collector, and exempt from it whatever is created meanwhile.
+
+    A large inventory is a million small objects that live until the process ends: scanning them
+    took a third of the time of `kit plan` for 4,000 hosts.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()

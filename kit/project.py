@@ -8,7 +8,7 @@ from pathlib import Path
 from kit import tree
 from kit.config.load import Project, load
 from kit.errors import FaultsError, InputError
-from kit.memory import limited_memory
+from kit.memory import collection_paused, limited_memory
 from kit.model import EngineName, Inventory
 from kit.paths import Paths, launcher_path
 from kit.plan.make import make_plan
@@ -28,7 +28,8 @@ def load_project(paths: Paths) -> Project:
     Raises:
         ProblemsError: Mistakes in the files, at their lines.
     """
-    return load(paths.inventory, paths.jobs_folder(), paths.servers_folder())
+    with collection_paused():
+        return load(paths.inventory, paths.jobs_folder(), paths.servers_folder())
 
 
 def load_lowered(paths: Paths, engine: EngineName | None = None) -> Lowered:
@@ -61,14 +62,15 @@ def lowered_with(
     Raises:
         FaultsError: They do not go together.
     """
-    plan = make_plan(inventory, project.jobs, project.lock, project.servers)
-    return lower(plan, engine or inventory.engine)
+    with collection_paused():
+        plan = make_plan(inventory, project.jobs, project.lock, project.servers)
+        return lower(plan, engine or inventory.engine)
 
 
 def render_lowered(lowered: Lowered, paths: Paths) -> Tree:
     """Render the files with the project's templates."""
     launcher = launcher_path().read_text(encoding="utf-8")
-    with limited_memory(MOST_MEMORY) if paths.templates else nullcontext():
+    with collection_paused(), limited_memory(MOST_MEMORY) if paths.templates else nullcontext():
         return render(lowered, Templates(paths.templates), launcher)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,12 @@ _CORE_SCHEMA = [
 class _Loader(yaml.CSafeLoader):
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
 
+    def resolve(self, kind: type[yaml.Node], value: str, implicit: tuple[bool, bool]) -> str:
+        """Return a node's tag; cached, as a large inventory repeats the same few words."""
+        if kind is yaml.ScalarNode:
+            return _plain_tag(value) if implicit[0] else _STR
+        return str(super().resolve(kind, value, implicit))
+
     def descend_resolver(self, *_: object) -> None:
         """Do without PyYAML's resolvers by path: asked for every node, they take a fifth."""
 
@@ -60,6 +67,13 @@ class _Loader(yaml.CSafeLoader):
 
 for _tag, _pattern, _first in _CORE_SCHEMA:
     _Loader.add_implicit_resolver(_tag, re.compile(rf"^(?:{_pattern})$"), _first)
+
+
+@lru_cache(maxsize=65_536)
+def _plain_tag(scalar: str) -> str:
+    """Return the tag of a scalar without quotes."""
+    resolvers = _Loader.yaml_implicit_resolvers.get(scalar[:1], [])
+    return next((tag for tag, pattern in resolvers if pattern.match(scalar)), _STR)
 
 
 def _integer(text: str) -> int:

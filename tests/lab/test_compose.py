@@ -135,6 +135,17 @@ def test_a_start_that_fails_on_one_host_is_taken_back_on_all(operator: Operator,
         lab.docker("n2", "rm", "test_train-digits-train-1")
 
 
+def test_a_mistake_in_the_input_ends_a_job_with_its_reason(operator: Operator, lab: Lab) -> None:
+    operator.write({"digits": JOB.replace("dataset: digits", "dataset: cifar10")})
+    output = operator.kit("deploy", status=1)
+    assert "cifar10 is not complete in any of" in output
+    assert "it was ended, as no restart can help" in output
+    assert left(lab) == []
+    status = operator.status()
+    assert (status["state"], status["checkpoint"]) == ("failed", None)
+    assert "cifar10 is not complete in any of" in status["failure"]
+
+
 def test_a_host_that_is_down(operator: Operator, lab: Lab) -> None:
     operator.kit("deploy")
     lab.do("stop", "n2")

@@ -15,6 +15,7 @@ from kit.hosts.docker import Docker
 from kit.targets.lowered import file_version
 from kit.runtime.account import Account
 from kit.runtime.history import Deployment, deployment
+from kit.runtime.mistake import as_failed, mistake_error
 from kit.runtime.loop import StepsError, take
 from kit.runtime.status import ENDED, JobStatus, LogLine
 from kit.runtime.steps import Say, Step, left_alone, size
@@ -26,6 +27,7 @@ from kit.targets.compose.hosts import Found, Hosts, all_well
 from kit.targets.compose.logs import follow_logs, news, read_logs
 from kit.targets.compose.observe import look
 from kit.targets.compose.status import job_status, state_of
+from kit.targets.compose.wait import wait_until_launched
 from kit.workload.types import Workload
 
 UNCHANGED = "nothing was changed on any host"
@@ -81,6 +83,26 @@ class ComposeTarget:
                     say(left_alone(each))
             executor = Executor(self._hosts, workloads, secrets)
             self._take(steps, executor, {each.name: each for each in workloads}, say)
+        for each in workloads:
+            if each.name in starting:
+                self._require_launched(each, executor)
+
+    def _require_launched(self, work: Workload, executor: Executor) -> None:
+        """Take a workload down whose input has a mistake.
+
+        Raises:
+            KitError: It has one; the message says which.
+        """
+        failed = wait_until_launched(lambda: self._hosts.containers().training(work.name))
+        if not failed:
+            return
+        status = as_failed(self._status(work.name, self._hosts.containers()))
+        self._stopped[work.name] = status
+        with suppress(KitError):
+            self._hosts.home.remember(status)
+        left = executor.take_down(work)
+        reasons = [f"  {one.host}: {one.message()}" for one in failed]
+        raise mistake_error("\n".join([f"{work.name} does not come up; {left}", *reasons]), status)
 
     def _take(
         self,

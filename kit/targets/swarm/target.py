@@ -15,6 +15,7 @@ from kit.model import Host
 from kit.runtime.account import Account
 from kit.runtime.events import Reader
 from kit.runtime.history import Deployment, deployment
+from kit.runtime.mistake import as_failed, mistake_error
 from kit.runtime.rendered import rendered
 from kit.runtime.status import ENDED, JobStatus, LogLine, State
 from kit.runtime.steps import Say, Step, left_alone
@@ -134,13 +135,11 @@ class SwarmTarget:
     def _given_up(self, executor: Executor, error: NotUpError) -> KitError:
         """Take a workload away that no restart can bring up; return what is to be said."""
         cluster = see_cluster(executor.manager)
-        status = _failed(self._status(cluster, error.job))
+        status = as_failed(self._status(cluster, error.job))
         registers.remember(executor.manager, status)
         executor.remove(cluster.of(error.job)[0].stack)
         executor.drop_secrets(error.job)
-        reason = f"{error.message}\n  {status.failure}" if status.failure else error.message
-        again = f"correct that, `kit render`, `kit deploy {error.job}`"
-        return KitError(reason, f"it was ended, as no restart can help; {again}")
+        return mistake_error(error.message, status)
 
     def break_lock(self) -> None:
         """Take the lock from whoever holds it."""
@@ -229,14 +228,6 @@ class SwarmTarget:
     def history(self) -> tuple[Deployment, ...]:
         """Return what the managers remember; see `Target.history`."""
         return registers.history(self._docker())
-
-
-def _failed(status: JobStatus) -> JobStatus:
-    hosts = tuple(
-        host if host.state in ENDED else replace(host, state=State.FAILED, message="")
-        for host in status.hosts
-    )
-    return replace(status, state=State.FAILED, message="", ended=time.time(), hosts=hosts)
 
 
 def _end(docker: Docker, cluster: Cluster, status: JobStatus, reader: Reader) -> JobStatus:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from kit.errors import KitError
 from kit.hosts.docker import Docker
+from kit.runtime.mistake import MISTAKE
 from kit.runtime.status import ENDED, HostStatus, State
 from kit.runtime.steps import Say
 from kit.targets.swarm.observe import see_cluster
@@ -21,8 +22,6 @@ STUCK = 10.0
 """Seconds after which a task that cannot be placed, or fails again and again, is given up on."""
 SPELLED_OUT = 16
 """More hosts than this are told as numbers."""
-MISTAKE = 2
-"""Exit status of the launcher for a mistake in the input: no restart removes it."""
 
 
 class NotUpError(KitError):

@@ -1,0 +1,28 @@
+"""A workload with a mistake in its input: it is ended, as a restart cannot help."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from kit.errors import KitError
+from kit.runtime.status import ENDED, JobStatus, State
+
+MISTAKE = 2
+"""Exit status of the launcher for a mistake in the input: no restart removes it."""
+
+
+def as_failed(status: JobStatus) -> JobStatus:
+    """Return the final status of a workload that is removed because of a mistake."""
+    hosts = tuple(
+        host if host.state in ENDED else replace(host, state=State.FAILED, message="")
+        for host in status.hosts
+    )
+    return replace(status, state=State.FAILED, message="", ended=time.time(), hosts=hosts)
+
+
+def mistake_error(reason: str, status: JobStatus) -> KitError:
+    """Return the error for the user: the reason, the launcher's message, what to do next."""
+    again = f"correct that, `kit render`, `kit deploy {status.job}`"
+    message = f"{reason}\n  {status.failure}" if status.failure else reason
+    return KitError(message, f"it was ended, as no restart can help; {again}")

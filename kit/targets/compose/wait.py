@@ -1,0 +1,38 @@
+"""Waits until the launchers of new containers have checked their input."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from kit.runtime.mistake import MISTAKE
+from kit.targets.compose.containers import Container
+
+POLL = 0.5
+"""Seconds between two looks at the containers."""
+SETTLED = 3.0
+"""Seconds that a container must have run; its launcher checks the input in less than one."""
+
+
+def wait_until_launched(look: Callable[[], Sequence[Container]]) -> list[Container]:
+    """Return the containers that ended on a mistake if too few hosts are left, else none.
+
+    Containers that fail for other reasons do not delay the return: Docker restarts them.
+    """
+    since: dict[tuple[str, int], float] = {}
+
+    def settled(container: Container) -> bool:
+        begun = since.setdefault((container.id, container.restarts), time.monotonic())
+        starting = container.status in {"created", "running"}
+        return not starting or time.monotonic() - begun > SETTLED
+
+    while True:
+        found = look()
+        mistaken = [
+            each for each in found if each.exit_status == MISTAKE and each.status != "running"
+        ]
+        if mistaken and len(found) - len(mistaken) < found[0].fewest:
+            return mistaken
+        if all([settled(each) for each in found]):
+            return []
+        time.sleep(POLL)

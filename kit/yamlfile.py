@@ -26,7 +26,8 @@ _INT = "tag:yaml.org,2002:int"
 _FLOAT = "tag:yaml.org,2002:float"
 _STR = "tag:yaml.org,2002:str"
 _MERGE = "tag:yaml.org,2002:merge"
-_COLLECTIONS = {"tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"}
+_MAP = "tag:yaml.org,2002:map"
+_SEQ = "tag:yaml.org,2002:seq"
 
 _LARGEST = 2**63 - 1
 _DEEPEST = 100
@@ -56,7 +57,7 @@ class _Loader(yaml.CSafeLoader):
         """Return a node's tag; cached, as a large inventory repeats the same few words."""
         if kind is yaml.ScalarNode:
             return _plain_tag(value) if implicit[0] else _STR
-        return str(super().resolve(kind, value, implicit))
+        return _MAP if kind is yaml.MappingNode else _SEQ
 
     def descend_resolver(self, *_: object) -> None:
         """Do without PyYAML's resolvers by path: asked for every node, they take a fifth."""
@@ -169,7 +170,7 @@ class _Builder:
         if key in self._open:
             self._problem(node, "the anchor contains itself", "write the value out once")
             return None
-        if node.tag not in _COLLECTIONS:
+        if node.tag not in {_MAP, _SEQ}:
             self._problem(node, f"the tag {node.tag} means nothing here", "leave it out")
         self._open.add(key)
         before = self._size

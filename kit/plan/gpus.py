@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import cache
 
 from kit.model import Gpu, Job
 from kit.plan.types import Placement, Precision
@@ -31,6 +32,7 @@ _NAMES = [
 ]
 
 
+@cache
 def capability(model: str) -> tuple[str, tuple[int, int]] | None:
     """Return the generation and compute capability of a model, None where it is not known."""
     for generation, number, names in _NAMES:

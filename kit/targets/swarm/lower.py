@@ -162,7 +162,14 @@ def _readable(workload: Workload) -> Workload:
     def volume(one: Volume) -> Volume:
         return replace(one, nfs_path=untemplated(one.nfs_path)) if one.nfs_path else one
 
-    parts = (replace(part, mounts=tuple(map(mount, part.mounts))) for part in workload.parts)
+    # The parts of a workload share their mounts, mostly.
+    readable = {mounts: tuple(map(mount, mounts)) for mounts in {p.mounts for p in workload.parts}}
+    parts = (
+        part
+        if readable[part.mounts] == part.mounts
+        else replace(part, mounts=readable[part.mounts])
+        for part in workload.parts
+    )
     volumes = tuple(map(volume, workload.volumes))
     return replace(workload, parts=tuple(parts), volumes=volumes)
 

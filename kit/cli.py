@@ -23,6 +23,7 @@ LONGEST_FAULT = 300
 
 COMMANDS = {
     "init": "init:command",
+    "discover": "discover:command",
     "plan": "plan:command",
     "split": "split:command",
     "render": "render:command",

@@ -84,6 +84,23 @@ def replace_alone(path: Path, text: str, *, keep_mode: bool = False) -> None:
         replace(path, text, keep_mode=keep_mode)
 
 
+def replace_unchanged(path: Path, before: str, after: str) -> None:
+    """Replace a file that somebody may have edited meanwhile, wherever a link leads to.
+
+    With "" as the text before, there must be none.
+
+    Raises:
+        KitError: Somebody else has changed it since, or the disk refuses.
+    """
+    try:
+        now = read_plain(path) if path.exists() else b""
+        if now != before.encode():
+            raise KitError(f"{path} was changed meanwhile", "run it again")
+        replace_alone(path.resolve(), after, keep_mode=path.exists())
+    except OSError as error:
+        raise KitError(f"{path}: cannot be written: {error.strerror}") from None
+
+
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Let one process at a time write into a folder. The lock ends with the process.

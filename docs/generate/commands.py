@@ -72,7 +72,8 @@ def _common(every: list[click.Command]) -> dict[str, click.Option]:
 
 
 def _command(name: str, command: click.Command, common: set[str]) -> Iterator[str]:
-    context = click.Context(command, info_name=name)
+    # click keeps the help option that it makes first: with the names that the group gives it.
+    context = click.Context(command, info_name=name, **cli.context_settings)
     yield f"## {name}\n"
     yield f"    {name} {' '.join(command.collect_usage_pieces(context))}\n"
     yield f"{_paragraphs(command.help or '')}\n"

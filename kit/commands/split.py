@@ -15,7 +15,7 @@ import click
 from kit import files, tree
 from kit.commands.options import with_paths
 from kit.commands.tables import console, table
-from kit.errors import InputError, KitError
+from kit.errors import InputError
 from kit.model import Gpu, Use
 from kit.paths import Paths
 from kit.project import load_project, lowered_of
@@ -81,7 +81,7 @@ def command(
         _show_proposal(paths, text, proposal, dry_run=dry_run)
     if proposal.moves and not dry_run:
         _consent(yes=yes)
-        _write(paths.inventory, text, proposal.text)
+        files.replace_unchanged(paths.inventory, text, proposal.text)
     if as_json:
         click.echo(_document(paths, proposal, written=not dry_run))
     elif proposal.moves and not dry_run:
@@ -170,20 +170,6 @@ def _consent(*, yes: bool) -> None:
     if not sys.stdin.isatty():
         raise InputError("nobody is here to say yes", "read the tables above, then add --yes")
     click.confirm("make this split?", abort=True)
-
-
-def _write(path: Path, before: str, after: str) -> None:
-    """Replace the file, wherever a link leads to.
-
-    Raises:
-        KitError: Somebody else has changed it since, or the disk refuses.
-    """
-    try:
-        if files.read_plain(path) != before.encode():
-            raise KitError(f"{path} was changed meanwhile", "run it again")
-        files.replace_alone(path.resolve(), after, keep_mode=True)
-    except OSError as error:
-        raise KitError(f"{path}: cannot be written: {error.strerror}") from None
 
 
 def _undo(paths: Paths, proposal: Proposal) -> str | None:

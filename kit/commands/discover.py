@@ -1,0 +1,147 @@
+"""`kit discover`: what the hosts are, written into the inventory."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from kit import files, tree, values
+from kit.commands.options import with_paths
+from kit.commands.tables import console, table
+from kit.config.load import Sources, read_inventory
+from kit.discover.ask import Login, ask
+from kit.discover.facts import HostFacts
+from kit.discover.match import Asked, logins_of, named
+from kit.discover.notes import notes_of
+from kit.discover.update import Found, Update, new_inventory, shared_fast_network, updated
+from kit.errors import InputError, KitError
+from kit.model import Inventory
+from kit.paths import Paths
+from kit.values import show_speed
+
+
+@click.command("discover", short_help="Find out what the hosts are, and write it down.")
+@with_paths
+@click.argument("logins", nargs=-1, metavar="[LOGIN]...")
+@click.option("--cluster", default="pool", show_default=True, help="Name of a new inventory.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Write nothing; show what would change.")
+@click.option("--json", "as_json", is_flag=True, help="Print all facts as JSON; write nothing.")
+def command(
+    paths: Paths,
+    logins: tuple[str, ...],
+    cluster: str,
+    *,
+    yes: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> int:
+    """Ask hosts over SSH what they are, and write or update the inventory.
+
+    LOGIN is USER@HOST or HOST, as for ssh; by default all hosts of the inventory are asked. Nothing
+    is installed or changed on them. The command shows the difference and asks before it writes;
+    comments, order and settings such as `use:` and `roles:` stay.
+    """
+    text = _text(paths.inventory)
+    inventory = text and read_inventory(text, paths.inventory, Sources())
+    asked = logins_of(logins, inventory or None)
+    answers = ask([Login(each.name, each.ssh) for each in asked])
+    facts = [(each, answers[Login(each.name, each.ssh)]) for each in asked]
+    failed = [answer for _, answer in facts if isinstance(answer, KitError)]
+    answered = [(each, answer) for each, answer in facts if isinstance(answer, HostFacts)]
+    if as_json:
+        click.echo(_document(answered, failed))
+        return 1 if failed else 0
+    _show(answered)
+    for error in failed:
+        click.echo(f"kit: {error}", err=True)
+    found = named(answered, shared_fast_network([facts for _, facts in answered]))
+    if found:
+        update = _update(paths, text, inventory, cluster, found)
+        for note in (*notes_of(found), *update.notes):
+            click.echo(f"note: {note}")
+        _offer(paths.inventory, text, update.text, yes=yes, dry_run=dry_run)
+    return 1 if failed else 0
+
+
+def _text(path: Path) -> str:
+    """Return what the file holds; "" where there is none."""
+    try:
+        return files.read_plain(path, largest=files.LARGEST).decode("utf-8")
+    except FileNotFoundError:
+        return ""
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: this is not UTF-8 text", "save the file as UTF-8") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def _update(
+    paths: Paths, text: str, inventory: Inventory | str, cluster: str, found: Sequence[Found]
+) -> Update:
+    if isinstance(inventory, Inventory):
+        made = updated(text, str(paths.inventory), found)
+    else:
+        engine = "swarm" if len(found) > 1 else "compose"
+        made = new_inventory(values.dns_label(cluster), engine, found)
+    read_inventory(made.text, paths.inventory, Sources())
+    return made
+
+
+def _offer(path: Path, before: str, after: str, *, yes: bool, dry_run: bool) -> None:
+    """Show the difference, ask, and write."""
+    if after == before:
+        click.echo(f"{path}: nothing to change")
+        return
+    click.echo(tree.unified_diff(path.as_posix().lstrip("/"), before, after), nl=False)
+    if dry_run:
+        return
+    if not yes:
+        if not sys.stdin.isatty():
+            raise InputError("nobody is here to say yes", "read the difference, then add --yes")
+        click.confirm(f"write {path}?", abort=True)
+    files.replace_unchanged(path, before, after)
+    click.echo(f"{path}: written; next: kit plan")
+
+
+def _show(answered: Sequence[tuple[Asked, HostFacts]]) -> None:
+    if not answered:
+        return
+    rows = table("host", "GPUs", "driver, CUDA", "Docker", "CPU, memory", "free", "network")
+    for each, facts in answered:
+        rows.add_row(each.name, *_cells(facts))
+    console().print(rows)
+
+
+def _cells(facts: HostFacts) -> tuple[str, ...]:
+    models = [f"{gpu.model} {_gib(gpu.memory)}".strip() for gpu in facts.gpus]
+    gpus = ", ".join(f"{models.count(model)} × {model}" for model in dict.fromkeys(models))
+    free = max((disk.free for disk in facts.disks), default=0)
+    interface = facts.interface_of(facts.reached)
+    speed = show_speed(interface.speed) if interface and interface.speed else "?"
+    return (
+        gpus or facts.gpu_fault or "none",
+        ", ".join(filter(None, (facts.driver, facts.cuda))) or "-",
+        facts.docker.fault or facts.docker.version,
+        f"{facts.cores}, {_gib(facts.memory)}",
+        _gib(free),
+        f"{interface.name} {speed}" if interface else "-",
+    )
+
+
+def _gib(number: int | None) -> str:
+    return f"{number / 2**30:.0f} GiB" if number else ""
+
+
+def _document(answered: Sequence[tuple[Asked, HostFacts]], failed: Sequence[KitError]) -> str:
+    hosts: list[dict[str, Any]] = [
+        {"host": each.name, "ssh": each.ssh, **asdict(facts)} for each, facts in answered
+    ]
+    document = {"hosts": hosts, "failed": [error.message for error in failed]}
+    return json.dumps(document, indent=2, ensure_ascii=False)

@@ -1,0 +1,1 @@
+"""What the hosts are: asked over SSH, and written into the inventory."""

@@ -1,0 +1,141 @@
+"""What a host is, as values."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+
+FAST = 25 * 10**9
+"""Bits per second of a network that is meant for a cluster, and not for an office."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuFacts:
+    """One GPU, or one MIG instance; `memory` is in bytes, None where the driver does not tell.
+
+    `index` is that of the card in `nvidia-smi -L`; `card` is the UUID of an instance's card.
+    """
+
+    uuid: str
+    index: int
+    model: str
+    memory: int | None
+    compute: str = ""
+    ecc: bool | None = None
+    card: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """A local file system; sizes in bytes."""
+
+    mount: str
+    kind: str
+    size: int
+    free: int
+
+
+@dataclass(frozen=True, slots=True)
+class InterfaceFacts:
+    """A network interface; `speed` is in bits per second, None where the driver does not tell.
+
+    `device`: it is a network card, and not a bridge, a tunnel or a container's end.
+    """
+
+    name: str
+    device: bool
+    up: bool
+    mtu: int
+    speed: int | None
+    addresses: tuple[str, ...] = ()
+
+    @property
+    def ipv4(self) -> tuple[ipaddress.IPv4Interface, ...]:
+        """The IPv4 addresses with their networks."""
+        found = (ipaddress.ip_interface(each) for each in self.addresses)
+        return tuple(each for each in found if isinstance(each, ipaddress.IPv4Interface))
+
+
+@dataclass(frozen=True, slots=True)
+class Rdma:
+    """A port of an InfiniBand or RoCE card; `link` is `InfiniBand` or `Ethernet`."""
+
+    device: str
+    interface: str
+    link: str
+    active: bool
+    rate: str
+
+
+@dataclass(frozen=True, slots=True)
+class DockerFacts:
+    """The Docker engine; `fault` says why it could not be asked, "" where it answered.
+
+    `runtimes` are the names of the OCI runtimes, `swarm` is the node's state in a Swarm,
+    `generic` are the generic resources that daemon.json names for Swarm.
+    """
+
+    version: str
+    containerd: str
+    fault: str
+    runtimes: tuple[str, ...] = ()
+    default_runtime: str = ""
+    cdi: bool = False
+    swarm: str = ""
+    generic: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class HostFacts:
+    """One host. Memory in bytes; `clock_offset` in seconds, positive where its clock is ahead.
+
+    `reached` is the address at which ssh has reached it, `route` the interface of its default
+    route, `topology` the table of `nvidia-smi topo -m`; `gpu_fault` is what nvidia-smi said
+    instead of a list of GPUs.
+    """
+
+    hostname: str
+    os: str
+    kernel: str
+    architecture: str
+    cpu: str
+    cores: int
+    memory: int
+    swap: int
+    disks: tuple[Disk, ...]
+    cgroup: int
+    gpus: tuple[GpuFacts, ...]
+    gpu_fault: str
+    driver: str
+    cuda: str
+    topology: str
+    docker: DockerFacts
+    toolkit: str
+    hook: bool
+    groups: tuple[str, ...]
+    interfaces: tuple[InterfaceFacts, ...]
+    rdma: tuple[Rdma, ...]
+    reached: str
+    route: str
+    clock_offset: float = 0.0
+
+    def interface_of(self, address: str) -> InterfaceFacts | None:
+        """Return the interface that has an address."""
+        return next(
+            (
+                each
+                for each in self.interfaces
+                if address in {str(one.ip) for one in each.ipv4}
+                or address in {one.partition("/")[0] for one in each.addresses}
+            ),
+            None,
+        )
+
+    @property
+    def fast(self) -> tuple[InterfaceFacts, ...]:
+        """Network cards with an IPv4 address that are as fast as those of a cluster."""
+        return tuple(
+            each
+            for each in self.interfaces
+            if each.device and each.up and each.ipv4 and (each.speed or 0) >= FAST
+        )

@@ -1,0 +1,73 @@
+"""What a person should know of the hosts before they are used. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from kit.discover.facts import HostFacts
+from kit.discover.update import Found, shared_fast_network
+from kit.values import show_speed
+
+CLOCK = 1.0
+"""Seconds by which a clock may be off; more confuses logs, and certificates of a Swarm."""
+
+
+def notes_of(found: Sequence[Found]) -> Iterator[str]:
+    """Yield what is worth knowing, of all hosts together and of each."""
+    yield from _fast(found)
+    yield from _versions(found)
+    for each in found:
+        for note in _host(each.facts):
+            yield f"{each.name}: {note}"
+
+
+def _fast(found: Sequence[Found]) -> Iterator[str]:
+    network = shared_fast_network([each.facts for each in found])
+    if network is None:
+        return
+    links = {
+        each.name: next(
+            interface
+            for interface in each.facts.fast
+            if network in {str(address.network) for address in interface.ipv4}
+        )
+        for each in found
+    }
+    speed = show_speed(min(link.speed or 0 for link in links.values()))
+    names = ", ".join(sorted({link.name for link in links.values()}))
+    told = f"all hosts share {network} by {names} with {speed}"
+    elsewhere = []
+    for each in found:
+        addresses = [str(one.ip) for one in links[each.name].ipv4 if str(one.network) == network]
+        if each.address not in addresses:
+            elsewhere.append(f"{each.name}: {addresses[0]}")
+    if elsewhere:
+        yield f"{told}: write these as their addresses to use it ({', '.join(elsewhere)})"
+    else:
+        yield f"{told}: training uses it, ssh goes the other way"
+
+
+def _versions(found: Sequence[Found]) -> Iterator[str]:
+    versions: dict[str, list[str]] = {}
+    for each in found:
+        if each.facts.docker.version:
+            versions.setdefault(each.facts.docker.version, []).append(each.name)
+    if len(versions) > 1:
+        told = "; ".join(f"{version} on {', '.join(names)}" for version, names in versions.items())
+        yield f"Docker differs: {told}; use one version on all hosts"
+
+
+def _host(facts: HostFacts) -> Iterator[str]:
+    if facts.docker.fault:
+        yield f"docker cannot be used: {facts.docker.fault}"
+    if facts.gpu_fault:
+        yield f"nvidia-smi: {facts.gpu_fault}"
+    toolkit = facts.hook or facts.toolkit or "nvidia" in facts.docker.runtimes
+    if facts.gpus and not toolkit and not facts.docker.cdi:
+        yield "it has GPUs and no NVIDIA container toolkit"
+    if abs(facts.clock_offset) > CLOCK:
+        direction = "ahead" if facts.clock_offset > 0 else "behind"
+        yield f"its clock is {abs(facts.clock_offset):.0f} s {direction}: set up NTP (timedatectl)"
+    for port in facts.rdma:
+        if not port.active:
+            yield f"{port.device} ({port.link}) has no link"

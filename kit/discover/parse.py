@@ -1,0 +1,207 @@
+"""Reads what `probe.sh` has printed. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from kit.discover.facts import (
+    Disk,
+    DockerFacts,
+    GpuFacts,
+    HostFacts,
+    InterfaceFacts,
+    Rdma,
+)
+
+MIB = 2**20
+GATEWAY = 2
+"""Flag of a route with a gateway in /proc/net/route (linux/route.h, RTF_GATEWAY)."""
+
+
+def read_facts(printed: str) -> HostFacts:
+    """Return a host's facts from the sections of `probe.sh`; what is missing stays empty.
+
+    Raises:
+        ValueError: This is not what `probe.sh` prints.
+    """
+    sections = _sections(printed)
+    if "end" not in sections:
+        raise ValueError("the host has printed less than all")
+    host = [*sections["host"].splitlines(), "", "", "", ""]
+    memory = dict(re.findall(r"^(\w+): +(\d+) kB$", sections["memory"], re.MULTILINE))
+    cores, _, model = sections["cpu"].partition("\n")
+    gpus, gpu_fault = _gpus(sections)
+    query = _csv(sections["gpu-query"])
+    return HostFacts(
+        hostname=host[0],
+        os=_os(sections["os"]),
+        kernel=host[1],
+        architecture=host[2],
+        reached=[*host[3].split(), "", "", ""][2],
+        cpu=model.partition(":")[2].strip(),
+        cores=int(cores) if cores.isdigit() else 0,
+        memory=int(memory.get("MemTotal", 0)) * 1024,
+        swap=int(memory.get("SwapTotal", 0)) * 1024,
+        disks=_disks(sections["disks"]),
+        cgroup=2 if sections["cgroup"] == "cgroup2fs" else 1,
+        gpus=gpus,
+        gpu_fault=gpu_fault,
+        driver=next((row[4] for row in query.values() if len(row) == 5), ""),
+        cuda=sections["cuda"].removeprefix("CUDA Version: "),
+        topology=sections["topology"],
+        docker=_docker(sections["docker"], sections["docker-info"]),
+        toolkit=_first(r"version (\S+)", sections["toolkit"]),
+        hook="nvidia-container-runtime-hook" in sections["toolkit"],
+        groups=tuple(sections["groups"].split()),
+        interfaces=_interfaces(sections["interfaces"], sections["addresses"]),
+        rdma=_rdma(sections["rdma"]),
+        route=_route(sections["routes"]),
+    )
+
+
+def clock_of(printed: str) -> float | None:
+    """Return the host's time in seconds since the epoch."""
+    found = re.search(r"^@@ clock\n(\d+\.\d+)$", printed, re.MULTILINE)
+    return float(found[1]) if found else None
+
+
+def _sections(printed: str) -> Mapping[str, str]:
+    parts = re.split(r"^@@ (\S+)\n", printed + "\n", flags=re.MULTILINE)
+    return {name: text.strip("\n") for name, text in zip(parts[1::2], parts[2::2], strict=True)}
+
+
+def _first(pattern: str, text: str) -> str:
+    found = re.search(pattern, text)
+    return found[1] if found else ""
+
+
+def _os(text: str) -> str:
+    return _first(r'(?m)^PRETTY_NAME="?([^"\n]*)', text)
+
+
+def _disks(text: str) -> tuple[Disk, ...]:
+    rows = (line.split(maxsplit=6) for line in text.splitlines()[1:])
+    return tuple(
+        Disk(row[6], row[1], int(row[2]) * 1024, int(row[4]) * 1024)
+        for row in rows
+        if len(row) == 7 and row[2].isdigit() and row[4].isdigit()
+    )
+
+
+def _csv(text: str) -> dict[str, list[str]]:
+    """Return the rows of a query to nvidia-smi by the UUID that is their first field."""
+    rows = ([field.strip() for field in line.split(",")] for line in text.splitlines())
+    return {row[0]: row for row in rows if len(row) > 1}
+
+
+def _gpus(sections: Mapping[str, str]) -> tuple[tuple[GpuFacts, ...], str]:
+    """Return the GPUs, of a card that is split by MIG its instances; or what was said instead."""
+    listed = sections["gpus"]
+    query, compute = _csv(sections["gpu-query"]), _csv(sections["gpu-compute"])
+    ecc = _csv(sections["gpu-ecc"])
+    found: list[GpuFacts] = []
+    card: GpuFacts | None = None
+    for line in listed.splitlines():
+        if match := re.match(r"GPU (\d+): (.*) \(UUID: (GPU-[^)]+)\)", line):
+            index, model, uuid = int(match[1]), match[2], match[3]
+            megabytes = query.get(uuid, ["", "", "", ""])[3]
+            card = GpuFacts(
+                uuid,
+                index,
+                model.removeprefix("NVIDIA "),
+                int(megabytes) * MIB if megabytes.isdigit() else None,
+                compute.get(uuid, ["", ""])[1],
+                {"Enabled": True, "Disabled": False}.get(ecc.get(uuid, ["", ""])[1]),
+            )
+            found.append(card)
+        elif card and (match := re.match(r"\s+MIG (\S+) .*\(UUID: (MIG-[^)]+)\)", line)):
+            found = [each for each in found if each is not card]
+            found.append(_instance(card, match[1], match[2]))
+    fault = "" if found else (listed.splitlines() or [""])[0]
+    # A host without GPUs is no fault; a driver that fails is.
+    return tuple(found), "" if "No devices were found" in fault else fault
+
+
+def _instance(card: GpuFacts, profile: str, uuid: str) -> GpuFacts:
+    """Return an instance by its profile, as `1g.10gb` or `1c.2g.20gb+me`."""
+    gigabytes = _first(r"(\d+)gb", profile)
+    memory = int(gigabytes) * 2**30 if gigabytes else None
+    model = f"{card.model} MIG {profile}"
+    return replace(card, uuid=uuid, model=model, memory=memory, card=card.uuid)
+
+
+def _docker(version: str, info: str) -> DockerFacts:
+    told, said = _json(version), _json(info)
+    server = told.get("Server") or {}
+    parts = {each["Name"]: each["Version"] for each in server.get("Components") or ()}
+    lines = version.splitlines()
+    fault = "" if server else (lines[-1] if lines else "docker is not installed")
+    resources = [_resource(each) for each in said.get("GenericResources") or ()]
+    return DockerFacts(
+        version=server.get("Version", ""),
+        containerd=parts.get("containerd", ""),
+        fault="docker is not installed" if "not found" in fault else fault,
+        runtimes=tuple(sorted(said.get("Runtimes") or ())),
+        default_runtime=said.get("DefaultRuntime", ""),
+        cdi=bool(said.get("CDISpecDirs")),
+        swarm=(said.get("Swarm") or {}).get("LocalNodeState", ""),
+        generic=tuple(filter(None, resources)),
+    )
+
+
+def _resource(entry: Mapping[str, Any]) -> str:
+    spec = entry.get("NamedResourceSpec") or entry.get("DiscreteResourceSpec") or {}
+    return f"{spec.get('Kind', '')}={spec.get('Value', '')}" if spec else ""
+
+
+def _json(text: str) -> dict[str, Any]:
+    """Return the first line that is JSON: errors may come before it or after it."""
+    for line in text.splitlines():
+        if line.startswith("{"):
+            try:
+                value = json.loads(line)
+            except ValueError:
+                continue
+            return value if isinstance(value, dict) else {}
+    return {}
+
+
+def _interfaces(listed: str, addresses: str) -> tuple[InterfaceFacts, ...]:
+    own: dict[str, list[str]] = {}
+    for line in addresses.splitlines():
+        if found := re.match(r"\d+: (\S+) +inet6? (\S+) .*scope (\w+)", line):
+            name, address, scope = found.groups()
+            if scope == "global":
+                own.setdefault(name.partition("@")[0], []).append(address)
+    rows = ([*line.split(), "", "", ""] for line in listed.splitlines())
+    return tuple(
+        InterfaceFacts(
+            name=row[0],
+            device=row[1] == "device",
+            up=row[2] == "up",
+            mtu=int(row[3]) if row[3].isdigit() else 0,
+            speed=int(row[4]) * 10**6 if row[4].isdigit() else None,
+            addresses=tuple(own.get(row[0], ())),
+        )
+        for row in rows
+        if row[0] and row[0] != "lo"
+    )
+
+
+def _rdma(text: str) -> tuple[Rdma, ...]:
+    rows = (line.split("|") for line in text.splitlines())
+    return tuple(
+        Rdma(device, interface, link, "ACTIVE" in state, rate)
+        for device, interface, link, state, rate in (row for row in rows if len(row) == 5)
+    )
+
+
+def _route(text: str) -> str:
+    """Return the interface of the default route."""
+    rows = (line.split() for line in text.splitlines()[1:])
+    found = (row for row in rows if len(row) > 3 and row[1] == "00000000")
+    return next((row[0] for row in found if int(row[3], 16) & GATEWAY), "")

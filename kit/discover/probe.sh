@@ -1,0 +1,75 @@
+# Prints what this host is, in sections. It needs no root and changes nothing.
+# A tool that is missing leaves its section empty.
+PATH="$PATH:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+LC_ALL=C
+export PATH LC_ALL
+section() { printf '\n@@ %s\n' "$1"; }
+# A driver that has lost a GPU may never answer.
+nvidia() {
+    command -v nvidia-smi >/dev/null || return
+    if command -v timeout >/dev/null; then timeout 30 nvidia-smi "$@"; else nvidia-smi "$@"; fi
+}
+
+section host
+hostname
+uname -sr
+uname -m
+echo "${SSH_CONNECTION:-}"
+section os
+cat /etc/os-release 2>/dev/null
+section cpu
+nproc 2>/dev/null
+grep -m 1 '^model name' /proc/cpuinfo
+section memory
+cat /proc/meminfo
+section disks
+df -PkT -x tmpfs -x devtmpfs -x squashfs -x overlay -x efivarfs 2>/dev/null
+section cgroup
+stat -fc %T /sys/fs/cgroup 2>/dev/null
+
+section gpus
+nvidia -L 2>&1
+section gpu-query
+nvidia --query-gpu=uuid,index,name,memory.total,driver_version --format=csv,noheader,nounits 2>/dev/null
+# Of its own: drivers before 510 do not know the field.
+section gpu-compute
+nvidia --query-gpu=uuid,compute_cap --format=csv,noheader,nounits 2>/dev/null
+section gpu-ecc
+nvidia --query-gpu=uuid,ecc.mode.current --format=csv,noheader,nounits 2>/dev/null
+section cuda
+nvidia 2>/dev/null | grep -o 'CUDA Version: [0-9.]*'
+section topology
+nvidia topo -m 2>/dev/null
+
+section docker
+docker version --format '{{json .}}' 2>&1
+section docker-info
+docker info --format '{{json .}}' 2>/dev/null
+section toolkit
+nvidia-ctk --version 2>/dev/null
+command -v nvidia-container-runtime-hook
+section groups
+id -Gn
+
+section interfaces
+for path in /sys/class/net/*; do
+    name=${path##*/}
+    kind=virtual
+    [ -e "$path/device" ] && kind=device
+    echo "$name $kind $(cat "$path/operstate" 2>/dev/null) $(cat "$path/mtu" 2>/dev/null) $(cat "$path/speed" 2>/dev/null)"
+done
+section addresses
+ip -o addr show 2>/dev/null
+section routes
+cat /proc/net/route 2>/dev/null
+section rdma
+for port in /sys/class/infiniband/*/ports/*; do
+    [ -e "$port/state" ] || continue
+    device=${port%/ports/*}
+    net=$(ls "$device/device/net" 2>/dev/null | head -n 1)
+    echo "${device##*/}|$net|$(cat "$port/link_layer")|$(cat "$port/state")|$(cat "$port/rate")"
+done
+# The last: what was done before took its time.
+section clock
+date +%s.%N
+section end

@@ -1,0 +1,290 @@
+"""The inventory's text with what was found on the hosts; what a person wrote stays. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import yaml
+
+from kit.discover.entries import gpu_entry, gpu_list, host_entry
+from kit.discover.facts import HostFacts
+from kit.model import Host, Use
+from kit.values import count, show_speed, speed
+from kit.yamlfile import Document, parse
+
+_BREAK = re.compile(r"\r\n|\n|\r|$")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A host that has answered: its name in the inventory, the login, and what it is.
+
+    `address` is the one for other hosts; `known` is the host as the inventory has it, None for a
+    new one.
+    """
+
+    name: str
+    login: str
+    address: str
+    facts: HostFacts
+    known: Host | None = None
+
+    @property
+    def speed(self) -> int | None:
+        """The speed of the link at its address, where the driver tells."""
+        interface = self.facts.interface_of(self.address)
+        return interface.speed if interface else None
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """The new text, and what a person has to decide or to know."""
+
+    text: str
+    notes: tuple[str, ...]
+
+
+def new_inventory(cluster: str, engine: str, found: Sequence[Found]) -> Update:
+    """Return an inventory of hosts of which there is none yet; the first host is the manager."""
+    speeds = {each.speed for each in found}
+    common = speeds.pop() if len(speeds) == 1 else None
+    lines = [f"cluster: {cluster}", f"engine: {engine}", "", "hosts:"]
+    for number, each in enumerate(found):
+        lines += _entry(each, manager=number == 0, speed=None if common else each.speed, column=2)
+    if common:
+        lines += ["", f"network: {{speed: {show_speed(common)}}}"]
+    return Update("\n".join(lines) + "\n", ())
+
+
+def updated(text: str, file: str, found: Sequence[Found]) -> Update:
+    """Return the inventory's text with what was found; the order of keys and comments stays.
+
+    `text` is exactly what the file holds, carriage returns included.
+    """
+    # PyYAML's positions do not count a byte order mark.
+    mark = text[: text.startswith("\ufeff")]
+    plain = text.removeprefix(mark)
+    editor = _Editor(plain, parse(plain, file))
+    for each in found:
+        editor.update(each)
+    editor.append([each for each in found if each.known is None])
+    return Update(mark + editor.text(), tuple(editor.notes))
+
+
+def _entry(each: Found, *, manager: bool, speed: int | None, column: int) -> list[str]:
+    return host_entry(
+        each.name,
+        each.address,
+        each.login,
+        each.facts.gpus,
+        manager=manager,
+        speed=speed,
+        column=column,
+    )
+
+
+@dataclass
+class _Editor:
+    """Collects changes of one text, by the positions of its nodes."""
+
+    before: str
+    document: Document
+    notes: list[str] = field(default_factory=list)
+    edits: list[tuple[int, int, str]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._newline = "\r\n" if "\r\n" in self.before else "\n"
+
+    def text(self) -> str:
+        """Return the text with all changes."""
+        parts, end = [], 0
+        for start, stop, new in sorted(self.edits):
+            parts += [self.before[end:start], new]
+            end = stop
+        return "".join([*parts, self.before[end:]])
+
+    def update(self, found: Found) -> None:
+        """Write into a host's own section what is not there, or not true any more."""
+        if found.known is None:
+            return
+        section = str(found.known.loc[1])
+        if section != found.name:
+            self._compare_range(found, section)
+            return
+        node = _value(_value(self.document.root, "hosts"), section)
+        address = _value(node, "address")
+        if not isinstance(node, yaml.MappingNode) or address is None or _written_twice(node):
+            self.notes.append(
+                f"{found.name}: an anchor or a merge describes it: nothing is changed"
+            )
+            return
+        self._update_gpus(found, node, address)
+        self._update_speed(found, node, address)
+
+    def _compare_range(self, found: Found, section: str) -> None:
+        assert found.known
+        planned, there = len(found.known.gpus), len(found.facts.gpus)
+        if planned != there:
+            told = f"{section} says {count(planned, 'GPU')}, {found.name} has {there}"
+            self.notes.append(f"{told}: describe it by itself")
+
+    def _update_speed(self, found: Found, node: yaml.MappingNode, address: yaml.Node) -> None:
+        assert found.known
+        if found.speed is None or found.speed == found.known.speed:
+            return
+        interface = found.facts.interface_of(found.address)
+        where = f"{found.name}: {interface.name if interface else found.address}"
+        if _value(node, "speed") is None:
+            self._add(node, address, f"speed: {show_speed(found.speed)}")
+        else:
+            written = show_speed(found.known.speed)
+            told = f"{where} has {show_speed(found.speed)}, the inventory says {written}"
+            self.notes.append(f"{told}: that stays")
+
+    def _update_gpus(self, found: Found, node: yaml.MappingNode, address: yaml.Node) -> None:
+        assert found.known
+        there = {gpu.uuid.lower(): gpu for gpu in found.facts.gpus}
+        written = {gpu.id.lower() for gpu in found.known.gpus}
+        listed = _value(node, "gpus")
+        if listed is None:
+            if there:
+                column = None if node.flow_style else _column(node)
+                entries = [gpu_entry(gpu) for gpu in found.facts.gpus]
+                self._add(node, address, f"gpus:{_after_colon(entries, column)}")
+        elif any(gpu.known for gpu in found.known.gpus):
+            assert isinstance(listed, yaml.SequenceNode)
+            gone = [gpu.id for gpu in found.known.gpus if gpu.id.lower() not in there]
+            self.notes += [f"{found.name}: {uuid} is not there any more" for uuid in gone]
+            new = [gpu for uuid, gpu in there.items() if uuid not in written]
+            self._add_gpus(listed, [gpu_entry(gpu) for gpu in new])
+        else:
+            self._replace_gpus(found, node, listed)
+
+    def _replace_gpus(self, found: Found, node: yaml.MappingNode, listed: yaml.Node) -> None:
+        """Write UUIDs where a number or indexes were; what an index was for, its GPU is for."""
+        assert found.known
+        planned = len(found.known.gpus)
+        cards = {gpu.card or gpu.uuid for gpu in found.facts.gpus}
+        if planned != len(cards):
+            said = f"{found.name}: the inventory says {count(planned, 'GPU')}"
+            self.notes.append(f"{said}, nvidia-smi lists {len(cards)}")
+        if not found.facts.gpus:
+            return
+        uses = {int(gpu.id): gpu.use for gpu in found.known.gpus}
+        entries = [gpu_entry(gpu, uses.get(gpu.index, Use.TRAINING)) for gpu in found.facts.gpus]
+        start, end = listed.start_mark.index, _end(listed)
+        if not node.flow_style and listed.start_mark.line == listed.end_mark.line:
+            # The blank behind the colon goes with the number.
+            start = len(self.before[:start].rstrip(" "))
+        if isinstance(listed, yaml.SequenceNode) and not listed.flow_style:
+            lead = f"{self._newline}{' ' * listed.start_mark.column}"
+            new = lead.join(f"- {entry}" for entry in entries)
+        else:
+            column = None if node.flow_style else _column(node)
+            new = gpu_list(entries, column, self._newline)
+        self.edits.append((start, end, new))
+
+    def _add_gpus(self, listed: yaml.SequenceNode, entries: Sequence[str]) -> None:
+        if not entries:
+            return
+        end = _end(listed.value[-1])
+        if listed.flow_style:
+            self.edits.append((end, end, "".join(f", {entry}" for entry in entries)))
+            return
+        lead = f"{self._newline}{' ' * listed.start_mark.column}- "
+        at = self._line_end(end)
+        self.edits.append((at, at, "".join(f"{lead}{entry}" for entry in entries)))
+
+    def _add(self, node: yaml.MappingNode, behind: yaml.Node, pair: str) -> None:
+        """Add a pair behind a value of the mapping that is on one line."""
+        if node.flow_style:
+            at = _end(behind)
+            self.edits.append((at, at, f", {pair}"))
+        else:
+            at = self._line_end(_end(behind))
+            self.edits.append((at, at, f"{self._newline}{' ' * _column(node)}{pair}"))
+
+    def append(self, found: Sequence[Found]) -> None:
+        """Add new hosts behind the last one."""
+        hosts = _value(self.document.root, "hosts")
+        if not found or not isinstance(hosts, yaml.MappingNode):
+            return
+        default = self._default_speed()
+        column = _column(hosts)
+        lines = [
+            line
+            for each in found
+            for line in _entry(
+                each,
+                manager=False,
+                speed=each.speed if each.speed != default else None,
+                column=column,
+            )
+        ]
+        if hosts.flow_style:
+            self.notes.append("hosts: is written in braces: add the new hosts by hand")
+            return
+        at = self._line_end(_end(hosts))
+        self.edits.append((at, at, "".join(f"{self._newline}{line}" for line in lines)))
+
+    def _default_speed(self) -> int:
+        network = self.document.value.get("network") or {}
+        return speed(network["speed"]) if "speed" in network else 10**9
+
+    def _line_end(self, position: int) -> int:
+        found = _BREAK.search(self.before, position)
+        return found.start() if found else len(self.before)
+
+
+def _value(node: yaml.Node | None, key: str) -> yaml.Node | None:
+    """Return a value that is written in the mapping itself."""
+    if not isinstance(node, yaml.MappingNode):
+        return None
+    pairs = ((each, value) for each, value in node.value if isinstance(each, yaml.ScalarNode))
+    return next((value for each, value in pairs if each.value == key), None)
+
+
+def _column(node: yaml.MappingNode) -> int:
+    return int(node.value[0][0].start_mark.column)
+
+
+def _end(node: yaml.Node) -> int:
+    """Return where a node's last character is; PyYAML's end of a block is the next token."""
+    while isinstance(node, yaml.CollectionNode) and not node.flow_style and node.value:
+        last = node.value[-1]
+        node = last[1] if isinstance(last, tuple) else last
+    return int(node.end_mark.index)
+
+
+def _written_twice(node: yaml.MappingNode) -> bool:
+    """Whether a part of a host is an alias, or merged from elsewhere."""
+    for key, value in node.value:
+        before = value.start_mark.index < key.start_mark.index
+        if before or (isinstance(key, yaml.ScalarNode) and key.value == "<<"):
+            return True
+    return False
+
+
+def _after_colon(entries: Sequence[str], column: int | None) -> str:
+    text = gpu_list(entries, column)
+    return text if text.startswith("\n") else f" {text}"
+
+
+def shared_fast_network(found: Sequence[HostFacts]) -> str | None:
+    """Return the IPv4 network of a second, fast link that all hosts share; None without one."""
+    if len(found) < 2:
+        return None
+    networks = [
+        {str(address.network) for each in facts.fast for address in each.ipv4} for facts in found
+    ]
+    reached = {
+        str(address.network)
+        for facts in found
+        for each in facts.interfaces
+        for address in each.ipv4
+        if str(address.ip) == facts.reached
+    }
+    shared = set.intersection(*networks) - reached
+    return min(shared, default=None)

@@ -1,0 +1,386 @@
+"""What the probe prints, what is made of it, and what is written into the inventory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kit.config.load import Sources, read_inventory
+from kit.discover.facts import HostFacts
+from kit.discover.match import Asked, logins_of, named
+from kit.discover.notes import notes_of
+from kit.discover.parse import read_facts
+from kit.discover.update import Found, new_inventory, shared_fast_network, updated
+from kit.errors import InputError
+from kit.model import Inventory
+
+TITAN = "GPU-db1c6a2f-a4bd-5f84-a541-aa32df2b2a6f"
+GV100 = "GPU-7227cc4b-1b42-548e-abbc-ab63e41581d0"
+A100 = "GPU-1111aaaa-2222-3333-4444-555566667777"
+INSTANCES = ("MIG-aaaa1111-2222-5333-8444-555566667777", "MIG-bbbb1111-2222-5333-8444-555566667777")
+
+GPUS = f"""\
+GPU 0: NVIDIA TITAN RTX (UUID: {TITAN})
+GPU 1: Quadro GV100 (UUID: {GV100})"""
+QUERY = f"""\
+{TITAN}, 0, NVIDIA TITAN RTX, 24576, 550.54.15
+{GV100}, 1, Quadro GV100, 32768, 550.54.15"""
+MIG = f"""\
+GPU 0: NVIDIA A100-SXM4-80GB (UUID: {A100})
+  MIG 3g.40gb     Device  0: (UUID: {INSTANCES[0]})
+  MIG 1g.10gb     Device  1: (UUID: {INSTANCES[1]})"""
+DOCKER = (
+    '{"Client":{},"Server":{"Version":"26.0.0","Components":'
+    '[{"Name":"containerd","Version":"1.6.28"}]}}'
+)
+INFO = '{"Runtimes":{"nvidia":{},"runc":{}},"DefaultRuntime":"runc","Swarm":{}}'
+DENIED = """\
+{"Client":{"Version":"26.0.0"},"Server":null}
+permission denied while trying to connect to the Docker daemon socket"""
+
+
+def printed(**changes: str) -> str:
+    """What the probe prints on a desktop with two GPUs; `changes` are sections."""
+    sections = {
+        "host": "pc2\nLinux 5.15.0-105\nx86_64\n192.168.8.20 50000 192.168.8.114 22",
+        "os": 'NAME="Ubuntu"\nPRETTY_NAME="Ubuntu 22.04.4 LTS"',
+        "cpu": "16\nmodel name\t: AMD Ryzen 9 5950X",
+        "memory": "MemTotal:       65780000 kB\nSwapTotal:       2097148 kB",
+        "disks": "Filesystem Type 1024-blocks Used Available Capacity Mounted on\n"
+        "/dev/nvme0n1p2 ext4 1000000 400000 600000 40% /\n"
+        "/dev/sda1 ext4 4000000 0 4000000 0% /mnt/big disk",
+        "cgroup": "cgroup2fs",
+        "gpus": GPUS,
+        "gpu-query": QUERY,
+        "gpu-compute": f"{TITAN}, 7.5\n{GV100}, 7.0",
+        "gpu-ecc": f"{TITAN}, [N/A]\n{GV100}, Enabled",
+        "cuda": "CUDA Version: 12.4",
+        "topology": "",
+        "docker": DOCKER,
+        "docker-info": INFO,
+        "toolkit": "NVIDIA Container Toolkit CLI version 1.15.0\n"
+        "/usr/bin/nvidia-container-runtime-hook",
+        "groups": "user2 docker",
+        "interfaces": "eno1 device up 1500 1000\n"
+        "lo virtual unknown 65536 \nwlp4s0 device down 1500 ",
+        "addresses": "2: eno1    inet 192.168.8.114/24 brd 192.168.8.255 scope global eno1\\  x\n"
+        "2: eno1    inet6 fe80::1/64 scope link \\  x",
+        "routes": "Iface\tDestination\tGateway\tFlags\n"
+        "eno1\t00000000\t0108A8C0\t0003\neno1\t0008A8C0\t00000000\t0001",
+        "rdma": "",
+        "clock": "1700000000.5",
+        "end": "",
+    }
+    assert changes.keys() <= {name.replace("-", "_") for name in sections}
+    sections |= {name.replace("_", "-"): text for name, text in changes.items()}
+    return "".join(f"\n@@ {name}\n{text}\n" for name, text in sections.items())
+
+
+def facts(**changes: str) -> HostFacts:
+    return read_facts(printed(**changes))
+
+
+def host(name: str, number: int, **changes: str) -> HostFacts:
+    """A host of a name, with the last byte of its address."""
+    own = f"192.168.8.{number}"
+    line = f"2: eno1    inet {own}/24 scope global eno1"
+    return facts(**{"host": f"{name}\nLinux\nx86_64\n1 2 {own} 22", "addresses": line, **changes})
+
+
+def inventory_of(text: str) -> Inventory:
+    return read_inventory(text, Path("inventory.yaml"), Sources())
+
+
+def update(text: str, *found: HostFacts) -> tuple[str, tuple[str, ...]]:
+    """The text after these hosts have answered, as the command makes it."""
+    by_name = {each.name: each for each in inventory_of(text).hosts}
+    answered = [
+        (Asked(each.hostname, f"user@{each.hostname}", by_name.get(each.hostname)), each)
+        for each in found
+    ]
+    made = updated(text, "inventory.yaml", named(answered, shared_fast_network(list(found))))
+    inventory_of(made.text)
+    return made.text, made.notes
+
+
+def test_a_desktop_is_read() -> None:
+    found = facts()
+    assert (found.hostname, found.os, found.architecture) == ("pc2", "Ubuntu 22.04.4 LTS", "x86_64")
+    assert (found.cores, found.cpu) == (16, "AMD Ryzen 9 5950X")
+    assert (found.memory, found.swap) == (65780000 * 1024, 2097148 * 1024)
+    assert [(disk.mount, disk.free) for disk in found.disks] == [
+        ("/", 600000 * 1024),
+        ("/mnt/big disk", 4000000 * 1024),
+    ]
+    titan, quadro = found.gpus
+    assert (titan.uuid, titan.index, titan.model, titan.compute) == (TITAN, 0, "TITAN RTX", "7.5")
+    assert (titan.memory, titan.ecc, quadro.ecc) == (24 * 2**30, None, True)
+    assert (found.driver, found.cuda, found.gpu_fault) == ("550.54.15", "12.4", "")
+    assert (found.docker.version, found.docker.containerd, found.docker.fault) == (
+        "26.0.0",
+        "1.6.28",
+        "",
+    )
+    assert (found.docker.runtimes, found.toolkit, found.hook) == (
+        ("nvidia", "runc"),
+        "1.15.0",
+        True,
+    )
+    assert (found.cgroup, found.reached, found.route) == (2, "192.168.8.114", "eno1")
+    assert [each.name for each in found.interfaces] == ["eno1", "wlp4s0"]
+    card = found.interface_of("192.168.8.114")
+    assert card
+    assert (card.speed, card.mtu, card.addresses) == (10**9, 1500, ("192.168.8.114/24",))
+
+
+def test_of_a_card_with_instances_these_are_taken() -> None:
+    query = f"{A100}, 0, NVIDIA A100-SXM4-80GB, 81920, 550.54.15"
+    found = facts(gpus=MIG, gpu_query=query, gpu_compute=f"{A100}, 8.0").gpus
+    assert [gpu.uuid for gpu in found] == list(INSTANCES)
+    assert [gpu.model for gpu in found] == [
+        "A100-SXM4-80GB MIG 3g.40gb",
+        "A100-SXM4-80GB MIG 1g.10gb",
+    ]
+    assert {(gpu.card, gpu.compute) for gpu in found} == {(A100, "8.0")}
+    assert [gpu.memory for gpu in found] == [40 * 2**30, 10 * 2**30]
+
+
+def test_memory_that_the_driver_does_not_tell() -> None:
+    spark = f"{TITAN}, 0, NVIDIA GB10, [N/A], 580.95.05"
+    found = facts(gpus=f"GPU 0: NVIDIA GB10 (UUID: {TITAN})", gpu_query=spark)
+    assert (found.gpus[0].memory, found.driver) == (None, "580.95.05")
+    text = new_inventory("pool", "compose", named([(Asked("a", "a"), found)], None)).text
+    assert f"- {{uuid: {TITAN}, model: GB10}}" in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "note"),
+    [
+        ({"docker": DENIED, "docker_info": ""}, "docker cannot be used: permission denied"),
+        ({"docker": "sh: 1: docker: not found", "docker_info": ""}, "docker is not installed"),
+        ({"docker": "", "docker_info": ""}, "docker is not installed"),
+        ({"toolkit": "", "docker_info": "{}"}, "it has GPUs and no NVIDIA container toolkit"),
+        (
+            {"gpus": "Failed to initialize NVML: Driver/library version mismatch"},
+            "nvidia-smi: Failed to initialize NVML: Driver/library version mismatch",
+        ),
+        ({"rdma": "mlx5_0|ib0|InfiniBand|1: DOWN|10 Gb/sec"}, "mlx5_0 (InfiniBand) has no link"),
+    ],
+)
+def test_what_is_wrong_with_a_host_is_told(changes: dict[str, str], note: str) -> None:
+    found = named([(Asked("pc2", "user2@pc2"), facts(**changes))], None)
+    assert note in "\n".join(notes_of(found))
+
+
+def test_a_sound_host_has_no_notes() -> None:
+    assert list(notes_of(named([(Asked("pc2", "user2@pc2"), facts())], None))) == []
+    assert facts(gpus="No devices were found").gpu_fault == ""
+    assert facts(gpus="").gpu_fault == ""
+
+
+def test_an_answer_that_is_cut_is_refused() -> None:
+    with pytest.raises(ValueError, match="printed less than all"):
+        read_facts(printed().partition("@@ clock")[0])
+    assert read_facts("Welcome to pc2!\n" + printed()) == facts()
+
+
+def test_an_inventory_of_two_desktops_is_written() -> None:
+    one = host("pc1", 151, gpus=f"GPU 0: NVIDIA TITAN RTX (UUID: {A100})", gpu_query="")
+    two = host("pc2.lab", 114)
+    answered = [(Asked("user1@pc1", "user1@pc1"), one), (Asked("user2@pc2", "user2@pc2"), two)]
+    made = new_inventory("pool", "swarm", named(answered, None))
+    assert (
+        made.text
+        == f"""\
+cluster: pool
+engine: swarm
+
+hosts:
+  pc1:
+    address: 192.168.8.151
+    ssh: user1@pc1
+    roles: [manager]
+    gpus:
+      - {{uuid: {A100}, model: TITAN RTX}}
+  pc2:
+    address: 192.168.8.114
+    ssh: user2@pc2
+    gpus:
+      - {{uuid: {TITAN}, model: TITAN RTX, memory: 24GiB}}
+      - {{uuid: {GV100}, model: Quadro GV100, memory: 32GiB}}
+
+network: {{speed: 1Gbit}}
+"""
+    )
+    assert [gpu.id for gpu in inventory_of(made.text).hosts[1].gpus] == [TITAN, GV100]
+
+
+WRITTEN = """\
+# The pool under the desks.
+cluster: pool
+
+hosts:
+  pc2:     # beside the window
+    address: 192.168.8.114
+    gpus: {gpus}
+    roles: [manager]
+  # others come later
+network: {{speed: 1Gbit}}  # the old switch
+"""
+UUIDS = f"""
+      - {{uuid: {TITAN}, model: TITAN RTX, memory: 24GiB}}
+      - {{uuid: {GV100}, model: Quadro GV100, memory: 32GiB}}"""
+
+
+def test_uuids_replace_a_number_and_all_else_stays() -> None:
+    before = WRITTEN.format(gpus="2  # two")
+    text, notes = update(before, facts())
+    assert text == before.replace(" 2  # two", f"{UUIDS}  # two")
+    assert notes == ()
+    assert update(text, facts()) == (text, ())
+
+
+def test_what_an_index_was_for_its_gpu_is_for() -> None:
+    before = WRITTEN.format(gpus="[{index: 1, use: inference}, {index: 0}]")
+    text, _ = update(before, facts())
+    uses = [(gpu.id, gpu.use) for gpu in inventory_of(text).hosts[0].gpus]
+    assert uses == [(TITAN, "training"), (GV100, "inference")]
+    assert update(text, facts()) == (text, ())
+
+
+def test_a_block_of_indexes_and_carriage_returns() -> None:
+    block = "\n      # one serves\n      - index: 0\n        use: none\n      - index: 1 # x"
+    before = WRITTEN.format(gpus=block).replace("\n", "\r\n")
+    text, _ = update(before, facts())
+    assert text.count("\n") == text.count("\r\n")
+    assert "      # one serves\r\n      - {uuid: GPU-db1c" in text
+    assert "use: none}\r\n      - {uuid: GPU-7227" in text
+
+
+def test_a_new_card_is_added_and_one_that_is_gone_is_told() -> None:
+    listed = f"\n      - uuid: {A100}\n        use: inference  # stays\n      - {{uuid: {TITAN}}}"
+    before = WRITTEN.format(gpus=listed)
+    text, notes = update(before, facts())
+    added = f"\n      - {{uuid: {GV100}, model: Quadro GV100, memory: 32GiB}}"
+    assert text == before.replace(f"{{uuid: {TITAN}}}", f"{{uuid: {TITAN}}}{added}")
+    assert notes == (f"pc2: {A100} is not there any more",)
+
+
+@pytest.mark.parametrize("listed", [f"[{{uuid: {TITAN}}}]", f'[{{"uuid": "{TITAN}"}}]'])
+def test_lists_in_brackets_stay_in_brackets(listed: str) -> None:
+    text, _ = update(WRITTEN.format(gpus=listed), facts())
+    assert f"}}, {{uuid: {GV100}, model: Quadro GV100, memory: 32GiB}}]" in text
+
+
+def test_the_speed_is_added_but_not_changed() -> None:
+    fast = facts(interfaces="eno1 device up 1500 10000")
+    before = WRITTEN.format(gpus="0")
+    text, _ = update(before.replace("    roles", "    speed: 2Gbit\n    roles"), fast)
+    assert "speed: 10Gbit" not in text
+    text, notes = update(before, fast)
+    assert "    address: 192.168.8.114\n    speed: 10Gbit\n" in text
+    assert notes == ("pc2: the inventory says 0 GPUs, nvidia-smi lists 2",)
+
+
+def test_a_new_host_comes_behind_the_others() -> None:
+    before = WRITTEN.format(gpus="2")
+    text, _ = update(before, host("pc3", 115, gpus="", gpu_query=""))
+    new = "  pc3:\n    address: 192.168.8.115\n    ssh: user@pc3\n    gpus: 0\n"
+    assert text == before.replace("  # others", f"{new}  # others")
+
+
+def test_an_anchor_is_left_alone() -> None:
+    before = WRITTEN.format(gpus="&two 2").replace(
+        "  # others", "  pc3: {address: 192.168.8.115, gpus: *two}\n  # others"
+    )
+    text, notes = update(before, host("pc3", 115))
+    assert text == before
+    assert notes == ("pc3: an anchor or a merge describes it: nothing is changed",)
+
+
+def test_hosts_of_a_range_are_compared_alone() -> None:
+    before = WRITTEN.format(gpus="2").replace("pc2:", "pc[1-2]:").replace(".114", ".[113-114]")
+    text, notes = update(before, facts(), host("pc1", 113, gpus=f"GPU 0: T (UUID: {A100})"))
+    assert text == before
+    assert notes == ("pc[1-2] says 2 GPUs, pc1 has 1: describe it by itself",)
+
+
+FAST = {
+    "interfaces": "eno1 device up 1500 1000\nenp1s0f0np0 device up 9000 200000",
+}
+
+
+def spark(name: str, number: int) -> HostFacts:
+    lines = (
+        f"2: eno1    inet 192.168.8.{number}/24 scope global eno1",
+        f"3: enp1s0f0np0    inet 10.0.0.{number}/24 scope global enp1s0f0np0",
+    )
+    return host(name, number, addresses="\n".join(lines), **FAST)
+
+
+def test_a_fast_second_network_is_told_and_used() -> None:
+    pair = [(Asked(name, name), spark(name, n)) for name, n in (("a", 1), ("b", 2))]
+    fast = shared_fast_network([each for _, each in pair])
+    found = named(pair, fast)
+    assert [each.address for each in found] == ["10.0.0.1", "10.0.0.2"]
+    said = "all hosts share 10.0.0.0/24 by enp1s0f0np0 with 200Gbit"
+    assert list(notes_of(found)) == [f"{said}: training uses it, ssh goes the other way"]
+    assert "speed: 200Gbit" in new_inventory("pool", "swarm", found).text
+    slow = [Found("a", "a", "192.168.8.1", pair[0][1]), Found("b", "b", "192.168.8.2", pair[1][1])]
+    advice = "write these as their addresses to use it (a: 10.0.0.1, b: 10.0.0.2)"
+    assert list(notes_of(slow)) == [f"{said}: {advice}"]
+    assert shared_fast_network([pair[0][1], host("c", 3)]) is None
+
+
+def test_versions_that_differ_and_clocks_are_told() -> None:
+    old = host("b", 2, docker=DOCKER.replace("26.0.0", "24.0.7"))
+    found = named([(Asked("a", "a"), host("a", 1)), (Asked("b", "b"), old)], None)
+    assert list(notes_of(found)) == [
+        "Docker differs: 26.0.0 on a; 24.0.7 on b; use one version on all hosts"
+    ]
+
+
+def test_who_is_asked() -> None:
+    inventory = inventory_of(WRITTEN.format(gpus="2"))
+    assert [each.name for each in logins_of([], inventory)] == ["pc2"]
+    for login in ("pc2", "192.168.8.114", "somebody@pc2", "192.168.8.114:22"):
+        (asked,) = logins_of([login, login], inventory)
+        assert (asked.name, asked.ssh) == ("pc2", "192.168.8.114")
+    (new,) = logins_of(["user1@pc1:2222"], inventory)
+    assert (new.name, new.ssh, new.known) == ("user1@pc1:2222", "user1@pc1:2222", None)
+    with pytest.raises(InputError, match="there is no inventory"):
+        logins_of([], None)
+    with pytest.raises(InputError):
+        logins_of(["-oProxyCommand=evil"], None)
+
+
+def test_two_hosts_of_one_name_are_refused() -> None:
+    pair = [(Asked("a", "a"), host("pc1", 1)), (Asked("b", "b"), host("pc1", 2))]
+    with pytest.raises(InputError, match="a and b both call themselves pc1"):
+        named(pair, None)
+
+
+def test_a_forwarded_port_is_no_address() -> None:
+    found = facts(host="pc2\nLinux\nx86_64\n127.0.0.1 5 127.0.0.1 22")
+    assert named([(Asked("x", "localhost:2222"), found)], None)[0].address == "192.168.8.114"
+
+
+@given(
+    gpus=st.sampled_from(
+        ["0", "1", "2", "[{index: 0}, {index: 1, use: none}]", f"[{{uuid: {A100}}}]"]
+    ),
+    speed=st.sampled_from(["", "    speed: 2Gbit\n", "    interface: auto\n"]),
+    ending=st.sampled_from(["", "# end", "\n\n"]),
+    number=st.integers(0, 2),
+)
+def test_a_second_time_changes_nothing(gpus: str, speed: str, ending: str, number: int) -> None:
+    before = WRITTEN.format(gpus=gpus).replace("    roles", f"{speed}    roles") + ending
+    found = facts(gpus="\n".join(GPUS.splitlines()[:number]))
+    text, _ = update(before, found)
+    assert update(text, found)[0] == text
+    kept = [line for line in before.splitlines() if "gpus:" not in line]
+    rest = iter(text.splitlines())
+    assert all(line in rest for line in kept)

@@ -55,7 +55,7 @@ def prepare(name: str, folder: Path) -> bytes:
     channels = 1 if dataset == "digits" else 3
     train = Train(
         dataset=dataset,  # type: ignore[arg-type]
-        model=model,  # type: ignore[arg-type]
+        model=model,
         path="pets" if dataset == "folder" else "",
         image_size=side,
         epochs=1,

@@ -485,7 +485,7 @@ JOBS: list[tuple[str, str, str, list[str]]] = [
         "1: image: 'registry.lab:5000/trainer:1.4:2' is not the name of an image; write for example registry.lab:5000/trainer:1.4",
     ]),
     ('data set is unknown', 'digits', 'imagenet', [
-        "3: train.dataset: 'imagenet' is not known; use one of digits, mnist, cifar10, folder, text",
+        "3: train.dataset: 'imagenet' is not known; use one of digits, mnist, fashion_mnist, cifar10, cifar100, folder, text",
     ]),
     ('data set is near a known one', 'digits', 'cifar', [
         "3: train.dataset: 'cifar' is not known; did you mean cifar10?",
@@ -520,6 +520,18 @@ JOBS: list[tuple[str, str, str, list[str]]] = [
     ]),
     ('images of no multiple of 4', 'dataset: digits', 'dataset: folder\n  path: flowers\n  image_size: 30', [
         '5: train.image_size: 30 is not a multiple of 4; write for example `image_size: 32`',
+    ]),
+    ('a model of torchvision by its bare name', 'model: cnn', 'model: resnet50', [
+        "4: train.model: 'resnet50' is not known; did you mean resnet18? Models of torchvision are written torchvision/<name>",
+    ]),
+    ('a class of torchvision', 'model: cnn', 'model: torchvision/ResNet50', [
+        "4: train.model: 'torchvision/ResNet50' is not the name of a model of torchvision; write small letters, digits and _ behind the slash, such as `model: torchvision/resnet50`",
+    ]),
+    ('images too small for torchvision', 'dataset: digits\n  model: cnn', 'dataset: folder\n  path: flowers\n  model: torchvision/inception_v3', [
+        '2: train.image_size: images of 32×32 are too small for torchvision/inception_v3; write for example `image_size: 299`',
+    ]),
+    ('nothing to download', 'dataset: digits', 'dataset: digits\n  download: true', [
+        '4: train.download: nothing of this job can be downloaded: torchvision has no digits; leave it out; it is for mnist, fashion_mnist, cifar10, cifar100, and for weights by name',
     ]),
     ('images are huge', 'dataset: digits', 'dataset: folder\n  path: flowers\n  image_size: 2048', [
         '5: train.image_size: 2048 is out of range; write a number of at most 1024',

@@ -30,7 +30,7 @@ from tests.sandbox import SERVER, Project
 from tests.trainer.hosts import write_job
 from tests.trainer.small import noise, settings
 from trainer import launch
-from trainer.contract import keys, rules
+from trainer.contract import keys, models, rules
 from trainer.contract.job import SECTIONS
 from trainer.core.job import JobError, load_job
 from trainer.core.models import build_model, parameter_count
@@ -39,7 +39,13 @@ from trainer.serve import config as serve_config
 
 ROOT = Path(__file__).parents[1]
 INVENTORIES = [ROOT / "inventory.yaml", *sorted(ROOT.glob("tests/examples/*/inventory.yaml"))]
-SHAPES = {"digits": (1, 8), "mnist": (1, 28), "cifar10": (3, 32)}
+SHAPES = {
+    "digits": (1, 8, 10),
+    "mnist": (1, 28, 10),
+    "fashion_mnist": (1, 28, 10),
+    "cifar10": (3, 32, 10),
+    "cifar100": (3, 32, 100),
+}
 
 
 @pytest.mark.parametrize(("model", "dataset"), PARAMETERS)
@@ -161,8 +167,16 @@ MISTAKES = [
     ("train", "clip_norm", "none"),
     ("train", "warm_up", -1),
     ("train", "warm_up", 2.5),
-    ("train", "image_size", 30),
     ("train", "image_size", 2048),
+    ("train", "model", "resnet50"),
+    ("train", "model", "torchvision/ResNet50"),
+    ("train", "model", "torchvision/"),
+    ("train", "model", ["torchvision/resnet50"]),
+    ("train", "weights", "IMAGENET1K_V1"),
+    ("train", "download", True),
+    ("train", "download", "yes"),
+    ("train", "augmentation", "rand"),
+    ("train", "augmentation", "crops"),
     ("train", "ema", 1),
     ("train", "seed", 2**32),
     ("train", "momentum", 0.9),
@@ -230,6 +244,7 @@ def test_rules_ask_for_keys_that_exist() -> None:
         for each in fields(kind)
     }
     choices = {name: get_args(keys.hints(kind)[name.split(".")[1]]) for kind, name in NAMES}
+    choices["train.model"] = (*models.OWN, "torchvision/resnet18")
     for dataset, model, mode in product(
         choices["train.dataset"], choices["train.model"], choices["exchange.mode"]
     ):
@@ -248,7 +263,9 @@ NAMES = [
 FITTING = {
     "digits": {"cnn"},
     "mnist": {"cnn", "lenet", "resnet18"},
+    "fashion_mnist": {"cnn", "lenet", "resnet18"},
     "cifar10": {"cnn", "lenet", "resnet18", "airbench"},
+    "cifar100": {"cnn", "lenet", "resnet18", "airbench"},
     "folder": {"cnn", "lenet", "resnet18", "airbench"},
     "text": {"gpt"},
 }
@@ -269,6 +286,46 @@ def test_both_take_the_same_models_for_a_data_set(
     fits &= dataset != "folder" or image_size == 32 or model not in {"lenet", "airbench"}
     assert (not refused_by_kit({"image": "trainer", "train": section})) is fits
     assert accepts(load_job, file) is fits
+
+
+TORCHVISION: dict[str, Any] = {"model": "torchvision/resnet18", "epochs": 1, "batch_size": 1}
+
+
+@pytest.mark.parametrize(
+    ("section", "fault"),
+    [
+        ({"dataset": "digits"}, ""),
+        ({"dataset": "cifar100", "weights": "IMAGENET1K_V1", "download": True}, ""),
+        ({"dataset": "folder", "path": "x", "image_size": 299, "augmentation": "auto"}, ""),
+        ({"dataset": "digits", "weights": "DEFAULT", "download": True}, ""),
+        ({"dataset": "digits", "weights": "own.pth", "download": True}, "train.download"),
+        ({"dataset": "folder", "path": "x"}, "train.image_size"),
+        ({"dataset": "folder", "path": "x", "image_size": 30, "model": "cnn"}, "train.image_size"),
+        ({"dataset": "text", "path": "x"}, "train.model"),
+        ({"dataset": "digits", "model": "cnn", "weights": "own.pth"}, "train.weights"),
+        ({"dataset": "cifar10", "augmentation": "trivial"}, "train.augmentation"),
+    ],
+)
+def test_both_hold_what_is_torchvisions_to_the_same_rules(
+    section: dict[str, Any], fault: str, tmp_path: Path
+) -> None:
+    train = TORCHVISION | section
+    found = refused_by_kit({"image": "trainer", "train": train})
+    assert [".".join(map(str, each.loc)) for each in found] == ([fault] if fault else [])
+    file = write_job(tmp_path, **train)
+    if not fault:
+        assert load_job(file).train.model == train["model"]
+        return
+    with pytest.raises(JobError) as caught:
+        load_job(file)
+    assert str(caught.value) == f"{file}: {fault}: {found[0].what}; {found[0].fix}"
+
+
+def test_a_model_of_torchvision_may_have_its_parameters_told() -> None:
+    train = TORCHVISION | {"dataset": "digits"}
+    assert not refused_by_kit({"image": "trainer", "parameters": 11_689_512, "train": train})
+    train["model"] = "cnn"
+    assert refused_by_kit({"image": "trainer", "parameters": 11_689_512, "train": train})
 
 
 def test_kit_knows_the_size_of_what_does_not_depend_on_data() -> None:

@@ -276,13 +276,14 @@ def test_kit_installs_without_torch() -> None:
 
 
 LIMITS = {
-    "": 860,
-    "contract": 620,
-    "data": 400,
+    "": 960,
+    "contract": 770,
+    "data": 640,
     "parallel": 550,
-    "checkpoints": 430,
-    "core": 1470,
-    "serve": 2600,
+    "checkpoints": 440,
+    "core": 1520,
+    "serve": 2640,
+    "vision": 400,
 }
 """Lines of each room of the trainer: a room is meant to be read from top to bottom."""
 
@@ -311,13 +312,15 @@ TRAINER = {
 MAY_IMPORT = {
     "contract": set[str](),
     "output": {"contract"},
-    "data": {"contract"},
+    "data": {"contract", "vision"},
+    # Imported where a job needs it, and nowhere else: `test_torchvision_is_imported_on_use`.
+    "vision": {"contract", "output", "data", "core.job"},
     "parallel": {"contract"},
     "checkpoints": {"contract", "output", "parallel"},
-    "core": {"contract", "output", "data", "parallel", "checkpoints"},
-    "train": {"contract", "output", "data", "parallel", "checkpoints", "core"},
+    "core": {"contract", "output", "data", "parallel", "checkpoints", "vision"},
+    "train": {"contract", "output", "data", "parallel", "checkpoints", "core", "vision"},
     # Mounted alone into other images; in the trainer's it checks the job and the data first.
-    "launch": {"core.job", "core.torch_version", "data.files"},
+    "launch": {"core.job", "core.torch_version", "data.files", "vision.downloads"},
     "serve": {"contract", "output", "data", "checkpoints", "core", "launch"},
 }
 """Rooms and modules of the trainer, and which of the others each may import."""
@@ -355,9 +358,34 @@ def test_what_runs_without_torch_needs_no_packages(name: str) -> None:
     while todo:
         module = todo.pop()
         parents = {module.rpartition(".")[0], module.split(".")[0]} & TRAINER.keys()
-        todo += [other for other in of_trainer(TRAINER[module]) | parents if other not in seen]
+        others = {name for name in of_trainer(TRAINER[module]) if ".vision." not in name}
+        todo += [other for other in others | parents if other not in seen]
         seen.add(module)
         found = rooms(TRAINER[module])
         if module == "trainer.launch":  # It finds PyTorch where it becomes torchrun, or the store.
             found -= {"torch"}
         assert found <= sys.stdlib_module_names | {"trainer"}, module
+
+
+def test_torchvision_is_imported_on_use() -> None:
+    """To import it takes each process seconds, and not every machine has it."""
+    for path in MODULES:
+        own = path.is_relative_to(ROOT / "trainer" / "vision")
+        assert own or "torchvision" not in rooms(path), path
+        at_once = ast.Module(ast.parse(path.read_text()).body, [])
+        for node in (each for each in at_once.body if isinstance(each, ast.ImportFrom)):
+            assert own or not is_of("trainer.vision", node.module or ""), path
+
+
+@pytest.mark.parametrize("name", ["trainer.train", "trainer.serve.server"])
+def test_ordinary_jobs_import_no_decoder_of_images(name: str) -> None:
+    """Nor torchvision: its own rooms and Pillow come with the jobs that need them."""
+    seen, todo = set[str](), [name]
+    while todo:
+        module = todo.pop()
+        seen.add(module)
+        body = ast.parse(TRAINER[module].read_text()).body
+        named = [each.module or "" for each in body if isinstance(each, ast.ImportFrom)]
+        todo += [each for each in named if each in TRAINER and each not in seen]
+    images = {"trainer.data.images"} if name == "trainer.train" else set[str]()
+    assert not seen & (images | {each for each in TRAINER if is_of("trainer.vision", each)})

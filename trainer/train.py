@@ -21,15 +21,18 @@ import os
 import sys
 import time
 from datetime import timedelta
+from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
 
 import torch
+from torch import Tensor
 from torch.distributed.elastic.multiprocessing.errors import record
 
 from trainer.contract import events
 from trainer.contract.events import FailureClass
 from trainer.contract.job import TrainJob
+from trainer.contract.models import of_torchvision
 from trainer.core.alike import require_alike
 from trainer.core.job import JobError, load_job
 from trainer.core.run import Stop
@@ -37,7 +40,13 @@ from trainer.core.setup import set_up
 from trainer.core.state import NotSavedError
 from trainer.core.torch_version import torch_fault
 from trainer.core.training import FAILURE, train
-from trainer.data.files import DataMissingError
+from trainer.data.files import (
+    DataMissingError,
+    DownloadError,
+    needs_torchvision,
+    require_torchvision,
+    to_download,
+)
 from trainer.data.load import load_data
 from trainer.data.samples import DataError, DataSet
 from trainer.output import complain, emit, say
@@ -45,6 +54,7 @@ from trainer.parallel.halt import HaltError, raise_if_halted, request_halt
 from trainer.parallel.world import World, describe, is_lost_peer, join_world, leave_world
 
 MISTAKE = 2  # Exit code for something wrong in the input.
+Weights = dict[str, Tensor] | None
 
 
 def main() -> int:
@@ -54,16 +64,18 @@ def main() -> int:
         return fail("input", fault, MISTAKE)
     try:
         job = load_job(Path(os.environ.get("KIT_JOB", "")))
-        data = load_data(job.train, Path(os.environ.get("KIT_DATA") or "/data"))
+        data, weights = load(job, Path(os.environ.get("KIT_DATA") or "/data"))
     except JobError as error:
-        return fail("input", str(error), MISTAKE)
+        return give_up("input", str(error), MISTAKE)
     except (DataMissingError, DataError) as error:
-        return fail("data", str(error), MISTAKE)
+        return give_up("data", str(error), MISTAKE)
+    except DownloadError as error:
+        return give_up("data", str(error), FAILURE)
     world = None
     try:
         world = join_world(os.environ, timedelta(seconds=job.exchange.timeout))
         say(describe(world, os.environ))
-        code = work(job, world, data, started)
+        code = work(job, world, data, weights, started)
         leave_world(world)
     except (OSError, DataError) as error:
         kind: FailureClass = "data" if isinstance(error, DataError) else "disk"
@@ -73,6 +85,44 @@ def main() -> int:
             raise
         return fail("peer", lost_peer(world, error), FAILURE)
     return code
+
+
+def load(job: TrainJob, root: Path) -> tuple[DataSet, Weights]:
+    """Load the data and the weights that the model starts with, None for random ones.
+
+    Raises JobError, DataMissingError, DataError or DownloadError.
+    """
+    train = job.train
+    if to_download(train, root):  # The launcher has had it done; torchrun by hand has not.
+        require_torchvision("download")
+        torchvision_works()
+        from trainer.vision.downloads import download
+
+        download(train, root)
+    if needs_torchvision(train):
+        torchvision_works()
+    data = load_data(train, root)
+    if not of_torchvision(train.model):
+        return data, None
+    from trainer.vision.classifiers import starting_weights
+
+    return data, starting_weights(train, data.classes, data.side, root)
+
+
+def torchvision_works() -> None:
+    """Raise DataMissingError where torchvision is not the one that goes with this torch."""
+    require_torchvision("this job")
+    try:
+        import_module("torchvision")
+    except Exception as error:  # Which, depends on what does not fit.
+        reason = str(error).splitlines()[0] if str(error) else repr(error)
+        what = f"torchvision does not work with torch {torch.__version__} ({reason})"
+        raise DataMissingError(f"{what}; install the two of one release") from error
+
+
+def give_up(kind: FailureClass, message: str, code: int) -> int:
+    """End before the ranks meet, for a reason that starting again would only repeat."""
+    return 0 if request_halt(kind, message, code) else fail(kind, message, code)
 
 
 def fail(kind: FailureClass, message: str, code: int) -> int:
@@ -91,13 +141,13 @@ def lost_peer(world: World | None, error: RuntimeError) -> str:
     return f"{what} ({str(error).splitlines()[0]})"
 
 
-def work(job: TrainJob, world: World, data: DataSet, started: float) -> int:
+def work(job: TrainJob, world: World, data: DataSet, weights: Weights, started: float) -> int:
     """Train, unless that would only repeat a failure; return the exit code."""
     folder = Path(os.environ.get("KIT_CHECKPOINTS") or "/checkpoints")
     try:
         raise_if_halted(world)
         require_alike(job, world, data)
-        return train(set_up(job, world, data, folder, started), Stop())
+        return train(set_up(job, world, data, folder, started, weights), Stop())
     except HaltError as error:
         # torchrun starts workers again that fail: where the launcher can be told, they end well,
         # and it is the launcher that fails.

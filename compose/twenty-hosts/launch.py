@@ -380,30 +380,60 @@ def check(settings: Settings, job: Job, package_root: Path | None) -> str:
         missing = "needs the trainer package beside launch.py; use the trainer image"
         raise LaunchError(f"{settings.job}: train: {missing}, or give the job a command")
     sys.path.insert(0, str(package_root))
+    return check_training(settings)
+
+
+def check_training(settings: Settings) -> str:
+    """Check what the built-in training would fail at; have downloaded what it may download."""
     # These modules are of the standard library too.
     from trainer.core.job import JobError, load_job
     from trainer.core.torch_version import installed_torch, torch_fault
-    from trainer.data.files import DataMissingError, find_files
+    from trainer.data.files import DataMissingError, DownloadError, find_files, to_download
 
     if fault := torch_fault(installed_torch()):
         raise LaunchError(fault)
     try:
-        training = load_job(settings.job)
-        find_files(training.train, settings.data)
+        train = load_job(settings.job).train
+        if to_download(train, settings.data):
+            download(train, settings)
+        find_files(train, settings.data)
     except JobError as error:
         raise LaunchError(str(error)) from error
     except DataMissingError as error:
         raise LaunchError(str(error), kind="data") from error
-    if not os.access(settings.checkpoints, os.W_OK):
-        wrong = f"{settings.checkpoints} is not a folder that can be written to"
+    except DownloadError as error:
+        raise LaunchError(str(error), FAILURE, "data") from error
+    check_checkpoints(settings.checkpoints)
+    return f"{train.model} on {train.dataset}"
+
+
+def check_checkpoints(folder: Path) -> None:
+    """Check that the built-in training can write to its folder."""
+    if not os.access(folder, os.W_OK):
+        wrong = f"{folder} is not a folder that can be written to"
         fix = "mount a volume there, or set KIT_CHECKPOINTS"
         raise LaunchError(f"{wrong}; {fix}", kind="disk")
-    if foreign := unchangeable(settings.checkpoints):
+    if foreign := unchangeable(folder):
         user = os.getuid()
         wrong = f"user {user} cannot change {foreign}, which another user wrote"
         fix = f"give the volume away: docker run --rm -u root -v VOLUME:/v IMAGE chown -R {user} /v"
         raise LaunchError(f"{wrong}; {fix}", kind="disk")
-    return f"{training.train.model} on {training.train.dataset}"
+
+
+def download(train: Any, settings: Settings) -> None:
+    """Let torchvision download what this host lacks, before its ranks are started.
+
+    Raises LaunchError where torchvision cannot, else what `download` of the trainer raises.
+    """
+    from trainer.data.files import require_torchvision
+
+    require_torchvision("download")
+    try:
+        from trainer.vision.downloads import download as download_all
+    except Exception as error:  # Of a torchvision that is not this torch's.
+        raise LaunchError(f"torchvision does not work here: {error}") from error
+    os.environ["KIT_HOST"] = settings.host
+    download_all(train, settings.data)
 
 
 def unchangeable(folder: Path) -> str:
@@ -543,7 +573,7 @@ def run_agent() -> int:
         if request := halt.read_text():
             # The training's own class of failure, as it would be on every other try.
             found = json.loads(request)
-            raise LaunchError(found["message"], FAILURE, found["kind"])
+            raise LaunchError(found["message"], found.get("code", FAILURE), found["kind"])
     if left:
         join_the_next(left)
     return 0

@@ -153,13 +153,16 @@ def _bounded(value: Schema) -> str:
         words.append(f"above {value['exclusiveMinimum']:g}")
     if "exclusiveMaximum" in value:
         words.append(f"below {value['exclusiveMaximum']:,}")
-    if "multipleOf" in value:
-        words.append(f"a multiple of {value['multipleOf']}")
     return ", ".join(words)
 
 
-UNITS = {"GiB": ("size", show_size), "Gbit": ("speed", show_speed), "[smh]": ("duration", None)}
-"""What a pattern's unit says of a text."""
+UNITS = {
+    "GiB": ("size", show_size),
+    "Gbit": ("speed", show_speed),
+    "[smh]": ("duration", None),
+    "torchvision/": ("`torchvision/NAME`", None),
+}
+"""What a pattern's unit, or beginning, says of a text."""
 
 
 def _text(value: Schema) -> str:

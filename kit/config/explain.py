@@ -130,8 +130,6 @@ def _words(error: ErrorDetails, place: _Place) -> tuple[str, str]:
     if kind in _BOUNDS:
         key, words = _BOUNDS[kind]
         return f"{value} is out of range", f"write a number of {words} {context[key]:.12g}"
-    if kind == "multiple_of":
-        return f"{value} is not a multiple of {context['multiple_of']}", f"write {_example(place)}"
     if kind == "too_short":
         return "is empty", f"write {_example(place)}"
     fix = f"write {_example(place)}"

@@ -19,6 +19,7 @@ from pydantic_core import PydanticCustomError
 
 from kit import values
 from kit.values import WrongValueError
+from trainer.contract import models
 from trainer.contract.words import shown
 
 
@@ -206,6 +207,12 @@ def _below(path: object) -> str:
     )
 
 
+def _model(name: object) -> str:
+    if fault := models.model_fault(name):
+        raise WrongValueError(*fault)
+    return str(name)
+
+
 def _target(path: object) -> str:
     target = _absolute(path)
     if target == "/dev/shm":
@@ -242,4 +249,17 @@ SecretPath = Annotated[
 ]
 DataPath = Annotated[
     str, *_text(_below, r"^[^/]", "flowers", "A file or folder below the data folder")
+]
+ModelName = Annotated[
+    str,
+    BeforeValidator(told(_model)),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"enum": list(models.OWN)},
+                {"type": "string", "pattern": f"^{models.NAME}$"},
+            ],
+            "examples": ["cnn", "torchvision/resnet50"],
+        }
+    ),
 ]

@@ -39,6 +39,7 @@ from kit.config.train import (
 from kit.model import Job, JobHosts, Limits, Mount, Secret
 from kit.values import WrongValueError
 from trainer.contract.job import Checkpoint, Exchange, Train
+from trainer.contract.models import of_torchvision
 from trainer.contract.rules import OWN_DATA
 
 RESERVED = frozenset(
@@ -208,8 +209,8 @@ class JobSection(Section):
         None,
         ge=1,
         examples=[11_173_962],
-        description="Number of the model's parameters, for `command` and for data sets of your "
-        "own; only `kit plan` uses it",
+        description="Number of the model's parameters, for `command`, for data sets of your "
+        "own and for models of torchvision; only `kit plan` uses it",
     )
     step_seconds: float | None = Field(
         None,
@@ -294,7 +295,8 @@ class JobSection(Section):
                 raise wrong(what, "choose another folder", "mounts", index, "to")
         if self.train is not None and self.batch_size is not None:
             raise wrong("is for `command`", "keep the one in `train:`", "batch_size")
-        known = self.train is not None and self.train.dataset not in OWN_DATA
+        own = self.train is not None and not of_torchvision(self.train.model)
+        known = own and self.train is not None and self.train.dataset not in OWN_DATA
         if known and self.parameters is not None:
             raise wrong("is for `command`", "leave it out: kit knows its own models", "parameters")
         return self

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, Field, create_model
 
-from kit.config.fields import DataPath, Duration, Section
+from kit.config.fields import DataPath, Duration, ModelName, Section
 from kit.errors import Fault
 from trainer.contract import rules
 from trainer.contract.job import SECTIONS, Checkpoint, Exchange, Metrics, Train
 from trainer.contract.keys import about, hints, optional, section_name
 
 ValueT = TypeVar("ValueT")
-FORMS: dict[str, Any] = {"duration": Duration, "data path": DataPath}
+FORMS: dict[str, Any] = {"duration": Duration, "data path": DataPath, "model": ModelName}
 
 
 def section_of(kind: type[Any]) -> type[BaseModel]:
@@ -44,7 +44,7 @@ def _field(kind: type[Any], each: DataclassField[Any]) -> tuple[Any, Any]:
     if key.form != "plain":
         hint = FORMS[key.form]
     else:
-        bounds = ("ge", "gt", "le", "lt", "multiple_of")
+        bounds = ("ge", "gt", "le", "lt")
         said |= {name: getattr(key, name) for name in bounds}
         said["allow_inf_nan"] = False if hint is float else None
     options = {name: value for name, value in said.items() if value is not None}

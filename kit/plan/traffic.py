@@ -16,12 +16,19 @@ LARGEST_LINEAR = 8192
 PARAMETERS = {
     ("cnn", "digits"): 53_002,
     ("cnn", "mnist"): 421_642,
+    ("cnn", "fashion_mnist"): 421_642,
     ("cnn", "cifar10"): 545_098,
+    ("cnn", "cifar100"): 556_708,
     ("lenet", "mnist"): 61_706,
+    ("lenet", "fashion_mnist"): 61_706,
     ("lenet", "cifar10"): 62_006,
+    ("lenet", "cifar100"): 69_656,
     ("airbench", "cifar10"): 1_971_352,
+    ("airbench", "cifar100"): 1_994_392,
     ("resnet18", "mnist"): 11_172_810,
+    ("resnet18", "fashion_mnist"): 11_172_810,
     ("resnet18", "cifar10"): 11_173_962,
+    ("resnet18", "cifar100"): 11_220_132,
 }
 """Parameters of the trainer's models, counted from them by tests/test_contract.py."""
 
@@ -60,7 +67,8 @@ def scaled(job: Job, total: int, reference: int) -> float | None:
 def parameters(job: Job) -> int | None:
     """Return the number of the model's parameters, where it is known.
 
-    With data of one's own it follows from what is found there, and only the job can tell.
+    With data of one's own it follows from what is found there, and of torchvision's models from
+    torchvision: only the job can tell.
     """
     if job.train is None:
         return job.parameters

@@ -3,6 +3,8 @@
 import gzip
 import pickle
 import struct
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +14,13 @@ import torch
 from PIL import Image
 from sklearn.datasets import load_digits
 
+from tests.trainer.hosts import DEADLINE, ROOT
 from tests.trainer.small import settings
-from trainer.data import samples
 from trainer.data.crops import Crops
 from trainer.data.files import CIFAR10_FOLDERS, MNIST_FILES, DataMissingError, find_files
+from trainer.data.images import ImageFiles, decode
 from trainer.data.load import load_data
-from trainer.data.samples import DataError, ImageFiles, decode
+from trainer.data.samples import DataError
 
 
 def idx(values: "np.ndarray[Any, Any]") -> bytes:
@@ -244,7 +247,7 @@ def test_a_folder_of_images(test: str, tmp_path: Path) -> None:
     assert (len(read.train), len(read.test), read.classes, read.padding) == (6, 6, 2, 2)
     assert read.labels == tuple(sorted(each.name for each in (tmp_path / "pets/train").iterdir()))
     indices = torch.tensor([4, 0, 5])
-    read.train.prefetch(indices)
+    read.train.expect([indices])
     images, labels = read.train.take(indices, CPU)
     assert (images.shape, images.dtype) == ((3, 3, 16, 16), torch.uint8)
     assert labels.tolist() == [1, 0, 1]
@@ -302,7 +305,7 @@ def test_an_image_that_can_not_be_decoded_is_named(content: bytes | None, tmp_pa
     file = tmp_path / "train" / "red" / "1.JPG"
     file.write_bytes(file.read_bytes()[:-300] if content is None else content)
     read = load_data(settings("folder"), tmp_path)
-    read.train.prefetch(torch.arange(6))
+    read.train.expect([torch.arange(6)])
     with pytest.raises(DataError, match=r"train/red/1\.JPG can not be decoded"):
         read.train.take(torch.arange(6), CPU)
 
@@ -314,25 +317,60 @@ def test_a_folder_without_classes_is_named(tmp_path: Path) -> None:
         find_files(settings("folder", path="pets"), tmp_path)
 
 
-def test_prefetched_images_are_decoded_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_batches_are_decoded_ahead_in_the_order_in_which_they_are_taken(tmp_path: Path) -> None:
+    write_folder(tmp_path, ("train", "test"), count=40)
+    read = load_data(settings("folder", image_size=8), tmp_path)
+    batches = [torch.arange(50), torch.arange(50, 80), torch.tensor([79, 0, 41])]
+    read.train.expect(batches)
+    for batch in batches[:2]:
+        images, labels = read.train.take(batch, CPU)
+        # The first channel is red's, of class 1.
+        assert (images[:, 0].float().mean(dim=(1, 2)) > 100).tolist() == (labels == 1).tolist()
+    # Another batch than the next one, and of another part; then one that nobody expects any more.
+    assert len(read.test.take(torch.arange(3), CPU)[0]) == 3
+    assert read.train.take(batches[2], CPU)[1].tolist() == [1, 0, 1]
+
+
+def test_images_are_decoded_by_other_processes_that_end_with_this_one(tmp_path: Path) -> None:
     write_folder(tmp_path, ("train", "test"))
-    train = load_data(settings("folder"), tmp_path).train
-    decoded: list[Path] = []
+    script = f"""
+import multiprocessing, os, pathlib, signal, torch
+from tests.trainer.small import settings
+from trainer.data.load import load_data
+train = load_data(settings("folder", image_size=8), pathlib.Path({str(tmp_path)!r})).train
+train.take(torch.arange(2), torch.device("cpu"))
+workers = multiprocessing.active_children()
+for worker in workers:
+    os.kill(worker.pid, signal.SIGTERM)  # As a stop does to the whole group.
+train.take(torch.arange(2, 4), torch.device("cpu"))
+print(*(worker.pid for worker in workers))
+raise ValueError("with what it was about in a traceback")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=False,
+    )
+    workers = done.stdout.split()
+    assert workers, done.stderr
+    assert done.stderr.endswith("ValueError: with what it was about in a traceback\n")
+    for worker in workers:
+        state = Path("/proc", worker, "stat")
+        assert not state.exists() or ") Z " in state.read_text()
 
-    def counted(file: Path, side: int) -> torch.Tensor:
-        decoded.append(file)
-        return torch.zeros(3, side, side, dtype=torch.uint8)
 
-    monkeypatch.setattr(samples, "decode", counted)
-    train.prefetch(torch.arange(2))
-    train.prefetch(torch.arange(4))
-    train.take(torch.arange(2), CPU)
-    train.take(torch.arange(2, 6), CPU)
-    assert len(decoded) == len(set(decoded)) == 6
-    train.take(torch.arange(1), CPU)
-    assert len(decoded) == 7
+def test_photographs_are_turned_as_their_exif_says(tmp_path: Path) -> None:
+    picture = Image.new("RGB", (40, 20), RED)
+    picture.paste(BLUE, (0, 0, 20, 20))
+    exif = Image.Exif()
+    exif[0x0112] = 6  # Orientation: a quarter to the right.
+    picture.save(tmp_path / "phone.png", exif=exif)
+    image = decode(tmp_path / "phone.png", 10)
+    assert image[:, 0, 5].tolist() == list(BLUE)
+    assert image[:, 9, 5].tolist() == list(RED)
 
 
 def test_a_text_is_cut_into_windows(tmp_path: Path) -> None:

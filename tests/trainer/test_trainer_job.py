@@ -29,7 +29,12 @@ def test_a_job_is_read_as_it_is_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("section", "key", "value", "message"),
     [
-        ("train", "dataset", "imagenet", "use one of digits, mnist, cifar10, folder, text"),
+        (
+            "train",
+            "dataset",
+            "imagenet",
+            "use one of digits, mnist, fashion_mnist, cifar10, cif",
+        ),
         ("train", "model", "vgg", "use one of cnn, lenet, resnet18, airbench, gpt"),
         ("train", "model", "lenet", "lenet needs larger images than the 8×8 of digits"),
         ("train", "model", "resnet18", "resnet18 needs larger images than the 8×8 of digits"),

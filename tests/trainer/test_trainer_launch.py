@@ -559,12 +559,3 @@ def test_the_launcher_is_one_file_of_the_standard_library() -> None:
         elif isinstance(node, ast.ImportFrom):
             names.add(node.module or "")
     assert {name.partition(".")[0] for name in names} <= sys.stdlib_module_names
-
-
-def test_the_trainer_never_imports_kit_or_torchvision() -> None:
-    for path in LAUNCH.parent.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            for name in names:
-                assert name.partition(".")[0] not in {"kit", "torchvision"}, path

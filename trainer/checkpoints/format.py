@@ -75,7 +75,9 @@ class Saved(NamedTuple):
 def identity(job: TrainJob) -> dict[str, Any]:
     """Return the values that a run and the checkpoint that it resumes from must have in common."""
     keys = ("dataset", "path", "image_size", "context", "model", "optimizer", "ema", "seed")
-    return {"name": job.name, **{key: getattr(job.train, key) for key in keys}}
+    found = {"name": job.name, **{key: getattr(job.train, key) for key in keys}}
+    # Of other weights it is another training; without any it has the identity of before there were.
+    return found | ({"weights": job.train.weights} if job.train.weights else {})
 
 
 def pack(
@@ -85,12 +87,13 @@ def pack(
     world_size: int,
     accuracy: float | None = None,
     labels: Sequence[str] = (),
+    inputs: Mapping[str, Any] | None = None,
     own: Mapping[str, Any] | None = None,
 ) -> Saved:
     """Make a checkpoint's content; `accuracy` on the test samples is a share, where it is known.
 
-    `labels` and the rest of `serving` are what it takes besides to answer with the model; `own` are
-    the words on the ranks' own parts (parts.py).
+    `labels`, `inputs` (how images are prepared) and the rest of `serving` are what it takes besides
+    to answer with the model; `own` are the words on the ranks' own parts (parts.py).
     """
     buffer = io.BytesIO()
     torch.save(state, buffer)
@@ -103,6 +106,7 @@ def pack(
         "own": dict(own or {}),
         "serving": {
             "labels": labels,
+            "input": dict(inputs or {}),
             "precision": job.train.precision,
             "flip_at_test": job.train.flip_at_test,
         },

@@ -23,7 +23,9 @@ Kingma & Ba 2014 (arXiv 1412.6980) for Adam, nanoGPT's config/train_shakespeare_
 class Train:
     """The built-in training."""
 
-    dataset: Literal["digits", "mnist", "cifar10", "folder", "text"] = key()
+    dataset: Literal[
+        "digits", "mnist", "fashion_mnist", "cifar10", "cifar100", "folder", "text"
+    ] = key()
     path: str = key(
         "",
         form="data path",
@@ -35,12 +37,28 @@ class Train:
         32,
         ge=8,
         le=1024,
-        multiple_of=4,
         examples=(32,),
-        description="For folder: pixels a side to which the images are scaled",
+        description="For folder: pixels a side to which the images are scaled; a multiple of 4, "
+        "but for models of torchvision",
     )
     context: int = key(64, ge=8, le=4096, description="For text: characters in a sample")
-    model: Literal["cnn", "lenet", "resnet18", "airbench", "gpt"] = key()
+    model: str = key(
+        form="model",
+        examples=("cnn", "torchvision/resnet50"),
+        description="One of the trainer's own, or any classifier of torchvision.models",
+    )
+    weights: str | None = key(
+        None,
+        form="data path",
+        examples=("IMAGENET1K_V1", "weights/resnet50.pth"),
+        description="For models of torchvision: what the training starts from, a file below the "
+        "data folder or a name of torchvision; the head is replaced where the classes differ",
+    )
+    download: bool | None = key(
+        None,
+        description="Let one process of each host download the data set, or the weights that have "
+        "a name, where they are missing",
+    )
     epochs: int = key(ge=1, examples=(10,))
     # The global batch is this, times the world size, times the accumulation.
     batch_size: int = key(ge=1, examples=(256,), description="Samples for each GPU and micro-step")
@@ -74,7 +92,14 @@ class Train:
     label_smoothing: float = key(0.0, ge=0, lt=1)
     ema: bool = key(False, description="Test a moving average of the weights")
     flip_at_test: bool = key(
-        False, description="For cifar10 and folder: test the mean over each image and its mirror"
+        False,
+        description="For fashion_mnist, cifar10, cifar100 and folder: test the mean over each "
+        "image and its mirror",
+    )
+    augmentation: Literal["auto", "rand", "trivial"] | None = key(
+        None,
+        description="For folder: a policy of torchvision (AutoAugment, RandAugment or "
+        "TrivialAugmentWide) on random crops, which may be mirrored",
     )
     precision: Literal["auto", "fp32", "bf16", "fp16"] = key(
         "auto",

@@ -12,10 +12,12 @@ from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, Literal, get_args, get_type_hints
 
+from trainer.contract.models import model_fault
 from trainer.contract.words import nearest, shown
 
-Form = Literal["plain", "duration", "data path"]
-"""The form in YAML: `60s` for seconds, a path below the data folder, or the same as in JSON."""
+Form = Literal["plain", "duration", "data path", "model"]
+"""The form in YAML: `60s` for seconds, a path below the data folder, the name of a model (see
+models.py), or the same as in JSON."""
 Fault = tuple[str, str]
 """A mistake, and how to correct it."""
 TYPES = {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}
@@ -32,7 +34,6 @@ class Key:
     gt: float | None = None
     le: float | None = None
     lt: float | None = None
-    multiple_of: int | None = None
     form: Form = "plain"
     # YAML may say null, as to leave the key out; also where None is the default.
     optional: bool = False
@@ -89,6 +90,8 @@ def fault(kind: type[Any], each: Field[Any], value: Any) -> Fault | None:
     hint, known = hints(kind)[each.name], about(each)
     if value == each.default and type(value) is type(each.default):
         return None
+    if known.form == "model":
+        return model_fault(value)
     if words := [word for word in get_args(hint) if isinstance(word, str)]:
         return None if value in words else (f"{shown(value)} is not known", nearest(value, words))
     # The very type: in Python a bool is an int too. A number may be written as a whole one.
@@ -97,13 +100,11 @@ def fault(kind: type[Any], each: Field[Any], value: Any) -> Fault | None:
         left_out = ", or leave it out" if value is None and each.default is not MISSING else ""
         return f"{shown(value)} is not {TYPES[hint]}", f"write {example(kind, each)}{left_out}"
     if hint in (int, float):
-        return _out_of_range(value, known, f"write {example(kind, each)}")
+        return _out_of_range(value, known)
     return None
 
 
-def _out_of_range(value: float, known: Key, fix: str) -> Fault | None:
-    if known.multiple_of and value % known.multiple_of:
-        return f"{value} is not a multiple of {known.multiple_of}", fix
+def _out_of_range(value: float, known: Key) -> Fault | None:
     bounds = ((name, getattr(known, name)) for name in BOUNDS)
     for name, bound in ((name, bound) for name, bound in bounds if bound is not None):
         inside = {"le": value <= bound, "lt": value < bound, "ge": value >= bound}

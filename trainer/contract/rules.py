@@ -10,13 +10,17 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-SIDES = {"digits": 8, "mnist": 28, "cifar10": 32}
+from trainer.contract.models import LEAST_SIDE, input_side, is_weights_name, of_torchvision
+
+SIDES = {"digits": 8, "mnist": 28, "fashion_mnist": 28, "cifar10": 32, "cifar100": 32}
 """Pixels a side; images of a folder are brought to `image_size`."""
 OWN_DATA = ("folder", "text")
 """Data sets of one's own, which a path leads to. Their classes or characters are counted from the
 data, and the number of the model's parameters follows from them."""
-MIRRORED = ("cifar10", "folder")
+MIRRORED = ("fashion_mnist", "cifar10", "cifar100", "folder")
 """Data sets whose images show the same when they are mirrored; signs become other signs."""
+DOWNLOADED = ("mnist", "fashion_mnist", "cifar10", "cifar100")
+"""Data sets that torchvision can download."""
 LOCAL_MODE = "write `mode: local_sgd` or `mode: diloco`, or leave it out"
 
 Values = Mapping[str, Any]
@@ -61,6 +65,21 @@ def image_size_is_of_a_folder(values: Values, written: Written) -> Iterator[Prob
         )
 
 
+def image_size_fits_the_model(values: Values, _: Written) -> Iterator[Problem]:
+    """Own models halve the side twice; torchvision's were drawn for photographs."""
+    side, model = values["train.image_size"], values["train.model"]
+    if values["train.dataset"] != "folder":
+        return
+    if of_torchvision(model):
+        if side < LEAST_SIDE:
+            usual = max(224, input_side(model, side))
+            what = f"images of {side}×{side} are too small for {model}"
+            yield Problem("train", "image_size", what, f"write for example `image_size: {usual}`")
+    elif side % 4:
+        fix = "write for example `image_size: 32`"
+        yield Problem("train", "image_size", f"{side} is not a multiple of 4", fix)
+
+
 def context_is_of_a_text(values: Values, written: Written) -> Iterator[Problem]:
     """Images have no characters."""
     if "train.context" in written and values["train.dataset"] != "text":
@@ -86,11 +105,35 @@ def _misfit(dataset: str, model: str) -> tuple[str, str] | None:
         return "gpt is for text", "write for example `model: cnn`"
     # Of 8x8 pixels nothing is left after lenet's two 5x5 convolutions; resnet18 comes down to a
     # single pixel, and BatchNorm cannot train on one sample of one pixel.
-    if dataset == "digits" and model != "cnn":
+    if dataset == "digits" and model != "cnn" and not of_torchvision(model):
         return f"{model} needs larger images than the 8×8 of digits", "write `model: cnn`"
-    if dataset == "mnist" and model == "airbench":
+    if dataset in {"mnist", "fashion_mnist"} and model == "airbench":
         return "airbench needs colour images", "write for example `model: resnet18`"
     return None
+
+
+def weights_are_of_torchvision(values: Values, _: Written) -> Iterator[Problem]:
+    """Own models are small: they begin with random weights."""
+    if values["train.weights"] and not of_torchvision(values["train.model"]):
+        fix = "leave it out, or write for example `model: torchvision/resnet18`"
+        yield Problem("train", "weights", "is for models of torchvision", fix)
+
+
+def download_has_a_source(values: Values, _: Written) -> Iterator[Problem]:
+    """Only what torchvision knows the address of."""
+    dataset, weights = values["train.dataset"], values["train.weights"]
+    if not values["train.download"] or dataset in DOWNLOADED:
+        return
+    if not (weights and is_weights_name(weights)):
+        what = f"nothing of this job can be downloaded: torchvision has no {dataset}"
+        fix = f"leave it out; it is for {', '.join(DOWNLOADED)}, and for weights by name"
+        yield Problem("train", "download", what, fix)
+
+
+def augmentation_is_of_a_folder(values: Values, _: Written) -> Iterator[Problem]:
+    """Other images are shifted and mirrored on the GPU, in less time than a policy takes."""
+    if values["train.augmentation"] and values["train.dataset"] != "folder":
+        yield Problem("train", "augmentation", "is for `dataset: folder`", "leave it out")
 
 
 def mirror_shows_the_same(values: Values, _: Written) -> Iterator[Problem]:
@@ -168,8 +211,12 @@ def static_graph_is_of_every_step(values: Values, _: Written) -> Iterator[Proble
 RULES: tuple[Callable[[Values, Written], Iterator[Problem]], ...] = (
     path_leads_to_own_data,
     image_size_is_of_a_folder,
+    image_size_fits_the_model,
     context_is_of_a_text,
     model_fits_data,
+    weights_are_of_torchvision,
+    download_has_a_source,
+    augmentation_is_of_a_folder,
     mirror_shows_the_same,
     warm_up_is_steps_or_a_share,
     average_needs_equal_weights,

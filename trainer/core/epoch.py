@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from trainer.checkpoints.format import Progress
 from trainer.core.run import Run, Stop
@@ -62,9 +64,13 @@ def train_epoch(run: Run, progress: Progress, stop: Stop) -> EpochResult:
     crops = Crops.of_epoch(samples, seed, progress.epoch, padding) if padding else None
     run.model.train()
     tally, stopping = Tally(run, samples - progress.position), False
+    shares: list[float] = []
     while progress.position < samples and not stopping:
         run.saver.check()
         left = order[progress.position :]
+        if shares is not run.balance.shares:
+            shares = run.balance.shares
+            run.data.train.expect(own_pieces(run, left), progress.epoch)
         set_rate(run, progress)
         step = train_step(run, progress, left, crops, stop)
         done, stopping = min(run.global_batch, len(left)), step.stopping
@@ -80,6 +86,12 @@ def train_epoch(run: Run, progress: Progress, stop: Stop) -> EpochResult:
         return EpochResult(progress, interrupted=True, figures={"skipped": tally.skipped})
     end = Progress(progress.epoch + 1, 0, progress.step)
     return EpochResult(end, stopping, tally.figures(run))
+
+
+def own_pieces(run: Run, left: Tensor) -> Iterator[Tensor]:
+    """Yield this rank's micro-batches of the steps to come, int64 [n] each."""
+    for batch in torch.split(left, run.global_batch):
+        yield from run.pieces(batch)
 
 
 def skip_or_halt(run: Run, progress: Progress, step: StepResult) -> None:

@@ -11,7 +11,9 @@ from trainer.core.precision import autocast
 from trainer.core.run import Run
 from trainer.data import shards
 
-EVALUATION_BATCH = 512  # Without gradients it decides about memory and nothing else.
+EVALUATION_BATCH = 512
+"""Samples of up to 64 pixels a side; fewer of larger ones. Without gradients it decides about
+memory and nothing else."""
 
 
 @torch.no_grad()
@@ -24,7 +26,10 @@ def evaluate(run: Run) -> tuple[int, int]:
     model = partial(flip_scores, run.model) if run.job.train.flip_at_test else run.model
     own = shards.evaluation_shard(len(test), run.world.rank, run.world.size)
     correct, seen = torch.zeros((), dtype=torch.int64, device=run.world.device), 0
-    for part in torch.split(own, EVALUATION_BATCH):
+    side = max(64, run.data.side)
+    batches = torch.split(own, max(1, EVALUATION_BATCH * 64**2 // side**2))
+    test.expect(batches)
+    for part in batches:
         inputs, labels = test.take(part, run.world.device)
         with autocast(run.precision, run.world.device):
             found = model(run.data.prepared(inputs)).argmax(dim=1)

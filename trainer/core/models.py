@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from trainer.contract.job import Train
+from trainer.contract.models import of_torchvision
 from trainer.data.samples import DataSet
 
 # nanoGPT's for shakespeare_char on a CPU (github.com/karpathy/nanoGPT); also no dropout, no biases.
@@ -23,13 +24,30 @@ def build_model(train: Train, data: DataSet) -> nn.Module:
     """Build the model of a job for its data, with fresh weights from torch's global generator."""
     if train.model == "gpt":
         return GPT(data.classes, train.context)
+    if of_torchvision(train.model):
+        return channels_last(torchvision_model(train.model, data))
     channels, side, _ = data.train.inputs.shape[1:]
     if train.model in ("cnn", "lenet"):
         return (cnn if train.model == "cnn" else lenet)(channels, side, data.classes)
-    model = Airbench(data) if train.model == "airbench" else resnet18(channels, data.classes)
-    # The layout in which convolutions are fastest on tensor cores, and in which the gradients of
-    # 1x1 convolutions come out: in any other, every exchange of them would be a copy.
+    if train.model == "airbench":
+        return channels_last(Airbench(data))
+    return channels_last(resnet18(channels, data.classes))
+
+
+def channels_last(model: nn.Module) -> nn.Module:
+    """Change the layout of a model.
+
+    In this one convolutions are fastest on tensor cores, and the gradients of 1x1 convolutions come
+    out in it: in any other, every exchange of them would be a copy.
+    """
     return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
+
+
+def torchvision_model(name: str, data: DataSet) -> nn.Module:
+    """Build a classifier of torchvision.models; raises JobError."""
+    from trainer.vision.classifiers import build
+
+    return build(name, data.classes, data.side)
 
 
 def parameter_count(model: nn.Module) -> int:

@@ -12,6 +12,7 @@ from trainer.checkpoints.layout import folder_name
 from trainer.core.figures import Figures, append
 from trainer.core.models import parameter_count
 from trainer.core.run import Run
+from trainer.data.samples import DataSet
 from trainer.output import say
 
 HEADER = "  epoch      step      loss  accuracy   images/s  elapsed s  data/compute/exchange %"
@@ -30,6 +31,8 @@ def introduce(run: Run, progress: Progress, start: Figures) -> None:
         f"{sizes}, {run.precision}, exchange {exchange.mode}, compression {exchange.compression}, "
         f"{start.steps} steps in {train.epochs} epochs"
     )
+    if text := enlargement(run.data):
+        say(text)
     if run.compiled:
         say(f"compiled to {run.compiled}")
     if progress.step:
@@ -37,6 +40,16 @@ def introduce(run: Run, progress: Progress, start: Figures) -> None:
     say(HEADER)
     gpus = {host: uuids.split(",") for host, uuids in seen.items() if uuids}
     append(run.checkpoints, replace(start, gpus=gpus))
+
+
+def enlargement(data: DataSet) -> str:
+    """Say how images become the inputs of a model that takes others; "" where they do not."""
+    channels, side, *_ = (*data.train.inputs.shape[1:], 0, 0)
+    if not data.side or (channels, side) == (3, data.side):
+        return ""
+    repeated = ", their channel three times" if channels == 1 else ""
+    inputs = f"3×{data.side}×{data.side}{repeated}"
+    return f"images of {channels}×{side}×{side} become inputs of {inputs}"
 
 
 def tell_epoch(run: Run, figures: Figures, *, last: bool) -> None:

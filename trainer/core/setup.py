@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from trainer.checkpoints.saver import Saver
 from trainer.contract.job import Train, TrainJob
@@ -27,14 +27,24 @@ from trainer.parallel.world import World
 MOMENTUM = 0.9  # Of SGD, in the form of Nesterov (Sutskever et al. 2013).
 
 
-def set_up(job: TrainJob, world: World, data: DataSet, folder: Path, started: float) -> Run:
+def set_up(
+    job: TrainJob,
+    world: World,
+    data: DataSet,
+    folder: Path,
+    started: float,
+    weights: dict[str, Tensor] | None = None,
+) -> Run:
     """Build the model and what belongs to it, the same on every rank.
 
-    `data` are on the CPU, `started` is time.monotonic() when the process began to work.
+    `data` are on the CPU, `started` is time.monotonic() when the process began to work, `weights`
+    what the model starts with where they are not random.
     """
     train, exchange = job.train, job.exchange
     torch.manual_seed(train.seed)  # The same initial weights everywhere.
-    model = build_model(train, data).to(world.device)
+    model = build_model(train, data)
+    model.load_state_dict(weights or {}, strict=False)
+    model = model.to(world.device)
     compiled = Compiled() if train.compile else None
     module = compiled.compile(model, job, world) if compiled else model
     watch, precision = Watch(world.device), choose(train.precision, world)

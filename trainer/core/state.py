@@ -184,13 +184,15 @@ def write_files(
     run: Run, state: State, progress: Progress, accuracy: float | None, words: dict[str, Any]
 ) -> None:
     """Write the files of a checkpoint that are this rank's to write."""
-    job, size, labels = run.job, run.world.size, run.data.labels
+    job, size, data = run.job, run.world.size, run.data
     if own := state["own"]:
         parts.write_part(run.checkpoints, progress.step, run.world.rank, words["model"], own)
     if not is_writer(job, run.world):
         return
     shared = {name: each for name, each in state.items() if name != "own"}
-    saved = checkpoints.pack(shared, progress, job, size, accuracy, labels, words)
+    saved = checkpoints.pack(
+        shared, progress, job, size, accuracy, data.labels, data.preparation(), words
+    )
     path = checkpoints.write(run.checkpoints, saved, job, job.checkpoint.keep)
     parts.prune_parts(run.checkpoints, progress.step)
     if run.world.rank == 0:

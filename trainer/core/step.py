@@ -41,13 +41,12 @@ def train_step(
 
     `left`, int64 [n], are all samples of the epoch that are not done yet.
     """
-    batch, rest = left[: run.global_batch], left[run.global_batch :]
+    batch = left[: run.global_batch]
     own, number = run.pieces(batch), progress.step + 1
     local = run.ranks.begin_local(number, sum(map(len, own)))
     can_skip = run.job.train.on_nan == "skip"
     buffers = [buffer.clone() for buffer in run.model.buffers()] if can_skip else []
     loss, bad_loss = gradients(run, batch, own, crops, local=local)
-    run.data.train.prefetch(torch.cat([*run.pieces(rest[: run.global_batch]), rest[:0]]))
     verdict = Verdict() if local else exchange_verdicts(run, stop, bad_loss)
     if bad_loss or verdict.bad_losses:
         loss = torch.zeros_like(loss)
@@ -56,7 +55,7 @@ def train_step(
     else:
         update(run, progress)
     if local:
-        verdict = end_local(run, stop, number, bad_loss, last=not len(rest))
+        verdict = end_local(run, stop, number, bad_loss, last=len(batch) == len(left))
     run.balance.note(sum(map(len, own)))
     return StepResult(loss, *verdict)
 

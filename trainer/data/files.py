@@ -1,13 +1,15 @@
 """Finds the files of the data sets. Standard library only: the launcher checks them before torch.
 
 Nothing is ever downloaded here: N processes that fetch the same file during a training are slow at
-best, and corrupt it at worst. So each error says how to fetch what is missing.
+best, and corrupt it at worst. So each error says how to fetch what is missing. A job with
+`download: true` has it fetched before (trainer/vision/downloads.py).
 """
 
 import importlib.util
 from pathlib import Path
 
 from trainer.contract.job import Train
+from trainer.contract.models import is_weights_name, of_torchvision
 
 # As on yann.lecun.com/exdb/mnist; each may also end in .gz.
 MNIST_FILES = tuple(
@@ -18,8 +20,18 @@ CIFAR10_FOLDERS = {
     "cifar-10-batches-bin": (*(f"data_batch_{n}.bin" for n in range(1, 6)), "test_batch.bin"),
     "cifar-10-batches-py": (*(f"data_batch_{n}" for n in range(1, 6)), "test_batch"),
 }
+# The folders that torchvision reads, and their files.
+TORCHVISION_FILES = {
+    "fashion_mnist": (Path("FashionMNIST", "raw"), MNIST_FILES),
+    "cifar100": (Path("cifar-100-python"), ("train", "test", "meta")),
+}
+READ_BY_TORCHVISION = tuple(TORCHVISION_FILES)
 IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".webp")
-PACKAGES = {"digits": ("sklearn", "scikit-learn"), "folder": ("PIL", "pillow")}
+PACKAGES = {
+    "digits": ("sklearn", "scikit-learn"),
+    "folder": ("PIL", "pillow"),
+    "torchvision": ("torchvision", "torchvision"),
+}
 # What fetches a data set; of a text, one to begin with. Double braces are for curl.
 COMMANDS = {
     "mnist": "curl -f --create-dirs -o '{root}/mnist/#1-#2-ubyte.gz' 'https://ossci-datasets.s3."
@@ -34,9 +46,56 @@ class DataMissingError(Exception):
     """A data set is not there; the message says what, where it was looked for and what to do."""
 
 
+class DownloadError(Exception):
+    """A download has failed; the message names the host."""
+
+
+def needs_torchvision(train: Train) -> str:
+    """Name the key of a job for which torchvision is imported; "" where none needs it."""
+    needs = {
+        train.model: of_torchvision(train.model),
+        f"dataset: {train.dataset}": train.dataset in READ_BY_TORCHVISION,
+        "augmentation": bool(train.augmentation),
+    }
+    return next((name for name, needed in needs.items() if needed), "")
+
+
+def require_torchvision(need: str) -> None:
+    """Raise DataMissingError where torchvision, which a key needs, is not installed."""
+    _find_package("torchvision", need)
+
+
+def to_download(train: Train, root: Path) -> bool:
+    """Whether a job may download something that may be missing below `root`."""
+    if not train.download:
+        return False
+    try:
+        find_files(train, root)
+    except DataMissingError:
+        return True
+    # Where torchvision keeps its weights, it alone knows.
+    return bool(train.weights) and is_weights_name(train.weights or "")
+
+
+def find_weights(train: Train, root: Path) -> Path | None:
+    """Find the file of weights that a job names, below `root`; raises DataMissingError."""
+    if not train.weights or is_weights_name(train.weights):
+        return None
+    file = root / train.weights
+    if file.is_file():
+        return file
+    raise DataMissingError(
+        f"train.weights: there is no file {file}; put it there on every host before training, or "
+        f"set KIT_DATA to the folder below which it is instead of {root}"
+    )
+
+
 def find_files(train: Train, root: Path) -> list[Path]:
     """Find a job's files below `root`, those of training first; raises DataMissingError."""
     dataset = train.dataset
+    if need := needs_torchvision(train):
+        require_torchvision(need)
+    find_weights(train, root)
     if dataset == "digits":
         # A file of the package, which is not imported: that would take as long as to import torch.
         return [_find_package(dataset) / "datasets" / "data" / "digits.csv.gz"]
@@ -48,6 +107,9 @@ def find_files(train: Train, root: Path) -> list[Path]:
     elif dataset == "mnist":
         folders = [root, root / "mnist", root / "MNIST" / "raw"]  # The last is torchvision's.
         choices = [[_or_gz(folder / name) for name in MNIST_FILES] for folder in folders]
+    elif dataset in TORCHVISION_FILES:
+        below, names = TORCHVISION_FILES[dataset]
+        choices = [[root / below / name for name in names]]
     else:
         places = [each / name for each in (root, root / "cifar10") for name in CIFAR10_FOLDERS]
         choices = [[place / file for file in CIFAR10_FOLDERS[place.name]] for place in places]
@@ -58,18 +120,26 @@ def find_files(train: Train, root: Path) -> list[Path]:
     looked, gone = ", ".join(str(files[0].parent) for files in choices), ", ".join(missing)
     raise DataMissingError(
         f"{dataset} is not complete in any of {looked}: missing {gone}; put the original files "
-        f"there on every host before training (nothing is downloaded), or set KIT_DATA to the "
-        f"folder that has them instead of {root}; to fetch them: "
-        + COMMANDS[dataset].format(root=root, path=train.path)
+        f"there on every host before training (nothing is downloaded unless the job says "
+        f"`download: true`), or set KIT_DATA to the folder that has them instead of {root}"
+        + _command(train, root)
     )
 
 
-def _find_package(dataset: str) -> Path:
-    """The folder of the package that a data set needs; raises DataMissingError."""
-    module, package = PACKAGES[dataset]
+def _command(train: Train, root: Path) -> str:
+    """Return what fetches a data set, where a command of the shell can."""
+    command = COMMANDS.get(train.dataset)
+    return f"; to fetch them: {command.format(root=root, path=train.path)}" if command else ""
+
+
+def _find_package(name: str, need: str = "") -> Path:
+    """The folder of the package that a data set, or a key, needs; raises DataMissingError."""
+    module, package = PACKAGES[name]
     spec = importlib.util.find_spec(module)
     if spec is None or spec.origin is None:
-        raise DataMissingError(f"{dataset} needs the trainer image, or: pip install {package}")
+        needed = f"{need or name} needs"
+        by = f" {package}:" if need else ""
+        raise DataMissingError(f"{needed}{by} the trainer image, or: pip install {package}")
     return Path(spec.origin).parent
 
 

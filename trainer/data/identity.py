@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainer.data.samples import DataSet, ImageFiles, Samples
+from trainer.data.samples import DataSet, Samples
 
 SIZES, CONTENTS, HEAD = 4096, 256, 2**16
 """Of a folder of any size: files whose sizes are compared, files that are read, bytes of each. A
@@ -27,14 +27,15 @@ def identity(data: DataSet) -> str:
 
 def _add(hashed: Any, samples: Samples) -> None:
     _add_tensor(hashed, samples.labels)
-    if not isinstance(samples, ImageFiles):
+    files = samples.paths
+    if not files:
         return _add_tensor(hashed, samples.inputs)
-    for file in samples.files:
+    for file in files:
         # Below the data folder, which may lie elsewhere.
         hashed.update("/".join(os.fspath(file).rsplit("/", 3)[1:]).encode() + b"\0")
-    for file in _spread(samples.files, SIZES):
+    for file in _spread(files, SIZES):
         hashed.update(file.stat().st_size.to_bytes(8, "little"))
-    for file in _spread(samples.files, CONTENTS):
+    for file in _spread(files, CONTENTS):
         with file.open("rb") as stream:
             hashed.update(stream.read(HEAD))
     return None

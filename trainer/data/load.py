@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from trainer.contract.job import Train
-from trainer.data.files import find_files
-from trainer.data.samples import DataError, DataSet, ImageFiles, Samples
+from trainer.contract.models import input_side, of_torchvision
+from trainer.data.files import READ_BY_TORCHVISION, find_files
+from trainer.data.samples import DataError, DataSet, Samples
 from trainer.data.shards import generator
 
 # Mean and deviation of the training images per channel, as a share of the largest value: of digits
@@ -24,7 +25,9 @@ from trainer.data.shards import generator
 STATISTICS = {
     "digits": ((0.3053,), (0.3760,)),
     "mnist": ((0.1307,), (0.3081,)),
+    "fashion_mnist": ((0.2860,), (0.3530,)),
     "cifar10": ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
+    "cifar100": ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
     "folder": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
 }
 LARGEST = {"digits": 16}  # The largest value of a stored pixel, where it is not 255.
@@ -33,7 +36,7 @@ CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "hors
 
 def load_data(train: Train, root: Path) -> DataSet:
     """Load a job's data set from the folder `root`; raises DataMissingError or DataError."""
-    name, files = train.dataset, find_files(train, root)
+    name, files, names = train.dataset, find_files(train, root), tuple[str, ...]()
     if name == "text":
         return load_text(files[0], train.context)
     if name == "digits":
@@ -44,17 +47,29 @@ def load_data(train: Train, root: Path) -> DataSet:
         batches = [read_cifar10(file) for file in files]
         columns = zip(*batches[:-1], strict=True)  # All images, and all labels.
         parts = [Samples(*map(torch.cat, columns)), Samples(*batches[-1])]
+    elif name in READ_BY_TORCHVISION:
+        from trainer.vision.datasets import read
+
+        parts, names = read(name, root)
     else:
-        parts = load_folder(files, train.image_size, train.seed)
+        parts = load_folder(files, train)
     largest = LARGEST.get(name, 255)
     mean, deviation = (torch.tensor(values).view(-1, 1, 1) * largest for values in STATISTICS[name])
     labels = {"cifar10": CIFAR10, "folder": tuple(sorted({file.parent.name for file in files}))}
-    names = labels.get(name, tuple("0123456789"))
-    classes = int(parts[0].labels.max()) + 1 if name == "folder" else 10
+    names = names or labels.get(name, tuple("0123456789"))
+    classes = int(parts[0].labels.max()) + 1 if name == "folder" else len(names)
     # Of 32 pixels 2 (arXiv 2404.00498), or 4 (He et al. 2015, section 4.2); digits bear no mirror.
-    padding = parts[0].inputs.shape[-1] // (16 if train.model == "airbench" else 8)
-    padding = padding if len(mean) == 3 else 0
-    return DataSet(parts[0], parts[1], mean, deviation, classes, padding, names[:classes])
+    side = parts[0].inputs.shape[-1]
+    padding = side // (16 if train.model == "airbench" else 8) if len(mean) == 3 else 0
+    if random_crops(train):
+        padding = 0  # They may be mirrored, too.
+    inputs = input_side(train.model, side) if of_torchvision(train.model) else 0
+    return DataSet(parts[0], parts[1], mean, deviation, classes, padding, names[:classes], inputs)
+
+
+def random_crops(train: Train) -> bool:
+    """Whether training images are crops of torchvision's transforms, as its models expect them."""
+    return train.dataset == "folder" and bool(train.augmentation or of_torchvision(train.model))
 
 
 def split(labels: Tensor, seed: int) -> tuple[Tensor, Tensor]:
@@ -72,15 +87,24 @@ def load_digits(file: Path, seed: int) -> list[Samples]:
     return [Samples(images[part], labels[part]) for part in split(labels, seed)]
 
 
-def load_folder(files: list[Path], side: int, seed: int) -> list[Samples]:
+def load_folder(files: list[Path], train: Train) -> list[Samples]:
     """Images in folders by part and class; where no part is for the test, split by class."""
+    from trainer.data.images import ImageFiles
+
+    side, seed, transform = train.image_size, train.seed, None
+    if random_crops(train):
+        from trainer.vision.transforms import training_transform
+
+        transform = training_transform(side, train.augmentation)
     classes = [file.parent.name for file in files]
     labels = torch.from_numpy(np.unique(classes, return_inverse=True)[1])
     trained = sum(file.parts[-3] == "train" for file in files)
     parts = torch.arange(len(files)).tensor_split([trained])
     nothing = torch.empty(0, 3, side, side, dtype=torch.uint8)
     return [
-        ImageFiles(nothing, labels[part], [files[index] for index in part.tolist()])
+        ImageFiles(
+            nothing, labels[part], [files[index] for index in part.tolist()], transform, seed
+        )
         for part in (parts if trained < len(files) else split(labels, seed))
     ]
 

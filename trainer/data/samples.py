@@ -1,18 +1,16 @@
-"""Samples and data sets: tensors in memory, but for images of a folder, decoded as needed.
+"""Samples and data sets in memory; images of a folder, decoded as needed, are in images.py.
 
 Shapes: N samples, C channels, S pixels a side, T characters. Images are uint8 until they are used.
 """
 
-from concurrent import futures
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
-import numpy as np
 import torch
 from torch import Tensor
-
-DECODERS = futures.ThreadPoolExecutor(8)  # Of images; Pillow lets other threads run meanwhile.
+from torch.nn import functional
 
 
 class DataError(Exception):
@@ -33,46 +31,21 @@ class Samples:
         """The same on another device."""
         return replace(self, inputs=self.inputs.to(device), labels=self.labels.to(device))
 
-    def prefetch(self, indices: Tensor) -> None:
-        """Begin to read samples, int64 [n]; those in memory need none."""
+    @property
+    def paths(self) -> list[Path]:
+        """The files of samples that are not in memory."""
+        return []
+
+    def expect(self, batches: Iterable[Tensor], epoch: int | None = None) -> None:
+        """Begin to read samples, int64 [n] of each batch; those in memory need none.
+
+        `epoch` is that of the training for which they are augmented.
+        """
 
     def take(self, indices: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
         """Inputs and labels of the samples `indices`, int64 [n] on the CPU, on a device."""
         own = indices.to(self.labels.device)
         return self.inputs[own].to(device), self.labels[own].to(device)
-
-
-@dataclass(frozen=True)
-class ImageFiles(Samples):
-    """Images that stay in files until taken, so that any number fits; `inputs` have none."""
-
-    files: list[Path]
-    ahead: dict[int, futures.Future[Tensor]] = field(default_factory=dict)  # Till taken.
-
-    def prefetch(self, indices: Tensor) -> None:
-        """Begin to decode samples, int64 [n]."""
-        for index in set(indices.tolist()) - self.ahead.keys():
-            self.ahead[index] = DECODERS.submit(decode, self.files[index], self.inputs.shape[-1])
-
-    def take(self, indices: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
-        """As of `Samples`; raises DataError where a file can not be decoded."""
-        self.prefetch(indices)
-        images = [self.ahead.pop(index).result() for index in indices.tolist()]
-        return torch.stack(images).to(device), self.labels[indices].to(device)
-
-
-def decode(file: Path, side: int) -> Tensor:
-    """uint8 [3, S, S]: the shorter side scaled to S, the longer one cut; raises DataError."""
-    from PIL import Image, ImageOps
-
-    try:
-        with Image.open(file) as image:
-            # JPEG can be decoded at a fraction of its size, in a fraction of the time.
-            image.draft("RGB", (2 * side, 2 * side))
-            pixels = np.array(ImageOps.fit(image.convert("RGB"), (side, side)))
-    except Exception as error:  # Which, depends on the format.
-        raise DataError(f"{file} can not be decoded ({error}); replace or delete it") from error
-    return torch.from_numpy(pixels).permute(2, 0, 1)
 
 
 @dataclass(frozen=True)
@@ -86,12 +59,33 @@ class DataSet:
     classes: int
     padding: int = 0  # Pixels by which training images are shifted; 0: nor are they mirrored.
     labels: tuple[str, ...] = ()  # What the classes are called; of text, the characters.
+    side: int = 0
+    """Pixels a side of a model's inputs that always have three channels; 0: as the images are."""
 
     def to(self, device: torch.device) -> Self:
         """The same on another device."""
         parts = ("train", "test", "mean", "deviation")
         return replace(self, **{name: getattr(self, name).to(device) for name in parts})
 
+    def preparation(self) -> dict[str, Any]:
+        """Describe what `prepared` does to images, as values that JSON has."""
+        figures = {"mean": self.mean, "deviation": self.deviation}
+        return {name: each.flatten().tolist() for name, each in figures.items()} | {
+            "side": self.side
+        }
+
     def prepared(self, inputs: Tensor) -> Tensor:
-        """Return a model's input: images as float32 of mean 0 and deviation 1, text as it is."""
-        return (inputs.float() - self.mean) / self.deviation if inputs.ndim == 4 else inputs
+        """Return a model's input: images as float32 of mean 0 and deviation 1, text as it is.
+
+        Models of torchvision have three channels and some a least size: a single channel is
+        repeated, and small images are enlarged.
+        """
+        if inputs.ndim != 4:
+            return inputs
+        images = (inputs.float() - self.mean) / self.deviation
+        if not self.side:
+            return images
+        images = images.expand(-1, 3, -1, -1)
+        if images.shape[-1] != self.side:
+            images = functional.interpolate(images, (self.side, self.side), mode="bilinear")
+        return images

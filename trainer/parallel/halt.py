@@ -18,11 +18,14 @@ class HaltError(Exception):
         self.kind = kind
 
 
-def request_halt(kind: FailureClass, message: str) -> bool:
-    """Write to the launcher's file, KIT_HALT, why not to start again; return if there is one."""
+def request_halt(kind: FailureClass, message: str, code: int = 1) -> bool:
+    """Write to the launcher's file, KIT_HALT, why not to start again; return if there is one.
+
+    `code` is the launcher's exit code then.
+    """
     file = os.environ.get("KIT_HALT")
     if file:
-        Path(file).write_text(json.dumps({"kind": kind, "message": message}))
+        Path(file).write_text(json.dumps({"kind": kind, "message": message, "code": code}))
     return bool(file)
 
 
@@ -31,4 +34,5 @@ def raise_if_halted(world: World) -> None:
     file = os.environ.get("KIT_HALT")
     requests = world.gather(Path(file).read_text() if file else "")
     if request := next(filter(None, requests), ""):
-        raise HaltError(**json.loads(request))
+        found = json.loads(request)
+        raise HaltError(found["kind"], found["message"])

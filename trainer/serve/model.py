@@ -15,13 +15,24 @@ from torch.nn import functional
 
 from trainer.checkpoints.format import Saved, State, UnusableError
 from trainer.contract.job import Train
+from trainer.contract.models import input_side, of_torchvision
+from trainer.core.job import JobError
 from trainer.core.models import build_model, flip_scores
 from trainer.core.precision import autocast, fastest
 from trainer.data.load import CIFAR10, LARGEST, STATISTICS
 from trainer.data.samples import DataSet, Samples
 from trainer.serve.kind import Array, Kind
 
-SIDES = {"digits": (1, 8), "mnist": (1, 28), "cifar10": (3, 32)}
+SHAPES = {
+    "digits": (1, 8),
+    "mnist": (1, 28),
+    "fashion_mnist": (1, 28),
+    "cifar10": (3, 32),
+    "cifar100": (3, 32),
+}
+
+
+LARGEST_SIDE = 1024  # As of `image_size`: what a checkpoint says must not take all memory.
 
 
 class Content:
@@ -38,6 +49,7 @@ class Content:
             self.wish = str(serving.get("precision", "auto"))
             self.flip = bool(serving.get("flip_at_test", False))
             self.kind = self._kind(serving.get("labels", ()))
+            self.input = stand_in(self.kind, serving.get("input"))
         except (KeyError, TypeError, ValueError, RuntimeError, EOFError) as error:
             raise UnusableError(f"it is not of this trainer ({error!r})") from error
         except pickle.UnpicklingError as error:
@@ -45,8 +57,9 @@ class Content:
 
     def _kind(self, labels: list[str]) -> Kind:
         train, name = self.train, self.train.dataset
-        # The scores' layer is the last; of gpt, the embedding serves at both ends.
-        last = [weight for weight in self.weights.values() if weight.ndim == 2][-1]
+        # The scores' layer is the last, in SqueezeNet a convolution; of gpt, the embedding serves
+        # at both ends.
+        last = [weight for weight in self.weights.values() if weight.ndim in (2, 4)][-1]
         classes = len(self.weights.get("characters.weight", last))
         if name == "text" and len(labels) != classes:
             raise UnusableError("it does not say its characters: train it on with this trainer")
@@ -54,7 +67,7 @@ class Content:
         usual = {"cifar10": CIFAR10, "folder": tuple(f"class {n}" for n in range(classes))}
         names = tuple(labels) or usual.get(name, tuple("0123456789"))
         "".join(names).encode()  # UnicodeEncodeError is a ValueError: no answer could have them.
-        channels, side = SIDES.get(name, (3, train.image_size))
+        channels, side = SHAPES.get(name, (3, train.image_size))
         shape = (train.context,) if name == "text" else (channels, side, side)
         return Kind(name, train.model, shape, names[:classes], LARGEST.get(name, 255))
 
@@ -73,10 +86,12 @@ class Model:
     def __init__(self, content: Content, device: torch.device) -> None:
         """Raises UnusableError where the weights are not the model's."""
         self.kind, self.device = content.kind, device
-        data = stand_in(content.kind)
+        data = content.input
         try:
             model = build_model(content.train, data)
             model.load_state_dict(content.weights)
+        except (JobError, ImportError) as error:
+            raise UnusableError(f"its model can not be built: {error}") from error
         except RuntimeError as error:
             reason = " ".join(str(error).split())[:200]
             raise UnusableError(f"its weights are not {content.kind.model}'s: {reason}") from error
@@ -118,8 +133,11 @@ class Model:
                 raise UnusableError("its answers are not numbers: the training had diverged")
 
 
-def stand_in(kind: Kind) -> DataSet:
-    """As much of a data set as it takes to build a model and to prepare its inputs."""
+def stand_in(kind: Kind, description: dict[str, Any] | None = None) -> DataSet:
+    """As much of a data set as it takes to build a model and to prepare its inputs.
+
+    `description` is that of the checkpoint; those from before have none.
+    """
     if kind.text:
         empty = Samples(torch.zeros(1, 1, dtype=torch.int64), torch.zeros(1, 1))
         return DataSet(empty, empty, torch.zeros(1), torch.ones(1), len(kind.labels))
@@ -129,7 +147,21 @@ def stand_in(kind: Kind) -> DataSet:
     draw = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (2, *kind.shape), generator=draw, dtype=torch.uint8)
     samples = Samples(images, torch.zeros(2, dtype=torch.int64))
-    return DataSet(samples, samples, mean, deviation, len(kind.labels))
+    side = input_side(kind.model, kind.shape[-1]) if of_torchvision(kind.model) else 0
+    if description:
+        mean, deviation = (figure(description[name], mean) for name in ("mean", "deviation"))
+        side = int(description["side"])
+        if not 0 <= side <= LARGEST_SIDE:
+            raise ValueError(f"its inputs have {side} pixels a side")
+    return DataSet(samples, samples, mean, deviation, len(kind.labels), side=side)
+
+
+def figure(values: Any, usual: Tensor) -> Tensor:
+    """Read a figure of each channel, [C, 1, 1]; raises ValueError or TypeError."""
+    found = torch.tensor(values, dtype=torch.float32).view_as(usual)
+    if not torch.isfinite(found).all():
+        raise ValueError("a figure of its input is not finite")
+    return found
 
 
 def precision(wish: str, device: torch.device) -> str:

@@ -5,6 +5,7 @@ import io
 import numpy as np
 from PIL import Image, ImageFilter, ImageOps, UnidentifiedImageError
 
+from trainer.data.pictures import eight_bits, square, upright
 from trainer.serve.kind import Array, Kind
 from trainer.serve.refusal import Refusal
 
@@ -55,12 +56,11 @@ def fitted(image: Image.Image, kind: Kind) -> Array:
     smaller = eight_bits(image)
     if (factor := (max if drawn else min)(image.size) // target) > 1:
         smaller = smaller.reduce(factor)
-    turned = ImageOps.exif_transpose(smaller)
-    if turned.has_transparency_data:  # On white, as browsers show it.
-        below = Image.new("RGBA", turned.size, "white")
-        turned = Image.alpha_composite(below, turned.convert("RGBA"))
+    turned = upright(smaller)
     if channels == 3:
-        pixels = np.array(ImageOps.fit(turned.convert("RGB"), (side, side))).transpose(2, 0, 1)
+        pixels = square(turned.convert("RGB"), side)
+    elif not drawn:
+        pixels = clothing(turned.convert("L"), side)[None]
     else:
         grey = turned.convert("L")
         # What has the model's size already comes from its data set, or from its like.
@@ -68,17 +68,11 @@ def fitted(image: Image.Image, kind: Kind) -> Array:
     return pixels.astype(np.float32) * np.float32(kind.largest / 255)
 
 
-def eight_bits(image: Image.Image) -> Image.Image:
-    """The picture with 8 bits a channel and without a palette, as the rest has it."""
-    image.load()
-    if image.mode.startswith("I"):  # 16 bits of grey; `convert` alone would clip them.
-        found = image.point(lambda value: value * (1 / 257)).convert("L")
-        if "transparency" in found.info:
-            found.info["transparency"] = round(found.info["transparency"] / 257)
-        return found
-    if image.mode in ("1", "P", "PA"):
-        return image.convert("RGBA" if image.has_transparency_data else "RGB")
-    return image
+def clothing(image: Image.Image, side: int) -> Array:
+    """A picture as Fashion-MNIST would have it, uint8 [S, S]: on black."""
+    values = np.array(ImageOps.fit(image, (side, side)))
+    border = np.concatenate((values[0], values[-1], values[:, 0], values[:, -1]))
+    return 255 - values if np.median(border) > 127 else values
 
 
 def handwriting(image: Image.Image, kind: Kind) -> Image.Image:

@@ -1,0 +1,54 @@
+"""Names of models and of weights, and the sizes of torchvision's inputs; torchvision is not asked.
+
+Whether torchvision has a model of a name, only the trainer finds out (trainer/vision).
+"""
+
+from __future__ import annotations
+
+import re
+
+from trainer.contract.words import nearest, shown
+
+OWN = ("cnn", "lenet", "resnet18", "airbench", "gpt")
+"""The models of trainer/core/models.py."""
+PREFIX = "torchvision/"
+NAME = r"torchvision/[a-z][a-z0-9_]*"
+WEIGHTS_NAME = r"[A-Z][A-Z0-9_]*"
+"""As in torchvision's enumerations: IMAGENET1K_V2. Anything else is a file."""
+LEAST_SIDE = 64
+"""Pixels a side. Most of torchvision's models divide the side by 32, and BatchNorm cannot train on
+one sample of a single pixel."""
+LEAST_SIDES = {"inception_v3": 299, "vit_": 224, "maxvit_": 224, "swin_v2_": 256}
+"""Of models, or families, that were drawn for larger images."""
+
+
+def of_torchvision(model: object) -> bool:
+    """Whether a model is one of torchvision's."""
+    return isinstance(model, str) and model.startswith(PREFIX)
+
+
+def model_fault(value: object) -> tuple[str, str] | None:
+    """Say what is wrong with the name of a model, by its form alone; None where nothing is."""
+    if value in OWN or (isinstance(value, str) and re.fullmatch(NAME, value)):
+        return None
+    if isinstance(value, str) and "torchvision" in value.lower().partition("/")[0]:
+        form = "small letters, digits and _ behind the slash, such as `model: torchvision/resnet50`"
+        return f"{shown(value)} is not the name of a model of torchvision", f"write {form}"
+    fix = nearest(value, [*OWN, f"{PREFIX}<name>"])
+    if fix.endswith("?"):
+        fix += f" Models of torchvision are written {PREFIX}<name>"
+    return f"{shown(value)} is not known", fix
+
+
+def is_weights_name(weights: str) -> bool:
+    """Whether weights are named as torchvision names them; otherwise they are a file."""
+    return re.fullmatch(WEIGHTS_NAME, weights) is not None
+
+
+def input_side(model: str, side: int) -> int:
+    """Return the pixels a side of a model's inputs, where the images have `side`."""
+    if not of_torchvision(model):
+        return side
+    name = model.removeprefix(PREFIX)
+    least = (least for start, least in LEAST_SIDES.items() if name.startswith(start))
+    return max(side, next(least, LEAST_SIDE))

@@ -1,0 +1,186 @@
+"""Images that stay in their files until they are taken, decoded ahead in worker processes.
+
+Shapes: N samples, S pixels a side. Images are uint8 until they are used.
+"""
+
+from __future__ import annotations
+
+import atexit
+import multiprocessing
+import signal
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from trainer.data.pictures import opened, square
+from trainer.data.samples import DataError, Samples
+from trainer.data.shards import generator
+
+Image.MAX_IMAGE_PIXELS = None  # The files are the user's own, and of any size.
+MOST_WORKERS = 8  # Of a rank. Some 300 photographs a second each, at 224 pixels a side.
+CHUNK = 32  # Images that a worker decodes at a time.
+AHEAD = 4  # Chunks that each worker decodes ahead.
+TRANSFORM = 2  # Keeps the random numbers of a transform apart from others of the seed.
+Transform = Callable[[Image.Image], Image.Image]
+
+
+class Request(NamedTuple):
+    """Images to decode."""
+
+    files: list[Path]
+    side: int
+    transform: Transform | None  # Of training images: to S x S, at random.
+    seeds: list[int]  # Of the transform, for each image.
+
+
+class Decoding(Dataset[Any]):
+    """Decodes what it is asked for: uint8 [n, 3, S, S], or which file can not be decoded."""
+
+    def __getitem__(self, request: Request) -> Tensor | str:
+        """Decode some images; an exception would come with a worker's traceback."""
+        images = []
+        for number, file in enumerate(request.files):
+            try:
+                if request.transform:
+                    torch.manual_seed(request.seeds[number])
+                images.append(decode(file, request.side, request.transform))
+            except DataError as error:
+                return str(error)
+        return torch.stack(images)
+
+
+def decode(file: Path, side: int, transform: Transform | None = None) -> Tensor:
+    """uint8 [3, S, S]: transformed, or the middle; raises DataError."""
+    try:
+        with Image.open(file) as image:
+            if transform:  # Its smallest crops are a quarter of the image's side.
+                crop = np.array(transform(opened(image, 4 * side)))
+                return torch.from_numpy(crop).permute(2, 0, 1)
+            return torch.from_numpy(square(opened(image, 2 * side), side))
+    except Exception as error:  # Which, depends on the format.
+        raise DataError(f"{file} can not be decoded ({error}); replace or delete it") from error
+
+
+class Requests(Sampler[Request]):
+    """Hands the loader its requests, and remembers which batches they are of."""
+
+    def __init__(self) -> None:
+        self.batches: Iterable[tuple[ImageFiles, Tensor, int | None]] = ()
+        self.begun: deque[tuple[ImageFiles, Tensor]] = deque()  # Not taken yet.
+
+    def __iter__(self) -> Iterator[Request]:
+        for samples, indices, epoch in self.batches:
+            self.begun.append((samples, indices))
+            for chunk in torch.split(indices, CHUNK):
+                yield samples.request(chunk.tolist(), epoch)
+
+
+class Reader:
+    """Batches of images in the order in which they will be taken."""
+
+    def __init__(self) -> None:
+        self._requests = Requests()
+        self._loader: DataLoader[Any] | None = None
+        self._decoded: Iterator[Any] = iter(())
+
+    def expect(self, batches: Iterable[tuple[ImageFiles, Tensor, int | None]]) -> None:
+        """Begin to decode batches; what was expected before is dropped."""
+        self._requests.batches = batches
+        self._requests.begun.clear()
+        # The workers stay from one order to the next.
+        if self._loader is None:
+            self._loader = load(self._requests)
+        self._decoded = iter(self._loader)
+
+    def take(self, samples: ImageFiles, indices: Tensor) -> Tensor:
+        """Return images of a batch, uint8 [n, 3, S, S]; raises DataError.
+
+        One that is not the next that was expected is decoded now.
+        """
+        begun = self._requests.begun
+        if not begun or begun[0][0] is not samples or not torch.equal(begun[0][1], indices):
+            self.expect([(samples, indices, None)])
+        begun.popleft()
+        try:
+            parts = [next(self._decoded) for _ in torch.split(indices, CHUNK)]
+        except RuntimeError as error:
+            reason = str(error).splitlines()[0]
+            raise DataError(f"a process that decodes images has ended: {reason}") from error
+        for part in parts:
+            if isinstance(part, str):
+                raise DataError(part)
+        return torch.cat(parts)
+
+
+def load(requests: Requests) -> DataLoader[Any]:
+    """Make a loader of what is requested, with as many workers as this rank has cores."""
+    atexit.register(end_workers)
+    return DataLoader(
+        Decoding(),
+        batch_size=None,
+        sampler=requests,
+        num_workers=max(1, min(MOST_WORKERS, torch.get_num_threads())),
+        prefetch_factor=AHEAD,
+        persistent_workers=True,
+        # Another way to start them would import torch once more in each; they touch no GPU.
+        multiprocessing_context="fork",
+        worker_init_fn=outlive_the_stop,
+    )
+
+
+def outlive_the_stop(_: int) -> None:
+    """Let a worker decode until the trainer, which gets the same signals, has done its last step.
+
+    It ends when the trainer is gone.
+    """
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def end_workers() -> None:
+    """End the workers: multiprocessing would send SIGTERM, and wait for ever."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler raises that one has ended.
+    for worker in multiprocessing.active_children():
+        worker.kill()
+
+
+READER = Reader()
+"""That of this process: its samples for training and for the test are never read at once."""
+
+
+@dataclass(frozen=True, eq=False)
+class ImageFiles(Samples):
+    """Images in files, so that any number fits; `inputs` have none."""
+
+    files: list[Path]
+    transform: Transform | None = None  # Of training images, at random, in place of a middle crop.
+    seed: int = 0
+
+    @property
+    def paths(self) -> list[Path]:
+        """As of `Samples`."""
+        return self.files
+
+    def request(self, indices: list[int], epoch: int | None) -> Request:
+        """Return what a worker has to know; without an epoch nothing is left to chance."""
+        transform = None if epoch is None else self.transform
+        words = [(epoch or 0, number, TRANSFORM) for number in indices] if transform else []
+        seeds = [generator(self.seed, *each).initial_seed() for each in words]
+        side = self.inputs.shape[-1]
+        return Request([self.files[number] for number in indices], side, transform, seeds)
+
+    def expect(self, batches: Iterable[Tensor], epoch: int | None = None) -> None:
+        """As of `Samples`, in worker processes."""
+        READER.expect((self, indices, epoch) for indices in batches)
+
+    def take(self, indices: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
+        """As of `Samples`; raises DataError where a file can not be decoded."""
+        return READER.take(self, indices).to(device), self.labels[indices].to(device)

@@ -1,0 +1,124 @@
+"""Downloads of data sets and weights, where a job asks for them: by one process of each host."""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trainer.contract.job import Train
+from trainer.contract.models import is_weights_name
+from trainer.contract.rules import DOWNLOADED
+from trainer.data.files import DataMissingError, DownloadError, find_files
+from trainer.output import say
+from trainer.vision.cache import cached, named_weights, places
+from trainer.vision.classifiers import known_name
+from trainer.vision.datasets import CLASSES
+
+SILENCE = 60.0  # Seconds without a byte after which a source counts as dead.
+DRAFT = ".kit-download-"
+
+
+def download(train: Train, root: Path) -> None:
+    """Download what a job needs and this host lacks; other processes of the host wait meanwhile.
+
+    Raises DownloadError, which names the host, or JobError.
+    """
+    weights = weights_by_name(train)
+    if not lacks_data(train, root) and not lacks_weights(weights, root):
+        return  # The folder may be mounted read-only.
+    host = os.environ.get("KIT_HOST") or socket.gethostname()
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        with alone(root):
+            if lacks_data(train, root):
+                say(f"{host}: downloads {train.dataset} to {root}")
+                download_data(train.dataset, root)
+            if lacks_weights(weights, root):
+                say(f"{host}: downloads {weights} to {root}")
+                download_weights(weights, root)
+    except (OSError, RuntimeError) as error:
+        reason = " ".join(str(error).split())[:500] or repr(error)
+        raise DownloadError(
+            f"{host}: the download to {root} has failed: {reason}; see to the network and "
+            "the disk, or put the files there by hand and leave out `download`"
+        ) from error
+
+
+@contextmanager
+def alone(root: Path) -> Iterator[None]:
+    """Hold the lock of a data folder, which the kernel frees however this process ends."""
+    with (root / ".kit-download").open("w") as lock, quiet():
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for left in root.glob(f"{DRAFT}*"):  # Of a process that was killed.
+            shutil.rmtree(left)
+        yield
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Let a silent source fail."""
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(SILENCE)
+    try:
+        yield
+    finally:
+        socket.setdefaulttimeout(before)
+
+
+def lacks_data(train: Train, root: Path) -> bool:
+    """Whether a data set that torchvision has is missing, in every format that is read."""
+    if train.dataset not in DOWNLOADED:
+        return False
+    try:
+        find_files(replace(train, weights=None), root)
+    except DataMissingError:
+        return True
+    return False
+
+
+def weights_by_name(train: Train) -> Any:
+    """Return torchvision's weights that a job names, if it does; raises JobError."""
+    if not train.weights or not is_weights_name(train.weights):
+        return None
+    return named_weights(known_name(train.model), train.weights)
+
+
+def lacks_weights(weights: Any, root: Path) -> bool:
+    """Whether a file of weights is missing, or is not what its name promises."""
+    try:
+        return bool(weights) and not cached(weights, root)
+    except DataMissingError:
+        return True
+
+
+def download_data(name: str, root: Path) -> None:
+    """Let torchvision download and check a data set; a file is there whole, or not at all."""
+    with tempfile.TemporaryDirectory(prefix=DRAFT, dir=root) as draft:
+        # A bar for each file is for a terminal.
+        with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+            CLASSES[name](draft, download=True)
+        for file in sorted(Path(draft).rglob("*")):
+            target = root / file.relative_to(draft)
+            if file.is_dir():
+                target.mkdir(exist_ok=True)
+            else:
+                file.replace(target)
+
+
+def download_weights(weights: Any, root: Path) -> None:
+    """Let torch download and check weights; the file is there whole, or not at all."""
+    target = places(weights, root)[0]
+    target.parent.mkdir(exist_ok=True)
+    prefix = target.stem.rpartition("-")[2]
+    torch.hub.download_url_to_file(weights.url, str(target), prefix, progress=False)

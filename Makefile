@@ -11,6 +11,8 @@ KIT := $(BIN)/kit
 # The release that the trainer is tested with. Without a GPU the CPU build does, a tenth of the size.
 TORCH := torch==2.13.0
 TORCH_CPU := https://download.pytorch.org/whl/cpu
+# A pair for the tests of what needs torchvision, from PyPI too; there the CPU build above has none.
+VISION := torch==2.15.0 torchvision==0.29.2
 # Processes that share the tests. Two of them have a lab each, and mostly wait: more than the cores.
 WORKERS ?= 4
 # What `make deploy` and its kin are given besides, as in: make deploy ARGS="digits --detach"
@@ -30,7 +32,7 @@ demo: setup ## train the example cluster on this machine, in under a minute
 	@echo "  make plan render && git diff      read what the hosts would get"
 	@echo "  $(KIT) init ../my-cluster   start a repository of your own"
 
-test: setup .venv/.dev ## run every test; the lab's where this is root on Debian or Ubuntu
+test: setup .venv/.dev .tools/.vision ## run every test; the lab's where this is root on Debian or Ubuntu
 	@tests/docker-cli
 	@$(BIN)/python -m compileall -q kit trainer tests # The processes of tests need not do it each.
 	$(BIN)/pytest --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder $(ARGS)
@@ -90,7 +92,7 @@ lab: ## start a real Swarm of three nodes on this machine, as root
 lab-down: ## remove it; ARGS=--all with its caches
 	@PYTHON=$(PYTHON) tests/lab/lab down $(ARGS)
 
-lab-test: setup .venv/.dev ## run the lab's tests alone, as root
+lab-test: setup .venv/.dev .tools/.vision ## run the lab's tests alone, as root
 	@tests/docker-cli
 	$(BIN)/pytest -m lab tests/lab $(ARGS)
 
@@ -123,6 +125,15 @@ reachable = $(BIN)/python -c 'import sys, urllib.request; urllib.request.urlopen
 
 .venv/.dev: .venv/.kit
 	@$(UV) --group dev
+	@touch $@
+
+.tools/.vision: .venv/.kit
+	@echo "installing torchvision for its tests (once; 5 GB where PyTorch's own index is out of reach)"
+	@mkdir -p .tools
+	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python .tools/vision
+	@backend=; ! $(call reachable,$(TORCH_CPU)/) || backend="--torch-backend cpu"; \
+	    $(BIN)/uv pip install --quiet --python .tools/vision/bin/python $$backend $(VISION) \
+	    --editable '.[digits,folder,metrics,serve]' --group dev
 	@touch $@
 
 .venv/.docs: .venv/.kit

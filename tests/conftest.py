@@ -15,7 +15,13 @@ from tests.sandbox import ROOT, Project
 LAB = "tests/lab/"
 LABS = {f"{LAB}test_{name}.py": "swarm" for name in ("swarm", "split")}
 """The lab that a file's tests share, of two that stand side by side; the other one is not named."""
-LONGEST = (LAB, "tests/trainer/test_trainer_", "tests/trainer/", "tests/targets/")
+LONGEST = (
+    LAB,
+    "tests/test_vision",
+    "tests/trainer/test_trainer_",
+    "tests/trainer/",
+    "tests/targets/",
+)
 
 settings.register_profile(
     "kit",

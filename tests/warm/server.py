@@ -15,6 +15,7 @@ import sys
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
@@ -24,6 +25,7 @@ IMPORTED = (
     "torch._dynamo",  # The first optimizer imports it: half of a rank's start.
     "torch.distributed.run",
     "torch.nn.parallel",
+    *(["torchvision"] if find_spec("torchvision") else []),  # Of the tests in tests/vision.
 )
 
 

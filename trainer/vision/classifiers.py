@@ -49,6 +49,15 @@ def build(model: str, classes: int, side: int) -> nn.Module:
     return built
 
 
+def outline(model: str, classes: int, side: int) -> nn.Module:
+    """Build a classifier without values where it can be, in no time; raises JobError."""
+    try:
+        with torch.device("meta"):
+            return build(model, classes, side)
+    except NotImplementedError:  # RegNet computes its widths by tensors.
+        return build(model, classes, side)
+
+
 def known_name(model: str) -> str:
     """Return torchvision's name of a classifier; raises JobError where there is none."""
     name = model.removeprefix(PREFIX)
@@ -75,8 +84,7 @@ def starting_weights(train: Train, classes: int, side: int, root: Path) -> State
     It also finds out whether the model can be built: all that can be wrong is told before the ranks
     meet. Raises JobError or DataMissingError.
     """
-    with torch.device("meta"):
-        model = build(train.model, classes, side)
+    model = outline(train.model, classes, side)
     if not train.weights:
         return None
     if file := find_weights(train, root):

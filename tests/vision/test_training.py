@@ -79,7 +79,8 @@ def test_a_folder_trains_on_two_ranks_resumes_and_is_served(tmp_path: Path) -> N
         # torchvision itself can load what was trained.
         model = build(MODEL, 3, 64).eval()
         model.load_state_dict(first)
-
+    # Its decoders must not inherit the memory of torch, as they would from a warm Python.
+    with hosts(tmp_path, cold=True) as local:
         server = start(local, tmp_path / "whole", job="pets")
         files = sorted((tmp_path / "pets" / "test").glob("*/*.jpg"))
         read = load_data(Train(**job_of(manifest)), tmp_path)

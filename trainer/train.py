@@ -94,13 +94,12 @@ def load(job: TrainJob, root: Path) -> tuple[DataSet, Weights]:
     """
     train = job.train
     if to_download(train, root):  # The launcher has had it done; torchrun by hand has not.
-        require_torchvision("download")
-        torchvision_works()
+        require_working_torchvision("download")
         from trainer.vision.downloads import download
 
         download(train, root)
-    if needs_torchvision(train):
-        torchvision_works()
+    if need := needs_torchvision(train):
+        require_working_torchvision(need)
     data = load_data(train, root)
     if not of_torchvision(train.model):
         return data, None
@@ -109,9 +108,9 @@ def load(job: TrainJob, root: Path) -> tuple[DataSet, Weights]:
     return data, starting_weights(train, data.classes, data.side, root)
 
 
-def torchvision_works() -> None:
+def require_working_torchvision(need: str) -> None:
     """Raise DataMissingError where torchvision is not the one that goes with this torch."""
-    require_torchvision("this job")
+    require_torchvision(need)
     try:
         import_module("torchvision")
     except Exception as error:  # Which, depends on what does not fit.

@@ -188,6 +188,14 @@ def test_missing_files_are_named_with_what_to_do(
         find_files(settings("digits"), tmp_path)
     with pytest.raises(DataMissingError, match="pip install pillow"):
         find_files(settings("folder"), tmp_path)
+    for need, train in {
+        "torchvision/resnet18": settings("mnist", "torchvision/resnet18"),
+        "augmentation": settings("folder", augmentation="rand"),
+        "dataset: cifar100": settings("cifar100"),
+    }.items():
+        said = f"^{need} needs torchvision: the trainer image, or: pip install torchvision$"
+        with pytest.raises(DataMissingError, match=said):
+            find_files(train, tmp_path)
 
 
 def test_digits_are_those_of_scikit_learn(tmp_path: Path) -> None:
@@ -329,6 +337,8 @@ def test_batches_are_decoded_ahead_in_the_order_in_which_they_are_taken(tmp_path
     # Another batch than the next one, and of another part; then one that nobody expects any more.
     assert len(read.test.take(torch.arange(3), CPU)[0]) == 3
     assert read.train.take(batches[2], CPU)[1].tolist() == [1, 0, 1]
+    # The share of a rank where there are more ranks than images for the test.
+    assert read.test.take(torch.arange(0), CPU)[0].shape == (0, 3, 8, 8)
 
 
 def test_images_are_decoded_by_other_processes_that_end_with_this_one(tmp_path: Path) -> None:

@@ -6,12 +6,16 @@ from typing import Any
 
 import numpy as np
 import torch
+import torchvision
 from PIL import Image
 
 from tests.trainer.hosts import Hosts, Task, complete_steps, hosts, wait_until, write_job
 from tests.trainer.servers import start
+from tests.trainer.small import noise
 from trainer.contract import events
 from trainer.contract.job import Train
+from trainer.core.alike import describe
+from trainer.core.job import load_job
 from trainer.data.images import ImageFiles
 from trainer.data.load import load_data
 from trainer.vision.classifiers import build
@@ -107,6 +111,10 @@ def test_digits_become_colour_images_and_mistakes_end_at_once(tmp_path: Path) ->
         job = write_job(tmp_path, "small", model=MODEL, batch_size=700, epochs=1)
         task = launch(local, job, "small", local.rendezvous())
         assert task.wait() == 0, task.text
+        assert describe(load_job(job), "n1", noise(1, 8))["torch"] == {
+            "torch": torch.__version__,
+            "torchvision": torchvision.__version__,
+        }
         text = "images of 1×8×8 become inputs of 3×64×64, their channel three times"
         assert text in task.text
         job = pets(

@@ -11,6 +11,7 @@ import torch
 
 from trainer.contract.events import FailureClass
 from trainer.contract.job import TrainJob
+from trainer.data.files import needs_torchvision
 from trainer.data.identity import identity
 from trainer.data.samples import DataSet
 from trainer.parallel.halt import HaltError
@@ -64,10 +65,19 @@ def describe(job: TrainJob, host: str, data: DataSet) -> dict[str, Any]:
     return {
         "host": host,
         "trainer": {"trainer": sources(Path(__file__).parents[1])},
-        "torch": {"torch": torch.__version__},
+        "torch": {"torch": torch.__version__} | torchvision_version(job),
         "job": {"name": job.name, **settings},
         "data": {where: identity(data)},
     }
+
+
+def torchvision_version(job: TrainJob) -> dict[str, str]:
+    """Tell torchvision's version, where the job needs it."""
+    if not needs_torchvision(job.train):
+        return {}
+    from trainer.vision.classifiers import version
+
+    return {"torchvision": version()}
 
 
 def sources(folder: Path) -> str:

@@ -46,15 +46,15 @@ class Decoding(Dataset[Any]):
 
     def __getitem__(self, request: Request) -> Tensor | str:
         """Decode some images; an exception would come with a worker's traceback."""
-        images = []
+        images = [torch.empty(0, 3, request.side, request.side, dtype=torch.uint8)]
         for number, file in enumerate(request.files):
             try:
                 if request.transform:
                     torch.manual_seed(request.seeds[number])
-                images.append(decode(file, request.side, request.transform))
+                images.append(decode(file, request.side, request.transform)[None])
             except DataError as error:
                 return str(error)
-        return torch.stack(images)
+        return torch.cat(images)
 
 
 def decode(file: Path, side: int, transform: Transform | None = None) -> Tensor:

@@ -347,9 +347,14 @@ def test_evaluation_counts(world: World, job: TrainJob, tmp_path: Path) -> None:
 
 
 def test_a_manifest_says_what_serving_needs(job: TrainJob, tmp_path: Path) -> None:
-    saved = checkpoint.pack({}, Progress(1, 0, 1), job, 1, 0.5, ("cat", "dog"))
-    serving = json.loads(saved.manifest)["serving"]
-    assert serving == {"labels": ["cat", "dog"], "precision": "auto", "flip_at_test": False}
+    inputs = {"mean": [124.0], "deviation": [58.0], "side": 64}
+    saved = checkpoint.pack({}, Progress(1, 0, 1), job, 1, 0.5, ("cat", "dog"), inputs)
+    assert json.loads(saved.manifest)["serving"] == {
+        "labels": ["cat", "dog"],
+        "input": inputs,
+        "precision": "auto",
+        "flip_at_test": False,
+    }
     # Nothing that makes it another job's: those from before have no such key, and are gone on from.
     older = {key: value for key, value in json.loads(saved.manifest).items() if key != "serving"}
     path = checkpoint.write(tmp_path, Saved(json.dumps(older).encode(), saved.state), job, 1)

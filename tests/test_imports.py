@@ -280,9 +280,9 @@ LIMITS = {
     "contract": 770,
     "data": 640,
     "parallel": 550,
-    "checkpoints": 440,
+    "checkpoints": 640,
     "core": 1520,
-    "serve": 2640,
+    "serve": 2850,
     "vision": 400,
 }
 """Lines of each room of the trainer: a room is meant to be read from top to bottom."""

@@ -12,7 +12,8 @@ import torch
 from tests.trainer.hosts import hosts
 from tests.trainer.servers import Server, start
 from trainer.checkpoints import format as checkpoint
-from trainer.checkpoints.format import Progress, Saved, UnusableError
+from trainer.checkpoints.format import Progress, Saved
+from trainer.checkpoints.manifest import UnusableError
 from trainer.contract.job import Checkpoint, Exchange, Metrics, Train, TrainJob
 from trainer.core.models import Lookahead, build_model, flip_scores
 from trainer.data.load import CIFAR10

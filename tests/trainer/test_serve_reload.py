@@ -12,7 +12,8 @@ import pytest
 
 from tests.trainer.hosts import DEADLINE, ROOT, Hosts, Task, free_port, hosts, wait_until
 from tests.trainer.servers import Server, damage, inputs, put, start
-from trainer.serve.sources import Offer, candidates, read_offers
+from trainer.checkpoints.manifest import UnusableError
+from trainer.serve.offers import Offer, candidates, read_offer
 
 FIRST, SECOND, THIRD, LAST = (f"step-{step:08d}" for step in (45, 90, 135, 360))
 
@@ -146,7 +147,7 @@ def test_the_best_or_a_named_one(wish: str, trained: Path, local: Hosts, tmp_pat
 
 def offer(step: int, accuracy: float | None = 0.5, written: float = 0, sha: str = "") -> Offer:
     name = f"step-{step:08d}"
-    return Offer(name, step, 1, accuracy, "n1", written, sha or f"{step}-{written}", None)
+    return Offer(name, step, 1, accuracy, "n1", written, sha or f"{step}-{written}", 1, None)
 
 
 def test_what_is_better_than_what_is_served() -> None:
@@ -172,10 +173,11 @@ def test_a_job_that_has_begun_anew_is_followed() -> None:
 
 @pytest.mark.parametrize(
     "content",
-    [None, {}, [1], [{}], [{"manifest": {}}], [{"manifest": [], "name": 3}], {"a": "b"}],
+    [None, 1, [1], {}, {"manifest": {}}, {"manifest": [], "name": 3}, {"a": "b"}],
 )
 def test_whatever_a_source_lists_does_no_harm(content: object) -> None:
-    assert list(read_offers(content, "digits", ("127.0.0.1", 1))) == []
+    with pytest.raises(UnusableError):
+        read_offer(content, "digits", ("127.0.0.1", 1))
 
 
 # ---- the endpoint
@@ -208,7 +210,8 @@ def test_the_endpoint_gives_what_manifests_name_and_nothing_else(
     status, body = raw(port, "/checkpoints")
     assert status == 200
     listed = json.loads(body)
-    assert [each["name"] for each in listed] == [FIRST, THIRD]
+    # Only the one that is whole.
+    assert [each["name"] for each in listed] == [FIRST]
     first = listed[0]
     assert (first["step"], first["host"]) == (45, "n2")
     assert first["accuracy"] == first["manifest"]["accuracy"] > 0.5

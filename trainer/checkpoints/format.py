@@ -16,6 +16,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -25,15 +26,13 @@ from typing import Any, NamedTuple
 import torch
 
 from trainer.checkpoints.layout import COMPLETE, MANIFEST, STATE, folder_name
+from trainer.checkpoints.listing import open_file, read_file
+from trainer.checkpoints.manifest import LARGEST, Manifest, UnusableError, check, parse
 from trainer.contract.job import TrainJob
 
 TEMPORARY = ".writing-"
 NONE = -1  # The step of a rank that has no checkpoint.
 State = dict[str, Any]  # Nested dicts and lists of tensors and plain values.
-
-
-class UnusableError(Exception):
-    """Why a folder is not a checkpoint that this job may load."""
 
 
 @dataclass(frozen=True)
@@ -136,17 +135,20 @@ def newest(
 def read(path: Path, job: TrainJob) -> Saved:
     """Read one checkpoint; raises UnusableError where it is not whole, or of another job."""
     saved = read_any(path)
-    if (owner := json.loads(saved.manifest)["job"]) != identity(job):
+    if (owner := saved.content["job"]) != identity(job):
         raise UnusableError(f"it is of another job, {json.dumps(owner)}")
     return saved
 
 
 def read_any(path: Path) -> Saved:
     """Read a checkpoint of whatever job; raises UnusableError where it is not whole."""
-    if not (path / COMPLETE).is_file():
-        raise UnusableError("it has no COMPLETE, its writer was interrupted")
     try:
-        saved = Saved((path / MANIFEST).read_bytes(), (path / STATE).read_bytes())
+        open_file(path, COMPLETE).close()
+    except OSError as error:
+        raise UnusableError("it has no COMPLETE, its writer was interrupted") from error
+    try:
+        text = read_file(path, MANIFEST, LARGEST)
+        saved = Saved(text, read_file(path, STATE, check(parse(text)).size))
     except OSError as error:
         raise UnusableError(f"it can not be read ({error!r})") from error
     verify(saved, path.name)
@@ -155,17 +157,13 @@ def read_any(path: Path) -> Saved:
 
 def verify(saved: Saved, expected: str) -> None:
     """Raise UnusableError unless all is there that the manifest of the folder's name promises."""
-    try:
-        claim = json.loads(saved.manifest)
-        promise, name = claim["files"][STATE], folder_name(saved.step)
-        promise["bytes"], promise["sha256"], claim["job"]["name"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise UnusableError(f"it can not be read ({error!r})") from error
-    if len(saved.state) != promise["bytes"]:
-        raise UnusableError(f"{STATE} has {len(saved.state)} bytes of {promise['bytes']}")
-    if hashlib.sha256(saved.state).hexdigest() != promise["sha256"]:
+    promise = check(parse(saved.manifest))
+    if len(saved.state) != promise.size:
+        more = "more than" if len(saved.state) > promise.size else f"{len(saved.state)} bytes of"
+        raise UnusableError(f"{STATE} has {more} {promise.size}")
+    if hashlib.sha256(saved.state).hexdigest() != promise.sha256:
         raise UnusableError(f"{STATE} fails its checksum")
-    if name != expected:
+    if (name := folder_name(promise.step)) != expected:
         raise UnusableError(f"its manifest is of {name}")
 
 
@@ -191,11 +189,12 @@ def write(folder: Path, saved: Saved, job: TrainJob, keep: int) -> Path:
         raise
     sync_folder(draft)
     if path.exists():
-        owner = manifest_of(path).get("job")
-        if owner in (None, identity(job)):  # Damaged, or our own.
+        there = manifest_of(path)
+        if there is None or there.content["job"] == identity(job):  # Damaged, or our own.
             shutil.rmtree(path)
         else:
-            path.rename(path.with_name(f"of-{owner['name']}-{path.name}"))
+            name = re.sub(r"[^\w.-]", "_", there.manifest.job)[:100]
+            path.rename(path.with_name(f"of-{name}-{path.name}"))
     draft.rename(path)
     sync_folder(folder)
     prune(folder, path.name, job, keep)
@@ -209,21 +208,32 @@ def prune(folder: Path, last: str, job: TrainJob, keep: int) -> None:
     """
     whole = sorted(each.parent for each in folder.glob(f"step-*/{COMPLETE}"))
     known = {path: manifest_of(path) for path in whole if path.name <= last}
-    own = [path for path in known if known[path].get("job") == identity(job)]
-    scored = [path for path in own if known[path].get("accuracy") is not None]
+    own = {
+        path: each.manifest.accuracy
+        for path, each in known.items()
+        if each and each.content["job"] == identity(job)
+    }
+    scored = {path: accuracy for path, accuracy in own.items() if accuracy is not None}
     # The first of equals; none may be known.
-    best = max(scored, key=lambda path: known[path]["accuracy"], default=None)
-    for old in set(own[:-keep]) - {best}:
+    best = max(scored, key=scored.__getitem__, default=None)
+    for old in set(list(own)[:-keep]) - {best}:
         shutil.rmtree(old)
 
 
-def manifest_of(path: Path) -> dict[str, Any]:
-    """Read a checkpoint's manifest; empty where it cannot be read."""
+class Known(NamedTuple):
+    """A manifest that can be read: all of it, and its checked part."""
+
+    content: dict[str, Any]
+    manifest: Manifest
+
+
+def manifest_of(path: Path) -> Known | None:
+    """Read a checkpoint's manifest; None where it is damaged."""
     try:
-        content = json.loads((path / MANIFEST).read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
+        content = parse(read_file(path, MANIFEST, LARGEST))
+        return Known(content, check(content))
+    except (OSError, UnusableError):
+        return None
 
 
 def sync_folder(folder: Path) -> None:

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from trainer.checkpoints.format import Saved, State, sync_folder
 from trainer.checkpoints.layout import part_name, parts_folder
+from trainer.checkpoints.manifest import is_whole
 
 MOST = 16  # Parts of which a mean is taken: more tell nothing new.
 
@@ -38,9 +39,14 @@ class Own(NamedTuple):
 
 
 def own_of(saved: Saved) -> Own:
-    """Read them; checkpoints from before have none."""
+    """Read them; checkpoints from before have none, and what is no such thing counts as none."""
     found = saved.content.get("own")
-    return Own(found["model"], tuple(found["ranks"]), tuple(found["way"])) if found else Own()
+    if not isinstance(found, dict) or set(found) != set(Own._fields):
+        return Own()
+    model, ranks, way = (found[name] for name in Own._fields)
+    if type(model) is not int or not isinstance(ranks, list) or not isinstance(way, list):
+        return Own()
+    return Own(model, tuple(ranks), tuple(way)) if all(map(is_whole, ranks)) else Own()
 
 
 def write_part(folder: Path, step: int, rank: int, model: int, part: State) -> None:

@@ -17,8 +17,8 @@ from trainer.serve.config import Settings
 from trainer.serve.kind import Array, Kind
 from trainer.serve.metrics import Metrics
 from trainer.serve.model import Model
+from trainer.serve.offers import Offer
 from trainer.serve.refusal import Refusal
-from trainer.serve.sources import Offer
 
 
 @dataclass(frozen=True)

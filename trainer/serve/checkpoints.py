@@ -2,7 +2,7 @@
 
     GET /checkpoints                 a list of the complete ones: name, step, accuracy, host,
                                      when written, manifest, files with their sizes
-    GET /checkpoints/<name>/<file>   manifest.json, or a file that the manifest names
+    GET /checkpoints/<name>/<file>   manifest.json or state.pt
     GET /health                      200
 
     KIT_CHECKPOINTS        the folder; default: /checkpoints
@@ -23,78 +23,36 @@ import re
 import secrets
 import signal
 import socket
-import stat
 import sys
 from contextlib import suppress
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from trainer.checkpoints.layout import COMPLETE, MANIFEST, NAME
+from trainer.checkpoints.layout import COMPLETE, MANIFEST, NAME, STATE
+from trainer.checkpoints.listing import Found, Listing, open_file
 from trainer.launch import own_address, stay_unprivileged
 from trainer.serve.bearer import read_token
 from trainer.serve.connections import EVERY, Connections, most_connections
 from trainer.serve.names import allowed_host
 
-FILE = re.compile(rf"/checkpoints/({NAME})/([A-Za-z0-9_][A-Za-z0-9_.-]*)")
+FILE = re.compile(rf"/checkpoints/({NAME})/({re.escape(MANIFEST)}|{re.escape(STATE)})")
 HEADERS = 2**14  # Bytes of a request's head.
 CHUNK = 2**22  # Bytes of a file that are sent in one go.
 PATIENCE = 30  # Seconds that a client has for each of them.
-LARGEST = 2**24  # Bytes of a manifest: more is none.
 
 
-def listing(folder: Path, host: str) -> list[dict[str, Any]]:
-    """The complete checkpoints in a folder, whose files are not looked into, in order of steps."""
-    found = []
-    try:
-        names = sorted(entry.name for entry in os.scandir(folder) if re.fullmatch(NAME, entry.name))
-    except OSError:
-        return []
-    for name in names:
-        # One that is pruned meanwhile, or damaged, is not there.
-        with suppress(OSError, ValueError, KeyError, TypeError):
-            found.append(describe(folder, name, host))
-    return found
-
-
-def describe(folder: Path, name: str, host: str) -> dict[str, Any]:
-    """Describe one; OSError, ValueError, KeyError or TypeError where it is none."""
-    with opened(folder, name, COMPLETE) as stream:
-        written = os.fstat(stream.fileno()).st_mtime
-    manifest = read_manifest(folder, name)
-    files = {each: int(about["bytes"]) for each, about in manifest["files"].items()}
+def described(found: Found, host: str) -> dict[str, Any]:
+    """Describe a checkpoint to a server."""
     return {
-        "name": name,
-        "step": int(manifest["step"]),
-        "accuracy": manifest["accuracy"],
+        "name": found.name,
+        "step": found.manifest.step,
+        "accuracy": found.manifest.accuracy,
         "host": host,
-        "written": written,  # Seconds since 1970.
-        "manifest": manifest,
-        "files": files,
+        "written": found.written,  # Seconds since 1970.
+        "manifest": found.content,
+        "files": {STATE: found.manifest.size},
     }
-
-
-def read_manifest(folder: Path, name: str) -> dict[str, Any]:
-    """A checkpoint's manifest; OSError or ValueError where it can not be read."""
-    with opened(folder, name, MANIFEST) as stream:
-        content = json.loads(stream.read(LARGEST))
-    if not isinstance(content, dict):
-        raise ValueError("not an object")  # noqa: TRY004 - of all that can be wrong in JSON.
-    return content
-
-
-def opened(folder: Path, name: str, file: str) -> Any:
-    """Open a checkpoint's file for reading, never through a link; raises OSError."""
-    inside = os.open(folder / name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    try:
-        # Not blocking: a named pipe would wait for its writer.
-        descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=inside)
-    finally:
-        os.close(inside)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(f"{file} is not a file")
-    return os.fdopen(descriptor, "rb")
 
 
 class Visitor:
@@ -114,7 +72,7 @@ class Endpoint:
     def __init__(self, folder: Path, host: str, token: bytes | None, limits: Connections) -> None:
         self.folder, self.host = folder, host
         self._token, self._limits = token, limits
-        self._listing = asyncio.Lock()
+        self._listing, self._lock = Listing(folder), asyncio.Lock()
 
     async def visit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve a connection, as far as its client allows."""
@@ -143,12 +101,13 @@ class Endpoint:
         if path == "/health":
             return self._send_json(visitor, method, 200, {"status": "ok"})
         if path == "/checkpoints":
-            async with self._listing:  # One at a time reads the manifests.
-                found = await asyncio.to_thread(listing, self.folder, self.host)
-            return self._send_json(visitor, method, 200, found)
+            async with self._lock:  # One at a time reads the manifests.
+                found, _ = await asyncio.to_thread(self._listing.look)
+            listed = [described(each, self.host) for each in found]
+            return self._send_json(visitor, method, 200, listed)
         try:
             stream = await asyncio.to_thread(find, self.folder, path)
-        except (OSError, ValueError):
+        except OSError:
             missing = {"error": "there is no such thing", "fix": "see /checkpoints"}
             return self._send_json(visitor, method, 404, missing)
         with stream:
@@ -188,15 +147,12 @@ class Endpoint:
 
 
 def find(folder: Path, path: str) -> BinaryIO:
-    """Open a file of a complete checkpoint; OSError or ValueError where there is none."""
+    """Open a file of a complete checkpoint; raises OSError where there is none."""
     if not (parts := FILE.fullmatch(path)):
         raise FileNotFoundError(path)
     name, file = parts.groups()
-    opened(folder, name, COMPLETE).close()
-    if file != MANIFEST and file not in read_manifest(folder, name).get("files", {}):
-        raise FileNotFoundError(file)
-    stream: BinaryIO = opened(folder, name, file)
-    return stream
+    open_file(folder / name, COMPLETE).close()
+    return open_file(folder / name, file)
 
 
 def send_head(visitor: Visitor, status: int, kind: str, size: int) -> None:

@@ -3,17 +3,21 @@
 Shapes: N samples of a batch, C channels, S pixels a side, T characters, K classes.
 """
 
-import json
+import io
 import pickle
+import zipfile
+from dataclasses import fields
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
-from trainer.checkpoints.format import Saved, State, UnusableError
+from trainer.checkpoints.format import Saved, State
+from trainer.checkpoints.manifest import UnusableError
+from trainer.contract import keys, rules
 from trainer.contract.job import Train
 from trainer.contract.models import input_side, of_torchvision
 from trainer.core.job import JobError
@@ -40,27 +44,38 @@ class Content:
 
     def __init__(self, saved: Saved) -> None:
         """Raises UnusableError where there is something that can not be served."""
-        manifest = json.loads(saved.manifest)
+        manifest = saved.content
         try:
             job, serving = manifest["job"], manifest.get("serving", {})
-            known = {key: job[key] for key in ("dataset", "path", "image_size", "context", "model")}
-            self.train = Train(epochs=1, batch_size=1, learning_rate=0, **known)
+            self.train = read_train(job)
+            require_stored(saved.state)
             self.weights = weights(saved.load(), averaged=bool(job["ema"]))
             self.wish = str(serving.get("precision", "auto"))
             self.flip = bool(serving.get("flip_at_test", False))
-            self.kind = self._kind(serving.get("labels", ()))
+            self.kind = self._kind(serving.get("labels", []))
             self.input = stand_in(self.kind, serving.get("input"))
-        except (KeyError, TypeError, ValueError, RuntimeError, EOFError) as error:
-            raise UnusableError(f"it is not of this trainer ({error!r})") from error
         except pickle.UnpicklingError as error:
             raise UnusableError("it holds more than tensors and plain values") from error
+        except (
+            LookupError,
+            TypeError,
+            ValueError,
+            AttributeError,
+            RuntimeError,
+            EOFError,
+        ) as error:
+            raise UnusableError(f"it is not of this trainer ({ascii(error)[:200]})") from error
 
     def _kind(self, labels: list[str]) -> Kind:
         train, name = self.train, self.train.dataset
+        if not isinstance(labels, list) or not all(isinstance(each, str) for each in labels):
+            raise UnusableError("it is not of this trainer (its labels are no list of texts)")
         # The scores' layer is the last, in SqueezeNet a convolution; of gpt, the embedding serves
         # at both ends.
-        last = [weight for weight in self.weights.values() if weight.ndim in (2, 4)][-1]
-        classes = len(self.weights.get("characters.weight", last))
+        layers = [weight for weight in self.weights.values() if weight.ndim in (2, 4)]
+        if not layers:
+            raise UnusableError("none of its weights has two or four dimensions: it has no classes")
+        classes = len(self.weights.get("characters.weight", layers[-1]))
         if name == "text" and len(labels) != classes:
             raise UnusableError("it does not say its characters: train it on with this trainer")
         # Checkpoints from before labels were kept.
@@ -72,12 +87,44 @@ class Content:
         return Kind(name, train.model, shape, names[:classes], LARGEST.get(name, 255))
 
 
+def read_train(job: dict[str, Any]) -> Train:
+    """Return a job's keys that decide about its model, checked; raises UnusableError."""
+    known = {each.name: each for each in fields(Train)}
+    values = {name: job[name] for name in ("dataset", "path", "image_size", "context", "model")}
+    for name, value in values.items():
+        if fault := keys.fault(Train, known[name], value):
+            raise UnusableError(f"it is not of this trainer (train.{name}: {fault[0]})")
+    named = {f"train.{name}": value for name, value in values.items()}
+    for problem in rules.problems(named, ()):
+        raise UnusableError(f"it is not of this trainer (train.{problem.key}: {problem.what})")
+    return Train(epochs=1, batch_size=1, learning_rate=0, **values)
+
+
+def require_stored(state: bytes) -> None:
+    """Raise UnusableError where a file would grow when it is read, as torch's own never do."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(state)) as archive:
+            if sum(each.file_size for each in archive.infolist()) > len(state):
+                raise UnusableError("it is compressed, which torch.save never does")
+    except zipfile.BadZipFile as error:
+        raise UnusableError(f"it is not of this trainer ({error})") from error
+
+
 def weights(state: State, *, averaged: bool) -> dict[str, Tensor]:
     """The weights that count: where the job has a moving average of them, that."""
-    if not averaged:
-        return dict(state["model"])
-    prefix = "average."
-    return {name.removeprefix(prefix): value for name, value in state["average"].items()}
+    prefix = "average." if averaged else ""
+    found = state["average" if averaged else "model"]
+    if not all(isinstance(value, Tensor) for value in found.values()):
+        raise UnusableError("it is not of this trainer (some of its weights are no tensors)")
+    return {name.removeprefix(prefix): value for name, value in found.items()}
+
+
+def require_types(model: nn.Module, found: dict[str, Tensor]) -> None:
+    """Raise UnusableError where a weight would be converted without a word."""
+    for name, own in model.state_dict().items():
+        if name in found and found[name].dtype != own.dtype:
+            types = f"{found[name].dtype}, not {own.dtype}"
+            raise UnusableError(f"its weight {name} is of type {types}")
 
 
 class Model:
@@ -89,6 +136,7 @@ class Model:
         data = content.input
         try:
             model = build_model(content.train, data)
+            require_types(model, content.weights)
             model.load_state_dict(content.weights)
         except (JobError, ImportError) as error:
             raise UnusableError(f"its model can not be built: {error}") from error

@@ -1,16 +1,49 @@
-"""Looks for a better checkpoint every few seconds, and has it served once it is ready to."""
+"""Looks for a better checkpoint every few seconds, and has it served once it is ready to.
 
+Every source is asked, and every candidate fetched, by a task of its own with deadlines: none waits
+for another that is slow.
+"""
+
+import asyncio
+import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Hashable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from time import monotonic
+from typing import Any
 
 import torch
 
-from trainer.checkpoints.format import UnusableError
-from trainer.output import complain
+from trainer.checkpoints.format import Saved
+from trainer.checkpoints.manifest import UnusableError
 from trainer.serve.batching import Serving
+from trainer.serve.client import PATIENCE, Address, SourceError
 from trainer.serve.config import Settings
 from trainer.serve.model import Content, Model
-from trainer.serve.sources import Offer, candidates, fetch, offers
+from trainer.serve.offers import Offer, candidates, place
+from trainer.serve.sources import Endpoint, OwnFolder, Pause, Source
+from trainer.serve.warnings import Warnings
+
+TOGETHER = 1.0  # Seconds that a look waits for those that it has just asked.
+ALONE = 10.0  # Seconds of a fetch from another host before the next may begin beside it.
+FETCHES = 3  # From other hosts at a time.
+ASKED = 64  # Sources that are asked at a time.
+SILENT = 60.0  # Seconds after which the last list of a silent source counts no more.
+
+
+@dataclass(eq=False)
+class Known:
+    """What is known of a source."""
+
+    source: Source
+    asking: Pause
+    fetching: Pause
+    offers: list[Offer] = field(default_factory=list)
+    answered: float = 0.0  # time.monotonic().
+    silent: bool = False  # Since it was asked the last time.
 
 
 class Watcher(threading.Thread):
@@ -28,62 +61,160 @@ class Watcher(threading.Thread):
         self._settings, self._devices = settings, devices
         self._take, self._wait = take, wait
         self._ended = threading.Event()
+        self._warnings = Warnings(settings.host)
         self._served: Offer | None = None
-        self._broken: set[Offer] = set()
-        self._told: set[str] = set()
+        self._refused: set[Offer] = set()  # Until they change, or are offered no more.
+        self._sources: dict[Address | None, Known] = {}
+        self._addresses: dict[Address, set[Address]] = {}  # Of each name, when it last had any.
+        self._tasks: dict[Hashable, asyncio.Task[None]] = {}
+        self._fetches: dict[Offer, float] = {}  # Those under way, and when they began.
+        self._loader = ThreadPoolExecutor(1, "loader")  # One model at a time takes memory.
+        self._places = asyncio.Semaphore(ASKED)
 
     def run(self) -> None:
         """Look until `end` is called."""
-        while not self._ended.is_set():
-            try:
-                self.look()
-            except Exception as error:
-                self._warn(f"can not look for checkpoints ({error!r})")
-            self._ended.wait(self._settings.poll)
+        asyncio.run(self._watch())
 
     def end(self) -> None:
         """Look no more."""
         self._ended.set()
         self.join(1)
 
-    def look(self) -> None:
-        """Serve the best checkpoint that is better than the present one and can be used."""
-        settings = self._settings
-        found = offers(settings)
-        for offer in candidates(found, settings.checkpoint, self._served):
-            if offer in self._broken or self._ended.is_set():
-                continue
-            if serving := self._load(offer):
-                self._served = offer
-                self._take(serving)
-                return
-        if self._served is None:
-            self._wait(reason(settings, found))
+    async def _watch(self) -> None:
+        warn = partial(self._warnings.tell, None)
+        self._add(OwnFolder(self._settings, warn))
+        while not self._ended.is_set():
+            try:
+                await self.look()
+            except Exception as error:
+                warn(f"can not look for checkpoints ({error!r})")
+            await asyncio.sleep(self._settings.poll)
 
-    def _load(self, offer: Offer) -> Serving | None:
-        """Fetch, verify, build and try a checkpoint; None where it can not be used."""
+    def _add(self, source: Source) -> None:
+        least = self._settings.poll
+        self._sources[source.address] = Known(source, Pause(least), Pause(least))
+
+    def _start(self, key: Hashable, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Start some work that is not under way already."""
+        task = self._tasks[key] = asyncio.create_task(work)
+        task.add_done_callback(lambda _: self._tasks.pop(key))
+        return task
+
+    async def look(self) -> None:
+        """Ask all sources, and begin to fetch the best of the better checkpoints."""
+        if "names" not in self._tasks:
+            await asyncio.wait([self._start("names", self._resolve())], timeout=TOGETHER)
+        now = monotonic()
+        due = [each for each in self._sources.values() if each.asking.over(now)]
+        asked = [self._start(each, self._ask(each)) for each in due if each not in self._tasks]
+        if asked:
+            await asyncio.wait(asked, timeout=TOGETHER)
+        self._choose()
+
+    async def _resolve(self) -> None:
+        """Find the sources: behind a service's name there are several hosts."""
+        loop = asyncio.get_running_loop()
+        for host, port in self._settings.sources:
+            with suppress(OSError, UnicodeError):  # A name may have no address for a moment.
+                async with asyncio.timeout(PATIENCE):
+                    entries = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+                self._addresses[host, port] = {(str(entry[4][0]), port) for entry in entries}
+        found = set().union(*self._addresses.values())
+        for address in sorted(found - self._sources.keys()):
+            self._add(Endpoint(address, self._settings, partial(self._warnings.tell, address)))
+        for gone in self._sources.keys() - found - {None}:
+            del self._sources[gone]
+
+    async def _ask(self, known: Known) -> None:
+        """Have a source list its checkpoints."""
         try:
-            content = Content(fetch(offer, self._settings))
-            models = tuple(Model(content, device) for device in self._devices)
-            for model in models:
-                model.warm_up(self._settings.size)
+            async with self._places:
+                known.offers = await known.source.look()
+        except Exception as error:  # Whatever a source may send.
+            known.silent = True
+            known.asking.failed(monotonic())
+            address = known.source.address
+            where = place(address) if address else str(self._settings.folder)
+            reason = str(error) if isinstance(error, SourceError) else ascii(error)[:300]
+            text = f"gets no list of checkpoints from {where}: {reason}"
+            self._warnings.tell(address, f"{text}; asks again from time to time")
+        else:
+            known.silent, known.answered = False, monotonic()
+            known.asking.succeeded()
+
+    def _choose(self) -> None:
+        """Begin to fetch the best candidate, beside those that take long already."""
+        now, sources = monotonic(), list(self._sources.values())
+        listed = [each for known in sources if not known.silent for each in known.offers]
+        before = [
+            each
+            for known in sources
+            if known.silent and now - known.answered < SILENT
+            for each in known.offers
+        ]
+        self._refused &= {*listed, *before}
+        for offer in candidates(listed, self._settings.checkpoint, self._served, before):
+            known = self._sources[offer.address]
+            if offer not in self._refused and known.fetching.over(now) and self._room(offer, now):
+                self._fetches[offer] = now
+                self._start(offer, self._use(known, offer))
+        if not self._served and not self._fetches:
+            self._wait(reason(self._settings, listed))
+
+    def _room(self, offer: Offer, now: float) -> bool:
+        """Whether a fetch may begin beside those under way."""
+        if any(each.address == offer.address for each in self._fetches):
+            return False
+        others = [began for each, began in self._fetches.items() if each.address]
+        few = len(others) < FETCHES and all(now - began >= ALONE for began in others)
+        return offer.address is None or few
+
+    async def _use(self, known: Known, offer: Offer) -> None:
+        """Fetch, verify, build and try a checkpoint, and serve it if it can be used."""
+        fault = ""
+        try:
+            saved = await known.source.fetch(offer)
+            loop = asyncio.get_running_loop()
+            models = await loop.run_in_executor(self._loader, self._load, saved)
         except UnusableError as error:
-            self._broken.add(offer)  # Nor is it fetched again.
-            self._warn(f"passes over {offer.name} from {offer.place}: {error}")
-        except OSError as error:  # It may be pruned, or its host be gone for a moment.
-            self._warn(f"can not fetch {offer.name} from {offer.place}: {error}; tries again")
+            fault = f"passes over {offer.name} from {offer.place}: {error}"
+            self._refused.add(offer)  # Nor is it fetched again.
+        except (SourceError, OSError, MemoryError) as error:  # It may be pruned, or its host gone.
+            text = str(error) or "there is no memory for it"
+            fault = f"can not fetch {offer.name} from {offer.place}: {text}; tries again"
         except torch.cuda.OutOfMemoryError:
             room = "the GPU has no room for it beside the model that is served"
-            self._warn(f"passes over {offer.name}: {room}; lower batch.size")
+            fault = f"passes over {offer.name}: {room}; lower batch.size"
+        except Exception as error:  # Whatever a checkpoint may hold.
+            text = ascii(error)[:300]
+            fault = f"passes over {offer.name} from {offer.place}: it can not be used ({text})"
+            self._refused.add(offer)
+        finally:
+            del self._fetches[offer]
+        if fault:
+            known.fetching.failed(monotonic())
+            self._warnings.tell(offer.address, fault)
         else:
-            return Serving(offer, models)
-        return None
+            known.fetching.succeeded()
+            self._serve(Serving(offer, models))
 
-    def _warn(self, text: str) -> None:
-        """Say it once."""
-        if text not in self._told:
-            self._told.add(text)
-            complain(f"serve {self._settings.host}: warning: {text}")
+    def _load(self, saved: Saved) -> tuple[Model, ...]:
+        """Build a checkpoint's model on each device, and try it; raises UnusableError."""
+        content = Content(saved)
+        models = tuple(Model(content, device) for device in self._devices)
+        for model in models:
+            model.warm_up(self._settings.size)
+        return models
+
+    def _serve(self, serving: Serving) -> None:
+        """Serve a checkpoint, unless a better one has come meanwhile."""
+        wish = self._settings.checkpoint
+        others = [each for known in self._sources.values() for each in known.offers]
+        if candidates([serving.offer], wish, self._served, others):
+            self._served = serving.offer
+            self._take(serving)
+            for offer in self._fetches.keys() - candidates(self._fetches, wish, self._served):
+                self._tasks[offer].cancel()
 
 
 def reason(settings: Settings, found: list[Offer]) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 from fastapi import FastAPI
 from pydantic import BaseModel, Field
 
-from trainer.serve.sources import Offer
+from trainer.serve.offers import Offer
 
 DESCRIPTION = """Answers with the newest checkpoint of a training. Requests that can not be served
 are answered with `error`, what is wrong, and `fix`, what to do."""

@@ -1,0 +1,113 @@
+"""The checkpoints in a folder, by their manifests and sizes, for those that want one of them.
+
+Standard library only. Nothing is read through a link, and nothing that is no plain file.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from trainer.checkpoints.layout import COMPLETE, MANIFEST, NAME, STATE, folder_name
+from trainer.checkpoints.manifest import LARGEST, Manifest, UnusableError, check, parse
+
+Stamp = tuple[tuple[int, ...], ...]
+"""What the system says of a checkpoint's files: another one means that something has changed."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A checkpoint in a folder whose files all have the sizes that its manifest promises."""
+
+    name: str
+    written: float  # Seconds since 1970: when the last of its files was.
+    content: dict[str, Any]  # Of the manifest.
+    manifest: Manifest
+
+
+class Listing:
+    """The checkpoints of a folder; those whose files are unchanged are not read again."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._known: dict[str, tuple[Stamp, Found | str]] = {}
+
+    def look(self) -> tuple[list[Found], dict[str, str]]:
+        """Return the whole ones in order of steps, and why others, by name, are none.
+
+        A checkpoint that is still being copied is none yet, in whatever order its files come.
+        """
+        try:
+            names = [each.name for each in os.scandir(self._folder)]
+        except OSError:
+            names = []
+        known = self._known
+        self._known = {}
+        for name in sorted(name for name in names if re.fullmatch(NAME, name)):
+            try:
+                stamp = stamped(self._folder / name)
+                before = known.get(name)
+                same = before and before[0] == stamp
+                self._known[name] = before if before and same else (stamp, self._read(name, stamp))
+            except FileNotFoundError:
+                continue  # Something is not there yet, or no more.
+            except OSError as error:
+                self._known[name] = (), f"it can not be read ({error.strerror or error})"
+        seen = {name: found for name, (_, found) in self._known.items()}
+        whole = [found for found in seen.values() if isinstance(found, Found)]
+        return whole, {name: reason for name, reason in seen.items() if isinstance(reason, str)}
+
+    def _read(self, name: str, stamp: Stamp) -> Found | str:
+        try:
+            content = parse(read_file(self._folder / name, MANIFEST, LARGEST))
+            manifest = check(content)
+        except UnusableError as error:
+            return str(error)
+        if name != folder_name(manifest.step):
+            return f"its manifest is of {folder_name(manifest.step)}"
+        size = stamp[FILES.index(STATE)][1]
+        if size != manifest.size:  # How many, changes while it is copied.
+            than = "less" if size < manifest.size else "more"
+            return f"{STATE} has {than} than the {manifest.size} bytes of its manifest"
+        return Found(name, max(each[2] for each in stamp) / 1e9, content, manifest)
+
+
+FILES = (MANIFEST, STATE, COMPLETE)
+
+
+def stamped(path: Path) -> Stamp:
+    """Ask the system for a checkpoint's files; raises OSError where one is missing or a link."""
+    if not stat.S_ISDIR(path.lstat().st_mode):
+        raise FileNotFoundError(path)
+    found = []
+    for file in FILES:
+        about = (path / file).lstat()
+        if not stat.S_ISREG(about.st_mode):
+            raise OSError(f"{file} is not a file")
+        found.append((about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns))
+    return tuple(found)
+
+
+def open_file(path: Path, file: str) -> BinaryIO:
+    """Open a checkpoint's file for reading, never through a link; raises OSError."""
+    inside = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        # Not blocking: a named pipe would wait for its writer.
+        descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=inside)
+    finally:
+        os.close(inside)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(f"{file} is not a file")
+    return os.fdopen(descriptor, "rb")
+
+
+def read_file(path: Path, file: str, most: int) -> bytes:
+    """Read a checkpoint's file, and one byte more than `most` at most; raises OSError."""
+    with open_file(path, file) as stream:
+        # As many as there are: `read` makes room for as many as it is asked for.
+        return stream.read(min(most, os.fstat(stream.fileno()).st_size) + 1)

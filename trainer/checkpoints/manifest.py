@@ -1,0 +1,109 @@
+"""A checkpoint's manifest, checked: what a disk or another host has may hold anything.
+
+Standard library only: the endpoint that offers checkpoints has no torch.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from trainer.checkpoints.layout import STATE
+
+LARGEST = 2**22  # Bytes: a label for every character of Unicode fits.
+MOST = 2**53  # Of a whole number: JSON has no larger one that is exact.
+
+
+class UnusableError(Exception):
+    """Why a folder is not a checkpoint that this job may load."""
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The part of a manifest that is needed to choose a checkpoint and to read it."""
+
+    step: int
+    epoch: int
+    accuracy: float | None  # Share of the test samples.
+    job: str
+    size: int  # Bytes of the state.
+    sha256: str  # Of the state.
+
+
+def parse(text: bytes) -> dict[str, Any]:
+    """Return a manifest's JSON object, whose values are unchecked; raises UnusableError."""
+    if len(text) > LARGEST:
+        raise UnusableError(f"its manifest has more than {LARGEST} bytes")
+    try:
+        content = json.loads(text, object_pairs_hook=_unique)
+    except RecursionError as error:
+        raise UnusableError("it can not be read (its manifest is nested too deeply)") from error
+    except ValueError as error:
+        raise UnusableError(f"it can not be read ({error!r})") from error
+    if not isinstance(content, dict):
+        raise UnusableError(f"it can not be read (its manifest is {shown(content)})")
+    return content
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    content = dict(pairs)
+    if len(content) != len(pairs):
+        raise ValueError("a key is there twice")
+    return content
+
+
+def check(content: Any) -> Manifest:
+    """Return what a manifest says; raises UnusableError where a value is not what it must be."""
+    values = []
+    for path, (is_valid, meaning) in RULES.items():
+        value = content
+        for key in path:
+            value = value.get(key) if isinstance(value, dict) else None
+        if not is_valid(value):
+            place = ".".join(path)
+            raise UnusableError(f"it can not be read ({place} is {shown(value)}, not {meaning})")
+        values.append(value)
+    return Manifest(*values)
+
+
+def shown(value: Any) -> str:
+    """Show a value from elsewhere in one short line of printable ASCII."""
+    if isinstance(value, dict | list):
+        return "an object" if isinstance(value, dict) else "a list"
+    text = "nothing" if value is None else ascii(value)
+    return text if len(text) <= 60 else f"{text[:60]}…"
+
+
+def is_whole(value: Any) -> bool:
+    """Whether it is a whole number from 0 on; a bool is none."""
+    return type(value) is int and 0 <= value < MOST
+
+
+def _is_share(value: Any) -> bool:
+    return value is None or (
+        type(value) in (int, float) and math.isfinite(value) and 0 <= value <= 1
+    )
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and bool(value)
+
+
+def _is_sum(value: Any) -> bool:
+    return isinstance(value, str) and bool(re.fullmatch("[0-9a-f]{64}", value))
+
+
+WHOLE = (is_whole, "a whole number from 0 on")
+RULES: dict[tuple[str, ...], tuple[Callable[[Any], bool], str]] = {
+    ("step",): WHOLE,
+    ("epoch",): WHOLE,
+    ("accuracy",): (_is_share, "a number of 0 to 1"),
+    ("job", "name"): (_is_name, "a text"),
+    ("files", STATE, "bytes"): WHOLE,
+    ("files", STATE, "sha256"): (_is_sum, "a SHA-256"),
+}
+"""Where the values of `Manifest` are, in its order, and what they must be."""

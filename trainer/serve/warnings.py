@@ -1,0 +1,30 @@
+"""The warnings of what looks for checkpoints: each once, and few of each source."""
+
+from collections import deque
+from collections.abc import Hashable
+from time import monotonic
+
+from trainer.output import complain
+
+REMEMBERED = 64  # Texts of a source.
+MOST, WITHIN = 10, 600.0  # Lines about a source, within so many seconds.
+
+
+class Warnings:
+    """Says what is wrong with sources, whatever they do."""
+
+    def __init__(self, host: str) -> None:
+        self._host = host
+        self._told: dict[Hashable, deque[tuple[str, float]]] = {}
+
+    def tell(self, source: Hashable, text: str) -> None:
+        """Say it, unless it was said of this source already, or much was said of it lately.
+
+        It stays one line of plain characters, whatever a source has put into it.
+        """
+        text = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+        told, now = self._told.setdefault(source, deque(maxlen=REMEMBERED)), monotonic()
+        lately = sum(now - when < WITHIN for _, when in told)
+        if lately < MOST and all(text != each for each, _ in told):
+            told.append((text, now))
+            complain(f"serve {self._host}: warning: {text}")

@@ -167,6 +167,21 @@ class Page:
         file.write_bytes(content)
         return content
 
+    def hide(self) -> str:
+        """Put another tab in front of this one; return its name."""
+        own, self._session = self._session, ""
+        other = self.send("Target.createTarget", url="about:blank")["targetId"]
+        self.send("Target.activateTarget", targetId=other)
+        self._session = own
+        return str(other)
+
+    def close(self, other: str) -> None:
+        """Close another tab, and come back to this one."""
+        own, self._session = self._session, ""
+        self.send("Target.closeTarget", targetId=other)
+        self._session = own
+        self.send("Page.bringToFront")
+
     def complaints(self) -> list[str]:
         """What the console has shown as errors or warnings, and what was thrown."""
         found = []

@@ -118,8 +118,8 @@ def start(
     **changes: Any,
 ) -> Server:
     """Start a server on n1 and wait until it answers; `changes` go to its file."""
-    port = free_port()
-    content = {"name": "demo", "job": "digits", "port": port, "poll": 0.1, **changes}
+    content = {"name": "demo", "job": "digits", "port": free_port(), "poll": 0.1, **changes}
+    port = content["port"]
     file = local.folder / f"server-{port}.json"
     file.write_text(json.dumps(content))
     variables = {

@@ -1,11 +1,13 @@
 """What a server answers, and what it refuses: a real one, with a model of digits."""
 
 import base64
+import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
@@ -36,6 +38,21 @@ def test_the_test_samples_are_recognised(server: Server) -> None:
     found = [best for first in (0, 180) for best in server.predict(inputs(180, first)).best]
     right = sum(map(str.__eq__, found, labels))
     assert right / len(labels) > 0.95
+
+
+def test_a_picture_is_shown_as_the_model_sees_it(server: Server) -> None:
+    pixels = np.array(inputs(1)[0][0]).round().astype(np.uint8)  # As many as the model takes.
+    body = form(encoded(Image.fromarray(pixels)))
+    assert "input" not in server.ask("POST", "/predict/image", body, FORM).json["predictions"][0]
+    for sent, expected in ((body, pixels), (form(encoded(draw(3))), None)):
+        answer = server.ask("POST", "/predict/image?show=true", sent, FORM)
+        kind, _, content = answer.json["predictions"][0]["input"].partition(",")
+        assert kind == "data:image/png;base64"
+        found = np.array(Image.open(io.BytesIO(base64.b64decode(content))))
+        assert found.shape == (8, 8)
+        # The data set has 17 values of 256.
+        assert expected is None or np.abs(found.astype(int) - expected).max() <= 8
+    assert server.ask("POST", "/predict/image?show=perhaps", body, FORM).status == 422
 
 
 def test_an_answer_tells_its_classes_and_what_has_answered(server: Server) -> None:

@@ -2,6 +2,7 @@
 
 import io
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ ANSWERED = (
     "!document.querySelector('#result').hidden"
     " && !document.querySelector('#result').classList.contains('busy')"
 )
+SEEN = "(image => image.decode().then(() => [image.naturalWidth, image.naturalHeight]))"
 TOKEN = "a-token-of-32-characters-or-more"
 
 
@@ -77,6 +79,14 @@ def test_drawn_digits_are_recognised(page: Page, server: Server, tmp_path: Path)
     assert rows == 10
     assert "probable" in page.text("#sure")
     assert "Answered in " in page.text("#timing")
+    # What is nearly nothing is no zero.
+    assert "0.0 %" not in page.text("#bars")
+    assert "< 0.1 %" in page.text("#bars")
+    assert page.run(f"{SEEN}(document.querySelector('#seen'))") == [8, 8]
+    assert "8 × 8" in page.text("#seen-size")
+    assert "says which of 10 classes it is" in page.text("#lead")
+    curl = f"curl http://127.0.0.1:{server.port}/predict/image -F image=@digit.png"
+    assert page.text("#curl") == curl
     facts = page.text("#facts")
     for words in ("digits", "360 (epoch 8)", " %", "ago, on n1", "cnn, fp32", "CPU"):
         assert words in facts
@@ -152,6 +162,71 @@ def test_whoever_hears_the_page_hears_names(page: Page, server: Server) -> None:
     assert {"main", "tablist", "tab", "tabpanel", "status", "heading", "list"} <= roles
 
 
+CONTRASTS = Path(__file__).with_name("contrasts.js").read_text()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_borders_bars_and_texts_can_be_seen(page: Page, server: Server, scheme: str) -> None:
+    visit(page, server, 1280, 800, scheme)
+    recognise(page, 4)
+    found = page.run(CONTRASTS)
+    page.click("#tab-file")
+    page.run("problem.show('A fault', () => 0), askToken(), tokenFault('A fault')")
+    found += page.run(CONTRASTS)
+    assert {each["kind"] for each in found} == {"border", "bar", "text"}
+    assert len(found) > 100
+    least = {"border": 3, "bar": 3, "text": 4.5}
+    assert [each for each in found if each["contrast"] < least[each["kind"]]] == []
+
+
+def test_a_page_that_nobody_sees_asks_nothing(page: Page, server: Server) -> None:
+    visit(page, server)
+
+    def asked() -> int:
+        return sum(url.endswith("/model") for url in page.requested())
+
+    before = asked()
+    wait_until(lambda: asked() > before, "another look")
+    other = page.hide()
+    page.until("document.hidden")
+    before = asked()
+    time.sleep(4)  # Longer than between two looks.
+    assert asked() <= before + 1
+    page.close(other)
+    page.until("!document.hidden")
+    before = asked()
+    wait_until(lambda: asked() > before, "a look at once")
+
+
+LONG_NAMES = tuple(
+    f"{kind} with a long name, of the family of {family} (see the list of species), {number}"
+    for number, (kind, family) in enumerate(
+        zip(("Warbler", "Sparrow", "Llanfairpwllgwyngyllgogerychwyrndrobwll"), "ABC", strict=True)
+    )
+)
+
+
+def test_long_names_of_classes(page: Page, local: Hosts, tmp_path: Path) -> None:
+    job = training("folder", "lenet")
+    saved, _ = fresh(job, LONG_NAMES, (3, 32, 32))
+    checkpoint.write(tmp_path / "own", saved, job, 1)
+    server = start(local, tmp_path / "own", job="demo")
+    file = tmp_path / "photo.jpg"
+    file.write_bytes(encoded(Image.new("RGB", (640, 480), "teal"), "JPEG"))
+    for width in (320, 1280):
+        visit(page, server, width)
+        assert page.text("#curl").endswith("/predict/image -F image=@picture.png")
+        choose(page, file)
+        page.until(ANSWERED)
+        assert page.run("(e => e.scrollWidth - e.clientWidth)(document.documentElement)") == 0
+        assert page.run(f"{SEEN}(document.querySelector('#seen'))") == [32, 32]
+        parts = "[...document.querySelectorAll('.label, .track, .share')]"
+        boxes = page.run(f"{parts}.map((each) => each.getBoundingClientRect().width)")
+        assert min(boxes) >= 40
+        for name in LONG_NAMES:
+            assert name in page.text("#bars")
+
+
 def choose(page: Page, file: Path) -> None:
     document = page.send("DOM.getDocument")["root"]["nodeId"]
     node = page.send("DOM.querySelector", nodeId=document, selector="#file")["nodeId"]
@@ -168,9 +243,24 @@ def test_a_file_and_one_that_is_none(page: Page, server: Server, tmp_path: Path)
     page.until(ANSWERED)
     assert page.text("#best") == "5"
     assert page.run("document.querySelector('#preview').naturalWidth") == 280
+    # The answer is that of the tab's own picture.
+    page.click("#tab-draw")
+    page.until("!document.querySelector('#empty').hidden")
+    assert page.run("document.querySelector('#result').hidden")
+    assert recognise(page, 0) == "0"
+    page.click("#tab-file")
+    page.until("document.querySelector('#best').textContent === '5'")
     choose(page, bad)
     page.until("!document.querySelector('#problem').hidden")
+    assert page.run("document.querySelector('#result').hidden")
     assert page.text("#problem").startswith("This is no picture that can be read; send a whole PNG")
+    assert page.run("document.querySelector('#problem button').hidden")
+    page.until("document.querySelector('#preview').hidden")
+    assert "none.png" in page.text("#drop")
+    choose(page, good)
+    page.until(ANSWERED)
+    choose(page, good)
+    page.until(ANSWERED)
 
 
 def test_it_waits_for_a_checkpoint_and_takes_a_newer_one(
@@ -181,7 +271,8 @@ def test_it_waits_for_a_checkpoint_and_takes_a_newer_one(
     page.show(1280, 800)
     page.open(f"http://127.0.0.1:{server.port}/")
     page.until("document.querySelector('#state-text')?.textContent === 'Not ready yet'")
-    page.until("document.querySelector('#waiting-text').textContent.includes('no complete check')")
+    waiting = "The training digits has not saved yet. This page goes on by itself."
+    page.until(f"document.querySelector('#waiting-text').textContent === '{waiting}'")
     put(trained, folder, FIRST)
     page.until(READY)
     assert "45 (epoch 1)" in page.text("#facts")
@@ -194,6 +285,14 @@ def test_it_waits_for_a_checkpoint_and_takes_a_newer_one(
     page.click("#clear")
     page.drag("#canvas", STROKES[1][0])
     page.until("document.querySelector('#problem').textContent.includes('There is no connection')")
+    assert page.run("document.querySelector('#result').hidden")
+    page.click("#problem button")
+    page.until("!document.querySelector('#problem').hidden")
+    # What was drawn is sent again by itself.
+    start(local, folder, port=server.port)
+    page.until(READY)
+    page.until(ANSWERED)
+    assert page.run("document.querySelector('#problem').hidden")
 
 
 def test_it_asks_for_the_token(page: Page, trained: Path, local: Hosts) -> None:
@@ -201,12 +300,27 @@ def test_it_asks_for_the_token(page: Page, trained: Path, local: Hosts) -> None:
     page.show(390, 844)
     page.open(f"http://127.0.0.1:{server.port}/")
     page.until("document.activeElement?.id === 'token'")
-    for text, state in (("wrong", "Wrong token"), (TOKEN, "Ready")):
+    fault = "document.querySelector('#token-fault').textContent"
+    for text, words in (
+        ("wrong", "The server does not accept this token."),
+        ("of two words", "A token has letters, digits and signs of ASCII, without spaces."),
+    ):
         page.send("Input.insertText", text=text)
+        page.until(f"{fault} === ''")
         page.key("Enter", 13, "\r")
-        page.until(f"document.querySelector('#state-text').textContent === '{state}'")
+        page.until(f"{fault} === {json.dumps(words)}")
+        assert page.run("document.querySelector('#token').getAttribute('aria-invalid')") == "true"
+        assert page.run("document.activeElement.id") == "token"
+        assert page.run("sessionStorage.getItem('token')") is None
+    page.send("Input.insertText", text=TOKEN)
+    page.key("Enter", 13, "\r")
+    page.until(READY)
     assert page.run("document.querySelector('#token-form').hidden")
     assert page.run("sessionStorage.getItem('token')") == TOKEN
+    address = f"http://127.0.0.1:{server.port}/predict/image"
+    header = '-H "Authorization: Bearer $TOKEN"'
+    assert page.text("#curl") == f"curl {address} {header} -F image=@digit.png"
+    assert TOKEN not in page.text("body")
     assert recognise(page, 0) == "0"
 
 

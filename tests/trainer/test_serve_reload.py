@@ -53,13 +53,11 @@ def test_newer_ones_are_taken_under_load_and_broken_ones_passed_over(
 ) -> None:
     folder = tmp_path / "own"
     server = start(local, folder, wait="/health")
-    wait_until(
-        lambda: (
-            f"there is no complete checkpoint of digits yet in {folder}"
-            in server.get("/ready").json["error"]
-        ),
-        "the reason",
-    )
+    reason = "the training digits has not saved yet"
+    wait_until(lambda: server.get("/ready").json["error"] == f"not ready: {reason}", "the reason")
+    # Folders and addresses are for those who may read the log.
+    server.task.expect(f"waits: {reason} (there is no checkpoint in {folder})\n")
+    assert server.get("/model").json["reason"] == reason
     early = server.predict(inputs(1))
     assert (early.status, early.headers["retry-after"]) == (503, "2")
     assert server.get("/").status == 200

@@ -22,7 +22,7 @@ from trainer.serve.kind import Array, Kind
 from trainer.serve.metrics import Metrics
 from trainer.serve.model import devices
 from trainer.serve.refusal import Refusal
-from trainer.serve.reload import Watcher
+from trainer.serve.reload import Reason, Watcher
 from trainer.serve.waiting import unless_gone, within
 
 SMALL = 2**14  # Bytes of JSON that are read about as fast as a decoder is asked to.
@@ -43,10 +43,10 @@ class Server:
         """Look for checkpoints and answer, from the start to after the last request."""
         loop = asyncio.get_running_loop()
 
-        def wait(why: str) -> None:
-            if self.batcher.serving is None and self.batcher.reason != why:
-                say(f"serve {self.settings.host}: waits: {why}")
-                self.batcher.reason = why
+        def wait(why: Reason) -> None:
+            if self.batcher.serving is None and self.batcher.reason != why.text:
+                say(f"serve {self.settings.host}: waits: {why.text} ({why.more})")
+                self.batcher.reason = why.text
 
         watcher = Watcher(
             self.settings,
@@ -103,12 +103,15 @@ class Server:
         return kind
 
     async def classify(
-        self, request: Request, content_type: str, top: int | None = None
+        self, request: Request, content_type: str, top: int | None = None, *, show: bool = False
     ) -> JSONResponse:
-        """Read the samples in a request, have them answered; answer with `top` classes of each."""
+        """Read the samples in a request, have them answered; answer with `top` classes of each.
+
+        With `show`, the answer has the first sample too, as the model gets it.
+        """
         began, body, kind = monotonic(), await request.body(), self.kind(text=False)
 
-        async def work() -> tuple[list[Answer], int]:
+        async def work() -> tuple[list[Answer], int, str | None]:
             values, wanted = await self.read(body, content_type, kind)
             count = min(top or wanted, len(kind.labels))
             if len(values) * count > CLASSES:
@@ -116,10 +119,15 @@ class Server:
                 raise Refusal(413, what, f"ask for {CLASSES} classes of all samples at most")
             await self.batcher.reserve(len(values))
             futures = [self.batcher.put(value, kind) for value in values]
-            return await asyncio.gather(*futures), count
+            picture = asyncio.to_thread(pictures.shown, values[0], kind) if show else None
+            return await asyncio.gather(*futures), count, await picture if picture else None
 
-        answers, count = await unless_gone(request, within(self.settings.timeout, work()))
-        found = [{"classes": self.classes(answer, count)} for answer in answers]
+        answers, count, picture = await unless_gone(request, within(self.settings.timeout, work()))
+        found: list[dict[str, Any]] = [
+            {"classes": self.classes(answer, count)} for answer in answers
+        ]
+        if picture:
+            found[0]["input"] = picture
         return JSONResponse({"predictions": found, **self.about(answers, began)})
 
     async def read(self, body: bytes, content_type: str, kind: Kind) -> tuple[Array, int]:
@@ -163,6 +171,7 @@ class Server:
             "name": settings.name,
             "job": settings.job,
             "ready": serving is not None,
+            "needs_token": settings.needs_token,
             "reason": None if serving else self.batcher.reason,
             "replicas": [str(device) for device in self.devices],
             "gpus": self.gpus.described(),

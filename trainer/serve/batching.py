@@ -54,7 +54,7 @@ class Batcher:
 
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
         self.serving: Serving | None = None
-        self.reason = "is starting"  # Why nothing is served yet.
+        self.reason = "the server is starting"  # Why nothing is served yet.
         self._settings, self._metrics = settings, metrics
         self._waiting: deque[Sample] = deque()
         self._reserved = 0  # Places in the queue, those of samples that are still decoded included.

@@ -1,5 +1,6 @@
 """From what a client sends to what a model takes: float32 [C, S, S], 0 to the largest value."""
 
+import base64
 import io
 
 import numpy as np
@@ -73,6 +74,15 @@ def clothing(image: Image.Image, side: int) -> Array:
     values = np.array(ImageOps.fit(image, (side, side)))
     border = np.concatenate((values[0], values[-1], values[:, 0], values[:, -1]))
     return 255 - values if np.median(border) > 127 else values
+
+
+def shown(values: Array, kind: Kind) -> str:
+    """A sample as a model gets it, float32 [C, S, S], as the data URL of a PNG."""
+    pixels = (values * (255 / kind.largest)).round().astype(np.uint8)
+    image = Image.fromarray(pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0))
+    stream = io.BytesIO()
+    image.save(stream, "PNG", compress_level=1)
+    return f"data:image/png;base64,{base64.b64encode(stream.getvalue()).decode()}"
 
 
 def handwriting(image: Image.Image, kind: Kind) -> Image.Image:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -32,6 +32,13 @@ ALONE = 10.0  # Seconds of a fetch from another host before the next may begin b
 FETCHES = 3  # From other hosts at a time.
 ASKED = 64  # Sources that are asked at a time.
 SILENT = 60.0  # Seconds after which the last list of a silent source counts no more.
+
+
+class Reason(NamedTuple):
+    """Why nothing is served yet."""
+
+    text: str  # For everybody.
+    more: str  # For those who may read the log.
 
 
 @dataclass(eq=False)
@@ -54,7 +61,7 @@ class Watcher(threading.Thread):
         settings: Settings,
         devices: list[torch.device],
         take: Callable[[Serving], object],
-        wait: Callable[[str], object],
+        wait: Callable[[Reason], object],
     ) -> None:
         """`take` is given what to serve from now on, `wait` why nothing is served yet."""
         super().__init__(name="watcher", daemon=True)
@@ -159,7 +166,8 @@ class Watcher(threading.Thread):
                 self._fetches[offer] = now
                 self._start(offer, self._use(known, offer))
         if not self._served and not self._fetches:
-            self._wait(reason(self._settings, listed))
+            silent = any(known.silent for known in sources)
+            self._wait(reason(self._settings, listed, silent=silent))
 
     def _room(self, offer: Offer, now: float) -> bool:
         """Whether a fetch may begin beside those under way."""
@@ -217,11 +225,16 @@ class Watcher(threading.Thread):
                 self._tasks[offer].cancel()
 
 
-def reason(settings: Settings, found: list[Offer]) -> str:
-    """Why nothing is served yet."""
-    places = [str(settings.folder), *("{}:{}".format(*source) for source in settings.sources)]
-    what = "complete checkpoint" if settings.checkpoint in ("newest", "best") else "such checkpoint"
-    if settings.checkpoint in ("newest", "best") and found:
-        return f"none of {len(found)} checkpoints of {settings.job} can be used, see the log"
-    name = "" if what == "complete checkpoint" else f" ({settings.checkpoint})"
-    return f"there is no {what} of {settings.job}{name} yet in {', '.join(places)}"
+def reason(settings: Settings, found: list[Offer], *, silent: bool) -> Reason:
+    """Why nothing is served yet; `silent`: a source does not answer."""
+    job, wish = settings.job, settings.checkpoint
+    places = [str(settings.folder), *(place(source) for source in settings.sources)]
+    if wish not in ("newest", "best"):
+        text = f"{wish} of {job} is not there yet"
+    elif found:
+        return Reason(f"none of {len(found)} checkpoints of {job} can be used", "see above")
+    else:
+        text = f"the training {job} has not saved yet"
+    if silent:
+        text += ", or the host that has it does not answer"
+    return Reason(text, f"there is no checkpoint in {', '.join(places)}")

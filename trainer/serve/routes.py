@@ -85,10 +85,10 @@ def add_predictions(app: FastAPI, server: Server) -> None:
         return await server.classify(request, content_type(request, JSON, JSON_FIX))
 
     @app.post("/predict/image", **schema.IMAGE)
-    async def predict_image(request: Request, top: str = str(TOP)) -> Response:
-        """Classify an uploaded picture: PNG, JPEG or WebP."""
+    async def predict_image(request: Request, top: str = str(TOP), show: bool = False) -> Response:
+        """Classify an uploaded picture: PNG, JPEG or WebP. With `show`, as the model sees it."""
         kind = content_type(request, FORM, FORM_FIX)
-        return await server.classify(request, kind, read_top(top))
+        return await server.classify(request, kind, read_top(top), show=show)
 
     @app.post("/complete", **schema.COMPLETE)
     async def complete(request: Request) -> Response:

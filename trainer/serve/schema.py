@@ -36,6 +36,7 @@ class Prediction(BaseModel):
     """The likeliest classes of a sample, the first first."""
 
     classes: list[Class]
+    input: str | None = Field(None, description="what the model saw, a PNG as a data URL")
 
 
 class Latency(BaseModel):

@@ -2,12 +2,17 @@
 "use strict";
 
 const $ = (id) => document.getElementById(id);
-const POLL = 3000; // Milliseconds between two looks at /model.
+const POLL = 3000; // Milliseconds between two looks at /model, while the page is visible.
 const RETRIES = 4; // Of a request while the server is busy or not ready.
 const PEN = 0.085; // The line's width as a share of the board.
+const LONG = 8; // Characters of a class's name for which there is room beside its bar.
+const WAITS = "The page sends this again as soon as the server answers.";
+const given = { draw: null, file: null }; // What each tab was given last: a Blob.
+let tab = "draw";
 let model = null; // What /model said last.
-let picture = null; // What was given last: a Blob.
 let turn = 0; // Of the newest request: older answers are not shown.
+let lost = null; // Repeats the request that found no connection.
+let timer = 0; // Of the next look.
 
 // ---- the server
 
@@ -24,18 +29,16 @@ async function call(path, options = {}) {
   throw error;
 }
 
-// Ask until it is answered: who is told to come back later does, and who lost the connection tries.
-async function ask(path, options, own, tell) {
+// Ask again, some times, where the server says that it will answer later.
+async function ask(path, options, own, problem) {
   for (let tries = 0; ; tries += 1) {
     try {
       return await call(path, options);
     } catch (error) {
-      if (own !== turn) throw error;
-      if (error.status === 401) askToken();
-      const again = error.status === undefined || error.status === 429 || error.status === 503;
-      if (!again || tries >= RETRIES) throw error;
+      const later = error.status === 429 || error.status === 503;
+      if (own !== turn || !later || tries >= RETRIES) throw error;
       const wait = error.after || 2 ** tries;
-      tell(`${words(error)} Trying again in ${wait} s …`);
+      problem.show(`${words(error)} Trying again in ${wait} s …`);
       await new Promise((done) => setTimeout(done, wait * 1000));
     }
   }
@@ -43,10 +46,38 @@ async function ask(path, options, own, tell) {
 
 function words(error) {
   if (error.status === undefined) return "There is no connection to the server.";
+  if (error.status === 401) return "The server asks for its token.";
   if (error.status === 429) return "The server is busy: too many others wait.";
   const text = [error.message, error.fix].filter(Boolean).join("; ");
   return `${text.charAt(0).toUpperCase()}${text.slice(1)}.`;
 }
+
+// A box that says what went wrong, with a button where the same request may go well later.
+class Problem {
+  constructor(id) {
+    this.box = $(id);
+    this.again = null;
+    this.box.querySelector("button").addEventListener("click", () => this.again());
+  }
+
+  show(text, again = null) {
+    this.again = again;
+    this.box.querySelector("p").textContent = text;
+    this.box.querySelector("button").hidden = !again;
+    this.box.hidden = !text;
+  }
+
+  fail(error, again) {
+    const hopeful = error.status === undefined || error.status === 401 || error.status >= 429;
+    const waits = error.status === undefined;
+    if (waits || error.status === 401) lost = again;
+    if (waits) state("bad", "No connection");
+    if (error.status === 401) askToken();
+    this.show(waits ? `${words(error)} ${WAITS}` : words(error), hopeful ? again : null);
+  }
+}
+const problem = new Problem("problem");
+const textProblem = new Problem("text-problem");
 
 function state(kind, text) {
   if ($("state-text").textContent === text) return;
@@ -55,47 +86,75 @@ function state(kind, text) {
 }
 
 async function look() {
+  clearTimeout(timer);
   try {
-    const found = await call("model");
-    $("token-form").hidden = true;
-    show(found);
+    answered(await call("model"));
   } catch (error) {
     if (error.status === 401) {
       askToken();
     } else {
       state("bad", "No connection");
-      if (!model) wait("There is no connection to the server. Trying again …");
+      if (!model) wait("No connection", "There is no connection to the server. Trying again …");
     }
   }
-  setTimeout(look, POLL);
+  clearTimeout(timer);
+  if (!document.hidden) timer = setTimeout(look, POLL);
 }
 
-function wait(text) {
+document.addEventListener("visibilitychange", () => (document.hidden ? clearTimeout(timer) : look()));
+
+function answered(found) {
+  $("token-form").hidden = true;
+  show(found);
+  const again = lost;
+  lost = null;
+  if (again) again();
+}
+
+function wait(title, text) {
   $("waiting").hidden = false;
+  $("waiting-title").textContent = title;
   if ($("waiting-text").textContent !== text) $("waiting-text").textContent = text;
 }
 
+// ---- the token
+
 function askToken() {
+  if (!$("token-form").hidden) return;
   state("", "Needs a token");
   $("waiting").hidden = true;
-  if ($("token-form").hidden) {
-    $("token-form").hidden = false;
-    $("token").focus();
-  }
+  $("token-form").hidden = false;
+  $("token").focus();
+}
+
+function tokenFault(text) {
+  $("token-fault").textContent = text;
+  $("token").setAttribute("aria-invalid", Boolean(text));
+  if (text) $("token").select();
 }
 
 $("token-form").addEventListener("submit", async (event) => {
   event.preventDefault();
-  sessionStorage.setItem("token", $("token").value.trim());
-  $("token").value = "";
+  const token = $("token").value.trim();
+  if (!/^[!-~]+$/.test(token)) {
+    tokenFault("A token has letters, digits and signs of ASCII, without spaces.");
+    return;
+  }
+  sessionStorage.setItem("token", token);
   try {
-    show(await call("model"));
-    $("token-form").hidden = true;
+    const found = await call("model");
+    $("token").value = "";
+    tokenFault("");
+    answered(found);
   } catch (error) {
-    state("bad", error.status === 401 ? "Wrong token" : "No connection");
+    sessionStorage.removeItem("token");
+    const wrong = error.status === 401;
+    state("bad", wrong ? "Wrong token" : "No connection");
+    tokenFault(wrong ? "The server does not accept this token." : words(error));
     $("token").focus();
   }
 });
+$("token").addEventListener("input", () => tokenFault(""));
 
 // ---- what is served
 
@@ -103,9 +162,10 @@ function show(found) {
   const before = model;
   document.title = `${found.name} · inference`;
   $("name").textContent = found.name;
+  lead(found);
   if (!found.ready) {
     state("", "Not ready yet");
-    wait(`The server is not ready: ${found.reason}. This page goes on by itself.`);
+    wait("Waiting for a checkpoint", `${capital(found.reason)}. This page goes on by itself.`);
     return;
   }
   model = found;
@@ -114,19 +174,35 @@ function show(found) {
   const text = found.kind === "text";
   $("pictures").hidden = text;
   $("writing").hidden = !text;
-  if (!before || before.drawn !== found.drawn) arrange(found);
+  if (!before || before.drawn !== found.drawn || before.kind !== found.kind) arrange(found);
   facts(found.checkpoint, found);
+  terminal(found);
   if (before && before.checkpoint.name !== found.checkpoint.name) {
     $("newer").textContent = `A newer checkpoint answers from now on: step ${count(found.checkpoint.step)}.`;
     $("facts").classList.remove("fresh");
     void $("facts").offsetWidth; // Or the animation would not run again.
     $("facts").classList.add("fresh");
-    if (picture && !text) classify(picture);
+    if (given[tab] && !text) classify(given[tab]);
   }
 }
 
+function lead(found) {
+  const who = `the newest checkpoint of the training ${found.job}`;
+  if (!found.ready) {
+    $("lead").textContent = `This page asks ${who}.`;
+  } else if (found.kind === "text") {
+    $("lead").textContent = `Write the beginning of a text: ${who} goes on with it.`;
+  } else {
+    const give = found.drawn ? "Draw a digit, or choose a picture of one" : "Choose a picture";
+    $("lead").textContent = `${give}: ${who} says which of ${found.classes.length} classes it is.`;
+  }
+}
+
+const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
+
 function arrange(found) {
   $("tabs").hidden = !found.drawn;
+  reset();
   choose(found.drawn ? "draw" : "file");
   if (found.drawn) $("drop-small").textContent = "PNG, JPEG or WebP of one handwritten digit";
 }
@@ -135,7 +211,8 @@ function facts(checkpoint, found) {
   $("facts").hidden = false;
   $("fact-job").textContent = checkpoint.job;
   $("fact-step").textContent = `${count(checkpoint.step)} (epoch ${checkpoint.epoch})`;
-  $("fact-accuracy").textContent = checkpoint.accuracy === null ? "unknown" : percent(checkpoint.accuracy);
+  $("fact-accuracy").textContent =
+    checkpoint.accuracy === null ? "unknown" : `${(checkpoint.accuracy * 100).toFixed(1)} %`;
   $("fact-age").textContent = `${age(checkpoint.age_seconds)} ago, on ${checkpoint.host}`;
   $("fact-model").textContent = `${found.model}, ${found.precision}`;
   const gpus = [...new Set(found.gpus.map((gpu) => gpu.model))].join(", ");
@@ -145,9 +222,10 @@ function facts(checkpoint, found) {
 
 const count = (number) => number.toLocaleString("en");
 
+// A probability comes rounded to a millionth, and none is exactly 0 or 1.
 function percent(share) {
-  if (share > 0.9995 && share < 1) return "> 99.9 %";
-  if (share > 0 && share < 0.0005) return "< 0.1 %";
+  if (share >= 0.9995) return "> 99.9 %";
+  if (share < 0.0005) return "< 0.1 %";
   return `${(share * 100).toFixed(1)} %`;
 }
 
@@ -158,18 +236,50 @@ function age(seconds) {
   return `${number} ${name}${number === 1 ? "" : "s"}`;
 }
 
+// ---- the command for a terminal
+
+function terminal(found) {
+  const text = found.kind === "text";
+  const url = new URL(text ? "complete" : "predict/image", document.baseURI);
+  url.username = url.password = "";
+  const token = found.needs_token ? ' -H "Authorization: Bearer $TOKEN"' : "";
+  const body = text
+    ? ` -H 'Content-Type: application/json' -d '{"text": "", "characters": 200}'`
+    : ` -F image=@${found.drawn ? "digit" : "picture"}.png`;
+  $("curl").textContent = `curl ${quoted(url.href)}${token}${body}`;
+  $("curl-help").textContent = found.needs_token ? "The variable TOKEN must have the server's token." : "";
+  $("terminal").hidden = false;
+}
+
+const quoted = (word) => (/^[\w.:/-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
+
+$("copy").addEventListener("click", async () => {
+  const text = $("curl").textContent;
+  // Without HTTPS a page has no clipboard: the browser's own command has to do.
+  const copied = await navigator.clipboard?.writeText(text).then(() => true, () => false);
+  if (!copied) {
+    getSelection().selectAllChildren($("curl"));
+    document.execCommand("copy");
+  }
+  $("copy").textContent = "Copied";
+  setTimeout(() => { $("copy").textContent = "Copy"; }, 2000);
+});
+
 // ---- a picture's classes
 
 async function classify(blob) {
   const own = stale();
-  picture = blob;
   const body = new FormData();
   body.append("image", blob, "picture.png");
   try {
-    const answer = await ask("predict/image", { method: "POST", body }, own, problem);
+    const answer = await ask("predict/image?show=true", { method: "POST", body }, own, problem);
     if (own === turn) result(answer);
   } catch (error) {
-    if (own === turn) problem(words(error));
+    if (own === turn) {
+      // The result of the picture before has nothing to do with this one.
+      $("empty").hidden = $("result").hidden = true;
+      problem.fail(error, () => classify(blob));
+    }
   }
   if (own === turn) $("result").classList.remove("busy");
 }
@@ -177,23 +287,27 @@ async function classify(blob) {
 // What is shown, or still asked for, is of an older picture from now on.
 function stale() {
   $("result").classList.add("busy");
+  lost = null;
   return (turn += 1);
 }
 
-function problem(text) {
-  $("problem").textContent = text;
-  $("problem").hidden = !text;
-}
-
 function result(answer) {
-  problem("");
-  const classes = answer.predictions[0].classes;
+  problem.show("");
+  const [{ classes, input }] = answer.predictions;
   const [best] = classes;
   $("empty").hidden = true;
   $("result").hidden = false;
+  $("seen").src = input;
+  const [, height, width] = model.input.shape;
+  $("seen").alt = `Your picture as the model sees it, ${width} × ${height} pixels`;
+  $("seen-size").textContent = `as the model sees it, ${width} × ${height}`;
   $("best").textContent = best.class;
   $("best").parentElement.classList.toggle("long", best.class.length > 3);
+  $("best").parentElement.classList.toggle("longer", best.class.length > 3 * LONG);
   $("sure").textContent = `${percent(best.probability)} probable`;
+  const longest = Math.max(...classes.map((each) => each.class.length));
+  $("bars").classList.toggle("stacked", longest > LONG);
+  $("bars").style.setProperty("--label", `${Math.max(1.5, longest * 0.7)}em`);
   $("bars").replaceChildren(...classes.map(bar));
   $("timing").textContent = timing(answer);
   $("announce").textContent = `${best.class}, ${percent(best.probability)}`;
@@ -216,16 +330,16 @@ function bar(each) {
   });
   label.textContent = each.class;
   share.textContent = percent(each.probability);
-  fill.style.width = `${Math.max(each.probability * 100, 0.5)}%`;
+  fill.style.width = `${each.probability * 100}%`;
   track.append(fill);
   row.append(label, track, share);
   return row;
 }
 
 function reset() {
-  turn += 1;
-  picture = null;
-  problem("");
+  stale();
+  given[tab] = null;
+  problem.show("");
   $("empty").hidden = false;
   $("result").hidden = true;
 }
@@ -234,23 +348,30 @@ function reset() {
 
 function take(file) {
   if (!file) return;
-  choose("file");
+  if (tab !== "file") choose("file");
   const preview = $("preview");
   if (preview.src) URL.revokeObjectURL(preview.src);
   preview.src = URL.createObjectURL(file);
-  preview.alt = `Your picture: ${file.name || "pasted"}`;
+  preview.alt = "Your picture";
   preview.hidden = false;
+  $("file-name").textContent = file.name || "";
+  $("file-name").hidden = !file.name;
   $("drop-text").querySelector("strong").textContent = "Choose another";
+  given.file = file;
   if (file.size > model.limits.body - 4096) {
-    $("empty").hidden = true;
-    $("result").hidden = true;
-    problem(`The file is too large: ${Math.ceil(file.size / 2 ** 20)} MB, and ${Math.floor(model.limits.body / 2 ** 20)} MB may be.`);
+    stale();
+    $("empty").hidden = $("result").hidden = true;
+    problem.show(`The file is too large: ${Math.ceil(file.size / 2 ** 20)} MB, and ${Math.floor(model.limits.body / 2 ** 20)} MB may be.`);
     return;
   }
   classify(file);
 }
 
-$("file").addEventListener("change", () => take($("file").files[0]));
+$("preview").addEventListener("error", () => { $("preview").hidden = true; });
+$("file").addEventListener("change", () => {
+  take($("file").files[0]);
+  $("file").value = ""; // Or the same file could not be chosen again.
+});
 document.addEventListener("paste", (event) => {
   const file = [...event.clipboardData.files].find((each) => each.type.startsWith("image/"));
   if (file && model && model.kind === "image") take(file);
@@ -263,9 +384,10 @@ for (const kind of ["dragenter", "dragover", "dragleave", "drop"]) {
   });
 }
 
-// ---- tabs
+// ---- tabs: each has its own picture, and the answer is always that of the visible one
 
 function choose(name) {
+  tab = name;
   for (const each of ["draw", "file"]) {
     const chosen = each === name;
     $(`tab-${each}`).setAttribute("aria-selected", chosen);
@@ -273,11 +395,18 @@ function choose(name) {
     $(`panel-${each}`).hidden = !chosen;
   }
 }
+
+function turnTo(name) {
+  if (name === tab) return;
+  choose(name);
+  if (given[name]) classify(given[name]);
+  else reset();
+}
 for (const [name, other] of [["draw", "file"], ["file", "draw"]]) {
-  $(`tab-${name}`).addEventListener("click", () => choose(name));
+  $(`tab-${name}`).addEventListener("click", () => turnTo(name));
   $(`tab-${name}`).addEventListener("keydown", (event) => {
     if (event.key !== "ArrowLeft" && event.key !== "ArrowRight") return;
-    choose(other);
+    turnTo(other);
     $(`tab-${other}`).focus();
   });
 }
@@ -313,7 +442,12 @@ function line(from, to) {
 
 function send() {
   clearTimeout(soon);
-  canvas.toBlob((blob) => classify(blob), "image/png");
+  const own = turn;
+  canvas.toBlob((blob) => {
+    if (own !== turn) return;
+    given.draw = blob;
+    classify(blob);
+  }, "image/png");
 }
 
 function place(event) {
@@ -385,34 +519,34 @@ $("clear").addEventListener("click", clear);
 
 // ---- a text
 
-$("writing").addEventListener("submit", async (event) => {
-  event.preventDefault();
+async function write() {
   const own = (turn += 1);
+  lost = null;
   const text = $("text").value;
   const wish = { text, characters: Number($("characters").value), temperature: Number($("temperature").value) };
   if ($("seed").value !== "") wish.seed = Number($("seed").value);
   const options = { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(wish) };
-  const tell = (problem) => {
-    $("text-problem").textContent = problem;
-    $("text-problem").hidden = !problem;
-  };
-  tell("");
+  textProblem.show("");
   $("go").disabled = true;
   $("go").textContent = "Writing …";
   try {
-    const answer = await ask("complete", options, own, tell);
+    const answer = await ask("complete", options, own, textProblem);
     const before = document.createElement("span");
     before.textContent = text;
     $("completion").replaceChildren(before, answer.completion);
     $("completion").hidden = false;
     $("text-timing").textContent = `${wish.characters} characters in ${answer.latency_ms.total.toFixed(0)} ms, by step ${count(answer.checkpoint.step)}`;
     facts(answer.checkpoint, model);
-    tell("");
+    textProblem.show("");
   } catch (error) {
-    tell(words(error));
+    textProblem.fail(error, write);
   }
   $("go").disabled = false;
   $("go").textContent = "Complete";
+}
+$("writing").addEventListener("submit", (event) => {
+  event.preventDefault();
+  write();
 });
 
 wipe();

@@ -51,6 +51,8 @@ class Source:
             head = b""
             while b"\r\n\r\n" not in head:
                 head += connection.recv(2**14) or b"\r\n\r\n"
+            if not head.startswith(b"GET "):
+                return  # It has hung up.
             path = head.decode("latin-1").split(" ")[1]
             self.asked.append(path)
             answer = self.answer(path)
@@ -186,6 +188,7 @@ def everything(trained: Path, good: str) -> dict[str, Callable[[str], Answer]]:
         ),
         "no length": lambda _: endless(b"HTTP/1.1 200 OK\r\n\r\n", b" " * 2**16),
         "large list": lambda _: http(b"[" + b" " * 2**24 + b"]"),
+        "many entries": listing("[" + ", ".join(["{}"] * 5000) + "]"),
         "cut list": lambda _: http(listed.encode()[:-9], length=len(listed)),
         "status 500": lambda _: http(b"", status="500 Oh"),
         # Of lists.

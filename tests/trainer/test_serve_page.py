@@ -190,7 +190,7 @@ def test_a_page_that_nobody_sees_asks_nothing(page: Page, server: Server) -> Non
     other = page.hide()
     page.until("document.hidden")
     before = asked()
-    time.sleep(4)  # Longer than between two looks.
+    time.sleep(10)  # Longer than between three looks.
     assert asked() <= before + 1
     page.close(other)
     page.until("!document.hidden")

@@ -165,6 +165,8 @@ def test_a_job_that_has_begun_anew_is_followed() -> None:
     assert candidates([served, fresh], "newest", served) == []
     assert candidates([older], "newest", served) == []
     assert candidates([fresh], "newest", served) == [fresh]
+    # Whoever has it is silent for a moment.
+    assert candidates([fresh], "newest", served, [served]) == []
     again = offer(300, 0.8, 2000)
     assert candidates([again], "step-00000300", served) == [again]
 

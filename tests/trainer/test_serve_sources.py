@@ -3,17 +3,20 @@
 import json
 import os
 import shutil
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.trainer.hostile import (
+    Answer,
     Source,
     changed,
     entry,
     everything,
+    http,
     offering,
     sources,
 )
@@ -86,6 +89,7 @@ def test_what_is_wrong_in_ones_own_folder_is_told_once(
         "step-00000404": json.dumps({**manifest, "step": 404, "accuracy": float("nan")}),
         "step-00000405": '{"step": 405, ' + json.dumps({**manifest, "step": 405})[1:],
         "step-00000406": " " * (2**22 + 1),
+        "step-00000410": json.dumps({**manifest, "step": 410, "job": {"name": 7}}),
     }
     for name, text in wrong.items():
         put(trained, own, LAST)
@@ -157,12 +161,19 @@ def test_a_training_that_begins_anew_is_followed_from_elsewhere(
     twin = changed(content(trained / LAST), content(trained / FIRST).state, step=360)
     listed = json.dumps([entry(twin, written=1e9)])
     _, port = endpoint(local, theirs)
-    with sources({"twin": offering(twin, listed)}) as others:
+    gives: Callable[[str], Answer] = offering(twin, listed)
+    begun = threading.Event()
+
+    def later(path: str) -> Answer:
+        return gives(path) if begun.is_set() else http(b"[]")
+
+    with sources({"twin": later}) as others:
         environ = {
             "KIT_CHECKPOINT_SOURCES": f"http://127.0.0.1:{port},http://{others['twin'].place}"
         }
         server = start(local, tmp_path / "none", environ=environ)
         until_served(server, LAST)
+        begun.set()
         # Two of the same step: the one that is served first stays.
         asked = len(others["twin"].asked)
         wait_until(lambda: len(others["twin"].asked) > asked + 5, "some polls")

@@ -138,6 +138,23 @@ def of_another_step(path: Path) -> None:
     shutil.copytree(path.with_name("step-00000010"), path, dirs_exist_ok=True)
 
 
+def with_manifest(**values: Any) -> Callable[[Path], None]:
+    def damage(path: Path) -> None:
+        manifest = json.loads((path / "manifest.json").read_text())
+        (path / "manifest.json").write_text(json.dumps({**manifest, **values}))
+
+    return damage
+
+
+def nested(path: Path) -> None:
+    (path / "manifest.json").write_text("[" * 100_000)
+
+
+def with_a_link(path: Path) -> None:
+    (path / "state.pt").unlink()
+    (path / "state.pt").symlink_to("/dev/zero")
+
+
 DAMAGES: list[tuple[Callable[[Path], None], str]] = [
     (without_complete, "it has no COMPLETE"),
     (truncated, "bytes of"),
@@ -145,6 +162,12 @@ DAMAGES: list[tuple[Callable[[Path], None], str]] = [
     (without_state, "it can not be read"),
     (without_manifest, "it can not be read"),
     (of_another_step, "its manifest is of step-00000010"),
+    (nested, "nested too deeply"),
+    (with_manifest(step=float("inf")), "step is inf, not a whole number"),
+    (with_manifest(files=[]), "files.state.pt.bytes is nothing"),
+    (with_manifest(accuracy=float("nan")), "accuracy is nan, not a number of 0 to 1"),
+    (with_manifest(job={"name": "../other"}), 'it is of another job, {"name": "../other"}'),
+    (with_a_link, "it can not be read"),
 ]
 
 

@@ -10,7 +10,7 @@ import re
 import stat
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from trainer.checkpoints.layout import COMPLETE, MANIFEST, NAME, STATE, folder_name
 from trainer.checkpoints.manifest import LARGEST, Manifest, UnusableError, check, parse
@@ -25,7 +25,6 @@ class Found:
 
     name: str
     written: float  # Seconds since 1970: when the last of its files was.
-    content: dict[str, Any]  # Of the manifest.
     manifest: Manifest
 
 
@@ -63,8 +62,7 @@ class Listing:
 
     def _read(self, name: str, stamp: Stamp) -> Found | str:
         try:
-            content = parse(read_file(self._folder / name, MANIFEST, LARGEST))
-            manifest = check(content)
+            manifest = check(parse(read_file(self._folder / name, MANIFEST, LARGEST)))
         except UnusableError as error:
             return str(error)
         if name != folder_name(manifest.step):
@@ -73,7 +71,7 @@ class Listing:
         if size != manifest.size:  # How many, changes while it is copied.
             than = "less" if size < manifest.size else "more"
             return f"{STATE} has {than} than the {manifest.size} bytes of its manifest"
-        return Found(name, max(each[2] for each in stamp) / 1e9, content, manifest)
+        return Found(name, max(each[2] for each in stamp) / 1e9, manifest)
 
 
 FILES = (MANIFEST, STATE, COMPLETE)

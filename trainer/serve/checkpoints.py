@@ -1,7 +1,8 @@
 """Lets inference servers read this host's checkpoints: python3 -m trainer.serve.checkpoints.
 
     GET /checkpoints                 a list of the complete ones: name, step, accuracy, host,
-                                     when written, manifest, files with their sizes
+                                     when written, files with their sizes, and of the manifest
+                                     what a server needs to choose
     GET /checkpoints/<name>/<file>   manifest.json or state.pt
     GET /health                      200
 
@@ -43,15 +44,23 @@ PATIENCE = 30  # Seconds that a client has for each of them.
 
 
 def described(found: Found, host: str) -> dict[str, Any]:
-    """Describe a checkpoint to a server."""
+    """Describe a checkpoint to a server, by the checked part of its manifest alone."""
+    manifest = found.manifest
+    size = manifest.size
     return {
         "name": found.name,
-        "step": found.manifest.step,
-        "accuracy": found.manifest.accuracy,
+        "step": manifest.step,
+        "accuracy": manifest.accuracy,
         "host": host,
         "written": found.written,  # Seconds since 1970.
-        "manifest": found.content,
-        "files": {STATE: found.manifest.size},
+        "manifest": {
+            "step": manifest.step,
+            "epoch": manifest.epoch,
+            "accuracy": manifest.accuracy,
+            "job": {"name": manifest.job},
+            "files": {STATE: {"bytes": size, "sha256": manifest.sha256}},
+        },
+        "files": {STATE: size},
     }
 
 

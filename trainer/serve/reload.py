@@ -152,13 +152,7 @@ class Watcher(threading.Thread):
     def _choose(self) -> None:
         """Begin to fetch the best candidate, beside those that take long already."""
         now, sources = monotonic(), list(self._sources.values())
-        listed = [each for known in sources if not known.silent for each in known.offers]
-        before = [
-            each
-            for known in sources
-            if known.silent and now - known.answered < SILENT
-            for each in known.offers
-        ]
+        listed, before = self._offers(now)
         self._refused &= {*listed, *before}
         for offer in candidates(listed, self._settings.checkpoint, self._served, before):
             known = self._sources[offer.address]
@@ -168,6 +162,16 @@ class Watcher(threading.Thread):
         if not self._served and not self._fetches:
             silent = any(known.silent for known in sources)
             self._wait(reason(self._settings, listed, silent=silent))
+
+    def _offers(self, now: float) -> tuple[list[Offer], list[Offer]]:
+        """Return what is offered, and what sources offered that are silent for a moment."""
+        listed, before = list[Offer](), list[Offer]()
+        for known in self._sources.values():
+            if not known.silent:
+                listed += known.offers
+            elif now - known.answered < SILENT:
+                before += known.offers
+        return listed, before
 
     def _room(self, offer: Offer, now: float) -> bool:
         """Whether a fetch may begin beside those under way."""
@@ -217,8 +221,8 @@ class Watcher(threading.Thread):
     def _serve(self, serving: Serving) -> None:
         """Serve a checkpoint, unless a better one has come meanwhile."""
         wish = self._settings.checkpoint
-        others = [each for known in self._sources.values() for each in known.offers]
-        if candidates([serving.offer], wish, self._served, others):
+        listed, before = self._offers(monotonic())
+        if candidates([serving.offer], wish, self._served, listed + before):
             self._served = serving.offer
             self._take(serving)
             for offer in self._fetches.keys() - candidates(self._fetches, wish, self._served):

@@ -18,8 +18,8 @@ from trainer.serve.config import Settings
 from trainer.serve.memory import largest_state
 from trainer.serve.offers import Offer, offer_of, place, read_offer
 
-LIST = 2**24  # Bytes of a list.
-ENTRIES = 2**12  # Of a list that are looked at, the last ones: they are in order of steps.
+LIST = 2**22  # Bytes of a list: while one is read, requests wait for Python's lock.
+ENTRIES = 2**12  # Of a list.
 FREE = 3  # Failures in a row without a pause: a host may just be starting.
 LONGEST_PAUSE = 60.0  # Seconds.
 
@@ -106,7 +106,9 @@ class Endpoint:
             raise SourceError(f"its list is not JSON ({shown(str(error))})") from error
         if not isinstance(content, list):
             raise SourceError(f"its list is {shown(content)}")
-        return self._read(content[-ENTRIES:])
+        if len(content) > ENTRIES:
+            raise SourceError(f"it lists {len(content)} checkpoints, {ENTRIES} at most are read")
+        return self._read(content)
 
     def _read(self, content: list[Any]) -> list[Offer]:
         found, faults = list[Offer](), list[str]()

@@ -1,4 +1,4 @@
-"""Who gets which GPU."""
+"""The allocation of GPUs to jobs and servers."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class _Request:
 
     @property
     def who(self) -> str:
-        """Its name in messages to others that want the same."""
+        """Return its name in messages about other requests for the same GPU."""
         return f"{self.kind} {self.name}" if self.kind == "job" else self.name
 
 
 @dataclass
 class _Ledger:
-    """The owner of each GPU, and the mistakes found on the way."""
+    """The owner of each GPU, and the mistakes found so far."""
 
     by_name: dict[str, Host]
     interface: str | None
@@ -41,7 +41,7 @@ class _Ledger:
     faults: list[Fault] = field(default_factory=list)
 
     def refuse(self, request: _Request, place: tuple[str | int, ...], what: str, fix: str) -> None:
-        """Write a mistake down."""
+        """Record a mistake."""
         self.faults.append(Fault(request.name, place, what, fix))
 
 
@@ -51,10 +51,10 @@ Placements = list[tuple[Placement, ...]]
 def allocate(
     inventory: Inventory, jobs: Sequence[Job], servers: Sequence[Server]
 ) -> tuple[Placements, Placements, list[Fault]]:
-    """Give every job and every server its GPUs, in their order and in that of the inventory.
+    """Assign GPUs to every job and every server, in their order and the inventory's order.
 
-    Each takes all GPUs for its use of its hosts, or `gpus_per_host` of those that are still free.
-    A server for which there is none gets none.
+    Each request gets all GPUs of its use on its hosts, or `gpus_per_host` of the free ones.
+    A server gets no GPU if no host has one for inference.
     """
     ledger = _Ledger({host.name: host for host in inventory.hosts}, inventory.network.interface)
     training = [_place_job(job, ledger) for job in jobs]
@@ -118,10 +118,10 @@ def _placements(request: _Request, hosts: Iterable[Host], ledger: _Ledger) -> tu
 
 
 def _several_instances(host: Host, gpus: Sequence[Gpu]) -> tuple[str, str]:
-    """Say why a MIG instance comes alone into a container.
+    """Explain why a container with a MIG instance cannot have a second GPU.
 
-    CUDA shows a process one instance and no GPU beside it, and NCCL takes the instances of a card
-    for one GPU, given twice (CUDA and MIG User Guides, "CUDA Device Enumeration").
+    CUDA shows a process one instance and no other GPU. NCCL treats the instances of a card as one
+    GPU that was given twice (CUDA and MIG User Guides, "CUDA Device Enumeration").
     """
     names = ", ".join(gpu.called for gpu in gpus)
     what = f"{host.name} has {names} for one container, of which CUDA shows one MIG instance alone"
@@ -134,7 +134,7 @@ def _gpus(host: Host, use: Use) -> list[Gpu]:
 
 
 def _named_by(request: _Request, host: str) -> int:
-    """Return which of the names that were written means a host."""
+    """Return the index of the name or range in the file that includes a host."""
     for index, pattern in enumerate(request.hosts.names):
         if host == pattern or (ranges.is_range(pattern) and host in ranges.expand(pattern)):
             return index
@@ -142,7 +142,7 @@ def _named_by(request: _Request, host: str) -> int:
 
 
 def _hosts(request: _Request, ledger: _Ledger) -> list[Host]:
-    """Return the hosts that are named, or all with a GPU for the use."""
+    """Return the named hosts, or all hosts with a GPU for the use."""
     if not request.hosts.names:
         hosts = [host for host in ledger.by_name.values() if _gpus(host, request.use)]
         if not hosts and request.use is Use.TRAINING:

@@ -1,9 +1,9 @@
-"""What the exchange between hosts costs, and which way of it leaves the time for computing.
+"""The cost of the exchange between hosts, and the mode that leaves enough time for computing.
 
-Every figure is without overlap: an upper bound for the exchange and a lower one for the share of
-computing. DDP sends the first gradients while the last ones are still computed (Li et al. 2020,
-arXiv 2006.15704), at best as long as the backward pass takes. Latency is left out; the exchanges
-here are of megabytes.
+All figures assume no overlap: they are upper bounds for the exchange and lower bounds for the
+share of computing. DDP sends the first gradients while it computes the last ones (Li et al. 2020,
+arXiv 2006.15704); this overlap is at most as long as the backward pass. Latency is ignored, because
+the exchanges are megabytes long.
 """
 
 from __future__ import annotations
@@ -15,47 +15,47 @@ from kit.plan.traffic import ring_seconds
 from kit.plan.types import ExchangePlan, ExchangeWay, Placement, Traffic
 
 ASSUMED_SECONDS = 0.060
-"""Computing in a step, as long as nobody has measured it: a guess, and shown as one."""
+"""Computing time of a step if the job gives none. It is a guess, and shown as one."""
 FINE = 0.90
-"""From this share of computing on nothing is advised."""
+"""From this share of computing on, no change is advised."""
 WANTED = 0.95
-"""Advice is the mildest change that leaves this share."""
+"""The advice is the smallest change that reaches this share."""
 SHRUNK = {"none": 1, "fp16": 2, "bf16": 2}
-"""What an exchange is divided by. PowerSGD's bytes are not here: at rank r it sends r(n+m) values
-for each n×m matrix (Vogels et al. 2019, arXiv 1905.13727), and the number of parameters alone does
-not tell the matrices."""
+"""The factor by which compression shrinks an exchange. PowerSGD is missing: at rank r it sends
+r(n+m) values for each n×m matrix (Vogels et al. 2019, arXiv 1905.13727), and the number of
+parameters does not give the shapes of the matrices."""
 OVERLAPPED_STEPS = (4, 8, 16, 32)
-"""Lin et al. 2018 (arXiv 1808.07217) take 16 local steps on CIFAR-10, after synchronous ones."""
+"""Lin et al. 2018 (arXiv 1808.07217) use 16 local steps on CIFAR-10, after synchronous steps."""
 DILOCO_STEPS = (64, 128, 256, 512)
-"""Douillard et al. 2023 (arXiv 2311.08105) take 500 local steps."""
+"""Douillard et al. 2023 (arXiv 2311.08105) use 500 local steps."""
 
 OF_A_SCRIPT = (("every_step", 1, "none", False), ("every_step", 1, "fp16", False))
-"""What DDP offers to a script too: gradients as they are, or by its fp16_compress_hook."""
+"""The modes that a script with DDP can use: plain gradients, or fp16_compress_hook."""
 LADDER = (
     *OF_A_SCRIPT,
     *(("local_sgd", steps, by, False) for steps in (2, 4) for by in ("none", "fp16")),
     *(("local_sgd", steps, "fp16", True) for steps in OVERLAPPED_STEPS),
     *(("diloco", steps, "fp16", True) for steps in DILOCO_STEPS),
 )
-"""Ways to exchange, from what changes the training least to what changes it most."""
+"""Exchange modes, from the smallest change of the training to the largest."""
 SHOWN = (
     *OF_A_SCRIPT,
     ("local_sgd", 8, "fp16", True),
     ("diloco", 128, "fp16", True),
 )
-"""The ways that are listed beside the job's own."""
+"""The modes that are listed beside the job's own mode."""
 
 
 def exchange(job: Job, placements: Sequence[Placement], traffic: Traffic) -> ExchangePlan | None:
-    """Compute the cost of the job's exchange, of others, and which one to advise.
+    """Compute the cost of the job's exchange, the cost of other modes, and the advice.
 
     Args:
-        job: The job; of a `command` only what it tells of itself is known, and DDP is assumed.
-        placements: Its hosts, whose GPUs count as equally fast.
+        job: The job. A `command` is assumed to use DDP; only its own keys are known.
+        placements: The hosts of the job. Their GPUs count as equally fast.
         traffic: The gradients and the slowest link.
 
     Returns:
-        None where nothing goes between hosts or the model's size is not known.
+        None if the hosts exchange nothing or the model's size is unknown.
     """
     if traffic.gradient_bytes is None or traffic.speed is None:
         return None
@@ -86,7 +86,7 @@ def exchange(job: Job, placements: Sequence[Placement], traffic: Traffic) -> Exc
 
 
 def _advice(ways: Sequence[ExchangeWay], now: ExchangeWay | None) -> ExchangeWay | None:
-    """Choose the first way that is enough, or the best where none is."""
+    """Choose the first mode that is fast enough, or the fastest one if none is."""
     if now is None or now.compute_share >= FINE:
         return None
     enough = [way for way in ways if way.compute_share >= WANTED]
@@ -95,23 +95,23 @@ def _advice(ways: Sequence[ExchangeWay], now: ExchangeWay | None) -> ExchangeWay
 
 
 class _Costs:
-    """The figures that all ways share: n ranks, the bytes, the slowest link, the computing."""
+    """The figures that all modes share: ranks, bytes, slowest link, computing time."""
 
     def __init__(
         self, placements: Sequence[Placement], size: int, speed: int, seconds: float
     ) -> None:
         self.ranks = sum(placement.processes for placement in placements)
         self.size, self.speed, self.seconds = size, speed, seconds
-        # A rank's batch is the same alone, so one host needs more steps for the same samples.
+        # A rank's batch stays the same, so one host needs more steps for the same samples.
         self.alone = seconds * self.ranks / max(each.processes for each in placements)
 
     def way(self, mode: str, steps: int, compression: str, *, overlap: bool) -> ExchangeWay:
-        """Compute one way to exchange.
+        """Compute the cost of one exchange mode.
 
-        Local SGD averages the parameters (Stich 2018, arXiv 1805.09767) and DiLoCo their changes
-        (Douillard et al. 2023, arXiv 2311.08105), each once in `steps` steps: as many values as
-        there are gradients. The synchronous steps at the beginning are not counted. With overlap
-        an exchange has the next round's computing to travel in (Sun et al. 2024, arXiv 2401.16265).
+        Local SGD averages the parameters (Stich 2018, arXiv 1805.09767). DiLoCo averages their
+        changes (Douillard et al. 2023, arXiv 2311.08105). Both do it once in `steps` steps and send
+        as many values as there are gradients. The synchronous steps at the beginning are ignored.
+        With overlap an exchange runs during the next round (Sun et al. 2024, arXiv 2401.16265).
         """
         size = self.size // SHRUNK[compression]
         once = ring_seconds(size, self.ranks, self.speed)

@@ -1,4 +1,4 @@
-"""What a GPU's model tells: its generation, and the types that it computes in."""
+"""The properties of a GPU model: its generation and its data types."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ CAPABILITIES = (
     ("Blackwell", (10, 0), r"B200|GB200|B300|GB300"),
     ("Blackwell", (12, 0), r"RTX PRO [2-6][05]00|RTX 50[5-9]0"),
 )
-"""Generations by compute capability and the names that NVIDIA lists for it
-(https://developer.nvidia.com/cuda-gpus). A name that could be of two generations, as RTX 6000, is
-in none."""
+"""Generations by compute capability, with the names that NVIDIA lists for each
+(https://developer.nvidia.com/cuda-gpus). A name that two generations share, as RTX 6000, is
+missing."""
 BF16 = (8, 0)
-"""From this compute capability on bf16 is a type of the arithmetic units (CUDA C++ Programming
-Guide, "Compute Capabilities")."""
+"""The lowest compute capability with bf16 arithmetic (CUDA C++ Programming Guide, "Compute
+Capabilities")."""
 
 _NAMES = [
     (generation, capability, re.compile(rf"(?<![\w-])({names})(?![A-Za-z0-9])", re.IGNORECASE))
@@ -34,7 +34,7 @@ _NAMES = [
 
 @cache
 def capability(model: str) -> tuple[str, tuple[int, int]] | None:
-    """Return the generation and compute capability of a model, None where it is not known."""
+    """Return the generation and the compute capability of a model, or None if it is unknown."""
     for generation, number, names in _NAMES:
         if names.search(model):
             return generation, number
@@ -42,16 +42,16 @@ def capability(model: str) -> tuple[str, tuple[int, int]] | None:
 
 
 def chosen(placements: Sequence[Placement]) -> Iterator[tuple[Placement, Gpu]]:
-    """Return the GPUs that a job runs on, in the order of its ranks."""
+    """Return the GPUs of a job, in the order of its ranks."""
     for placement in placements:
         for gpu in placement.gpus:
             yield placement, gpu
 
 
 def precision(job: Job, placements: Sequence[Placement]) -> Precision | None:
-    """Return what `precision: auto` will mean, where the models of all GPUs are known.
+    """Return the type that `precision: auto` selects, or None if a GPU's model is unknown.
 
-    It follows the oldest GPU, as all ranks must take the same path through the arithmetic.
+    The oldest GPU decides, because all ranks must use the same type.
     """
     if job.train is None or job.train.precision != "auto":
         return None
@@ -66,7 +66,7 @@ def precision(job: Job, placements: Sequence[Placement]) -> Precision | None:
 
 
 def without_bf16(placements: Sequence[Placement]) -> dict[str, list[str]]:
-    """Return the models that are known to have no bf16, and the hosts that have them."""
+    """Return the models without bf16, each with its hosts."""
     found: dict[str, list[str]] = {}
     for placement, gpu in chosen(placements):
         known = capability(gpu.model or "")

@@ -1,4 +1,4 @@
-"""The images that hosts run, and the digests that they are pinned to."""
+"""The images that hosts run, and their pinned digests."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from kit.model import Inventory, Job, Lock, Server
 
 
 def pinned(image: str, lock: Lock | None) -> str:
-    """Return the image with the digest that the lock has for it, if any."""
+    """Return the image with its digest from the lock, if the lock has one."""
     digest = (lock or {}).get(image)
     return f"{image}@{digest}" if digest else image
 
 
 def images(inventory: Inventory, jobs: Sequence[Job], servers: Sequence[Server]) -> tuple[str, ...]:
-    """Return the names of the images that hosts run, without those that have a digest already."""
+    """Return the names of all images that hosts run and that carry no digest."""
     names = {job.image for job in jobs} | {server.image for server in servers}
     if inventory.registry and inventory.registry.host:
         names.add(inventory.registry.image)
@@ -22,5 +22,5 @@ def images(inventory: Inventory, jobs: Sequence[Job], servers: Sequence[Server])
 
 
 def unlocked(names: Sequence[str], lock: Lock | None) -> tuple[str, ...]:
-    """Return the images that a lock leaves out; without a lock none is missed."""
+    """Return the images that the lock lacks. Without a lock, return none."""
     return () if lock is None else tuple(name for name in names if name not in lock)

@@ -1,6 +1,6 @@
 """The plan: a pure function of the inventory and the jobs that decides every number.
 
-It knows no target: how containers reach each other is for those that carry it out.
+It knows no target. The targets decide how containers reach each other.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ def make_plan(
 ) -> Plan:
     """Decide hosts, GPUs, ranks, batch sizes and names.
 
-    `lock` holds the digests that the images are pinned to; None where there is no lock.
+    `lock` holds the digests of the pinned images; None if there is no lock.
 
     Raises:
-        FaultsError: The jobs do not fit the inventory, or each other.
+        FaultsError: The jobs do not fit the inventory, or conflict with each other.
     """
     training, inferring, faults = allocate(inventory, jobs, servers)
     if faults := [*faults, *server_faults(servers, jobs)]:
@@ -106,7 +106,7 @@ def _job_plan(
 
 
 def _inventory_version(inventory: Inventory, placements: Sequence[Placement]) -> str:
-    """Return the version of what the inventory says of a workload's hosts, and of nothing else."""
+    """Return the version of the inventory's part that concerns a workload's hosts."""
     shares = [
         (
             each.host.name,
@@ -122,9 +122,9 @@ def _inventory_version(inventory: Inventory, placements: Sequence[Placement]) ->
 
 def _version(section: Job | Server) -> str:
     content = _fields(section)
-    if section.user is None:  # As before there was such a key.
+    if section.user is None:  # Files without the new key keep their version.
         del content["user"]
-    if isinstance(section, Job):  # A new key that a job does not use must not change its version.
+    if isinstance(section, Job):  # An unused new key must not change the version of a job.
         for name in ("train", "exchange", "checkpoint"):
             if part := getattr(section, name):
                 content[name] = written(part, planned=False)
@@ -136,5 +136,5 @@ def _hash(content: object) -> str:
 
 
 def _fields(value: Any) -> dict[str, Any]:
-    """Return what `dataclasses.asdict` does, of one level: that of 4,000 hosts takes a second."""
+    """Return `dataclasses.asdict` of one level: the full one takes a second for 4,000 hosts."""
     return {each.name: getattr(value, each.name) for each in fields(value)}

@@ -1,4 +1,4 @@
-"""What a person should read about a plan: judgements, none of which stops it."""
+"""Notes on a plan: hints for the user that do not stop the plan."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from kit.plan.work import JobPlan, ServerPlan
 from kit.values import count, show_seconds, show_size
 
 MOST_NAMED = 5
-"""Longer lists of hosts are cut."""
+"""Longer lists of hosts are shortened."""
 
 
 def job_notes(plans: Sequence[JobPlan]) -> list[str]:
-    """Judge each job's batch, precision, exchange and environment."""
+    """Return the notes on each job's batch, precision, exchange and environment."""
     notes = []
     for plan in plans:
         notes += _batch_notes(plan) + _precision_notes(plan) + _exchange_notes(plan)
@@ -23,9 +23,9 @@ def job_notes(plans: Sequence[JobPlan]) -> list[str]:
 
 
 def resume_notes(plans: Sequence[JobPlan]) -> list[str]:
-    """Say which scripts may save on each host for itself, and so resume ranks at different steps.
+    """Name the scripts that may save on each host separately and resume ranks at different steps.
 
-    kit brings the newest checkpoint to all hosts for its own training alone.
+    kit copies the newest checkpoint to all hosts only for its own training.
     """
     return [
         f"{plan.name}: {mount.source} is another folder on each of "
@@ -40,7 +40,7 @@ def resume_notes(plans: Sequence[JobPlan]) -> list[str]:
 
 
 def server_notes(servers: Sequence[ServerPlan]) -> list[str]:
-    """Say which servers have no GPU."""
+    """Name the servers that have no GPU."""
     return [
         f"{server.name} is idle: no GPU is for inference"
         + (f" on {_names(server.server.hosts.names)}" if server.server.hosts.names else "")
@@ -51,7 +51,7 @@ def server_notes(servers: Sequence[ServerPlan]) -> list[str]:
 
 
 def lock_notes(unlocked: Sequence[str]) -> list[str]:
-    """Say which images an existing lock leaves out: each host takes what it finds for them."""
+    """Name the images that an existing lock lacks: each host resolves their tags separately."""
     if not unlocked:
         return []
     return [f"images.lock has no digest for {', '.join(unlocked)}: run `kit image lock`"]
@@ -90,7 +90,7 @@ def _names(hosts: Sequence[str]) -> str:
 
 
 def _exchange_notes(plan: JobPlan) -> list[str]:
-    """Say where one host alone would be faster than all of them."""
+    """Warn if one host alone is faster than all hosts together."""
     exchange = plan.exchange
     if exchange is None or exchange.chosen is None or exchange.chosen.speed_up >= 1:
         return []

@@ -1,4 +1,4 @@
-"""Inference services: where they run, and whether checkpoints have to travel to them."""
+"""Inference services: their hosts, and whether checkpoints are copied between hosts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trainer.contract.words import nearest
 
 
 def server_faults(servers: Sequence[Server], jobs: Sequence[Job]) -> list[Fault]:
-    """Refuse servers of jobs that are not there, or whose checkpoints are the script's own."""
+    """Reject servers whose job does not exist or writes checkpoints in a format of its own."""
     faults = []
     by_name = {job.name: job for job in jobs}
     for server in servers:
@@ -34,9 +34,9 @@ def server_plan(
     placements: tuple[Placement, ...],
     job: JobPlan,
 ) -> ServerPlan:
-    """Decide what a server's hosts have of the job's checkpoints.
+    """Decide how a server's hosts get the job's checkpoints.
 
-    `hashes` are the inventory's and its own, `image` is pinned.
+    `hashes` are those of the inventory and of the server. `image` is pinned.
     """
     mounted = next(mount for mount in job.mounts if mount.target == storage.CHECKPOINTS)
     at_home = {host.name for host in job.hosts}

@@ -1,4 +1,4 @@
-"""What a training container sees of the host's disks."""
+"""The mounts of a training container."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from kit.plan.types import MountPoint, Volume
 DATA = "/data"
 CHECKPOINTS = "/checkpoints"
 DUMPS = "/dumps"
-"""Where NCCL's flight recorder writes what each rank waited for."""
+"""The folder in which NCCL's flight recorder writes the pending operation of each rank."""
 
 
 def volume_name(cluster: str, name: str) -> str:
-    """Return the name of a volume of kit's own: a host may belong to two clusters."""
+    """Return the name of a volume that kit creates. It is unique per cluster on a host."""
     return f"kit-{cluster}_{name}"
 
 
 def mounts(cluster: str, job: Job) -> tuple[Mount, ...]:
-    """Return the job's mounts, with volumes of kit's own where it has none at these places.
+    """Return the job's mounts, with kit's own volumes for the standard paths that it leaves free.
 
-    The data volume is shared by all jobs of a host; the others are the job's own.
+    All jobs of a host share the data volume. The other volumes belong to the job.
     """
     defaults = [
         Mount("volume", volume_name(cluster, name), target, read_only=False)
@@ -38,7 +38,7 @@ def mounts(cluster: str, job: Job) -> tuple[Mount, ...]:
 
 
 def mount_points(wanted: Iterable[Mount]) -> tuple[MountPoint, ...]:
-    """Return what each container mounts where."""
+    """Return the mounts of each container."""
     return tuple(
         MountPoint(
             "bind" if mount.kind == "bind" else "volume", _key(mount), mount.target, mount.read_only
@@ -48,23 +48,23 @@ def mount_points(wanted: Iterable[Mount]) -> tuple[MountPoint, ...]:
 
 
 def volumes(wanted: Iterable[Mount], job: Job) -> tuple[Volume, ...]:
-    """Return the named volumes that the job's mounts need, each once."""
+    """Return the named volumes that the job's mounts need, without duplicates."""
     named = {_key(mount): _volume(mount, job) for mount in wanted if mount.kind != "bind"}
     return tuple(named.values())
 
 
 def shared_checkpoints(wanted: Iterable[Mount]) -> bool:
-    """Whether all hosts see one and the same checkpoint folder."""
+    """Return whether all hosts share one checkpoint folder."""
     return any(mount.kind == "nfs" and mount.target == CHECKPOINTS for mount in wanted)
 
 
 def read_only(mount: MountPoint) -> MountPoint:
-    """Return the mount as somebody has it who only reads."""
+    """Return the mount as read-only."""
     return MountPoint(mount.kind, mount.source, mount.target, True)
 
 
 def _key(mount: Mount) -> str:
-    """Docker fixes an NFS volume's options when it is made: another export needs another name."""
+    """Return the volume's name. It contains the export: Docker fixes an NFS volume's options."""
     if mount.kind != "nfs":
         return mount.source
     readable = re.sub("[^a-z0-9]+", "-", mount.source.lower()).strip("-")

@@ -8,7 +8,7 @@ from kit.model import Job
 from kit.plan.types import Batch, Placement, Traffic
 
 GRADIENT_BYTES = 4
-"""DDP reduces gradients in the parameters' type: fp32, also under autocast."""
+"""DDP reduces gradients in the parameters' type. It is fp32, also with autocast."""
 
 LARGEST_LINEAR = 8192
 """The largest batch for which linear scaling kept the accuracy (Goyal et al. 2017, figure 1)."""
@@ -30,15 +30,15 @@ PARAMETERS = {
     ("resnet18", "cifar10"): 11_173_962,
     ("resnet18", "cifar100"): 11_220_132,
 }
-"""Parameters of the trainer's models, counted from them by tests/test_contract.py."""
+"""Parameters of the trainer's models. tests/test_contract.py counts them."""
 
 
 def batch(job: Job, world_size: int) -> Batch:
     """Compute the global batch: batch per GPU x world size x accumulation.
 
-    The suggested learning rate is the linear scaling rule of Goyal et al. 2017 (arXiv 1706.02677):
-    when the batch is multiplied by k, multiply the learning rate by k. It is theirs for SGD, and
-    holds up to a batch of 8,192: beyond, and for other optimizers, nothing is suggested.
+    The suggested learning rate follows the linear scaling rule of Goyal et al. 2017
+    (arXiv 1706.02677): if the batch grows by k, multiply the learning rate by k. The rule is for
+    SGD and batches up to 8,192. In all other cases nothing is suggested.
     """
     accumulation = job.train.accumulation if job.train else 1
     total = job.batch_size * world_size * accumulation if job.batch_size else None
@@ -50,9 +50,9 @@ def batch(job: Job, world_size: int) -> Batch:
 
 
 def scaled(job: Job, total: int, reference: int) -> float | None:
-    """Return a job's learning rate scaled linearly from one global batch to another.
+    """Return a job's learning rate, scaled linearly from one global batch to another.
 
-    None where there is nothing to scale, or the rule is not known to hold: it is SGD's, up to
+    Return None if the batch is the same, the optimizer is not SGD or the batch exceeds
     LARGEST_LINEAR.
     """
     if (
@@ -65,10 +65,10 @@ def scaled(job: Job, total: int, reference: int) -> float | None:
 
 
 def parameters(job: Job) -> int | None:
-    """Return the number of the model's parameters, where it is known.
+    """Return the number of the model's parameters, or None if it is unknown.
 
-    With data of one's own it follows from what is found there, and of torchvision's models from
-    torchvision: only the job can tell.
+    The parameters of the user's own data and of torchvision's models depend on what is found there,
+    so only the job can give them.
     """
     if job.train is None:
         return job.parameters
@@ -76,10 +76,10 @@ def parameters(job: Job) -> int | None:
 
 
 def ring_seconds(size: float, ranks: int, speed: int) -> float:
-    """Time of one ring all-reduce of `size` bytes over links of `speed` bits per second.
+    """Return the seconds of a ring all-reduce of `size` bytes over links of `speed` bit/s.
 
     Each of n ranks sends 2(n-1)/n of the bytes (Patarasuk & Yuan 2009, doi
-    10.1016/j.jpdc.2008.09.002); a ring that visits each host once puts that on every host's link.
+    10.1016/j.jpdc.2008.09.002). A ring that visits each host once puts this on each host's link.
     """
     return 2 * (ranks - 1) / ranks * size * 8 / speed
 

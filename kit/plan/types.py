@@ -1,4 +1,4 @@
-"""The parts of a plan as values: the hosts' shares, disks, and the numbers of a step."""
+"""The parts of a plan as values: placements, volumes, and the figures of a step."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from kit.model import Gpu, Host
 class Placement:
     """A host's part in a job or a server.
 
-    `ranks` of torchrun are given in the order of the inventory: `first_rank` up to
-    `first_rank + processes - 1`. `whole`: `gpus` are all that the host has. `interface` matters on
+    The `ranks` of torchrun follow the order of the inventory: `first_rank` to
+    `first_rank + processes - 1`. `whole`: `gpus` are all GPUs of the host. `interface` is used on
     the host's network.
     """
 
@@ -24,25 +24,25 @@ class Placement:
 
     @property
     def processes(self) -> int:
-        """One process per GPU."""
+        """Return the number of processes: one for each GPU."""
         return len(self.gpus)
 
     @property
     def by_index(self) -> bool:
-        """Whether the GPUs are known by their index alone, so that equal hosts are alike."""
+        """Return whether all GPUs are known by index only, so that similar hosts are equal."""
         return not any(gpu.known for gpu in self.gpus)
 
     @property
     def pinned(self) -> bool:
-        """Whether the GPUs are listed one by one: a host may have more than the inventory says."""
+        """Return whether the GPUs are listed: the host may have more than the inventory names."""
         return not (self.whole and self.by_index)
 
 
 @dataclass(frozen=True, slots=True)
 class Volume:
-    """A named volume: `key` in the file, `name` in Docker; NFS where `nfs_address` is given.
+    """A named volume: `key` in the file, `name` in Docker. It is NFS if `nfs_address` is set.
 
-    `owned`: kit named it, and may delete it. Any other is the user's.
+    `owned`: kit created it and may delete it. All others belong to the user.
     """
 
     key: str
@@ -54,7 +54,7 @@ class Volume:
 
 @dataclass(frozen=True, slots=True)
 class MountPoint:
-    """A mount of every container of a job. `kind` is `bind` or `volume`."""
+    """A mount in every container of a job. `kind` is `bind` or `volume`."""
 
     kind: str
     source: str
@@ -64,7 +64,7 @@ class MountPoint:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Samples per optimizer step; None where a command keeps its batch size to itself."""
+    """Samples per optimizer step; None if a command does not give its batch size."""
 
     per_gpu: int | None
     accumulation: int
@@ -76,9 +76,9 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What one synchronous step moves over the slowest host's link.
+    """The data that one synchronous step sends over the slowest host's link.
 
-    `seconds` is None where no link is involved (one host) or the model's size is not known.
+    `seconds` is None if there is one host only or the model's size is unknown.
     """
 
     parameters: int | None
@@ -90,13 +90,12 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class ExchangeWay:
-    """One way to exchange, and what it costs.
+    """One exchange mode and its cost.
 
     One exchange every `every_steps` steps moves `exchange_bytes` (before the ring's share) in
-    `exchange_seconds`; that is `step_seconds` a step, of which with `overlap` only what outlasts
-    the next steps counts. `compute_share` is the part of a step's time
-    that is left for computing, `speed_up` how much faster the hosts are together than the one
-    with the most GPUs alone.
+    `exchange_seconds`. `step_seconds` is the time added to each step; with `overlap` it is only the
+    part that compute does not hide. `compute_share` is the share of a step's time left for
+    computing. `speed_up` compares all hosts with the host that has the most GPUs.
     """
 
     mode: str
@@ -111,18 +110,18 @@ class ExchangeWay:
 
     @property
     def break_even(self) -> float:
-        """Seconds of computing a step below which more than half of the time is exchange."""
+        """Return the computing seconds per step below which exchange takes more than half of it."""
         return self.exchange_seconds / self.every_steps / (2 if self.overlap else 1)
 
 
 @dataclass(frozen=True, slots=True)
 class ExchangePlan:
-    """What the exchange between hosts makes of a job, if nothing of it overlaps with computing.
+    """The effect of the exchange between hosts on a job, if it does not overlap with computing.
 
-    `compute_seconds` a step are the job's word, or `assumed`. `chosen` is the way that the job has
-    (None: its size is known to the trainer alone), `ways` what there is instead, `advice` the one
-    to write (None: there is no need, or nothing better). `largest_host` has the most GPUs of the
-    job, and alone needs `alone_seconds` for the samples of one step of all.
+    `compute_seconds` per step come from the job or are `assumed`. `chosen` is the job's own mode
+    (None: only the trainer knows its size). `ways` are the alternatives. `advice` is the suggested
+    mode (None: no change is needed, or none is better). `largest_host` has the most GPUs of the
+    job; alone it needs `alone_seconds` for the samples of one step of all hosts.
     """
 
     compute_seconds: float
@@ -136,7 +135,7 @@ class ExchangePlan:
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """The type that `precision: auto` means for a job, and the oldest GPU that decides it."""
+    """The type that `precision: auto` selects for a job, and the oldest GPU, which decides it."""
 
     type: str
     gpu: str

@@ -1,4 +1,4 @@
-"""What runs on which GPUs, as values: jobs, servers, and the plan of them all."""
+"""Jobs, servers and the whole plan as values."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from kit.plan.types import (
 class JobPlan:
     """One job with all its numbers.
 
-    `image` is pinned to the lock's digest. `nodes` are the fewest and the most hosts that it runs
-    on. `memlock` and `stack_limit` are in bytes, -1 for unlimited. `shared_checkpoints`: one folder
-    serves all hosts. `exchange` is None where nothing is exchanged between hosts, or the model's
-    size is not known; `precision` where the job says it, or not all of its GPUs' models are known.
-    `inventory_hash` tells versions of what the inventory says of the job's hosts apart, `job_hash`
-    those of the job's own file, whatever their comments and their layout.
+    `image` is pinned to the lock's digest. `nodes` are the smallest and the largest number of its
+    hosts. `memlock` and `stack_limit` are in bytes, -1 for unlimited. `shared_checkpoints`: all
+    hosts share one folder. `exchange` is None if the hosts exchange nothing or the model's size is
+    unknown. `precision` is None if the job sets it or a GPU's model is unknown.
+    `inventory_hash` is the version of the inventory's entries for the job's hosts. `job_hash` is
+    the version of the job's file, independent of comments and layout.
     """
 
     job: Job
@@ -52,22 +52,22 @@ class JobPlan:
 
     @property
     def hosts(self) -> tuple[Host, ...]:
-        """The hosts that take part."""
+        """The hosts of the job."""
         return tuple(placement.host for placement in self.placements)
 
     @property
     def world_size(self) -> int:
-        """Processes on all hosts."""
+        """The number of processes on all hosts."""
         return sum(placement.processes for placement in self.placements)
 
 
 @dataclass(frozen=True, slots=True)
 class ServerPlan:
-    """One server with all its numbers; without placements it is idle, for lack of a GPU.
+    """One server with all its numbers. It is idle if it has no placements.
 
-    `image` is pinned to the lock's digest. `mount` is where the checkpoints of its `job` lie on
-    that job's hosts. `everywhere`: its own hosts have them too. `travels`: some of its hosts read
-    them from others. The hashes are as a job's.
+    `image` is pinned to the lock's digest. `mount` is the checkpoints' mount on the hosts of its
+    `job`. `everywhere`: all of the server's hosts belong to the job too. `travels`: some of its
+    hosts fetch checkpoints from others. The hashes are defined as for a job.
     """
 
     server: Server
@@ -88,16 +88,16 @@ class ServerPlan:
 
     @property
     def replicas(self) -> int:
-        """Copies of the model on all hosts."""
+        """The number of copies of the model on all hosts."""
         return sum(placement.processes for placement in self.placements)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Who runs what. `notes` are judgements that a person should read.
+    """The allocation of all GPUs. `notes` are hints for the user.
 
-    `heartbeat` is the Swarm dispatcher's, in seconds. `images` are the names of all images that
-    hosts run, without the digests of the `lock`.
+    `heartbeat` belongs to the Swarm dispatcher and is in seconds. `images` are the names of all
+    images that hosts run, without the digests of the `lock`.
     """
 
     file: str
@@ -119,12 +119,12 @@ class Plan:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """The files besides the inventory that say what runs."""
+        """The files that define the workloads, without the inventory."""
         jobs = (job.job.file for job in self.jobs)
         return (*jobs, *(server.server.file for server in self.serving))
 
 
 def manager_of(hosts: Iterable[Host]) -> Host:
-    """Return the first manager, or the first host where none has the role (one host)."""
+    """Return the first manager, or the first host if no host has the role (a single host)."""
     hosts = tuple(hosts)
     return next((host for host in hosts if "manager" in host.roles), hosts[0])

@@ -1,1 +1,1 @@
-"""The workload: plan entries as parts, descriptions of equal containers that know no target."""
+"""The workload: jobs and servers as parts. A part describes equal containers for any target."""

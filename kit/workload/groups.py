@@ -1,4 +1,4 @@
-"""Groups of equal hosts: one part each; a host that is split gets a part of its own."""
+"""Groups of equal hosts: each group is one part. A split host is a group of its own."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from kit.workload.types import Role
 def groups(role: Role, placements: Iterable[Placement]) -> dict[str, list[Placement]]:
     """Group placements by the names of their parts, in the order of the inventory.
 
-    Hosts whose GPUs are known by index alone share a part with those that have as many; a host
-    whose GPUs are pinned by UUID cannot share.
+    Hosts whose GPUs are known by index share a part if they have the same number of GPUs. A host
+    whose GPUs are pinned by UUID has a part of its own.
     """
     found: dict[str, list[Placement]] = {}
     for placement in placements:
@@ -34,7 +34,7 @@ def _name(role: Role, placement: Placement) -> str:
 
 
 def _label(interface: str) -> str:
-    """Write an interface as a part of a name, and no two of them alike: eth0.1, eth0-1, eth0_1."""
+    """Return an interface as part of a name; eth0.1, eth0-1 and eth0_1 give different names."""
     readable = re.sub("[^a-zA-Z0-9]+", "-", interface).strip("-")
     if re.fullmatch(r"[a-zA-Z0-9]+(\.[a-zA-Z0-9]+)*", interface):
         return readable

@@ -1,4 +1,4 @@
-"""The names of stacks and Compose projects, and what they belong to."""
+"""The names of stacks and Compose projects, and their owners."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from kit.model import SERVER_PREFIX
 from kit.workload.types import Kind
 
 JOB_PREFIX = "train-"
-"""How the names of jobs' stacks begin. A server's stack has the server's name."""
+"""The prefix of the names of jobs' stacks. A server's stack has the server's name."""
 
 
 def stack_of_job(name: str) -> str:
@@ -15,15 +15,15 @@ def stack_of_job(name: str) -> str:
 
 
 def project_of(cluster: str, stack: str) -> str:
-    """Return the name of a Compose project: a host may belong to two clusters.
+    """Return the name of a Compose project. It contains the cluster: a host may belong to two.
 
-    No name of kit's has a `_` of its own.
+    No other name in kit contains `_`.
     """
     return f"{cluster}_{stack}"
 
 
 def owner_of(stack: str) -> tuple[Kind, str] | None:
-    """Return the job or the server that a stack, or a project, belongs to; None for neither."""
+    """Return the kind and name of the owner of a stack or project, or None if it has none."""
     stack = stack.rpartition("_")[2]
     if stack.startswith(SERVER_PREFIX):
         return Kind.SERVER, stack

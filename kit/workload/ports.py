@@ -1,4 +1,4 @@
-"""Ports: no two containers may listen on the same one of the same host."""
+"""Port conflicts: two containers of a host cannot listen on the same port."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kit.workload.types import Part, Port, Workload
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """A container of a workload that listens on a port of a host, at an `address` of it."""
+    """A container of a workload that listens on a port of a host, at one `address` of the host."""
 
     workload: Workload
     port: Port
@@ -21,9 +21,9 @@ class Listener:
 
 
 def port_faults(registry: Part | None, listeners: Iterable[Listener]) -> list[Fault]:
-    """Refuse what would listen on the same port of the same host.
+    """Reject two listeners on the same port of the same host.
 
-    Of each workload one fault is told: a thousand hosts are one mistake.
+    Report one fault for each workload, even if a thousand hosts repeat it.
     """
     faults: dict[str, Fault] = {}
     seen: dict[tuple[str, int], tuple[str, Loc, str]] = {}

@@ -1,4 +1,4 @@
-"""The registry that kit serves, as a part: without a certificate, for a network that is trusted."""
+"""The registry that kit runs, as a part. It has no certificate: the network must be trusted."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from kit.plan.work import Plan
 from kit.workload.types import Part, Port, Role, Variable, Word
 
 PORT = 5000
-"""That the registry's image listens on."""
+"""The port of the registry's image."""
 FOLDER = "/var/lib/registry"
 VOLUME = "registry"
 
 
 def registry_part(plan: Plan) -> Part | None:
-    """Make the registry's part; None where somebody else serves it, or nobody."""
+    """Return the registry's part, or None if kit does not run the registry."""
     registry = plan.registry
     if registry is None or registry.host is None:
         return None
@@ -30,7 +30,7 @@ def registry_part(plan: Plan) -> Part | None:
         launch=(),
         environment=(Variable("NVIDIA_VISIBLE_DEVICES", Word("void")),),
         mounts=(MountPoint("volume", VOLUME, FOLDER, read_only=False),),
-        # Its files are root's: what it may do is taken from it, not its user.
+        # Its files belong to root, so it drops capabilities and keeps its user.
         unprivileged=True,
         read_only=True,
         ports=(Port(published, ("registry", "address"), public=True, inside=PORT),),

@@ -1,4 +1,4 @@
-"""A server as parts: what answers, and what offers a job's checkpoints to other hosts."""
+"""A server as parts: the inference containers, and the endpoints that offer checkpoints."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from kit.workload.types import (
 )
 
 MOST_ENDPOINTS = 4
-"""Every host of a job has its checkpoints: so many of them offer theirs."""
+"""All hosts of a job have its checkpoints; at most this number of them offers them."""
 MOST_ASKED = 16
-"""Where hosts are asked by their addresses, as many are listed whether they have a part or not: a
-server need not be started anew when the job's hosts change."""
+"""Up to this number, all hosts with a GPU are listed as sources, also hosts without a part: then
+a change of the job's hosts does not restart the server."""
 SERVER_FILE = "/kit/server.json"
 GRACE = 20
-"""Seconds in which a server answers the requests that wait."""
+"""Seconds that a server has to answer the queued requests."""
 ENDPOINT_LIMITS = Limits(0, 512 * 2**20, None, None, None)
 
 
@@ -45,9 +45,9 @@ def serving(
     *,
     host_network: bool,
 ) -> Workload:
-    """Make the parts of a server, which fetches what it lacks from `sources`."""
+    """Make the parts of a server, which fetches missing checkpoints from `sources`."""
     sources, settings = tuple(sources), server.server
-    # Of all hosts with a GPU: a split changes neither the file nor what runs from it.
+    # All hosts with a GPU are listed, so that a split changes neither the file nor the server.
     names = [host.address for host in plan.hosts if host.gpus and not is_plain(host.address)]
     text = server_json(server, names, generated(plan.file, settings.file))
     document = Document(f"serve/{settings.short_name}.json", text)
@@ -108,7 +108,7 @@ def _serve(
 
 
 def endpoints(server: ServerPlan) -> tuple[Part, ...]:
-    """Make the parts that offer the job's checkpoints; none where no host needs to fetch them."""
+    """Make the parts that offer the job's checkpoints, if a host has to fetch them."""
     found: list[Part] = []
     left = MOST_ENDPOINTS if server.travels else 0
     for name, members in groups(Role.TRAIN, server.job.placements).items():
@@ -147,7 +147,7 @@ def _endpoint(server: ServerPlan, group: str, members: Sequence[Placement], repl
 
 
 def asked_hosts(plan: Plan, offering: Iterable[Host]) -> list[Host]:
-    """Return the hosts that a server asks by their addresses; `offering` are those that answer."""
+    """Return the hosts that a server lists as sources; `offering` run an endpoint."""
     hosts = [host for host in plan.hosts if host.gpus]
     return hosts if len(hosts) <= MOST_ASKED else list(offering)
 
@@ -177,7 +177,7 @@ def _user(server: ServerPlan) -> str:
 
 
 def _mounts(server: ServerPlan) -> tuple[MountPoint, ...]:
-    # A folder need not be there on a host that has no part in the job.
+    # The folder may be missing on a host that has no part in the job.
     there = server.mount.kind != "bind" or server.everywhere
     return (server.mount,) if there else ()
 
@@ -187,13 +187,13 @@ def _secrets(server: ServerPlan) -> tuple[Secret, ...]:
 
 
 def _token_variable(server: ServerPlan) -> tuple[Variable, ...]:
-    """Who may ask the model may have it, and nobody else."""
+    """The model's token is also the token of its checkpoints."""
     token = server.server.token
     return (Variable("KIT_CHECKPOINT_TOKEN", token.name),) if token else ()
 
 
 def is_plain(address: str) -> bool:
-    """Whether servers answer to an address of a host without being told: no website has it."""
+    """Return whether servers accept a host's address by default: no website can have it."""
     if "." not in address:
         return True
     try:

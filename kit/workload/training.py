@@ -1,4 +1,4 @@
-"""A job as parts: the rendezvous, and one for each group of equal hosts that train."""
+"""A job as parts: the rendezvous, and one part for each group of equal training hosts."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from kit.workload.types import (
 )
 
 RENDEZVOUS_PORT = 29400
-"""torchrun's own default for the c10d rendezvous."""
+"""torchrun's default port for the c10d rendezvous."""
 PORTS = 1000
-"""On a host's network every job needs a port of its own: one of so many from RENDEZVOUS_PORT on."""
+"""The number of ports from RENDEZVOUS_PORT on. On a host's network each job needs its own."""
 IMAGE_LAUNCHER = "/opt/kit/trainer/launch.py"
 MOUNTED_LAUNCHER = "/kit/launch.py"
 LAUNCHER_FILE = "launch.py"
-"""The launcher's path in the tree, where a job's image does not bring it. It has no job's name: a
-new job must not change the config of each rendezvous."""
+"""The launcher's path in the tree, for images that lack it. It contains no job's name: a new job
+must not change the config of each rendezvous."""
 JOB_FILE = "/kit/job.json"
 RENDEZVOUS_LIMITS = Limits(0, 2 * 2**30, None, None, None)
 
@@ -53,8 +53,8 @@ FAULT_VARIABLES = {
     "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": f"{DUMPS}/nccl_trace_rank_",
     "TORCH_FR_DUMP_TEMP_FILE": f"{DUMPS}/nccl_trace_rank_",
 }
-"""NCCL's flight recorder under its old and its new names, so that a hang can be explained: each
-rank writes what it waited for to a file, which `kit logs --dumps` gets and `torchfrtrace` reads."""
+"""NCCL's flight recorder under its old and its new names, to explain a hang: each rank writes its
+pending operation to a file, which `kit logs --dumps` fetches and `torchfrtrace` reads."""
 
 
 def own_port(plan: JobPlan) -> int:
@@ -72,9 +72,9 @@ def training(
     host_network: bool,
     defaults: Mapping[str, str] = FAULT_VARIABLES,
 ) -> Workload:
-    """Make the parts of a job whose agents meet at `meeting`.
+    """Make the parts of a job whose agents use the rendezvous `meeting`.
 
-    `defaults` are variables that inventory and job may set otherwise.
+    The inventory and the job may override the variables of `defaults`.
     """
     document = Document(f"jobs/{job.name}.json", job_json(job, generated(plan.file, job.job.file)))
     user = dict(plan.network.nccl) | dict(job.job.nccl) | dict(job.job.environment)
@@ -105,9 +105,9 @@ def training(
 
 
 def _launcher(job: JobPlan) -> tuple[str, tuple[Config, ...]]:
-    """Return the launcher's path in the container, and what brings it there.
+    """Return the launcher's path in the container, and the configs that it needs.
 
-    The trainer's image has its own; into any other image it is mounted.
+    The trainer's image contains the launcher. In any other image it is mounted.
     """
     if not job.job.command:
         return IMAGE_LAUNCHER, ()
@@ -115,7 +115,7 @@ def _launcher(job: JobPlan) -> tuple[str, tuple[Config, ...]]:
 
 
 def _rendezvous(job: JobPlan, meeting: Meeting) -> Part:
-    """It gets the launcher alone, so that a changed job leaves it running."""
+    """It reads the launcher and no job file, so that a changed job does not restart it."""
     user = job.job.user or NOBODY
     launcher, mounted = _launcher(job)
     return Part(
@@ -181,7 +181,7 @@ def _environment(
     *,
     host_network: bool,
 ) -> Environment:
-    """Put together what every container of a group gets, kit's own variables first."""
+    """Return the variables of every container of a group, kit's own first."""
     found = [
         Variable("KIT_JOB", Word(JOB_FILE)),
         Variable("KIT_RENDEZVOUS", meeting.endpoint),
@@ -192,7 +192,7 @@ def _environment(
     ]
     interface = members[0].interface
     if host_network and interface:
-        # NCCL takes a bare name for the beginning of others too, Gloo does not.
+        # NCCL treats a plain name as a prefix, Gloo does not.
         named = {"NCCL_SOCKET_IFNAME": f"={interface}", "GLOO_SOCKET_IFNAME": interface}
         found += [
             Variable(name, value, own=True)

@@ -1,4 +1,4 @@
-"""Parts as values: what runs, on which hosts and GPUs, with what around it."""
+"""Parts as values: containers with their hosts, GPUs, mounts and ports."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from kit.values import endpoint
 
 
 class Kind(StrEnum):
-    """What a workload is described as."""
+    """The kind of a workload."""
 
     JOB = "job"
     SERVER = "server"
 
 
 class Role(StrEnum):
-    """What a container does; its value is the service's name in a Compose file."""
+    """The task of a container. The value is the service's name in a Compose file."""
 
     TRAIN = "train"
     RENDEZVOUS = "rendezvous"
@@ -29,18 +29,18 @@ class Role(StrEnum):
 
     @property
     def works(self) -> bool:
-        """Whether it trains or answers, and is no helper of what does."""
+        """Return whether it trains or answers requests; the other roles assist these."""
         return self in {Role.TRAIN, Role.SERVE}
 
 
 class Word(str):
-    """A value of kit's own that YAML reads as text without quotes."""
+    """A value from kit that YAML reads as text without quotes."""
 
     __slots__ = ()
 
 
 class Symbol(Enum):
-    """A value that each target writes in its own way."""
+    """A value that each target writes in its own syntax."""
 
     HOST = "the name of the host that the container runs on"
     GPUS = "the GPUs that the container is given"
@@ -50,7 +50,7 @@ class Symbol(Enum):
 class Variable:
     """A variable of the environment.
 
-    `why` is for the reader of the file. `own`: other groups of hosts may have another value.
+    `why` is a comment in the rendered file. `own`: its value differs between groups of hosts.
     """
 
     name: str
@@ -64,7 +64,7 @@ Environment = tuple[Variable, ...]
 
 @dataclass(frozen=True, slots=True)
 class HealthCheck:
-    """A command that fails when the container cannot do its work; times are in seconds."""
+    """A command that fails when the container cannot work. Times are in seconds."""
 
     command: tuple[str, ...]
     interval: int = 30
@@ -76,10 +76,10 @@ class HealthCheck:
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """A port of a host's network that a container listens on, there at `inside`.
+    """A port of the host's network. The container listens on `inside`, or on the same number.
 
-    `loc` is its place in the file that describes it. `public`: clients outside of the containers'
-    own network reach it.
+    `loc` is its place in the user's file. `public`: clients outside the containers' network
+    reach it.
     """
 
     number: int
@@ -88,14 +88,14 @@ class Port:
     inside: int | None = None
 
     def written(self, number: object = "…") -> str:
-        """Write it as it stands in the file, with another number."""
+        """Return the port's key as the file has it, with another number."""
         section = str(self.loc[0])
         return f"{section}: {{port: {number}}}" if self.loc[1:] else f"{section}: {number}"
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """A file of the tree that a container gets at `target`."""
+    """A file of the tree, mounted into a container at `target`."""
 
     key: str
     file: str
@@ -106,11 +106,11 @@ class Config:
 class Part:
     """Equal containers: one on each of the first `replicas` of `hosts`, unless a scheduler chooses.
 
-    `name` is unique within a workload. `placements` are the hosts with the GPUs that the containers
-    get; none where they need no GPU. `launch` is how a container is started, `arguments` what
-    follows. `grace` is in seconds, from the signal to end until the kill; None is Docker's own.
-    `user` is the image's where it is "". `unprivileged`: without capabilities, and without a way to
-    more. `read_only`: only mounts and /tmp can be written to.
+    `name` is unique within a workload. `placements` are the hosts with the GPUs of the containers;
+    they are empty if the containers need no GPU. `launch` starts a container, `arguments` follow.
+    `grace` is the time in seconds between SIGTERM and SIGKILL; None is Docker's default. `user` ""
+    is the image's user. `unprivileged`: no capabilities and no way to gain more. `read_only`: only
+    mounts and /tmp are writable.
     """
 
     role: Role
@@ -147,13 +147,13 @@ class Part:
 
     @property
     def first_hosts(self) -> tuple[Host, ...]:
-        """The hosts that run it when no scheduler places it."""
+        """The hosts that run it if no scheduler places it."""
         return self.hosts[: self.replicas]
 
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """The TCPStore that torchrun's agents meet at: the host it runs on, and its endpoint."""
+    """The rendezvous: the host and the endpoint of the TCPStore of torchrun's agents."""
 
     host: Host
     address: str
@@ -167,10 +167,10 @@ class Meeting:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Where a job keeps its checkpoints.
+    """The place of a job's checkpoints.
 
-    `volume` is the volume that kit made for them and may delete; "" where they lie in something
-    that the user named, `place` in words.
+    `volume` is a volume that kit created and may delete, or "" for storage of the user. `place`
+    describes it for messages.
     """
 
     volume: str
@@ -179,7 +179,7 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """The file of the tree that the containers of a workload read."""
+    """The document that a workload's containers read, a file of the tree."""
 
     path: str
     text: str
@@ -187,12 +187,12 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A job or a server as its parts; a server without a GPU is idle, and has none.
+    """A job or a server as its parts. A server without a GPU is idle and has no parts.
 
-    `stack` is the name of its stack and of its Compose projects, `file` describes it. `needed` is
-    the fewest hosts that it runs on. `meeting` and `store` are of jobs; `reads` is the job whose
-    checkpoints a server answers with, `sources` the URLs that it asks for them, `urls` where it
-    answers. The hashes tell versions of what inventory and file say apart.
+    `stack` names its stack and its Compose projects. `file` defines it. `needed` is the smallest
+    number of hosts. `meeting` and `store` are set for jobs. `reads` is the job that wrote a
+    server's checkpoints, `sources` are the URLs of its checkpoints, `urls` are the server's own.
+    The hashes are the versions of the inventory's entries and of the file.
     """
 
     kind: Kind
@@ -223,12 +223,12 @@ class Workload:
 
     @property
     def working(self) -> tuple[Part, ...]:
-        """The parts that train or answer."""
+        """The parts that train or answer requests."""
         return tuple(part for part in self.parts if part.role.works)
 
     @property
     def placements(self) -> tuple[Placement, ...]:
-        """The hosts that train or answer with their GPUs, in the order of ranks."""
+        """The hosts that train or answer requests, with their GPUs, in the order of ranks."""
         found = [placement for part in self.working for placement in part.placements]
         return tuple(sorted(found, key=lambda placement: placement.first_rank))
 
@@ -239,7 +239,7 @@ class Workload:
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """The hosts with a part in it, where each has files of its own."""
+        """The hosts that run a part, if each host has its own files."""
         names = [placement.host.name for placement in self.placements]
         names += [host.name for part in self.parts if part.hosts for host in part.first_hosts]
         return tuple(dict.fromkeys(names))

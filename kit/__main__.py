@@ -1,4 +1,4 @@
-"""The program `kit`, also as `python -m kit`: signals are handled before the imports."""
+"""The program `kit`, and `python -m kit`. Signals are handled before the imports."""
 
 import signal
 import sys
@@ -8,7 +8,7 @@ ENDS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal asks this process to end: as after Ctrl-C, what was begun is tidied up."""
+    """A signal to end this process. It unwinds like Ctrl-C, so that cleanup runs."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -23,7 +23,7 @@ def main() -> None:
     """Run the command line."""
     try:
         for number in ENDS:
-            if signal.getsignal(number) != signal.SIG_IGN:  # nohup
+            if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores it
                 signal.signal(number, _interrupt)
         from kit.cli import main as run
 

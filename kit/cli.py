@@ -1,4 +1,4 @@
-"""The command line: one file a command, and the one place that prints errors."""
+"""The command line: the list of commands, and the only place that prints errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kit import __version__
 from kit.errors import KitError, ProblemsError
 
 INTERNAL = 3
-"""The exit status of a mistake in kit itself."""
+"""The exit status after an error in kit itself."""
 LONGEST_FAULT = 300
 
 COMMANDS = {
@@ -37,11 +37,11 @@ COMMANDS = {
     "history": "history:command",
     "schema": "schema:command",
 }
-"""Each command's module below kit.commands, and its name there."""
+"""The module of each command below kit.commands, and its name there."""
 
 
 class _Commands(click.Group):
-    """Imports a command where it is used: the modules of all take longer than most commands."""
+    """Imports a command on demand: importing all takes longer than most commands run."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 (click's)
         return list(COMMANDS)
@@ -68,9 +68,9 @@ def cli() -> None:
 def main() -> int:
     """Run the command line; return 2 for a mistake in the input, 1 for a failure of the work."""
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a terminal without Unicode is no reason to fail
+        if isinstance(stream, io.TextIOWrapper):  # Characters beyond the terminal's set.
             stream.reconfigure(errors="backslashreplace")
-    if "_KIT_COMPLETE" in os.environ:  # what a shell's completion asks
+    if "_KIT_COMPLETE" in os.environ:  # A shell completion runs kit.
         cli.main(prog_name="kit")
     status = _run()
     if sys.stdout is not None:
@@ -84,7 +84,7 @@ def main() -> int:
 
 def _run() -> int:
     try:
-        # Not by `cli.main`: it makes a SystemExit of a pipe that nobody reads.
+        # `cli.main` would convert a broken pipe to SystemExit.
         with cli.make_context("kit", sys.argv[1:]) as context:
             result = cli.invoke(context)
     except click.exceptions.Exit as error:
@@ -104,10 +104,10 @@ def _run() -> int:
     except BrokenPipeError:
         return 1
     except SystemExit as error:
-        # rich ends so where nobody reads on: `kit plan | head`.
+        # rich raises SystemExit on a broken pipe: `kit plan | head`.
         return 1 if isinstance(error.__context__, BrokenPipeError) else _fault()
     except OSError as error:
-        # Files are named: only what is written to the terminal, a pipe or a redirection is not.
+        # Errors about files name them; errors about the terminal, a pipe or a redirection do not.
         return _unwritten(error) if error.filename is None and error.errno in _FULL else _fault()
     except Exception:
         return _fault()
@@ -124,7 +124,7 @@ def _unwritten(error: OSError) -> int:
 
 
 def _fault() -> int:
-    """Tell of an exception that nobody foresaw, without its traceback, and where that is."""
+    """Report an unexpected exception, and write its traceback to a file."""
     kind, error, trace = sys.exc_info()
     assert kind is not None
     place = traceback.extract_tb(trace)[-1]
@@ -149,6 +149,6 @@ def _say(text: str) -> None:
 
 
 def _discard(stream: TextIO) -> None:
-    """Keep Python from writing the rest at its end: that would fail as it has just failed."""
+    """Prevent Python from flushing the stream at exit: it would fail again."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -1,7 +1,7 @@
-"""What can go wrong, as values; `kit.cli` prints them in one place.
+"""Errors as values; `kit.cli` prints all of them.
 
-A `Fault` is a mistake in the input seen by a pure function: it knows the place in the document, not
-the file. A `Problem` is the same mistake with the file and line that a person can open.
+A `Fault` is a mistake in the input that a pure function found. It contains the place in the
+document, but not the file. A `Problem` is the same mistake with its file and line.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ import re
 from dataclasses import dataclass
 
 INVENTORY = "inventory"
-"""The source of faults in the inventory; those in a job have the job's name."""
+"""The source of faults in the inventory. Faults in a job have the job's name."""
 
 MOST_PROBLEMS = 100
-"""Of more mistakes only the first are printed."""
+"""The largest number of mistakes that are printed."""
 
 Loc = tuple[str | int, ...]
 """A place in a document: keys and list positions from its root."""
 
 
 def dotted(loc: Loc) -> str:
-    """Write a place as people do: `hosts.pc2.gpus[1].uuid`."""
+    """Return a place as text: `hosts.pc2.gpus[1].uuid`."""
     text = ""
     for part in loc:
         plain = isinstance(part, str) and re.fullmatch(r"\S+", part)
@@ -32,8 +32,8 @@ def dotted(loc: Loc) -> str:
 class Fault:
     """A mistake at `loc` of the document `source` (`inventory`, or a job's name).
 
-    `what` and `fix` may hold `{line}`, the line of `other` (a place in the same document) or, where
-    `other_source` is given, its `file:line`.
+    `what` and `fix` may contain `{line}`: the line of `other` (a place in the same document), or
+    its `file:line` if `other_source` is set.
     """
 
     source: str
@@ -57,7 +57,7 @@ class Problem:
     def __str__(self) -> str:
         path = f" {self.path}:" if self.path else ""
         text = f"{self.file}:{self.line}:{path} {self.what}; {self.fix}"
-        # One problem is one line, and no key of somebody's file reaches the terminal as a command.
+        # Each problem is one line. Escape control characters: a key must not control the terminal.
         return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
@@ -79,13 +79,13 @@ class KitError(Exception):
 
 
 class InputError(KitError):
-    """The input is wrong: a file, an option, a target folder."""
+    """The input is wrong: a file, an option or a target folder."""
 
     exit_status = 2
 
 
 class ProblemsError(InputError):
-    """Mistakes in the files that people write: all of them at once."""
+    """All mistakes in the user's files."""
 
     def __init__(self, problems: list[Problem]) -> None:
         self.problems = sorted(problems, key=lambda p: (p.file, p.line))
@@ -96,7 +96,7 @@ class ProblemsError(InputError):
 
 
 class FaultsError(Exception):
-    """Faults that a pure function found; `Sources.problems` turns them into a `ProblemsError`."""
+    """Faults that a pure function found. `Sources.problems` converts them to a `ProblemsError`."""
 
     def __init__(self, faults: list[Fault]) -> None:
         super().__init__(f"{len(faults)} faults")

@@ -1,4 +1,4 @@
-"""Files on disk: read where they are plain files, replaced as a whole, one writer at a time."""
+"""Plain files on disk: bounded reads, atomic replacement, one writer at a time."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from kit.errors import KitError
 from kit.values import show_size
 
 LARGEST = 16 * 2**20
-"""Bytes of a file that a person wrote: 20,000 hosts, each with a list of eight GPUs."""
+"""The size limit of the user's files in bytes; 20,000 hosts with eight listed GPUs each fit."""
 PATIENCE = 30
-"""Seconds to wait for another process that writes into the same folder."""
+"""Seconds to wait for another process that writes to the same folder."""
 _TEMPORARY = re.compile(r"\.(?P<name>.+)\.kit-[0-9a-f]{8}|\.(?P<older>.+)\.new")
 
 
 def read_plain(path: Path, *, follow: bool = True, largest: int | None = None) -> bytes:
-    """Read a plain file: a pipe would block, and a device may have no end.
+    """Read a plain file. Reject pipes, which would block, and devices, which may be endless.
 
     Raises:
-        OSError: It cannot be read, is no plain file, or has more than `largest` bytes.
+        OSError: It cannot be read, is not a plain file, or has more than `largest` bytes.
     """
     nofollow = 0 if follow else os.O_NOFOLLOW
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | nofollow)
@@ -46,15 +46,15 @@ def read_plain(path: Path, *, follow: bool = True, largest: int | None = None) -
 
 
 def temporary_of(name: str) -> str | None:
-    """Return the name of the file that a temporary file was to replace; None for other files."""
+    """Return the name of the file that a temporary file replaces; None for other files."""
     match = _TEMPORARY.fullmatch(name)
     return (match["name"] or match["older"]) if match else None
 
 
 def replace(path: Path, text: str, *, keep_mode: bool = False) -> None:
-    """Write a file under another name and rename it: nobody ever sees half a file.
+    """Replace a file atomically: write it under another name and rename it.
 
-    With `keep_mode` it has the permissions of the file that it replaces.
+    With `keep_mode` it keeps the permissions of the replaced file.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.kit-{secrets.token_hex(4)}")
@@ -66,16 +66,16 @@ def replace(path: Path, text: str, *, keep_mode: bool = False) -> None:
     except BaseException as error:
         temporary.unlink(missing_ok=True)
         if isinstance(error, OSError):
-            error.filename = str(path)  # a full disk does not name the file
+            error.filename = str(path)  # ENOSPC does not name the file.
         raise
 
 
 def replace_alone(path: Path, text: str, *, keep_mode: bool = False) -> None:
-    """Replace a file that stands among files of others, and remove what killed writers left.
+    """Replace a file in a folder of other files, and remove what killed writers left.
 
     Raises:
         KitError: Another process writes there and does not end.
-        OSError: The disk refuses.
+        OSError: The file cannot be written.
     """
     with locked(path.parent):
         for each in list(path.parent.iterdir()):
@@ -103,10 +103,10 @@ def replace_unchanged(path: Path, before: str, after: str) -> None:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Let one process at a time write into a folder. The lock ends with the process.
+    """Allow one process at a time to write to a folder. The lock ends with the process.
 
     Raises:
-        KitError: Another process has the lock and does not end.
+        KitError: Another process holds the lock and does not end.
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -127,6 +127,6 @@ def _lock(descriptor: int, folder: Path) -> None:
                 raise KitError(what, "wait for it, or end it (see `ps`)") from None
             time.sleep(0.05)
         except OSError:
-            return  # NFS locks no folders.
+            return  # NFS cannot lock folders.
         else:
             return

@@ -1,4 +1,4 @@
-"""The trainer's image: built from the package `trainer` as it is installed, and pushed."""
+"""The trainer's image: built from the installed package `trainer`, and pushed to a registry."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kit.registry import explained
 
 Say = Callable[[str], None]
 
-# What the output of a build says, and what there is to do.
+# Patterns in the output of a build, each with its hint.
 _FAILURES = (
     (
         r"pip install",
@@ -35,10 +35,10 @@ _FAILURES = (
 
 
 def build(engine: Docker, images: Iterable[str], base: str | None, trainer: Path, say: Say) -> None:
-    """Build the trainer's image under all names of `images`; `trainer` is the package's folder.
+    """Build the trainer's image with all names of `images`; `trainer` is the package's folder.
 
     Raises:
-        KitError: There is no engine, or the build fails; its output has been shown.
+        KitError: There is no engine, or the build failed and its output was printed.
     """
     images = list(images)
     require(engine)
@@ -58,8 +58,8 @@ def _build(
         if not docker.buildx.is_installed():
             docker.legacy_build(folder, build_args=arguments, tags=images, quiet=False)
             return
-        # The engine's own builder, whichever is chosen here: the image shall be in that engine.
-        # Without a note on its origin the same files give the same digest.
+        # The default builder puts the image into this engine, whichever builder is selected here.
+        # Without provenance equal files give equal digests.
         lines = docker.buildx.build(
             folder,
             build_args=arguments,
@@ -82,9 +82,9 @@ def _build_failure(error: KitError, engine: str) -> KitError:
 
 @contextmanager
 def _context(trainer: Path) -> Iterator[Path]:
-    """Yield a folder with the Dockerfile and `trainer/`, without what Python has compiled.
+    """Yield a folder with the Dockerfile and `trainer/`, without compiled Python files.
 
-    Modes and times are always the same, so that equal files are equal layers on every machine.
+    Modes and times are fixed, so that equal files give equal layers on every machine.
     """
     with TemporaryDirectory(prefix="kit-image-") as name:
         folder = Path(name)
@@ -101,7 +101,7 @@ def push(engine: Docker, images: Iterable[str], say: Say) -> None:
     """Push images from an engine to their registries.
 
     Raises:
-        KitError: The image is not there, or its registry refuses.
+        KitError: The image does not exist, or its registry rejects it.
     """
     require(engine)
     for image in images:
@@ -126,10 +126,10 @@ def _require_image(engine: Docker, image: str) -> None:
 
 
 def require(engine: Docker) -> None:
-    """Refuse an engine that is not there.
+    """Check that an engine is reachable.
 
     Raises:
-        KitError: It is not; a machine without an engine is told of `--on`.
+        KitError: It is not. For the local engine the hint names `--on`.
     """
     try:
         engine.get("/version")

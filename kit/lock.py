@@ -1,4 +1,4 @@
-"""`images.lock`: which bytes the images' names stand for, so that all hosts run the same."""
+"""`images.lock`: the digests of the images, so that all hosts run the same ones."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _ANEW = "remove the file and run `kit image lock`"
 
 
 def lock_path(inventory: Path) -> Path:
-    """Return where the lock of an inventory lies: beside it."""
+    """Return the path of an inventory's lock: it is beside the inventory."""
     return inventory.with_name("images.lock")
 
 
 def read_lock(path: Path) -> Lock | None:
-    """Read a lock; None where there is none.
+    """Read a lock; return None if there is none.
 
     Raises:
-        ProblemsError: It is not what `kit image lock` writes.
+        ProblemsError: It does not have the format of `kit image lock`.
         InputError: It cannot be read.
     """
     if not os.path.lexists(path):
@@ -62,5 +62,5 @@ def _wrong(image: str, digest: object) -> str:
 
 
 def lock_text(lock: Lock) -> str:
-    """Write a lock as its file."""
+    """Return the text of a lock file."""
     return HEADER + "".join(f"{image}: {lock[image]}\n" for image in sorted(lock))

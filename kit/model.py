@@ -1,4 +1,4 @@
-"""The inventory and the jobs as values: made by `kit.config`, read by `kit.plan`."""
+"""The inventory and the jobs as values. `kit.config` makes them, `kit.plan` reads them."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from kit.errors import Loc
 from trainer.contract.job import Checkpoint, Exchange, Train
 
 Lock = Mapping[str, str]
-"""Digests (`sha256:…`) by the names of images as people write them."""
+"""Digests (`sha256:…`) by the images' names in the user's files."""
 
 
 AUTO = "auto"
-"""As an interface: the one that leads to the rendezvous, which the launcher finds."""
+"""The interface of the route to the rendezvous, which the launcher finds."""
 
 
 class EngineName(StrEnum):
-    """The targets: what carries the plan out."""
+    """The targets that can run the plan."""
 
     LOCAL = "local"
     COMPOSE = "compose"
@@ -26,7 +26,7 @@ class EngineName(StrEnum):
 
 
 class Use(StrEnum):
-    """What a GPU is for."""
+    """The use of a GPU."""
 
     TRAINING = "training"
     INFERENCE = "inference"
@@ -34,9 +34,9 @@ class Use(StrEnum):
 
 
 def resource_of(device: str) -> str:
-    """Return the name by which daemon.json offers a GPU to Swarm: its UUID, or `gpu0` for an index.
+    """Return a GPU's name in daemon.json for Swarm: its UUID, or `gpu0` for an index.
 
-    A bare index would be read as a count (moby's genericresource.ParseCmd).
+    Docker would parse a plain index as a count (moby's genericresource.ParseCmd).
     """
     return f"gpu{device}" if device.isdecimal() else device
 
@@ -45,7 +45,7 @@ def resource_of(device: str) -> str:
 class Gpu:
     """One GPU or MIG instance.
 
-    `id` is its UUID, or its index on the host where the UUID is not known; `memory` is in bytes.
+    `id` is its UUID, or its index on the host if `known` is false. `memory` is in bytes.
     """
 
     id: str
@@ -56,12 +56,12 @@ class Gpu:
 
     @property
     def resource(self) -> str:
-        """Its name as the host's daemon.json offers it to Swarm."""
+        """Its name in the host's daemon.json for Swarm."""
         return resource_of(self.id)
 
     @property
     def instance(self) -> bool:
-        """Whether it is a MIG instance, a part of a card."""
+        """Whether it is a MIG instance of a card."""
         return self.id.upper().startswith("MIG-")
 
     @property
@@ -72,9 +72,9 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """One machine; `speed` is its link's in bits per second, `loc` its place in the inventory.
+    """One host. `speed` is its link's in bits per second, `loc` its place in the inventory.
 
-    `interface` is None where it is the network's.
+    `interface` is None if the network's interface applies.
     """
 
     name: str
@@ -89,7 +89,7 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """What carries the gradients; `mtu` is the underlay's, in bytes."""
+    """The network between the hosts. `mtu` is the underlay's, in bytes."""
 
     driver: str
     interface: str | None
@@ -101,9 +101,9 @@ class Network:
 
 @dataclass(frozen=True, slots=True)
 class Registry:
-    """Where the jobs' images lie; `address` is `host:port`.
+    """The registry of the jobs' images. `address` is `host:port`.
 
-    `host` is the host that kit serves it on, from `image`; None where somebody else serves it.
+    kit runs it on `host` from `image`; `host` is None if kit does not run it.
     """
 
     address: str
@@ -113,9 +113,9 @@ class Registry:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """The machines. `file` is the name that rendered headers give.
+    """The hosts of a cluster. `file` is the name in the headers of rendered files.
 
-    `heartbeat` is the Swarm dispatcher's, in seconds.
+    `heartbeat` belongs to the Swarm dispatcher and is in seconds.
     """
 
     file: str
@@ -129,7 +129,7 @@ class Inventory:
 
 @dataclass(frozen=True, slots=True)
 class JobHosts:
-    """Which hosts a job wants: `names` (empty: all), GPUs on each (None: all), the fewest."""
+    """The hosts of a job: `names` (empty: all), GPUs on each (None: all), smallest number."""
 
     names: tuple[str, ...]
     gpus_per_host: int | None
@@ -138,7 +138,7 @@ class JobHosts:
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """A folder in the container; `kind` is `bind`, `volume` or `nfs`, `source` as it needs."""
+    """A mount in the container. `kind` (`bind`, `volume`, `nfs`) gives the meaning of `source`."""
 
     kind: str
     source: str
@@ -148,7 +148,7 @@ class Mount:
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """A variable whose value only `kit deploy` knows, from `file`, or from its own environment."""
+    """A secret variable. Its value comes from `file`, or from the environment of `kit deploy`."""
 
     name: str
     file: str | None
@@ -156,7 +156,7 @@ class Secret:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Resources of one container, sizes in bytes; -1 is unlimited, None leaves Docker's default."""
+    """Resources of one container, sizes in bytes; -1 is unlimited, None is Docker's default."""
 
     shared_memory: int
     memory: int | None
@@ -167,11 +167,11 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What to run. Exactly one of `train` and `command` is set; `stop_grace` is in seconds.
+    """A job. Exactly one of `train` and `command` is set; `stop_grace` is in seconds.
 
-    `exchange` comes with `train`. `step_seconds` is what a step was measured to compute for,
-    `metrics_port` the port of the trainer's metrics. `user` is whose processes its containers run
-    (None: the image's).
+    `exchange` is set with `train`. `step_seconds` is the measured computing time of a step.
+    `metrics_port` is the port of the trainer's metrics. `user` is the containers' user (None: the
+    image's).
     """
 
     name: str
@@ -200,14 +200,13 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """An inference service: it answers with the newest complete checkpoint of a job.
+    """An inference service, which answers with the newest complete checkpoint of a job.
 
-    `name` begins with SERVER_PREFIX. `checkpoint` is `newest`, `best` or the name of one;
-    `transfer_port` is where the job's hosts offer theirs. `window` is in milliseconds, `timeout` in
-    seconds, `body` (of a request) and `gpu_memory` (the least of a GPU) in bytes, `pixels` of an
-    image. `token` is what clients must show, None where all may ask; `allowed_hosts` are the names
-    that they may ask it by besides its hosts' own. `user` is whose process the containers run
-    (None: nobody's).
+    `name` begins with SERVER_PREFIX. `checkpoint` is `newest`, `best` or a checkpoint's name. The
+    job's hosts offer checkpoints at `transfer_port`. `window` is in milliseconds, `timeout` in
+    seconds, `body` (of a request) and `gpu_memory` (the smallest of a GPU) in bytes, `pixels` per
+    image. Clients must send `token`, unless it is None. `allowed_hosts` are names of the server for
+    clients besides its hosts' own. `user` is the containers' user (None: nobody).
     """
 
     name: str
@@ -234,9 +233,9 @@ class Server:
 
     @property
     def short_name(self) -> str:
-        """Its name as its file has it."""
+        """Its name in its file."""
         return self.name.removeprefix(SERVER_PREFIX)
 
 
 SERVER_PREFIX = "serve-"
-"""How the names of servers begin, in commands and of their stacks; a job's never do."""
+"""The prefix of servers' names in commands and stacks. No job's name begins with it."""

@@ -1,4 +1,4 @@
-"""Where a project's files lie, and what can be told without reading them all."""
+"""The paths of a project's files, and the cluster's name and engine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NO_INVENTORY = "write one with `kit init .`, or name one with --inventory FILE"
 
 @dataclass(frozen=True, slots=True)
 class Paths:
-    """What the options `--inventory`, `--jobs`, `--output` and `--templates` say."""
+    """The values of the options `--inventory`, `--jobs`, `--output` and `--templates`."""
 
     inventory: Path
     jobs: Path | None
@@ -23,23 +23,23 @@ class Paths:
     templates: Path | None
 
     def jobs_folder(self) -> Path:
-        """Return the folder of jobs: by default the one beside the inventory."""
+        """Return the folder of jobs; default: `jobs` beside the inventory."""
         return self.jobs or self.inventory.parent / "jobs"
 
     def servers_folder(self) -> Path:
-        """Return the folder of servers, beside that of the jobs."""
+        """Return the folder of servers, beside the folder of jobs."""
         return self.jobs_folder().parent / "serve"
 
     def tree(self, cluster: str) -> Path:
-        """Return the rendered tree: by default compose/<cluster> beside the inventory."""
+        """Return the rendered tree; default: compose/<cluster> beside the inventory."""
         return self.output or self.inventory.parent / "compose" / cluster
 
 
 def identity(paths: Paths) -> tuple[str, EngineName]:
-    """Read the cluster's name and engine alone: a slip elsewhere must not keep one from `kit stop`.
+    """Read only the cluster's name and engine: `kit stop` must work despite other mistakes.
 
     Raises:
-        ProblemsError: The file is no inventory at all.
+        ProblemsError: The file has no valid name or engine.
     """
     file = str(paths.inventory)
     document = parse(read_text(paths.inventory, file, NO_INVENTORY), file)
@@ -53,7 +53,7 @@ def identity(paths: Paths) -> tuple[str, EngineName]:
 
 
 def launcher_path() -> Path:
-    """Return the path of the trainer's launch.py; the trainer is found, never imported."""
+    """Return the path of the trainer's launch.py, without importing the trainer."""
     spec = importlib.util.find_spec("trainer")
     if spec is None or not spec.submodule_search_locations:
         raise KitError("the package `trainer` is not there", "install kit again, as a whole")

@@ -1,4 +1,4 @@
-"""The way from a project's files to workloads and a tree."""
+"""From a project's files to workloads and the rendered tree."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ from kit.targets.lowered import Lowered
 from kit.values import count
 
 MOST_MEMORY = 2 * 2**30
-"""Bytes that templates of the user's own may need: a slip in one must not take the machine."""
+"""Bytes that the user's templates may allocate: a mistake must not exhaust the machine."""
 
 
 def load_project(paths: Paths) -> Project:
-    """Read the files that people write.
+    """Read the user's files.
 
     Raises:
-        ProblemsError: Mistakes in the files, at their lines.
+        ProblemsError: Mistakes in the files, with their lines.
     """
     with collection_paused():
         return load(paths.inventory, paths.jobs_folder(), paths.servers_folder())
 
 
 def load_lowered(paths: Paths, engine: EngineName | None = None) -> Lowered:
-    """Read the files, make the plan and lower it, for `engine` or else for the inventory's.
+    """Read the files, make the plan and lower it for `engine`, or for the inventory's engine.
 
     Raises:
-        ProblemsError: Mistakes in the files, at their lines.
+        ProblemsError: Mistakes in the files, with their lines.
     """
     project = load_project(paths)
     return lowered_of(project, project.inventory, engine)
 
 
 def lowered_of(project: Project, inventory: Inventory, engine: EngineName | None = None) -> Lowered:
-    """Make the plan of what was read and lower it.
+    """Make the plan of the loaded files and lower it.
 
     Raises:
-        ProblemsError: The jobs do not go together with the machines, or each other.
+        ProblemsError: The jobs do not fit the hosts, or conflict with each other.
     """
     try:
         return lowered_with(project, inventory, engine)
@@ -57,10 +57,10 @@ def lowered_of(project: Project, inventory: Inventory, engine: EngineName | None
 def lowered_with(
     project: Project, inventory: Inventory, engine: EngineName | None = None
 ) -> Lowered:
-    """Lower the plan of the project's jobs and servers on these machines, its own or others.
+    """Plan and lower the project's jobs and servers for an inventory, its own or another.
 
     Raises:
-        FaultsError: They do not go together.
+        FaultsError: They do not fit the hosts, or conflict with each other.
     """
     with collection_paused():
         plan = make_plan(inventory, project.jobs, project.lock, project.servers)
@@ -78,7 +78,7 @@ def rendered_tree(lowered: Lowered, paths: Paths) -> Path:
     """Return the folder of the rendered tree.
 
     Raises:
-        InputError: It is not what the inventory and the jobs say.
+        InputError: It differs from what `kit render` would write.
     """
     root = paths.tree(lowered.cluster)
     changes = tree.changes(root, render_lowered(lowered, paths))

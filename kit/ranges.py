@@ -1,4 +1,4 @@
-"""Ranges of hosts: `gpu[001-512]` with an address range, so that equal hosts are a few lines."""
+"""Ranges of hosts and addresses, such as `gpu[001-512]`."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from kit.values import WrongValueError
 _BRACKET = re.compile(r"([^\[\]]*)\[([0-9]{1,9})-([0-9]{1,9})\]([^\[\]]*)")
 _IP_RANGE = re.compile(r"([0-9.]+)\s*-\s*([0-9.]+)")
 MOST_HOSTS = 100_000
-"""A range longer than this is a slip of the keyboard, not a cluster."""
+"""A longer range is a typing error."""
 
 
 def is_range(name: str) -> bool:
-    """Whether a host's name stands for several hosts."""
+    """Return whether a host's name is a range."""
     return "[" in name or "]" in name
 
 
 def parts(pattern: str) -> tuple[str, str, str, str]:
-    """Return what is before the bracket of a range, its two numbers, and what is behind it.
+    """Return the text before the bracket of a range, its two numbers, and the text after it.
 
     Raises:
-        WrongValueError: Not one well-formed bracket.
+        WrongValueError: The text has not exactly one well-formed bracket.
     """
     match = _BRACKET.fullmatch(pattern)
     if match is None:
@@ -34,10 +34,10 @@ def parts(pattern: str) -> tuple[str, str, str, str]:
 
 
 def expand(pattern: str) -> list[str]:
-    """Expand `gpu[001-003]` to gpu001, gpu002, gpu003; leading zeros give the width.
+    """Expand `gpu[001-003]` to gpu001, gpu002, gpu003. Leading zeros set the width.
 
     Raises:
-        WrongValueError: Not one well-formed bracket, or a range that runs backwards or too far.
+        WrongValueError: The bracket is malformed, or its range is descending or too long.
     """
     head, first, last, tail = parts(pattern)
     _check_span(pattern, int(first), int(last))
@@ -48,11 +48,11 @@ def expand(pattern: str) -> list[str]:
 def expand_addresses(pattern: str, count: int) -> list[str]:
     """Expand an address for `count` hosts.
 
-    `10.0.0.[1-64]`, `gpu[001-512].lab`, or `10.1.0.1-10.1.2.0`, which counts through consecutive
-    IPv4 addresses.
+    The forms are `10.0.0.[1-64]`, `gpu[001-512].lab` and `10.1.0.1-10.1.2.0`, a range of
+    consecutive IPv4 addresses.
 
     Raises:
-        WrongValueError: No range, a malformed one, or one of another length.
+        WrongValueError: It is no range, is malformed, or has another length.
     """
     span = _IP_RANGE.fullmatch(pattern)
     if span:

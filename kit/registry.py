@@ -1,4 +1,4 @@
-"""Registries, as the hosts' engines see them: digests, logins, and what their refusals mean."""
+"""Access to registries through the hosts' engines: digests, logins, explained errors."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from kit.hosts.docker import Docker
 
 HUB = "docker.io"
 _HUB_LOGIN = "https://index.docker.io/v1/"
-"""The name under which docker keeps the login of its Hub."""
+"""The key of Docker Hub's login in Docker's configuration."""
 
-# What Docker says in a refusal, and what there is to do; `explained` fills in what is in braces.
+# Patterns in Docker's errors, each with its hint; `explained` fills in the braces.
 _MEANINGS = (
     (
         "server gave HTTP response to HTTPS client",
@@ -48,16 +48,16 @@ _MEANINGS = (
 
 
 def registry_of(image: str) -> str:
-    """Return the registry of an image's name, as Docker reads it."""
+    """Return the registry of an image's name, by Docker's rules."""
     first, slash, _ = image.partition("/")
     named = slash and ("." in first or ":" in first or first == "localhost")
     return first if named else HUB
 
 
 def explained(error: KitError, image: str, engine: Docker) -> KitError:
-    """Add to a registry's refusal what it means and what there is to do."""
+    """Add the cause and the remedy to a registry's error."""
     if isinstance(error, InputError):
-        return error  # docker is not even there
+        return error  # The docker command is missing.
     for words, hint in _MEANINGS:
         if re.search(words, error.message, re.IGNORECASE):
             option = f"-H {engine.url} " if engine.url else ""
@@ -67,10 +67,10 @@ def explained(error: KitError, image: str, engine: Docker) -> KitError:
 
 
 def digest(engine: Docker, image: str) -> str:
-    """Ask an image's registry for its digest, through an engine's own eyes.
+    """Return an image's digest, which the engine asks its registry for.
 
     Raises:
-        KitError: The engine cannot be reached, or the registry does not tell.
+        KitError: The engine cannot be reached, or the registry gives no digest.
     """
     headers = login(registry_of(image))
     try:
@@ -81,12 +81,12 @@ def digest(engine: Docker, image: str) -> str:
 
 
 def login(registry: str) -> dict[str, str]:
-    """Return the header with this user's login for a registry, as `docker login` has stored it.
+    """Return the header with the user's login for a registry, as `docker login` stored it.
 
-    It is empty where there is none: the registry then says whether it wants one.
+    It is empty if there is no login. The registry then decides whether it needs one.
 
     Raises:
-        InputError: Docker's own configuration cannot be used.
+        InputError: Docker's configuration cannot be used.
     """
     folder = os.environ.get("DOCKER_CONFIG")
     path = (Path(folder) if folder else Path.home() / ".docker") / "config.json"
@@ -124,7 +124,7 @@ def _from_helper(helper: str, server: str) -> dict[str, str]:
         [program, "get"], input=server, capture_output=True, text=True, check=False
     )
     if done.returncode != 0:
-        return {}  # it has none for this registry
+        return {}  # The helper has no login for this registry.
     found = json.loads(done.stdout)
     if found["Username"] == "<token>":
         return {"identitytoken": found["Secret"]}

@@ -1,4 +1,4 @@
-"""The values of secrets: read where kit runs, handed on, and written down nowhere."""
+"""The values of secrets. They are read where kit runs, and kit stores them in no file."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from kit.values import show_size
 from kit.workload.types import Workload
 
 LARGEST = 500 * 1024
-"""Bytes; Swarm takes no larger secrets."""
+"""Bytes. Swarm rejects larger secrets."""
 
 
 def read_secrets(work: Workload) -> dict[str, str]:
-    """Return the values of the secrets of a workload, by their names.
+    """Return the values of a workload's secrets by name.
 
     Raises:
-        InputError: One of them is not there, or is not one line of text.
+        InputError: A secret is missing, or is not text of at most LARGEST bytes.
     """
     return {secret.name: _value(work.title, secret) for secret in work.secrets}
 
@@ -45,6 +45,6 @@ def _value(whose: str, secret: Secret) -> str:
 
 
 def fingerprint(job: str, name: str, value: str) -> str:
-    """Return what tells values apart and gives them away to nobody: scrypt (RFC 7914), 8 digits."""
+    """Return a short hash that reveals no value: scrypt (RFC 7914), 8 hexadecimal digits."""
     salt = f"kit {job} {name}".encode()
     return hashlib.scrypt(value.encode(), salt=salt, n=2**14, r=8, p=1, dklen=4).hex()

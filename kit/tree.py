@@ -1,4 +1,4 @@
-"""The rendered tree on disk: what differs, and how it is replaced."""
+"""The rendered tree on disk: comparison and replacement."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ _AWAY = "move it away, or render into another folder with --output DIR"
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One file that a render would write, replace or delete; None where there is none."""
+    """One file that a render would write, replace or delete; None if it does not exist."""
 
     path: str
     before: str | None
     after: str | None
 
     def diff(self, root: str) -> str:
-        """Return a unified diff with the file's path below `root`."""
+        """Return a unified diff with the path below `root`."""
         return unified_diff(f"{root}/{self.path}", self.before, self.after)
 
 
 def unified_diff(name: str, before: str | None, after: str | None) -> str:
-    """Return what `diff -u` and git show of a file; None where there is none."""
+    """Return the diff of a file in the format of git; None is a missing file."""
     lines = difflib.unified_diff(
         _lines(before),
         _lines(after),
@@ -46,7 +46,7 @@ def unified_diff(name: str, before: str | None, after: str | None) -> str:
 
 
 def _lines(text: str | None) -> list[str]:
-    """Split at line feeds alone: `str.splitlines` knows eight more ends of a line."""
+    """Split at line feeds only: `str.splitlines` splits at eight more characters."""
     return re.findall(r"[^\n]*\n|[^\n]+", text or "")
 
 
@@ -55,15 +55,15 @@ def _manifest(paths: Iterable[str]) -> str:
 
 
 def with_manifest(tree: Tree) -> Tree:
-    """Add the list of the tree's own files."""
+    """Add the manifest, the list of the tree's files."""
     return {MANIFEST: _manifest(tree), **tree}
 
 
 def changes(root: Path, tree: Tree) -> list[Change]:
-    """Compare the tree with the disk: changed, missing and stray files.
+    """Return the files on disk that differ from the tree, are missing, or are not in it.
 
     Raises:
-        InputError: The target cannot be read.
+        InputError: The folder cannot be read.
     """
     return _changes(root, with_manifest(tree), _files(root))
 
@@ -81,11 +81,11 @@ def _changes(root: Path, wanted: Tree, there: Iterable[str]) -> list[Change]:
 
 
 def write(root: Path, tree: Tree) -> list[Change]:
-    """Make the disk as the tree: replace files atomically, delete those that kit made before.
+    """Write the tree: replace files atomically, and delete older files that kit wrote.
 
     Raises:
-        InputError: The folder holds files that kit did not make; nothing is written then.
-        KitError: The disk refuses.
+        InputError: The folder contains files that kit did not write; nothing is changed.
+        KitError: The disk cannot be written.
     """
     try:
         root.mkdir(parents=True, exist_ok=True)
@@ -104,8 +104,8 @@ def _write(root: Path, tree: Tree) -> list[Change]:
             (root / path).unlink(missing_ok=True)
     if not todo:
         return []
-    # The manifest first lists the old files and the new ones: an interrupted render leaves nothing
-    # behind that the next one takes for a file of somebody else's.
+    # First write a manifest of the old and the new files: after an interruption the next render
+    # recognizes all of them as its own.
     files.replace(root / MANIFEST, _manifest(own | set(tree)))
     for change in todo:
         if change.after is not None and change.path != MANIFEST:
@@ -113,14 +113,14 @@ def _write(root: Path, tree: Tree) -> list[Change]:
     for change in todo:
         if change.after is None:
             (root / change.path).unlink(missing_ok=True)
-    # Also the folders of files that an interrupted render has deleted already.
+    # Include the folders of files that an interrupted render already deleted.
     _remove_empty(root, own - set(tree))
     files.replace(root / MANIFEST, _manifest(tree))
     return todo
 
 
 def _temporary(path: str, own: Collection[str]) -> bool:
-    """Whether a file is what an interrupted render has left of one of kit's own files."""
+    """Return whether an interrupted render left this temporary file for one of kit's files."""
     folder, slash, name = path.rpartition("/")
     replaced = files.temporary_of(name)
     target = f"{folder}{slash}{replaced}"
@@ -133,10 +133,10 @@ def _own(root: Path) -> set[str]:
 
 
 def refuse_alien(root: Path, todo: list[Change]) -> None:
-    """Refuse a folder with files that kit did not make.
+    """Reject a folder with files that kit did not write.
 
     Raises:
-        InputError: There are some among `todo`; the first are named.
+        InputError: `todo` has such files; the first five are named.
     """
     own = _own(root) | {MANIFEST}
     alien = [change.path for change in todo if change.before is not None and change.path not in own]
@@ -161,7 +161,7 @@ def _files(root: Path) -> Iterator[str]:
 
 
 def _read(path: Path) -> str | None:
-    """Return a file's text; a link is not followed, and what is no file is refused."""
+    """Return a file's text. Do not follow links; reject everything that is not a plain file."""
     try:
         return files.read_plain(path, follow=False).decode(errors="backslashreplace")
     except (FileNotFoundError, NotADirectoryError):
@@ -174,7 +174,7 @@ def _read(path: Path) -> str | None:
 
 
 def _remove_empty(root: Path, paths: Iterable[str]) -> None:
-    """Remove the folders of files that are gone; a manifest cannot name folders outside."""
+    """Remove the empty folders of deleted files, never a folder outside of `root`."""
     for path in paths:
         folder = root / path if ".." not in path.split("/") else root
         while (folder := folder.parent).is_relative_to(root) and folder != root:

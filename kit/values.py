@@ -1,6 +1,6 @@
-"""The units and words that people write, and what they mean.
+"""Parsers and formatters of units and names.
 
-Each parser raises `WrongValueError` with what is wrong and what would be right.
+Each parser raises `WrongValueError` with the mistake and its correction.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _SPEED_UNITS = {"Mbit": 10**6, "Gbit": 10**9}
 _LARGEST = 2**63 - 1
 _DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _GPU_UUID = re.compile(r"(GPU|MIG)-[0-9A-Za-z][-0-9A-Za-z/]*")
-# https://github.com/distribution/reference/blob/main/regexp.go, without the length of a digest.
+# https://github.com/distribution/reference/blob/main/regexp.go, without the digest's length.
 _DOMAIN = (
     r"[a-zA-Z0-9]([-a-zA-Z0-9]*[a-zA-Z0-9])?(\.[a-zA-Z0-9]([-a-zA-Z0-9]*[a-zA-Z0-9])?)*(:[0-9]+)?"
 )
@@ -24,12 +24,12 @@ _NAME = r"[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*"
 _IMAGE = re.compile(
     rf"({_DOMAIN}/)?{_NAME}(/{_NAME})*(:[A-Za-z0-9_][-.A-Za-z0-9_]{{0,127}})?(@[a-z0-9]+:[0-9a-f]+)?"
 )
-# What IFNAMSIZ allows, without the characters that mean something to a shell or to NCCL.
+# IFNAMSIZ limits the length; characters with a meaning for the shell or NCCL are excluded.
 _INTERFACE = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_.@]{0,14}")
 
 
 class WrongValueError(ValueError):
-    """A value that cannot be used: what is wrong, and what would be right."""
+    """A value that cannot be used, with the mistake and its correction."""
 
     def __init__(self, what: str, fix: str) -> None:
         super().__init__(f"{what}; {fix}")
@@ -38,7 +38,7 @@ class WrongValueError(ValueError):
 
 
 def _number_and_unit(text: object, kind: str, example: str) -> tuple[Fraction, str, str]:
-    """Return the number, as it is written, and the unit."""
+    """Return the number, its text, and the unit."""
     match = re.fullmatch(
         r"\s*([0-9]{1,30}(?:\.[0-9]{1,30})?)\s*([A-Za-z/]*)\s*",
         str(text) if isinstance(text, (str, int, float)) and not isinstance(text, bool) else "",
@@ -90,7 +90,7 @@ def speed(text: object) -> int:
 
 
 def _meant_speed(number: Fraction, unit: str) -> str:
-    """Guess the speed behind an unknown unit: `125MB/s` are 1Gbit, `1Gb` and `1Gbps` too."""
+    """Guess the speed of an unknown unit: `125MB/s`, `1Gb` and `1Gbps` mean 1Gbit."""
     prefix = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}.get(unit[0].lower())
     if prefix is None:
         return "1Gbit"
@@ -110,7 +110,7 @@ def duration(text: object) -> int:
 
 
 def checkpoint(value: object) -> str:
-    """Check which checkpoint is meant: `newest`, `best`, or the name of one."""
+    """Check the choice of a checkpoint: `newest`, `best`, or a checkpoint's name."""
     if isinstance(value, str) and re.fullmatch(r"newest|best|step-[0-9]{8}", value):
         return value
     raise WrongValueError(
@@ -119,10 +119,10 @@ def checkpoint(value: object) -> str:
 
 
 def user(text: object) -> str:
-    """Parse a user as Docker takes it: `1000`, `1000:1000` or names that the image knows.
+    """Parse a user as Docker does: `1000`, `1000:1000`, or names that the image defines.
 
     Raises:
-        WrongValueError: It is none.
+        WrongValueError: It is not a user.
     """
     word = "[A-Za-z0-9_][-A-Za-z0-9_.]*"
     if type(text) is int and 0 <= text < 2**32:
@@ -181,12 +181,12 @@ def address(text: object) -> str:
 
 
 def endpoint(host: str, port: int) -> str:
-    """Write an address with a port: an IPv6 address stands in brackets."""
+    """Return `address:port`, with an IPv6 address in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def login(text: str) -> str:
-    """Check an SSH login: `user@host`, both with `:port` if need be, IPv6 in brackets with one."""
+    """Check an SSH login: `user@host` or `host`, optionally with `:port` (IPv6 in brackets)."""
     user, at, place = text.rpartition("@")
     if text.startswith("-") or (at and not user) or not text.isprintable() or " " in text:
         raise WrongValueError(f"{text!r} is not a login", "write for example user1@pc1")
@@ -220,7 +220,7 @@ def _of_one_machine(found: ipaddress.IPv4Address | ipaddress.IPv6Address) -> str
 
 
 def host_name(text: object) -> str:
-    """Check what a client may call a server: an address or name as in its URL, or * for all."""
+    """Check a name of a server in its clients' URLs: an address, a name, or * for all."""
     try:
         return "*" if text == "*" else address(text).lower()
     except WrongValueError as error:
@@ -251,7 +251,7 @@ def image(text: object) -> str:
 
 
 def registry(text: object) -> str:
-    """Check a registry's address: a name or IP address, and its port where it has one."""
+    """Check a registry's address: a name or IP address, optionally with a port."""
     example = "write for example registry.lab:5000"
     if not isinstance(text, str) or not re.fullmatch(_DOMAIN, text):
         plain = re.sub(r"^[a-z]+://", "", str(text)).split("/")[0]
@@ -285,7 +285,7 @@ def interface(text: object) -> str:
 
 
 def show_size(number: int) -> str:
-    """Write bytes as `size` reads them: the largest unit that keeps the number whole."""
+    """Format bytes for `size`, with the largest unit that gives a whole number."""
     for unit in ("TiB", "GiB", "MiB", "KiB"):
         if number and number % _SIZE_UNITS[unit] == 0:
             return f"{number // _SIZE_UNITS[unit]}{unit}"
@@ -293,13 +293,13 @@ def show_size(number: int) -> str:
 
 
 def show_speed(bits: int) -> str:
-    """Write bits per second as `speed` reads them."""
+    """Format bits per second for `speed`."""
     unit = "Gbit" if bits >= 10**9 else "Mbit"
     return f"{bits / _SPEED_UNITS[unit]:g}{unit}"
 
 
 def show_seconds(seconds: float) -> str:
-    """Write a time with three digits: `2.26 ms`, `1.5 s`, `64,000 s`."""
+    """Format a time with three digits: `2.26 ms`, `1.5 s`, `64,000 s`."""
     for number, unit in ((seconds * 1e3, "ms"), (seconds, "s")):
         rounded = float(f"{number:.3g}")
         if rounded < 1000:
@@ -308,12 +308,12 @@ def show_seconds(seconds: float) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """Write a number of things: `1 host`, `1,000 hosts`."""
+    """Format a number of things: `1 host`, `1,000 hosts`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def show_age(seconds: float) -> str:
-    """Write a time as people say it: `48 s`, `12 min`, `7 h 20 min`."""
+    """Format a time for people: `48 s`, `12 min`, `7 h 20 min`."""
     if seconds < 120:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)

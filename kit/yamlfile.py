@@ -1,7 +1,7 @@
-"""YAML with positions: every value can be traced back to its line.
+"""A YAML parser that records the line of every value.
 
-PyYAML's libyaml binding composes nodes with marks; the values are built from the nodes here, by the
-core schema of YAML 1.2 (so `on`, `NO` and `22:30` stay text) and with duplicate keys refused.
+PyYAML's libyaml binding creates nodes with positions. This module converts them to values by the
+core schema of YAML 1.2 (`on`, `NO` and `22:30` are text) and rejects duplicate keys.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _SEQ = "tag:yaml.org,2002:seq"
 
 _LARGEST = 2**63 - 1
 _DEEPEST = 100
-"""libyaml composes by recursion in C: 100,000 brackets overflow its stack."""
+"""libyaml parses recursively in C: 100,000 brackets overflow its stack."""
 _LARGEST_EXPANDED = 1_000_000
-"""Values that aliases may stand for: ten lines can mean billions."""
+"""The most values that aliases may expand to: ten lines can expand to billions."""
 
-# https://yaml.org/spec/1.2.2/#1032-tag-resolution, plus the merge key that Docker's files use too;
-# less numbers with leading zeros, which are identifiers and stay text: 007.
+# https://yaml.org/spec/1.2.2/#1032-tag-resolution, with the merge key of Docker's files, and
+# without numbers with leading zeros: 007 is an identifier and stays text.
 _CORE_SCHEMA = [
     (_NULL, r"~|null|Null|NULL|", ["~", "n", "N", ""]),
     (_BOOL, r"true|True|TRUE|false|False|FALSE", list("tTfF")),
@@ -54,13 +54,13 @@ class _Loader(yaml.CSafeLoader):
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
 
     def resolve(self, kind: type[yaml.Node], value: str, implicit: tuple[bool, bool]) -> str:
-        """Return a node's tag; cached, as a large inventory repeats the same few words."""
+        """Return a node's tag. It is cached: a large inventory repeats few words."""
         if kind is yaml.ScalarNode:
             return _plain_tag(value) if implicit[0] else _STR
         return _MAP if kind is yaml.MappingNode else _SEQ
 
     def descend_resolver(self, *_: object) -> None:
-        """Do without PyYAML's resolvers by path: asked for every node, they take a fifth."""
+        """Skip PyYAML's resolvers by path, which take a fifth of the time."""
 
     def ascend_resolver(self) -> None:
         """See `descend_resolver`."""
@@ -78,7 +78,7 @@ def _plain_tag(scalar: str) -> str:
 
 
 def _integer(text: str) -> int:
-    # Longer ones are not even converted: Python refuses 4,300 digits, and takes its time before.
+    # Do not convert longer texts: Python is slow with them and rejects 4,300 digits.
     number = None
     if len(text) <= 24:
         number = int(text, 0) if text[:2] in {"0o", "0x"} else int(text)
@@ -105,9 +105,9 @@ _SCALARS: dict[str, Callable[[str], Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One YAML file: its plain value and the nodes that know the lines.
+    """One YAML file: its value, and the nodes with the lines.
 
-    `file` is the name that messages show.
+    `file` is the name for messages.
     """
 
     file: str
@@ -118,7 +118,7 @@ class Document:
     )
 
     def line(self, loc: Loc) -> int:
-        """Return the 1-based line of `loc`, or of its nearest ancestor that is written down."""
+        """Return the 1-based line of `loc`, or of its nearest ancestor in the file."""
         node, line = self.root, 1
         if node is not None:
             line = node.start_mark.line + 1
@@ -147,7 +147,7 @@ class Document:
 
 
 class _Builder:
-    """Turns nodes into plain values and collects what is wrong on the way."""
+    """Converts nodes to values and collects the mistakes."""
 
     def __init__(self, file: str) -> None:
         self.file = file
@@ -181,7 +181,7 @@ class _Builder:
         return value
 
     def _scalar(self, node: yaml.ScalarNode) -> Any:
-        if "\0" in node.value:  # as "\0": no path, argument or variable can hold it
+        if "\0" in node.value:  # No path, argument or variable can contain it.
             self._problem(node, "the character #x00 is not allowed", "remove it")
             return node.value.replace("\0", "")
         make = _SCALARS.get(node.tag)
@@ -236,7 +236,7 @@ class _Builder:
 
 
 def read_text(path: Path, file: str, missing_hint: str) -> str:
-    """Read a file that a person wrote.
+    """Read a file of the user.
 
     Raises:
         InputError: It cannot be read, or is not UTF-8.
@@ -258,7 +258,7 @@ def parse(text: str, file: str) -> Document:
     """Parse one YAML document.
 
     Raises:
-        ProblemsError: The text is not YAML, or has duplicate keys, alien tags or recursive anchors.
+        ProblemsError: The text is not YAML, or has duplicate keys, unknown tags or cyclic anchors.
     """
     try:
         if _looks_deep(text):
@@ -268,7 +268,7 @@ def parse(text: str, file: str) -> Document:
         mark = error.problem_mark or error.context_mark
         raise ProblemsError([_not_yaml(error, file, mark.line + 1 if mark else 1)]) from None
     except yaml.reader.ReaderError as error:
-        # libyaml counts in bytes.
+        # libyaml counts bytes.
         line = text.encode()[: error.position].count(b"\n") + 1
         what = f"the character #x{error.character:02x} is not allowed in YAML"
         raise ProblemsError([Problem(file, line, "", what, "remove it")]) from None
@@ -292,7 +292,7 @@ def _not_yaml(error: yaml.MarkedYAMLError, file: str, line: int) -> Problem:
 
 
 def _looks_deep(text: str) -> bool:
-    """Guess quickly, on the safe side, whether nesting may be too deep to be composed."""
+    """Estimate whether the nesting may be too deep; false alarms are possible."""
     depth = deepest = 0
     for bracket in re.findall(r"[\[\]{}]", text):
         depth = depth + 1 if bracket in "[{" else max(depth - 1, 0)

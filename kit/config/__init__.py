@@ -1,1 +1,1 @@
-"""From the files that people write to `kit.model`, with every mistake answered at its line."""
+"""Parsing and validation of the user's files into `kit.model`. Each mistake has its line."""

@@ -1,4 +1,4 @@
-"""Pydantic's errors in the words of the person who wrote the file."""
+"""Pydantic's errors as messages for the author of the file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kit.errors import Fault, Loc
 from trainer.contract.words import nearest, shown
 
 MOST_EXPLAINED = 10_000
-"""Looking for what was meant takes a millisecond a mistake, and nobody reads so many."""
+"""Searching for a similar word takes a millisecond per mistake, and nobody reads so many."""
 _KINDS = {
     "int_type": "a whole number",
     "int_from_float": "a whole number",
@@ -38,7 +38,7 @@ _BOUNDS = {
 
 
 def faults(error: ValidationError, model: type[BaseModel], source: str) -> list[Fault]:
-    """Turn a validation error of `model` into faults of the document `source`."""
+    """Convert a validation error of `model` to faults of the document `source`."""
     found = error.errors(include_url=False)
     return [_fault(details, model, source) for details in found[:MOST_EXPLAINED]]
 
@@ -52,9 +52,9 @@ def _fault(error: ErrorDetails, model: type[BaseModel], source: str) -> Fault:
 
 
 class _Place:
-    """A walk along a path of pydantic's, through the annotations.
+    """A walk along one of pydantic's paths, through the annotations.
 
-    Pydantic's paths hold more than the file does: the tags of unions, and `[key]` after a key.
+    Pydantic's paths contain extra parts: the tags of unions, and `[key]` after a key.
     """
 
     def __init__(self, model: type[BaseModel]) -> None:
@@ -64,7 +64,7 @@ class _Place:
         self._annotation: Any = model
 
     def enter(self, part: str | int) -> None:
-        """Take one step; `fields` are those on the way, `models` what may be at this place."""
+        """Go one step: update `loc`, `fields` and `models`, the models possible at this place."""
         options = list(_options(self._annotation))
         for option in options:
             if isinstance(option, type) and issubclass(option, BaseModel):
@@ -97,7 +97,7 @@ class _Place:
 
 
 def _options(annotation: Any) -> Iterator[Any]:
-    """Return what a place may hold: unions and annotations taken apart."""
+    """Return the types that a place may hold, with unions and annotations expanded."""
     origin = typing.get_origin(annotation)
     if origin is typing.Annotated:
         yield from _options(typing.get_args(annotation)[0])
@@ -144,7 +144,7 @@ def _words(error: ErrorDetails, place: _Place) -> tuple[str, str]:
 def _example(place: _Place) -> str:
     name, field = place.fields[-1]
     examples = [*(field.examples or []), *_schema_examples(field)]
-    if place.loc[-1] != name:  # an item: the example is of the whole list or mapping
+    if place.loc[-1] != name:  # The item needs an example of the whole list or mapping.
         examples = [example for example in examples if isinstance(example, (list, dict))]
     if examples:
         shown_ = json.dumps(examples[0], ensure_ascii=False).strip('"')

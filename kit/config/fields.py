@@ -1,4 +1,4 @@
-"""The types of the fields that people write."""
+"""The types of the fields in the user's files."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from trainer.contract.words import shown
 
 
 class Section(BaseModel):
-    """One section of a file: strict types, unknown keys refused."""
+    """One section of a file: strict types, no unknown keys."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 def told(parse: Callable[[object], Any]) -> Callable[[object], Any]:
-    """Make a parser's `WrongValueError` reach the person in its own words."""
-    # A thousand hosts have the same few sizes.
+    """Return a validator that reports a parser's `WrongValueError` without changing its text."""
+    # Many hosts repeat the same few values.
     known = functools.lru_cache(parse)
 
     def validate(value: object) -> Any:
@@ -44,17 +44,17 @@ def told(parse: Callable[[object], Any]) -> Callable[[object], Any]:
 
 
 def wrong(what: str, fix: str, *at: str | int) -> PydanticCustomError:
-    """Return the error that `kit.config.explain` passes on as it is.
+    """Return an error that `kit.config.explain` reports without changing its text.
 
-    `at` leads from the validated place to the one that is wrong.
+    `at` is the path from the validated place to the wrong one.
     """
     return PydanticCustomError("kit", "{what}; {fix}", {"what": what, "fix": fix, "at": at})
 
 
 def tagged(choose: Callable[[object], str | None], what: str, fix: str) -> Discriminator:
-    """Choose among the shapes of a union by a tag, which `kit.config.explain` leaves out of paths.
+    """Choose a type of a union by a tag, which `kit.config.explain` removes from paths.
 
-    `choose` returns None for what fits no shape.
+    `choose` returns None if no type matches.
     """
     return Discriminator(
         choose,
@@ -70,7 +70,7 @@ def _text(parse: Callable[[object], Any], pattern: str, example: str, descriptio
 
 
 def only_key(value: object, names: Iterable[str]) -> str | None:
-    """Return the tag of the one key that a mapping has of some; None where it has not just one."""
+    """Return the tag of the only one of these keys in a mapping, or None if it is not one."""
     kinds = [name for name in names if isinstance(value, dict) and name in value]
     return f"<{kinds[0]}>" if len(kinds) == 1 else None
 
@@ -108,7 +108,7 @@ GpuUuid = Annotated[
 
 
 LEAST_MEMORY = 6 * 2**20
-"""Docker starts no container with less."""
+"""Docker rejects a smaller limit."""
 
 
 def _memory(value: object) -> int:
@@ -139,7 +139,7 @@ Ulimit = Annotated[
 
 
 def known_variable(name: object) -> str:
-    """Check the name of a variable of the environment."""
+    """Check the name of an environment variable."""
     if isinstance(name, str) and re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
         return name
     raise WrongValueError("is not the name of a variable", "use letters, digits and _")

@@ -1,4 +1,4 @@
-"""A host's GPUs as `inventory.yaml` writes them: a number, or a list with UUIDs or indexes."""
+"""A host's GPUs in `inventory.yaml`: a number, or a list with UUIDs or indexes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kit.errors import INVENTORY, Fault, Loc
 from kit.model import Gpu, Use
 
 MOST_GPUS_PER_HOST = 64
-"""The largest servers sold hold 16; a larger number is a slip of the keyboard."""
+"""The largest servers hold 16 GPUs; a larger number is a typing error."""
 
 
 class GpuSection(Section):
@@ -72,7 +72,7 @@ Gpus = Annotated[
 
 
 def to_gpus(section: int | list[GpuSection]) -> tuple[Gpu, ...]:
-    """Return the GPUs of a host; those that are known by their indexes in the order of these."""
+    """Return the GPUs of a host. GPUs that are known by index are sorted by index."""
     if isinstance(section, int):
         return tuple(Gpu(str(i), False, None, None, Use.TRAINING) for i in range(section))
     gpus = (Gpu(g.id, g.uuid is not None, g.model, g.memory, Use(g.use)) for g in section)
@@ -80,7 +80,7 @@ def to_gpus(section: int | list[GpuSection]) -> tuple[Gpu, ...]:
 
 
 def index_faults(host: Loc, gpus: list[GpuSection]) -> list[Fault]:
-    """Hold the indexes of one host against each other: all GPUs are listed, each once."""
+    """Check the indexes of one host: each GPU must be listed once."""
     seen: dict[int, Loc] = {}
     faults = []
     for position, gpu in enumerate(gpus):

@@ -1,4 +1,4 @@
-"""`inventory.yaml`: the machines."""
+"""`inventory.yaml`: the hosts of a cluster."""
 
 from __future__ import annotations
 
@@ -26,11 +26,12 @@ from kit.model import AUTO, EngineName, Host, Inventory, Network
 from kit.values import WrongValueError
 
 MOST_MANAGERS = 7
-"""Docker's advice (Administer and maintain a swarm, "Add manager nodes for fault tolerance")."""
+"""Docker's recommendation (Administer and maintain a swarm, "Add manager nodes for fault
+tolerance")."""
 
 
 class HostSection(Section):
-    """One machine, or with a range as its name (`gpu[001-512]`) several equal ones."""
+    """One host, or several equal hosts if the name is a range (`gpu[001-512]`)."""
 
     address: str = Field(
         description="The address for the other hosts; for a range of hosts a range of addresses",
@@ -52,7 +53,7 @@ class HostSection(Section):
 
 
 class NetworkSection(Section):
-    """What carries the gradients."""
+    """The network between the hosts."""
 
     driver: Literal["overlay", "host"] = Field(
         "overlay", description="`host` for InfiniBand, or if the 3 % of the overlay matter"
@@ -74,7 +75,7 @@ class NetworkSection(Section):
 
 
 class SwarmSection(Section):
-    """How the Swarm itself is set, for `kit swarm up`."""
+    """The settings of the Swarm, which `kit swarm up` applies."""
 
     heartbeat: Duration = Field(
         2,
@@ -86,7 +87,7 @@ class SwarmSection(Section):
 
 
 class InventorySection(Section):
-    """The machines of one cluster."""
+    """The hosts of one cluster."""
 
     cluster: Label
     engine: Literal["local", "compose", "swarm"] = Field(
@@ -110,7 +111,7 @@ class InventorySection(Section):
 def expand_hosts(
     sections: Mapping[str, HostSection], defaults: NetworkSection
 ) -> tuple[list[Host], list[Fault]]:
-    """Expand ranges and find what is listed twice; `defaults` are for hosts without their own."""
+    """Expand ranges and find duplicates; `defaults` apply to hosts without own values."""
     faults: list[Fault] = []
     hosts: list[Host] = []
     for name, section in sections.items():
@@ -121,10 +122,10 @@ def expand_hosts(
 
 
 def to_inventory(section: InventorySection, file: str) -> Inventory:
-    """Turn the validated file into the inventory, ranges expanded.
+    """Convert the validated file to the inventory, with expanded ranges.
 
     Raises:
-        FaultsError: What one section alone cannot show: names, ranges, things listed twice.
+        FaultsError: Mistakes that concern several sections: names, ranges, duplicates.
     """
     hosts, faults = expand_hosts(section.hosts, section.network)
     _check_cluster(section, hosts, faults)
@@ -177,7 +178,7 @@ def _expand(
         return []
     gpus, own_speed = to_gpus(section.gpus), section.speed or defaults.speed
     roles = tuple(section.roles)
-    # As the network's is the same as none of its own.
+    # Naming the network's own interface changes nothing.
     interface = None if section.interface == defaults.interface else section.interface
     return [
         Host(one, address, login, roles, gpus, interface, own_speed, loc)
@@ -217,7 +218,7 @@ def _refuse_duplicates(hosts: list[Host], faults: list[Fault]) -> None:
     addresses: dict[str, Host] = {}
     uuids: dict[str, tuple[Host, int]] = {}
     for host in hosts:
-        # Of two ranges that overlap, one pair of hosts is enough.
+        # Report one pair of hosts for two ranges that overlap.
         if host.name in names and _first(told, "name", host.loc, names[host.name]):
             what = f"{host.name} is already described by {names[host.name][1]} (line {{line}})"
             fix = "leave it out of one of the two"
@@ -243,7 +244,7 @@ def _refuse_duplicates(hosts: list[Host], faults: list[Fault]) -> None:
 
 
 def _refuse_shared_cards(hosts: list[Host], faults: list[Fault]) -> None:
-    """Refuse a card beside an instance of it, where the instance's UUID tells its card."""
+    """Reject a card beside one of its MIG instances, if the instance's UUID contains the card's."""
     cards = {gpu.id.lower(): (host, at) for host in hosts for at, gpu in enumerate(host.gpus)}
     for host in hosts:
         for index, gpu in enumerate(host.gpus):

@@ -1,4 +1,4 @@
-"""`jobs/<name>.yaml`: what to run."""
+"""`jobs/<name>.yaml`: the definition of a job."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ RESERVED = frozenset(
 
 
 def own_variable(name: object) -> str:
-    """Check the name of a variable that is the user's to choose."""
+    """Check the name of a variable that users may set."""
     text = known_variable(name)
     if text in RESERVED or text.startswith("KIT_"):
         raise WrongValueError("is set by kit from the plan", "leave it out")
@@ -74,13 +74,13 @@ Environment = Annotated[
 
 
 class SecretFile(Section):
-    """A secret that lies in a file of the machine that deploys."""
+    """A secret from a file on the machine that runs `kit deploy`."""
 
     file: SecretPath
 
 
 def _secret_kind(value: object) -> str | None:
-    if value == "env":  # Anything else may be the secret itself, and is not to be shown.
+    if value == "env":  # Any other value may be the secret itself, so no message shows it.
         return "<env>"
     return "<file>" if isinstance(value, dict) and "file" in value else None
 
@@ -107,7 +107,7 @@ Secrets = Annotated[
 
 
 class JobHostsSection(Section):
-    """Which hosts take part; all with GPUs for training when left out."""
+    """The hosts that take part; default: all hosts with GPUs for training."""
 
     names: list[str] | None = Field(None, min_length=1, examples=[["pc1", "gpu[001-064]"]])
     gpus_per_host: int | None = Field(
@@ -174,13 +174,13 @@ class LimitsSection(Section):
 
 
 class RendezvousSection(Section):
-    """Where the hosts meet."""
+    """The rendezvous of the hosts."""
 
     port: int | None = Field(None, ge=1024, le=65535, examples=[29400])
 
 
 class JobSection(Section):
-    """What to run: `train` for the built-in training, or `command` for a script of one's own."""
+    """A job: `train` for the built-in training, or `command` for the user's own script."""
 
     image: Image
     train: TrainSection | None = Field(
@@ -259,7 +259,7 @@ class JobSection(Section):
     @field_validator("secrets", mode="before")
     @classmethod
     def _unshown(cls, secrets: object) -> object:
-        if not isinstance(secrets, dict):  # A mistake of another kind would show its value.
+        if not isinstance(secrets, dict):  # Pydantic's own message would show the value.
             raise wrong("is not a mapping", "write for example `secrets: {WANDB_API_KEY: env}`")
         return secrets
 
@@ -321,7 +321,7 @@ class JobSection(Section):
 
 
 def to_job(section: JobSection, name: str, file: str) -> Job:
-    """Turn the validated file `file` into the job `name`."""
+    """Convert the validated file `file` to the job `name`."""
     hosts, limits = section.hosts, section.limits
     return Job(
         name=name,

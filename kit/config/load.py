@@ -1,4 +1,4 @@
-"""Reads inventory.yaml, jobs/*.yaml and serve/*.yaml, and answers every mistake at its line."""
+"""Loading of inventory.yaml, jobs/*.yaml and serve/*.yaml, with a line for each mistake."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ from kit.yamlfile import Document, parse, read_text
 SectionT = TypeVar("SectionT", bound=BaseModel)
 ValueT = TypeVar("ValueT")
 MOST_ALIKE = 5
-"""More places with the same mistake are one mistake, of a script or of an editor."""
+"""A mistake in more places than this was made by a script or an editor, and is reported once."""
 NO_JOBS = "describe a job in jobs/<name>.yaml, or name the folder with --jobs DIR"
 Rules = Callable[[Any, list[Fault], str], Iterator[Fault]]
 
 
 @dataclass
 class Sources:
-    """The documents behind an inventory, its jobs and servers: they know the lines."""
+    """The documents of an inventory, its jobs and servers, with the lines of all values."""
 
     documents: dict[str, Document] = field(default_factory=dict)
 
     def problems(self, faults: list[Fault]) -> ProblemsError:
-        """Give faults their files and lines; what many hosts share is told of the first."""
+        """Add files and lines to faults. A mistake that many hosts share is reported once."""
         alike: dict[tuple[object, ...], list[Fault]] = {}
         for fault in faults:
             alike.setdefault(_kind(fault), []).append(fault)
@@ -78,7 +78,7 @@ class Sources:
 
 
 def _kind(fault: Fault) -> tuple[object, ...]:
-    """Return what is the same where many hosts have one mistake."""
+    """Return a key that equal mistakes of several hosts share."""
     if fault.source != INVENTORY or fault.loc[:1] != ("hosts",) or len(fault.loc) < 3:
         return (id(fault),)
     place = ["" if isinstance(part, int) else part for part in fault.loc[2:]]
@@ -87,7 +87,7 @@ def _kind(fault: Fault) -> tuple[object, ...]:
 
 @dataclass(frozen=True)
 class Project:
-    """What a plan is made from."""
+    """The input of a plan."""
 
     inventory: Inventory
     jobs: tuple[Job, ...]
@@ -97,13 +97,13 @@ class Project:
 
 
 def load(inventory: Path, jobs: Path, servers: Path) -> Project:
-    """Read the inventory, the folders of jobs and of servers, and the lock beside the inventory.
+    """Read the inventory, the folders of jobs and servers, and the lock beside the inventory.
 
-    The folder of servers need not be there.
+    The folder of servers is optional.
 
     Raises:
-        ProblemsError: Mistakes in the files, all at once.
-        InputError: A file that cannot be read.
+        ProblemsError: All mistakes in the files.
+        InputError: A file cannot be read.
     """
     sources = Sources()
     problems: list[Problem] = []
@@ -136,7 +136,7 @@ def load(inventory: Path, jobs: Path, servers: Path) -> Project:
 def _each(
     files: list[Path], read: Callable[[Path], ValueT], problems: list[Problem]
 ) -> list[ValueT]:
-    """Read files, and add what is wrong in some of them to the `problems`."""
+    """Read files, and add their mistakes to `problems`."""
     values: list[ValueT] = []
     for path in files:
         try:
@@ -147,9 +147,9 @@ def _each(
 
 
 def _files(folder: Path, what: str) -> list[Path]:
-    """Return the files that describe jobs or servers; the folder of servers need not be there."""
+    """Return the files that define jobs or servers. The folder of servers is optional."""
     try:
-        # Editors leave locks and backups, whose names begin with a dot.
+        # Editors create lock files and backups whose names begin with a dot.
         there = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     except FileNotFoundError:
         if what == "server":
@@ -174,10 +174,10 @@ def _inventory(path: Path, sources: Sources) -> Inventory:
 
 
 def read_inventory(text: str, path: Path, sources: Sources) -> Inventory:
-    """Read the inventory from the text that `path` has, or is to have.
+    """Parse the current or future text of the inventory at `path`.
 
     Raises:
-        ProblemsError: Mistakes in it, all at once.
+        ProblemsError: All mistakes in the text.
     """
     document = parse(text, str(path))
     sources.documents[INVENTORY] = document
@@ -193,7 +193,7 @@ def read_inventory(text: str, path: Path, sources: Sources) -> Inventory:
 
 
 def _sound_hosts(document: Document, faults: list[Fault]) -> dict[str, HostSection]:
-    """Return the hosts without faults, so that they are still held against each other."""
+    """Return the hosts without faults, so that they are still compared with each other."""
     hosts = document.value.get("hosts") if isinstance(document.value, dict) else None
     broken = {fault.loc[1] for fault in faults if fault.loc[:1] == ("hosts",) and fault.loc[1:]}
     if not isinstance(hosts, dict) or any(fault.loc == ("hosts",) for fault in faults):
@@ -229,7 +229,7 @@ def _name(path: Path, whose: str) -> str:
 def _section(
     model: type[SectionT], path: Path, source: str, sources: Sources, rules: Rules | None = None
 ) -> SectionT:
-    """Read a file, and hold its valid keys against each other by the `rules`."""
+    """Read a file, and check its valid keys with `rules`."""
     document = parse(read_text(path, str(path), ""), str(path))
     sources.documents[source] = document
     found: list[Fault] = []

@@ -1,4 +1,4 @@
-"""The inventory's section `registry`: where the jobs' images lie, and whether kit serves it."""
+"""The inventory's section `registry`: the registry's address, and whether kit runs it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from kit.model import Host, Registry
 from trainer.contract.words import nearest
 
 IMAGE = "registry:2"
-"""The registry of the CNCF's project distribution; it listens on its own port 5000."""
+"""The registry of the CNCF project distribution. It listens on port 5000."""
 
 
 class RegistrySection(Section):
-    """Where `kit image` pushes the trainer's image, and the hosts pull it from."""
+    """The registry for the trainer's image: `kit image` pushes to it, hosts pull from it."""
 
     address: RegistryAddress = Field(
         description="The beginning of the images' names; the hosts must reach it by this name",
@@ -33,14 +33,14 @@ class RegistrySection(Section):
 
 
 def to_registry(section: RegistrySection | None) -> Registry | None:
-    """Turn the validated section into a value."""
+    """Convert the validated section to a value."""
     if section is None:
         return None
     return Registry(section.address, section.host, section.image or IMAGE)
 
 
 def registry_faults(section: RegistrySection | None, hosts: Sequence[Host]) -> Iterable[Fault]:
-    """Hold the section against the hosts."""
+    """Check the section against the hosts."""
 
     def fault(key: str, what: str, fix: str) -> Fault:
         loc: Loc = ("registry", key)

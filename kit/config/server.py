@@ -1,4 +1,4 @@
-"""`serve/<name>.yaml`: inference services, on the GPUs that are for inference."""
+"""`serve/<name>.yaml`: inference services on the GPUs for inference."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from kit.config.job import Environment, own_variable
 from kit.model import JobHosts, Secret, Server
 
 TOKEN = "SERVE_TOKEN"  # The name of the secret, not the secret.
-"""What the token is called in the container where it comes from a file."""
+"""The name of a file's token inside the container."""
 PORT = 8080
 TRANSFER_PORT = 8081
 
@@ -41,13 +41,13 @@ AllowedHost = Annotated[str, BeforeValidator(told(values.host_name))]
 
 
 class EnvToken(Section):
-    """A token from a variable of the environment of `kit deploy`."""
+    """A token from an environment variable of `kit deploy`."""
 
     env: Annotated[str, BeforeValidator(told(own_variable))]
 
 
 class FileToken(Section):
-    """A token from a file of the machine that deploys."""
+    """A token from a file on the machine that runs `kit deploy`."""
 
     file: SecretPath
 
@@ -70,7 +70,7 @@ Token = Annotated[
 
 
 class BatchSection(Section):
-    """Requests that wait together are answered together."""
+    """Queued requests are answered in one batch."""
 
     size: int = Field(64, ge=1, le=4096, description="Largest number of samples; 1 never waits")
     window_ms: float = Field(
@@ -83,7 +83,7 @@ class BatchSection(Section):
 
 
 class ServerHostsSection(Section):
-    """Which hosts take part; all with GPUs for inference when left out."""
+    """The hosts that take part; default: all hosts with GPUs for inference."""
 
     names: list[str] | None = Field(None, min_length=1, examples=[["pc1", "gpu[001-064]"]])
     gpus_per_host: int | None = Field(
@@ -92,7 +92,7 @@ class ServerHostsSection(Section):
 
 
 class ServerLimitsSection(Section):
-    """What a request may be, and what the container may use."""
+    """The limits of a request and of the container."""
 
     body: Size = Field(8 * 2**20, description="Largest request")
     pixels: int = Field(
@@ -105,7 +105,7 @@ class ServerLimitsSection(Section):
 
 
 class ServerSection(Section):
-    """Answers requests with the newest complete checkpoint of a job, one replica a GPU."""
+    """Answer requests with the newest complete checkpoint of a job, one replica per GPU."""
 
     image: Image
     job: Label = Field(description="The job whose checkpoints it serves: one with `train:`")
@@ -144,7 +144,7 @@ class ServerSection(Section):
 
 
 def to_server(section: ServerSection, name: str, file: str) -> Server:
-    """Turn the validated file `file` into the server `name`."""
+    """Convert the validated file `file` to the server `name`."""
     hosts, limits = section.hosts, section.limits
     return Server(
         name=name,

@@ -1,7 +1,7 @@
-"""The sections of a job for the built-in training, made from the contract with the trainer.
+"""The job's sections for the built-in training, generated from the contract with the trainer.
 
-Keys, types, bounds and rules are in trainer/contract; here they become pydantic models, which know
-the forms of YAML and the messages with lines.
+Keys, types, bounds and rules are defined in trainer/contract. This module converts them to
+pydantic models, which parse YAML values and report lines.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FORMS: dict[str, Any] = {"duration": Duration, "data path": DataPath, "model": M
 
 
 def section_of(kind: type[Any]) -> type[BaseModel]:
-    """Return the pydantic model of a dataclass of the contract, without what the plan decides."""
+    """Return the pydantic model of a contract dataclass, without the keys that the plan decides."""
     written: Any = {
         each.name: _field(kind, each) for each in fields(kind) if not about(each).planned
     }
@@ -53,7 +53,7 @@ def _field(kind: type[Any], each: DataclassField[Any]) -> tuple[Any, Any]:
     return hint, Field(default, **options)
 
 
-if TYPE_CHECKING:  # A model that is made while kit runs is no type; it has the same attributes.
+if TYPE_CHECKING:  # mypy cannot use models that are created at run time; these have their fields.
     TrainSection = Train
     ExchangeSection = Exchange
     CheckpointSection = Checkpoint
@@ -63,14 +63,14 @@ else:
 
 
 def to_value(kind: type[ValueT], section: Any) -> ValueT:
-    """Turn a validated section into the dataclass that it was made from."""
+    """Convert a validated section to its dataclass."""
     return kind(**{name: value for name, value in section if value is not None})
 
 
 def rule_faults(document: Any, found: list[Fault], source: str) -> Iterator[Fault]:
-    """Yield what does not go together in a job's document.
+    """Yield the keys of a job's document that contradict each other.
 
-    Keys with a fault among those that were `found` count as unknown.
+    Keys with a fault in `found` count as unknown.
     """
     broken = {".".join(map(str, fault.loc[:2])) for fault in found}
     values, written = dict[str, Any](), set[str]()

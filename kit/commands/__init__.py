@@ -1,1 +1,1 @@
-"""One file a subcommand, each with a click command named `command`."""
+"""The subcommands: one file for each, with a click command named `command`."""

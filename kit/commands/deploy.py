@@ -29,7 +29,7 @@ from trainer.contract.words import nearest
 
 
 def _with_jobs(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the jobs and what says how long it stays."""
+    """Add the arguments of deploy and resume to a command."""
     for decorate in (
         click.option(
             "--detach",
@@ -114,7 +114,7 @@ def _prepare(
 ) -> tuple[Target, list[Workload]]:
     lowered = load_lowered(paths)
     root = rendered_tree(lowered, paths)
-    # The files are for the inventory's engine, addresses and ports for the one that carries out.
+    # The files are rendered for the inventory's engine; --engine changes addresses and ports.
     wanted = load_lowered(paths, EngineName(engine)) if engine else lowered
     target = target_for(wanted.engine, wanted.cluster, root, wanted.workloads)
     chosen = _chosen(wanted, names)
@@ -161,9 +161,9 @@ def _attend(target: Target, names: list[str]) -> int:
 
 @contextmanager
 def _on_signals(target: Target, names: Sequence[str]) -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM stop jobs of this machine, and only the looking at those elsewhere.
+    """On Ctrl-C and SIGTERM stop jobs of this machine; only stop following jobs on other hosts.
 
-    What local jobs print on their way out is still shown.
+    The last output of local jobs is still shown.
     """
     stopping = threading.Thread(target=_stop_all, args=(target, names))
 
@@ -190,13 +190,13 @@ def _on_signals(target: Target, names: Sequence[str]) -> Iterator[None]:
 def _stop_all(target: Target, names: Sequence[str]) -> None:
     running = [s.job for s in target.status() if s.job in names and s.state not in ENDED]
     for name in running:
-        # A job that has just ended by itself is as stopped as one could wish.
+        # The job may have just ended by itself.
         with contextlib.suppress(KitError):
             target.stop(name)
 
 
 def report(status: JobStatus) -> None:
-    """Print how a job ended, where its checkpoint is, and what to do next."""
+    """Print how a job ended, its checkpoint, and the next command."""
     click.echo(outcome(status))
     if status.checkpoint is not None:
         click.echo(f"checkpoint: {status.checkpoint}")

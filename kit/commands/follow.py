@@ -1,4 +1,4 @@
-"""Shows running jobs: their output, on a terminal with a bar below it, and how they ended."""
+"""Following of jobs: their output, a progress bar on a terminal, and their outcome."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from kit.runtime.status import JobStatus, LogLine, Progress, State
 from kit.runtime.target import Target
 
 Update = Callable[[str, Progress], None]
-"""Takes a job and how far it is."""
+"""A function of a job and its progress."""
 
 
 def follow(target: Target, jobs: Sequence[str]) -> None:
-    """Print the jobs' output until all have ended; what is for programs moves the bars."""
+    """Print the jobs' output until all have ended. Events update the progress bars."""
     readers = {job: Reader() for job in jobs}
     with _screen(jobs) as (write, update):
         for line in target.logs(jobs, follow=True):
@@ -32,7 +32,7 @@ def follow(target: Target, jobs: Sequence[str]) -> None:
 
 
 def prefixed(line: LogLine, *, several: bool) -> str:
-    """Put host and rank in front of a line, and the job where there are several."""
+    """Prefix a line with host and rank, and with the job if there are several."""
     origin = f"{line.job}/{line.host}" if several else line.host
     rank = "" if line.rank is None else f" {line.rank}"
     return f"{origin}{rank} | {line.text}"
@@ -40,7 +40,7 @@ def prefixed(line: LogLine, *, several: bool) -> str:
 
 @contextmanager
 def _screen(jobs: Sequence[str]) -> Iterator[tuple[Callable[[str], None], Update]]:
-    """Yield what writes a line, above the bars on a terminal, and what moves the bars."""
+    """Yield two functions: one prints a line above the bars, one updates the bars."""
     if not sys.stdout.isatty():
         yield click.echo, lambda _job, _progress: None
         return
@@ -71,12 +71,12 @@ def _accuracy(progress: Progress | None) -> str:
 
 
 def score(status: JobStatus) -> str:
-    """Say how good the model is by the newest metrics."""
+    """Return the newest test accuracy as text."""
     return _accuracy(status.progress)
 
 
 def outcome(status: JobStatus) -> str:
-    """Say how a job ended, or how it is doing."""
+    """Return the outcome or the state of a job as text."""
     line = f"{status.job} {status.state}"
     if status.ended is not None:
         line += f" after {status.ended - status.started:.0f} s"
@@ -85,5 +85,5 @@ def outcome(status: JobStatus) -> str:
 
 
 def failed(statuses: Sequence[JobStatus]) -> bool:
-    """Whether one of the jobs has not completed."""
+    """Return whether one of the jobs did not complete."""
     return any(status.state is not State.COMPLETED for status in statuses)

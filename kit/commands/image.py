@@ -1,4 +1,4 @@
-"""`kit image`: the trainer's image from its Dockerfile to the digest that all hosts run."""
+"""`kit image`: build, push and pin the trainer's image."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def lock(paths: Paths, images: tuple[str, ...], on: str | None, check: bool, as_
 def _targets(
     paths: Paths, images: tuple[str, ...], on: str | None
 ) -> tuple[Docker, tuple[str, ...]]:
-    """Return the engine to use and the images' names; files are read only where they are needed."""
+    """Return the engine to use and the images' names. Read files only if needed."""
     for image in images:
         _check_name(image)
     if images and on is None:
@@ -130,9 +130,9 @@ def _check_name(image: str) -> None:
 
 
 def _trainers(project: Project) -> tuple[str, ...]:
-    """Return the images that lie in the inventory's registry and are to be the trainer's.
+    """Return the trainer's images in the inventory's registry.
 
-    Those of the jobs with `train:`, and of the servers.
+    They are the images of the jobs with `train:` and of the servers.
     """
     registry = project.inventory.registry
     fix = "name the image, as in: kit image build registry.lab:5000/trainer:0.1.0"
@@ -165,7 +165,7 @@ def _engine(hosts: Sequence[Host], on: str | None) -> Docker:
 
 
 def _asking(lowered: Lowered, on: str | None) -> Docker:
-    """Return the engine that asks the registries: one that later pulls, where there is one."""
+    """Return the engine that asks the registries: with Swarm the manager's, which also pulls."""
     hosts = lowered.plan.hosts
     if on is None and lowered.engine is EngineName.SWARM:
         return Docker.of(manager_of(hosts))
@@ -185,10 +185,10 @@ def _lockable(lowered: Lowered) -> tuple[str, ...]:
 def _digests(
     engine: Docker, names: Iterable[str], optional: Collection[str], say: Say
 ) -> dict[str, str]:
-    """Ask for all digests.
+    """Return the digests of images.
 
     Raises:
-        KitError: Some are not to be had: which ones, and why.
+        KitError: Some digests cannot be read; the message names each one and its reason.
     """
     trainer.require(engine)
     found, failures = {}, []
@@ -197,7 +197,7 @@ def _digests(
         try:
             found[name] = digest(engine, name)
         except KitError as error:
-            if name in optional:  # many clusters cannot reach Docker Hub
+            if name in optional:  # Many clusters cannot reach Docker Hub.
                 say(f"left out, as no host ever runs it: {error.message}")
                 continue
             failures.append(str(error))

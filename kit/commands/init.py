@@ -14,7 +14,7 @@ STARTER = BUILT_IN / "init"
 
 
 def starter_files() -> dict[str, str]:
-    """Return the files of a new project: paths and texts."""
+    """Return the files of a new project: texts by path."""
     files = {
         path.relative_to(STARTER).as_posix(): path.read_text(encoding="utf-8")
         for path in sorted(STARTER.rglob("*"))

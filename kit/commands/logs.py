@@ -57,7 +57,7 @@ def command(
         return _dumps(cluster, paths.tree(cluster), engine or own, jobs, dumps)
     target = target_for(engine or own, cluster, paths.tree(cluster))
     known = target.known()
-    # A server's lines have no end to wait for.
+    # A server's log has no end.
     names = jobs or tuple(
         name for name, each in known.items() if not (follow and each.kind is Kind.SERVER)
     )
@@ -72,7 +72,7 @@ def command(
 
 
 def _dumps(cluster: str, tree: Path, engine: str, jobs: tuple[str, ...], folder: Path) -> None:
-    """Write each job's files into a folder of its own, as torchfrtrace reads them."""
+    """Write the files of each job to a separate folder, in the layout of torchfrtrace."""
     from kit.runtime.dumps import dumps
     from kit.runtime.rendered import rendered
 

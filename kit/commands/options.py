@@ -1,4 +1,4 @@
-"""The options that several commands share."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PATH = click.Path(path_type=Path)
 
 
 def with_paths(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options that say where the files lie, as one argument `paths`."""
+    """Add the options for the project's paths to a command, as the argument `paths`."""
 
     @click.option(
         "-i",

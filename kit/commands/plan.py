@@ -39,7 +39,7 @@ def command(paths: Paths, as_json: bool, every: bool) -> None:
 
 
 def show(lowered: Lowered, *, every: bool) -> None:
-    """Print the plan as tables, equal hosts in one row, or each in its own."""
+    """Print the plan as tables; equal hosts share a row unless `every` is set."""
     from rich.text import Text
 
     def _bold(text: str) -> Text:
@@ -135,7 +135,7 @@ def _precision(work: Workload) -> list[str]:
 
 
 def _exchange(job: JobPlan) -> list[str]:
-    """Write what a step is left with, from which step on that is a half, and what to do."""
+    """Return the lines on the exchange: its cost, its break-even, and the advice."""
     exchange = job.exchange
     if exchange is None:
         return []
@@ -178,7 +178,7 @@ def _ways(exchange: ExchangePlan) -> str:
 
 
 def _share(way: ExchangeWay) -> str:
-    """Round down: what is shown as 95 % is at least that."""
+    """Return a share in percent, rounded down."""
     percent = way.compute_share * 100
     return f"{math.floor(percent)} %" if percent >= 1 else f"{percent:.1g} %"
 

@@ -1,4 +1,4 @@
-"""The tables of `kit plan`: equal hosts share a row, as nobody reads a thousand of them."""
+"""The tables of `kit plan`. Equal hosts share a row, so that large clusters stay readable."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 FEW = 20
-"""Up to so many rows only neighbours share one, and GPUs are told by their ids."""
+"""Up to this number of rows, only adjacent hosts share a row and GPUs are listed by id."""
 
 
 def host_rows(plan: Plan, *, every: bool) -> Table:
@@ -66,7 +66,7 @@ def _grouped(
     *,
     every: bool,
 ) -> Iterable[Sequence[T]]:
-    """Put equal neighbours together; where that leaves many rows, all that are roughly equal."""
+    """Group adjacent equal items; if many groups remain, group all similar items instead."""
     if every:
         return [[item] for item in items]
     neighbours = [list(equal) for _, equal in groupby(items, key=shape)]
@@ -90,7 +90,7 @@ def _placed(group: Sequence[Placement]) -> tuple[str, str]:
 
 def _ranks(group: Sequence[Placement], number: int) -> str:
     first, last = group[0].first_rank, group[-1].first_rank + group[-1].processes - 1
-    if last - first + 1 != number:  # others are between them
+    if last - first + 1 != number:  # The ranks are not contiguous.
         return f"{number:,} of {first}–{last}"
     return str(first) if first == last else f"{first}–{last}"
 

@@ -32,7 +32,7 @@ def command(paths: Paths, check: bool, diff: bool) -> int:
     if check or diff:
         return _show(root, tree.changes(root, rendered), failing=check)
     done = tree.write(root, rendered)
-    # The list of them is for the next render, and no file of the tree.
+    # The manifest is written too, but is not a file of the tree.
     done = [change for change in done if change.path != tree.MANIFEST]
     changed = sum(change.after is not None for change in done)
     click.echo(

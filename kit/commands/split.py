@@ -1,4 +1,4 @@
-"""`kit split`: who trains and who serves."""
+"""`kit split`: move GPUs between training and inference."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from kit.split.select import Wanted
 from kit.values import count, show_size
 
 LONGEST_ID = 12
-"""Of a UUID so much is shown: enough to tell GPUs apart, and to name one."""
+"""Characters of a UUID that are shown: enough to identify a GPU, and to select it."""
 MOST_LISTED = 200
-"""Of more GPUs, those that are alike share a row."""
+"""With more GPUs, similar ones share a row."""
 MOST_ROWS = 20
-"""Of more GPUs that move only the first are shown."""
+"""With more moves, only the first are shown."""
 MOST_UNDONE = 8
-"""With more selectors than this nobody wants to copy the command that undoes a split."""
+"""With more selectors, the undo command is too long to copy."""
 
 
 @click.command("split", short_help="Move GPUs between training and inference.")
@@ -92,7 +92,7 @@ def command(
 
 
 def _exact(path: Path) -> str:
-    """Read the file as it is: `Path.read_text` would lose its carriage returns."""
+    """Read the file without newline conversion: `Path.read_text` would drop carriage returns."""
     return files.read_plain(path).decode("utf-8")
 
 
@@ -124,7 +124,7 @@ def _show(paths: Paths, *, every: bool, as_json: bool) -> int:
 
 
 def rows_of(found: Sequence[Holding], *, every: bool) -> Iterable[Sequence[Holding]]:
-    """Put GPUs together that differ by their hosts alone, where there are many."""
+    """Group GPUs that differ only by host, if there are many."""
     if every or len(found) <= MOST_LISTED:
         return [[each] for each in found]
     alike: dict[object, list[Holding]] = {}
@@ -173,14 +173,14 @@ def _consent(*, yes: bool) -> None:
 
 
 def _undo(paths: Paths, proposal: Proposal) -> str | None:
-    """Return the command that undoes a split; None where kit would refuse it."""
-    if proposal.before.jobs is None:  # the same mistake would be refused
+    """Return the command that undoes a split, or None if kit would reject it."""
+    if proposal.before.jobs is None:  # The earlier state was invalid and would be rejected.
         return None
     back = reverse(proposal.moves)
     if made_idle(proposal.after, proposal.before):
         if dict(proposal.before.uses)[Use.INFERENCE]:
             return None
-        # It takes those back that trained; others are named.
+        # The number moves GPUs back to training; the other GPUs are named.
         others = [m for m in proposal.moves if {m.before, m.after} != {Use.TRAINING, Use.INFERENCE}]
         back = (("--infer", "0"), *reverse(others))
     words = ["kit", "split"]
@@ -194,7 +194,7 @@ def _undo(paths: Paths, proposal: Proposal) -> str | None:
 
 
 def _way_back(paths: Paths, proposal: Proposal) -> str:
-    """Return what a person copies to undo a split."""
+    """Return the command that the user can copy to undo a split."""
     undo = _undo(paths, proposal)
     if undo and len(reverse(proposal.moves)) <= MOST_UNDONE:
         return undo

@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
 AGAIN = 2.0
-"""Seconds between two looks with --watch."""
+"""Seconds between two updates with --watch."""
 MANY = 16
-"""Hosts of a job beyond which equal ones share a line."""
+"""With more hosts per job, equal ones share a line."""
 SILENT = 30.0
-"""Seconds without a step from which on that is told: the trainer tells one every 10 s at least."""
+"""Seconds without a step before a notice; the trainer reports one at least every 10 s."""
 
 
 @click.command("status", short_help="Show the deployed jobs and servers.")
@@ -51,7 +51,7 @@ def command(paths: Paths, engine: str | None, *, watch: bool, as_json: bool) -> 
 
     def look() -> Seen:
         statuses = target.status()
-        # On this machine the jobs have its own GPUs, not those of the hosts.
+        # With engine local the jobs use this machine's GPUs, not those of the plan.
         planned = {} if name == EngineName.LOCAL else rendered(tree).devices
         return Seen(cluster, statuses, wrong_gpus(statuses), not_deployed(statuses, planned))
 
@@ -67,7 +67,7 @@ def command(paths: Paths, engine: str | None, *, watch: bool, as_json: bool) -> 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What runs, and what is to be said of its GPUs; see `kit.runtime.proof`."""
+    """The workloads and the findings on their GPUs; see `kit.runtime.proof`."""
 
     cluster: str
     statuses: tuple[JobStatus, ...]
@@ -76,7 +76,7 @@ class Seen:
 
 
 def document(seen: Seen) -> dict[str, Any]:
-    """Return what `--json` prints: jobs and servers apart, and the GPUs that are not as planned."""
+    """Return the JSON document: jobs and servers separately, and wrong GPUs."""
     told: dict[Kind, list[dict[str, Any]]] = {kind: [] for kind in Kind}
     for status in seen.statuses:
         told[status.kind].append(asdict(status) | {"planned": status.planned})
@@ -95,7 +95,7 @@ def _print(screen: Console, parts: Iterator[RenderableType]) -> None:
 
 
 def _watch(look: Callable[[], Iterator[RenderableType]]) -> None:
-    """Show it again and again: in place on a terminal, one below the other elsewhere."""
+    """Repeat the output: in place on a terminal, otherwise appended."""
     from rich.console import Group
     from rich.live import Live
 
@@ -111,7 +111,7 @@ def _watch(look: Callable[[], Iterator[RenderableType]]) -> None:
 
 
 def show(seen: Seen) -> Iterator[RenderableType]:
-    """Yield a table of the jobs, one of their hosts, and what does not fit into either."""
+    """Yield a table of the jobs, a table of their hosts, and the remaining messages."""
     from rich.text import Text
 
     if not seen.statuses:
@@ -137,7 +137,7 @@ def show(seen: Seen) -> Iterator[RenderableType]:
 
 
 def _living(status: JobStatus) -> Iterator[str]:
-    """Say of what runs where it answers, how much of it there is, and how long nothing came."""
+    """Yield messages on a running workload: its URLs, missing ranks, or missing steps."""
     if status.state in ENDED:
         return
     if status.urls:
@@ -152,7 +152,7 @@ def _living(status: JobStatus) -> Iterator[str]:
 
 
 def _troubles(status: JobStatus) -> Iterator[str]:
-    """Say what went wrong."""
+    """Yield messages on failures."""
     if status.restarts:
         yield f"its workers were started again {count(status.restarts, 'time')}"
     if status.failure and status.state is not State.COMPLETED:

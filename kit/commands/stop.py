@@ -41,7 +41,7 @@ def command(paths: Paths, jobs: tuple[str, ...], engine: str | None, *, everythi
 
 
 def _found(target: Target) -> dict[str, Kind]:
-    """Return what can be ended: what runs here, or what there is anything of on other hosts."""
+    """Return the workloads that can be ended: local ones that run, remote ones with containers."""
     if target.tied_to_terminal:
         running = (status for status in target.status() if status.state not in ENDED)
         return {status.job: status.kind for status in running}

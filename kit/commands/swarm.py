@@ -88,10 +88,10 @@ def _lowered(paths: Paths) -> Lowered:
 
 
 def _members(hosts: Sequence[Host]) -> dict[str, Member]:
-    """Ask all hosts.
+    """Query all hosts.
 
     Raises:
-        KitError: Some cannot be reached.
+        KitError: Some hosts cannot be reached.
     """
     found = on_each(hosts, see_member)
     silent = [str(result) for result in found.values() if isinstance(result, KitError)]
@@ -101,7 +101,7 @@ def _members(hosts: Sequence[Host]) -> dict[str, Member]:
 
 
 def _cluster(plan: Plan, members: Mapping[str, Member]) -> tuple[Cluster | None, Host]:
-    """Return the Swarm as it is, and the manager to work with: the first that is one already."""
+    """Return the state of the Swarm, and the manager to use: preferably one that exists."""
     wanted = managers(plan)
     for host in (*wanted, *plan.hosts):
         if members[host.name].control:

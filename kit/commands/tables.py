@@ -1,4 +1,4 @@
-"""Tables as all commands print them."""
+"""The format of all tables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def console() -> Console:
-    """Return where tables are printed; a file or a pipe has no width to keep to."""
+    """Return the console for tables. Output to a file or a pipe is not wrapped."""
     from rich.console import Console
 
     made = Console(highlight=False, soft_wrap=True, markup=False)
@@ -25,7 +25,7 @@ def console() -> Console:
 
 
 def show_steps(steps: Sequence[Step]) -> None:
-    """Print what is to be done where, and why."""
+    """Print steps with host and cause."""
     if not steps:
         click.echo("nothing to do: all is as it should be")
         return
@@ -36,7 +36,7 @@ def show_steps(steps: Sequence[Step]) -> None:
 
 
 def table(*columns: str, right: Collection[str] = ()) -> Table:
-    """Return an empty table; `right` names the columns that are aligned to the right."""
+    """Return an empty table; `right` names the right-aligned columns."""
     from rich import box
     from rich.table import Table
 

@@ -1,4 +1,4 @@
-"""Which target a command talks to."""
+"""The choice of the target."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kit.workload.types import Workload
 
 
 def with_engine(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the option `--engine`, as the argument `engine` (None: the inventory's)."""
+    """Add the option `--engine` to a command (None: the inventory's engine)."""
     return click.option(
         "--engine",
         type=click.Choice([name.value for name in EngineName]),
@@ -24,12 +24,12 @@ def with_engine(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def target_for(name: str, cluster: str, tree: Path, workloads: Sequence[Workload] = ()) -> Target:
-    """Return the target; `workloads` are all that the plan has, where something is to be deployed.
+    """Return the target; a deploy needs all `workloads` of the plan.
 
     Raises:
-        InputError: The tree, which tells the hosts, was not rendered.
+        InputError: The tree, which lists the hosts, was not rendered.
     """
-    # Each is imported where it is used: imports were most of the time of `kit status`.
+    # Import on demand: imports took most of the time of `kit status`.
     if name == EngineName.SWARM:
         from kit.targets.swarm.target import SwarmTarget
 

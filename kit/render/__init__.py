@@ -1,4 +1,4 @@
-"""Rendering: a pure function from what a target made of the plan to a tree of files."""
+"""Rendering: a pure function from a lowered plan to a tree of files."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from kit.workload.documents import generated
 from kit.workload.training import LAUNCHER_FILE
 
 Tree = dict[str, str]
-"""Relative paths and texts."""
+"""Texts by relative path."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamedConfig:
-    """A file that containers get, under a name that carries the hash of its content."""
+    """A file for containers, with a name that contains the hash of its content."""
 
     key: str
     name: str
@@ -25,14 +25,14 @@ class NamedConfig:
 
 
 def header(lowered: Lowered, *sources: str) -> str:
-    """Return the line that a file opens with."""
+    """Return the first line of a file."""
     return generated(lowered.plan.file, *sources)
 
 
 def render(lowered: Lowered, templates: Templates, launcher: str) -> Tree:
     """Render all files of the plan's target.
 
-    `launcher` is the text of launch.py, for jobs whose image does not bring it.
+    `launcher` is the text of launch.py, for jobs whose image lacks it.
 
     Raises:
         InputError: A template is wrong.
@@ -65,7 +65,7 @@ def _output(lowered: Lowered, output: Output, templates: Templates, tree: Tree) 
 
 
 def _versioned(text: str, names: Iterable[str]) -> str:
-    """Put the hash of a file, and of `names`, into its labels: a deploy knows what runs already."""
+    """Write the hash of a file and of `names` to its labels, so that a deploy can compare it."""
     if VERSION not in text:
         return text
     return text.replace(VERSION, digest("".join([text, *names])))

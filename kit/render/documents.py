@@ -18,7 +18,7 @@ def _compact(value: object) -> str:
 
 
 def _rows(rows: list[str], indent: str) -> str:
-    """Lay rows out one a line: a changed host is a changed line."""
+    """Write one row per line, so that a changed host is a changed line in a diff."""
     if not rows:
         return "[]"
     return "[\n" + ",\n".join(f"{indent}  {row}" for row in rows) + f"\n{indent}]"
@@ -30,10 +30,10 @@ def _object(items: dict[str, str], indent: str = "") -> str:
 
 
 def plan_json(lowered: Lowered, generated: str, *, whole: bool) -> str:
-    """Write the plan for programs: one line for each host and each placement.
+    """Return the plan as JSON, with one line for each host and each placement.
 
-    The rendered file is not the `whole`: it leaves out ranks, as a host more would change the lines
-    of all behind it, and what the exchange costs and others would.
+    Only the `whole` plan contains ranks, because a new host would change those of all later
+    hosts, and the costs of the exchange modes.
     """
     plan = lowered.plan
     network = dataclasses.asdict(plan.network) | {"nccl": dict(plan.network.nccl)}

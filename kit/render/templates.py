@@ -1,4 +1,4 @@
-"""Jinja, strict and boring: templates loop over the plan's fields, and a slip names its line."""
+"""The Jinja templates. They are strict: they loop over the plan's fields, and errors have lines."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from trainer.contract.words import nearest
 _SOURCE = Path(__file__).parents[2] / "templates"
 _INSTALLED = Path(__file__).parents[1] / "templates"
 BUILT_IN = _INSTALLED if _INSTALLED.is_dir() else _SOURCE
-"""The templates: beside the package in a checkout, inside it where kit is installed."""
+"""The templates: beside the package in a checkout, inside the installed package otherwise."""
 LONGEST = 64 * 2**20
-"""Characters of one rendered file; that of 4,000 hosts has a tenth of them."""
+"""Characters of one rendered file; 4,000 hosts need a tenth of them."""
 _PLAIN = re.compile(r"[A-Za-z/-][A-Za-z0-9_./-]*")
-# json.dumps escapes what lies below the space; YAML takes these too for line ends or for nothing.
+# json.dumps escapes control characters below the space; YAML treats these specially too.
 _NO_TEXT = re.compile("null|true|false|yes|no|on|off|y|n", re.IGNORECASE)
 _UNPRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 
 
 class Templates:
-    """The built-in templates, single ones of them overridden by the files of a folder."""
+    """The built-in templates, each of which a file in the user's folder may replace."""
 
     def __init__(self, override: Path | None = None) -> None:
         self._folders = [BUILT_IN]
         if override is not None:
             _check_override(override)
             self._folders.insert(0, override)
-        # What others wrote may neither run code nor end kit: {{ lipsum.__globals__ … }}.
+        # The user's templates must not run code or end kit: {{ lipsum.__globals__ … }}.
         kind = jinja2.Environment if override is None else SandboxedEnvironment
         self._environment = kind(
             loader=jinja2.FileSystemLoader(self._folders),
@@ -64,7 +64,7 @@ class Templates:
         """Render one template.
 
         Raises:
-            InputError: The template is wrong: which one, in which line.
+            InputError: The template is wrong; the message names file and line.
         """
         try:
             text = self._environment.get_template(name).render(context)
@@ -90,7 +90,7 @@ class Templates:
         return text
 
     def _line(self, error: Exception, name: str) -> int:
-        """Find the innermost line of the template in the traceback that Jinja has rewritten."""
+        """Return the innermost line of the template in the traceback that Jinja rewrote."""
         file, line = self._file(name), 1
         trace = error.__traceback__
         while trace is not None:
@@ -100,7 +100,7 @@ class Templates:
         return line
 
     def _file(self, name: str) -> str:
-        """Return the file of a template, joined as Jinja does."""
+        """Return the path of a template, joined in the same way as Jinja does."""
         found = (f"{folder}/{name}" for folder in self._folders if (folder / name).is_file())
         return next(found, name)
 
@@ -112,7 +112,7 @@ class Templates:
 
 
 def names() -> list[str]:
-    """Return the names of all templates: one is one output file, what is in braces filled in."""
+    """Return the names of all templates. Each is one output file, with braces for names."""
     return sorted(path.relative_to(BUILT_IN).as_posix() for path in BUILT_IN.rglob("*.j2"))
 
 
@@ -136,7 +136,7 @@ def _check_override(folder: Path) -> None:
 
 
 def _visible(folder: Path, folders: Collection[Path]) -> Iterator[Path]:
-    """Yield what is in these `folders`, but not what editors and git hide."""
+    """Yield the content of these `folders`, without the hidden files of editors and git."""
     for path in sorted(folder.iterdir()):
         if path.name.startswith("."):
             continue
@@ -147,34 +147,34 @@ def _visible(folder: Path, folders: Collection[Path]) -> Iterator[Path]:
 
 
 def quoted(value: object) -> str:
-    """Write a text as a YAML scalar in double quotes; `$` is doubled: Compose expands it."""
+    """Return a text as a YAML scalar in double quotes, with `$` doubled for Compose."""
     text = json.dumps(str(value), ensure_ascii=False).replace("$", "$$")
     return _UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def scalar(value: str) -> str:
-    """Write a variable's value: kit's own words as they are, what others wrote in quotes."""
+    """Return a variable's value: kit's own words plain, all other texts quoted."""
     return value if isinstance(value, Word) else quoted(value)
 
 
 def key(name: str) -> str:
-    """Write the name of a variable: some are no text in YAML 1.1 or 1.2, as `N`, `on`, `null`."""
+    """Return a variable's name, quoted if YAML 1.1 or 1.2 would not read it as text: `N`, `on`."""
     return quoted(name) if _NO_TEXT.fullmatch(name) else name
 
 
 def words(command: Iterable[str]) -> str:
-    """Write the words of a command as the inside of a YAML list."""
+    """Return the words of a command as the content of a YAML list."""
     return ", ".join(word if _PLAIN.fullmatch(word) else quoted(word) for word in command)
 
 
 def docker_size(size: int) -> str:
-    """Write bytes as Docker does: `16g`."""
+    """Return bytes in Docker's format: `16g`."""
     text = show_size(size)
     return text.removesuffix("iB").lower() if text.endswith("iB") else text.lower()
 
 
 def hosts_line(part: Part) -> str:
-    """Say which hosts a part runs on, briefly where they are many."""
+    """Return the hosts of a part as text, shortened if there are many."""
     hosts = [host.name for host in part.hosts]
     shown = ", ".join(hosts) if len(hosts) <= 8 else f"{hosts[0]} … {hosts[-1]}"
     plural = "GPU" if part.processes == 1 else "GPUs"
@@ -182,20 +182,20 @@ def hosts_line(part: Part) -> str:
 
 
 def processes_line(placement: Placement) -> str:
-    """Say how many processes a placement has; their ranks are torchrun's to give."""
+    """Return the number of processes as text; torchrun assigns their ranks."""
     return "1 process" if placement.processes == 1 else f"{placement.processes} processes"
 
 
 def docker_time(seconds: int) -> str:
-    """Write seconds as Docker does: `2m`, `30s`."""
+    """Return seconds in Docker's format: `2m`, `30s`."""
     return f"{seconds // 60}m" if seconds >= 60 and seconds % 60 == 0 else f"{seconds}s"
 
 
 def gpus_line(placement: Placement) -> str:
-    """Say how many GPUs a placement has."""
+    """Return the number of GPUs as text."""
     return count(placement.processes, "GPU")
 
 
 def plain(number: float) -> str:
-    """Write a number without an exponent and without zeros behind: `8`, `0.5`."""
+    """Return a number without an exponent and trailing zeros: `8`, `0.5`."""
     return f"{number:f}".rstrip("0").rstrip(".")

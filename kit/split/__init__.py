@@ -1,4 +1,4 @@
-"""Splits: which GPUs move between training and inference, and the text that says so.
+"""Splits: the selection of GPUs for training or inference, and the edit of the inventory.
 
-Everything here is pure; `kit.commands.split` talks to the terminal and to the disk.
+Everything here is pure; `kit.commands.split` does the input and output.
 """

@@ -1,4 +1,4 @@
-"""Which GPUs serve, where somebody says only how many: the weakest that fit."""
+"""The choice of GPUs for inference when the user gives a number: the weakest that fit."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from kit.split.sections import Key, Slot, Split, count_of
 from kit.values import count
 
 MOST_TRIED = 100
-"""Among so many GPUs they are tried one by one: a plan of a thousand hosts takes a tenth of a
-second, and there are eight thousand of them."""
+"""Up to this number of GPUs, each is tried: a plan of a thousand hosts takes a tenth of a second,
+and the hosts may have eight thousand GPUs."""
 
 
 def weakest_first(slots: Sequence[Slot]) -> list[Slot]:
-    """Order GPUs by compute capability, then memory.
+    """Sort GPUs by compute capability, then by memory.
 
-    Where one of the two is not known, the GPU comes last among those that are equal so far. Of
-    equal ones the last in the inventory is first, so that training keeps the low indexes.
+    A GPU with an unknown value comes after those with a known one. Equal GPUs are sorted from the
+    end of the inventory, so that training keeps the low indexes.
     """
     last_first = slots[::-1]
     return sorted(last_first, key=_strength)
@@ -34,15 +34,14 @@ def _strength(slot: Slot) -> tuple[bool, tuple[int, int], bool, int]:
 def choose(
     slots: Sequence[Slot], named: Split, number: int, valid: Callable[[Split], bool]
 ) -> Split:
-    """Choose what changes, so that `number` GPUs are for inference.
+    """Choose the changes that leave `number` GPUs for inference.
 
-    `named` are the GPUs that the same command sends elsewhere; they and those with `use: none` are
-    not touched. The strongest go back to training first.
-
-    Where the weakest would spoil the plan, others are preferred.
+    The GPUs in `named`, which the same command moves, and those with `use: none` are not changed.
+    The strongest GPUs return to training first. If the weakest GPUs make the plan invalid, others
+    are chosen.
 
     Raises:
-        FaultsError: There are not so many, or ranges of hosts only move as a whole.
+        FaultsError: There are too few GPUs, or ranges of hosts prevent this number.
     """
     free = [slot for slot in slots if slot.key not in named and slot.gpu.use is not Use.NONE]
     serving = [slot for slot in free if slot.gpu.use is Use.INFERENCE]
@@ -78,7 +77,7 @@ def _all(taken: Sequence[Slot], use: Use) -> dict[Key, Use]:
 
 
 def _one_left(ordered: Sequence[Slot]) -> list[Slot]:
-    """Put the last GPU of each host behind all others."""
+    """Move the last GPU of each host to the end."""
     last = {slot.section: slot for slot in ordered}
     kept = [slot for slot in ordered if slot is last[slot.section]]
     return [slot for slot in ordered if slot is not last[slot.section]] + kept
@@ -90,7 +89,7 @@ def _other(slots: Sequence[Slot], without: Sequence[Slot]) -> list[Slot]:
 
 
 def _sums(ordered: Sequence[Slot]) -> list[int]:
-    """Return for each position the sums that it and those behind it can make, as bits."""
+    """Return for each position the possible sums of it and all later ones, as bits."""
     sums = [1]
     for slot in reversed(ordered):
         sums.append(sums[-1] | sums[-1] << len(slot.hosts))
@@ -98,7 +97,7 @@ def _sums(ordered: Sequence[Slot]) -> list[int]:
 
 
 def _first_fit(ordered: Sequence[Slot], amount: int) -> list[Slot] | None:
-    """Take the first that make exactly `amount`: an entry of a range is many GPUs at once."""
+    """Return the first slots with exactly `amount` GPUs; a slot of a range has several GPUs."""
     sums = _sums(ordered)
     taken: list[Slot] = []
     for position, slot in enumerate(ordered):
@@ -112,7 +111,7 @@ def _first_fit(ordered: Sequence[Slot], amount: int) -> list[Slot] | None:
 def _valid_fit(
     ordered: Sequence[Slot], amount: int, valid: Callable[[Sequence[Slot]], bool]
 ) -> list[Slot] | None:
-    """As `_first_fit`, but pass over those that spoil the plan; None where that finds nothing."""
+    """Return as `_first_fit`, without slots that make the plan invalid; None if nothing fits."""
     sums = _sums(ordered)
     taken: list[Slot] = []
     for position, slot in enumerate(ordered):
@@ -124,7 +123,7 @@ def _valid_fit(
 
 
 def _no_fit(ordered: Sequence[Slot], number: int, present: int, amount: int) -> Fault:
-    """Name the numbers nearby that are possible."""
+    """Return a fault with the nearest possible numbers."""
     sign = 1 if number > present else -1
     possible = _sums(ordered)[0]
     nearby = sorted(present + sign * each for each in _nearest(possible, amount))

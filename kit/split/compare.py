@@ -1,4 +1,4 @@
-"""What a split makes of the jobs and the servers: before and after, as rows."""
+"""The comparison of jobs and servers before and after a split, as rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ UNKNOWN = "-"
 
 @dataclass(frozen=True, slots=True)
 class JobState:
-    """A job under one plan; `gpus` is its world size."""
+    """A job in one plan; `gpus` is its world size."""
 
     name: str
     hosts: tuple[str, ...]
@@ -26,7 +26,7 @@ class JobState:
 
 @dataclass(frozen=True, slots=True)
 class ServerState:
-    """A server under one plan: how many GPUs it has on which hosts; it is idle with none."""
+    """A server in one plan, with its hosts and the number of its GPUs. It is idle without GPUs."""
 
     name: str
     job: str
@@ -36,9 +36,9 @@ class ServerState:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """How many GPUs are for what, and what jobs and servers have of them.
+    """The number of GPUs for each use, and the GPUs of jobs and servers.
 
-    `jobs` and `servers` are None where the inventory and the jobs do not go together.
+    `jobs` and `servers` are None if the inventory and the jobs do not fit each other.
     """
 
     uses: tuple[tuple[Use, int], ...]
@@ -48,14 +48,14 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """A GPU and who has it: jobs and servers, on some of its hosts at least."""
+    """A GPU and the jobs and servers that use it on at least one of its hosts."""
 
     slot: Slot
     owners: tuple[str, ...]
 
 
 def holdings(inventory: Inventory, plan: Plan) -> tuple[Holding, ...]:
-    """Return who has which GPU, in the order of the inventory."""
+    """Return the owners of each GPU, in the order of the inventory."""
     section = {host.name: section_of(host) for host in inventory.hosts}
     owners: dict[Key, dict[str, None]] = {}
     claims = [(f"job {job.name}", job.placements) for job in plan.jobs]
@@ -69,7 +69,7 @@ def holdings(inventory: Inventory, plan: Plan) -> tuple[Holding, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A GPU that changes its use; of a range of hosts, one of each."""
+    """A GPU that changes its use. In a range of hosts it is one GPU of each host."""
 
     slot: Slot
     before: Use
@@ -77,7 +77,7 @@ class Move:
 
 
 def moves(inventory: Inventory, split: Split) -> tuple[Move, ...]:
-    """Return what changes, in the order of the inventory."""
+    """Return the changes, in the order of the inventory."""
     return tuple(
         Move(slot, slot.gpu.use, split[slot.key])
         for slot in slots(inventory)
@@ -86,7 +86,7 @@ def moves(inventory: Inventory, split: Split) -> tuple[Move, ...]:
 
 
 def reverse(done: Sequence[Move]) -> tuple[tuple[str, str], ...]:
-    """Return options and selectors of the command that undoes a split."""
+    """Return the options and selectors that undo a split."""
     options = ((Use.TRAINING, "--train"), (Use.INFERENCE, "--infer"), (Use.NONE, "--none"))
     found = []
     for use, option in options:
@@ -99,7 +99,7 @@ def reverse(done: Sequence[Move]) -> tuple[tuple[str, str], ...]:
 
 
 def _spans(positions: Sequence[int]) -> str:
-    """Write ascending numbers briefly: 0-2,5."""
+    """Format ascending numbers as spans: 0-2,5."""
     spans: list[list[int]] = []
     for position in positions:
         if spans and position == spans[-1][1] + 1:
@@ -110,7 +110,7 @@ def _spans(positions: Sequence[int]) -> str:
 
 
 def state(inventory: Inventory, plan: Plan | None) -> State:
-    """Return what there is; `plan` is None where it cannot be made."""
+    """Return the state of a plan; `plan` is None if it cannot be made."""
     total = dict.fromkeys(Use, 0)
     for host in inventory.hosts:
         for gpu in host.gpus:
@@ -129,9 +129,9 @@ def state(inventory: Inventory, plan: Plan | None) -> State:
 
 
 def with_suggestions(before: State, after: State, jobs: Sequence[Job]) -> State:
-    """Suggest learning rates for new global batches, where the jobs name no reference of their own.
+    """Add suggested learning rates for new global batches, if the jobs name no reference batch.
 
-    The rate that a job has was its choice for the batch before.
+    The rate of a job was chosen for its old batch.
     """
     olds = {job.name: job.batch.total for job in before.jobs or ()}
     by_name = {job.name: job for job in jobs}
@@ -155,14 +155,14 @@ def _gpus(placements: Sequence[Placement]) -> int:
 
 
 def made_idle(before: State, after: State) -> tuple[str, ...]:
-    """Return the servers that have a GPU before and none after."""
+    """Return the servers that had a GPU before and have none after."""
     had = {server.name for server in before.servers or () if server.gpus}
     return tuple(s.name for s in after.servers or () if s.name in had and not s.gpus)
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the comparison: of what, which figure, before and after."""
+    """One line of the comparison: subject, figure, value before and after."""
 
     of: str
     what: str

@@ -1,8 +1,7 @@
-"""The inventory's text with other uses: only they change, and comments stay where they are.
+"""Editing of `use` in the inventory's text. Everything else, including comments, stays.
 
-The positions of PyYAML's nodes say where to write. Moving a GPU back undoes what moving it away
-has written, so that a split and its reverse give back the same bytes: `use` is removed where it
-stands as kit writes it, and becomes `training` anywhere else.
+The positions of PyYAML's nodes give the places. Moving a GPU back restores the earlier bytes: `use`
+is removed if kit wrote it, and set to `training` otherwise.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _DEFAULT = Use.TRAINING
 
 @dataclass(frozen=True, slots=True)
 class _Edit:
-    """What to write in place of `text[start:end]`."""
+    """The replacement of `text[start:end]`."""
 
     start: int
     end: int
@@ -36,19 +35,19 @@ class _Edit:
 def edited(text: str, file: str, split: Split) -> str:
     """Return the text of the inventory after the split.
 
-    `text` is exactly what the file holds, carriage returns included.
+    `text` is the exact content of the file, including carriage returns.
 
     Raises:
-        FaultsError: What is to change is written once for several places: an anchor, a merge.
+        FaultsError: The text is shared by several places through an anchor or a merge.
     """
-    # PyYAML's positions do not count a byte order mark.
+    # PyYAML's positions ignore a byte order mark.
     mark = text[: text.startswith("\ufeff")]
     plain = text.removeprefix(mark)
     return mark + _Editor(plain, parse(plain, file)).apply(split)
 
 
 class _Editor:
-    """Finds the places of one text."""
+    """Finds the places to edit in one text."""
 
     def __init__(self, text: str, document: Document) -> None:
         self._text = text
@@ -71,7 +70,7 @@ class _Editor:
         return "".join([*parts, self._text[end:]])
 
     def _count(self, node: yaml.Node) -> None:
-        """Count where a node stands: an alias is the same node once more."""
+        """Count the places of a node: an alias is another place of the same node."""
         self._places[id(node)] += 1
         if self._places[id(node)] > 1:
             return
@@ -111,7 +110,7 @@ class _Editor:
         return edits
 
     def _listed(self, node: yaml.Node, before: Sequence[Use], uses: dict[str, Use]) -> _Edit:
-        """Write the GPUs of a host whose UUIDs are not known: a number where all are alike."""
+        """Return the GPUs of a host without UUIDs: a number if all are for training, or a list."""
         after = [uses.get(str(index), use) for index, use in enumerate(before)]
         same = all(use is _DEFAULT for use in after)
         return _Edit(*_span(node), str(len(after)) if same else _by_index(after))
@@ -140,7 +139,7 @@ class _Editor:
                     return _Edit(at, end, "")
         style = pair[1].style if isinstance(pair[1], yaml.ScalarNode) else None
         quote = style if style in {'"', "'"} else ""
-        # A tag or an anchor in front stays.
+        # Keep a tag or an anchor before the value.
         written = f"{quote}{value['use']}{quote}"
         if self._text[start:end].endswith(written):
             start = end - len(written)
@@ -149,7 +148,7 @@ class _Editor:
     def _place(
         self, node: yaml.Node
     ) -> tuple[yaml.MappingNode, yaml.ScalarNode, yaml.ScalarNode] | None:
-        """Return the entry and its last pair that `use` can stand behind."""
+        """Return the entry, and its last pair after which `use` can be added."""
         if not isinstance(node, yaml.MappingNode):
             return None
         for key, value in reversed(node.value):
@@ -161,10 +160,10 @@ class _Editor:
     def _addition(
         self, node: yaml.MappingNode, key: yaml.ScalarNode, value: yaml.ScalarNode, use: Use
     ) -> tuple[int, str]:
-        """Return where `use` is added behind a pair, and as what."""
+        """Return the position and the text of a new `use` after a pair."""
         end = _span(value)[1]
         if node.flow_style:
-            # A file that is JSON stays JSON.
+            # Keep a JSON file valid.
             words = f'"use": "{use}"' if key.style == '"' else f"use: {use}"
             return end, f", {words}"
         found = _BREAK.search(self._text, end)
@@ -184,7 +183,7 @@ class _Editor:
 
 
 def _own(node: yaml.Node | None, key: str) -> tuple[yaml.Node, yaml.Node] | None:
-    """Return a pair that stands in the mapping itself, not in one that it merges."""
+    """Return a pair of the mapping itself, not of a merged one."""
     if isinstance(node, yaml.MappingNode):
         for pair in node.value:
             if isinstance(pair[0], yaml.ScalarNode) and pair[0].value == key:

@@ -1,4 +1,4 @@
-"""From the words of the command line to the inventory's new text, or to why there is none."""
+"""From the selectors of the command line to the inventory's new text, or to an error."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kit.split.select import Wanted, select
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A split that can be made: what moves, what that means, and the inventory's new text."""
+    """A valid split: its moves, its effects, and the inventory's new text."""
 
     moves: tuple[Move, ...]
     before: State
@@ -27,11 +27,11 @@ class Proposal:
 
 
 def propose(project: Project, path: Path, text: str, wanted: Wanted) -> Proposal:
-    """Decide what moves; `text` is what the inventory's file `path` holds, to the byte.
+    """Return the proposed split; `text` is the exact content of the inventory's file `path`.
 
     Raises:
-        ProblemsError: The selectors are wrong, or the text shares what is to change.
-        InputError: The split would break a job or end a server.
+        ProblemsError: The selectors are wrong, or the text to change is shared.
+        InputError: The split would break a job or leave a server without a GPU.
     """
     before = state(project.inventory, _plan(project, {}))
     idle_is_meant = wanted.number() == 0
@@ -85,7 +85,7 @@ def _refuse_idle(before: State, after: State) -> None:
 
 
 def _verify(path: Path, text: str, wanted: Inventory) -> None:
-    """Hold the edited text against what was asked for: exactly that has changed."""
+    """Check that the edited text changes exactly the requested GPUs."""
     try:
         found = read_inventory(text, path, Sources())
     except ProblemsError as error:

@@ -1,4 +1,4 @@
-"""The GPUs as the inventory lists them: an entry of a range of hosts is one GPU of each of them."""
+"""The GPUs as listed in the inventory. An entry of a range of hosts is one GPU on each host."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from kit.model import Gpu, Host, Inventory, Use
 Key = tuple[str, str]
 """An entry of the inventory: the key of its hosts, and the GPU's id."""
 Split = Mapping[Key, Use]
-"""What GPUs are to be for."""
+"""The new uses of GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One entry of a list of GPUs, at `position`; it stands for a GPU on each of `hosts`."""
+    """One entry of a list of GPUs, at `position`. It is one GPU on each of `hosts`."""
 
     section: str
     hosts: tuple[str, ...]
@@ -25,23 +25,23 @@ class Slot:
 
     @property
     def key(self) -> Key:
-        """What a split calls it."""
+        """Its key in a split."""
         return self.section, self.gpu.id
 
     @property
     def name(self) -> str:
-        """How it is written on the command line."""
+        """Its selector on the command line."""
         return f"{self.section}:{self.position}"
 
     @property
     def loc(self) -> Loc:
-        """Its place in the inventory, or the nearest that is written down."""
+        """Its place in the inventory, or the nearest one in the file."""
         return ("hosts", self.section, "gpus", self.position)
 
 
 @dataclass(frozen=True, slots=True)
 class HostsSection:
-    """One key of the inventory's `hosts`: a host, or a range of them."""
+    """One key of the inventory's `hosts`: a host or a range of hosts."""
 
     name: str
     hosts: tuple[str, ...]
@@ -49,7 +49,7 @@ class HostsSection:
 
 
 def section_of(host: Host) -> str:
-    """Return the key that describes a host."""
+    """Return the inventory's key of a host."""
     return str(host.loc[1])
 
 
@@ -73,12 +73,12 @@ def slots(inventory: Inventory) -> tuple[Slot, ...]:
 
 
 def count_of(found: Iterable[Slot]) -> int:
-    """Count GPUs: an entry has as many as hosts."""
+    """Return the number of GPUs; an entry has one on each of its hosts."""
     return sum(len(slot.hosts) for slot in found)
 
 
 def moved(inventory: Inventory, split: Split) -> Inventory:
-    """Return the inventory as it is after the split."""
+    """Return the inventory after the split."""
 
     def _gpus(host: Host) -> tuple[Gpu, ...]:
         section = section_of(host)

@@ -1,4 +1,4 @@
-"""Which GPUs somebody means, and what is wrong with the words."""
+"""The selectors of GPUs, and the errors for wrong ones."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _HOSTS: Loc = ("hosts",)
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the options say: selectors for each use; `infer` may hold a number of GPUs."""
+    """The selectors of each use; `infer` may be a number of GPUs."""
 
     infer: tuple[str, ...] = ()
     train: tuple[str, ...] = ()
     none: tuple[str, ...] = ()
 
     def number(self) -> int | None:
-        """Return how many GPUs are to be for inference, None where GPUs are named."""
+        """Return the number of GPUs for inference, or None if GPUs are named."""
         return next((int(text) for text in self.infer if _NUMBER.fullmatch(text)), None)
 
 
@@ -39,12 +39,12 @@ _OPTIONS = (("infer", Use.INFERENCE), ("train", Use.TRAINING), ("none", Use.NONE
 
 
 def select(inventory: Inventory, wanted: Wanted, valid: Callable[[Split], bool]) -> Split:
-    """Return the GPUs that change, and what they are for then.
+    """Return the GPUs that change, with their new uses.
 
-    `valid` judges a split; it is asked only where a number of GPUs leaves a choice.
+    `valid` checks a split. It is called only for a number of GPUs, which leaves a choice.
 
     Raises:
-        FaultsError: A selector means nothing, too much, or the opposite of another.
+        FaultsError: A selector matches nothing, is ambiguous, or contradicts another.
     """
     finder = _Finder(sections(inventory))
     named: dict[Key, tuple[str, Use, Slot]] = {}
@@ -91,7 +91,7 @@ def _number_faults(wanted: Wanted) -> list[Fault]:
 
 @dataclass(frozen=True, slots=True)
 class _Pool:
-    """Where to look: GPUs, their place in the inventory, and the words for "there is"."""
+    """The GPUs to search, their place in the inventory, and the start of a message about them."""
 
     slots: tuple[Slot, ...]
     loc: Loc
@@ -99,7 +99,7 @@ class _Pool:
 
 
 class _Finder:
-    """Finds GPUs by the words of the command line."""
+    """Finds GPUs by the selectors of the command line."""
 
     def __init__(self, found: Sequence[HostsSection]) -> None:
         self.sections = found
@@ -107,10 +107,10 @@ class _Finder:
         self._by_host = {host: section for section in found for host in section.hosts}
 
     def find(self, text: str, said: str, *, moving_to: Use) -> list[Slot]:
-        """Return what a selector means.
+        """Return the GPUs of a selector.
 
-        Whoever says a host or a model means the GPUs that kit may use, so those with `use: none`
-        are left alone, unless they are named one by one.
+        The name of a host or a model selects the GPUs that kit may use. GPUs with `use: none` must
+        be selected by index or UUID.
         """
         head, colon, which = text.partition(":")
         if text in self._names or text in self._by_host:
@@ -221,7 +221,7 @@ def _list(found: Sequence[Slot], *, ids: bool = False) -> str:
 
 
 def _beside(section: HostsSection, host: str) -> str:
-    """Write a range without one of its hosts: `gpu[001-002]`, gpu003 and `gpu[004-064]`."""
+    """Return a range without one of its hosts: `gpu[001-002]`, gpu003 and `gpu[004-064]`."""
     position = section.hosts.index(host)
     head, first, last, tail = ranges.parts(section.name)
     low, high = int(first), int(last)

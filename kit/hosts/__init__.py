@@ -1,1 +1,1 @@
-"""The ways to the hosts: commands over SSH, and the Engine API of their Docker."""
+"""Access to the hosts: commands over SSH, and the Engine API of their Docker."""

@@ -1,8 +1,8 @@
-"""The Docker engines of the hosts: python-on-whales to act, the Engine API to look.
+"""The Docker engines of the hosts: python-on-whales for changes, the Engine API for queries.
 
-python-on-whales calls the docker command line, over SSH where a host has a login. For looking that
-is too slow (a call for every task of a stack), and for tokens and secrets too open: an argument
-shows in the process list. Both go to the Engine API, on the way that docker's own SSH takes.
+python-on-whales runs the docker command, over SSH for remote hosts. It is too slow for queries (one
+call for each task of a stack), and it would show tokens and secrets in the process list. Both
+use the Engine API through the same SSH connection as docker's own.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ if TYPE_CHECKING:
 
 SSH = "ssh://"
 AT_ONCE = 32
-"""Hosts that are asked at the same time: each is an ssh process here."""
+"""The number of hosts that are queried concurrently: each needs an ssh process here."""
 PATIENCE = 60.0
 """Seconds that an engine may take to begin its answer."""
 LAST_WORDS = 2.0
-"""Seconds within which docker's command says why a call has failed; its ssh knows before."""
+"""Seconds to wait for the error message of docker's command after a failed call."""
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
 class EngineError(KitError):
-    """The engine refused a request; `status` is HTTP's."""
+    """The engine rejected a request; `status` is the HTTP status."""
 
     def __init__(self, where: str, status: int, said: str) -> None:
         super().__init__(f"{where}: Docker: {said}")
@@ -52,14 +52,14 @@ class EngineError(KitError):
 
 
 class SilentError(KitError):
-    """The engine took the request and said nothing for too long."""
+    """The engine accepted the request and did not answer in time."""
 
 
 class Docker:
     """The engine of one host. `url` is None for this machine's own.
 
-    `prelude` is a script that the host's shell runs when it is dialled, before the engine is asked:
-    what else is to be known of a host needs no second login.
+    `prelude` is a script that the host's shell runs on connecting, before the first request: its
+    output needs no second login.
     """
 
     def __init__(self, name: str, url: str | None, prelude: str = "") -> None:
@@ -76,12 +76,12 @@ class Docker:
 
     @property
     def said(self) -> str:
-        """What the prelude printed when the host was dialled last."""
+        """The output of the prelude on the last connection."""
         return self._connection.said
 
     @cached_property
     def whales(self) -> DockerClient:
-        """The client that acts; imported here, as it takes a third of a second."""
+        """The client for changes; its import takes a third of a second."""
         from python_on_whales import DockerClient
 
         _program()
@@ -89,9 +89,9 @@ class Docker:
 
     @contextmanager
     def acting(self, what: str, **options: Any) -> Iterator[DockerClient]:
-        """Yield the client, with `options` of DockerClient one of its own.
+        """Yield a client; with `options` of DockerClient, yield a new one.
 
-        Its failure is told as a failure to do `what`.
+        A failure is reported as a failure to do `what`.
 
         Raises:
             KitError: The command failed.
@@ -105,12 +105,12 @@ class Docker:
             raise KitError(f"{self.name}: {what}: {last_words(error.stderr)}") from None
 
     def command(self, what: str, *arguments: str, env: Mapping[str, str] | None = None) -> str:
-        """Call docker where python-on-whales lacks an option, and return what it printed.
+        """Run docker for options that python-on-whales lacks, and return its output.
 
-        `env` are variables for this call; of kit's own it gets what docker itself needs.
+        `env` are variables for this call; from kit's environment it gets only what docker needs.
 
         Raises:
-            KitError: It failed to do `what`.
+            KitError: The command failed; the message names `what`.
         """
         host = ["--host", self.url] if self.url else []
         done = subprocess.run(
@@ -138,11 +138,11 @@ class Docker:
         headers: Mapping[str, str] | None = None,
         **query: str | dict[str, Any],
     ) -> Any:
-        """Ask the Engine API and return its answer, parsed.
+        """Send a request to the Engine API and return the parsed answer.
 
         Raises:
             KitError: The engine cannot be reached.
-            EngineError: It refuses.
+            EngineError: The engine rejects the request.
         """
         content = self._answer(method, path, body, query, headers)
         return json.loads(content) if content else None
@@ -150,7 +150,7 @@ class Docker:
     def read(
         self, path: str, patience: float = PATIENCE, /, **query: str | dict[str, Any]
     ) -> bytes:
-        """Ask for what is no JSON, and may take `patience` seconds; see `request`.
+        """Return an answer that is not JSON and may take `patience` seconds; see `request`.
 
         Raises:
             SilentError: It took longer.
@@ -160,11 +160,11 @@ class Docker:
     def get(
         self, path: str, headers: Mapping[str, str] | None = None, **query: str | dict[str, Any]
     ) -> Any:
-        """Ask for what is; see `request`."""
+        """Send a GET request; see `request`."""
         return self.request("GET", path, None, headers, **query)
 
     def post(self, path: str, body: object, **query: str | dict[str, Any]) -> Any:
-        """Tell it what to do; see `request`. What `body` holds shows in no list of processes."""
+        """Send a POST request; see `request`. `body` is not visible in the process list."""
         return self.request("POST", path, body, None, **query)
 
     def _answer(
@@ -190,13 +190,13 @@ class Docker:
         /,
         **query: str | dict[str, Any],
     ) -> Iterator[HTTPResponse]:
-        """Yield an answer on a connection of its own; it may go on for ever.
+        """Yield an answer on a separate connection; it may be endless.
 
-        With `patience` it may pause for so many seconds. `sent` is called when the request is on
-        its way: the answer to a request for new log lines begins with the first line.
+        With `patience` it may pause for this number of seconds. `sent` is called after the request:
+        the answer to a request for new log lines begins with the first line.
 
         Raises:
-            SilentError: It did for longer.
+            SilentError: It paused longer.
         """
         connection = _Dialled(self.name, self.url, patience or PATIENCE)
         self._streams.add(connection)
@@ -210,7 +210,7 @@ class Docker:
             connection.hang_up()
 
     def close(self) -> None:
-        """Hang up; the next request dials anew. What other threads read or wait for ends."""
+        """Close all connections, also those that other threads read. A new request reconnects."""
         for connection in (*self._streams, self._connection):
             connection.cut()
         with self._lock:
@@ -218,7 +218,7 @@ class Docker:
 
 
 class _Dialled(HTTPConnection):
-    """HTTP over the standard streams of `docker system dial-stdio`, as docker's own SSH does it."""
+    """HTTP over the standard streams of `docker system dial-stdio`, as docker does over SSH."""
 
     def __init__(
         self, name: str, url: str | None, patience: float = PATIENCE, prelude: str = ""
@@ -241,7 +241,7 @@ class _Dialled(HTTPConnection):
                 stdin=theirs.fileno(),
                 stdout=theirs.fileno(),
                 stderr=subprocess.PIPE,
-                start_new_session=True,  # Ctrl-C is kit's to handle, not its ssh's.
+                start_new_session=True,  # kit handles Ctrl-C, not its ssh process.
             )
         ours.settimeout(self.timeout)
         self.sock = self._line = ours
@@ -249,26 +249,26 @@ class _Dialled(HTTPConnection):
             self.said = _read_line(ours)
 
     def be_patient(self, seconds: float) -> None:
-        """Set how long an answer may take to begin, and pause."""
+        """Set the timeout for the beginning of an answer and for pauses."""
         self.timeout = seconds
         if self.sock is not None:
             self.sock.settimeout(seconds)
 
     def wait_for_ever(self) -> None:
-        """An answer that has begun may pause for as long as it likes."""
+        """Allow unlimited pauses in an answer."""
         if self.sock is not None:
             self.sock.settimeout(None)
 
     def cut(self) -> None:
-        """End what another thread reads from: closing would wait for that very thread."""
+        """End a connection that another thread reads: closing would wait for that thread."""
         with suppress(OSError):
             if self._line is not None:
                 self._line.shutdown(socket.SHUT_RDWR)
         if self._process is not None:
-            self._process.kill()  # docker's command line takes a first SIGTERM for a wish.
+            self._process.kill()  # docker ignores the first SIGTERM.
 
     def hang_up(self) -> None:
-        """End the call. `close`, which http.client calls itself, leaves the process to speak."""
+        """End the call. `close`, which http.client also calls, does not end the process."""
         self.cut()
         self.close()
         self._forget()
@@ -280,7 +280,7 @@ class _Dialled(HTTPConnection):
             self._process = None
 
     def _complaint(self) -> str:
-        """End a call that has failed; return what docker and its ssh had to say about it."""
+        """End a failed call, and return the error output of docker and its ssh."""
         said = b""
         if self._process is not None:
             with suppress(subprocess.TimeoutExpired):
@@ -298,12 +298,12 @@ class _Dialled(HTTPConnection):
         headers: Mapping[str, str] | None = None,
         sent: Callable[[], object] | None = None,
     ) -> Iterator[HTTPResponse]:
-        """Send a request and yield the answer, which must be good."""
+        """Send a request and yield the answer, which must be successful."""
         values = {k: v if isinstance(v, str) else json.dumps(v) for k, v in query.items()}
         target = f"{path}?{urlencode(values)}" if values else path
         content = None if body is None else json.dumps(body).encode()
         if self._process is not None and self._process.poll() is not None:
-            # The host was away since the last request: it may be back.
+            # The host was down since the last request: reconnect.
             self.hang_up()
         try:
             own = {"Content-Type": "application/json", **(headers or {})}
@@ -327,7 +327,7 @@ def _dial(url: str | None, prelude: str = "") -> list[str]:
     """Return the command that connects its standard streams to an engine."""
     dial = ["docker", "system", "dial-stdio"]
     if url and url.startswith(SSH):
-        # As docker does, whose own ssh takes 30 s for a host that is down, for ever if one dies.
+        # docker's own ssh has no timeout: it takes 30 s for a host that is down and may hang.
         _installed("ssh", "install openssh-client")
         if prelude:
             script = f"({prelude}) | base64 | tr -d '\\n'; echo; exec {' '.join(dial)}"
@@ -337,9 +337,9 @@ def _dial(url: str | None, prelude: str = "") -> list[str]:
 
 
 def _read_line(line: socket.socket) -> str:
-    """Read what a prelude printed: a line in base64, to where the engine's words begin.
+    """Read the prelude's output: one line in base64, before the first answer of the engine.
 
-    It is empty where the connection broke off, which the first request tells.
+    Return "" if the connection was closed; the first request reports it.
     """
     found = b""
     while not found.endswith(b"\n"):
@@ -352,14 +352,14 @@ def _read_line(line: socket.socket) -> str:
 
 
 def unreachable(name: str, url: str | None, said: str) -> KitError:
-    """Say that a host's engine does not answer, and how to find out why."""
+    """Return the error for an engine that does not answer, with a command to find the cause."""
     option = f"-H {url} " if url else ""
     return KitError(f"{name}: Docker cannot be reached: {said}", f"try `docker {option}info`")
 
 
 def last_words(stderr: str | None) -> str:
-    """Return the line of a program's output that says what was wrong."""
-    # docker's command puts words of its own in front of its ssh's.
+    """Return the last line of a program's error output."""
+    # docker's command adds its own text before the output of ssh.
     said = (stderr or "").rpartition("stderr=")[2]
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     return lines[-1] if lines else "it does not say why"
@@ -388,7 +388,7 @@ def _installed(program: str, advice: str) -> str:
 
 
 def at_once(work: Callable[[T], R], items: Iterable[T]) -> list[R | KitError]:
-    """Do something with each item at the same time; return the results, or what went wrong."""
+    """Process all items concurrently; return each result or error."""
 
     def tried(item: T) -> R | KitError:
         try:
@@ -401,6 +401,6 @@ def at_once(work: Callable[[T], R], items: Iterable[T]) -> list[R | KitError]:
 
 
 def on_each(hosts: Iterable[Host], work: Callable[[Host], R]) -> dict[str, R | KitError]:
-    """Do something on all hosts at once; return each one's result, or what went wrong there."""
+    """Process all hosts concurrently; return each host's result or error."""
     hosts = list(hosts)
     return dict(zip([host.name for host in hosts], at_once(work, hosts), strict=True))

@@ -1,4 +1,4 @@
-"""The environment in which docker reads rendered files."""
+"""The environment of docker when it reads rendered files."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Mapping
 
 NAMES = frozenset({"HOME", "LANG", "LOGNAME", "PATH", "TMPDIR", "USER"})
 FAMILIES = ("AWS_", "AZURE_", "CLOUDSDK_", "DOCKER_", "GNUPG", "GOOGLE_", "LC_", "SSH_", "XDG_")
-"""What docker, its ssh and its helpers for logins to registries are set up by."""
+"""The settings of docker, its ssh and its credential helpers."""
 
 
 def clean(environ: Mapping[str, str]) -> dict[str, str]:
-    """Keep of an environment what docker itself needs.
+    """Return the variables that docker itself needs.
 
-    Docker fills what a file leaves open from its environment. Whoever deploys must not change what
-    containers get, nor leave proxies or passwords in them; COMPOSE_* would choose other files.
+    Docker fills missing values of a file from its environment. The user's environment must not
+    change containers, or leave proxies and passwords in them; COMPOSE_* would select other files.
     """
     return {
         name: value for name, value in environ.items() if name in NAMES or name.startswith(FAMILIES)

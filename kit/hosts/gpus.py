@@ -1,4 +1,4 @@
-"""What `nvidia-smi` says of a host's GPUs. Pure."""
+"""Parsing of the output of `nvidia-smi`. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 def listed_gpus(output: str) -> list[str]:
     """Return the UUIDs in the output of `nvidia-smi -L`.
 
-    Of a GPU that is split by MIG only the instances can be used.
+    For a GPU with MIG enabled, return only its instances, because only these are usable.
     """
     found: list[str] = []
     for uuid in re.findall(r"UUID: ((?:GPU|MIG)-[^)]+)\)", output):

@@ -1,4 +1,4 @@
-"""Commands on the hosts, by the ssh that the user has: what Docker's engines cannot do or see."""
+"""Commands on the hosts through the user's ssh, for tasks beyond Docker's API."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from kit.errors import InputError, KitError
 from kit.model import Host
 
 OPTIONS = ("BatchMode=yes", "ConnectTimeout=10", "ServerAliveInterval=10")
-"""Nobody is there to type a password; a host that is down, or dies, is noticed (ssh_config(5))."""
+"""No password prompts, and timeouts for hosts that are down or die (ssh_config(5))."""
 PATIENCE = 120.0
-"""Seconds that a command may take."""
+"""The most seconds of a command."""
 FAILED = 255
-"""ssh's own exit status for its failures (ssh(1))."""
+"""ssh's exit status for its own failures (ssh(1))."""
 
 
 class CommandError(KitError):
-    """A command on a host ended with `status`."""
+    """A command on a host failed with exit status `status`."""
 
     def __init__(self, where: str, status: int, said: str) -> None:
         super().__init__(f"{where}: {said}")
@@ -25,9 +25,9 @@ class CommandError(KitError):
 
 
 def command(login: str) -> list[str]:
-    """Return the ssh command line for a login: `user@host`, `host`, either with `:port`.
+    """Return the ssh command line for a login: `user@host` or `host`, optionally with `:port`.
 
-    An IPv6 address is in brackets, which ssh does not know.
+    An IPv6 address in brackets is converted, because ssh does not accept the brackets.
     """
     user, at, host = login.rpartition("@")
     host, _, port = host.removeprefix("[").partition("]:" if host.startswith("[") else ":")
@@ -37,7 +37,7 @@ def command(login: str) -> list[str]:
 
 
 def run(host: Host, script: str, content: bytes = b"") -> str:
-    """Have the host's sh run a script with `content` on its standard input; return what it prints.
+    """Run a script in the host's sh with `content` as standard input; return its output.
 
     Raises:
         KitError: The host cannot be reached, or takes too long.
@@ -49,7 +49,7 @@ def run(host: Host, script: str, content: bytes = b"") -> str:
             input=content,
             capture_output=True,
             timeout=PATIENCE,
-            start_new_session=True,  # Ctrl-C is kit's to handle, not its ssh's.
+            start_new_session=True,  # kit handles Ctrl-C, not its ssh process.
             check=False,
         )
     except FileNotFoundError:

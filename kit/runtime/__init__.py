@@ -1,1 +1,1 @@
-"""What the targets share: steps, status, history, events, log streams, the GPU proof."""
+"""Code that all targets share: steps, status, history, events, log streams, the GPU proof."""

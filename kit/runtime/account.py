@@ -1,4 +1,4 @@
-"""What the logs of one workload have told so far: each look reads on from the one before."""
+"""The events in the logs of one workload. Each update reads only new lines."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from kit.runtime.events import Reader
 from kit.runtime.status import LogLine
 
 TAIL = "500"
-"""Lines that the first look reads: every rank tells its place once a minute, and rank 0 how far it
-is at least every 10 s."""
+"""Lines that the first update reads: every rank reports its place once a minute, and rank 0 its
+progress at least every 10 s."""
 
 Source = Callable[[float | None], Sequence[LogLine]]
-"""Returns the lines after a moment, in seconds since the epoch; of None the last ones."""
+"""Returns the lines after a time in seconds since the epoch, or the last lines for None."""
 
 
 class Account:
-    """Reads the sources of a workload: containers or tasks, by their ids."""
+    """Reads the logs of a workload's containers or tasks, by their ids."""
 
     def __init__(self) -> None:
         self.reader = Reader()
         self._since: dict[str, float] = {}
 
     def look(self, sources: Mapping[str, Source]) -> Reader:
-        """Take in what is new; a source that cannot be asked now tells it later."""
+        """Read the new lines. Lines of an unreachable source are read in a later update."""
         if self._since and not self._since.keys() & sources.keys():
-            self.reader, self._since = Reader(), {}  # Another run.
+            self.reader, self._since = Reader(), {}  # This is another run.
 
         def news(source: str) -> Sequence[LogLine]:
             last = self._since.get(source)

@@ -1,4 +1,4 @@
-"""What NCCL's flight recorder has written on a job's hosts: what each rank waited for in a hang."""
+"""The files of NCCL's flight recorder on a job's hosts, which explain a hang."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 @dataclass(frozen=True, slots=True)
 class Dump:
-    """A file of the flight recorder; `time` is when it was written, in seconds since the epoch."""
+    """A file of the flight recorder; `time` is its modification, in seconds since the epoch."""
 
     host: str
     name: str
@@ -29,9 +29,9 @@ class Dump:
 
 
 def dumps(hosts: Iterable[Host], volume: str) -> tuple[tuple[Dump, ...], tuple[KitError, ...]]:
-    """Return the files in the volume of each host, and why some hosts gave none.
+    """Return the files in the volume of each host, and the errors of unreachable hosts.
 
-    Of files with one name, as after a rank has moved to another host, it is the newest.
+    If several files have one name, because a rank moved to another host, return the newest.
     """
     answers = on_each(hosts, lambda host: _of_host(host, volume)).values()
     errors = tuple(answer for answer in answers if isinstance(answer, KitError))
@@ -52,7 +52,7 @@ def _of_host(host: Host, volume: str) -> tuple[Dump, ...]:
 
 
 def _packed(docker: Docker, volume: str) -> bytes:
-    """Return a volume's content as tar, through a container that never runs: any image will do."""
+    """Return a volume's content as tar, through a container of any image that never runs."""
     images = docker.get("/images/json")
     if not images:
         raise KitError(f"{docker.name}: it has no image to look into the volume {volume} with")
@@ -66,7 +66,7 @@ def _packed(docker: Docker, volume: str) -> bytes:
 
 
 def unpacked(host: str, packed: bytes) -> Iterator[Dump]:
-    """Yield the plain files of a tar, which a container has filled as it liked."""
+    """Yield the plain files of a tar archive with untrusted content."""
     with tarfile.open(fileobj=io.BytesIO(packed)) as tar:
         for member in tar:
             name = member.name.removeprefix("./")

@@ -1,6 +1,6 @@
-"""The one reader of events: what the containers of a workload have told so far.
+"""The reader of events from the containers of a workload.
 
-Each event says all that is known of its subject, so reading may begin anywhere in a log.
+Each event contains the whole state of its subject, so reading may start anywhere in a log.
 """
 
 from __future__ import annotations
@@ -17,38 +17,38 @@ _RANK = re.compile(r"\[rank(\d+)\]: ?")
 
 
 def split(text: str) -> tuple[int | None, str]:
-    """Take off the `[rank3]: ` that the launcher puts in front of a worker's line."""
+    """Split a worker's line into its rank and its text, without the launcher's `[rank3]: `."""
     found = _RANK.match(text)
     return (int(found[1]), text[found.end() :]) if found else (None, text)
 
 
 def is_event(text: str) -> bool:
-    """Whether a line, without its rank, is for programs."""
+    """Return whether a line, without its rank, is an event."""
     return text.startswith(events.MARK)
 
 
 class Reader:
-    """What the events of one workload have told; lines come in the order of time."""
+    """Collects the state of one workload from its events; lines are sorted by time."""
 
     def __init__(self) -> None:
         self.progress: Progress | None = None
-        """How far the training is; None until it has begun, and for scripts that are not kit's."""
+        """The training's progress; None before it begins, and for the user's own scripts."""
         self.checkpoint: str | None = None
-        """The name of the newest checkpoint, or of the one that a server answers with."""
+        """The name of the newest checkpoint, or of a server's current one."""
         self.last_step: float | None = None
-        """When the newest step was told, in seconds since the epoch by the host's clock."""
+        """The time of the newest step, in seconds since the epoch by the host's clock."""
         self.world_size: int | None = None
-        """Processes of the present world; None until one has formed."""
+        """The number of processes in the current world; None before the first one."""
         self.failure = ""
-        """Why a process failed last; "" where a world has formed since."""
+        """The last failure of a process; "" if a world has formed since."""
         self.seen: dict[str, tuple[str, ...]] = {}
-        """The UUIDs of the GPUs that each host's container sees."""
+        """The UUIDs of the GPUs visible in each host's container."""
         self._restarts: dict[str, int] = {}
         self._holders: dict[int, str] = {}
 
     @property
     def ranks(self) -> dict[str, tuple[int, ...]]:
-        """Each host's ranks, as torchrun has given them out last."""
+        """Each host's ranks, as torchrun assigned them last."""
         ranks: dict[str, tuple[int, ...]] = {}
         for rank, host in sorted(self._holders.items()):
             ranks[host] = (*ranks.get(host, ()), rank)
@@ -56,11 +56,11 @@ class Reader:
 
     @property
     def restarts(self) -> int:
-        """How often a host's workers were started again, the most of all hosts."""
+        """The largest number of restarts of a host's workers."""
         return max(self._restarts.values(), default=0)
 
     def read(self, line: LogLine) -> None:
-        """Take in one more line; people's lines tell nothing."""
+        """Process one more line; lines that are not events are ignored."""
         event = events.parse(line.text) if is_event(line.text) else None
         if event is not None:
             _READERS[type(event)](self, event, line)
@@ -71,7 +71,7 @@ class Reader:
 
     def _member(self, event: events.Member, line: LogLine) -> None:
         self.world_size = event.world_size
-        # A world that has become smaller has no higher ranks any more.
+        # A smaller world has no higher ranks.
         kept = {rank: host for rank, host in self._holders.items() if rank < event.world_size}
         self._holders = kept | {event.rank: line.host}
         self.seen[line.host] = event.gpus

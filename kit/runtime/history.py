@@ -1,4 +1,4 @@
-"""What was deployed when, by whom, and from which input."""
+"""The history of deployments."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from kit.workload.types import Workload
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """What was deployed when (seconds since the epoch), by whom, and from which input.
+    """One deployment of a workload; `time` is in seconds since the epoch.
 
-    `inventory` and `job_hash` are hashes of what the files say, `image` is the reference that ran.
+    `inventory` and `job_hash` are hashes of the input, `image` is the reference that ran.
     """
 
     job: str
@@ -25,10 +25,10 @@ class Deployment:
 
 
 def person() -> str:
-    """Return who runs kit, and where: `user@machine`."""
+    """Return the user and machine that run kit: `user@machine`."""
     return f"{getpass.getuser()}@{socket.gethostname()}"
 
 
 def deployment(work: Workload, time: float) -> Deployment:
-    """Return what is to be written down on what was started at `time`."""
+    """Return the entry for a workload that was started at `time`."""
     return Deployment(work.name, time, person(), work.inventory_hash, work.job_hash, work.image)

@@ -1,4 +1,4 @@
-"""The lock that keeps two people from deploying at once: what it says of its holder."""
+"""The content of the lock that prevents two concurrent deploys."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from kit.values import show_age
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who deploys, by which process, since when (seconds since the epoch)."""
+    """The user and process that deploy, since a time in seconds since the epoch."""
 
     by: str
     pid: int
     since: float
 
     def refusal(self, where: str) -> KitError:
-        """Return the error of somebody else who wants to deploy; the lock is kept `where`."""
+        """Return the error for a second deploy; the lock is stored at `where`."""
         age = show_age(time.time() - self.since)
         return KitError(
             f"{self.by} (process {self.pid}) has been deploying for {age}: {where} says so",

@@ -1,4 +1,4 @@
-"""The one loop that takes steps."""
+"""The loop that executes steps."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from kit.hosts.docker import at_once
 from kit.runtime.steps import Say, Step
 
 LONG = 1.0
-"""Seconds from which on the end of a step is told too."""
+"""Seconds after which the end of a step is reported too."""
 
 
 class StepsError(KitError):
-    """Steps that failed; those before them are done."""
+    """Steps that failed; the steps before them are done."""
 
     def __init__(self, steps: Sequence[Step], failures: Sequence[KitError]) -> None:
         hints = dict.fromkeys(error.hint for error in failures if error.hint)
@@ -26,10 +26,10 @@ class StepsError(KitError):
 def take(
     steps: Sequence[Step], execute: Callable[[Step], object], say: Say
 ) -> Iterator[tuple[Step, ...]]:
-    """Take steps in their order, and yield those that were taken at once when all of them are done.
+    """Execute steps in order, and yield each batch of concurrent steps when it is done.
 
     Raises:
-        StepsError: Some failed; a second run goes on from there.
+        StepsError: Some steps failed; a second run continues from there.
     """
 
     def tell(step: Step) -> None:

@@ -1,4 +1,4 @@
-"""A workload with a mistake in its input: it is ended, as a restart cannot help."""
+"""Workloads with a mistake in their input. They are ended, because no restart can help."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The proof that GPUs are where the plan put them: planned, given to a container, seen by it."""
+"""The check that each container sees the GPUs that the plan gives it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from kit.values import count
 
 
 def wrong_gpus(statuses: Sequence[JobStatus]) -> tuple[str, ...]:
-    """Say which containers see other GPUs than they were given, and which GPUs two of them see.
+    """Report containers that see other GPUs than assigned, and GPUs that two containers see.
 
-    What has not said yet what it sees is not judged.
+    Containers that have not reported their GPUs yet are skipped.
     """
     living = [status for status in statuses if status.state not in ENDED]
     return (*_strange(living), *_shared(living))
@@ -31,7 +31,7 @@ def _difference(host: HostStatus) -> str:
 
 
 def _alike(one: Sequence[str], other: Sequence[str]) -> bool:
-    """By their indexes, or as all of a host's, GPUs have no names that could be compared."""
+    """Return whether GPUs match; without UUIDs only their number can be compared."""
     if "all" in {*one, *other}:
         return bool(one and other)
     if _named(one) and _named(other):
@@ -44,7 +44,7 @@ def _named(devices: Sequence[str]) -> bool:
 
 
 def _called(devices: Sequence[str], beside: Sequence[str]) -> str:
-    """Name GPUs by their UUIDs where those beside them are; by their number otherwise."""
+    """Name GPUs by UUID if both sides have UUIDs, otherwise by number."""
     if not devices:
         return "none"
     if "all" in devices:
@@ -56,7 +56,7 @@ def _called(devices: Sequence[str], beside: Sequence[str]) -> str:
 def not_deployed(
     statuses: Sequence[JobStatus], planned: Mapping[str, Mapping[str, Sequence[str]]]
 ) -> tuple[str, ...]:
-    """Say what runs with other GPUs than the rendered files give it; `planned` by job and host."""
+    """Report workloads whose GPUs differ from the rendered files; `planned` is by job and host."""
     return tuple(
         f"{status.job}: {'; '.join(moves)}"
         for status in statuses
@@ -68,7 +68,7 @@ def not_deployed(
 def _moves(status: JobStatus, planned: Mapping[str, Sequence[str]]) -> Iterator[str]:
     running = [host for host in status.hosts if host.state is State.RUNNING and host.devices]
     has = {host.host: host.devices for host in running}
-    # What waits, or is done, tells for itself why it has no GPU.
+    # Hosts that wait or have ended report their own reason for having no GPU.
     others = {host.host for host in status.hosts} - has.keys()
     for name in sorted((has.keys() | planned.keys()) - others):
         now, then = has.get(name, ()), planned.get(name, ())

@@ -1,4 +1,4 @@
-"""How a workload ended of which nothing is left to ask: written down as JSON, and read again."""
+"""The final status of workloads without containers, stored as JSON."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from kit.workload.types import Kind
 
 
 def written(status: JobStatus) -> dict[str, Any]:
-    """Return a status as what JSON holds."""
+    """Return a status as a JSON object."""
     return asdict(status)
 
 
 def read(found: dict[str, Any]) -> JobStatus:
-    """Read what `written` returned.
+    """Parse the result of `written`.
 
     Raises:
-        ValueError, KeyError, TypeError: It is of another version of kit.
+        ValueError, KeyError, TypeError: Another version of kit wrote it.
     """
     hosts = tuple(
         HostStatus(

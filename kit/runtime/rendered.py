@@ -1,6 +1,6 @@
-"""What `kit render` wrote down of the hosts: engines ask it, and not the inventory.
+"""The hosts of a rendered tree. Targets read them from here, not from the inventory.
 
-So a slip in the inventory keeps nobody from `kit status` and `kit stop`.
+So a mistake in the inventory does not prevent `kit status` and `kit stop`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from kit.model import Host
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """The hosts of a rendered tree, and what jobs and servers have there.
+    """The hosts of a rendered tree, with their jobs and servers.
 
-    By names: the `devices` on each host, and the `urls` where a server answers.
+    `devices` are the GPUs by workload and host, `urls` the addresses of each server.
     """
 
     hosts: tuple[Host, ...]
@@ -28,10 +28,10 @@ class Rendered:
 
 
 def rendered(tree: Path) -> Rendered:
-    """Read plan.json of a rendered tree; the hosts come without GPUs.
+    """Read plan.json of a rendered tree. The hosts have no GPUs.
 
     Raises:
-        InputError: Nothing was rendered there.
+        InputError: There is no rendered tree.
     """
     try:
         plan = json.loads(read_plain(tree / "plan.json"))

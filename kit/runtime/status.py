@@ -1,4 +1,4 @@
-"""How workloads are doing, as values: the same under every target."""
+"""The status of workloads as values, the same for every target."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kit.workload.types import Kind
 
 
 class State(StrEnum):
-    """How a workload, or its part on one host, is doing."""
+    """The state of a workload, or of its part on one host."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -24,9 +24,9 @@ ENDED = frozenset({State.COMPLETED, State.STOPPED, State.FAILED})
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a training is; None where a job's own script does not tell.
+    """The progress of a training. A value is None if the job's script does not report it.
 
-    `seconds_left` is by the speed so far.
+    `seconds_left` is an estimate from the speed so far.
     """
 
     epoch: int
@@ -41,11 +41,11 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class HostStatus:
-    """One host's part: its processes and how they are doing.
+    """One host's part: its processes and their state.
 
-    `devices` are the GPUs that it was given, `seen` the UUIDs of those that its container sees,
-    `ranks` what torchrun made of its processes (both empty until they have said so), `message` what
-    keeps it from running, or what ended it.
+    `devices` are the assigned GPUs, `seen` the UUIDs of the GPUs visible in its container, `ranks`
+    those that torchrun assigned (both empty until reported). `message` is the reason why it does
+    not run or why it ended.
     """
 
     host: str
@@ -62,11 +62,11 @@ class HostStatus:
 class JobStatus:
     """One job or one server; `job` is its name.
 
-    `started`, `ended` and `last_step`, when the newest step was told, are in seconds since the
-    epoch; `checkpoint` is the newest, or the one that the server answers with; `urls` are where it
-    answers. `world_size` is of the present world, None until one has formed; `planned` is that of
-    the plan. `restarts` is how often a host's workers were started again, the most of all hosts;
-    `failure` is why they last failed, "" where they train again.
+    `started`, `ended` and `last_step` (the report of the newest step) are in seconds since the
+    epoch. `checkpoint` is the newest, or a server's current one. `urls` are a server's addresses.
+    `world_size` is the current one, None before a world has formed; `planned` is the plan's.
+    `restarts` is the largest number of restarts of a host's workers. `failure` is the reason of
+    the last failure, "" if they train again.
     """
 
     job: str
@@ -86,7 +86,7 @@ class JobStatus:
 
     @property
     def planned(self) -> int:
-        """Processes on all hosts, by the plan."""
+        """Processes on all hosts in the plan."""
         return sum(host.processes for host in self.hosts)
 
     @property
@@ -97,7 +97,7 @@ class JobStatus:
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """One line of a host's output; `time` is in seconds since the epoch, where it is known."""
+    """One line of a host's output; `time` is in seconds since the epoch, or None."""
 
     job: str
     host: str

@@ -1,4 +1,4 @@
-"""Steps: what is to be done, where, and why. Pure values."""
+"""Steps of a deploy, as pure values."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from kit.values import count
 from kit.workload.types import Kind, Workload
 
 Say = Callable[[str], None]
-"""What takes a line for the person who waits."""
+"""Prints a line for the user."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One thing that is to be done, where, and why: `cause` is what was seen that asks for it."""
+    """One action on a host; `cause` is the reason for it."""
 
     where: str
     what: str
@@ -22,12 +22,12 @@ class Step:
 
     @property
     def batch(self) -> object:
-        """What neighbouring steps have in common that are taken at once; None: one by one."""
+        """Adjacent steps with the same batch run concurrently; None: one by one."""
         return None
 
 
 def size(work: Workload) -> str:
-    """Say how large a workload is that was started, and where a server answers."""
+    """Return the size of a started workload as text, with a server's addresses."""
     hosts = count(len(work.placements), "host")
     if work.kind is Kind.JOB:
         return f"{hosts}, world size {work.processes}"
@@ -35,6 +35,6 @@ def size(work: Workload) -> str:
 
 
 def left_alone(work: Workload) -> str:
-    """Say why a deploy starts nothing of a workload."""
+    """Return the message for a workload that needs no start."""
     runs = "runs already, from the same file"
     return f"{work.name}: {runs if work.parts else 'is idle, as no GPU is given to it'}"

@@ -1,10 +1,10 @@
-"""Docker's log streams: frames, time stamps, and several of them as one in the order of time.
+"""Docker's log streams: frames, time stamps, and merging of several streams by time.
 
 GET /containers/<id>/logs and /services/<id>/logs answer with frames unless there is a terminal:
-1 byte for the stream (1: standard output, 2: error, 3: the engine's own words), 3 empty ones, 4
-with the size (big-endian), then as many bytes. One frame is one line, with `timestamps=1` behind
-a time stamp (RFC 3339, in nanoseconds) and a blank; lines of more than 16 KiB come in several
-frames, the last with a newline.
+1 byte for the stream (1: standard output, 2: error, 3: messages of the engine), 3 empty bytes, 4
+with the size (big-endian), then the content. One frame is one line; with `timestamps=1` it begins
+with a time stamp (RFC 3339, in nanoseconds) and a space. Lines of more than 16 KiB are split into
+several frames; the last one ends with a newline.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ T = TypeVar("T")
 HEADER = struct.Struct(">BxxxL")
 STANDARD_ERROR, ENGINE = 2, 3
 WINDOW = 0.5
-"""Seconds that a line waits for earlier ones of sources that are silent."""
+"""Seconds that a line waits for earlier lines of silent sources."""
 
 
 class Readable(Protocol):
-    """An answer that is read bit by bit, as http.client's."""
+    """A response that is read in parts, as http.client's."""
 
     def read(self, amount: int, /) -> bytes:
-        """Return `amount` bytes, fewer at the end alone."""
+        """Return `amount` bytes, or fewer at the end."""
 
 
 def frames(response: Readable) -> Iterator[tuple[bool, bytes]]:
-    """Yield each frame: whether it is of standard error, and its content.
+    """Yield each frame: whether it is standard error, and its content.
 
     A stream that breaks off within a frame ends with the frame before.
     """
@@ -45,7 +45,7 @@ def frames(response: Readable) -> Iterator[tuple[bool, bytes]]:
         content = response.read(size)
         if len(content) < size:
             return
-        if kind != ENGINE:  # A node that is down, for one: who asks for the status is told.
+        if kind != ENGINE:  # For example a node that is down; the status reports it.
             yield kind == STANDARD_ERROR, content
 
 
@@ -56,7 +56,7 @@ def stamped(line: bytes) -> tuple[float, str]:
 
 
 def lines(response: Readable) -> Iterator[tuple[float, str]]:
-    """Yield time and text of each line of an answer with time stamps, long lines as one."""
+    """Yield time and text of each line of a response with time stamps; join split lines."""
     begun: dict[bool, tuple[float, str]] = {}
     for error, content in frames(response):
         moment, text = stamped(content)
@@ -70,7 +70,7 @@ def lines(response: Readable) -> Iterator[tuple[float, str]]:
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """The end of a source, and what it failed of."""
+    """The end of a source, with its error."""
 
     error: Exception | None = None
 
@@ -78,11 +78,11 @@ class _End:
 def merged(
     sources: Iterable[Iterator[T]], key: Callable[[T], float], window: float | None = WINDOW
 ) -> Iterator[T]:
-    """Yield what all sources yield, in the order of `key`; each is in order, and has its thread.
+    """Yield the items of all sources sorted by `key`. Each source is sorted and has its own thread.
 
-    An item waits until every source has one or has ended, at most `window` seconds: what a silent
-    source says later than that comes late. None waits for as long as it takes.
-    What a source raises is raised when the others have ended too.
+    An item waits until every source has an item or has ended, at most `window` seconds; later items
+    are out of order. None is an unlimited window. The error of a source is raised after all others
+    have ended.
     """
     arrivals: queue.SimpleQueue[tuple[int, float, T | _End]] = queue.SimpleQueue()
     waiting: list[deque[tuple[float, T]]] = []
@@ -109,7 +109,7 @@ def merged(
 
 
 def _patience(heads: list[deque[tuple[float, T]]], window: float | None) -> float | None:
-    """Return the seconds until the item that waits longest must go; None where none must."""
+    """Return the seconds until the oldest item must be yielded; None if there is no limit."""
     if window is None or not heads:
         return None
     return max(0.0, min(items[0][0] for items in heads) + window - time.monotonic())
@@ -122,6 +122,6 @@ def _read(
     try:
         for item in source:
             arrivals.put((number, time.monotonic(), item))
-    except Exception as error:  # Handed on to whom it concerns.
+    except Exception as error:  # The consumer raises it.
         end = _End(error)
     arrivals.put((number, time.monotonic(), end))

@@ -1,4 +1,4 @@
-"""What every target can do: the interface that the commands use."""
+"""The interface of a target, which the commands use."""
 
 from __future__ import annotations
 
@@ -14,60 +14,60 @@ from kit.workload.types import Kind, Workload
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A job or a server of which something is there to read or to end, and its hosts."""
+    """A job or a server with output to read or containers to end, and its hosts."""
 
     kind: Kind
     hosts: tuple[str, ...]
 
 
 class Target(Protocol):
-    """What every target can do, for jobs and for servers.
+    """The operations of every target on jobs and servers.
 
-    `tied_to_terminal`: Ctrl-C where jobs are followed is meant for the jobs too.
+    `tied_to_terminal`: Ctrl-C during following also stops the jobs.
     """
 
     tied_to_terminal: ClassVar[bool]
 
     def preview(self, workloads: Sequence[Workload], *, fresh: bool) -> tuple[Step, ...]:
-        """Return what `deploy` would do now, and do nothing.
+        """Return the steps of a `deploy` without executing them.
 
         Raises:
-            KitError: The workloads cannot be deployed, or the hosts cannot be asked.
+            KitError: The workloads cannot be deployed, or the hosts cannot be queried.
         """
 
     def deploy(self, workloads: Sequence[Workload], *, fresh: bool, say: Say) -> None:
-        """Start the workloads and return when they run; `fresh` jobs forget their checkpoints.
+        """Start the workloads and return when they run. `fresh` deletes the checkpoints of jobs.
 
         Raises:
-            KitError: One of them cannot be started; the message says what is left.
+            KitError: A workload cannot be started; the message names what remains.
         """
 
     def break_lock(self) -> None:
-        """Take the lock from whoever is deploying, where the target knows one."""
+        """Remove the lock of another deploy, if the target has locks."""
 
     def status(self) -> tuple[JobStatus, ...]:
-        """Return all workloads that the target knows of, ended ones too."""
+        """Return the status of all known workloads, including ended ones."""
 
     def known(self) -> Mapping[str, Known]:
-        """Return the workloads of which something is there to read or to end, by their names."""
+        """Return the workloads with output to read or containers to end, by name."""
 
     def logs(
         self, names: Sequence[str], *, follow: bool, since: float | None = None
     ) -> Iterator[LogLine]:
-        """Yield what the workloads' hosts have printed; with `follow` until all have ended.
+        """Yield the output of the workloads' hosts; with `follow` until all have ended.
 
-        `since` leaves out what is older, in seconds since the epoch.
+        Lines before `since`, in seconds since the epoch, are skipped.
 
         Raises:
-            KitError: One of the workloads is not known.
+            KitError: A workload is unknown.
         """
 
     def stop(self, name: str) -> JobStatus:
-        """End a workload gracefully, with a last checkpoint, and return how it ended.
+        """End a workload gracefully, with a last checkpoint, and return its final status.
 
         Raises:
             KitError: It is not running.
         """
 
     def history(self) -> tuple[Deployment, ...]:
-        """Return what was deployed, the newest first."""
+        """Return the deployments, the newest first."""

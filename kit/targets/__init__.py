@@ -1,6 +1,6 @@
-"""The targets, side by side: this machine, Compose on each host, Swarm stacks.
+"""The targets: this machine, Compose on each host, Swarm stacks.
 
-Each has the same files: `lower` (the plan in its terms, pure), `observe` (what is there), `decide`
-(from what is wanted and what is there to steps, pure), `execute` (takes the steps) and `logs`. None
-knows another.
+Each has the same modules: `lower` (the plan in the target's terms, pure), `observe` (the current
+state), `decide` (the steps to the wanted state, pure), `execute` (the steps) and `logs`. Targets
+do not import each other.
 """

@@ -1,4 +1,4 @@
-"""The way from a plan to the target that the inventory names."""
+"""The choice of the function that lowers a plan."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ LOWER = {
 
 
 def lower(plan: Plan, engine: EngineName) -> Lowered:
-    """Write a plan in the terms of a target.
+    """Lower a plan to the terms of a target.
 
     Raises:
-        FaultsError: What the plan says cannot be had there, or clashes.
+        FaultsError: The target does not support the plan, or names or ports conflict.
     """
     return LOWER[engine](plan)

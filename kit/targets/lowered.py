@@ -1,4 +1,4 @@
-"""What a target makes of a plan: workloads in its terms, and the files that are rendered."""
+"""A lowered plan: workloads in a target's terms, and the files to render."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from kit.plan.work import Plan
 from kit.workload.types import Config, Workload
 
 VERSION = "{hash of this file}"
-"""Where a file's labels hold the hash of the file, until it is known."""
+"""The placeholder in a file's labels for the hash of the file."""
 
 
 def digest(text: str) -> str:
-    """Return what tells versions of a text apart: 8 digits of its SHA-256."""
+    """Return a short hash of a text: 8 digits of its SHA-256."""
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def file_version(text: str) -> str:
-    """Return the hash in a rendered file's labels, or of the text where a template has none."""
+    """Return the hash in a rendered file's labels, or of its text if it has no label."""
     found = re.search(r'kit\.file: "([0-9a-f]{8})"', text)
     return found[1] if found else digest(text)
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A file of the tree: a template, and the values that it prints.
+    """A file of the tree: a template and its values.
 
-    `sources` are the files besides the inventory that it says it is made from; of those of a
-    program, as JSON, there is no such line. Of `configs` the template gets the names that carry
-    the hash of their content. `hashes_configs`: the hash in its labels covers their contents too,
-    for what mounts them under names that do not tell.
+    `sources` are the files besides the inventory that its header names; JSON files have no header.
+    The template gets `configs` with names that contain the hash of their content.
+    `hashes_configs`: the hash in its labels covers their content too, because the names of its
+    mounts do not.
     """
 
     path: str
@@ -51,9 +51,9 @@ class Output:
 class Lowered:
     """A plan in the terms of one target.
 
-    `workloads` are the jobs, then the servers, idle ones among them. `images` are the names of
-    those that hosts run, `optional_images` of those that no host ever pulls. `notes` are the plan's
-    and the target's own.
+    `workloads` are the jobs, then the servers, including idle ones. `images` are the names of the
+    images that hosts run, `optional_images` of those that no host pulls. `notes` come from the
+    plan and from the target.
     """
 
     engine: EngineName
@@ -71,12 +71,12 @@ class Lowered:
 
     @property
     def unlocked(self) -> tuple[str, ...]:
-        """The images that an existing lock leaves out."""
+        """The images that an existing lock lacks."""
         return unlocked(self.images, self.plan.lock)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Judgements that a person should read."""
+        """The hints for the user."""
         return (*self.own_notes, *self.plan.notes, *lock_notes(self.unlocked))
 
     def workload(self, name: str) -> Workload:

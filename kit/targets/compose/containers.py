@@ -1,4 +1,4 @@
-"""Containers of jobs and servers, as the engines of their hosts describe them: pure values."""
+"""Containers of jobs and servers as pure values, from the engines of their hosts."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ CLUSTER = "kit.cluster"
 VERSION = "kit.file"
 
 RUNS = frozenset({"running", "restarting", "paused"})
-"""States of a container (GET /containers/<id>/json, State.Status) that has not ended."""
+"""The states of a container that has not ended (GET /containers/<id>/json, State.Status)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Container:
     """One container of a job or a server on one host.
 
-    `job` is the name of either. `service` is its role, "" where it is of another engine; `version`
-    is the hash of the file that it was started from. `devices` are its GPUs (`all` for all of the
-    host's), `restarts` how often it was started again of `most_restarts`; times are in seconds
-    since the epoch. `fewest` and `most` are the hosts of its job.
+    `version` is the hash of its file. `devices` are its GPUs (`all`: all GPUs). `restarts` is the
+    number of its restarts, at most `most_restarts`. Times are in seconds since the epoch.
+    is the number of its restarts, at most `most_restarts`. Times are in seconds since the epoch.
+    `fewest` and `most` are the numbers of hosts of its job.
     """
 
     id: str
@@ -51,33 +51,33 @@ class Container:
 
     @property
     def runs(self) -> bool:
-        """Whether it runs, or will by itself."""
+        """Return whether it runs or will restart by itself."""
         return self.status in RUNS
 
     @property
     def trains(self) -> bool:
-        """Whether it is a part of the training or of the server, and not what helps them."""
+        """Return whether it trains or answers requests; other containers only assist these."""
         return self.service not in {Role.RENDEZVOUS, Role.CHECKPOINTS}
 
     def state(self) -> State:
-        """Return how the host's part of the job is doing."""
+        """Return the state of the host's part of the job."""
         if self.status in {"running", "paused"}:
             return State.RUNNING
         if self.status == "restarting" or (self.status == "created" and not self.error):
             return State.WAITING
-        # A server is started again whatever happens, until somebody ends it.
+        # Docker always restarts a server, so an exited one was stopped by a user.
         if self.status == "exited" and self.kind is Kind.SERVER and not self.error:
             return State.STOPPED
         if self.status == "exited" and self.exit_status == 0:
             return State.COMPLETED
-        # Docker starts a failed one again until it has done so often enough: who ended before that
-        # was ended from outside.
+        # Docker restarts a failed container up to the limit: one that ended earlier was stopped from
+        # outside.
         if self.status == "exited" and not self.error and self.restarts < self.most_restarts:
             return State.STOPPED
         return State.FAILED
 
     def message(self) -> str:
-        """Say what keeps it from running, or what ended it."""
+        """Return the reason why it does not run or why it ended."""
         limit = f" of {self.most_restarts}" if self.most_restarts else ""
         again = f"started again {self.restarts}{limit} times"
         if self.error:
@@ -95,7 +95,7 @@ class Container:
         return ""
 
     def part(self, ranks: tuple[int, ...], seen: tuple[str, ...] = ()) -> HostStatus:
-        """Return its host's part of the job."""
+        """Return the status of its host's part of the job."""
         state = self.state()
         ended = None if self.status in {"created", "running", "paused"} else self.exit_status
         return HostStatus(
@@ -104,5 +104,5 @@ class Container:
 
 
 def owner(labels: dict[str, str]) -> tuple[Kind, str] | None:
-    """Return the job or server that a container with these labels belongs to, of any engine."""
+    """Return the job or server of a container with these labels, for any engine."""
     return owner_of(labels.get(PROJECT) or labels.get(STACK) or "")

@@ -1,4 +1,4 @@
-"""What brings workloads up by Compose, from what the hosts look like: a pure function."""
+"""The decision on the steps of a deploy with Compose: a pure function."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from kit.workload.types import Kind, Role, Workload
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a host looks like.
+    """The state of a host.
 
-    `gpus` are the UUIDs that `nvidia-smi -L` lists, `hook` says whether Docker finds NVIDIA's hook,
-    `ports` are those that are listened on, `containers` those of all jobs, `images` and `volumes`
-    the names among those asked for that are there.
+    `gpus` are the UUIDs from `nvidia-smi -L`. `hook`: Docker finds NVIDIA's hook. `ports` are the
+    ports in use. `containers` are those of all jobs. `images` and `volumes` are the requested names
+    that exist.
     """
 
     gpus: tuple[str, ...]
@@ -33,32 +33,32 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class HostStep(Step):
-    """A step for a workload on a host; the hosts take theirs at once."""
+    """A step for a workload on a host; it runs on all hosts concurrently."""
 
     name: str
     host: str
 
     @property
     def batch(self) -> object:
-        """The hosts of a workload end, and begin, together."""
+        """The hosts of a workload end and start together."""
         return type(self), self.name
 
 
 @dataclass(frozen=True, slots=True)
 class Pull(HostStep):
-    """Get an image."""
+    """Pull an image."""
 
     image: str
 
     @property
     def batch(self) -> object:
-        """All images are there before anything changes."""
+        """All images are pulled before anything changes."""
         return type(self)
 
 
 @dataclass(frozen=True, slots=True)
 class End(HostStep):
-    """End what trains or answers; what trains agrees on a last checkpoint meanwhile."""
+    """End the containers that train or answer; training ones save a last checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +86,13 @@ def decide(
     *,
     fresh: bool,
 ) -> tuple[Step, ...]:
-    """Return what is to be done on which host; nothing for what runs from the same file already.
+    """Return the steps for each host; none for workloads that run from the same file.
 
-    All that ends has ended before anything is started: a GPU is free before it is reassigned.
-    `versions` are the hashes of the rendered files, by names of workload and host.
+    All containers end before any starts: a GPU is released before it is reassigned.
+    `versions` are the hashes of the rendered files, by workload and host.
 
     Raises:
-        KitError: Something is in the way; all that is, at once.
+        KitError: The deploy is not possible; the message lists all reasons.
     """
     every = [one for host in seen.values() for one in host.containers]
     foreign = [one for one in every if one.cluster != cluster]
@@ -123,7 +123,7 @@ def decide(
 
 
 def _anew(work: Workload, begun_anew: set[str]) -> str:
-    """Say why something is started again whatever it was started from; "" where nothing asks so."""
+    """Return the reason for a restart that is independent of the file, or ""."""
     if work.name in begun_anew:
         return "it is to begin anew"
     if work.reads in begun_anew:
@@ -132,7 +132,7 @@ def _anew(work: Workload, begun_anew: set[str]) -> str:
 
 
 def _refuse_strangers(work: Workload, foreign: Iterable[Container]) -> None:
-    """Refuse what another engine runs under the same name; another cluster's name is in its own."""
+    """Reject a name that another engine uses; other clusters have other project names."""
     for one in foreign:
         if one.job == work.name and not one.cluster and (one.service or one.runs):
             what = f"{one.host}: there is a {work.stack} of another engine already"
@@ -157,18 +157,18 @@ def _problems(
     seen: Seen,
     foreign: Iterable[Container],
 ) -> Iterator[str]:
-    """Say what would keep something from running on a host, and what to do about it."""
+    """Yield the reasons why a workload cannot run on a host, each with its remedy."""
     yield from _missing(placement, seen)
     if not seen.hook:
         yield (
             "Docker finds no nvidia-container-runtime-hook, which gives a container its GPUs; "
             "install nvidia-container-toolkit and restart Docker"
         )
-    ours = {each.name for each in workloads}  # They will have what the plan gives them.
+    ours = {each.name for each in workloads}  # The deploy assigns their GPUs anew.
     others = [one for one in seen.containers if one.job not in ours]
     others += [one for one in foreign if one.host == placement.host.name]
     yield from _held(placement, others, seen)
-    # Of an earlier run something may be left, or of what is brought up to date: that goes before.
+    # Containers of this deploy may use the ports; they end before the new ones start.
     if any(one.job in ours and one.runs for one in seen.containers):
         return
     for port, key in opened(work, placement.host.name):
@@ -204,7 +204,7 @@ def _held(placement: Placement, others: Iterable[Container], seen: Seen) -> Iter
 
 
 def _uuid(gpu: Gpu, listed: Sequence[str]) -> str:
-    """Return the UUID by which a GPU of the plan is compared; "" where the host has none of it."""
+    """Return the UUID of a planned GPU, or "" if the host does not have it."""
     if gpu.known:
         return gpu.id.lower()
     index = int(gpu.id)
@@ -212,19 +212,19 @@ def _uuid(gpu: Gpu, listed: Sequence[str]) -> str:
 
 
 def _named(device: str, listed: Sequence[str]) -> str:
-    """Return the UUID of a GPU that a container was given, by its index maybe."""
+    """Return the UUID of a container's GPU, which may be given by index."""
     by_index = {str(index): uuid for index, uuid in enumerate(listed)}
     return by_index.get(device, device).lower()
 
 
 def _keeps(job: Workload) -> Iterator[str]:
-    """Say what keeps kit from forgetting a job's checkpoints: they are not in a volume of its."""
+    """Yield the reason why kit must not delete a job's checkpoints: the volume is the user's."""
     if job.store is not None and not job.store.volume:
         yield f"job {job.name} keeps its checkpoints in {job.store.place}; move them away by hand"
 
 
 class _Decision:
-    """What is to be done for one workload, and why."""
+    """The steps for one workload, with their reasons."""
 
     def __init__(
         self,
@@ -239,7 +239,7 @@ class _Decision:
             name: [one for one in host.containers if one.job == work.name]
             for name, host in seen.items()
         }
-        # Where nothing of it trains or answers, its run is over and all parts begin together.
+        # If no container of it trains or answers, the run has ended and all parts start together.
         ended = not any(_training(one, work) for own in self._there.values() for one in own)
         causes = {
             name: _cause(self._there[name], versions[work.name, name], anew=anew, ended=ended)
@@ -248,7 +248,7 @@ class _Decision:
         self._changed = {name: cause for name, cause in causes.items() if cause}
 
     def pulls(self) -> Iterator[Step]:
-        """Yield what gets images."""
+        """Yield the steps that pull images."""
         image, name = self.work.image, self.work.name
         for host in self._changed:
             there = image in self._seen[host].images
@@ -256,7 +256,7 @@ class _Decision:
             yield Pull(host, f"pull {image}", cause, name, host, image)
 
     def ends(self) -> Iterator[Step]:
-        """Yield what ends, also on hosts that have a part in it no more."""
+        """Yield the steps that end containers, also on hosts that left the workload."""
         name = self.work.name
         gone = {
             host: "it has no part in it any more"
@@ -272,7 +272,7 @@ class _Decision:
                 yield Remove(host, f"remove the containers of {name}", cause, name, host)
 
     def starts(self, *, fresh: bool) -> Iterator[Step]:
-        """Yield what begins, after what is forgotten where it is to begin anew."""
+        """Yield the steps that start containers; with `fresh` checkpoints are deleted before."""
         name, store = self.work.name, self.work.store
         gpus = {each.host.name: each.gpus for each in self.work.placements}
         if fresh and store is not None:
@@ -287,7 +287,7 @@ class _Decision:
 
 
 def _cause(there: Sequence[Container], version: str, *, anew: str, ended: bool) -> str:
-    """Say why a host's part is to be started; "" where it runs from the same file."""
+    """Return the reason to start a host's part, or "" if it runs from the same file."""
     if not there:
         return "it does not run"
     if ended:

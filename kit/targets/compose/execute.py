@@ -1,7 +1,7 @@
-"""Takes steps on the hosts: Compose runs here and reaches each host's engine over SSH.
+"""Execution of steps: docker compose runs here and uses each host's engine over SSH.
 
-What a project mounts is copied to its host before, where the project lies as a whole and can be
-started again by hand.
+The project and its mounted files are first copied to the host, where the project can also be
+started by hand.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kit.workload.types import Workload
 
 
 class Executor:
-    """Takes steps; `secrets` are the values of each workload's, by their names."""
+    """Executes steps; `secrets` are the values by workload and name."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class Executor:
 
     @singledispatchmethod
     def execute(self, step: Step) -> None:
-        """Take a step.
+        """Execute a step.
 
         Raises:
             KitError: It failed.
@@ -64,13 +64,13 @@ class Executor:
 
     @execute.register
     def _(self, step: Start) -> None:
-        """Compose takes secrets from its environment: an argument would show in process lists."""
+        """Pass secrets in the environment: arguments would be visible in the process list."""
         work = self._workloads[step.name]
         folder = self._send(work, step.host)
         file = str(self._hosts.file(work, step.host))
         name = project_of(self._hosts.cluster, work.stack)
         project = ("--file", file, "--project-name", name)
-        # What the file mounts lies on the host: its paths begin there.
+        # Mounted files are on the host, so relative paths start there.
         place = ("--project-directory", f"{folder}/hosts/{step.host}")
         up = ("up", "--detach", "--quiet-pull", "--pull", "never")
         docker = self._hosts.dockers[step.host]
@@ -78,7 +78,7 @@ class Executor:
         docker.command(f"start {step.name}", "compose", *project, *place, *up, env=env)
 
     def _send(self, work: Workload, host: str) -> str:
-        """Copy the project and what it mounts; return the folder on the host."""
+        """Copy the project and its mounted files; return the folder on the host."""
         tree = self._hosts.tree
         names = (work.document.path, LAUNCHER_FILE)
         paths = [self._hosts.file(work, host), *(tree / name for name in names)]
@@ -88,7 +88,7 @@ class Executor:
         return HostFolder(self._hosts.all[host], self._hosts.cluster).put(files)
 
     def take_down(self, work: Workload) -> str:
-        """Remove what a deploy that failed has started; say what is left."""
+        """Remove the containers of a failed deploy; return a message with what remains."""
         removed = self._hosts.on(work.hosts, lambda host: self._hosts.remove(work.name, host.name))
         left = [name for name, error in removed.items() if isinstance(error, KitError)]
         down = ", ".join(sorted(set(work.hosts) - set(left)))

@@ -1,9 +1,9 @@
-"""kit's folder on a host, ~/.local/share/kit/<cluster>: what outlives the terminal of a deploy.
+"""kit's folder on a host, ~/.local/share/kit/<cluster>, with the data that outlives a deploy.
 
-hosts/<host>/, jobs/, launch.py   the host's part of the rendered tree, as it was deployed
-lock/holder                       who deploys now       (on one host alone, as the rest)
-history.jsonl                     what was deployed
-stopped/<job>.json                how a job ended of which no container is left
+hosts/<host>/, jobs/, launch.py   the host's part of the rendered tree, as deployed
+lock/holder                       the current deploy    (this and the rest on one host only)
+history.jsonl                     the deployments
+stopped/<job>.json                the final status of a job without containers
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from kit.runtime.steps import Say
 
 T = TypeVar("T")
 WHOLE = ".whole"
-"""The last member of what is sent: without it the connection broke off."""
+"""The last member of an archive; if it is missing, the connection was lost."""
 
 PUT = f"""
 new=$(mktemp -d .new.XXXXXX)
@@ -62,19 +62,19 @@ class HostFolder:
         self._place = f'folder="$HOME/.local/share/kit/{cluster}"\n'
 
     def put(self, files: Mapping[str, bytes]) -> str:
-        """Replace files, each at once, and none unless all have arrived; return the folder's path.
+        """Replace files atomically after all have arrived; return the folder's path.
 
         Raises:
-            KitError: The host cannot be reached, or they cannot be written.
+            KitError: The host cannot be reached, or the files cannot be written.
         """
         return self._change(PUT, _packed(files)).strip()
 
     @contextmanager
     def locked(self, say: Say) -> Iterator[None]:
-        """Hold the lock that keeps two people from deploying at once.
+        """Hold the lock that prevents two concurrent deploys.
 
         Raises:
-            KitError: Somebody else holds it.
+            KitError: Another deploy holds it.
         """
         own = json.dumps(asdict(holder()))
         held = self._change(LOCK, own.encode())
@@ -89,7 +89,7 @@ class HostFolder:
                 say(f"the lock stays, take it away with `kit deploy --break-lock`: {error.message}")
 
     def break_lock(self) -> None:
-        """Take the lock away, whoever holds it.
+        """Remove the lock of any holder.
 
         Raises:
             KitError: The host cannot be reached.
@@ -97,32 +97,32 @@ class HostFolder:
         self._change("rm -rf lock")
 
     def add_to_history(self, deployment: Deployment) -> None:
-        """Write down that a job was started."""
+        """Record the start of a job."""
         self._change("cat >>history.jsonl", json.dumps(asdict(deployment)).encode() + b"\n")
 
     def history(self) -> tuple[Deployment, ...]:
-        """Return what was started, the newest first."""
+        """Return the recorded starts, the newest first."""
         script = self._looking("cat history.jsonl 2>/dev/null || true")
         lines = ssh.run(self.host, script).splitlines()
         return tuple(_each(reversed(lines), lambda written: Deployment(**written)))
 
     def remember(self, status: JobStatus) -> None:
-        """Write down how a job ended."""
+        """Record the final status of a job."""
         script = f"mkdir -p stopped\ncat >stopped/.new\nmv stopped/.new stopped/{status.job}.json"
         self._change(script, json.dumps(written(status)).encode() + b"\n")
 
     def forget(self, job: str) -> None:
-        """A job that was stopped is started again."""
+        """Delete the final status of a job that starts again."""
         self._change(f"rm -f stopped/{job}.json")
 
     def remembered(self, said: str | None = None) -> tuple[JobStatus, ...]:
-        """Return how the jobs ended that were stopped; `said` is what `prelude` has printed."""
+        """Return the final status of stopped jobs; `said` is the output of `prelude`, if known."""
         printed = ssh.run(self.host, self.prelude) if said is None else said
         return tuple(_each(printed.splitlines(), read))
 
     @property
     def prelude(self) -> str:
-        """The script that prints how jobs ended, for a connection that is made anyway."""
+        """The script that prints the final status of jobs on an existing connection."""
         return self._looking("cat stopped/*.json 2>/dev/null || true")
 
     def _change(self, script: str, content: bytes = b"") -> str:
@@ -146,7 +146,7 @@ def _packed(files: Mapping[str, bytes]) -> bytes:
 def _refusal(held: str, where: str) -> KitError:
     try:
         return Holder(**json.loads(held)).refusal(where)
-    except (ValueError, TypeError):  # Another version of kit, or it has begun this moment.
+    except (ValueError, TypeError):  # Another version of kit wrote it, or it is not written yet.
         return KitError(
             f"somebody else is deploying: {where} says so",
             "wait for it; if it is gone for good, `kit deploy --break-lock`",
@@ -154,7 +154,7 @@ def _refusal(held: str, where: str) -> KitError:
 
 
 def _each(lines: Iterable[str], read: Callable[[dict[str, Any]], T]) -> Iterator[T]:
-    """Read lines of JSON, but those of another version of kit, or that were cut off."""
+    """Parse lines of JSON; skip incomplete lines and those of other versions of kit."""
     for line in lines:
         with suppress(ValueError, KeyError, TypeError):
             yield read(json.loads(line))

@@ -1,4 +1,4 @@
-"""The hosts of a rendered tree, as the Compose engine reaches them."""
+"""The hosts of a rendered tree, for the Compose target."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The containers of each job, and the hosts that could not be asked for theirs."""
+    """The containers of each job, and the errors of unreachable hosts."""
 
     jobs: dict[str, list[Container]]
     lost: dict[str, KitError]
@@ -36,7 +36,7 @@ class Found:
 
 
 class Hosts:
-    """The hosts of one cluster, their Docker engines and kit's folders there."""
+    """The hosts of one cluster, with their Docker engines and kit's folders."""
 
     def __init__(self, cluster: str, tree: Path) -> None:
         self.cluster = cluster
@@ -44,7 +44,7 @@ class Hosts:
 
     @cached_property
     def rendered(self) -> Rendered:
-        """What the tree says of them."""
+        """The rendered data of the hosts."""
         return rendered(self.tree)
 
     @cached_property
@@ -54,7 +54,7 @@ class Hosts:
 
     @cached_property
     def dockers(self) -> dict[str, Docker]:
-        """The engine of each."""
+        """The engine of each host."""
         home = self.home
         return {
             name: Docker.of(host, home.prelude if name == home.host.name else "")
@@ -63,7 +63,7 @@ class Hosts:
 
     @cached_property
     def home(self) -> HostFolder:
-        """The folder of what is to be in one place: the lock, the history, how jobs ended."""
+        """The folder of the central data: the lock, the history, the final status of jobs."""
         return HostFolder(manager_of(self.rendered.hosts), self.cluster)
 
     def file(self, work: Workload, host: str) -> Path:
@@ -71,14 +71,14 @@ class Hosts:
         return self.tree / "hosts" / host / f"{work.stack}.compose.yaml"
 
     def on(self, names: Iterable[str], work: Callable[[Host], T]) -> dict[str, T | KitError]:
-        """Do something on hosts at once; see `on_each`."""
+        """Run a function on hosts concurrently; see `on_each`."""
         return on_each([self.all[name] for name in names], work)
 
     def containers(self, dockers: Mapping[str, Docker] | None = None) -> Found:
-        """Ask hosts for their containers, all of them or those whose engines are given.
+        """Return the containers of all hosts, or of the hosts whose engines are given.
 
         Raises:
-            KitError: None of them can be reached.
+            KitError: No host can be reached.
         """
         asked = dockers or self.dockers
         answers = self.on(asked, lambda host: containers(asked[host.name], self.cluster))
@@ -94,7 +94,7 @@ class Hosts:
         return found
 
     def end(self, name: str, host: str) -> None:
-        """Ask a host's part of a workload to end, and wait: Docker kills it after its grace."""
+        """End a host's part of a workload and wait; Docker kills it after its grace period."""
         docker = self.dockers[host]
         found = containers(docker, self.cluster)
         running = [one.id for one in found if one.job == name and one.trains and one.runs]
@@ -103,7 +103,7 @@ class Hosts:
                 client.container.stop(running)
 
     def remove(self, name: str, host: str) -> None:
-        """Remove a workload's containers and its networks from a host; volumes stay."""
+        """Remove a workload's containers and networks from a host, but not its volumes."""
         docker = self.dockers[host]
         for one in containers(docker, self.cluster):
             if one.job == name:
@@ -111,7 +111,7 @@ class Hosts:
         for network in docker.get("/networks", filters={"label": [PROJECT]}):
             project = network["Labels"][PROJECT]
             owned = owner_of(project)
-            # Before projects had the cluster's name, they had none.
+            # Older projects were not named after the cluster.
             ours = project.startswith(project_of(self.cluster, "")) or "_" not in project
             if ours and owned is not None and owned[1] == name:
                 _delete(docker, f"/networks/{network['Id']}")
@@ -121,7 +121,7 @@ def all_well(results: Mapping[str, T | KitError], otherwise: str = "") -> dict[s
     """Return the results of all hosts.
 
     Raises:
-        KitError: One of them failed; what all of them had to say, and `otherwise` what to do.
+        KitError: A host failed; it contains all messages and hints, and `otherwise` as a hint.
     """
     failed = [result for result in results.values() if isinstance(result, KitError)]
     if failed:
@@ -132,6 +132,6 @@ def all_well(results: Mapping[str, T | KitError], otherwise: str = "") -> dict[s
 
 
 def _delete(docker: Docker, path: str, **query: str | dict[str, Any]) -> None:
-    """Delete something, unless it is gone or on its way."""
+    """Delete an object, unless it is already deleted."""
     with suppress(EngineError):
         docker.request("DELETE", path, None, None, **query)

@@ -1,4 +1,4 @@
-"""The lines of jobs' containers on several hosts, as they come or as they are."""
+"""The logs of jobs' containers on several hosts, read once or followed."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from kit.targets.compose.containers import Container
 from kit.targets.compose.observe import container
 
 AGAIN = 1.0
-"""Seconds until a log that has ended, or a host that is lost, is asked again."""
+"""Seconds until an ended log or an unreachable host is tried again."""
 GRACE = 3.0
-"""Seconds that the last lines of an ended job have to arrive in."""
+"""Seconds to wait for the last lines of an ended job."""
 
 Over = Callable[[], bool]
-"""Whether there is nothing more to wait for; it may ask the hosts."""
+"""Returns whether the jobs have ended; it may query the hosts."""
 
 
 def read_logs(
     dockers: Mapping[str, Docker], containers: Sequence[Container], since: float
 ) -> Iterator[LogLine]:
-    """Yield what containers have printed, in the order of time."""
+    """Yield the output of containers, sorted by time."""
     sources = [_lines(dockers[one.host], one, since) for one in containers]
     yield from merged(sources, _time, window=None)
 
@@ -37,7 +37,7 @@ def read_logs(
 def follow_logs(
     dockers: Mapping[str, Docker], containers: Sequence[Container], since: float, over: Over
 ) -> Iterator[LogLine]:
-    """Yield what containers have printed and print, until `over`; `dockers` are hung up then."""
+    """Yield the output of containers until `over`; then close the connections of `dockers`."""
     tails = [_Tail(dockers[one.host], one, since) for one in containers]
     left = threading.Event()
     watch = threading.Thread(target=_watch, args=(tails, dockers, over, left), daemon=True)
@@ -50,13 +50,13 @@ def follow_logs(
 
 
 def parsed(one: Container, moment: float, text: str) -> LogLine:
-    """Return a line of a container."""
+    """Return a line of a container as a value."""
     rank, rest = split(text)
     return LogLine(one.job, one.host, rest, rank, moment)
 
 
 def query(since: float) -> dict[str, str]:
-    """Return what is asked of a log."""
+    """Return the query parameters for a log."""
     return {"stdout": "1", "stderr": "1", "timestamps": "1", "since": f"{since:.9f}"}
 
 
@@ -71,7 +71,7 @@ def _lines(docker: Docker, one: Container, since: float) -> Iterator[LogLine]:
 
 
 class _Tail:
-    """The live log of one container, over its restarts and over the loss of its host."""
+    """The live log of one container, across its restarts and lost connections."""
 
     def __init__(self, docker: Docker, one: Container, since: float) -> None:
         self._docker = docker
@@ -98,13 +98,13 @@ class _Tail:
         path, last = f"/containers/{self._one.id}/logs", self._since
         with self._docker.stream(path, follow="1", **query(last)) as response:
             for moment, text in lines(response):
-                # What was the last one is told again.
+                # The last known line is sent again.
                 if moment > last:
                     self._since = max(moment, self._since)
                     yield parsed(self._one, moment, text)
 
     def _runs(self) -> bool:
-        """Whether its engine will start it again; what it prints then is behind another request."""
+        """Return whether its engine will restart it; later output needs a new request."""
         try:
             inspected = self._docker.get(f"/containers/{self._one.id}/json")
         except EngineError:
@@ -115,7 +115,7 @@ class _Tail:
 def _watch(
     tails: Sequence[_Tail], dockers: Mapping[str, Docker], over: Over, left: threading.Event
 ) -> None:
-    """End the tails when the jobs are over, though a host of theirs may be lost or go on trying."""
+    """End the tails when the jobs are over, even if a host is unreachable."""
     while not left.wait(AGAIN):
         with suppress(KitError):
             if over():
@@ -132,7 +132,7 @@ def _end(tails: Sequence[_Tail], dockers: Mapping[str, Docker]) -> None:
 
 
 def news(docker: Docker, one: Container, since: float | None) -> list[LogLine]:
-    """Return what a container has printed since a moment; of None its last lines.
+    """Return a container's output since a time; for None its last lines.
 
     Raises:
         KitError: The engine cannot be reached.

@@ -1,4 +1,4 @@
-"""Compose projects, one on each host: the plan in Compose's terms. Pure."""
+"""The plan as Compose projects, one on each host. Pure."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from kit.workload.types import (
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """A container of a host's project; `placement` is None where it needs no GPU."""
+    """A container of a host's project; `placement` is None if it needs no GPU."""
 
     part: Part
     placement: Placement | None
@@ -42,9 +42,10 @@ class Container:
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """What the file of a host prints: the container that works there, and what helps it.
+    """The values of a host's file: the container that trains or answers, and its helper.
 
-    `address` is the host's, "" where it is a name: Docker publishes ports on numbers alone.
+    `address` is the host's IP address, "" if it has a name: Docker publishes ports only on IP
+    addresses.
     """
 
     name: str
@@ -57,10 +58,10 @@ class Project:
 
 
 def lower(plan: Plan) -> Lowered:
-    """Write the plan in Compose's terms.
+    """Lower the plan to Compose projects.
 
     Raises:
-        FaultsError: Ports clash.
+        FaultsError: Ports conflict.
     """
     jobs = [_job(plan, job) for job in plan.jobs]
     servers = [_server(plan, server) for server in plan.servers]
@@ -80,7 +81,7 @@ def lower(plan: Plan) -> Lowered:
 
 def _job(plan: Plan, job: JobPlan) -> Workload:
     network = plan.network
-    # NCCL and Gloo listen on ports of their own choice: between hosts that needs their network.
+    # NCCL and Gloo choose their own ports, so several hosts need the hosts' network.
     several = len(job.placements) > 1
     host_network = several or network.driver == "host" or network.infiniband
     if host_network:
@@ -93,7 +94,7 @@ def _job(plan: Plan, job: JobPlan) -> Workload:
 
 def _server(plan: Plan, server: ServerPlan) -> Workload:
     offered, port = endpoints(server), server.server.transfer_port
-    # Compose leaves them where they are.
+    # Compose never moves them to other hosts.
     offering = [host for part in offered for host in part.first_hosts]
     hosts = asked_hosts(plan, offering) if offered else []
     sources = [f"http://{endpoint(host.address, port)}" for host in hosts]
@@ -102,7 +103,7 @@ def _server(plan: Plan, server: ServerPlan) -> Workload:
 
 def _listeners(workload: Workload) -> Iterator[Listener]:
     for part in workload.parts:
-        # In a network of its own the rendezvous is reached by its name alone.
+        # On a network of its own, only the rendezvous' service name is used.
         inside = part.role is Role.RENDEZVOUS and not workload.host_network
         for port in () if inside else part.ports:
             for host in part.first_hosts:
@@ -110,7 +111,7 @@ def _listeners(workload: Workload) -> Iterator[Listener]:
 
 
 def opened(workload: Workload, host: str) -> Iterator[tuple[int, str]]:
-    """Yield the ports that a workload opens on a host, and what sets each in its file."""
+    """Yield the ports that a workload opens on a host, and the key that sets each in its file."""
     for each in _listeners(workload):
         if each.host.name == host:
             yield each.port.number, each.port.written()
@@ -175,7 +176,7 @@ def _numeric(address: str) -> str:
 
 
 def _container(part: Part, host: Host, placement: Placement | None) -> Container:
-    # GPUs are reserved as devices, and Docker sets the variable from them.
+    # GPUs are reserved as devices, from which Docker sets the variable.
     written: Mapping[Symbol, str] = {Symbol.HOST: host.name}
     environment = tuple(
         Variable(

@@ -1,4 +1,4 @@
-"""What a host looks like before a job is started on it, and the containers of jobs there."""
+"""Queries of a host: its state before a deploy, and its containers of jobs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from kit.workload.types import Kind
 
 NOT_FOUND = 404
 LISTENING = "0A"
-"""State of a socket in /proc/net/tcp (include/net/tcp_states.h)."""
+"""The state of a listening socket in /proc/net/tcp (include/net/tcp_states.h)."""
 
 LOOK = """
 nvidia-smi -L 2>/dev/null
@@ -33,14 +33,14 @@ PATH="$PATH:/usr/local/bin:/usr/bin:/bin" command -v nvidia-container-runtime-ho
 cat /proc/net/tcp /proc/net/tcp6 2>/dev/null
 true
 """
-"""What Docker's API does not tell: the driver's GPUs, its hook, the ports that are taken."""
+"""Data that Docker's API lacks: the driver's GPUs, NVIDIA's hook, the ports in use."""
 
 
 def look(host: Host, docker: Docker, images: Iterable[str], volumes: Iterable[str]) -> Seen:
-    """Return what a host looks like; `images` and `volumes` are names to look for.
+    """Return the state of a host; `images` and `volumes` are names to look for.
 
     Raises:
-        KitError: It cannot be reached, by SSH or Docker's way.
+        KitError: It cannot be reached over SSH or by Docker.
     """
     printed = ssh.run(host, LOOK)
     return Seen(
@@ -54,13 +54,13 @@ def look(host: Host, docker: Docker, images: Iterable[str], volumes: Iterable[st
 
 
 def ports(tables: str) -> frozenset[int]:
-    """Return the ports that are listened on, from /proc/net/tcp and tcp6."""
+    """Return the listening ports in /proc/net/tcp and tcp6."""
     row = rf"^ *\d+: [0-9A-F]+:([0-9A-F]{{4}}) \S+ {LISTENING} "
     return frozenset(int(port, 16) for port in re.findall(row, tables, re.MULTILINE))
 
 
 def containers(docker: Docker, cluster: str | None = None) -> tuple[Container, ...]:
-    """Return the containers of jobs on a host, of one cluster's Compose projects or of all.
+    """Return the containers of jobs on a host: one cluster's Compose projects, or all.
 
     Raises:
         KitError: The engine cannot be reached.
@@ -69,7 +69,7 @@ def containers(docker: Docker, cluster: str | None = None) -> tuple[Container, .
     found = []
     for listed in docker.get("/containers/json", all="1", filters=wanted):
         if owner(listed["Labels"]) is not None:
-            # It may have gone in the meantime.
+            # It may have been removed in the meantime.
             with suppress(EngineError):
                 inspected = docker.get(f"/containers/{listed['Id']}/json")
                 found.append(container(docker.name, inspected))
@@ -87,7 +87,7 @@ def _there(docker: Docker, path: str) -> bool:
 
 
 def container(host: str, inspected: dict[str, Any]) -> Container:
-    """Read what GET /containers/<id>/json answers for a container of a job."""
+    """Parse the answer of GET /containers/<id>/json for a container of a job."""
     config, state, limits = inspected["Config"], inspected["State"], inspected["HostConfig"]
     labels = config["Labels"] or {}
     kind, name = owner(labels) or (Kind.JOB, "")
@@ -127,6 +127,6 @@ def _devices(requests: list[dict[str, Any]], environment: dict[str, str]) -> tup
 
 
 def _source(mounts: list[dict[str, Any]], folder: str) -> str:
-    """Return the volume or the folder of the host that is mounted at a folder."""
+    """Return the volume or the host's folder that is mounted at a folder."""
     found = next((mount for mount in mounts if mount["Destination"] == folder), {})
     return str(found.get("Name") or found.get("Source") or folder)

@@ -1,4 +1,4 @@
-"""How a job is doing, by its containers on all hosts: a pure function."""
+"""The status of a job from its containers on all hosts: a pure function."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from kit.workload.types import Kind, Role
 def job_status(
     job: str, containers: Sequence[Container], silent: Mapping[str, int], reader: Reader
 ) -> JobStatus:
-    """Return the status of a job of which there is a container at least.
+    """Return the status of a job with at least one container.
 
-    `silent` are the hosts that should have a part and cannot be asked, and their processes.
+    `silent` are the job's unreachable hosts, with their numbers of processes.
     """
     training = sorted((one for one in containers if one.trains), key=lambda one: one.host)
     hosts = [
@@ -47,7 +47,7 @@ def job_status(
 
 
 def state_of(training: Sequence[Container]) -> State:
-    """Return how a job is doing by the containers that train."""
+    """Return the state of a job from its training containers."""
     states = Counter(one.state() for one in training)
     spare = max((one.most - one.fewest for one in training), default=0)
     if states[State.FAILED] > spare or not training:

@@ -1,4 +1,4 @@
-"""The target that needs Docker on the hosts and no Swarm: a Compose project on each."""
+"""The Compose target: a project on each host, without a Swarm."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ UNCHANGED = "nothing was changed on any host"
 
 
 class ComposeTarget:
-    """Carries workloads out on the hosts of the rendered tree, by their own Docker engines."""
+    """Runs workloads on the hosts of the rendered tree, through their Docker engines."""
 
     tied_to_terminal: ClassVar[bool] = False
 
@@ -46,11 +46,11 @@ class ComposeTarget:
         self._asked: frozenset[str] | None = None
 
     def _ended(self, found: Found) -> dict[str, JobStatus]:
-        """Return how the jobs ended of which no container is left; asked anew when more have."""
+        """Return the final status of jobs without containers; read again if the jobs change."""
         jobs = frozenset(found.jobs)
         home = self._hosts.home
         if self._asked != jobs and home.host.name not in found.lost:
-            # The first time it came with the connection that found the containers.
+            # The first connection to the host already delivered it.
             said = self._hosts.dockers[home.host.name].said if self._asked is None else None
             with suppress(KitError):
                 ended = home.remembered(said)
@@ -58,7 +58,7 @@ class ComposeTarget:
         return self._remembered | self._stopped
 
     def preview(self, workloads: Sequence[Workload], *, fresh: bool) -> tuple[Step, ...]:
-        """Look at the hosts and return what would be done; see `Target.preview`."""
+        """Query the hosts and return the steps; see `Target.preview`."""
         hosts = self._hosts
         _require_compose()
         images = {each.image for each in workloads}
@@ -88,10 +88,10 @@ class ComposeTarget:
                 self._require_launched(each, executor)
 
     def _require_launched(self, work: Workload, executor: Executor) -> None:
-        """Take a workload down whose input has a mistake.
+        """Remove a workload again if its input has a mistake.
 
         Raises:
-            KitError: It has one; the message says which.
+            KitError: It has one; the message names it.
         """
         failed = wait_until_launched(lambda: self._hosts.containers().training(work.name))
         if not failed:
@@ -111,7 +111,7 @@ class ComposeTarget:
         workloads: Mapping[str, Workload],
         say: Say,
     ) -> None:
-        """Take the steps; what could not be started as a whole is taken down again."""
+        """Execute the steps; remove a workload again if it cannot be started completely."""
         started: list[str] = []
         began = time.time()
         try:
@@ -132,22 +132,22 @@ class ComposeTarget:
             raise KitError(f"{error.message}\n{left}\n{runs}", error.hint) from None
 
     def break_lock(self) -> None:
-        """Take away the lock of a deploy that is dead.
+        """Remove the lock of a dead deploy.
 
         Raises:
-            KitError: The host that has it cannot be reached.
+            KitError: The host with the lock cannot be reached.
         """
         self._hosts.home.break_lock()
 
     def history(self) -> tuple[Deployment, ...]:
-        """Return what was written down at each start; see `Target.history`."""
+        """Return the recorded deployments; see `Target.history`."""
         return self._hosts.home.history()
 
     def status(self) -> tuple[JobStatus, ...]:
-        """Return what the containers on all hosts tell; see `Target.status`."""
+        """Return the status from the containers on all hosts; see `Target.status`."""
         found = self._hosts.containers()
         now = {job: self._status(job, found) for job in found.jobs}
-        # What this process has stopped has ended, though its containers be seen on their way.
+        # Jobs that this process stopped have ended, even if their containers still exist.
         known = self._ended(found) | now | self._stopped
         return tuple(known[job] for job in sorted(known))
 
@@ -172,7 +172,7 @@ class ComposeTarget:
         self, names: Sequence[str], *, follow: bool, since: float | None = None
     ) -> Iterator[LogLine]:
         """Yield the lines of the containers that train or answer; see `Target.logs`."""
-        # Connections of their own: they are cut at the end.
+        # Use separate connections: they are closed at the end.
         dockers = {name: Docker.of(host) for name, host in self._hosts.all.items()}
         found = self._hosts.containers(dockers)
         for name in names:
@@ -185,7 +185,7 @@ class ComposeTarget:
         yield from follow_logs(dockers, training, since or 0.0, over)
 
     def _over(self, names: Sequence[str], dockers: Mapping[str, Docker]) -> bool:
-        """Whether all workloads have ended, or no container of theirs is left."""
+        """Return whether all workloads have ended or have no containers."""
         found = self._hosts.containers(dockers)
         for name in found.lost:
             dockers[name].close()
@@ -193,18 +193,18 @@ class ComposeTarget:
         return all(not own or state_of(own) in ENDED for own in training)
 
     def stop(self, name: str) -> JobStatus:
-        """End a workload on all hosts at once and remove its containers; see `Target.stop`."""
+        """End a workload on all hosts concurrently and remove its containers; see `Target.stop`."""
         found = self._hosts.containers()
         self._require_known(name, found)
         if name not in found.jobs:
             raise KitError(f"job {name} is not running", "see what is with `kit status`")
         places = sorted({one.host for one in found.jobs[name]})
         ended = self._hosts.on(places, lambda host: self._hosts.end(name, host.name))
-        # Of those alone that have answered: one that is down would be waited for once more.
+        # Query only the hosts that answered, to avoid a second timeout.
         here = {place: self._hosts.dockers[place] for place in places}
         after = self._hosts.containers(here).jobs.get(name, found.jobs[name])
         status = self._status(name, Found({name: after}, {}))
-        # Told from now on, whether its containers are looked for before or after they are gone.
+        # From now on this status is reported, independent of the removal of the containers.
         self._stopped[name] = status
         with suppress(KitError):
             self._hosts.home.remember(status)
@@ -212,7 +212,7 @@ class ComposeTarget:
         left = {place for place, error in removed.items() if isinstance(error, KitError)}
         left |= self._hosts.rendered.devices.get(name, {}).keys() & found.lost.keys()
         told = [status.message] if status.message else []
-        # What did not end by itself was killed as it was removed.
+        # Containers that did not end were killed by their removal.
         told += [error.message for error in ended.values() if isinstance(error, KitError)]
         if left:
             what = f"{', '.join(sorted(left))} cannot be reached: what runs there goes on"

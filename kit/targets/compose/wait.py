@@ -9,7 +9,7 @@ from kit.runtime.mistake import MISTAKE
 from kit.targets.compose.containers import Container
 
 POLL = 0.5
-"""Seconds between two looks at the containers."""
+"""Seconds between two queries of the containers."""
 SETTLED = 3.0
 """Seconds that a container must have run; its launcher checks the input in less than one."""
 

@@ -1,1 +1,1 @@
-"""This machine, without Docker: a torchrun agent for each host of the plan."""
+"""The target of this machine, without Docker: a torchrun agent for each host of the plan."""

@@ -1,4 +1,4 @@
-"""What is to be started and ended on this machine: a pure function of what is wanted and seen."""
+"""The decision on the steps of a deploy on this machine: a pure function."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ WHERE = "here"
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What is there of a workload: was it ever begun, does a supervisor live, started from what.
+    """The state of a workload: whether it was ever started, has a supervisor, and its version.
 
-    `left` are the processes of a supervisor that is gone.
+    `left` are the processes of a dead supervisor.
     """
 
     begun: bool = False
@@ -38,7 +38,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """This machine: the UUIDs of its GPUs, its cores, and where things lie on it."""
+    """This machine: the UUIDs of its GPUs, its cores, and its folders."""
 
     gpus: tuple[str, ...]
     cores: int
@@ -77,12 +77,12 @@ def decide(
     *,
     fresh: bool,
 ) -> tuple[Step, ...]:
-    """Return the steps to what is wanted; none for a server that runs as it should, or is idle.
+    """Return the steps to the wanted state; none for an unchanged or idle server.
 
-    `jobs` are all jobs by their names: a server reads the checkpoints of one.
+    `jobs` are all jobs by name, because a server reads the checkpoints of a job.
 
     Raises:
-        KitError: A job that runs is not touched here.
+        KitError: A job is running.
     """
     for each in wanted:
         _refuse_running(each, seen[each.name])
@@ -99,13 +99,13 @@ def decide(
 
 
 def version(work: Workload) -> str:
-    """Return what tells versions of a workload apart, whatever else is in the inventory."""
+    """Return the version of a workload, independent of the rest of the inventory."""
     gpus = [(each.host.name, tuple(gpu.id for gpu in each.gpus)) for each in work.placements]
     return f"{work.job_hash} {gpus}"
 
 
 def started_as(work: Workload) -> str:
-    """Say how large a workload is; a server answers on this machine."""
+    """Return the size of a workload as text, with a server's address on this machine."""
     if work.kind is Kind.JOB:
         return size(work)
     urls = [f"http://{HERE}:{port.number}" for port in work.working[0].ports]
@@ -138,7 +138,7 @@ def _starts(
     seen: Mapping[str, Seen],
     machine: Machine,
 ) -> list[Start]:
-    """Return what starts the workloads; servers get GPUs that no job is given."""
+    """Return the steps that start workloads; servers get the GPUs that no job uses."""
     taken, found = set[str](), []
     places = machine.places
     for each in starting:
@@ -161,10 +161,10 @@ def _starts(
 
 
 def _forget(start: Start) -> Forget:
-    """Return what deletes the checkpoints of earlier runs.
+    """Return the step that deletes the checkpoints of earlier runs.
 
     Raises:
-        KitError: The user named the place where they lie.
+        KitError: They are in a place that the user named.
     """
     name, store = start.workload.name, start.workload.store
     if store is None or not store.volume:

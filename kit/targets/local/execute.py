@@ -1,4 +1,4 @@
-"""Takes steps on this machine: a supervisor is started for each workload."""
+"""Execution of steps on this machine: each workload has a supervisor."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from kit.targets.local.folder import JobFolder, Run, add_to_history, state_home
 from kit.targets.local.supervise import marked
 
 POLL = 0.1
-"""Seconds between two looks at states."""
+"""Seconds between two reads of the state."""
 START = 30.0
-"""Seconds within which a supervisor must have begun: it only starts Python."""
+"""Seconds for the start of a supervisor, which only starts Python."""
 
 
 class Executor:
-    """Takes steps; `secrets` are the values of each workload's, by their names."""
+    """Executes steps; `secrets` are the values by workload and name."""
 
     def __init__(self, cluster: str, secrets: Mapping[str, Mapping[str, str]]) -> None:
         self._cluster = cluster
@@ -35,7 +35,7 @@ class Executor:
 
     @singledispatchmethod
     def execute(self, step: Step) -> None:
-        """Take a step.
+        """Execute a step.
 
         Raises:
             KitError: It failed.
@@ -78,7 +78,7 @@ class Executor:
         with log.open("wb") as output:
             child = subprocess.Popen(
                 [sys.executable, "-m", "kit.targets.local.supervise", self._cluster, run.job],
-                env={**os.environ, **secrets},  # Not in run.json: that is a file.
+                env={**os.environ, **secrets},  # Secrets must not be written to run.json.
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -92,7 +92,7 @@ class Executor:
 
 
 def end(folder: JobFolder) -> bool:
-    """Have a supervisor end its processes, and wait; return whether there was anything to end."""
+    """End the processes of a run and wait; return whether there were any."""
     run = folder.read_run()
     left = marked(run.id) if run is not None else []
     if folder.supervised():

@@ -1,12 +1,12 @@
-"""What survives the terminal: one folder for each job that was deployed on this machine.
+"""The folders of the jobs that were deployed on this machine, which outlive the terminal.
 
-$XDG_STATE_HOME/kit/<cluster>/history.jsonl: what was started when.
+$XDG_STATE_HOME/kit/<cluster>/history.jsonl: the deployments
 $XDG_STATE_HOME/kit/<cluster>/<job>/
-    run.json        what was started (written once, by `kit deploy`)
-    state.json      how it is doing (replaced by the supervisor)
-    lock            held by the supervisor for as long as it lives
-    <host>/log      what the host's processes print
-    <host>/<volume> the host's volumes, its checkpoints for one
+        run.json        the run, written once by `kit deploy`
+        state.json      its state, replaced by the supervisor
+        lock            held by the supervisor while it lives
+        <host>/log      the output of the host's processes
+        <host>/<volume> the host's volumes, for example its checkpoints
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ def state_home() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One deploy of a workload; `version` tells what of.
+    """One deploy of a workload in a `version`.
 
-    `nodes_min` hosts must live on; `stop_grace` is in seconds.
+    At least `nodes_min` hosts must stay alive; `stop_grace` is in seconds.
     """
 
     id: str
@@ -57,14 +57,14 @@ class JobFolder:
 
     @property
     def state_file(self) -> Path:
-        """How the job is doing."""
+        """The file with the job's state."""
         return self.path / "state.json"
 
     def create(self) -> None:
-        """Make the folder, for its owner's eyes alone.
+        """Create the folder, readable by its owner only.
 
         Raises:
-            KitError: It cannot be made.
+            KitError: It cannot be created.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -72,11 +72,11 @@ class JobFolder:
             raise KitError(f"{error.filename}: cannot be made: {error.strerror}") from None
 
     def write_run(self, run: Run) -> None:
-        """Write down what is started."""
+        """Record a run."""
         _write_json(self.path / "run.json", asdict(run))
 
     def read_run(self) -> Run | None:
-        """Return what was started last."""
+        """Return the last run."""
         data = _read_json(self.path / "run.json")
         if data is None:
             return None
@@ -105,11 +105,11 @@ class JobFolder:
         _write_json(self.state_file, state)
 
     def read_state(self) -> dict[str, Any]:
-        """Return the state, empty where there is none."""
+        """Return the state, or an empty one."""
         return _read_json(self.state_file) or {}
 
     def take_lock(self) -> IO[str] | None:
-        """Take the lock, which the kernel lets go of at death; None where another has it."""
+        """Take the lock, which the kernel releases at death; return None if it is held."""
         file = (self.path / "lock").open("a")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -119,7 +119,7 @@ class JobFolder:
         return file
 
     def supervised(self) -> bool:
-        """Whether a supervisor lives."""
+        """Return whether a supervisor is alive."""
         if not (self.path / "lock").exists():
             return False
         lock = self.take_lock()
@@ -130,19 +130,19 @@ class JobFolder:
 
 
 def jobs_of(cluster: str) -> list[str]:
-    """Return the workloads of a cluster that were ever deployed on this machine."""
+    """Return the workloads of a cluster that were deployed on this machine."""
     folder = state_home() / cluster
     return sorted(path.parent.name for path in folder.glob("*/run.json"))
 
 
 def add_to_history(cluster: str, deployment: Deployment) -> None:
-    """Write down that a job was started."""
+    """Record the start of a job."""
     with (state_home() / cluster / "history.jsonl").open("a", encoding="utf-8") as file:
         file.write(json.dumps(asdict(deployment)) + "\n")
 
 
 def read_history(cluster: str) -> list[Deployment]:
-    """Return what was started, the oldest first."""
+    """Return the recorded starts, the oldest first."""
     try:
         lines = (state_home() / cluster / "history.jsonl").read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:

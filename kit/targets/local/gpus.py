@@ -1,4 +1,4 @@
-"""The GPUs of this machine, and which of them stand in for the plan's. Pure."""
+"""The assignment of this machine's GPUs to the plan's. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kit.workload.types import Workload
 def visible_devices(job: Workload, present: Sequence[str]) -> dict[str, str]:
     """Return CUDA_VISIBLE_DEVICES for each host of the job, empty for the CPU.
 
-    The plan's own GPUs where this machine has them all; any others where there are enough.
+    Use the plan's GPUs if this machine has all of them, otherwise any GPUs if there are enough.
     """
     wanted = {each.host.name: [gpu.id for gpu in each.gpus] for each in job.placements}
     if all(gpu in present for gpus in wanted.values() for gpu in gpus):
@@ -26,8 +26,8 @@ def visible_devices(job: Workload, present: Sequence[str]) -> dict[str, str]:
 def serving_devices(server: Workload, present: Sequence[str], taken: Collection[str]) -> str:
     """Return CUDA_VISIBLE_DEVICES for a server, empty for the CPU.
 
-    The plan's own GPUs where this machine has them all; any that are not `taken` where there are
-    enough.
+    Use the plan's GPUs if this machine has all of them, otherwise any GPUs that are not `taken` if
+    there are enough.
     """
     wanted = [gpu.id for placement in server.placements for gpu in placement.gpus]
     if all(gpu in present for gpu in wanted):

@@ -1,4 +1,4 @@
-"""The lines of processes on this machine, read from their log files as they grow."""
+"""The log files of processes on this machine, read as they grow."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kit.runtime.status import LogLine
 
 
 class Tail:
-    """Reads what was appended to a log since the last look, in whole lines."""
+    """Reads the new complete lines of a log."""
 
     def __init__(self, job: str, host: str, path: Path) -> None:
         self._job = job
@@ -19,7 +19,7 @@ class Tail:
         self._rest = b""
 
     def read(self, *, last: bool) -> list[LogLine]:
-        """Return the lines; at the `last` look also one that has no end."""
+        """Return the new lines; with `last` also an incomplete one."""
         try:
             with self._path.open("rb") as file:
                 file.seek(self._offset)

@@ -1,6 +1,6 @@
-"""Processes of this machine: the plan in the terms of one machine without Docker. Pure.
+"""The plan as processes of this machine without Docker. Pure.
 
-A container has GPUs, folders and a network of its own; a process is told of them by variables.
+A container has its own GPUs, folders and network; a process gets them through variables.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ HERE = "127.0.0.1"
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process to start: its own variables alone, the rest comes from the supervisor's.
+    """A process to start with its own variables; it inherits the rest from the supervisor.
 
-    `host` is the inventory's name; `part` is the role; `workers` its processes.
+    `host` is the inventory's name, `part` the role, `workers` the number of its processes.
     """
 
     host: str
@@ -42,10 +42,10 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where things lie on this machine.
+    """Paths on this machine.
 
-    `folders` holds a folder for each workload, `tree` is the rendered one, `here` the working
-    directory of the person who deploys.
+    `folders` contains a folder for each workload, `tree` is the rendered tree, `here` the working
+    directory of the deploy.
     """
 
     python: str
@@ -61,10 +61,10 @@ class Places:
 
 
 def lower(plan: Plan) -> Lowered:
-    """Write the plan in the terms of this machine.
+    """Lower the plan to processes of this machine.
 
     Raises:
-        FaultsError: Ports clash.
+        FaultsError: Ports conflict.
     """
     jobs = [_job(plan, job) for job in plan.jobs]
     servers = [serving(plan, each, (), (), host_network=False) for each in plan.servers]
@@ -77,9 +77,9 @@ def lower(plan: Plan) -> Lowered:
 
 def _job(plan: Plan, job: JobPlan) -> Workload:
     meeting = Meeting(job.hosts[0], HERE, own_port(job))
-    # On this machine nothing hangs unseen, and the old name of a default makes torch complain.
+    # The variables against hangs are not needed here, and torch warns about their old names.
     made = training(plan, job, meeting, host_network=False, defaults={})
-    # It runs on the GPUs of this machine, or on none.
+    # It runs on this machine's GPUs or on the CPU.
     return replace(made, precision=None)
 
 
@@ -94,7 +94,7 @@ def processes(
 ) -> tuple[Process, ...]:
     """Return the rendezvous of a job, and one torchrun agent for each host of the plan.
 
-    `devices` is CUDA_VISIBLE_DEVICES for each host; `cores` are shared among all workers.
+    `devices` is CUDA_VISIBLE_DEVICES for each host. All workers share `cores`.
     """
     threads = str(max(1, cores // workload.processes))
     agents = {
@@ -154,13 +154,13 @@ def _agent(
 
 
 def server_process(server: Workload, job: Workload, places: Places, devices: str) -> Process:
-    """Return the one process that answers for all hosts of a server, on loopback alone.
+    """Return the process that answers for all hosts of a server, on loopback only.
 
     `job` is the one whose checkpoints it reads; `devices` is CUDA_VISIBLE_DEVICES.
     """
     part, host = server.working[0], server.placements[0].host.name
     gpus = [gpu.id for placement in server.placements for gpu in placement.gpus]
-    # Every host of a job has its checkpoints: here they are folders side by side.
+    # All hosts of a job have its checkpoints, here in one folder for each host.
     home = job.placements[0].host.name
     variables = {
         **_variables(part, host, gpus, places),
@@ -182,14 +182,14 @@ def server_process(server: Workload, job: Workload, places: Places, devices: str
 
 
 def _command(part: Part, places: Places) -> tuple[str, ...]:
-    """Return what is started: this Python, and the launcher as it lies here."""
+    """Return the command: this Python, and this machine's launcher."""
     _, script, *rest = part.launch
     own = str(places.launcher) if PurePosixPath(script).name == places.launcher.name else script
     return (places.python, own, *rest, *part.arguments)
 
 
 def _variables(part: Part, host: str, gpus: Sequence[str], places: Places) -> dict[str, str]:
-    """Return a part's environment with what it names as it is on this machine."""
+    """Return a part's environment with the paths and GPUs of this machine."""
     here = {Symbol.HOST: host, Symbol.GPUS: ",".join(gpus)}
     paths = {config.target: str(places.tree / config.file) for config in part.configs}
     return {
@@ -201,9 +201,9 @@ def _variables(part: Part, host: str, gpus: Sequence[str], places: Places) -> di
 
 
 def on_this_machine(path: str, job: Workload, host: str, places: Places) -> PurePosixPath:
-    """Return where a folder of a job's container lies here: behind a bind mount, or in a volume.
+    """Return the path of a container's folder on this machine: a bind mount's or a volume's.
 
-    The data volume is one for all hosts, as they are one machine; so is what NFS would share.
+    All hosts share the data volume and NFS exports, because they are one machine.
     """
     mounts = job.working[0].mounts
     for mount in sorted(mounts, key=lambda mount: len(mount.target), reverse=True):
@@ -219,6 +219,6 @@ def _source(mount: MountPoint, job: Workload, host: str, places: Places) -> Pure
         return places.data
     shared = {volume.key for volume in job.volumes if volume.nfs_address}
     owner = "shared" if mount.source in shared else host
-    # The folder is the cluster's already.
+    # The folder's path contains the cluster already.
     name = re.sub("^kit-[^_]+_", "kit-", mount.source)
     return places.of(job) / owner / name

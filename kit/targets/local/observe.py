@@ -1,4 +1,4 @@
-"""What is there on this machine: its GPUs, the folders of workloads, and what they tell."""
+"""Queries of this machine: its GPUs, the folders of workloads, and their logs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from kit.workload.types import Kind, Role
 
 
 def see_machine(cluster: str, tree: Path, launcher: Path) -> Machine:
-    """Look at this machine."""
+    """Return this machine's GPUs, cores and folders."""
     places = Places(
         python=sys.executable,
         launcher=PurePosixPath(launcher.resolve()),
@@ -35,7 +35,7 @@ def see_machine(cluster: str, tree: Path, launcher: Path) -> Machine:
 
 
 def local_gpus() -> list[str]:
-    """Return the UUIDs that `nvidia-smi -L` lists; none where there is no driver."""
+    """Return the UUIDs from `nvidia-smi -L`; none if there is no driver."""
     try:
         listed = subprocess.run(
             ["nvidia-smi", "-L"], capture_output=True, text=True, timeout=30, check=True
@@ -46,7 +46,7 @@ def local_gpus() -> list[str]:
 
 
 def see(cluster: str, names: Iterable[str]) -> dict[str, Seen]:
-    """Look at what there is of workloads."""
+    """Return the state of workloads."""
     return {name: _seen(JobFolder(cluster, name)) for name in names}
 
 
@@ -60,14 +60,14 @@ def _seen(folder: JobFolder) -> Seen:
 
 
 def has_ended(folder: JobFolder) -> bool:
-    """Whether a workload's run is over, or there never was one."""
+    """Return whether a workload's run has ended or never began."""
     run = folder.read_run()
     return run is None or _state(folder, run)[0] in ENDED
 
 
 def _state(folder: JobFolder, run: Run) -> tuple[State, str, dict[str, Any]]:
-    """Return how a run is doing, what is to be said of it, and what its supervisor has written."""
-    # The lock is asked first: a supervisor writes its last state before it lets go.
+    """Return a run's state, its message, and the supervisor's whole state file."""
+    # Check the lock first: a supervisor writes its last state before it releases the lock.
     supervised = folder.supervised()
     written = folder.read_state()
     state, message = State(written.get("state", State.WAITING)), written.get("message", "")
@@ -79,7 +79,7 @@ def _state(folder: JobFolder, run: Run) -> tuple[State, str, dict[str, Any]]:
 
 
 class Watched:
-    """A workload's folder, whose logs are read on from where the look before ended."""
+    """A workload's folder; each update reads only new lines of its logs."""
 
     def __init__(self, folder: JobFolder, run: Run) -> None:
         self.run = run
@@ -92,7 +92,7 @@ class Watched:
         ]
 
     def status(self) -> JobStatus:
-        """Return how it is doing."""
+        """Return the current status."""
         run, reader = self.run, self._reader
         state, message, written = _state(self._folder, run)
         for tail in self._tails:
@@ -118,7 +118,7 @@ class Watched:
 
 
 def _port(run: Run) -> int:
-    """Return the port of a server, from what it reads."""
+    """Return the port of a server from its file."""
     file = dict(run.processes[0].variables)["KIT_SERVER"]
     try:
         return int(json.loads(Path(file).read_text(encoding="utf-8"))["port"])

@@ -1,6 +1,6 @@
-"""The supervisor of a job or a server on this machine: starts, watches, and ends its processes.
+"""The supervisor of a job or a server on this machine: it starts, watches and ends its processes.
 
-Run by `kit deploy` in a session of its own: `python -m kit.targets.local.supervise CLUSTER JOB`.
+`kit deploy` runs it in its own session: `python -m kit.targets.local.supervise CLUSTER JOB`.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from kit.targets.local.lower import Process
 from kit.workload.types import Role
 
 POLL = 0.05
-"""Seconds between two looks at the processes."""
+"""Seconds between two checks of the processes."""
 MARK = "KIT_RUN"
-"""The variable that every process of a run carries: torchrun's workers have sessions of their own,
-so neither a process group nor a parent tells whose they are."""
+"""The variable that all processes of a run have: torchrun's workers have their own sessions, so
+neither a process group nor a parent identifies them."""
 
 
 class Supervisor:
-    """Keeps one run: an agent that fails ends the job, unless enough hosts are left."""
+    """Supervises one run: a failed agent ends the job, unless enough hosts are left."""
 
     def __init__(self, folder: JobFolder, run: Run) -> None:
         self._folder = folder
@@ -39,7 +39,7 @@ class Supervisor:
         self._message = ""
 
     def work(self) -> State:
-        """Run the job to its end and return how it ended."""
+        """Run the job to its end and return its final state."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
         try:
@@ -109,7 +109,7 @@ class Supervisor:
         return State.COMPLETED
 
     def _end_all(self) -> None:
-        """End the agents first, so that a last checkpoint can still be agreed on, then the rest."""
+        """End the agents first, so that they can save a last checkpoint, then the rest."""
         agents = [child for process, child in self._children if process.part != Role.RENDEZVOUS]
         for child in agents:
             if child.poll() is None:
@@ -143,7 +143,7 @@ def _meaning(code: int) -> str:
 
 
 def marked(run: str) -> list[psutil.Process]:
-    """Return the living processes of a run, however they were started."""
+    """Return the living processes of a run."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -155,7 +155,7 @@ def marked(run: str) -> list[psutil.Process]:
 
 
 def main() -> int:
-    """Supervise the run that lies in the job's folder."""
+    """Supervise the run in the job's folder."""
     folder = JobFolder(*sys.argv[1:3])
     lock = folder.take_lock()
     run = folder.read_run()

@@ -1,4 +1,4 @@
-"""The target of this machine: no Docker, a torchrun agent for each host, a process a server."""
+"""The target of this machine, without Docker: torchrun agents for jobs, a process per server."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from kit.workload.types import Role, Workload
 
 
 class LocalTarget:
-    """Carries workloads out on this machine, over loopback, from the rendered tree."""
+    """Runs workloads on this machine, over loopback, from the rendered tree."""
 
     tied_to_terminal: ClassVar[bool] = True
 
@@ -38,7 +38,7 @@ class LocalTarget:
         self._watched: dict[str, Watched] = {}
 
     def preview(self, workloads: Sequence[Workload], *, fresh: bool) -> tuple[Step, ...]:
-        """Return what would be done; see `Target.preview`."""
+        """Return the steps; see `Target.preview`."""
         seen = see(self._cluster, [each.name for each in workloads])
         machine = see_machine(self._cluster, self._tree, self._launcher)
         return decide(workloads, self._jobs, seen, machine, fresh=fresh)
@@ -62,10 +62,10 @@ class LocalTarget:
                     say(f"{step.workload.name}: started as {started_as(step.workload)}")
 
     def break_lock(self) -> None:
-        """The kernel lets go of a lock at its holder's death: nothing to do."""
+        """Do nothing: the kernel releases the lock of a dead process."""
 
     def status(self) -> tuple[JobStatus, ...]:
-        """Return what the folders below the state directory tell; see `Target.status`."""
+        """Return the status from the folders in the state directory; see `Target.status`."""
         found = []
         for name in jobs_of(self._cluster):
             folder = JobFolder(self._cluster, name)
@@ -79,7 +79,7 @@ class LocalTarget:
         return tuple(found)
 
     def known(self) -> Mapping[str, Known]:
-        """Return what was started on this machine; see `Target.known`."""
+        """Return the workloads that were started on this machine; see `Target.known`."""
         runs = (JobFolder(self._cluster, name).read_run() for name in jobs_of(self._cluster))
         return {run.job: Known(run.kind, tuple(_hosts(run))) for run in runs if run is not None}
 
@@ -96,7 +96,7 @@ class LocalTarget:
             if process.part != Role.RENDEZVOUS
         ]
         while True:
-            # Asked before the logs are read: what an ended job has printed is all there.
+            # Check this before reading: the logs of an ended job are complete.
             ended = all(has_ended(JobFolder(self._cluster, name)) for name in names)
             lines = [line for tail in tails for line in tail.read(last=ended or not follow)]
             yield from lines
@@ -114,7 +114,7 @@ class LocalTarget:
         return Watched(folder, run).status()
 
     def history(self) -> tuple[Deployment, ...]:
-        """Return what was written down at each start; see `Target.history`."""
+        """Return the recorded deployments; see `Target.history`."""
         return tuple(reversed(read_history(self._cluster)))
 
     def _known(self, name: str) -> Run:

@@ -22,9 +22,9 @@ RUNS = frozenset({"running", "restarting", "paused"})
 class Container:
     """One container of a job or a server on one host.
 
+    `job` is the name of the job or server. `service` is its role, "" for another engine's.
     `version` is the hash of its file. `devices` are its GPUs (`all`: all GPUs). `restarts` is the
     number of its restarts, at most `most_restarts`. Times are in seconds since the epoch.
-    is the number of its restarts, at most `most_restarts`. Times are in seconds since the epoch.
     `fewest` and `most` are the numbers of hosts of its job.
     """
 
@@ -70,8 +70,7 @@ class Container:
             return State.STOPPED
         if self.status == "exited" and self.exit_status == 0:
             return State.COMPLETED
-        # Docker restarts a failed container up to the limit: one that ended earlier was stopped from
-        # outside.
+        # Docker restarts a failed container up to the limit: one that ended before was stopped.
         if self.status == "exited" and not self.error and self.restarts < self.most_restarts:
             return State.STOPPED
         return State.FAILED

@@ -1,1 +1,1 @@
-"""Swarm: stacks, by the managers' Docker."""
+"""The Swarm target: stacks, through the managers' Docker."""

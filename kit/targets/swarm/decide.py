@@ -1,4 +1,4 @@
-"""What brings workloads onto a Swarm: a pure function of what is wanted and of what is seen."""
+"""The decision on the steps of a deploy on a Swarm: a pure function."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from kit.workload.types import Kind, Workload
 
 
 def variable(name: str) -> str:
-    """Return the variable that tells a stack's file which value of a secret it is to use."""
+    """Return the variable that selects a secret's value in a stack's file."""
     return f"KIT_SECRET_{name}"
 
 
@@ -45,14 +45,14 @@ def decide(
     *,
     fresh: bool,
 ) -> list[Step]:
-    """Return what brings the work up; nothing for what runs from the same file already.
+    """Return the steps of a deploy; none for workloads that run from the same file.
 
-    GPUs are released before they are reassigned. `versions` are the hashes of the rendered stacks,
-    by file name; `secrets` those of each one's secrets, by their names; `hosts` the names in the
-    inventory: a node of another name gets no GPU from it, so nothing waits for what ends there.
+    GPUs are released before they are reassigned. `versions` are the hashes of the rendered stacks
+    by file name, `secrets` the hashes of the secrets by workload and name, `hosts` the names in the
+    inventory. Nodes with other names get no GPU, so no step waits for their tasks.
 
     Raises:
-        KitError: Hosts that are needed are no nodes, are down, or their GPUs are taken.
+        KitError: Hosts are missing or down, or their GPUs are in use.
     """
     problems = [problem for each in work for problem in _problems(each, work, cluster, fresh=fresh)]
     if problems:
@@ -90,7 +90,7 @@ def decide(
 def _removals(
     work: Sequence[Workload], cluster: Cluster, first: set[str], *, fresh: bool
 ) -> Iterator[tuple[str, str]]:
-    """Return the stacks that go before anything is deployed, and why; ended jobs by themselves."""
+    """Yield the stacks to remove first, with reasons; ended jobs are removed separately."""
     begun_anew = {each.name for each in work if fresh and each.kind is Kind.JOB}
     for each in work:
         if not cluster.stack(each.stack):
@@ -104,7 +104,7 @@ def _removals(
 
 
 def secret_name(work: Workload, name: str, fingerprint: str) -> str:
-    """Return the name of a secret in Swarm, as the rendered stack puts it together."""
+    """Return the name of a secret in Swarm, as in the rendered stack."""
     return f"{work.stack}-{name}-{fingerprint}"
 
 
@@ -134,7 +134,7 @@ def _problems(
 
 
 def _held_by_others(job: Workload, work: Sequence[Workload], cluster: Cluster) -> Iterator[str]:
-    """Say which of its GPUs somebody has who takes no part in this deploy."""
+    """Yield the GPUs of a workload that are held by a workload outside this deploy."""
     ours = {each.stack for each in work}
     for (host, gpu), stack in sorted(cluster.holders().items()):
         if (host, gpu) in gpus_of(job) and stack not in ours:
@@ -148,9 +148,9 @@ def _held_by_others(job: Workload, work: Sequence[Workload], cluster: Cluster) -
 def _shortage(
     placement: Placement, node: Node, job: Workload, work: Sequence[Workload], cluster: Cluster
 ) -> str:
-    """Say why a node has not enough GPUs left, "" where it has.
+    """Return the reason why a node has too few free GPUs, or "" if it has enough.
 
-    What the others of this deploy hold now does not count: they will hold what the plan says.
+    The GPUs that workloads of this deploy hold now are ignored: the plan assigns them anew.
     """
     ours = {each.stack for each in work}
     planned = sum(
@@ -164,10 +164,10 @@ def _shortage(
 
 @dataclass(frozen=True, slots=True)
 class _Eviction:
-    """A task that must go: its host is to belong to the service `wanted`, or to none.
+    """A task to end: its host moves to the service `wanted`, or to none.
 
-    Swarm ends a task whose node has lost the label that it was placed by, and counts its GPUs as
-    free at once, though its container may still save and let go of them: the next one must wait.
+    Swarm ends a task if its node loses the label of its constraint, and counts its GPUs as free at
+    once. But its container may still save and hold them, so the next task must wait.
     """
 
     job: Workload
@@ -177,11 +177,11 @@ class _Eviction:
 
     @property
     def service(self) -> str:
-        """The full name of the service that the task is of."""
+        """The full name of the task's service."""
         return f"{self.job.stack}_{self.was}"
 
     def label(self) -> Step:
-        """Return what ends the task."""
+        """Return the step that ends the task."""
         gone = self.wanted == NOWHERE
         cause = "it has no part any more" if gone else f"it is to be {self.wanted}"
         labels = ((job_label(self.job.name), NOWHERE),)
@@ -189,7 +189,7 @@ class _Eviction:
         return Label(node.name, f"end {self.service}", cause, node.name, node.id, labels)
 
     def wait(self) -> Step:
-        """Return what waits for its end."""
+        """Return the step that waits for its end."""
         name, what = self.node.name, f"wait until {self.service} has ended"
         return AwaitEnd(name, what, "its GPUs are free then", name, self.service)
 
@@ -208,7 +208,7 @@ def _evictions(job: Workload, cluster: Cluster) -> Iterator[_Eviction]:
 def _labels(
     job: Workload, cluster: Cluster, evicted: Collection[tuple[str, str]]
 ) -> Iterator[Step]:
-    """Return what gives nodes their new labels; the `evicted` have lost theirs by then."""
+    """Yield the steps that set the nodes' new labels; the `evicted` ones are removed before."""
     place = places(job)
     for node in cluster.nodes:
         wanted = place.get(node.host or "", NOWHERE)
@@ -227,7 +227,7 @@ def _work(
     again: bool,
     fresh: bool,
 ) -> Iterator[Step]:
-    """Return what brings one job or server up; `others` have GPUs, `again`: it was removed."""
+    """Yield the steps for one workload; `others` hold GPUs, `again`: its stack was removed."""
     services, state = cluster.stack(job.stack), state_of(cluster, job.name)
     wanted = {name: secret_name(job, name, hashed) for name, hashed in secrets.items()}
     used = {name for service in services for name in service.secrets}
@@ -259,7 +259,7 @@ def _work(
 
 
 def _revivals(job: Workload, cluster: Cluster) -> Iterator[Step]:
-    """Return what starts again the hosts that Swarm has given up on, while the others go on."""
+    """Yield the step that restarts tasks whose restarts are used up, while others run."""
     out = [each for each in host_statuses(cluster, job.name) if each.message.endswith(USED_UP)]
     if out:
         names = ", ".join(host.host for host in out)
@@ -268,7 +268,7 @@ def _revivals(job: Workload, cluster: Cluster) -> Iterator[Step]:
 
 
 def _gpus(job: Workload, others: Mapping[Gpu, str]) -> Iterator[Step]:
-    """Return what waits until those have let go of GPUs who have what is given to this one."""
+    """Yield the step that waits until other workloads release the GPUs of this one."""
     taken = {gpu: others[gpu] for gpu in gpus_of(job) if gpu in others}
     if taken:
         names = ", ".join(f"{gpu} of {host}" for host, gpu in sorted(taken))
@@ -277,7 +277,7 @@ def _gpus(job: Workload, others: Mapping[Gpu, str]) -> Iterator[Step]:
 
 
 def _change(job: Workload, cluster: Cluster) -> str:
-    """Say what is new in what runs; all of its services have the same labels."""
+    """Return the change of a running workload; all of its services have the same labels."""
     service = cluster.stack(job.stack)[0]
     trains = job.kind is Kind.JOB
     alone = "services with changes " + ("go on from the checkpoint" if trains else "start anew")

@@ -1,4 +1,4 @@
-"""Takes steps by a manager's engine, and by those of the hosts that are named in them."""
+"""Execution of steps through a manager's engine and the engines of named hosts."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ from kit.targets.swarm.steps import (
 )
 
 PORT = 2377
-"""The managers' port, Docker's own."""
+"""Docker's default port of managers."""
 PORTS = f"{PORT}/tcp, 7946/tcp, 7946/udp, 4789/udp"
-"""What Swarm and its overlay networks need between hosts."""
+"""The ports between hosts for Swarm and its overlay networks."""
 JOB_OF_SECRET = "kit.job"
-"""The label of a secret that says whose it is."""
+"""The label with a secret's workload."""
 
 
 class Executor:
-    """Takes steps by a manager; `secrets` are values by the names that they get in Swarm."""
+    """Executes steps through a manager; `secrets` are values by their names in Swarm."""
 
     def __init__(
         self,
@@ -65,17 +65,17 @@ class Executor:
         self._nodes: dict[str, str] = {}
 
     def take(self, steps: Sequence[Step], say: Say) -> None:
-        """Take steps in their order.
+        """Execute steps in order.
 
         Raises:
-            StepsError: Some failed; those before them are done, and a second run goes on.
+            StepsError: Some steps failed; the steps before are done, and a second run continues.
         """
         for _ in take(steps, self.execute, say):
             pass
 
     @singledispatchmethod
     def execute(self, step: Step) -> None:
-        """Take a step.
+        """Execute a step.
 
         Raises:
             KitError: It failed.
@@ -107,7 +107,7 @@ class Executor:
     @execute.register
     def _(self, step: Join) -> None:
         tokens = self.manager.get("/swarm")["JoinTokens"]
-        # Not by the command line: there the token would show in the list of processes.
+        # The command line would show the token in the process list.
         body = {
             "ListenAddr": f"0.0.0.0:{PORT}",
             "AdvertiseAddr": _numeric(step.host),
@@ -122,7 +122,7 @@ class Executor:
         self._joined(docker)
 
     def _joined(self, docker: Docker) -> None:
-        """Mark a host that has come in as one that kit may take out again."""
+        """Label a host that kit added to the Swarm, so that kit may remove it again."""
         node = docker.get("/info")["Swarm"]["NodeID"]
         docker.close()
         self._nodes[docker.name] = node
@@ -133,7 +133,7 @@ class Executor:
         self._label(step.node or self._nodes[step.host], step.labels)
 
     def _label(self, node: str, labels: Labels) -> None:
-        """Set labels, by the API: `docker node update` is a call over SSH for each of the hosts."""
+        """Set labels through the API: `docker node update` needs one SSH call per host."""
         while True:
             seen = self.manager.get(f"/nodes/{node}")
             spec = seen["Spec"]
@@ -156,9 +156,9 @@ class Executor:
         self.manager.post("/secrets/create", body)
 
     def drop_secrets(self, job: str) -> None:
-        """Delete the secrets of a workload that no service uses."""
+        """Delete the unused secrets of a workload."""
         for secret in self.manager.get("/secrets", filters={"label": [f"{JOB_OF_SECRET}={job}"]}):
-            with contextlib.suppress(EngineError):  # Swarm keeps those that are in use.
+            with contextlib.suppress(EngineError):  # Swarm keeps secrets in use.
                 self.manager.request("DELETE", f"/secrets/{secret['ID']}")
 
     @execute.register
@@ -178,10 +178,10 @@ class Executor:
         self.remove(step.stack)
 
     def remove(self, stack: str) -> None:
-        """Remove a stack, and return when nothing of it is left.
+        """Remove a stack, and return when it is removed completely.
 
         Raises:
-            KitError: Something is.
+            KitError: Parts of it remain.
         """
         with self.manager.acting(f"remove {stack}") as client:
             client.stack.remove(stack)
@@ -223,10 +223,10 @@ class Executor:
 
 
 def _numeric(host: Host) -> str:
-    """Return a host's address in numbers: Swarm advertises nothing else.
+    """Return a host's IP address: Swarm cannot advertise a name.
 
     Raises:
-        KitError: The name is not known here.
+        KitError: The name cannot be resolved here.
     """
     try:
         return socket.gethostbyname(host.address)

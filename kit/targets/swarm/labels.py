@@ -1,4 +1,4 @@
-"""Node labels: the names by which placement constraints choose hosts. Pure."""
+"""Node labels, by which placement constraints choose hosts. Pure."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from kit.workload.types import Workload
 HOST_LABEL = "kit.host"
 JOB_LABEL = "kit.job."
 NOWHERE = "none"
-"""The value of a workload's label on a host that has no part in it; no label says the same."""
+"""The label's value on a host without a part in the workload. A missing label means the same."""
 
 
 def job_label(name: str) -> str:
-    """Return the node label that says which service of a job, or of a server, a host belongs to."""
+    """Return the node label with the host's service of a job or a server."""
     return f"{JOB_LABEL}{name}"
 
 
@@ -24,16 +24,16 @@ def constraint(name: str, service: str) -> str:
 
 
 def places(workload: Workload) -> dict[str, str]:
-    """Return which service each host belongs to."""
+    """Return the service of each host."""
     return {host.name: part.name for part in workload.working for host in part.hosts}
 
 
 def node_labels(
     hosts: Sequence[Host], workloads: Sequence[Workload]
 ) -> dict[str, tuple[tuple[str, str], ...]]:
-    """Return the labels of each host's node, which the services' constraints name.
+    """Return the labels of each host's node, for the services' constraints.
 
-    A host that has no part in one is told so (`none`): a label of an older deploy is overwritten.
+    A host without a part in a workload gets the value `none`, which overwrites older labels.
     """
     found = [(job_label(each.name), places(each)) for each in workloads]
     return {

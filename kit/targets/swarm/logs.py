@@ -1,4 +1,4 @@
-"""What the tasks of workloads have printed, as Swarm collects it from the nodes."""
+"""The logs of workloads' tasks, which Swarm collects from the nodes."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from kit.targets.swarm.seen import OVER, Cluster
 from kit.targets.swarm.status import working
 
 SILENCE = 5.0
-"""Seconds that a manager may take to collect what is there from a node."""
+"""Seconds that a manager may take to collect the existing lines of a node."""
 REQUESTED = 10.0
 """Seconds after which the end of the workloads no longer waits for a stream's connection."""
 POLL = 1.0
-"""Seconds between two looks at whether the workloads have ended."""
+"""Seconds between two checks whether the workloads have ended."""
 DELAY = 1.0
-"""Seconds that the last lines of an ended task may take to arrive."""
+"""Seconds to wait for the last lines of an ended task."""
 MOST_TASKS = 16
-"""Beyond, a service's tasks are asked together."""
+"""With more tasks, a service's tasks are queried together."""
 QUERY = {"stdout": "1", "stderr": "1", "timestamps": "1", "details": "1"}
 
 
@@ -34,11 +34,11 @@ def _time(line: LogLine) -> float:
 
 
 def sources(docker: Docker, cluster: Cluster, name: str) -> dict[str, Source]:
-    """Return what reads a workload's lines: of the newest tasks, where those are not too many.
+    """Return the readers of a workload's logs, one for each of the newest tasks if they are few.
 
-    A task that has not run yet has none: the one before it says why that had to end. For those
-    before Docker may search for seconds, as their containers are gone; nor can those of a node that
-    is down be asked.
+    A task that has not run has no lines; the task before it has the error. Docker may search for
+    seconds for older tasks, because their containers are removed. Nodes that are down cannot be
+    queried.
     """
     services = working(cluster, name)
     ran = (task for task in cluster.tasks_of(services) if task.state in {"running", *OVER})
@@ -55,14 +55,14 @@ def sources(docker: Docker, cluster: Cluster, name: str) -> dict[str, Source]:
 def _news(
     docker: Docker, hosts: Mapping[str, str], name: str, path: str, since: float | None
 ) -> list[LogLine]:
-    """Return the lines after a moment; of None the last ones."""
+    """Return the lines after a time; for None the last lines."""
     asked = {"tail": TAIL} if since is None else {"since": f"{since:.9f}"}
     content = docker.read(path, SILENCE, **QUERY, **asked, follow="0")
     return sorted(_parsed(hosts, name, io.BytesIO(content)), key=_time)
 
 
 def _parsed(hosts: Mapping[str, str], name: str, response: Readable) -> Iterator[LogLine]:
-    """Read lines with details: the first word tells their node."""
+    """Parse lines with details: the first word contains their node."""
     for moment, text in lines(response):
         details, _, said = text.partition(" ")
         labels = dict(pair.partition("=")[::2] for pair in details.split(","))
@@ -72,10 +72,10 @@ def _parsed(hosts: Mapping[str, str], name: str, response: Readable) -> Iterator
 
 
 class Logs:
-    """Reads the logs of one look at the cluster's services."""
+    """Reads the logs of the services of one cluster state."""
 
     def __init__(self, manager: Docker, cluster: Cluster) -> None:
-        # A connection of their own, which is cut at the end.
+        # Use a separate connection: it is closed at the end.
         self._manager = Docker(manager.name, manager.url)
         self._cluster = cluster
         self._hosts = {node.id: node.name for node in cluster.nodes}
@@ -83,17 +83,17 @@ class Logs:
         self._requested = threading.Semaphore(0)
 
     def read(self, names: Sequence[str], since: float | None) -> Iterator[LogLine]:
-        """Yield what is there, in the order of time."""
-        # Within a service Docker tells one task after the other, and the newest not always last.
+        """Yield the existing lines, sorted by time."""
+        # Docker sends the tasks of a service one after the other, not always the newest last.
         found = self._merged(names, since, follow=False, window=None)
         return iter(sorted(found, key=_time))
 
     def follow(
         self, names: Sequence[str], since: float | None, ended: Callable[[], bool]
     ) -> Iterator[LogLine]:
-        """Yield what is there and what comes, until the workloads have `ended`.
+        """Yield existing and new lines until the workloads have `ended`.
 
-        That is asked only after all streams were requested: no line printed after that is missed.
+        `ended` is called after all streams were requested, so that no later line is missed.
         """
         number = sum(len(working(self._cluster, name)) for name in names)
         threading.Thread(target=self._end_with, args=(ended, number), daemon=True).start()
@@ -132,11 +132,11 @@ class Logs:
             patience = None if query["follow"] == "1" else SILENCE
             sent = self._requested.release
             with self._manager.stream(path, patience, sent, **QUERY, **query) as response:
-                if self._over.is_set():  # Hung up while this stream was still being opened.
+                if self._over.is_set():  # It was closed while this stream was opened.
                     return
                 yield from _parsed(self._hosts, name, response)
         except SilentError:
-            return  # Swarm waits for the logs of a node that has just gone.
+            return  # Swarm waits for the logs of a node that is down.
         except KitError:
-            if not self._over.is_set():  # Else it was we who hung up.
+            if not self._over.is_set():  # Otherwise kit closed the connection.
                 raise

@@ -1,4 +1,4 @@
-"""Stacks: the plan in Swarm's terms. Pure."""
+"""The plan as Swarm stacks. Pure."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ from kit.workload.types import (
 )
 
 NETWORK_IMAGE = "hello-world:linux"
-"""Of the service that holds the overlay network. It has no task: no host ever pulls the image."""
+"""The image of the service that holds the overlay network. It has no task, so no host pulls it."""
 PLATFORM = "platform.stack.yaml"
 LONGEST_SERVICE = 63
-"""Swarm refuses longer service names, the stack's name included."""
+"""Swarm rejects longer service names, including the stack's name."""
 LONGEST_CONFIG = 64
-"""Swarm refuses longer names of configs and secrets."""
+"""Swarm rejects longer names of configs and secrets."""
 HOST = "{{.Node.Hostname}}"
-"""Filled in by Swarm for each task."""
+"""A placeholder that Swarm replaces for each task."""
 EMPTY = '{{""}}'
-"""An empty value, filled in by Swarm: for one that is empty in the file, `docker stack deploy`
-takes the variable of that name from its own environment, a proxy's password included."""
+"""A placeholder for an empty value: for a plain empty value, `docker stack deploy` would use the
+variable of that name from its own environment, for example a proxy with a password."""
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A Swarm service: a part, where its tasks may run, and what the other services do not have."""
+    """A Swarm service: a part, its constraint, and the variables that other services lack."""
 
     part: Part
     constraint: str
@@ -55,11 +55,11 @@ class Service:
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """What a stack's file prints.
+    """The values of a stack's file.
 
-    `environment` is the same for all services that work. `network` is the external network that
-    they use, `alias` the one name on it of all that offer checkpoints. `after_platform`: there is
-    a platform to deploy before.
+    `environment` is common to all services that train or answer. `network` is their external
+    network, `alias` the common name of all checkpoint endpoints on it. `after_platform`: the
+    platform must be deployed before.
     """
 
     workload: Workload
@@ -73,7 +73,7 @@ class Stack:
 
 @dataclass(frozen=True, slots=True)
 class Platform:
-    """What the platform's file prints; `network_image` is None where there is no overlay."""
+    """The values of the platform's file; `network_image` is None without an overlay."""
 
     cluster: str
     network: str
@@ -86,10 +86,10 @@ class Platform:
 
 
 def lower(plan: Plan) -> Lowered:
-    """Write the plan in Swarm's terms.
+    """Lower the plan to Swarm stacks.
 
     Raises:
-        FaultsError: Ports or names clash with each other, or with what Swarm takes.
+        FaultsError: Ports or names conflict, or Swarm rejects a name.
     """
     host_network = plan.network.driver == "host"
     jobs = [_job(plan, job, host_network=host_network) for job in plan.jobs]
@@ -112,20 +112,20 @@ def lower(plan: Plan) -> Lowered:
 
 
 def network_name(plan: Plan) -> str:
-    """Return the name of the overlay network that all workloads share."""
+    """Return the name of the overlay network of all workloads."""
     return f"{plan.cluster}-training"
 
 
 def _job(plan: Plan, job: JobPlan, *, host_network: bool) -> Workload:
-    # A manager, also one without GPUs: training hosts may go and come back.
+    # Managers stay, while training hosts may leave and return.
     host = manager_of(plan.hosts)
     if host_network:
         meeting = Meeting(host, host.address, own_port(job))
     else:
-        # The stack's name makes it one address: other jobs have a rendezvous on the same network.
+        # The stack's name makes it unique: other jobs have a rendezvous on the same network.
         name = f"{stack_of_job(job.name)}_{Role.RENDEZVOUS}"
         meeting = Meeting(host, name, job.job.port or RENDEZVOUS_PORT)
-    # Swarm knows no devices; this lets the nvidia runtime inject those of InfiniBand.
+    # Swarm cannot add devices; this variable makes the nvidia runtime add those of InfiniBand.
     infiniband = {"NVIDIA_MOFED": "enabled"} if plan.network.infiniband else {}
     defaults = FAULT_VARIABLES | infiniband
     made = training(plan, job, meeting, host_network=host_network, defaults=defaults)
@@ -134,7 +134,7 @@ def _job(plan: Plan, job: JobPlan, *, host_network: bool) -> Workload:
 
 def _server(plan: Plan, server: ServerPlan, *, host_network: bool) -> Workload:
     offered, port = endpoints(server), server.server.transfer_port
-    # Swarm may move them among all hosts that have checkpoints.
+    # Swarm may move them among all hosts with checkpoints.
     offering = [host for part in offered for host in part.hosts]
     names = [host.address for host in asked_hosts(plan, offering)] if host_network else []
     sources = [f"http://{name}:{port}" for name in names or [_alias(server.name)]]
@@ -144,7 +144,7 @@ def _server(plan: Plan, server: ServerPlan, *, host_network: bool) -> Workload:
 
 
 def _addressed(part: Part, alias: str, host_network: bool) -> Part:
-    """Let what offers checkpoints listen where servers ask for them, and nowhere else."""
+    """Let checkpoint endpoints listen only on the addresses that servers use."""
     names = [host.address for host in part.hosts] if host_network else [alias]
     if len(names) > MOST_ASKED:
         return part
@@ -153,7 +153,7 @@ def _addressed(part: Part, alias: str, host_network: bool) -> Part:
 
 
 def _readable(workload: Workload) -> Workload:
-    """Keep Swarm from reading placeholders in the paths of mounts and of NFS exports."""
+    """Escape Swarm's placeholders in the paths of mounts and of NFS exports."""
 
     def mount(point: MountPoint) -> MountPoint:
         source, target = untemplated(point.source), untemplated(point.target)
@@ -187,7 +187,7 @@ def _listeners(workload: Workload) -> Iterator[Listener]:
 
 
 def _name_faults(plan: Plan, workloads: Sequence[Workload]) -> Iterator[Fault]:
-    """Refuse names that Swarm would refuse at the deploy."""
+    """Reject names that Swarm would reject at the deploy."""
     for workload in workloads:
         for kind, name, most, whose in _names(workload):
             if len(name) > most:
@@ -201,7 +201,7 @@ def _name_faults(plan: Plan, workloads: Sequence[Workload]) -> Iterator[Fault]:
 
 
 def _names(workload: Workload) -> Iterator[tuple[str, str, int, str]]:
-    """Return what a stack brings into the Swarm: kind, longest name, how long it may be, whose."""
+    """Yield the names of a stack: kind, longest name, its limit, and the words for its origin."""
     whose = f"the {workload.kind}'s"
     longest = max((part.name for part in workload.parts), key=len, default="")
     yield "service", f"{workload.stack}_{longest}", LONGEST_SERVICE, f"{whose} or the host's name"
@@ -221,7 +221,7 @@ def _manager_notes(plan: Plan) -> Iterator[str]:
 
 
 def _metrics_notes(plan: Plan, workloads: Iterable[Workload]) -> Iterator[str]:
-    """Say how a port is reached that no host opens."""
+    """Describe how to reach a metrics port on the overlay network."""
     for workload in workloads:
         first = workload.working[0] if workload.meeting and workload.working else None
         if first is not None and first.ports and not workload.host_network:
@@ -309,7 +309,7 @@ def _constraint(workload: Workload, part: Part) -> str:
 
 
 def _written(part: Part, variables: Iterable[Variable]) -> Environment:
-    """Write values in Swarm's way: it reads `{{` in a value as a placeholder of its own."""
+    """Return variables with Swarm's placeholders escaped."""
     return tuple(
         Variable(each.name, _value(part, each.value), each.why, each.own) for each in variables
     )
@@ -326,5 +326,5 @@ def _value(part: Part, value: str | Symbol) -> str:
 
 
 def untemplated(value: str) -> str:
-    """Keep Swarm from reading `{{` in a value as a placeholder of its own."""
+    """Escape `{{` in a value, which Swarm would read as a placeholder."""
     return value.replace("{{", '{{"{{"}}')

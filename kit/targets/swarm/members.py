@@ -1,4 +1,4 @@
-"""Membership of the Swarm: from what the plan wants and what is seen to the steps. Pure."""
+"""Membership of the Swarm: from the plan and the current state to the steps. Pure."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from kit.targets.swarm.steps import (
 from kit.values import count
 
 OLDEST = (25, 0, 3)
-"""The first engine whose Swarm takes counts of named GPUs from a stack file (moby PR 47224)."""
+"""The first engine whose Swarm accepts counts of named GPUs in a stack file (moby PR 47224)."""
 
 
 def managers(plan: Plan) -> tuple[Host, ...]:
-    """Return the hosts that are to be managers: an odd number of those with the role.
+    """Return the hosts that become managers: an odd number of those with the role.
 
     An even number tolerates no more losses than one less (Raft needs a majority).
     """
@@ -48,12 +48,12 @@ def managers(plan: Plan) -> tuple[Host, ...]:
 def steps_up(
     lowered: Lowered, members: Mapping[str, Member], cluster: Cluster | None, platform: str | None
 ) -> list[Step]:
-    """Return what makes the Swarm what the plan says.
+    """Return the steps that change the Swarm to the plan.
 
-    `platform` is the hash of the platform's file, None where none is rendered.
+    `platform` is the hash of the platform's file, or None if there is none.
 
     Raises:
-        KitError: Hosts are in a Swarm of their own, or cannot take part as they are.
+        KitError: Hosts are in another Swarm, or cannot take part in their current state.
     """
     plan = lowered.plan
     wanted = managers(plan)
@@ -113,7 +113,7 @@ def _problems(member: Member, cluster: Cluster | None) -> Iterator[str]:
 
 
 def strangers(members: Mapping[str, Member], cluster: Cluster | None) -> tuple[Node, ...]:
-    """Return the nodes that kit brought into the Swarm and that the inventory no longer names."""
+    """Return the nodes that kit added to the Swarm and that the inventory no longer names."""
     known = {member.node for member in members.values()} | set(members)
     nodes = cluster.nodes if cluster else ()
     joined = (node for node in nodes if node.label(JOINED_LABEL))
@@ -123,7 +123,7 @@ def strangers(members: Mapping[str, Member], cluster: Cluster | None) -> tuple[N
 def warnings(
     plan: Plan, members: Mapping[str, Member], cluster: Cluster | None, tree: str
 ) -> list[str]:
-    """Say what will keep jobs from starting, but nothing that kit may change by itself."""
+    """Return the reasons why jobs will not start that kit cannot remove by itself."""
     said = [
         f"{node.name} is in the Swarm and not in the inventory: write it there, or take it out: "
         f"`docker swarm leave` on it, then `docker node rm --force {node.id[:12]}` on a manager"
@@ -190,7 +190,7 @@ def _labels(
         node = nodes.get(members[host].node)
         wanted: dict[str, str | None] = dict(labels)
         if node is not None and cluster is not None:
-            # What runs would lose its place: that is for `kit deploy`, which waits for it to end.
+            # Labels in use are left to `kit deploy`, which waits until the task has ended.
             wanted = {name: value for name, value in labels if not _in_use(name, node, cluster)}
             wanted |= obsolete_labels(node, dict(labels), cluster)
         step = label_step(host, node, wanted)
@@ -199,7 +199,7 @@ def _labels(
 
 
 def _in_use(name: str, node: Node, cluster: Cluster) -> bool:
-    """Whether a label is a workload's whose stack runs, and the node has it already."""
+    """Return whether the node has the label of a workload whose stack runs."""
     owner = name.removeprefix(JOB_LABEL) if name.startswith(JOB_LABEL) else ""
     return node.label(name) is not None and bool(cluster.of(owner))
 
@@ -207,9 +207,9 @@ def _in_use(name: str, node: Node, cluster: Cluster) -> bool:
 def steps_down(
     plan: Plan, members: Mapping[str, Member], cluster: Cluster, remembered: int
 ) -> list[Step]:
-    """Return what takes away what kit has made: its stacks, labels, and the nodes that it joined.
+    """Return the steps that remove kit's stacks, labels and the nodes that it added.
 
-    `remembered` is how many deployments the Swarm remembers.
+    `remembered` is the number of deployments in the Swarm's history.
 
     Raises:
         KitError: Jobs still run.
@@ -245,7 +245,7 @@ def steps_down(
 
 
 def _leave(leaving: Sequence[tuple[Node, Member]], cluster: Cluster) -> list[Step]:
-    """Workers first, then managers; one manager stays while nodes do that kit did not bring in."""
+    """Remove workers, then managers; keep one manager if nodes remain that kit did not add."""
     in_order = sorted(leaving, key=lambda pair: pair[0].manager)
     everybody = len(leaving) == len(cluster.nodes)
     staying = sum(node.manager for node in cluster.nodes) - sum(node.manager for node, _ in leaving)

@@ -1,4 +1,4 @@
-"""What the engines tell of themselves and of their Swarm."""
+"""Queries of the engines and their Swarm."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from kit.targets.swarm.labels import HOST_LABEL
 from kit.targets.swarm.seen import Cluster, Member, Node, Service, Task
 
 GPU_KIND = "kit_gpu"
-"""The kind of generic resource under which daemon.json advertises a host's GPUs."""
+"""The kind of generic resource in daemon.json for a host's GPUs."""
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
-"""The variable by which the nvidia runtime gives a container its GPUs."""
+"""The variable from which the nvidia runtime gives a container its GPUs."""
 STACK_LABEL = "com.docker.stack.namespace"
-"""Docker's own label on everything that a stack made."""
+"""Docker's label on all objects of a stack."""
 
 
 def first_answer(managers: Sequence[Host]) -> tuple[Host, Docker]:
-    """Return the first host that is a manager and answers.
+    """Return the first host that answers as a manager.
 
     Raises:
-        KitError: None does; it says what each of them said.
+        KitError: None does; the message has the answer of each.
     """
     said = []
     for host in managers:
@@ -45,7 +45,7 @@ def first_answer(managers: Sequence[Host]) -> tuple[Host, Docker]:
 
 
 def see_member(host: Host) -> Member:
-    """Ask a host's engine.
+    """Query a host's engine.
 
     Raises:
         KitError: It cannot be reached.
@@ -69,10 +69,10 @@ def see_member(host: Host) -> Member:
 
 
 def see_cluster(manager: Docker) -> Cluster:
-    """Ask a manager.
+    """Query a manager for the state of the Swarm.
 
     Raises:
-        KitError: It cannot be reached, or is no manager.
+        KitError: It cannot be reached, or is not a manager.
     """
     swarm = manager.get("/swarm")
     return Cluster(
@@ -134,7 +134,7 @@ def _service(service: dict[str, Any]) -> Service:
 
 
 def _reserved(template: Mapping[str, Any]) -> int:
-    """Return how many GPUs a service's or a task's specification reserves for a task."""
+    """Return the number of GPUs that a task's specification reserves."""
     resources = template.get("Resources", {}).get("Reservations", {}).get("GenericResources") or ()
     counts = (each.get("DiscreteResourceSpec", {}) for each in resources)
     return sum(each["Value"] for each in counts if each.get("Kind") == GPU_KIND)
@@ -164,7 +164,7 @@ def _task(task: dict[str, Any]) -> Task:
 
 
 def _offered(visible: str) -> tuple[str, ...]:
-    """Name a container's GPUs as its node offers them."""
+    """Return the names of a container's GPUs in Swarm."""
     if visible in {"", "void", "none"}:
         return ()
     return tuple(map(resource_of, visible.split(",")))

@@ -1,4 +1,4 @@
-"""In which order workloads are deployed, so that a GPU is free before it is reassigned. Pure."""
+"""The order of a deploy, so that GPUs are released before they are reassigned. Pure."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from kit.workload.types import Workload
 
 Gpu = tuple[str, str]
-"""A host, and the name by which it offers a GPU to Swarm."""
+"""A host, and the name of its GPU in Swarm."""
 
 
 def gpus_of(work: Workload) -> set[Gpu]:
-    """Return the GPUs that the plan gives to a workload."""
+    """Return the GPUs of a workload in the plan."""
     return {
         (placement.host.name, gpu.resource)
         for placement in work.placements
@@ -20,10 +20,10 @@ def gpus_of(work: Workload) -> set[Gpu]:
 
 
 def in_order(work: Sequence[Workload], held: Mapping[Gpu, str]) -> tuple[list[Workload], set[str]]:
-    """Put those that release GPUs before those that get them; `held` names the owner of each.
+    """Put workloads that release GPUs before those that get them; `held` is each GPU's owner.
 
-    Where they wait for each other, as when two swap, the names are returned of those that must
-    end before any of them starts.
+    If workloads wait for each other, for example to swap GPUs, also return the names of those that
+    must end before any of them starts.
     """
     names = {each.name for each in work}
     waits = {

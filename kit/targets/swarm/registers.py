@@ -1,7 +1,7 @@
-"""The lock, the history, and how stopped workloads ended: kept by the Swarm itself, as configs.
+"""The lock, the history, and the final status of workloads, stored in the Swarm as configs.
 
-A config's name can be taken once, whoever asks: that makes a lock. The managers agree on it, it
-survives their restarts, and `docker config ls` shows it.
+Only one config can have a name, which makes it a lock. The managers replicate configs, they survive
+restarts, and `docker config ls` lists them.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ LOCK = "kit-lock"
 HISTORY = "kit-history"
 ENDED = "kit-ended"
 KEPT = 50
-"""Deployments that are remembered."""
+"""The number of deployments in the history."""
 CONFLICT = 409
 
 
 @contextmanager
 def locked(manager: Docker) -> Iterator[None]:
-    """Let nobody else deploy meanwhile.
+    """Hold the lock against other deploys.
 
     Raises:
-        KitError: Somebody else does; it says who.
+        KitError: Another deploy holds it; the message names its user.
     """
     try:
         made = _create(manager, LOCK, asdict(holder()))
@@ -45,25 +45,25 @@ def locked(manager: Docker) -> Iterator[None]:
     try:
         yield
     finally:
-        with suppress(EngineError):  # Somebody has broken it.
+        with suppress(EngineError):  # Another deploy has broken the lock.
             manager.request("DELETE", f"/configs/{made}")
 
 
 def _held(manager: Docker) -> KitError:
     found = next(iter(_contents(manager, LOCK)), None)
-    if found is None:  # It was released a moment ago.
+    if found is None:  # It was just released.
         return KitError("somebody else was deploying a moment ago", "try again")
     return Holder(**found).refusal(f"the config {LOCK} of the Swarm")
 
 
 def break_lock(manager: Docker) -> None:
-    """Take the lock from whoever has it."""
+    """Remove the lock of any holder."""
     for config in _configs(manager, LOCK):
         manager.request("DELETE", f"/configs/{config['ID']}")
 
 
 def write_down(manager: Docker, made: Deployment) -> None:
-    """Remember a deployment; the oldest beyond the newest 50 are forgotten."""
+    """Record a deployment; keep only the newest 50."""
     _create(manager, f"{HISTORY}-{made.time:.3f}-{made.job}"[:64], asdict(made))
     known = sorted(_configs(manager, HISTORY), key=lambda config: config["CreatedAt"])
     for config in known[:-KEPT]:
@@ -71,36 +71,36 @@ def write_down(manager: Docker, made: Deployment) -> None:
 
 
 def history(manager: Docker) -> tuple[Deployment, ...]:
-    """Return the deployments that are remembered, the newest first."""
+    """Return the recorded deployments, the newest first."""
     found = [Deployment(**content) for content in _contents(manager, HISTORY)]
     return tuple(sorted(found, key=lambda deployment: -deployment.time))
 
 
 def remember(manager: Docker, status: JobStatus) -> None:
-    """Write down how a workload ended whose stack is removed; with it its lines are gone."""
+    """Record the final status of a workload; Swarm deletes its logs with the stack."""
     forget(manager, status.job)
     name = f"{ENDED}-{time.time():.3f}-{status.job}"[:64]
     _create(manager, name, written(status))
 
 
 def remembered(manager: Docker) -> tuple[JobStatus, ...]:
-    """Return how the workloads ended that were stopped."""
+    """Return the final status of stopped workloads."""
     found = []
     for content in _contents(manager, ENDED):
-        with suppress(ValueError, KeyError, TypeError):  # Of another version of kit.
+        with suppress(ValueError, KeyError, TypeError):  # Another version of kit wrote it.
             found.append(read(content))
     return tuple(found)
 
 
 def forget(manager: Docker, name: str) -> None:
-    """Forget how a workload ended: it is started again."""
+    """Delete the final status of a workload that starts again."""
     for config in _configs(manager, ENDED):
         if json.loads(base64.b64decode(config["Spec"]["Data"])).get("job") == name:
             manager.request("DELETE", f"/configs/{config['ID']}")
 
 
 def forget_all(manager: Docker) -> None:
-    """Forget what was deployed, and how it ended."""
+    """Delete the history and all final statuses."""
     for config in (*_configs(manager, HISTORY), *_configs(manager, ENDED)):
         manager.request("DELETE", f"/configs/{config['ID']}")
 

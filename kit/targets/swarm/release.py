@@ -1,4 +1,4 @@
-"""Waits until GPUs, names and volumes are released."""
+"""Waiting until GPUs, names and volumes are released."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from kit.targets.swarm.order import Gpu
 from kit.targets.swarm.seen import Service
 
 STACK_GONE = 120.0
-"""Seconds within which what a removed stack had must be gone; its grace periods come on top."""
+"""Seconds until a removed stack must be gone, after the grace periods of its tasks."""
 GPUS_FREE = 600.0
-"""Seconds within which a GPU must have been let go of; a job's grace may be minutes."""
+"""Seconds until a GPU must be released; a job's grace period may be minutes."""
 VOLUMES_FREE = 30.0
-"""Seconds within which a container that has ended must let go of its volumes."""
+"""Seconds until an ended container must release its volumes."""
 REPLACED = 1.0
-"""Seconds within which Swarm has made a task where it makes one at all."""
+"""Seconds that Swarm needs to create a task."""
 MOST_PASSES = 16
-"""Failed tasks of a slot that are taken away to make room for a new one; Swarm keeps fewer."""
+"""Failed tasks that are removed from a slot to make room for a new one; Swarm keeps fewer."""
 POLL = 0.5
-"""Seconds between two looks."""
+"""Seconds between two checks."""
 SERVICE_LABEL = "com.docker.swarm.service.name"
-"""Docker's own label on the containers of a service."""
+"""Docker's label on the containers of a service."""
 IN_USE = 409
 
 Found = TypeVar("Found")
 
 
 def _left(look: Callable[[], Found], seconds: float) -> Found:
-    """Look until nothing is found; what is still there after so long otherwise."""
+    """Call `look` until it returns nothing or the time is over; return its last result."""
     deadline = time.monotonic() + seconds
     while (found := look()) and time.monotonic() < deadline:
         time.sleep(POLL)
@@ -42,10 +42,10 @@ def _left(look: Callable[[], Found], seconds: float) -> Found:
 
 
 def stack_gone(manager: Docker, stack: str) -> None:
-    """Wait until nothing of a stack is left.
+    """Wait until a stack is removed completely.
 
     Raises:
-        KitError: Something is, after long.
+        KitError: Parts of it remain.
     """
     label = {"label": [f"{STACK_LABEL}={stack}"]}
 
@@ -59,7 +59,7 @@ def stack_gone(manager: Docker, stack: str) -> None:
 
 
 def _living_tasks(manager: Docker, filters: dict[str, list[str]]) -> bool:
-    """Whether tasks are there; those of a node that is down go when it is back."""
+    """Return whether there are tasks, without those on nodes that are down."""
     nodes = manager.get("/nodes")
     ready = {node["ID"] for node in nodes if node["Status"]["State"] == "ready"}
     tasks = manager.get("/tasks", filters=filters)
@@ -67,10 +67,10 @@ def _living_tasks(manager: Docker, filters: dict[str, list[str]]) -> bool:
 
 
 def service_ended(host: Host, service: str) -> None:
-    """Ask the host itself: of a task that it has rejected, Swarm tells nothing more.
+    """Wait until a service has no container on a host; query the host, as Swarm drops the state.
 
     Raises:
-        KitError: The host cannot be reached, or the container is still there after long.
+        KitError: The host cannot be reached, or the container remains.
     """
     label = {"label": [f"{SERVICE_LABEL}={service}"]}
     with closing(Docker.of(host)) as docker:
@@ -80,10 +80,10 @@ def service_ended(host: Host, service: str) -> None:
 
 
 def revive(manager: Docker, stack: str) -> None:
-    """Start those tasks of a stack again whose restarts are used up.
+    """Restart the tasks of a stack whose restarts are used up.
 
     Raises:
-        KitError: The managers cannot be reached, or do not make new tasks.
+        KitError: The managers cannot be reached, or create no new tasks.
     """
     for service in see_cluster(manager).stack(stack):
         passes = 0
@@ -100,11 +100,11 @@ def _given_up(manager: Docker, service: Service) -> list[str]:
 
 
 def _replace(manager: Docker, service: Service, gone: Collection[str]) -> None:
-    """Make room for a new task where one has failed for good.
+    """Remove the failed tasks of slots to make room for new ones.
 
-    Swarm keeps such a task in its slot. With fewer replicas it drops those that do not run first,
-    and with more again it fills the slot, unless the task before in it has no restarts left either
-    (swarmkit, manager/orchestrator/replicated/services.go and restart/restart.go).
+    Swarm keeps such a task in its slot. Scaling down first drops tasks that do not run. Scaling up
+    fills the slot again, unless the previous task in it has no restarts left either (swarmkit,
+    manager/orchestrator/replicated/services.go and restart/restart.go).
     """
     _scale(manager, service.name, service.replicas - len(gone))
     if _left(lambda: [each.id for each in see_tasks(manager) if each.id in gone], STACK_GONE):
@@ -119,10 +119,10 @@ def _scale(manager: Docker, service: str, replicas: int) -> None:
 
 
 def gpus_free(manager: Docker, gpus: Collection[Gpu], stack: str) -> None:
-    """Wait for GPUs that others than the stack have; they save a last checkpoint first.
+    """Wait until others release the GPUs of a stack; they first save a last checkpoint.
 
     Raises:
-        KitError: They are still held after long.
+        KitError: They are not released in time.
     """
 
     def held() -> list[tuple[Gpu, str]]:
@@ -135,10 +135,10 @@ def gpus_free(manager: Docker, gpus: Collection[Gpu], stack: str) -> None:
 
 
 def delete_volume(host: Host, name: str) -> None:
-    """Delete a volume; the container that used it goes a moment after its task.
+    """Delete a volume; its container is removed shortly after the task.
 
     Raises:
-        KitError: The host cannot be reached, or it is still in use after long.
+        KitError: The host cannot be reached, or the volume stays in use.
     """
     with closing(Docker.of(host)) as docker:
 

@@ -1,4 +1,4 @@
-"""What is known of a Swarm, as values. Pure."""
+"""The state of a Swarm as values. Pure."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from kit.model import Host
 from kit.workload.types import Kind
 
 OVER = frozenset({"complete", "failed", "rejected", "shutdown", "orphaned", "remove"})
-"""The states of a task that holds nothing any more."""
+"""The states of a task that holds no resources."""
 JOB_OWNER, SERVER_OWNER = "kit.job", "kit.server"
-"""The labels of all services of a job's or a server's stack: its name."""
+"""The labels with the name of a job or a server on all services of its stack."""
 FILE_LABEL = "kit.file"
-"""On each service of a rendered stack: the hash of its file."""
+"""The label with the hash of the file on all services of a rendered stack."""
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A host as its own engine sees it.
+    """A host from its own engine's view.
 
     `state` is Docker's: inactive, pending, active, locked or error. `control`: it is a manager.
-    `managers` are the addresses of its Swarm's managers, `gpus` what it advertises as `kit_gpu`.
+    `managers` are the addresses of its Swarm's managers, `gpus` its `kit_gpu` resources.
     """
 
     host: Host
@@ -36,7 +36,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node as the managers see it; `host` is the inventory's name, where kit has labelled it."""
+    """A node from the managers' view; `host` is its label with the inventory's name."""
 
     id: str
     hostname: str
@@ -50,7 +50,7 @@ class Node:
 
     @property
     def name(self) -> str:
-        """The host's name, or what it calls itself."""
+        """The host's name, or the node's own hostname."""
         return self.host or self.hostname
 
     def label(self, name: str) -> str | None:
@@ -60,10 +60,10 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A service; `gpus` is how many a task reserves.
+    """A service; `gpus` is the number that each task reserves.
 
-    `changed` is when its specification was last changed, in seconds since the epoch; `update` how
-    the roll-out of that goes, in Docker's words ("" where there was none).
+    `changed` is the time of the last change of its specification, in seconds since the epoch.
+    `update` is the state of the roll-out in Docker's words ("" if there is none).
     """
 
     id: str
@@ -85,7 +85,7 @@ class Service:
         return dict(self.labels).get(name)
 
     def variable(self, name: str) -> str:
-        """Return the value of a variable of its containers; "" where there is none."""
+        """Return the value of a variable of its containers, or ""."""
         return dict(self.environment).get(name, "")
 
     @property
@@ -95,26 +95,26 @@ class Service:
 
     @property
     def kind(self) -> Kind | None:
-        """What its stack belongs to; None for what is neither a job's nor a server's."""
+        """The kind of the workload of its stack; None for other stacks."""
         if self.label(SERVER_OWNER):
             return Kind.SERVER
         return Kind.JOB if self.label(JOB_OWNER) else None
 
     @property
     def owner(self) -> str | None:
-        """The name of the job or the server that its stack belongs to."""
+        """The name of the job or the server of its stack."""
         return self.label(SERVER_OWNER) or self.label(JOB_OWNER)
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A task; `node` is "" until Swarm has placed it, `desired` the state that Swarm wants it in.
+    """A task; `node` is "" before Swarm places it, `desired` is the state that Swarm aims for.
 
-    `stack` and `gpus`, how many it reserves, are its own: its service may have been removed while
+    `stack` and `gpus`, the number that it reserves, are its own: its service may be removed while
     it still saves and ends.
 
-    `devices` are the GPUs that its container is given: `all`, or as its node offers them.
-    `created` and `at`, when its state was last told, are in seconds since the epoch.
+    `devices` are the GPUs of its container: `all`, or their names in Swarm. `created` and `at`, the
+    time of its last report, are in seconds since the epoch.
     """
 
     id: str
@@ -135,7 +135,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """A Swarm as a manager sees it; `heartbeat` is in seconds, `secrets` are names alone."""
+    """A Swarm from a manager's view; `heartbeat` is in seconds, `secrets` are only names."""
 
     id: str
     heartbeat: float
@@ -145,15 +145,15 @@ class Cluster:
     secrets: tuple[str, ...]
 
     def node_of(self, host: str) -> Node | None:
-        """Return the node that kit has labelled with a host's name.
+        """Return the node with the label of a host.
 
-        Of several, as after a host has left and joined again, the one that is ready.
+        A host that left and joined again has several nodes; return one that is ready.
         """
         nodes = sorted((node for node in self.nodes if node.host == host), key=lambda n: n.ready)
         return nodes[-1] if nodes else None
 
     def ready(self, node: str) -> bool:
-        """Whether a node, by its ID, is there."""
+        """Return whether the node with an ID is ready."""
         return any(each.id == node and each.ready for each in self.nodes)
 
     def stack(self, name: str) -> tuple[Service, ...]:
@@ -165,12 +165,12 @@ class Cluster:
         return tuple(service for service in self.services if service.owner == name)
 
     def owner(self, stack: str) -> str:
-        """Return the job or the server that a stack belongs to, or the stack's name."""
+        """Return the job or the server of a stack, or the stack's own name."""
         names = (service.owner for service in self.stack(stack))
         return next((name for name in names if name is not None), stack)
 
     def held(self, node: Node) -> dict[str, int]:
-        """Return how many GPUs of a node each stack's tasks hold, as Swarm counts them."""
+        """Return the number of a node's GPUs that each stack's tasks hold, as Swarm counts them."""
         stacks = {service.id: service.stack for service in self.services}
         held: dict[str, int] = {}
         for task in self.tasks:
@@ -180,9 +180,9 @@ class Cluster:
         return held
 
     def holders(self) -> dict[tuple[str, str], str]:
-        """Return which stack's task has which GPU, by the host's and the GPU's names.
+        """Return the stack that holds each GPU, by the names of host and GPU.
 
-        A service that needs no GPU has none.
+        A service without GPUs holds none.
         """
         nodes = {node.id: node for node in self.nodes if node.ready}
         found: dict[tuple[str, str], str] = {}
@@ -195,12 +195,12 @@ class Cluster:
         return found
 
     def given_up(self, service: Service) -> tuple[Task, ...]:
-        """Return the newest tasks of the slots that have failed and are not started again."""
+        """Return the newest tasks of the slots that failed and are not restarted."""
         newest = {task.slot: task for task in self.tasks_of([service])}
         over = OVER - {"complete", "remove"}
         return tuple(task for task in newest.values() if task.state in over)
 
     def tasks_of(self, services: Iterable[Service]) -> tuple[Task, ...]:
-        """Return the tasks of some services, the oldest first."""
+        """Return the tasks of services, the oldest first."""
         ids = {service.id for service in services}
         return tuple(task for task in self.tasks if task.service in ids)

@@ -1,4 +1,4 @@
-"""How a workload is doing, by its tasks: what runs, what waits and why, how it ended. Pure."""
+"""The status of a workload from its tasks, with the reasons of delays and failures. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kit.values import count
 from kit.workload.types import Role
 
 PULLING, RELEASING = "pulls", "its GPUs are still being released"
-"""How the messages begin of tasks that only need time."""
+"""The beginnings of the messages of tasks that only need time."""
 USED_UP = "its restarts are used up: `kit deploy` starts it again"
 
 _STATES = {
@@ -28,7 +28,7 @@ _STATES = {
 
 
 def working(cluster: Cluster, name: str) -> tuple[Service, ...]:
-    """Return the services of a workload that train, or that answer."""
+    """Return the services of a workload that train or answer."""
     return tuple(
         each
         for each in cluster.of(name)
@@ -37,25 +37,25 @@ def working(cluster: Cluster, name: str) -> tuple[Service, ...]:
 
 
 def names_of(cluster: Cluster) -> tuple[str, ...]:
-    """Return the workloads whose stacks are there."""
+    """Return the workloads that have a stack."""
     return tuple(sorted({each.owner for each in cluster.services if each.owner is not None}))
 
 
 def fewest_of(cluster: Cluster, job: str) -> int:
-    """Return how many hosts a job needs, as its containers are told."""
+    """Return the smallest number of hosts of a job, from its containers' environment."""
     nodes = (each.variable("KIT_NNODES").partition(":")[0] for each in working(cluster, job))
     return min((int(fewest) for fewest in nodes if fewest.isdigit()), default=1)
 
 
 def state_of(cluster: Cluster, job: str) -> State | None:
-    """Return how a job is doing; None where it has no stack."""
+    """Return the state of a job, or None if it has no stack."""
     if not cluster.of(job):
         return None
     return job_state(host_statuses(cluster, job), fewest_of(cluster, job))[0]
 
 
 def host_statuses(cluster: Cluster, job: str) -> tuple[HostStatus, ...]:
-    """Return how each host of a job is doing, by the newest task that it has."""
+    """Return the status of each host of a job from its newest task."""
     hosts: list[HostStatus] = []
     for service in working(cluster, job):
         hosts += _of_service(cluster, job, service)
@@ -96,7 +96,7 @@ def _host_status(
 
 
 def _exit_status(cluster: Cluster, service: Service, task: Task | None) -> int | None:
-    """Return how a task ended or, where it waits to start again, the failed one before it."""
+    """Return the exit status of a task or, if it waits to restart, of the failed one before it."""
     if task is None or task.state == "running":
         return None
     if task.state in OVER:
@@ -115,7 +115,7 @@ def _failed_before(cluster: Cluster, service: Service, task: Task) -> list[Task]
 
 
 def explain(cluster: Cluster, service: Service, node: Node | None, task: Task | None) -> str:
-    """Say in plain words why a task does not run, and what to do; "" where it does or is done."""
+    """Return the reason why a task does not run, with a remedy; "" if it runs or is done."""
     if node and not node.ready:
         return "the node is down"
     if node and node.availability != "active":
@@ -137,7 +137,7 @@ def explain(cluster: Cluster, service: Service, node: Node | None, task: Task | 
 
 
 def _repeated(cluster: Cluster, service: Service, task: Task) -> str:
-    """A task that waits to start again: what ended the one before it."""
+    """Return the failure of the previous task, for a task that waits to restart."""
     before = _failed_before(cluster, service, task)
     return f"{_failed(service, before[-1])}; tried {count(len(before), 'time')}" if before else ""
 
@@ -169,11 +169,11 @@ def _pending(cluster: Cluster, service: Service, node: Node | None, task: Task) 
 
 
 def gpus_wanted(cluster: Cluster, node: Node, wanted: int, stack: str) -> str:
-    """Say who holds a node's GPUs where fewer than `wanted` are left for a stack."""
+    """Return the owners of a node's GPUs if fewer than `wanted` are free for a stack."""
     held = cluster.held(node)
     held.pop(stack, 0)
     if sum(held.values()) + wanted <= len(node.gpus):
-        # The tasks before still save and end, or have ended since the scheduler looked.
+        # The old tasks may still save, or have ended since the scheduler's decision.
         return f"{RELEASING}, {count(wanted, 'GPU')} of {node.name}"
     offered = f"{node.name} offers {count(len(node.gpus), 'GPU')} to Swarm"
     if held and wanted <= len(node.gpus):
@@ -189,7 +189,7 @@ def gpus_wanted(cluster: Cluster, node: Node, wanted: int, stack: str) -> str:
 
 
 def job_state(hosts: Sequence[HostStatus], fewest: int) -> tuple[State, str]:
-    """Return how a job is doing as a whole, and what to say of it; `fewest` hosts must be done."""
+    """Return the state and the message of a job; at least `fewest` hosts must complete."""
     states = {host.state for host in hosts}
     troubled = [host for host in hosts if host.message]
     said = "; ".join(f"{host.host}: {host.message}" for host in troubled[:3])

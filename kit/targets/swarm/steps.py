@@ -1,4 +1,4 @@
-"""What kit can do to a Swarm: each a `Step` with what is needed to take it. Pure values."""
+"""The steps on a Swarm, each with its parameters. Pure values."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ from kit.targets.swarm.labels import JOB_LABEL, NOWHERE
 from kit.targets.swarm.seen import FILE_LABEL, Cluster, Node, Service
 
 JOINED_LABEL = "kit.joined"
-"""On nodes that kit brought into the Swarm: `kit swarm down` takes those out again, no others."""
+"""The label on nodes that kit added to the Swarm: `kit swarm down` removes only these."""
 
 Labels = tuple[tuple[str, str | None], ...]
-"""Names and values; None takes the label away."""
+"""Names and values; None removes the label."""
 
 
 @dataclass(frozen=True, slots=True)
 class Init(Step):
-    """Begin a Swarm on a host."""
+    """Create a Swarm on a host."""
 
     host: Host
 
 
 @dataclass(frozen=True, slots=True)
 class SetHeartbeat(Step):
-    """Let nodes tell every so many seconds that they live."""
+    """Set the interval of the nodes' heartbeats, in seconds."""
 
     seconds: int
 
 
 @dataclass(frozen=True, slots=True)
 class Join(Step):
-    """Bring a host in; workers come in at once."""
+    """Add a host to the Swarm; workers are added concurrently."""
 
     host: Host
     manager: bool
 
     @property
     def batch(self) -> object:
-        """Managers one by one: each is a vote more that must be counted."""
+        """Add managers one by one: each changes the majority."""
         return None if self.manager else type(self)
 
 
@@ -53,14 +53,14 @@ class Promote(Step):
 
 @dataclass(frozen=True, slots=True)
 class Forget(Step):
-    """Strike a node off that is gone."""
+    """Remove a node that is gone."""
 
     node: str
 
 
 @dataclass(frozen=True, slots=True)
 class Label(Step):
-    """Set a node's labels; `host` is the inventory's name, `node` its ID where it has one yet."""
+    """Set a node's labels; `host` is the inventory's name, `node` its ID if it has joined."""
 
     host: str
     node: str | None
@@ -69,7 +69,7 @@ class Label(Step):
 
 @dataclass(frozen=True, slots=True)
 class AwaitEnd(Step):
-    """Wait until no container of a service runs on a host any more."""
+    """Wait until a host runs no container of a service."""
 
     host: str
     service: str
@@ -77,7 +77,7 @@ class AwaitEnd(Step):
 
 @dataclass(frozen=True, slots=True)
 class DeployStack(Step):
-    """Deploy a stack from a file of the tree; `variables` say which secrets it is to use."""
+    """Deploy a stack from a file of the tree; `variables` select its secrets."""
 
     stack: str
     file: str
@@ -93,14 +93,14 @@ class RemoveStack(Step):
 
 @dataclass(frozen=True, slots=True)
 class Revive(Step):
-    """Start the tasks of a stack again that Swarm no longer restarts; the others go on."""
+    """Restart the tasks of a stack whose restarts are used up; the others continue."""
 
     stack: str
 
 
 @dataclass(frozen=True, slots=True)
 class AwaitGpus(Step):
-    """Wait until nobody but a `stack` has any of some GPUs any more."""
+    """Wait until no other stack holds the GPUs."""
 
     stack: str
     gpus: frozenset[tuple[str, str]]
@@ -108,7 +108,7 @@ class AwaitGpus(Step):
 
 @dataclass(frozen=True, slots=True)
 class MakeSecret(Step):
-    """Make a secret of a job, whose value no step holds."""
+    """Create a secret of a job. Steps do not contain its value."""
 
     job: str
     name: str
@@ -116,25 +116,25 @@ class MakeSecret(Step):
 
 @dataclass(frozen=True, slots=True)
 class ForgetCheckpoints(Step):
-    """Delete a job's volume of checkpoints on a host; all hosts at once."""
+    """Delete a job's volume of checkpoints on a host, on all hosts concurrently."""
 
     host: Host
     volume: str
 
     @property
     def batch(self) -> object:
-        """All hosts together."""
+        """All hosts run concurrently."""
         return type(self)
 
 
 @dataclass(frozen=True, slots=True)
 class ForgetHistory(Step):
-    """Delete what the Swarm remembers of deployments."""
+    """Delete the Swarm's history of deployments."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leave(Step):
-    """Take a host out; the `last` manager ends the Swarm."""
+    """Remove a host from the Swarm; the `last` manager ends the Swarm."""
 
     host: Host
     manager: bool
@@ -142,12 +142,12 @@ class Leave(Step):
 
     @property
     def batch(self) -> object:
-        """Workers at once, managers one by one."""
+        """Remove workers concurrently, managers one by one."""
         return None if self.manager else type(self)
 
 
 def label_step(host: str, node: Node | None, wanted: Mapping[str, str | None]) -> Label | None:
-    """Return the step to the wanted labels (None: without it), or None where they are there."""
+    """Return the step that sets labels (None: removed), or None if they are set."""
     present = dict(node.labels) if node else {}
     change = tuple(
         (name, value)
@@ -168,9 +168,9 @@ def label_step(host: str, node: Node | None, wanted: Mapping[str, str | None]) -
 
 
 def obsolete_labels(node: Node, wanted: Mapping[str, str], cluster: Cluster) -> dict[str, None]:
-    """Return the labels of workloads that neither the plan nor a running stack knows.
+    """Return the labels of workloads that neither the plan nor a running stack has.
 
-    The value `none`, which `kit deploy` gives to what has no GPU any more, means the same as no
+    The value `none`, which `kit deploy` sets for workloads without a GPU, means the same as no
     label.
     """
     running = {service.owner for service in cluster.services}
@@ -185,7 +185,7 @@ def obsolete_labels(node: Node, wanted: Mapping[str, str], cluster: Cluster) -> 
 
 
 def stack_cause(services: tuple[Service, ...], wanted: str) -> str | None:
-    """Say why a stack must be deployed; None where its file has the `wanted` hash already."""
+    """Return the reason to deploy a stack, or None if its file has the `wanted` hash."""
     if not services:
         return "it is not there"
     if any(service.label(FILE_LABEL) != wanted for service in services):

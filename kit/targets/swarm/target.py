@@ -1,4 +1,4 @@
-"""The target that brings stacks onto a Swarm, by its managers; all that it knows it asks them."""
+"""The Swarm target: stacks, through the managers, which hold all state."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from trainer.contract.words import nearest
 
 
 class SwarmTarget:
-    """Carries workloads out as stacks, from the rendered files as they are."""
+    """Runs workloads as stacks from the rendered files."""
 
     tied_to_terminal: ClassVar[bool] = False
 
@@ -57,7 +57,7 @@ class SwarmTarget:
         self._accounts: dict[str, Account] = {}
 
     def _manager(self) -> tuple[Host, Docker]:
-        """Return the first manager that answers as one, and the one connection to it."""
+        """Return the first manager that answers, and the only connection to it."""
         if self._answering is None:
             self._answering = first_answer(self._managers)
         return self._answering
@@ -73,7 +73,7 @@ class SwarmTarget:
         return Executor(self._cluster, *self._manager(), self._tree, secrets, hosts)
 
     def preview(self, workloads: Sequence[Workload], *, fresh: bool) -> tuple[Step, ...]:
-        """Return the steps from what runs now; see `Target.preview`."""
+        """Return the steps from the current state; see `Target.preview`."""
         secrets = {each.name: read_secrets(each) for each in workloads if each.parts}
         return self._steps(workloads, secrets, fresh=fresh)
 
@@ -103,7 +103,7 @@ class SwarmTarget:
                 raise InputError(what, "write `engine: swarm` in the inventory, run `kit render`")
 
     def deploy(self, workloads: Sequence[Workload], *, fresh: bool, say: Say) -> None:
-        """Take the steps, and return when the tasks run; see `Target.deploy`."""
+        """Execute the steps, and return when the tasks run; see `Target.deploy`."""
         self._require_stacks(workloads)
         secrets = {each.name: read_secrets(each) for each in workloads if each.parts}
         named = {
@@ -133,7 +133,7 @@ class SwarmTarget:
             executor.drop_secrets(each.name)
 
     def _given_up(self, executor: Executor, error: NotUpError) -> KitError:
-        """Take a workload away that no restart can bring up; return what is to be said."""
+        """Remove a workload that no restart can start; return its error."""
         cluster = see_cluster(executor.manager)
         status = as_failed(self._status(cluster, error.job))
         registers.remember(executor.manager, status)
@@ -142,11 +142,11 @@ class SwarmTarget:
         return mistake_error(error.message, status)
 
     def break_lock(self) -> None:
-        """Take the lock from whoever holds it."""
+        """Remove the lock of any holder."""
         registers.break_lock(self._docker())
 
     def status(self) -> tuple[JobStatus, ...]:
-        """Return what tasks and logs tell; see `Target.status`."""
+        """Return the status from tasks and logs; see `Target.status`."""
         cluster = self._see()
         found = {status.job: status for status in registers.remembered(self._docker())}
         found |= {name: self._status(cluster, name) for name in names_of(cluster)}
@@ -197,7 +197,7 @@ class SwarmTarget:
     def logs(
         self, names: Sequence[str], *, follow: bool, since: float | None = None
     ) -> Iterator[LogLine]:
-        """Yield the lines of all tasks in the order of time; see `Target.logs`."""
+        """Yield the lines of all tasks, sorted by time; see `Target.logs`."""
         cluster = self._see()
         for name in names:
             _require(cluster, name)
@@ -226,14 +226,14 @@ class SwarmTarget:
         return status
 
     def history(self) -> tuple[Deployment, ...]:
-        """Return what the managers remember; see `Target.history`."""
+        """Return the recorded deployments; see `Target.history`."""
         return registers.history(self._docker())
 
 
 def _end(docker: Docker, cluster: Cluster, status: JobStatus, reader: Reader) -> JobStatus:
-    """End a job's training but not its rendezvous, by which the hosts agree on a last checkpoint.
+    """End a job's training but not its rendezvous, which the hosts need for a last checkpoint.
 
-    Its lines are read meanwhile: with the tasks Swarm forgets what they have said.
+    Read its logs meanwhile: Swarm deletes them with the tasks.
     """
     services = working(cluster, status.job)
     none = [f"{service.name}=0" for service in services]
@@ -261,7 +261,7 @@ def _end(docker: Docker, cluster: Cluster, status: JobStatus, reader: Reader) ->
 
 
 def _living(docker: Docker, services: Sequence[Service]) -> bool:
-    """Whether tasks still run, on nodes that are there."""
+    """Return whether tasks still run on nodes that are ready."""
     cluster = see_cluster(docker)
     tasks = cluster.tasks_of(services)
     return any(task.state == "running" and cluster.ready(task.node) for task in tasks)

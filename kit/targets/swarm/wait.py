@@ -1,4 +1,4 @@
-"""Waits until a job's tasks run, and says on the way what keeps them."""
+"""Waiting until a job's tasks run, with reports of the reasons for delays."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from kit.targets.swarm.status import PULLING, RELEASING, fewest_of, host_statuse
 from kit.values import count
 
 POLL = 0.5
-"""Seconds between two looks at the tasks."""
+"""Seconds between two queries of the tasks."""
 STUCK = 10.0
-"""Seconds after which a task that cannot be placed, or fails again and again, is given up on."""
+"""Seconds until a task that cannot be placed or fails repeatedly counts as stuck."""
 SPELLED_OUT = 16
-"""More hosts than this are told as numbers."""
+"""With more hosts, only their numbers are reported."""
 
 
 class NotUpError(KitError):
-    """A job does not come up; `mistake`: no restart of it can help."""
+    """A job does not start; `mistake`: no restart can help."""
 
     def __init__(self, job: str, message: str, *, mistake: bool) -> None:
         super().__init__(message, f"`kit stop {job}` takes it away as it is")
@@ -33,7 +33,7 @@ class NotUpError(KitError):
 
 
 class Watch:
-    """Tells what changes, and knows since when a host has been waiting for the same thing."""
+    """Reports changes, and records how long a host has waited for the same reason."""
 
     def __init__(self, say: Say) -> None:
         self._say = say
@@ -41,7 +41,7 @@ class Watch:
         self._since: dict[tuple[str, str], tuple[str, float]] = {}
 
     def look(self, job: str, hosts: Sequence[HostStatus]) -> list[HostStatus]:
-        """Tell what is new, and return the hosts that have waited too long for the same thing."""
+        """Report changes, and return the hosts that have waited too long for the same reason."""
         if len(hosts) <= SPELLED_OUT:
             for host in hosts:
                 self._tell(f"{job}/{host.host}", _doing(host))
@@ -75,10 +75,10 @@ def _doing(host: HostStatus) -> str:
 
 
 def wait_until_up(manager: Docker, jobs: Sequence[str], say: Say) -> None:
-    """Return when as many hosts of each job run, or are done, as it needs.
+    """Return when the required number of hosts of each job run or have completed.
 
     Raises:
-        NotUpError: Hosts cannot run their part; it says why, and what runs nevertheless.
+        NotUpError: Too few hosts can run; the message has the reasons and the other hosts.
     """
     watch = Watch(say)
     waiting = list(jobs)

@@ -162,10 +162,7 @@ def _environment(
         Variable("NVIDIA_VISIBLE_DEVICES", Symbol.GPUS, own=True),
     ]
     if sources:
-        why = (
-            "Where checkpoints are fetched from that other hosts have written; each is verified "
-            "before use."
-        )
+        why = "The addresses of checkpoints on other hosts. Each checkpoint is verified before use."
         found.append(Variable("KIT_CHECKPOINT_SOURCES", ",".join(sources), why))
     variables = dict(server.server.environment)
     found += home(_user(server), variables)

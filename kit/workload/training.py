@@ -201,7 +201,7 @@ def _environment(
         ]
     if job.job.secrets:
         names = ",".join(secret.name for secret in job.job.secrets)
-        why = "The launcher makes variables of these files in /run/secrets."
+        why = "The launcher sets these variables from files in /run/secrets."
         found.append(Variable("KIT_SECRETS", names, why))
     found += home(job.job.user or "", variables)
     return (*found, *(Variable(name, value) for name, value in variables.items()))

@@ -139,7 +139,7 @@ def _fault() -> int:
     ):
         file.write(f"kit {__version__}, Python {sys.version}\n{traceback.format_exc()}")
         with_file = f", with {file.name}"
-    _say(f"this is a mistake in kit, not in your files: report it to kit's maintainers{with_file}")
+    _say(f"this is a bug in kit, not in your files: report it to kit's maintainers{with_file}")
     return INTERNAL
 
 

@@ -91,7 +91,7 @@ class ProblemsError(InputError):
         self.problems = sorted(problems, key=lambda p: (p.file, p.line))
         lines = [str(problem) for problem in self.problems[:MOST_PROBLEMS]]
         if len(self.problems) > MOST_PROBLEMS:
-            lines.append(f"these are the first {MOST_PROBLEMS} mistakes; correct them for the rest")
+            lines.append(f"only the first {MOST_PROBLEMS} mistakes are listed")
         super().__init__("\n".join(lines))
 
 

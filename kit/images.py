@@ -22,13 +22,13 @@ Say = Callable[[str], None]
 _FAILURES = (
     (
         r"pip install",
-        "pip says why above. It needs a way to PyPI or, in the base image, its settings for a\n"
-        "mirror; none where the base image has these packages already: --base IMAGE",
+        "see the error of pip above. It needs access to PyPI, or settings for a mirror in the\n"
+        "base image; neither if the base image contains these packages: --base IMAGE",
     ),
     (
         r"pull access denied|manifest unknown|not found|no such host|connection refused|timeout",
-        "is the base image spelt right, and does {engine} reach its registry?\n"
-        "another one, with PyTorch in it: --base IMAGE",
+        "check the name of the base image, and that {engine} reaches its registry;\n"
+        "for another image with PyTorch: --base IMAGE",
     ),
     (r"buildx|BuildKit", "install the plugin docker-buildx-plugin (docker-buildx of Debian) here"),
 )
@@ -122,7 +122,7 @@ def _require_image(engine: Docker, image: str) -> None:
         if error.status != HTTPStatus.NOT_FOUND:
             raise
         said = f"{image}: {engine.name} has no such image"
-        raise KitError(said, "`kit image build` first") from None
+        raise KitError(said, "run `kit image build` first") from None
 
 
 def require(engine: Docker) -> None:

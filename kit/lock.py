@@ -37,7 +37,7 @@ def read_lock(path: Path) -> Lock | None:
     document = parse(read_text(path, str(path), _ANEW), str(path))
     content = {} if document.value is None else document.value
     if not isinstance(content, dict):
-        what = "this is no lock of images"
+        what = "this is not a lock file of kit"
         raise ProblemsError([Problem(str(path), document.line(()), "", what, _ANEW)])
     problems = [
         Problem(str(path), document.line((image,)), "", what, _ANEW)

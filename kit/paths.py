@@ -47,8 +47,8 @@ def identity(paths: Paths) -> tuple[str, EngineName]:
     cluster, engine = value.get("cluster"), value.get("engine", EngineName.LOCAL)
     if not isinstance(cluster, str) or engine not in set(EngineName):
         line = document.line(("engine",) if isinstance(cluster, str) else ("cluster",))
-        what = "cluster and engine are not told"
-        raise ProblemsError([Problem(file, line, "", what, "see what is wrong with `kit plan`")])
+        what = "the name of the cluster or the engine is missing"
+        raise ProblemsError([Problem(file, line, "", what, "run `kit plan` to see all mistakes")])
     return cluster, EngineName(engine)
 
 
@@ -56,5 +56,5 @@ def launcher_path() -> Path:
     """Return the path of the trainer's launch.py, without importing the trainer."""
     spec = importlib.util.find_spec("trainer")
     if spec is None or not spec.submodule_search_locations:
-        raise KitError("the package `trainer` is not there", "install kit again, as a whole")
+        raise KitError("the package `trainer` is not installed", "reinstall kit")
     return Path(spec.submodule_search_locations[0]) / "launch.py"

@@ -23,26 +23,26 @@ _HUB_LOGIN = "https://index.docker.io/v1/"
 _MEANINGS = (
     (
         "server gave HTTP response to HTTPS client",
-        "{registry} has no certificate. Where you trust the network, write\n"
+        "{registry} has no certificate. If you trust the network, write\n"
         '  "insecure-registries": ["{registry}"]\n'
         "into /etc/docker/daemon.json of {engine}, then there: sudo systemctl reload docker",
     ),
     (
         "x509|certificate",
-        "{engine} does not know who signed the registry's certificate: put that authority's into\n"
+        "{engine} does not trust the registry's certificate: copy its authority's certificate to\n"
         "/etc/docker/certs.d/{registry}/ca.crt there",
     ),
     (
         "no basic auth|unauthorized|authentication required|denied",
-        "log in here, with a user that may: docker {option}login {registry}",
+        "log in here as a user with access: docker {option}login {registry}",
     ),
     (
         "connection refused|no such host|timeout|timed out|deadline|no route to host|unreachable",
-        "is the registry up, and does {engine} reach {registry}?",
+        "check that the registry runs, and that {engine} reaches {registry}",
     ),
     (
         "manifest unknown|not found|name unknown",
-        "is it spelt right, and was it pushed? the trainer's: `kit image build`, `kit image push`",
+        "check its name, and that it was pushed (`kit image build`, `kit image push`)",
     ),
 )
 
@@ -96,7 +96,7 @@ def login(registry: str) -> dict[str, str]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, TypeError, AttributeError, LookupError) as error:
-        raise InputError(f"{path}: no login to be had: {error}", "docker needs it too") from None
+        raise InputError(f"{path}: cannot read the login: {error}", "docker needs it too") from None
     if not found:
         return {}
     text = json.dumps({**found, "serveraddress": server})

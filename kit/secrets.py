@@ -36,11 +36,11 @@ def _value(whose: str, secret: Secret) -> str:
         try:
             value = read_plain(path, largest=LARGEST).decode("utf-8").rstrip("\n")
         except (OSError, ValueError) as error:
-            raise InputError(f"{where}: {path}: {error}", "put its value there") from None
+            raise InputError(f"{where}: {path}: {error}", "write its value to this file") from None
         if not value:
-            raise InputError(f"{where}: {path} is empty", "put its value there")
+            raise InputError(f"{where}: {path} is empty", "write its value to this file")
     if "\0" in value or len(value.encode()) > LARGEST:
-        raise InputError(f"{where}: is no text of at most {show_size(LARGEST)}", "check its value")
+        raise InputError(f"{where}: is not text of at most {show_size(LARGEST)}", "check its value")
     return value
 
 

@@ -142,9 +142,9 @@ def refuse_alien(root: Path, todo: list[Change]) -> None:
     alien = [change.path for change in todo if change.before is not None and change.path not in own]
     if alien:
         more = f" and {len(alien) - 5} more" if len(alien) > 5 else ""
+        names = ", ".join(alien[:5])
         raise InputError(
-            f"{root}: this folder holds files that kit did not make: {', '.join(alien[:5])}{more}",
-            _AWAY,
+            f"{root}: this folder contains files that kit did not make: {names}{more}", _AWAY
         )
 
 

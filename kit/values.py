@@ -52,7 +52,7 @@ def _number_and_unit(text: object, kind: str, example: str) -> tuple[Fraction, s
 def _whole(text: object, number: Fraction, unit: int, kind: str, example: str) -> int:
     amount = int(number * unit)
     if not 0 < amount <= _LARGEST:
-        raise WrongValueError(f"{text!r} is no {kind}", f"write for example {example}")
+        raise WrongValueError(f"{text!r} is not a {kind}", f"write for example {example}")
     return amount
 
 
@@ -114,7 +114,7 @@ def checkpoint(value: object) -> str:
     if isinstance(value, str) and re.fullmatch(r"newest|best|step-[0-9]{8}", value):
         return value
     raise WrongValueError(
-        f"{shown(value)} is no checkpoint", "write newest, best, or a name as step-00000300"
+        f"{shown(value)} is not a checkpoint", "write newest, best, or a name as step-00000300"
     )
 
 
@@ -129,7 +129,7 @@ def user(text: object) -> str:
         return str(text)
     if isinstance(text, str) and re.fullmatch(f"{word}(:{word})?", text):
         return text
-    raise WrongValueError(f"{shown(text)} is no user", 'write `"1000:1000"`, in quotes')
+    raise WrongValueError(f"{shown(text)} is not a user", 'write `"1000:1000"`, in quotes')
 
 
 def dns_label(text: object) -> str:
@@ -261,7 +261,7 @@ def registry(text: object) -> str:
     if colon and not 0 < int(port) < 65536:
         raise WrongValueError(f"{text!r} has no usable port", example)
     if not colon and "." not in name and name != "localhost":
-        what = f"Docker takes {text!r} for an account of Docker Hub, as it has neither dot nor port"
+        what = f"Docker takes {text!r} for an account on Docker Hub, as it has no dot and no port"
         raise WrongValueError(what, f"write for example {text}:5000")
     return text
 

@@ -171,7 +171,7 @@ class _Builder:
             self._problem(node, "the anchor contains itself", "write the value out once")
             return None
         if node.tag not in {_MAP, _SEQ}:
-            self._problem(node, f"the tag {node.tag} means nothing here", "leave it out")
+            self._problem(node, f"the tag {node.tag} is not supported", "leave it out")
         self._open.add(key)
         before = self._size
         value = self._mapping(node) if isinstance(node, yaml.MappingNode) else self._sequence(node)
@@ -186,7 +186,7 @@ class _Builder:
             return node.value.replace("\0", "")
         make = _SCALARS.get(node.tag)
         if make is None:
-            self._problem(node, f"the tag {node.tag} means nothing here", "leave it out")
+            self._problem(node, f"the tag {node.tag} is not supported", "leave it out")
             return node.value
         try:
             return make(node.value)
@@ -285,7 +285,7 @@ def _not_yaml(error: yaml.MarkedYAMLError, file: str, line: int) -> Problem:
     if error.problem == "but found another document":
         return Problem(file, line, "", "a second document begins here", "write one in each file")
     if error.context and error.context.startswith("found duplicate anchor"):
-        return Problem(file, line, "", "this anchor is there already", "give it another name")
+        return Problem(file, line, "", "this anchor is already defined", "give it another name")
     what = f"this is not valid YAML: {error.problem or error.context}"
     fix = "look at this line and the one before it: quotes, indentation, tabs"
     return Problem(file, line, "", what, fix)
@@ -308,6 +308,6 @@ def _refuse_deep(text: str, file: str) -> None:
         depth += isinstance(event, yaml.CollectionStartEvent)
         depth -= isinstance(event, yaml.CollectionEndEvent)
         if depth > _DEEPEST:
-            what = "this is nested deeper than any inventory or job"
+            what = "this is nested too deeply"
             line = event.start_mark.line + 1 if event.start_mark else 1
             raise ProblemsError([Problem(file, line, "", what, "check the brackets")])

@@ -39,7 +39,7 @@ INVENTORIES: list[tuple[str, str, str, list[str]]] = [
     ]),
     ('unknown key near a known one', 'cluster: lab', 'clustr: lab', [
         '1: cluster: is missing; add for example `cluster: lab`',
-        '1: clustr: is not a key that is known here; did you mean cluster?',
+        '1: clustr: is not a known key; did you mean cluster?',
     ]),
     ('engine is unknown', 'engine: swarm', 'engine: kubernetes', [
         "2: engine: 'kubernetes' is not known; use one of local, compose, swarm",
@@ -66,10 +66,10 @@ INVENTORIES: list[tuple[str, str, str, list[str]]] = [
         '14: network.speed: 1000 has no unit; write 1000Mbit or 1000Gbit',
     ]),
     ('speed of nothing', '{speed: 1Gbit}', '{speed: 0Gbit}', [
-        "14: network.speed: '0Gbit' is no link speed; write for example 1Gbit",
+        "14: network.speed: '0Gbit' is not a link speed; write for example 1Gbit",
     ]),
     ('speed below a bit', '{speed: 1Gbit}', '{speed: 0.0000000001Gbit}', [
-        "14: network.speed: '0.0000000001Gbit' is no link speed; write for example 1Gbit",
+        "14: network.speed: '0.0000000001Gbit' is not a link speed; write for example 1Gbit",
     ]),
     ('speed is null', '{speed: 1Gbit}', '{speed: }', [
         '14: network.speed: nothing is not a link speed; write for example 1Gbit',
@@ -139,29 +139,29 @@ INVENTORIES: list[tuple[str, str, str, list[str]]] = [
         "14: registry.address: 'registry.lab:70000' has no usable port; write for example registry.lab:5000",
     ]),
     ('registry that Docker takes for an account', 'network: {speed: 1Gbit}', 'registry: {address: pc1}', [
-        "14: registry.address: Docker takes 'pc1' for an account of Docker Hub, as it has neither dot nor port; write for example pc1:5000",
+        "14: registry.address: Docker takes 'pc1' for an account on Docker Hub, as it has no dot and no port; write for example pc1:5000",
     ]),
     ('registry of each host alone', 'network: {speed: 1Gbit}', 'registry: {address: localhost:5000}', [
-        '14: registry.address: localhost:5000 is another machine on every host; write a name that all hosts know, or an address',
+        '14: registry.address: localhost:5000 is a different machine on each host; write a name that all hosts know, or an address',
     ]),
     ('registry on an unknown host', 'network: {speed: 1Gbit}', 'registry: {address: registry.lab:5000, host: pc3}', [
         '14: registry.host: pc3 is not in the inventory; did you mean pc2?',
     ]),
     ('registry to be served without a port', 'network: {speed: 1Gbit}', 'registry: {address: registry.lab, host: pc1}', [
-        '14: registry.address: registry.lab has no port for kit to serve the registry at; write registry.lab:5000',
+        '14: registry.address: registry.lab has no port, which kit needs to serve the registry; write registry.lab:5000',
     ]),
     ("registry at another host's address", 'network: {speed: 1Gbit}', 'registry: {address: 192.168.8.114:5000, host: pc1}', [
         '14: registry.address: 192.168.8.114 is pc2, but the registry is to be served on pc1; write `host: pc2`, or the address of pc1',
     ]),
     ('registry with an image for nothing', 'network: {speed: 1Gbit}', 'registry: {address: registry.lab:5000, image: registry:3}', [
-        '14: registry.image: means nothing where kit does not serve the registry; add `host: …`, or leave it out',
+        '14: registry.image: has no effect, because kit does not serve the registry; add `host: …`, or leave it out',
     ]),
     ('registry out of itself', 'network: {speed: 1Gbit}', 'registry: {address: registry.lab:5000, host: pc1, image: registry.lab:5000/registry:2}', [
-        '14: registry.image: registry.lab:5000/registry:2 lies in the registry that it is to serve; name an image from elsewhere, as registry:2',
+        '14: registry.image: registry.lab:5000/registry:2 is stored in the registry that it should serve; name an image from elsewhere, as registry:2',
     ]),
     ('registry is misspelt', 'network: {speed: 1Gbit}', 'registry: {adress: registry.lab:5000}', [
         '14: registry.address: is missing; add for example `address: registry.lab:5000`',
-        '14: registry.adress: is not a key that is known here; did you mean address?',
+        '14: registry.adress: is not a known key; did you mean address?',
     ]),
     ('host is no DNS label', 'pc2:', 'pc_2:', [
         "9: hosts.pc_2: 'pc_2' is not a DNS label (at most 63 lower-case letters, digits, inner hyphens); write for example pc-2",
@@ -177,7 +177,7 @@ INVENTORIES: list[tuple[str, str, str, list[str]]] = [
     ]),
     ("host named as a union's tag", '  pc2:\n    address: 192.168.8.114', '  <list>:\n    adress: 192.168.8.114', [
         '9: hosts.<list>.address: is missing; add for example `address: 192.168.8.151`',
-        '10: hosts.<list>.adress: is not a key that is known here; did you mean address?',
+        '10: hosts.<list>.adress: is not a known key; did you mean address?',
     ]),
     ('host named as pydantic names keys', 'pc2:', "'[key]':", [
         "9: hosts.[key]: '[key]' is not a range; write one bracket, as in gpu[001-512]",
@@ -222,7 +222,7 @@ INVENTORIES: list[tuple[str, str, str, list[str]]] = [
         '9: hosts.pc2.address: is missing; add for example `address: 192.168.8.151`',
     ]),
     ('address of one host alone', 'address: 192.168.8.114', 'address: 127.0.0.1', [
-        '10: hosts.pc2.address: 127.0.0.1 is no address at which other hosts reach pc2; write its address in the network that they share',
+        '10: hosts.pc2.address: 127.0.0.1 is not an address at which other hosts reach pc2; write its address in the network that they share',
     ]),
     ('UUID twice, in other letters', 'uuid: GPU-c', 'uuid: GPU-A', [
         '13: hosts.pc2.gpus[1].uuid: GPU-A is already listed on pc1 (line 8); give the UUID that `nvidia-smi -L` prints on pc2',
@@ -250,7 +250,7 @@ INVENTORIES: list[tuple[str, str, str, list[str]]] = [
     ]),
     ('address is misspelt', 'address: 192.168.8.114', 'adress: 192.168.8.114', [
         '9: hosts.pc2.address: is missing; add for example `address: 192.168.8.151`',
-        '10: hosts.pc2.adress: is not a key that is known here; did you mean address?',
+        '10: hosts.pc2.adress: is not a known key; did you mean address?',
     ]),
     ('login without user', 'address: 192.168.8.114', 'address: 192.168.8.114\n    ssh: "@pc2"', [
         "11: hosts.pc2.ssh: '@pc2' is not a login; write for example user1@pc1",
@@ -286,7 +286,7 @@ INVENTORIES: list[tuple[str, str, str, list[str]]] = [
         "8: hosts.pc1.gpus[0].memory: '-1GiB' is not a size; write for example 24GiB",
     ]),
     ('memory is nothing', 'memory: 24GiB', 'memory: 0GiB', [
-        "8: hosts.pc1.gpus[0].memory: '0GiB' is no size; write for example 24GiB",
+        "8: hosts.pc1.gpus[0].memory: '0GiB' is not a size; write for example 24GiB",
     ]),
     ('memory is endless', 'memory: 24GiB', 'memory: ' + NINES + 'GiB', [
         "8: hosts.pc1.gpus[0].memory: '9999999999999999999999999999999999999999999999999999999999… is not a size; write for example 24GiB",
@@ -436,13 +436,13 @@ DOCUMENTS: list[tuple[str, str | bytes, list[str]]] = [
         "2: << merges a mapping only; point it at a mapping's anchor",
     ]),
     ('an anchor twice', 'cluster: &a lab\nengine: &a swarm\n', [
-        '2: this anchor is there already; give it another name',
+        '2: this anchor is already defined; give it another name',
     ]),
     ('a tag', 'cluster: !secret lab\n', [
-        '1: the tag !secret means nothing here; leave it out',
+        '1: the tag !secret is not supported; leave it out',
     ]),
     ('a tag on a mapping', 'cluster: lab\nhosts: !mine {}\n', [
-        '2: the tag !mine means nothing here; leave it out',
+        '2: the tag !mine is not supported; leave it out',
     ]),
     ('a boolean that is none', 'cluster: !!bool maybe\n', [
         "1: 'maybe' is no bool; write it without the tag",
@@ -451,10 +451,10 @@ DOCUMENTS: list[tuple[str, str | bytes, list[str]]] = [
         "1: 'lab' is no int; write it without the tag",
     ]),
     ('deep brackets', BRACKETS, [
-        '1: this is nested deeper than any inventory or job; check the brackets',
+        '1: this is nested too deeply; check the brackets',
     ]),
     ('deep dashes', DASHES, [
-        '1: this is nested deeper than any inventory or job; check the brackets',
+        '1: this is nested too deeply; check the brackets',
     ]),
     ('a billion laughs', LAUGHS, [
         '6: the aliases stand for too many values; write fewer',
@@ -464,7 +464,7 @@ DOCUMENTS: list[tuple[str, str | bytes, list[str]]] = [
     ]),
     ('an escape in a key', 'cluster: lab\n"\\e[31mred": 1\n', [
         '1: hosts: is missing; add for example `hosts: {"pc1": {"address": "192.168.8.151", "gpus": 1}}`',
-        '2: \\x1b[31mred: is not a key that is known here; use one of cluster, engine, hosts, network, swarm, registry',
+        '2: \\x1b[31mred: is not a known key; use one of cluster, engine, hosts, network, swarm, registry',
     ]),
     ('a key within a text', 'cluster: lab\n hosts: {}\n', [
         '2: this is not valid YAML: mapping values are not allowed in this context; look at this line and the one before it: quotes, indentation, tabs',
@@ -583,7 +583,7 @@ JOBS: list[tuple[str, str, str, list[str]]] = [
     ]),
     ('epochs are misspelt', 'epochs: 10', 'epocs: 10', [
         '2: train.epochs: is missing; add for example `epochs: 10`',
-        '5: train.epocs: is not a key that is known here; did you mean epochs?',
+        '5: train.epocs: is not a known key; did you mean epochs?',
     ]),
     ('batch is negative', 'batch_size: 64', 'batch_size: -64', [
         '6: train.batch_size: -64 is out of range; write a number of at least 1',
@@ -614,7 +614,7 @@ JOBS: list[tuple[str, str, str, list[str]]] = [
     ]),
     ('train is a text', 'train:\n', 'train: digits\nchekpoint:\n', [
         '2: train: \'digits\' is not a mapping; write for example `train: {"dataset": "mnist", "model": "cnn", "epochs": 10, "batch_size": 64}`',
-        '3: chekpoint: is not a key that is known here; did you mean checkpoint?',
+        '3: chekpoint: is not a known key; did you mean checkpoint?',
     ]),
     ('nothing to run', 'train:\n  dataset: digits\n  model: cnn\n  epochs: 10\n  batch_size: 64\n', '', [
         '1: there is nothing to run; write exactly one of `train:` and `command:`',
@@ -674,7 +674,7 @@ ADDED: list[tuple[str, list[str]]] = [
         '7: hosts.min: 0 is out of range; write a number of at least 1',
     ]),
     ('hosts: {max: 3}', [
-        '7: hosts.max: is not a key that is known here; use one of names, gpus_per_host, min',
+        '7: hosts.max: is not a known key; use one of names, gpus_per_host, min',
     ]),
     ("reference_batch: '256'", [
         "7: reference_batch: '256' is not a whole number; write for example `reference_batch: 256`",
@@ -686,7 +686,7 @@ ADDED: list[tuple[str, list[str]]] = [
         '7: checkpoint.keep: 0 is out of range; write a number of at least 1',
     ]),
     ('checkpoint: {every: 1}', [
-        '7: checkpoint.every: is not a key that is known here; use one of every_epochs, keep, asynchronous',
+        '7: checkpoint.every: is not a known key; use one of every_epochs, keep, asynchronous',
     ]),
     ('mounts: {/srv: /data}', [
         '7: mounts: {"/srv": "/data"} is not a list; write for example `mounts: [{"bind": "/srv/data", "to": "/data"}]`',
@@ -716,28 +716,28 @@ ADDED: list[tuple[str, list[str]]] = [
         '7: mounts[1].to: two mounts at /c; give each its own folder',
     ]),
     ('mounts: [{bind: /a, to: /dev/shm}]', [
-        "7: mounts[0].to: /dev/shm is kit's; set `limits: {shared_memory: 16GiB}`",
+        "7: mounts[0].to: kit mounts /dev/shm itself; set `limits: {shared_memory: 16GiB}`",
     ]),
     ('mounts: [{bind: /a, to: /}]', [
         '7: mounts[0].to: nothing can be mounted over the whole container; write for example /data',
     ]),
     ('mounts: [{bind: /a, to: /kit/job.json}]', [
-        "7: mounts[0].to: /kit is kit's own folder; write for example /data",
+        "7: mounts[0].to: /kit is reserved for kit; write for example /data",
     ]),
     ('mounts: [{bind: /a, to: /data, ro: true}]', [
-        '7: mounts[0].ro: is not a key that is known here; use one of bind, to, read_only',
+        '7: mounts[0].ro: is not a known key; use one of bind, to, read_only',
     ]),
     ('mounts: [{bind: /a, to: /data, read_only: yes}]', [
         "7: mounts[0].read_only: 'yes' is not true or false; write for example `read_only: false`",
     ]),
     ('secrets: {TOKEN: hush}', [
-        '7: secrets.TOKEN: says where a secret comes from, never the secret itself; write `env` (the variable of that name where kit runs) or `{file: ~/key}`',
+        '7: secrets.TOKEN: names the source of a secret, not the secret itself; write `env` (the variable of that name where kit runs) or `{file: ~/key}`',
     ]),
     ('secrets: {TOKEN: {path: /x}}', [
-        '7: secrets.TOKEN: says where a secret comes from, never the secret itself; write `env` (the variable of that name where kit runs) or `{file: ~/key}`',
+        '7: secrets.TOKEN: names the source of a secret, not the secret itself; write `env` (the variable of that name where kit runs) or `{file: ~/key}`',
     ]),
     ('secrets: {TOKEN: {file: key}}', [
-        "7: secrets.TOKEN.file: 'key' is no path that begins with / or ~/; keep the secret outside the repository, for example ~/.wandb-key",
+        "7: secrets.TOKEN.file: 'key' does not begin with / or ~/; keep the secret outside the repository, for example ~/.wandb-key",
     ]),
     ('secrets: [TOKEN]', [
         '7: secrets: is not a mapping; write for example `secrets: {WANDB_API_KEY: env}`',
@@ -758,7 +758,7 @@ ADDED: list[tuple[str, list[str]]] = [
         '7: environment.DEBUG: true is a YAML boolean; write "true", or "1" or "0", in quotes',
     ]),
     ('environment: {VERSION: 1.10}', [
-        '7: environment.VERSION: 1.1 is a number, of which YAML keeps the value and not the digits; write what you mean in quotes',
+        '7: environment.VERSION: 1.1 is a number, and YAML does not keep its digits; write it in quotes',
     ]),
     ('environment: {DEBUG: }', [
         '7: environment.DEBUG: nothing is not a text; write one value, in quotes',
@@ -787,7 +787,7 @@ ADDED: list[tuple[str, list[str]]] = [
         "7: limits.shared_memory: '16G' has the unit G, which is not exact; write 16GiB",
     ]),
     ('limits: {memory: 0GiB}', [
-        "7: limits.memory: '0GiB' is no size; write for example 24GiB",
+        "7: limits.memory: '0GiB' is not a size; write for example 24GiB",
     ]),
     ('limits: {cpus: 0}', [
         '7: limits.cpus: 0 is out of range; write a number of at least 0.01',
@@ -799,10 +799,10 @@ ADDED: list[tuple[str, list[str]]] = [
         '7: limits.memory: Docker starts no container with 1B; write at least 6MiB',
     ]),
     ('mounts: [{bind: /a, to: /././kit}]', [
-        "7: mounts[0].to: /kit is kit's own folder; write for example /data",
+        "7: mounts[0].to: /kit is reserved for kit; write for example /data",
     ]),
     ('mounts: [{bind: /a, to: //./dev/./shm/}]', [
-        "7: mounts[0].to: /dev/shm is kit's; set `limits: {shared_memory: 16GiB}`",
+        "7: mounts[0].to: kit mounts /dev/shm itself; set `limits: {shared_memory: 16GiB}`",
     ]),
     ('working_dir: "/a\\0b"', [
         '7: the character #x00 is not allowed; remove it',
@@ -814,7 +814,7 @@ ADDED: list[tuple[str, list[str]]] = [
         '7: limits.cpus: inf is not a number; write for example `cpus: 8`',
     ]),
     ('limits: {memlock: -1}', [
-        "7: limits.memlock: -1 is a word of Docker's; write unlimited",
+        "7: limits.memlock: -1 is Docker's syntax; write unlimited",
     ]),
     ('limits:', [
         '7: limits: nothing is not a mapping; write for example `limits: {"shared_memory": "16GiB"}`, or leave it out',
@@ -829,7 +829,7 @@ ADDED: list[tuple[str, list[str]]] = [
         '7: stop_grace_period: 60 has no unit; use s, m or h, for example 60s',
     ]),
     ('stop_grace_period: 0s', [
-        "7: stop_grace_period: '0s' is no duration; write for example 60s",
+        "7: stop_grace_period: '0s' is not a duration; write for example 60s",
     ]),
     ('working_dir: src', [
         "7: working_dir: 'src' is not an absolute path without ..; write for example /data",
@@ -870,7 +870,7 @@ ADDED: list[tuple[str, list[str]]] = [
         "7: metrics.port: 9500 is the rendezvous' port already; write for example 9501",
     ]),
     ('resources: {gpus: 2}', [
-        '7: resources: is not a key that is known here; use one of image, train, command, working_dir, reference_batch, batch_size, parameters, step_seconds, exchange, metrics, checkpoint, hosts, mounts, environment, secrets, nccl, limits, rendezvous, stop_grace_period, user',
+        '7: resources: is not a known key; use one of image, train, command, working_dir, reference_batch, batch_size, parameters, step_seconds, exchange, metrics, checkpoint, hosts, mounts, environment, secrets, nccl, limits, rendezvous, stop_grace_period, user',
     ]),
 ]
 # What a job has after its image.
@@ -928,10 +928,10 @@ LOCKS: list[tuple[str, str, list[str]]] = [
         f'1: registry:2@{DIGEST} has its digest already',
     ]),
     ('a list', '- registry:2\n', [
-        '1: this is no lock of images',
+        '1: this is not a lock file of kit',
     ]),
     ('a text', 'registry:2\n', [
-        '1: this is no lock of images',
+        '1: this is not a lock file of kit',
     ]),
     ('an image twice', f'registry:2: {DIGEST}\nregistry:2: {DIGEST}\n', [
         '2: the key registry:2 is already given in line 1; keep one of the two',

@@ -201,11 +201,11 @@ SLIPS = [
     ),
     (OURS, "build --on pc9", "--on pc9: there is no such host in the inventory\ndid you mean pc"),
     (OURS, "build Trainer", "'Trainer' is not the name of an image"),
-    (OURS, f"push {TRAINER}@{digest(1)}", "a digest follows from a build"),
+    (OURS, f"push {TRAINER}@{digest(1)}", "the build determines the digest"),
     (OURS, "lock --on pc9", "--on pc9: there is no such host"),
     (OURS, "lock other:1", "other:1: the rendered files have no such image"),
     (OURS.replace("swarm", "local"), "lock", "with engine local and these jobs there is no image"),
-    (OURS + "x: 1\n", "build --on pc1", "inventory.yaml:16: x: is not a key"),
+    (OURS + "x: 1\n", "build --on pc1", "inventory.yaml:16: x: is not a known key"),
 ]
 
 
@@ -295,7 +295,7 @@ def test_check_compares_and_writes_nothing(project: Project, registries: Registr
     assert result.status == 1
     assert f"~ {TRAINER}: {digest(9)}, was {digest(1)}" in result.out
     assert result.err == (
-        "kit: images.lock is not what the registries say\nrun `kit image lock`, then `kit render`\n"
+        "kit: images.lock differs from the registries\nrun `kit image lock`, then `kit render`\n"
     )
     assert read_lock(project.folder / "images.lock") == FULL
 
@@ -316,7 +316,7 @@ def test_a_lock_is_whole_or_as_it_was(project: Project, registries: Registries) 
     assert result.status == 1
     assert result.err == (
         f"kit: {THEIRS}: nobody has it\npush it\nregistry:2: nobody has it\npush it\n"
-        "images.lock stays as it was\n"
+        "images.lock was not changed\n"
     )
     assert read_lock(project.folder / "images.lock") == {TRAINER: digest(8)}
 
@@ -327,7 +327,7 @@ def test_the_image_that_no_host_runs_may_be_missing(
     del registries.digests[NETWORK]
     result = project.write(SERVED, JOBS).kit("image", "lock")
     assert (result.status, result.err) == (0, "")
-    assert f"left out, as no host ever runs it: {NETWORK}" in result.out
+    assert f"skipped, because no host runs it: {NETWORK}" in result.out
     assert set(read_lock(project.folder / "images.lock") or {}) == set(FULL) - {NETWORK}
     assert project.kit("image", "lock", "--check").status == 0
     assert project.kit("render").out.count("note") == 0

@@ -87,11 +87,11 @@ JOB_FILES: list[tuple[dict[str, str], str]] = [
     ),
     (
         {"a": JOB, "b": JOB},
-        "jobs/b.yaml:1: hosts: wants all GPUs of pc1, but GPU-a is already with job a (jobs/a.yaml:1); give each its own hosts (`hosts: {names: …}`) or a share (`hosts: {gpus_per_host: 1}`)\n",
+        "jobs/b.yaml:1: hosts: wants all GPUs of pc1, but GPU-a is already assigned to job a (jobs/a.yaml:1); give each its own hosts (`hosts: {names: …}`) or a share (`hosts: {gpus_per_host: 1}`)\n",
     ),
     (
         {"a": JOB + "hosts: {names: [pc2]}\n", "b": JOB + "hosts: {gpus_per_host: 1}\n"},
-        "jobs/b.yaml:7: hosts.gpus_per_host: wants 1 GPU on pc2, which has 1 for training, 1 of them with job a (jobs/a.yaml:7); write a smaller number, or name the hosts that have as many (`hosts: {names: …}`)\n",
+        "jobs/b.yaml:7: hosts.gpus_per_host: wants 1 GPU on pc2, which has 1 for training, 1 of them assigned to job a (jobs/a.yaml:7); write a smaller number, or name the hosts that have as many (`hosts: {names: …}`)\n",
     ),
     (
         {"a": JOB + "hosts: {names: [pc1], min: 2}\n"},
@@ -141,7 +141,7 @@ def test_two_jobs_on_one_port_of_a_host_are_refused(project: Project) -> None:
     jobs = {"a": f"{job}{{names: [pc1]}}\n", "b": f"{job}{{names: [pc2]}}\n"}
     result = project.write(inventory, jobs).kit("render")
     assert result.err == (
-        "jobs/b.yaml:7: rendezvous.port: port 29500 of pc1 is already job a's (jobs/a.yaml:7); "
+        "jobs/b.yaml:7: rendezvous.port: port 29500 of pc1 is already used by job a (jobs/a.yaml:7); "
         "write `rendezvous: {port: 29501}`\n"
     )
     assert result.status == 2
@@ -155,7 +155,7 @@ def test_the_registry_has_its_port_for_itself(project: Project, section: str) ->
     result = project.write(inventory, {"a": job}).kit("render")
     assert result.status == 2
     assert result.err == (
-        f"jobs/a.yaml:7: {section}.port: port 5000 of pc1 is already the registry's "
+        f"jobs/a.yaml:7: {section}.port: port 5000 of pc1 is already used by the registry "
         f"(inventory.yaml:15); write `{section}: {{port: 5001}}`\n"
     )
 
@@ -170,12 +170,12 @@ OWN_PORT = 30307  # 29400 + zlib.crc32(b"a") % 1000
         (
             9500,
             9500,
-            "jobs/b.yaml:7: metrics.port: port 9500 of pc2 is already job a's (jobs/a.yaml:7); write `metrics: {port: 9501}`\n",
+            "jobs/b.yaml:7: metrics.port: port 9500 of pc2 is already used by job a (jobs/a.yaml:7); write `metrics: {port: 9501}`\n",
         ),
         (
             OWN_PORT,
             9500,
-            f"jobs/a.yaml:7: metrics.port: port {OWN_PORT} of pc2 is already job a's (jobs/a.yaml:1); write `metrics: {{port: {OWN_PORT + 1}}}`\n",
+            f"jobs/a.yaml:7: metrics.port: port {OWN_PORT} of pc2 is already used by job a (jobs/a.yaml:1); write `metrics: {{port: {OWN_PORT + 1}}}`\n",
         ),
     ],
 )
@@ -199,7 +199,7 @@ def test_one_host_by_compose_publishes_a_port_once(project: Project) -> None:
     inventory = "cluster: lab\nengine: compose\nhosts:\n  pc1: {address: 10.0.0.1, gpus: 2}\n"
     job = f"{JOB}metrics: {{port: 9500}}\nhosts: {{gpus_per_host: 1}}\n"
     result = project.write(inventory, {"a": job, "b": job}).kit("render")
-    assert "port 9500 of pc1 is already job a's" in result.err
+    assert "port 9500 of pc1 is already used by job a" in result.err
     tree = project.write(inventory, {"a": job}).rendered()
     project_file = yaml.safe_load((tree / "hosts" / "pc1" / "train-a.compose.yaml").read_text())
     assert project_file["services"]["train"]["ports"] == ["9500:9500"]
@@ -397,7 +397,7 @@ def test_only_the_first_of_many_mistakes_are_told(project: Project) -> None:
     assert result.status == 2
     *lines, last = result.err.splitlines()
     assert len(lines) == 100
-    assert last == "these are the first 100 mistakes; correct them for the rest"
+    assert last == "only the first 100 mistakes are listed"
 
 
 def test_what_many_hosts_share_is_one_mistake(project: Project) -> None:

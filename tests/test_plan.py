@@ -489,7 +489,7 @@ def test_a_script_that_may_save_on_each_host_apart_is_told(
     project: Project, job: str, *, told: bool
 ) -> None:
     notes = project.write(jobs={"j": job}).lowered().notes
-    assert [note.startswith("j: /srv/ddp is another folder on each of") for note in notes] == (
+    assert [note.startswith("j: /srv/ddp is a different folder on each of") for note in notes] == (
         [True] if told else []
     )
 
@@ -560,8 +560,8 @@ def test_a_swarm_by_ipv6_is_refused_at_its_line(project: Project) -> None:
     result = project.write(SIX.replace("compose", "swarm")).kit("plan")
     assert result.status == 2
     assert result.err.splitlines() == [
-        f"inventory.yaml:{line}: hosts.{name}.address: fd00::{number} is an IPv6 address, and "
-        "kit's Swarms meet by IPv4; write its IPv4 address, or `engine: compose`"
+        f"inventory.yaml:{line}: hosts.{name}.address: fd00::{number} is an IPv6 address, but "
+        "kit's Swarms need IPv4; write its IPv4 address, or `engine: compose`"
         for line, name, number in ((4, "a", 1), (5, "b", 2))
     ]
 
@@ -573,8 +573,8 @@ def test_a_mig_instance_comes_alone(project: Project, second: str) -> None:
     result = project.write(inventory).kit("plan")
     assert (result.status, result.err) == (
         2,
-        f"jobs/digits.yaml:1: hosts: pc2 has MIG-1, {second} for one container, of which CUDA "
-        "shows one MIG instance alone; write `hosts: {gpus_per_host: 1}`, and more jobs for more "
+        f"jobs/digits.yaml:1: hosts: pc2 has MIG-1, {second} for one container, but CUDA "
+        "shows only one MIG instance; write `hosts: {gpus_per_host: 1}`, and more jobs for more "
         "instances\n",
     )
     share = JOB + "hosts: {names: [pc2], gpus_per_host: 1}\n"

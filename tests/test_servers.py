@@ -57,7 +57,7 @@ MISTAKES = {
     ),
     "a script's checkpoints": (
         {"ddp": SERVER.replace("job: digits", "job: ddp")},
-        "serve/ddp.yaml:2: job: ddp runs a script of its own, whose checkpoints kit does not know; "
+        "serve/ddp.yaml:2: job: ddp runs a script, whose checkpoints kit cannot read; "
         "name a job with `train:`",
     ),
     "two at once": (
@@ -67,8 +67,8 @@ MISTAKES = {
     ),
     "two on one GPU": (
         {"a": SERVER, "b": SERVER + "port: 8090\n"},
-        "serve/b.yaml:1: hosts: wants all GPUs for inference of pc2, but GPU-c is already with "
-        "serve-a (serve/a.yaml:1); give each its own hosts (`hosts: {names: …}`) or a share "
+        "serve/b.yaml:1: hosts: wants all GPUs for inference of pc2, but GPU-c is already assigned "
+        "to serve-a (serve/a.yaml:1); give each its own hosts (`hosts: {names: …}`) or a share "
         "(`hosts: {gpus_per_host: 1}`)",
     ),
     "an unknown host": (
@@ -81,7 +81,7 @@ MISTAKES = {
     ),
     "the token itself": (
         {"a": SERVER + "token: hush-hush\n"},
-        "serve/a.yaml:3: token: says where the token comes from, never the token itself; "
+        "serve/a.yaml:3: token: names the source of the token, not the token itself; "
         "write `{env: NAME}` (a variable where kit runs) or `{file: ~/token}`",
     ),
     "a URL for a name": (
@@ -91,7 +91,7 @@ MISTAKES = {
     ),
     "a checkpoint that is none": (
         {"a": SERVER + "checkpoint: last\n"},
-        "serve/a.yaml:3: checkpoint: 'last' is no checkpoint; write newest, best, or a name as "
+        "serve/a.yaml:3: checkpoint: 'last' is not a checkpoint; write newest, best, or a name as "
         "step-00000300",
     ),
 }
@@ -118,7 +118,7 @@ def test_a_port_has_one_owner(project: Project) -> None:
     project.write(COMPOSE, {"digits": metrics}, {"digits": SERVER})
     said = project.kit("plan")
     assert said.status == 2
-    assert "port 8080 of pc2 is already job digits's" in said.err
+    assert "port 8080 of pc2 is already used by job digits" in said.err
     assert "write `port: 8081`" in said.err
 
 

@@ -115,7 +115,7 @@ WRONG = [
     (["--infer", "pc2:t"], "8: hosts.pc2: --infer pc2:t may mean TITAN RTX or T4; write more of the name"),
     (["--infer", "pc2:GV10O"], "8: hosts.pc2: --infer pc2:GV10O: pc2 has no GPU of that model; use one of TITAN RTX, Quadro GV100, A100 MIG 1g.5gb, T4"),
     (["--infer", "Quadro GV10O"], "2: hosts: --infer Quadro GV10O: 'Quadro GV10O' is no host, no UUID and no model of a GPU; did you mean Quadro GV100?"),
-    (["--infer", "T4"], "2: hosts: --infer T4: kit keeps away from pc2:3 (`use: none`); name one by its index, as in pc2:3"),
+    (["--infer", "T4"], "2: hosts: --infer T4: kit does not use pc2:3 (`use: none`); name one by its index, as in pc2:3"),
     (["--infer", "gpu003:1"], "17: hosts.gpu[001-004]: --infer gpu003:1: gpu003 is one of 4 hosts that share a list of GPUs; write 'gpu[001-004]' for all of them, or take gpu003 out of the range and describe it beside: `\"gpu[001-002]\":`, `gpu003:` and `gpu004:`"),
     (["--infer", "gpu004"], "17: hosts.gpu[001-004]: --infer gpu004: gpu004 is one of 4 hosts that share a list of GPUs; write 'gpu[001-004]' for all of them, or take gpu004 out of the range and describe it beside: `\"gpu[001-003]\":` and `gpu004:`"),
     (["--infer", "pc2:0", "--train", "pc2"], "11: hosts.pc2.gpus[0]: --infer pc2:0 and --train pc2 both mean pc2:0; say one of the two"),
@@ -233,7 +233,7 @@ def test_the_weakest_is_passed_over_where_a_job_needs_it(project: Project) -> No
     result = project.kit("split", "--infer", "2", "--yes")
     assert result.status == 2
     assert result.err.startswith(
-        "kit: this split is not made, as the jobs do not fit what it leaves:\n"
+        "kit: this split is not made: the jobs do not fit the remaining GPUs:\n"
         "jobs/a.yaml:7: hosts.names[0]: pc1 has no GPU for training; leave it out, or set `use: training`\n"
     )
     assert (project.folder / "inventory.yaml").read_text() == text
@@ -355,8 +355,8 @@ def test_what_is_written_once_for_several_is_refused(
     result = project.kit("split", "--infer", "a:0", "--yes")
     assert (result.status, result.out) == (2, "")
     found = re.fullmatch(
-        r"inventory\.yaml:(\d+): (\S+): this is written once for several places \(an anchor, an alias or a "
-        r"merge\), and a change here would be one there too; write the GPUs of a out, then split again\n",
+        r"inventory\.yaml:(\d+): (\S+): several places share this text \(an anchor, an alias or a "
+        r"merge\), so a change would affect all of them; write the GPUs of a out, then split again\n",
         result.err,
     )
     assert found, result.err
@@ -366,9 +366,9 @@ def test_what_is_written_once_for_several_is_refused(
 
 
 UNUSUAL = [
-    ("- ? uuid\n        : GPU-a", "kit: inventory.yaml: the split cannot be written into this text: it would not be read any more:"),
+    ("- ? uuid\n        : GPU-a", "kit: inventory.yaml: the split cannot be written into this text: the result would be invalid:"),
     ("- uuid: |-\n          GPU-a", "inventory.yaml:6: hosts.a.gpus[0]: there is no line in this entry that `use` could be added to; write it as `- {uuid: …, use: inference}`"),
-    ("[uuid: GPU-a]", "kit: inventory.yaml: the split cannot be written into this text: it would not be read any more:"),
+    ("[uuid: GPU-a]", "kit: inventory.yaml: the split cannot be written into this text: the result would be invalid:"),
 ]  # fmt: skip
 
 
@@ -548,7 +548,7 @@ def test_a_long_way_back_is_gits(project: Project) -> None:
     wanted = [word for i in range(1, 11) for word in ("--infer", f"n{i}:1")]
     result = project.kit("split", *wanted, "--yes")
     assert result.out.endswith(
-        "undo: git checkout -- inventory.yaml   (where it was committed before)\n"
+        "undo: git checkout -- inventory.yaml   (if it was committed before)\n"
     )
 
 
@@ -580,7 +580,7 @@ def test_a_dry_run_writes_nothing_and_shows_the_difference(project: Project) -> 
         "       - {uuid: GPU-c, use: inference}\n"
         " network: {speed: 1Gbit}\n"
     ) in result.out
-    assert result.out.endswith("undo, once it is made: kit split --train pc2:0\n")
+    assert result.out.endswith("command to undo it: kit split --train pc2:0\n")
     assert snapshot(project.folder) == before
 
 
@@ -604,14 +604,17 @@ def test_json_tells_what_changes(project: Project) -> None:
 def test_json_asks_nobody(project: Project) -> None:
     result = project.write().kit("split", "--infer", "0", "--json")
     assert (result.status, result.out) == (2, "")
-    assert result.err.startswith("kit: with --json nobody is asked\nadd --yes, or --dry-run")
+    assert result.err.startswith("kit: --json cannot ask for confirmation\nadd --yes, or --dry-run")
 
 
 def test_without_a_terminal_nobody_says_yes(project: Project) -> None:
     before = snapshot(project.write().folder)
     result = kit_process(project.folder, "split", "--infer", "0")
     assert result.status == 2
-    assert result.err == "kit: nobody is here to say yes\nread the tables above, then add --yes\n"
+    assert (
+        result.err
+        == "kit: without a terminal kit cannot ask for confirmation\nread the tables above, then add --yes\n"
+    )
     assert "inference → training" in result.out
     assert snapshot(project.folder) == before
 
@@ -633,7 +636,7 @@ def test_a_split_that_changes_nothing(project: Project) -> None:
     for arguments in (["--infer", "pc2:1"], ["--infer", "1"], ["--train", "pc1"]):
         result = project.kit("split", *arguments)
         assert (result.status, result.err) == (0, "")
-        assert result.out == "nothing to do: every GPU is for what you ask already\n"
+        assert result.out == "nothing to do: every GPU already has the requested use\n"
     assert snapshot(project.folder) == before
 
 
@@ -652,7 +655,7 @@ def test_a_split_that_a_job_cannot_bear_is_refused(
     result = project.kit("split", *arguments, "--yes")
     assert (result.status, result.out) == (2, "")
     assert result.err == (
-        "kit: this split is not made, as the jobs do not fit what it leaves:\n"
+        "kit: this split is not made: the jobs do not fit the remaining GPUs:\n"
         f"{message}\nnothing was written\n"
     )
     assert snapshot(project.folder) == before
@@ -704,7 +707,7 @@ def test_a_file_that_changed_meanwhile_stays(project: Project) -> None:
         result = project.kit("split", "--infer", "0")
     assert (result.status, result.err) == (
         1,
-        "kit: inventory.yaml was changed meanwhile\nrun it again\n",
+        "kit: inventory.yaml was changed in the meantime\nrun it again\n",
     )
     assert path.read_text() == INVENTORY + "# mine\n"
 
@@ -751,7 +754,7 @@ def test_a_server_keeps_its_last_gpu(project: Project) -> None:
     result = project.kit("split", "--train", "pc2:1", "--yes")
     assert (result.status, result.out) == (2, "")
     assert result.err == (
-        "kit: this split is not made, as it leaves serve-demo without a GPU; nothing was written\n"
+        "kit: this split is not made: it leaves serve-demo without a GPU; nothing was written\n"
         "leave a GPU for inference, or leave every server idle with --infer 0\n"
     )
     assert snapshot(project.folder) == before

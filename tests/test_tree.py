@@ -116,7 +116,9 @@ def test_a_check_finds_every_difference(
     summary, *advice = result.err.splitlines()
     assert summary == "kit: compose/lab differs from the inventory and the jobs in 1 file"
     if change.__name__.startswith("stray"):
-        assert advice[0].startswith("compose/lab: this folder holds files that kit did not make: ")
+        assert advice[0].startswith(
+            "compose/lab: this folder contains files that kit did not make: "
+        )
         assert advice[1].startswith("move it away, or ")
     else:
         assert advice == ["run `kit render` and review the change"]
@@ -191,7 +193,7 @@ def test_a_folder_with_files_of_others_is_refused(
     result = project.kit("render")
     assert (result.status, result.out) == (2, "")
     first, second = result.err.splitlines()
-    assert first.startswith("kit: compose/lab: this folder holds files that kit did not make: ")
+    assert first.startswith("kit: compose/lab: this folder contains files that kit did not make: ")
     assert name in first
     assert second.endswith("or render into another folder with --output DIR")
     assert snapshot(tree) == before

@@ -104,7 +104,7 @@ def resume(
         if job.name not in known:
             raise InputError(f"job {job.name} was never deployed", f"run `kit deploy {job.name}`")
     if not chosen:
-        raise InputError("no job has ended that could go on", "see `kit status` and `kit history`")
+        raise InputError("no ended job can be resumed", "see `kit status` and `kit history`")
     follows = wait or (target.tied_to_terminal and not detach)
     return _deploy(target, chosen, engine, fresh=False, follows=follows)
 
@@ -170,7 +170,7 @@ def _on_signals(target: Target, names: Sequence[str]) -> Iterator[None]:
     def stop(_number: int, _frame: FrameType | None) -> None:
         if not target.tied_to_terminal:
             raise KitError(
-                f"{', '.join(names)} goes on without this terminal",
+                f"{', '.join(names)} continues without this terminal",
                 "see `kit status` and `kit logs -f`; end with `kit stop`",
             )
         if stopping.ident is None:

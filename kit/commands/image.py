@@ -126,7 +126,7 @@ def _check_name(image: str) -> None:
     except WrongValueError as error:
         raise InputError(error.what, error.fix) from None
     if "@" in image:
-        raise InputError(f"{image}: a digest follows from a build", "leave it out")
+        raise InputError(f"{image}: the build determines the digest", "leave it out")
 
 
 def _trainers(project: Project) -> tuple[str, ...]:
@@ -177,7 +177,7 @@ def _lockable(lowered: Lowered) -> tuple[str, ...]:
     if not known:
         raise InputError(
             f"with engine {lowered.engine} and these jobs there is no image to lock",
-            "a lock is for what hosts run: jobs with engine compose or swarm",
+            "only images of jobs with engine compose or swarm are locked",
         )
     return known
 
@@ -198,11 +198,11 @@ def _digests(
             found[name] = digest(engine, name)
         except KitError as error:
             if name in optional:  # Many clusters cannot reach Docker Hub.
-                say(f"left out, as no host ever runs it: {error.message}")
+                say(f"skipped, because no host runs it: {error.message}")
                 continue
             failures.append(str(error))
     if failures:
-        raise KitError("\n".join(failures), "images.lock stays as it was")
+        raise KitError("\n".join(failures), "images.lock was not changed")
     return found
 
 
@@ -221,7 +221,7 @@ def _checked(path: Path, before: Lock, after: Lock) -> int:
     if before == after:
         return 0
     click.echo(
-        f"kit: {path} is not what the registries say\nrun `kit image lock`, then `kit render`",
+        f"kit: {path} differs from the registries\nrun `kit image lock`, then `kit render`",
         err=True,
     )
     return 1

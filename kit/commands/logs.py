@@ -77,7 +77,7 @@ def _dumps(cluster: str, tree: Path, engine: str, jobs: tuple[str, ...], folder:
     from kit.runtime.rendered import rendered
 
     if engine == EngineName.LOCAL:
-        raise InputError("on this machine no flight recorder writes", "leave out --dumps")
+        raise InputError("there is no flight recorder with engine local", "leave out --dumps")
     there = rendered(tree)
     known = [name for name in there.devices if not name.startswith(SERVER_PREFIX)]
     if unknown := next((name for name in jobs if name not in known), None):
@@ -95,7 +95,7 @@ def _dumps(cluster: str, tree: Path, engine: str, jobs: tuple[str, ...], folder:
         if found:
             click.echo(f"read them: torchfrtrace --prefix nccl_trace_rank_ {folder / name}")
         elif not errors:
-            click.echo(f"{name}: no rank has waited for another until its timeout")
+            click.echo(f"{name}: no rank has reached its timeout")
     if failed:
         hints = dict.fromkeys(error.hint for error in failed if error.hint)
         raise KitError("\n".join(error.message for error in failed), "\n".join(hints))

@@ -64,7 +64,7 @@ def show(lowered: Lowered, *, every: bool) -> None:
             screen.print(f"  {line}")
         if len(job.placements) > 1:
             # torch.distributed.elastic.rendezvous.dynamic_rendezvous sorts by address, then pid.
-            screen.print("  ranks       neighbours on a host; torchrun orders hosts by address")
+            screen.print("  ranks       consecutive on each host; torchrun orders hosts by address")
         screen.print()
     for server in plan.servers:
         screen.print(_bold(f"server {server.name}"), f" {_answers(server)}")
@@ -102,7 +102,7 @@ def _work(job: JobPlan) -> str:
 def _batch(job: JobPlan) -> str:
     batch = job.batch
     if batch.total is None:
-        return "batch       the command's own; `batch_size: N` in the job shows the global one"
+        return "batch       unknown; `batch_size: N` in the job gives the global batch"
     processes = "1 process" if job.world_size == 1 else f"{job.world_size:,} processes"
     return (
         f"batch       {batch.per_gpu} per GPU × {processes}"
@@ -113,9 +113,7 @@ def _batch(job: JobPlan) -> str:
 def _traffic(job: JobPlan) -> str:
     traffic = job.traffic
     if traffic.gradient_bytes is None:
-        return (
-            "gradients   unknown; `parameters: N` in the job shows what the network makes of them"
-        )
+        return "gradients   unknown; `parameters: N` in the job gives their time on the network"
     size = f"gradients   {traffic.parameters:,} parameters"
     size += f", {traffic.gradient_bytes / 1e6:.1f} MB a step"
     if traffic.seconds is None or traffic.speed is None:
@@ -141,7 +139,7 @@ def _exchange(job: JobPlan) -> list[str]:
         return []
     own, advice = exchange.chosen, exchange.advice
     if own is None:
-        unknown = "powersgd: how much it sends follows from the shapes of the weights"
+        unknown = "powersgd: its size depends on the shapes of the weights"
         return [f"exchange    {unknown}", f"ways        {_ways(exchange)}"]
     compute = f"{show_seconds(exchange.compute_seconds)} of compute"
     compute += " (assumed; write step_seconds)" if exchange.assumed else ""
@@ -158,11 +156,11 @@ def _exchange(job: JobPlan) -> list[str]:
         return lines
     if job.job.exchange is None:
         hook = f"DDP's fp16_compress_hook leaves {_share(exchange.ways[-1])} compute"
-        return [*lines, f"advice      the script's own: {hook}, no_sync saves whole exchanges"]
+        return [*lines, f"advice      change the script: {hook}, no_sync skips exchanges"]
     lines.append(f"ways        {_ways(exchange)}")
     if advice is None:
-        return [*lines, "advice      no other way leaves more: fewer hosts, or a faster link"]
-    most = "" if advice.compute_share >= WANTED else ", the most that a way leaves"
+        return [*lines, "advice      no other mode is better: use fewer hosts, or a faster link"]
+    most = "" if advice.compute_share >= WANTED else ", the most of all modes"
     return [*lines, f"advice      {_line(advice)}  {_share(advice)} compute{most}"]
 
 

@@ -73,7 +73,9 @@ def command(
     if wanted == Wanted():
         return _show(paths, every=every, as_json=as_json)
     if as_json and not (yes or dry_run):
-        raise InputError("with --json nobody is asked", "add --yes, or --dry-run to see it first")
+        raise InputError(
+            "--json cannot ask for confirmation", "add --yes, or --dry-run to see it first"
+        )
     project = load_project(paths)
     text = _exact(paths.inventory)
     proposal = propose(project, paths.inventory, text, wanted)
@@ -142,7 +144,7 @@ def _alike(group: Sequence[Holding]) -> str:
 
 def _show_proposal(paths: Paths, text: str, proposal: Proposal, *, dry_run: bool) -> None:
     if not proposal.moves:
-        click.echo("nothing to do: every GPU is for what you ask already")
+        click.echo("nothing to do: every GPU already has the requested use")
         return
     listed = table("host", "GPU", "model", "memory", "id", "use", right=("GPU",))
     for move in proposal.moves[:MOST_ROWS]:
@@ -161,14 +163,17 @@ def _show_proposal(paths: Paths, text: str, proposal: Proposal, *, dry_run: bool
     if dry_run:
         name = paths.inventory.as_posix().lstrip("/")
         click.echo(tree.unified_diff(name, text, proposal.text), nl=False)
-        click.echo(f"\nundo, once it is made: {_way_back(paths, proposal)}")
+        click.echo(f"\ncommand to undo it: {_way_back(paths, proposal)}")
 
 
 def _consent(*, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise InputError("nobody is here to say yes", "read the tables above, then add --yes")
+        raise InputError(
+            "without a terminal kit cannot ask for confirmation",
+            "read the tables above, then add --yes",
+        )
     click.confirm("make this split?", abort=True)
 
 
@@ -198,7 +203,7 @@ def _way_back(paths: Paths, proposal: Proposal) -> str:
     undo = _undo(paths, proposal)
     if undo and len(reverse(proposal.moves)) <= MOST_UNDONE:
         return undo
-    return f"git checkout -- {shlex.quote(str(paths.inventory))}   (where it was committed before)"
+    return f"git checkout -- {shlex.quote(str(paths.inventory))}   (if it was committed before)"
 
 
 def _hosts(slot: Slot) -> str:

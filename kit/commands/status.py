@@ -154,7 +154,7 @@ def _living(status: JobStatus) -> Iterator[str]:
 def _troubles(status: JobStatus) -> Iterator[str]:
     """Yield messages on failures."""
     if status.restarts:
-        yield f"its workers were started again {count(status.restarts, 'time')}"
+        yield f"its workers were restarted {count(status.restarts, 'time')}"
     if status.failure and status.state is not State.COMPLETED:
         yield f"failed on {status.failure}"
     yield status.message

@@ -32,7 +32,7 @@ def command(paths: Paths, jobs: tuple[str, ...], engine: str | None, *, everythi
         status = target.stop(job)
         report(status)
         if status.kind is Kind.JOB and status.state is not State.COMPLETED:
-            click.echo(f"`kit resume {job}` goes on with it")
+            click.echo(f"`kit resume {job}` continues it")
     left = [name for name in found if name in servers and name not in ended]
     if left and not jobs:
         click.echo(f"{', '.join(left)} goes on: `kit stop {' '.join(left)}` ends it")

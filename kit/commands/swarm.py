@@ -115,7 +115,10 @@ def _take(executor: Executor, steps: Sequence[Step], *, yes: bool, dry_run: bool
         return 0
     if not yes:
         if not sys.stdin.isatty():
-            raise InputError("nobody is here to say yes", "read the steps above, then add --yes")
-        click.confirm("take these steps?", abort=True)
+            raise InputError(
+                "without a terminal kit cannot ask for confirmation",
+                "read the steps above, then add --yes",
+            )
+        click.confirm("execute these steps?", abort=True)
     executor.take(steps, click.echo)
     return 0

@@ -27,7 +27,7 @@ def console() -> Console:
 def show_steps(steps: Sequence[Step]) -> None:
     """Print steps with host and cause."""
     if not steps:
-        click.echo("nothing to do: all is as it should be")
+        click.echo("nothing to do: everything is up to date")
         return
     rows = table("where", "step", "because")
     for step in steps:

@@ -121,7 +121,7 @@ def _words(error: ErrorDetails, place: _Place) -> tuple[str, str]:
         return "is missing", f"add {_example(place)}"
     if kind == "extra_forbidden":
         known = [name for model in place.models for name in model.model_fields]
-        return "is not a key that is known here", nearest(str(place.loc[-1]), known)
+        return "is not a known key", nearest(str(place.loc[-1]), known)
     if kind == "literal_error":
         allowed = [
             word.strip("'") for word in context["expected"].replace(" or ", ", ").split(", ")
@@ -138,7 +138,7 @@ def _words(error: ErrorDetails, place: _Place) -> tuple[str, str]:
         fix += ", or leave it out"
     if kind in _KINDS:
         return f"{shown(value)} is not {_KINDS[kind]}", fix
-    return f"{shown(value)} does not fit: {error['msg']}", fix
+    return f"{shown(value)} is not valid: {error['msg']}", fix
 
 
 def _example(place: _Place) -> str:

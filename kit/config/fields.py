@@ -127,7 +127,7 @@ Cpus = Annotated[
 
 def _unlimited_or_size(value: object) -> int:
     if value == -1:
-        raise WrongValueError("-1 is a word of Docker's", "write unlimited")
+        raise WrongValueError("-1 is Docker's syntax", "write unlimited")
     return -1 if value == "unlimited" else values.size(value)
 
 
@@ -152,8 +152,8 @@ def _variable_value(value: object) -> str:
             f"{text} is a YAML boolean", f'write "{text}", or "1" or "0", in quotes'
         )
     if isinstance(value, float):
-        what = f"{value} is a number, of which YAML keeps the value and not the digits"
-        raise WrongValueError(what, "write what you mean in quotes")
+        what = f"{value} is a number, and YAML does not keep its digits"
+        raise WrongValueError(what, "write it in quotes")
     if isinstance(value, (str, int)):
         return str(value)
     raise WrongValueError(f"{shown(value)} is not a text", "write one value, in quotes")
@@ -191,7 +191,7 @@ def _secret_path(path: object) -> str:
     if isinstance(path, str) and path.startswith(("/", "~/")):
         return path
     raise WrongValueError(
-        f"{shown(path)} is no path that begins with / or ~/",
+        f"{shown(path)} does not begin with / or ~/",
         "keep the secret outside the repository, for example ~/.wandb-key",
     )
 
@@ -216,10 +216,10 @@ def _model(name: object) -> str:
 def _target(path: object) -> str:
     target = _absolute(path)
     if target == "/dev/shm":
-        raise WrongValueError("/dev/shm is kit's", "set `limits: {shared_memory: 16GiB}`")
+        raise WrongValueError("kit mounts /dev/shm itself", "set `limits: {shared_memory: 16GiB}`")
     if target in {"/", "/kit"} or target.startswith("/kit/"):
         what = "nothing can be mounted over the whole container" if target == "/" else ""
-        raise WrongValueError(what or "/kit is kit's own folder", "write for example /data")
+        raise WrongValueError(what or "/kit is reserved for kit", "write for example /data")
     return target
 
 

@@ -277,11 +277,11 @@ def _check_cluster(section: InventorySection, hosts: list[Host], faults: list[Fa
         fault(("hosts",), "no host is a manager", fix)
     here = next((host for host in hosts if _only_here(host.address)), None)
     if len(hosts) > 1 and here is not None:
-        what = f"{here.address} is no address at which other hosts reach {here.name}"
+        what = f"{here.address} is not an address at which other hosts reach {here.name}"
         fault((*here.loc, "address"), what, "write its address in the network that they share")
     if section.engine == "swarm" and len(hosts) > 1:
         for host in (host for host in hosts if ":" in host.address):
-            what = f"{host.address} is an IPv6 address, and kit's Swarms meet by IPv4"
+            what = f"{host.address} is an IPv6 address, but kit's Swarms need IPv4"
             fix = "write its IPv4 address, or `engine: compose`"
             fault((*host.loc, "address"), what, fix)
     if section.engine == "swarm" and network.driver == "overlay":

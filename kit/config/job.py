@@ -92,7 +92,7 @@ Secrets = Annotated[
             Annotated[Literal["env"], Tag("<env>")] | Annotated[SecretFile, Tag("<file>")],
             tagged(
                 _secret_kind,
-                "says where a secret comes from, never the secret itself",
+                "names the source of a secret, not the secret itself",
                 "write `env` (the variable of that name where kit runs) or `{file: ~/key}`",
             ),
         ],

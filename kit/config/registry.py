@@ -50,18 +50,18 @@ def registry_faults(section: RegistrySection | None, hosts: Sequence[Host]) -> I
         return
     name, _, port = section.address.partition(":")
     if len(hosts) > 1 and (name == "localhost" or name.startswith("127.")):
-        what = f"{section.address} is another machine on every host"
+        what = f"{section.address} is a different machine on each host"
         yield fault("address", what, "write a name that all hosts know, or an address")
     if section.host is None:
         if section.image:
-            what = "means nothing where kit does not serve the registry"
+            what = "has no effect, because kit does not serve the registry"
             yield fault("image", what, "add `host: …`, or leave it out")
         return
     names = [host.name for host in hosts]
     if section.host not in names:
         yield fault("host", f"{section.host} is not in the inventory", nearest(section.host, names))
     if not port:
-        what = f"{section.address} has no port for kit to serve the registry at"
+        what = f"{section.address} has no port, which kit needs to serve the registry"
         yield fault("address", what, f"write {name}:5000")
     other = next((host for host in hosts if name in {host.name, host.address}), None)
     if other is not None and other.name != section.host:
@@ -70,5 +70,5 @@ def registry_faults(section: RegistrySection | None, hosts: Sequence[Host]) -> I
             "address", what, f"write `host: {other.name}`, or the address of {section.host}"
         )
     if section.image and section.image.startswith(f"{section.address}/"):
-        what = f"{section.image} lies in the registry that it is to serve"
+        what = f"{section.image} is stored in the registry that it should serve"
         yield fault("image", what, f"name an image from elsewhere, as {IMAGE}")

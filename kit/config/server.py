@@ -62,7 +62,7 @@ Token = Annotated[
     | Annotated[None, Tag("<none>")],
     tagged(
         _token_kind,
-        "says where the token comes from, never the token itself",
+        "names the source of the token, not the token itself",
         "write `{env: NAME}` (a variable where kit runs) or `{file: ~/token}`",
     ),
     Field(description="What clients must send as `Authorization: Bearer …`; default: nothing"),

@@ -316,7 +316,7 @@ class _Dialled(HTTPConnection):
             yield response
         except TimeoutError:
             self.hang_up()
-            what = f"{self._name}: Docker has said nothing for {self.timeout:.0f} s"
+            what = f"{self._name}: Docker has not answered for {self.timeout:.0f} s"
             raise SilentError(what, "try again, or look at its log: journalctl -u docker") from None
         except (HTTPException, OSError) as error:
             said = self._complaint()
@@ -362,7 +362,7 @@ def last_words(stderr: str | None) -> str:
     # docker's command adds its own text before the output of ssh.
     said = (stderr or "").rpartition("stderr=")[2]
     lines = [line.strip() for line in said.splitlines() if line.strip()]
-    return lines[-1] if lines else "it does not say why"
+    return lines[-1] if lines else "no reason given"
 
 
 def _message(content: bytes) -> str:

@@ -58,7 +58,7 @@ def run(host: Host, script: str, content: bytes = b"") -> str:
         raise _unreachable(host, f"no answer within {PATIENCE:.0f} s") from None
     said = done.stderr.decode(errors="replace").strip()
     if done.returncode == FAILED:
-        raise _unreachable(host, said.splitlines()[-1] if said else "ssh does not say why")
+        raise _unreachable(host, said.splitlines()[-1] if said else "ssh gave no reason")
     if done.returncode:
         raise CommandError(host.name, done.returncode, said or f"exit status {done.returncode}")
     return done.stdout.decode(errors="replace")

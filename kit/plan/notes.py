@@ -28,9 +28,9 @@ def resume_notes(plans: Sequence[JobPlan]) -> list[str]:
     kit copies the newest checkpoint to all hosts only for its own training.
     """
     return [
-        f"{plan.name}: {mount.source} is another folder on each of "
+        f"{plan.name}: {mount.source} is a different folder on each of "
         f"{_names([host.name for host in plan.hosts])}: a script that saves there resumes each "
-        "host from its own files, maybe at different steps; save to an NFS volume, or mount the "
+        "host from its own files, possibly at different steps; save to an NFS volume, or mount the "
         "folder with `read_only: true` if it saves elsewhere"
         for plan in plans
         if plan.job.command and len(plan.placements) > 1
@@ -81,7 +81,7 @@ def _precision_notes(plan: JobPlan) -> list[str]:
     if not models:
         return []
     what = f"{', '.join(models)}: Volta and Turing have no bf16 arithmetic"
-    return [f"{plan.name}: precision bf16, but {what}; fp16 is the type there"]
+    return [f"{plan.name}: precision bf16, but {what}; use fp16"]
 
 
 def _names(hosts: Sequence[str]) -> str:
@@ -97,9 +97,9 @@ def _exchange_notes(plan: JobPlan) -> list[str]:
     together = exchange.compute_seconds + exchange.chosen.step_seconds
     assumed = ", assumed" if exchange.assumed else ""
     return [
-        f"{plan.name}: more hosts make it slower: a step takes {show_seconds(together)} on "
+        f"{plan.name}: one host alone is faster: a step takes {show_seconds(together)} on "
         f"{count(len(plan.placements), 'host')} ({show_seconds(exchange.compute_seconds)} of it "
-        f"computing{assumed}, the rest exchange), and {exchange.largest_host} alone is through the "
+        f"computing{assumed}, the rest exchange), and {exchange.largest_host} alone processes the "
         f"same samples in {show_seconds(exchange.alone_seconds)}"
     ]
 
@@ -110,7 +110,7 @@ def _memory_notes(plan: JobPlan) -> list[str]:
         return []
     return [
         f"{plan.name}: limits.shared_memory is {show_size(limits.shared_memory)}, limits.memory "
-        f"{show_size(limits.memory)}: what lies in /dev/shm counts as memory, and the kernel kills "
+        f"{show_size(limits.memory)}: files in /dev/shm count as memory, so the kernel kills "
         "the training before /dev/shm is full"
     ]
 

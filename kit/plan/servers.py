@@ -22,7 +22,7 @@ def server_faults(servers: Sequence[Server], jobs: Sequence[Job]) -> list[Fault]
             fix = nearest(server.job, by_name) if jobs else "describe it in jobs/<name>.yaml"
             faults.append(Fault(server.name, ("job",), f"there is no job {server.job}", fix))
         elif job.train is None:
-            what = f"{server.job} runs a script of its own, whose checkpoints kit does not know"
+            what = f"{server.job} runs a script, whose checkpoints kit cannot read"
             faults.append(Fault(server.name, ("job",), what, "name a job with `train:`"))
     return faults
 

@@ -55,7 +55,9 @@ def _packed(docker: Docker, volume: str) -> bytes:
     """Return a volume's content as tar, through a container of any image that never runs."""
     images = docker.get("/images/json")
     if not images:
-        raise KitError(f"{docker.name}: it has no image to look into the volume {volume} with")
+        raise KitError(
+            f"{docker.name}: it has no image, which kit needs to read the volume {volume}"
+        )
     mount = {"Type": "volume", "Source": volume, "Target": FOLDER, "ReadOnly": True}
     body = {"Image": images[0]["Id"], "Cmd": ["none"], "HostConfig": {"Mounts": [mount]}}
     made = docker.post("/containers/create", body)["Id"]

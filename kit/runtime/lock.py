@@ -24,7 +24,7 @@ class Holder:
         age = show_age(time.time() - self.since)
         return KitError(
             f"{self.by} (process {self.pid}) has been deploying for {age}: {where} says so",
-            "wait for it; if it is gone for good, `kit deploy --break-lock`",
+            "wait for it; if it is dead, `kit deploy --break-lock`",
         )
 
 

@@ -25,4 +25,4 @@ def mistake_error(reason: str, status: JobStatus) -> KitError:
     """Return the error for the user: the reason, the launcher's message, what to do next."""
     again = f"correct that, `kit render`, `kit deploy {status.job}`"
     message = f"{reason}\n  {status.failure}" if status.failure else reason
-    return KitError(message, f"it was ended, as no restart can help; {again}")
+    return KitError(message, f"it was ended, because no restart can help; {again}")

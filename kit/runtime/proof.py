@@ -27,7 +27,7 @@ def _strange(statuses: Sequence[JobStatus]) -> Iterator[str]:
 def _difference(host: HostStatus) -> str:
     if _alike(host.devices, host.seen):
         return ""
-    return f"sees {', '.join(host.seen)}, it was given {_called(host.devices, host.seen)}"
+    return f"sees {', '.join(host.seen)}, but was given {_called(host.devices, host.seen)}"
 
 
 def _alike(one: Sequence[str], other: Sequence[str]) -> bool:
@@ -73,7 +73,7 @@ def _moves(status: JobStatus, planned: Mapping[str, Sequence[str]]) -> Iterator[
     for name in sorted((has.keys() | planned.keys()) - others):
         now, then = has.get(name, ()), planned.get(name, ())
         if not _alike(now, then):
-            yield f"{name} has {_called(now, then)}, the files say {_called(then, now)}"
+            yield f"{name} has {_called(now, then)}, the files give it {_called(then, now)}"
 
 
 def _shared(statuses: Sequence[JobStatus]) -> Iterator[str]:

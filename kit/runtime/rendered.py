@@ -42,7 +42,7 @@ def rendered(tree: Path) -> Rendered:
         }
         urls = {server["name"]: tuple(server["urls"]) for server in plan["servers"]}
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
-        what = f"{tree / 'plan.json'} does not tell the hosts ({error})"
+        what = f"{tree / 'plan.json'} has no valid list of hosts ({error})"
         raise InputError(what, "write it with `kit render`") from None
     return Rendered(hosts, devices, urls)
 

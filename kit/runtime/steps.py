@@ -1,4 +1,4 @@
-"""Steps of a deploy, as pure values."""
+"""The steps of a deploy. Pure values."""
 
 from __future__ import annotations
 
@@ -37,4 +37,4 @@ def size(work: Workload) -> str:
 def left_alone(work: Workload) -> str:
     """Return the message for a workload that needs no start."""
     runs = "runs already, from the same file"
-    return f"{work.name}: {runs if work.parts else 'is idle, as no GPU is given to it'}"
+    return f"{work.name}: {runs if work.parts else 'is idle: it has no GPU'}"

@@ -175,8 +175,8 @@ class _Editor:
 
     def _several(self, section: str, loc: Loc) -> FaultsError:
         what = (
-            "this is written once for several places (an anchor, an alias or a merge), and a "
-            "change here would be one there too"
+            "several places share this text (an anchor, an alias or a merge), so a change "
+            "would affect all of them"
         )
         fix = f"write the GPUs of {section} out, then split again"
         return FaultsError([Fault(INVENTORY, loc, what, fix)])

@@ -69,7 +69,7 @@ def _after(project: Project, split: Split) -> State:
         return state(inventory, lowered_of(project, inventory).plan)
     except ProblemsError as error:
         raise InputError(
-            f"this split is not made, as the jobs do not fit what it leaves:\n{error}",
+            f"this split is not made: the jobs do not fit the remaining GPUs:\n{error}",
             "nothing was written",
         ) from None
 
@@ -78,7 +78,7 @@ def _refuse_idle(before: State, after: State) -> None:
     names = made_idle(before, after)
     if names:
         raise InputError(
-            f"this split is not made, as it leaves {' and '.join(names)} without a GPU; "
+            f"this split is not made: it leaves {' and '.join(names)} without a GPU; "
             "nothing was written",
             "leave a GPU for inference, or leave every server idle with --infer 0",
         )
@@ -90,9 +90,9 @@ def _verify(path: Path, text: str, wanted: Inventory) -> None:
         found = read_inventory(text, path, Sources())
     except ProblemsError as error:
         found = None
-        reason = f"it would not be read any more:\n{error}"
+        reason = f"the result would be invalid:\n{error}"
     else:
-        reason = "more or less than these GPUs would change"
+        reason = "other GPUs would change, too"
     if found != wanted:
         raise InputError(
             f"{path}: the split cannot be written into this text: {reason}",

@@ -133,7 +133,7 @@ class _Finder:
             return found
         usable = [slot for slot in found if slot.gpu.use is not Use.NONE]
         if not usable:
-            what = f"{said}: kit keeps away from {_list(found)} (`use: none`)"
+            what = f"{said}: kit does not use {_list(found)} (`use: none`)"
             raise _wrong(pool.loc, what, f"name one by its index, as in {found[0].name}")
         return usable
 

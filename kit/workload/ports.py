@@ -29,13 +29,13 @@ def port_faults(registry: Part | None, listeners: Iterable[Listener]) -> list[Fa
     seen: dict[tuple[str, int], tuple[str, Loc, str]] = {}
     if registry is not None:
         port = registry.ports[0]
-        seen[registry.hosts[0].address, port.number] = (INVENTORY, port.loc, "the registry's")
+        seen[registry.hosts[0].address, port.number] = (INVENTORY, port.loc, "the registry")
     for one in listeners:
         name, port = one.workload.name, one.port
-        own = (name, port.loc, f"{one.workload.title}'s")
-        source, other, whose = first = seen.setdefault((one.address, port.number), own)
+        own = (name, port.loc, one.workload.title)
+        source, other, user = first = seen.setdefault((one.address, port.number), own)
         if first != own and name not in faults:
-            what = f"port {port.number} of {one.host.name} is already {whose} ({{line}})"
+            what = f"port {port.number} of {one.host.name} is already used by {user} ({{line}})"
             fix = f"write `{port.written(port.number % 65535 + 1)}`"
             faults[name] = Fault(name, port.loc, what, fix, other, source)
     return list(faults.values())

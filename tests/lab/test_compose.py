@@ -118,7 +118,7 @@ def test_what_is_missing_is_told_and_nothing_is_started(operator: Operator, lab:
     operator.write({"digits": JOB}, (lab.uuids("n2")[1], absent))
     output = operator.kit("deploy", status=1)
     listed = ", ".join(lab.uuids("n2"))
-    assert f"n2: {absent} is not there; `nvidia-smi -L` lists {listed}" in output
+    assert f"n2: {absent} does not exist; `nvidia-smi -L` lists {listed}" in output
     assert left(lab) == []
 
 
@@ -128,7 +128,7 @@ def test_a_start_that_fails_on_one_host_is_taken_back_on_all(operator: Operator,
     try:
         output = operator.kit("deploy", status=1)
         assert "n2: start digits: Error response from daemon: Conflict" in output
-        assert "digits was taken down again on n1, n2" in output
+        assert "digits was removed again from n1, n2" in output
         assert left(lab) == []
         assert "test_train-digits-train-1" in lab.docker("n2", "ps", "--all")
     finally:
@@ -139,7 +139,7 @@ def test_a_mistake_in_the_input_ends_a_job_with_its_reason(operator: Operator, l
     operator.write({"digits": JOB.replace("dataset: digits", "dataset: cifar10")})
     output = operator.kit("deploy", status=1)
     assert "cifar10 is not complete in any of" in output
-    assert "it was ended, as no restart can help" in output
+    assert "it was ended, because no restart can help" in output
     assert left(lab) == []
     status = operator.status()
     assert (status["state"], status["checkpoint"]) == ("failed", None)
@@ -152,7 +152,7 @@ def test_a_host_that_is_down(operator: Operator, lab: Lab) -> None:
     try:
         assert "n2: cannot be reached: " in operator.kit("deploy", status=1)
         assert "n2 cannot be reached" in operator.status()["message"]
-        assert "n2 cannot be reached: what runs there goes on" in operator.kit("stop")
+        assert "n2 cannot be reached: containers there continue" in operator.kit("stop")
         assert lab.docker("n1", *LEFT[0].split()) == ""
     finally:
         lab.do("start", "n2")

@@ -218,7 +218,7 @@ def test_a_registry_with_passwords(lab: Lab, registry_image: str, project: Proje
             refused = image(project, *arguments)
             assert refused.status == 1
             assert (
-                f"log in here, with a user that may: docker -H ssh://root@n1 login {PRIVATE}"
+                f"log in here as a user with access: docker -H ssh://root@n1 login {PRIVATE}"
                 in (refused.err)
             )
         login = ["docker", "-H", "ssh://root@n1", "login", PRIVATE, "-u", "user", "-p", "secret"]
@@ -234,8 +234,8 @@ def test_a_registry_with_passwords(lab: Lab, registry_image: str, project: Proje
 def test_what_stops_a_build_is_told(lab: Lab, project: Project) -> None:
     project.write(lab.inventory(), {"digits": TRAINING})
     for base, said in {
-        "registry.lab:5000/nothing:1": "is the base image spelt right, and does n1 reach its",
-        BASE: "pip says why above. It needs a way to PyPI",
+        "registry.lab:5000/nothing:1": "check the name of the base image, and that n1 reaches its",
+        BASE: "see the error of pip above. It needs access to PyPI",
     }.items():
         result = image(project, "build", IMAGE, "--on", "n1", "--base", base)
         assert result.status == 1

@@ -115,10 +115,10 @@ def test_one_machine_trains_on_two_gpus_and_serves_on_the_third(
     operator.split("--infer", "0")
     operator.project.write(None, {"digits": train(65)}, {"digits": SERVER})
     operator.kit("render")
-    waiting = "serve-digits: n3 has 1 GPU, the files say none: `kit deploy` moves them"
+    waiting = "serve-digits: n3 has 1 GPU, the files give it none: `kit deploy` moves them"
     assert waiting in operator.kit("status")
     output = operator.kit("deploy", "--wait", DIGITS_TOKEN=TOKEN)
-    assert "serve-digits: is idle, as no GPU is given to it" in output
+    assert "serve-digits: is idle: it has no GPU" in output
     assert f"goes on from step {last}, " in output
     assert seen(operator, "digits") == {"n3": one_machine}
     operator.kit("stop", "--all")
@@ -139,9 +139,7 @@ def test_two_hosts_of_a_swarm_exchange_gpus(made: dict[str, Operator], lab: Lab)
     endless = train(9999).replace('"1"', '"1", LAB_PACE: "0.03"')
     operator.write({"digits": endless}, servers={"digits": SERVER})
     operator.kit("swarm", "up", "--yes")
-    assert "serve-digits: is idle, as no GPU is given to it" in operator.kit(
-        "deploy", DIGITS_TOKEN=TOKEN
-    )
+    assert "serve-digits: is idle: it has no GPU" in operator.kit("deploy", DIGITS_TOKEN=TOKEN)
     wait_for(operator.trains, "a checkpoint")
     assert sorted(rank for host in operator.status()["hosts"] for rank in host["ranks"]) == [
         *range(3)
@@ -185,7 +183,7 @@ def test_two_hosts_of_a_swarm_exchange_gpus(made: dict[str, Operator], lab: Lab)
     # A swap on one host: each gets what the other had.
     operator.split("--infer", "n2:0", "--train", "n2:1")
     shown = operator.kit("deploy", "--dry-run", DIGITS_TOKEN=TOKEN)
-    assert "it and others get GPUs from each other" in shown
+    assert "it swaps GPUs with another workload" in shown
     operator.kit("deploy", DIGITS_TOKEN=TOKEN)
     wait_for(lambda: seen(operator, "digits") == {"n2": [serving]}, "training on the Quadro")
     wait_for(lambda: seen(operator, "serve-digits").get("n2") == [training], "the server")

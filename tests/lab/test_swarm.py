@@ -138,13 +138,15 @@ def test_hosts_become_a_swarm_and_part_again(hosts: Lab, project: Project, docke
     operator.write({"digits": TRAIN})
     shown = operator.kit("swarm", "up", "--dry-run")
     assert re.search(r"n2 +join as worker +it is in no swarm", shown)
-    assert "nobody is here to say yes" in operator.kit("swarm", "up", status=2)
+    assert "without a terminal kit cannot ask for confirmation" in operator.kit(
+        "swarm", "up", status=2
+    )
     with Processes() as seen:
         done = operator.kit("swarm", "up", "--yes")
     assert any("dial-stdio" in line for line in seen.lines)
     assert not [line for line in seen.lines if "SWMTKN" in line]
     assert "SWMTKN" not in done
-    assert "all is as it should be" in operator.kit("swarm", "up")
+    assert "everything is up to date" in operator.kit("swarm", "up")
     labels = json.loads(hosts.docker("n1", "node", "inspect", "n2"))[0]["Spec"]["Labels"]
     assert labels == {"kit.host": "n2", "kit.job.digits": "train-on-n2", "kit.joined": "test"}
     info = hosts.docker("n1", "info")
@@ -161,7 +163,7 @@ def test_hosts_become_a_swarm_and_part_again(hosts: Lab, project: Project, docke
     assert steps[-1] == "n1: leave the swarm"
     for node in NODES:
         assert "Swarm: inactive" in hosts.docker(node, "info")
-    assert "all is as it should be" in operator.kit("swarm", "down")
+    assert "everything is up to date" in operator.kit("swarm", "down")
 
 
 def test_two_desktops_train_lose_a_host_and_go_on(operator: Operator, hosts: Lab) -> None:
@@ -247,8 +249,8 @@ def test_a_split_host_shows_what_is_its_own(operator: Operator, hosts: Lab) -> N
 def test_what_keeps_a_job_from_starting_is_told(operator: Operator, hosts: Lab) -> None:
     operator.write({"digits": TRAIN.replace(IMAGE, "registry.lab:5000/trainer:none")})
     output = operator.kit("deploy", status=1)
-    assert "there is no image registry.lab:5000/trainer:none that the host could get" in output
-    assert "`kit stop digits` takes it away as it is" in output
+    assert "the host cannot get the image registry.lab:5000/trainer:none" in output
+    assert "`kit stop digits` removes it" in output
     operator.kit("stop", "digits")
 
     operator.write({"digits": TRAIN})
@@ -290,7 +292,7 @@ def test_a_mistake_in_the_input_ends_a_job_with_its_reason(operator: Operator, h
     operator.write({"digits": TRAIN.replace("dataset: digits", "dataset: cifar10")})
     output = operator.kit("deploy", status=1)
     assert "cifar10 is not complete in any of" in output
-    assert "it was ended, as no restart can help" in output
+    assert "it was ended, because no restart can help" in output
     wait_for(lambda: not leftovers(hosts), f"an end of {leftovers(hosts)}")
     status = operator.status()
     assert (status["state"], status["checkpoint"]) == ("failed", None)

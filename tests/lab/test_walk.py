@@ -53,6 +53,6 @@ def test_the_page_leads_to_a_model_and_a_split(lab: Lab, tmp_path: Path, docker:
         assert f"serve-digits: answers at {url}" in told
         wait_for(lambda: ready(url), "the page")
         assert right_answers(url) > 0.95
-        assert "serve-digits: is idle, as no GPU is given to it" in run(there, back)
+        assert "serve-digits: is idle: it has no GPU" in run(there, back)
     finally:
         run(there, "kit stop --all", "kit swarm down --yes")

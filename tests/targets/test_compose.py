@@ -148,12 +148,12 @@ def test_a_host_that_has_left_the_job_is_ended(project: Project) -> None:
     left = replace(RUNNING, id="3", host="pc3")
     actions = decided(planned(project), having(*both(), left))
     assert done(actions) == [(End, "pc3"), (Remove, "pc3")]
-    assert actions[0].cause == "it has no part in it any more"
+    assert actions[0].cause == "it no longer takes part"
 
 
 def test_a_running_job_does_not_begin_anew(project: Project) -> None:
     said = refusal(planned(project), having(*both()), fresh=True)
-    assert "job j runs on pc1, pc2: end it before it begins anew, kit stop j" in said
+    assert "job j runs on pc1, pc2: end it first, kit stop j" in said
 
 
 def serving(project: Project) -> tuple[Workload, ...]:
@@ -208,7 +208,7 @@ def test_a_server_gives_way_to_a_job_that_forgets_its_checkpoints(project: Proje
     ("other", "whose"),
     [
         (replace(RUNNING, cluster="pool"), "is held by job j of cluster pool; end it there"),
-        (replace(RUNNING, cluster="", service=""), "of another engine already"),
+        (replace(RUNNING, cluster="", service=""), "another engine already runs"),
     ],
 )
 def test_a_job_of_that_name_that_is_another(project: Project, other: Container, whose: str) -> None:
@@ -219,12 +219,12 @@ def test_all_that_is_in_the_way_is_told_at_once(project: Project) -> None:
     holder = replace(RUNNING, host="pc2", job="k", devices=("1",))
     seen = having(holder, gpus=("GPU-z",), hook=False, ports=frozenset({PORT}))
     assert refusal(planned(project), seen).splitlines() == [
-        "pc1: GPU-a is not there; `nvidia-smi -L` lists GPU-z: correct the inventory, then run "
+        "pc1: GPU-a does not exist; `nvidia-smi -L` lists GPU-z: correct the inventory, then run "
         "`kit render`",
         "pc1: Docker finds no nvidia-container-runtime-hook, which gives a container its GPUs; "
         "install nvidia-container-toolkit and restart Docker",
-        f"pc1: port {PORT} is in use (`ss -tlnp` on the host tells by what); end that, or write "
-        "`rendezvous: {port: …}` in jobs/j.yaml",
+        f"pc1: port {PORT} is in use (`ss -tlnp` on the host shows by which process); end that, or "
+        "write `rendezvous: {port: …}` in jobs/j.yaml",
         "pc2: GPU-c is held by job k; deploy it too, or end it with `kit stop k`",
         "nothing was changed on any host",
     ]
@@ -240,7 +240,7 @@ def test_a_job_that_has_all_gpus_holds_them(project: Project) -> None:
 def test_indexes_count_the_gpus_that_are_there(project: Project) -> None:
     inventory = INVENTORY.replace("[{uuid: GPU-a}]", "2")
     job = project.write(inventory, {"j": JOB}).workload()
-    assert "pc1: GPU 1 is not there; `nvidia-smi -L` lists GPU-a" in refusal(job, SEEN)
+    assert "pc1: GPU 1 does not exist; `nvidia-smi -L` lists GPU-a" in refusal(job, SEEN)
 
 
 def test_the_rendezvous_of_an_ended_run_holds_no_port(project: Project) -> None:
@@ -405,4 +405,4 @@ def test_a_rendezvous_that_fails_is_told_and_one_alone_is_no_job() -> None:
     assert "the rendezvous on pc1 ended" in job_status("j", [RUNNING, store], {}, Reader()).message
     alone = job_status("j", [STORE], {}, Reader())
     assert alone.state is State.FAILED
-    assert alone.message == "no container of its training is left"
+    assert alone.message == "it has no training container"

@@ -147,7 +147,7 @@ def test_a_server_without_a_gpu_goes_first(lowered: Lowered) -> None:
     seen = replace(seen, services=(*seen.services, serving))
     job, server = lowered.workloads
     steps = decide("lab", [job, replace(server, parts=())], seen, VERSIONS, {}, HOSTS, fresh=False)
-    assert [(type(step), step.cause) for step in steps] == [(RemoveStack, "no GPU is left to it")]
+    assert [(type(step), step.cause) for step in steps] == [(RemoveStack, "no GPU is given to it")]
 
 
 def test_a_gpu_of_somebody_who_takes_no_part_is_refused(lowered: Lowered) -> None:
@@ -167,9 +167,9 @@ def status(name: str, *, given: tuple[str, ...], seen: tuple[str, ...]) -> JobSt
         (("GPU-a",), (), ""),  # It has not said yet.
         (("0", "1"), ("GPU-x", "GPU-y"), ""),
         (("all",), ("GPU-x",), ""),
-        (("GPU-a",), ("GPU-b",), "j on pc sees GPU-b, it was given GPU-a"),
-        (("GPU-a",), ("GPU-a", "GPU-b"), "j on pc sees GPU-a, GPU-b, it was given GPU-a"),
-        (("0",), ("GPU-x", "GPU-y"), "j on pc sees GPU-x, GPU-y, it was given 1 GPU"),
+        (("GPU-a",), ("GPU-b",), "j on pc sees GPU-b, but was given GPU-a"),
+        (("GPU-a",), ("GPU-a", "GPU-b"), "j on pc sees GPU-a, GPU-b, but was given GPU-a"),
+        (("0",), ("GPU-x", "GPU-y"), "j on pc sees GPU-x, GPU-y, but was given 1 GPU"),
     ],
 )
 def test_what_is_seen_is_held_against_what_was_given(
@@ -191,19 +191,19 @@ def test_two_that_see_the_same_gpu_are_told() -> None:
         (("GPU-a", "GPU-b"), {"pc": ("gpu-b", "GPU-a")}, ""),
         (("GPU-x", "GPU-y"), {"pc": ("0", "1")}, ""),  # Swarm names those of a whole host.
         (("all",), {"pc": ("0", "1")}, ""),
-        (("GPU-a",), {"pc": ("GPU-a", "GPU-b")}, "pc has GPU-a, the files say GPU-a, GPU-b"),
-        (("GPU-a",), {"pc": ("GPU-b",)}, "pc has GPU-a, the files say GPU-b"),
-        (("GPU-a", "GPU-b"), {"pc": ("0",)}, "pc has 2 GPUs, the files say 1 GPU"),
+        (("GPU-a",), {"pc": ("GPU-a", "GPU-b")}, "pc has GPU-a, the files give it GPU-a, GPU-b"),
+        (("GPU-a",), {"pc": ("GPU-b",)}, "pc has GPU-a, the files give it GPU-b"),
+        (("GPU-a", "GPU-b"), {"pc": ("0",)}, "pc has 2 GPUs, the files give it 1 GPU"),
         (
             ("0",),
             {"pc2": ("0",)},
-            "pc has 1 GPU, the files say none; pc2 has none, the files say 1 GPU",
+            "pc has 1 GPU, the files give it none; pc2 has none, the files give it 1 GPU",
         ),
-        (("all",), {}, "pc has all GPUs, the files say none"),
+        (("all",), {}, "pc has all GPUs, the files give it none"),
         (
             ("GPU-a",),
             {"pc2": ("GPU-c",)},
-            "pc has GPU-a, the files say none; pc2 has none, the files say GPU-c",
+            "pc has GPU-a, the files give it none; pc2 has none, the files give it GPU-c",
         ),
     ],
 )

@@ -94,7 +94,7 @@ def test_a_job_and_its_server_see_gpus_of_their_own(served: tuple[Cluster, str])
     cluster.job("digits", JOB.replace("EPOCHS", "4"))
     cluster.kit("render")
     output = cluster.kit("deploy")
-    assert "serve-digits: is idle, as no GPU is given to it" in output
+    assert "serve-digits: is idle: it has no GPU" in output
     assert [host["seen"] for host in told(cluster)["jobs"][0]["hosts"]] == [GPUS]
     wait_for(lambda: cluster.processes() == [], "the end of the server")
 

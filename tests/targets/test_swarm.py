@@ -350,7 +350,7 @@ def test_the_cause_of_a_deploy_is_what_has_changed(plan: Lowered) -> None:
     bare = cluster().services
     same = tuple(replace(each, labels=(*each.labels, *own)) for each in bare)
     [step] = deploy(plan, cluster(), version="99999999")
-    assert step.cause == "jobs/digits.yaml has changed: it goes on from its checkpoint"
+    assert step.cause == "jobs/digits.yaml has changed: it continues from its checkpoint"
     [step] = deploy(plan, cluster(services=same), version="99999999")
     assert step.cause.startswith("its file has changed")
     older = tuple(replace(each, labels=(*each.labels, own[1])) for each in bare)
@@ -365,7 +365,7 @@ def test_a_job_that_has_ended_begins_anew(plan: Lowered) -> None:
     assert steps[0].cause == "it has completed"
     steps = deploy(plan, cluster(*done), fresh=True)
     assert kinds(steps) == [RemoveStack, ForgetCheckpoints, ForgetCheckpoints, DeployStack]
-    with pytest.raises(KitError, match="job digits runs: end it before it begins anew"):
+    with pytest.raises(KitError, match="job digits runs: end it first"):
         deploy(plan, cluster(), fresh=True)
 
 
@@ -394,7 +394,7 @@ def test_hosts_that_are_down_or_unknown_are_told_before(plan: Lowered) -> None:
         deploy(plan, cluster(nodes=(pc1, replace(pc2, ready=False))))
     with pytest.raises(KitError, match="pc2 is drain"):
         deploy(plan, cluster(nodes=(pc1, replace(pc2, availability="drain"))))
-    with pytest.raises(KitError, match="pc2 is no node of the swarm that kit knows: kit swarm up"):
+    with pytest.raises(KitError, match="pc2 is not a node of the swarm: kit swarm up"):
         deploy(plan, cluster(nodes=(pc1,)))
 
 
@@ -483,7 +483,11 @@ def test_a_job_is_as_its_hosts_are(states: list[str], fewest: int, state: State)
 @pytest.mark.parametrize(
     ("state", "error", "words"),
     [
-        ("rejected", "No such image: x", "there is no image registry.lab:5000/trainer:1.4"),
+        (
+            "rejected",
+            "No such image: x",
+            "the host cannot get the image registry.lab:5000/trainer:1.4",
+        ),
         ("rejected", "invalid mount: bind source path does not exist: /srv/x", "the folder /srv/x"),
         (
             "failed",

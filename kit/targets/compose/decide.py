@@ -125,9 +125,9 @@ def decide(
 def _anew(work: Workload, begun_anew: set[str]) -> str:
     """Return the reason for a restart that is independent of the file, or ""."""
     if work.name in begun_anew:
-        return "it is to begin anew"
+        return "it starts from the beginning"
     if work.reads in begun_anew:
-        return f"it reads the checkpoints of {work.reads}, which are to go"
+        return f"it reads the checkpoints of {work.reads}, which are deleted"
     return ""
 
 
@@ -135,7 +135,7 @@ def _refuse_strangers(work: Workload, foreign: Iterable[Container]) -> None:
     """Reject a name that another engine uses; other clusters have other project names."""
     for one in foreign:
         if one.job == work.name and not one.cluster and (one.service or one.runs):
-            what = f"{one.host}: there is a {work.stack} of another engine already"
+            what = f"{one.host}: another engine already runs {work.stack}"
             raise KitError(what, "end that one, or give yours another name")
 
 
@@ -143,7 +143,7 @@ def _runs(job: Workload, seen: Mapping[str, Seen]) -> Iterator[str]:
     hosts = {one.host for host in seen.values() for one in host.containers if _training(one, job)}
     if hosts:
         where = ", ".join(sorted(hosts))
-        yield f"job {job.name} runs on {where}: end it before it begins anew, kit stop {job.name}"
+        yield f"job {job.name} runs on {where}: end it first, kit stop {job.name}"
 
 
 def _training(one: Container, work: Workload) -> bool:
@@ -174,7 +174,7 @@ def _problems(
     for port, key in opened(work, placement.host.name):
         if port in seen.ports:
             yield (
-                f"port {port} is in use (`ss -tlnp` on the host tells by what); "
+                f"port {port} is in use (`ss -tlnp` on the host shows by which process); "
                 f"end that, or write `{key}` in {work.file}"
             )
 
@@ -185,7 +185,7 @@ def _missing(placement: Placement, seen: Seen) -> Iterator[str]:
         if _uuid(gpu, seen.gpus) not in there:
             listed = ", ".join(seen.gpus) or "none"
             yield (
-                f"{gpu.called} is not there; `nvidia-smi -L` lists {listed}: "
+                f"{gpu.called} does not exist; `nvidia-smi -L` lists {listed}: "
                 f"correct the inventory, then run `kit render`"
             )
 
@@ -259,7 +259,7 @@ class _Decision:
         """Yield the steps that end containers, also on hosts that left the workload."""
         name = self.work.name
         gone = {
-            host: "it has no part in it any more"
+            host: "it no longer takes part"
             for host in self._there
             if host not in self.work.hosts
         }
@@ -279,7 +279,7 @@ class _Decision:
             for host in gpus:
                 if store.volume in self._seen[host].volumes:
                     what = f"delete volume {store.volume}"
-                    yield Forget(host, what, "it is to begin anew", name, host, store.volume)
+                    yield Forget(host, what, "it starts from the beginning", name, host, store.volume)
         for host, cause in self._changed.items():
             given = ", ".join(gpu.called for gpu in gpus.get(host, ()))
             what = f"start {name}{f' on {given}' if given else ', to offer checkpoints'}"

@@ -86,7 +86,7 @@ class HostFolder:
             try:
                 self._change(UNLOCK, own.encode())
             except KitError as error:
-                say(f"the lock stays, take it away with `kit deploy --break-lock`: {error.message}")
+                say(f"the lock remains, remove it with `kit deploy --break-lock`: {error.message}")
 
     def break_lock(self) -> None:
         """Remove the lock of any holder.
@@ -149,7 +149,7 @@ def _refusal(held: str, where: str) -> KitError:
     except (ValueError, TypeError):  # Another version of kit wrote it, or it is not written yet.
         return KitError(
             f"somebody else is deploying: {where} says so",
-            "wait for it; if it is gone for good, `kit deploy --break-lock`",
+            "wait for it; if it is dead, `kit deploy --break-lock`",
         )
 
 

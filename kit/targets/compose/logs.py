@@ -91,7 +91,7 @@ class _Tail:
                 if not lost and not self.over.is_set():
                     lost = True
                     reason = error.message if isinstance(error, KitError) else str(error)
-                    yield parsed(self._one, self._since, f"kit: lost for now: {reason}")
+                    yield parsed(self._one, self._since, f"kit: connection lost: {reason}")
             self.over.wait(AGAIN)
 
     def _connected(self) -> Iterator[LogLine]:

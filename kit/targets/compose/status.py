@@ -59,7 +59,7 @@ def state_of(training: Sequence[Container]) -> State:
 def _message(state: State, hosts: Sequence[HostStatus], containers: Sequence[Container]) -> str:
     told = [f"{host.host} {host.message}" for host in hosts if host.message]
     if not hosts:
-        told.append("no container of its training is left")
+        told.append("it has no training container")
     told += [
         f"the rendezvous on {one.host} {one.message()}"
         for one in containers

@@ -197,7 +197,7 @@ class ComposeTarget:
         found = self._hosts.containers()
         self._require_known(name, found)
         if name not in found.jobs:
-            raise KitError(f"job {name} is not running", "see what is with `kit status`")
+            raise KitError(f"job {name} is not running", "see `kit status`")
         places = sorted({one.host for one in found.jobs[name]})
         ended = self._hosts.on(places, lambda host: self._hosts.end(name, host.name))
         # Query only the hosts that answered, to avoid a second timeout.
@@ -215,7 +215,7 @@ class ComposeTarget:
         # Containers that did not end were killed by their removal.
         told += [error.message for error in ended.values() if isinstance(error, KitError)]
         if left:
-            what = f"{', '.join(sorted(left))} cannot be reached: what runs there goes on"
+            what = f"{', '.join(sorted(left))} cannot be reached: containers there continue"
             told.append(f"{what}; `kit stop {name}` again when it is back")
         return replace(status, message="; ".join(told))
 
@@ -224,7 +224,7 @@ class ComposeTarget:
         if name not in known:
             raise KitError(
                 f"no job {name} was ever deployed on the hosts of cluster {self._hosts.cluster}",
-                f"known are: {', '.join(sorted(known)) or 'none'}",
+                f"known: {', '.join(sorted(known)) or 'none'}",
             )
 
 

@@ -154,7 +154,7 @@ def _starts(
             taken |= set(chosen.split(","))
             made = (server_process(each, jobs[each.reads], places, chosen),)
         begun = seen[each.name].begun
-        cause = "it has ended, or changed" if begun else "it was not deployed before"
+        cause = "it has ended or changed" if begun else "it was not deployed before"
         what = f"start {each.name} as {started_as(each)}"
         found.append(Start(WHERE, what, cause, each, version(each), tuple(folders), made))
     return found
@@ -170,5 +170,5 @@ def _forget(start: Start) -> Forget:
     if store is None or not store.volume:
         kept = store.place if store else "a folder of yours"
         what = f"job {name} keeps its checkpoints in {kept}"
-        raise KitError(what, "move them away by hand to begin anew")
+        raise KitError(what, "move them away to start from the beginning")
     return Forget(WHERE, f"delete the checkpoints of {name}", "--fresh", start.checkpoints)

@@ -88,7 +88,7 @@ class LocalTarget:
     ) -> Iterator[LogLine]:
         """Yield the lines of the hosts' log files; see `Target.logs`."""
         if since is not None:
-            raise InputError("on this machine lines carry no time", "leave out --since")
+            raise InputError("with engine local lines have no time", "leave out --since")
         tails = [
             Tail(name, process.host, Path(process.log))
             for name in names
@@ -110,7 +110,7 @@ class LocalTarget:
         run = self._known(name)
         folder = JobFolder(self._cluster, name)
         if not end(folder):
-            raise KitError(f"job {name} is not running", "see what is with `kit status`")
+            raise KitError(f"job {name} is not running", "see `kit status`")
         return Watched(folder, run).status()
 
     def history(self) -> tuple[Deployment, ...]:
@@ -123,7 +123,7 @@ class LocalTarget:
             known = ", ".join(jobs_of(self._cluster)) or "none"
             raise KitError(
                 f"no job {name} was ever deployed on this machine for cluster {self._cluster}",
-                f"known are: {known}",
+                f"known: {known}",
             )
         return run
 

@@ -96,11 +96,11 @@ def _removals(
         if not cluster.stack(each.stack):
             continue
         if not each.parts:
-            yield each.stack, "no GPU is left to it"
+            yield each.stack, "no GPU is given to it"
         elif each.name in first:
-            yield each.stack, "it and others get GPUs from each other"
+            yield each.stack, "it swaps GPUs with another workload"
         elif each.reads in begun_anew:
-            yield each.stack, f"it reads the checkpoints of {each.reads}, which are to go"
+            yield each.stack, f"it reads the checkpoints of {each.reads}, which are deleted"
 
 
 def secret_name(work: Workload, name: str, fingerprint: str) -> str:
@@ -113,20 +113,20 @@ def _problems(
 ) -> Iterator[str]:
     anew = fresh and job.kind is Kind.JOB
     if anew and state_of(cluster, job.name) not in {None, *ENDED}:
-        yield f"job {job.name} runs: end it before it begins anew, `kit stop {job.name}`"
+        yield f"job {job.name} runs: end it first, `kit stop {job.name}`"
     yield from _held_by_others(job, work, cluster)
     down = []
     for placement in job.placements:
         host = placement.host.name
         node = cluster.node_of(host)
         if node is None:
-            yield f"{host} is no node of the swarm that kit knows: kit swarm up"
+            yield f"{host} is not a node of the swarm: kit swarm up"
         elif not node.ready or node.availability != "active":
             down.append(f"{host} is {'down' if not node.ready else node.availability}")
         elif shortage := _shortage(placement, node, job, work, cluster):
             yield f"{job.name}: {shortage}"
     if down and len(job.placements) - len(down) < job.needed:
-        fewer = ", or let the job go on with fewer (`hosts: {min: …}`)"
+        fewer = ", or let the job continue with fewer (`hosts: {min: …}`)"
         yield (
             f"{job.name}: {', '.join(down)}, and it needs {count(job.needed, 'host')}: "
             f"bring it back{fewer if job.kind is Kind.JOB else ''}"
@@ -183,7 +183,7 @@ class _Eviction:
     def label(self) -> Step:
         """Return the step that ends the task."""
         gone = self.wanted == NOWHERE
-        cause = "it has no part any more" if gone else f"it is to be {self.wanted}"
+        cause = "it no longer takes part" if gone else f"it is to be {self.wanted}"
         labels = ((job_label(self.job.name), NOWHERE),)
         node = self.node
         return Label(node.name, f"end {self.service}", cause, node.name, node.id, labels)
@@ -191,7 +191,7 @@ class _Eviction:
     def wait(self) -> Step:
         """Return the step that waits for its end."""
         name, what = self.node.name, f"wait until {self.service} has ended"
-        return AwaitEnd(name, what, "its GPUs are free then", name, self.service)
+        return AwaitEnd(name, what, "this releases its GPUs", name, self.service)
 
 
 def _evictions(job: Workload, cluster: Cluster) -> Iterator[_Eviction]:
@@ -280,9 +280,9 @@ def _change(job: Workload, cluster: Cluster) -> str:
     """Return the change of a running workload; all of its services have the same labels."""
     service = cluster.stack(job.stack)[0]
     trains = job.kind is Kind.JOB
-    alone = "services with changes " + ("go on from the checkpoint" if trains else "start anew")
+    alone = "changed services " + ("continue from the checkpoint" if trains else "restart")
     if service.label("kit.job-hash") != job.job_hash:
-        return f"{job.file} has changed" + (": it goes on from its checkpoint" if trains else "")
+        return f"{job.file} has changed" + (": it continues from its checkpoint" if trains else "")
     if service.label("kit.inventory-hash") != job.inventory_hash:
         return f"the inventory has changed: {alone}"
     return f"its file has changed: {alone}"
@@ -293,7 +293,7 @@ def _forget(job: Workload) -> Iterator[Step]:
         kept = job.store.place if job.store else "a folder of yours"
         raise KitError(
             f"job {job.name} keeps its checkpoints in {kept}",
-            "move them away by hand to begin anew",
+            "move them away to start from the beginning",
         )
     for placement in job.placements:
         host = placement.host

@@ -177,7 +177,7 @@ def _forget(members: Mapping[str, Member], cluster: Cluster) -> Iterator[Forget]
     for node in cluster.nodes:
         member = members.get(node.host or "")
         if member and not node.ready and node.id != member.node:
-            cause = "the host has left it behind and joined anew"
+            cause = "the host has joined again as another node"
             yield Forget(node.name, f"strike off the old node {node.id[:12]}", cause, node.id)
 
 
@@ -240,7 +240,7 @@ def steps_down(
             steps.append(step)
     if remembered:
         what = f"forget {count(remembered, 'deployment')}"
-        steps.append(ForgetHistory("swarm", what, "kit deploy wrote them down"))
+        steps.append(ForgetHistory("swarm", what, "kit deploy recorded them"))
     return steps + _leave(leaving, cluster)
 
 

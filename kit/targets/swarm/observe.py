@@ -32,7 +32,7 @@ def first_answer(managers: Sequence[Host]) -> tuple[Host, Docker]:
         try:
             if docker.get("/info")["Swarm"]["ControlAvailable"]:
                 return host, docker
-            said.append(f"{host.name}: is no manager of a swarm; kit swarm up")
+            said.append(f"{host.name}: is not a manager of a swarm; kit swarm up")
         except KitError as error:
             said.append(str(error))
         docker.close()
@@ -40,7 +40,7 @@ def first_answer(managers: Sequence[Host]) -> tuple[Host, Docker]:
     alone = (
         f"{names} is the only manager" if len(managers) == 1 else f"no manager ({names}) answers"
     )
-    rest = "without one nothing can be seen or changed; what runs goes on"
+    rest = "without one kit can neither see nor change anything; running tasks continue"
     raise KitError("\n".join(said), f"{alone}: {rest}; bring it back")
 
 

@@ -122,7 +122,7 @@ def explain(cluster: Cluster, service: Service, node: Node | None, task: Task | 
         command = f"docker node update --availability active {node.hostname}"
         return f"the node takes no tasks ({node.availability}): {command}"
     if task is None:
-        return "Swarm has made no task for it yet" if service.replicas else ""
+        return "Swarm has not created a task for it yet" if service.replicas else ""
     if task.state == "pending":
         return _pending(cluster, service, node, task)
     if task.state == "preparing":
@@ -146,7 +146,7 @@ def _failed(service: Service, task: Task) -> str:
     said = task.error or task.message
     image = service.image.partition("@")[0]
     if "No such image" in said or "manifest unknown" in said or "pull access denied" in said:
-        return f"there is no image {image} that the host could get: kit image push, or docker login"
+        return f"the host cannot get the image {image}: kit image push, or docker login"
     if found := re.search(r"bind source path does not exist: (\S+)", said):
         return f"the folder {found[1]} does not exist on the host: make it there"
     if found := re.search(r"device error: (\S+): unknown device", said):

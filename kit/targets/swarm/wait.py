@@ -28,7 +28,7 @@ class NotUpError(KitError):
     """A job does not start; `mistake`: no restart can help."""
 
     def __init__(self, job: str, message: str, *, mistake: bool) -> None:
-        super().__init__(message, f"`kit stop {job}` takes it away as it is")
+        super().__init__(message, f"`kit stop {job}` removes it")
         self.job, self.mistake = job, mistake
 
 

@@ -65,7 +65,7 @@ class Gpu:
         return self.id.upper().startswith("MIG-")
 
     @property
-    def called(self) -> str:
+    def title(self) -> str:
         """Its name in messages."""
         return self.id if self.known else f"GPU {self.id}"
 

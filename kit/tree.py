@@ -98,7 +98,7 @@ def write(root: Path, tree: Tree) -> list[Change]:
 def _write(root: Path, tree: Tree) -> list[Change]:
     own, there = _own(root), list(_files(root))
     todo = _changes(root, with_manifest(tree), there)
-    refuse_alien(root, todo)
+    refuse_foreign(root, todo)
     for path in there:
         if _temporary(path, own | set(tree)):
             (root / path).unlink(missing_ok=True)
@@ -132,17 +132,19 @@ def _own(root: Path) -> set[str]:
     return {line for line in manifest.split("\n") if line and not line.startswith("#")}
 
 
-def refuse_alien(root: Path, todo: list[Change]) -> None:
+def refuse_foreign(root: Path, todo: list[Change]) -> None:
     """Reject a folder with files that kit did not write.
 
     Raises:
         InputError: `todo` has such files; the first five are named.
     """
     own = _own(root) | {MANIFEST}
-    alien = [change.path for change in todo if change.before is not None and change.path not in own]
-    if alien:
-        more = f" and {len(alien) - 5} more" if len(alien) > 5 else ""
-        names = ", ".join(alien[:5])
+    foreign = [
+        change.path for change in todo if change.before is not None and change.path not in own
+    ]
+    if foreign:
+        more = f" and {len(foreign) - 5} more" if len(foreign) > 5 else ""
+        names = ", ".join(foreign[:5])
         raise InputError(
             f"{root}: this folder contains files that kit did not make: {names}{more}", _AWAY
         )

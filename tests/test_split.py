@@ -703,7 +703,7 @@ def test_a_file_that_changed_meanwhile_stays(project: Project) -> None:
     def _changes(*_: object, **__: object) -> None:
         path.write_text(INVENTORY + "# mine\n")
 
-    with mock.patch("kit.commands.split._consent", _changes):
+    with mock.patch("kit.commands.split._confirm", _changes):
         result = project.kit("split", "--infer", "0")
     assert (result.status, result.err) == (
         1,

@@ -141,7 +141,7 @@ def _deploy(
     target.deploy(chosen, fresh=fresh, say=click.echo)
     jobs = [each.name for each in chosen if each.kind is Kind.JOB]
     if follows and jobs:
-        return _attend(target, jobs)
+        return _follow_to_end(target, jobs)
     option = f" --engine {engine}" if engine else ""
     click.echo(
         f"see them with `kit status{option}` and `kit logs -f{option}`, "
@@ -150,7 +150,7 @@ def _deploy(
     return 0
 
 
-def _attend(target: Target, names: list[str]) -> int:
+def _follow_to_end(target: Target, names: list[str]) -> int:
     with _on_signals(target, names):
         follow(target, names)
     ended = [status for status in target.status() if status.job in names]

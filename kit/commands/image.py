@@ -94,7 +94,7 @@ def lock(paths: Paths, images: tuple[str, ...], on: str | None, check: bool, as_
     path = lock_path(paths.inventory)
     before = read_lock(path) or {}
     say: Say = (lambda _: None) if as_json else click.echo
-    with closing(_asking(lowered, on)) as engine:
+    with closing(_registry_engine(lowered, on)) as engine:
         found = _digests(engine, images or known, lowered.optional_images, say)
     after = {name: value for name in known if (value := found.get(name) or before.get(name))}
     for line in _differences(before, after):
@@ -164,7 +164,7 @@ def _engine(hosts: Sequence[Host], on: str | None) -> Docker:
     return Docker.of(found)
 
 
-def _asking(lowered: Lowered, on: str | None) -> Docker:
+def _registry_engine(lowered: Lowered, on: str | None) -> Docker:
     """Return the engine that asks the registries: with Swarm the manager's, which also pulls."""
     hosts = lowered.plan.hosts
     if on is None and lowered.engine is EngineName.SWARM:

@@ -51,7 +51,7 @@ def _show(root: Path, changes: list[tree.Change], *, failing: bool) -> int:
         return 0
     advice = "run `kit render` and review the change"
     try:
-        tree.refuse_alien(root, changes)
+        tree.refuse_foreign(root, changes)
     except InputError as error:
         advice = str(error)
     click.echo(

@@ -77,23 +77,23 @@ def command(
             "--json cannot ask for confirmation", "add --yes, or --dry-run to see it first"
         )
     project = load_project(paths)
-    text = _exact(paths.inventory)
+    text = _read_exactly(paths.inventory)
     proposal = propose(project, paths.inventory, text, wanted)
     if not as_json:
         _show_proposal(paths, text, proposal, dry_run=dry_run)
     if proposal.moves and not dry_run:
-        _consent(yes=yes)
+        _confirm(yes=yes)
         files.replace_unchanged(paths.inventory, text, proposal.text)
     if as_json:
         click.echo(_document(paths, proposal, written=not dry_run))
     elif proposal.moves and not dry_run:
         click.echo(f"{paths.inventory}: {_gpus(proposal.moves)} moved")
         click.echo("now:  kit render && kit deploy   (or: make render deploy)")
-        click.echo(f"undo: {_way_back(paths, proposal)}")
+        click.echo(f"undo: {_undo_text(paths, proposal)}")
     return 0
 
 
-def _exact(path: Path) -> str:
+def _read_exactly(path: Path) -> str:
     """Read the file without newline conversion: `Path.read_text` would drop carriage returns."""
     return files.read_plain(path).decode("utf-8")
 
@@ -163,10 +163,10 @@ def _show_proposal(paths: Paths, text: str, proposal: Proposal, *, dry_run: bool
     if dry_run:
         name = paths.inventory.as_posix().lstrip("/")
         click.echo(tree.unified_diff(name, text, proposal.text), nl=False)
-        click.echo(f"\ncommand to undo it: {_way_back(paths, proposal)}")
+        click.echo(f"\ncommand to undo it: {_undo_text(paths, proposal)}")
 
 
-def _consent(*, yes: bool) -> None:
+def _confirm(*, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
@@ -198,7 +198,7 @@ def _undo(paths: Paths, proposal: Proposal) -> str | None:
     return shlex.join(words)
 
 
-def _way_back(paths: Paths, proposal: Proposal) -> str:
+def _undo_text(paths: Paths, proposal: Proposal) -> str:
     """Return the command that the user can copy to undo a split."""
     undo = _undo(paths, proposal)
     if undo and len(reverse(proposal.moves)) <= MOST_UNDONE:

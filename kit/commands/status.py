@@ -26,7 +26,7 @@ from kit.workload.types import Kind
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-AGAIN = 2.0
+INTERVAL = 2.0
 """Seconds between two updates with --watch."""
 MANY = 16
 """With more hosts per job, equal ones share a line."""
@@ -49,11 +49,11 @@ def command(paths: Paths, engine: str | None, *, watch: bool, as_json: bool) -> 
     name, tree = engine or own, paths.tree(cluster)
     target = target_for(name, cluster, tree)
 
-    def look() -> Seen:
+    def look() -> Report:
         statuses = target.status()
         # With engine local the jobs use this machine's GPUs, not those of the plan.
         planned = {} if name == EngineName.LOCAL else rendered(tree).devices
-        return Seen(cluster, statuses, wrong_gpus(statuses), not_deployed(statuses, planned))
+        return Report(cluster, statuses, wrong_gpus(statuses), not_deployed(statuses, planned))
 
     if watch:
         _watch(lambda: show(look()))
@@ -66,7 +66,7 @@ def command(paths: Paths, engine: str | None, *, watch: bool, as_json: bool) -> 
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Report:
     """The workloads and the findings on their GPUs; see `kit.runtime.proof`."""
 
     cluster: str
@@ -75,7 +75,7 @@ class Seen:
     not_deployed: tuple[str, ...]
 
 
-def document(seen: Seen) -> dict[str, Any]:
+def document(seen: Report) -> dict[str, Any]:
     """Return the JSON document: jobs and servers separately, and wrong GPUs."""
     told: dict[Kind, list[dict[str, Any]]] = {kind: [] for kind in Kind}
     for status in seen.statuses:
@@ -103,14 +103,14 @@ def _watch(look: Callable[[], Iterator[RenderableType]]) -> None:
     if not screen.is_terminal:
         while True:
             _print(screen, look())
-            time.sleep(AGAIN)
+            time.sleep(INTERVAL)
     with Live(Group(*look()), console=screen, auto_refresh=False) as live:
         while True:
-            time.sleep(AGAIN)
+            time.sleep(INTERVAL)
             live.update(Group(*look()), refresh=True)
 
 
-def show(seen: Seen) -> Iterator[RenderableType]:
+def show(seen: Report) -> Iterator[RenderableType]:
     """Yield a table of the jobs, a table of their hosts, and the remaining messages."""
     from rich.text import Text
 
@@ -127,7 +127,7 @@ def show(seen: Seen) -> Iterator[RenderableType]:
             hosts.add_row(*row)
     yield hosts
     for status in seen.statuses:
-        for text in (score(status), *_living(status), *_troubles(status)):
+        for text in (score(status), *_running_messages(status), *_failure_messages(status)):
             if text:
                 yield f"{status.job}: {text}"
     for text in seen.not_deployed:
@@ -136,7 +136,7 @@ def show(seen: Seen) -> Iterator[RenderableType]:
         yield Text(f"WRONG GPUs: {text}", style="bold red")
 
 
-def _living(status: JobStatus) -> Iterator[str]:
+def _running_messages(status: JobStatus) -> Iterator[str]:
     """Yield messages on a running workload: its URLs, missing ranks, or missing steps."""
     if status.state in ENDED:
         return
@@ -151,7 +151,7 @@ def _living(status: JobStatus) -> Iterator[str]:
         yield f"no step for {show_age(since)}"
 
 
-def _troubles(status: JobStatus) -> Iterator[str]:
+def _failure_messages(status: JobStatus) -> Iterator[str]:
     """Yield messages on failures."""
     if status.restarts:
         yield f"its workers were restarted {count(status.restarts, 'time')}"

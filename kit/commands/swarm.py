@@ -20,8 +20,8 @@ from kit.runtime.steps import Step
 from kit.targets.lowered import Lowered, file_version
 from kit.targets.swarm.execute import Executor
 from kit.targets.swarm.lower import PLATFORM
-from kit.targets.swarm.members import managers, steps_down, steps_up, strangers, warnings
-from kit.targets.swarm.observe import see_cluster, see_member
+from kit.targets.swarm.members import managers, steps_down, steps_up, unlisted_nodes, warnings
+from kit.targets.swarm.observe import observe_cluster, observe_member
 from kit.targets.swarm.registers import history
 from kit.targets.swarm.seen import Cluster, Member
 
@@ -31,14 +31,14 @@ def command() -> None:
     """Make the hosts of the inventory one Swarm, or undo that."""
 
 
-def _with_consent(function: Callable[..., Any]) -> Callable[..., Any]:
+def _with_confirmation(function: Callable[..., Any]) -> Callable[..., Any]:
     function = click.option("--yes", is_flag=True, help="Do not ask.")(function)
     return click.option("--dry-run", is_flag=True, help="Only show the steps.")(function)
 
 
 @command.command("up")
 @with_paths
-@_with_consent
+@_with_confirmation
 def up(paths: Paths, *, yes: bool, dry_run: bool) -> int:
     """Make the hosts one Swarm: managers, workers, labels, network.
 
@@ -54,12 +54,12 @@ def up(paths: Paths, *, yes: bool, dry_run: bool) -> int:
     for text in warnings(plan, members, cluster, str(root)):
         click.echo(f"note: {text}", err=True)
     executor = Executor(plan.cluster, manager, Docker.of(manager), root)
-    return _take(executor, steps, yes=yes, dry_run=dry_run)
+    return _execute(executor, steps, yes=yes, dry_run=dry_run)
 
 
 @command.command("down")
 @with_paths
-@_with_consent
+@_with_confirmation
 def down(paths: Paths, *, yes: bool, dry_run: bool) -> int:
     """Undo `kit swarm up`: remove what it has made, and nothing else."""
     plan = _lowered(paths).plan
@@ -71,10 +71,10 @@ def down(paths: Paths, *, yes: bool, dry_run: bool) -> int:
     if cluster is not None:
         remembered = len(history(executor.manager))
         steps = steps_down(plan, members, cluster, remembered)
-        for node in strangers(members, cluster):
+        for node in unlisted_nodes(members, cluster):
             where = f"{node.name} stays in the Swarm, as the inventory does not name it"
             click.echo(f"note: {where}; on it: docker swarm leave --force", err=True)
-    return _take(executor, steps, yes=yes, dry_run=dry_run)
+    return _execute(executor, steps, yes=yes, dry_run=dry_run)
 
 
 def _lowered(paths: Paths) -> Lowered:
@@ -93,7 +93,7 @@ def _members(hosts: Sequence[Host]) -> dict[str, Member]:
     Raises:
         KitError: Some hosts cannot be reached.
     """
-    found = on_each(hosts, see_member)
+    found = on_each(hosts, observe_member)
     silent = [str(result) for result in found.values() if isinstance(result, KitError)]
     if silent:
         raise KitError("\n".join(silent))
@@ -105,11 +105,11 @@ def _cluster(plan: Plan, members: Mapping[str, Member]) -> tuple[Cluster | None,
     wanted = managers(plan)
     for host in (*wanted, *plan.hosts):
         if members[host.name].control:
-            return see_cluster(Docker.of(host)), host
+            return observe_cluster(Docker.of(host)), host
     return None, wanted[0]
 
 
-def _take(executor: Executor, steps: Sequence[Step], *, yes: bool, dry_run: bool) -> int:
+def _execute(executor: Executor, steps: Sequence[Step], *, yes: bool, dry_run: bool) -> int:
     show_steps(steps)
     if dry_run or not steps:
         return 0
@@ -120,5 +120,5 @@ def _take(executor: Executor, steps: Sequence[Step], *, yes: bool, dry_run: bool
                 "read the steps above, then add --yes",
             )
         click.confirm("execute these steps?", abort=True)
-    executor.take(steps, click.echo)
+    executor.execute_all(steps, click.echo)
     return 0

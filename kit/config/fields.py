@@ -29,14 +29,14 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-def told(parse: Callable[[object], Any]) -> Callable[[object], Any]:
+def validator_of(parse: Callable[[object], Any]) -> Callable[[object], Any]:
     """Return a validator that reports a parser's `WrongValueError` without changing its text."""
     # Many hosts repeat the same few values.
-    known = functools.lru_cache(parse)
+    cached = functools.lru_cache(parse)
 
     def validate(value: object) -> Any:
         try:
-            return known(value) if isinstance(value, str) else parse(value)
+            return cached(value) if isinstance(value, str) else parse(value)
         except WrongValueError as error:
             raise wrong(error.what, error.fix) from None
 
@@ -66,7 +66,9 @@ def tagged(choose: Callable[[object], str | None], what: str, fix: str) -> Discr
 
 def _text(parse: Callable[[object], Any], pattern: str, example: str, description: str) -> Any:
     schema = {"type": "string", "pattern": pattern, "examples": [example]}
-    return BeforeValidator(told(parse)), WithJsonSchema({**schema, "description": description})
+    return BeforeValidator(validator_of(parse)), WithJsonSchema(
+        {**schema, "description": description}
+    )
 
 
 def only_key(value: object, names: Iterable[str]) -> str | None:
@@ -133,7 +135,7 @@ def _unlimited_or_size(value: object) -> int:
 
 Ulimit = Annotated[
     int,
-    BeforeValidator(told(_unlimited_or_size)),
+    BeforeValidator(validator_of(_unlimited_or_size)),
     WithJsonSchema({"type": "string", "examples": ["unlimited", "64MiB"]}),
 ]
 
@@ -170,11 +172,11 @@ def _nccl_name(name: object) -> str:
 
 VariableValue = Annotated[
     str,
-    BeforeValidator(told(_variable_value)),
+    BeforeValidator(validator_of(_variable_value)),
     WithJsonSchema({"type": ["string", "number"]}),
 ]
 NcclVariables = Annotated[
-    dict[Annotated[str, BeforeValidator(told(_nccl_name))], VariableValue],
+    dict[Annotated[str, BeforeValidator(validator_of(_nccl_name))], VariableValue],
     Field(examples=[{"NCCL_DEBUG": "INFO"}]),
 ]
 

@@ -26,7 +26,7 @@ from kit.config.fields import (
     known_variable,
     only_key,
     tagged,
-    told,
+    validator_of,
     wrong,
 )
 from kit.config.train import (
@@ -68,7 +68,7 @@ def own_variable(name: object) -> str:
 
 
 Environment = Annotated[
-    dict[Annotated[str, BeforeValidator(told(own_variable))], VariableValue],
+    dict[Annotated[str, BeforeValidator(validator_of(own_variable))], VariableValue],
     Field(examples=[{"PYTHONUNBUFFERED": "1"}]),
 ]
 
@@ -87,7 +87,7 @@ def _secret_kind(value: object) -> str | None:
 
 Secrets = Annotated[
     dict[
-        Annotated[str, BeforeValidator(told(own_variable))],
+        Annotated[str, BeforeValidator(validator_of(own_variable))],
         Annotated[
             Annotated[Literal["env"], Tag("<env>")] | Annotated[SecretFile, Tag("<file>")],
             tagged(

@@ -19,7 +19,7 @@ from kit.config.fields import (
     User,
     only_key,
     tagged,
-    told,
+    validator_of,
 )
 from kit.config.job import Environment, own_variable
 from kit.model import JobHosts, Secret, Server
@@ -31,19 +31,19 @@ TRANSFER_PORT = 8081
 
 Checkpoint = Annotated[
     str,
-    BeforeValidator(told(values.checkpoint)),
+    BeforeValidator(validator_of(values.checkpoint)),
     WithJsonSchema({"type": "string", "pattern": r"^(newest|best|step-[0-9]{8})$"}),
 ]
 Port = Annotated[int, Field(ge=1, le=65535)]
 
 
-AllowedHost = Annotated[str, BeforeValidator(told(values.host_name))]
+AllowedHost = Annotated[str, BeforeValidator(validator_of(values.host_name))]
 
 
 class EnvToken(Section):
     """A token from an environment variable of `kit deploy`."""
 
-    env: Annotated[str, BeforeValidator(told(own_variable))]
+    env: Annotated[str, BeforeValidator(validator_of(own_variable))]
 
 
 class FileToken(Section):

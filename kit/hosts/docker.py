@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from python_on_whales import DockerClient
 
 SSH = "ssh://"
-AT_ONCE = 32
+MOST_CONCURRENT = 32
 """The number of hosts that are queried concurrently: each needs an ssh process here."""
 PATIENCE = 60.0
 """Seconds that an engine may take to begin its answer."""
-LAST_WORDS = 2.0
+ERROR_TIMEOUT = 2.0
 """Seconds to wait for the error message of docker's command after a failed call."""
 
 T = TypeVar("T")
@@ -46,12 +46,12 @@ R = TypeVar("R")
 class EngineError(KitError):
     """The engine rejected a request; `status` is the HTTP status."""
 
-    def __init__(self, where: str, status: int, said: str) -> None:
-        super().__init__(f"{where}: Docker: {said}")
+    def __init__(self, where: str, status: int, message: str) -> None:
+        super().__init__(f"{where}: Docker: {message}")
         self.status = status
 
 
-class SilentError(KitError):
+class NoAnswerError(KitError):
     """The engine accepted the request and did not answer in time."""
 
 
@@ -67,7 +67,7 @@ class Docker:
         self.url = url
         self._prelude = prelude
         self._lock = threading.Lock()
-        self._streams: set[_Dialled] = set()
+        self._streams: set[_Connection] = set()
 
     @classmethod
     def of(cls, host: Host, prelude: str = "") -> Docker:
@@ -75,9 +75,9 @@ class Docker:
         return cls(host.name, f"{SSH}{host.ssh}", prelude)
 
     @property
-    def said(self) -> str:
+    def prelude_output(self) -> str:
         """The output of the prelude on the last connection."""
-        return self._connection.said
+        return self._connection.prelude_output
 
     @cached_property
     def whales(self) -> DockerClient:
@@ -102,7 +102,7 @@ class Docker:
         try:
             yield DockerClient(host=self.url, **options) if options else self.whales
         except DockerException as error:
-            raise KitError(f"{self.name}: {what}: {last_words(error.stderr)}") from None
+            raise KitError(f"{self.name}: {what}: {last_line(error.stderr)}") from None
 
     def command(self, what: str, *arguments: str, env: Mapping[str, str] | None = None) -> str:
         """Run docker for options that python-on-whales lacks, and return its output.
@@ -123,12 +123,12 @@ class Docker:
             check=False,
         )
         if done.returncode:
-            raise KitError(f"{self.name}: {what}: {last_words(done.stderr)}")
+            raise KitError(f"{self.name}: {what}: {last_line(done.stderr)}")
         return done.stdout
 
     @cached_property
-    def _connection(self) -> _Dialled:
-        return _Dialled(self.name, self.url, prelude=self._prelude)
+    def _connection(self) -> _Connection:
+        return _Connection(self.name, self.url, prelude=self._prelude)
 
     def request(
         self,
@@ -153,7 +153,7 @@ class Docker:
         """Return an answer that is not JSON and may take `patience` seconds; see `request`.
 
         Raises:
-            SilentError: It took longer.
+            NoAnswerError: It took longer.
         """
         return self._answer("GET", path, None, query, patience=patience)
 
@@ -177,7 +177,7 @@ class Docker:
         patience: float = PATIENCE,
     ) -> bytes:
         with self._lock:
-            self._connection.be_patient(patience)
+            self._connection.set_timeout(patience)
             with self._connection.ask(method, path, body, query, headers) as response:
                 return response.read()
 
@@ -196,35 +196,35 @@ class Docker:
         the answer to a request for new log lines begins with the first line.
 
         Raises:
-            SilentError: It paused longer.
+            NoAnswerError: It paused longer.
         """
-        connection = _Dialled(self.name, self.url, patience or PATIENCE)
+        connection = _Connection(self.name, self.url, patience or PATIENCE)
         self._streams.add(connection)
         try:
             with connection.ask("GET", path, None, query, sent=sent) as response:
                 if patience is None:
-                    connection.wait_for_ever()
+                    connection.disable_timeout()
                 yield response
         finally:
             self._streams.discard(connection)
-            connection.hang_up()
+            connection.disconnect()
 
     def close(self) -> None:
         """Close all connections, also those that other threads read. A new request reconnects."""
         for connection in (*self._streams, self._connection):
-            connection.cut()
+            connection.abort()
         with self._lock:
-            self._connection.hang_up()
+            self._connection.disconnect()
 
 
-class _Dialled(HTTPConnection):
+class _Connection(HTTPConnection):
     """HTTP over the standard streams of `docker system dial-stdio`, as docker does over SSH."""
 
     def __init__(
         self, name: str, url: str | None, patience: float = PATIENCE, prelude: str = ""
     ) -> None:
         super().__init__("docker", timeout=patience)
-        self.said = ""
+        self.prelude_output = ""
         self._name = name
         self._url = url
         self._prelude = prelude
@@ -233,7 +233,7 @@ class _Dialled(HTTPConnection):
 
     def connect(self) -> None:
         self._forget()
-        command = _dial(self._url, self._prelude)
+        command = _connection_command(self._url, self._prelude)
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
@@ -246,20 +246,20 @@ class _Dialled(HTTPConnection):
         ours.settimeout(self.timeout)
         self.sock = self._line = ours
         if self._prelude:
-            self.said = _read_line(ours)
+            self.prelude_output = _read_line(ours)
 
-    def be_patient(self, seconds: float) -> None:
+    def set_timeout(self, seconds: float) -> None:
         """Set the timeout for the beginning of an answer and for pauses."""
         self.timeout = seconds
         if self.sock is not None:
             self.sock.settimeout(seconds)
 
-    def wait_for_ever(self) -> None:
+    def disable_timeout(self) -> None:
         """Allow unlimited pauses in an answer."""
         if self.sock is not None:
             self.sock.settimeout(None)
 
-    def cut(self) -> None:
+    def abort(self) -> None:
         """End a connection that another thread reads: closing would wait for that thread."""
         with suppress(OSError):
             if self._line is not None:
@@ -267,26 +267,26 @@ class _Dialled(HTTPConnection):
         if self._process is not None:
             self._process.kill()  # docker ignores the first SIGTERM.
 
-    def hang_up(self) -> None:
+    def disconnect(self) -> None:
         """End the call. `close`, which http.client also calls, does not end the process."""
-        self.cut()
+        self.abort()
         self.close()
         self._forget()
 
     def _forget(self) -> None:
-        self.cut()
+        self.abort()
         if self._process is not None:
             self._process.communicate()
             self._process = None
 
-    def _complaint(self) -> str:
+    def _error_output(self) -> str:
         """End a failed call, and return the error output of docker and its ssh."""
-        said = b""
+        output = b""
         if self._process is not None:
             with suppress(subprocess.TimeoutExpired):
-                _, said = self._process.communicate(timeout=LAST_WORDS)
-        self.hang_up()
-        return said.decode(errors="replace")
+                _, output = self._process.communicate(timeout=ERROR_TIMEOUT)
+        self.disconnect()
+        return output.decode(errors="replace")
 
     @contextmanager
     def ask(
@@ -304,7 +304,7 @@ class _Dialled(HTTPConnection):
         content = None if body is None else json.dumps(body).encode()
         if self._process is not None and self._process.poll() is not None:
             # The host was down since the last request: reconnect.
-            self.hang_up()
+            self.disconnect()
         try:
             own = {"Content-Type": "application/json", **(headers or {})}
             self.request(method, target, content, own)
@@ -315,15 +315,17 @@ class _Dialled(HTTPConnection):
                 raise EngineError(self._name, response.status, _message(response.read()))
             yield response
         except TimeoutError:
-            self.hang_up()
+            self.disconnect()
             what = f"{self._name}: Docker has not answered for {self.timeout:.0f} s"
-            raise SilentError(what, "try again, or look at its log: journalctl -u docker") from None
+            raise NoAnswerError(
+                what, "try again, or look at its log: journalctl -u docker"
+            ) from None
         except (HTTPException, OSError) as error:
-            said = self._complaint()
-            raise unreachable(self._name, self._url, last_words(said or str(error))) from None
+            output = self._error_output()
+            raise unreachable(self._name, self._url, last_line(output or str(error))) from None
 
 
-def _dial(url: str | None, prelude: str = "") -> list[str]:
+def _connection_command(url: str | None, prelude: str = "") -> list[str]:
     """Return the command that connects its standard streams to an engine."""
     dial = ["docker", "system", "dial-stdio"]
     if url and url.startswith(SSH):
@@ -351,17 +353,17 @@ def _read_line(line: socket.socket) -> str:
     return base64.b64decode(found).decode(errors="replace")
 
 
-def unreachable(name: str, url: str | None, said: str) -> KitError:
+def unreachable(name: str, url: str | None, message: str) -> KitError:
     """Return the error for an engine that does not answer, with a command to find the cause."""
     option = f"-H {url} " if url else ""
-    return KitError(f"{name}: Docker cannot be reached: {said}", f"try `docker {option}info`")
+    return KitError(f"{name}: Docker cannot be reached: {message}", f"try `docker {option}info`")
 
 
-def last_words(stderr: str | None) -> str:
+def last_line(stderr: str | None) -> str:
     """Return the last line of a program's error output."""
     # docker's command adds its own text before the output of ssh.
-    said = (stderr or "").rpartition("stderr=")[2]
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    output = (stderr or "").rpartition("stderr=")[2]
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
     return lines[-1] if lines else "no reason given"
 
 
@@ -387,7 +389,7 @@ def _installed(program: str, advice: str) -> str:
     return found
 
 
-def at_once(work: Callable[[T], R], items: Iterable[T]) -> list[R | KitError]:
+def concurrently(work: Callable[[T], R], items: Iterable[T]) -> list[R | KitError]:
     """Process all items concurrently; return each result or error."""
 
     def tried(item: T) -> R | KitError:
@@ -396,11 +398,11 @@ def at_once(work: Callable[[T], R], items: Iterable[T]) -> list[R | KitError]:
         except KitError as error:
             return error
 
-    with ThreadPoolExecutor(AT_ONCE) as pool:
+    with ThreadPoolExecutor(MOST_CONCURRENT) as pool:
         return list(pool.map(tried, items))
 
 
 def on_each(hosts: Iterable[Host], work: Callable[[Host], R]) -> dict[str, R | KitError]:
     """Process all hosts concurrently; return each host's result or error."""
     hosts = list(hosts)
-    return dict(zip([host.name for host in hosts], at_once(work, hosts), strict=True))
+    return dict(zip([host.name for host in hosts], concurrently(work, hosts), strict=True))

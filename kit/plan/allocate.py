@@ -26,7 +26,7 @@ class _Request:
     hosts: JobHosts
 
     @property
-    def who(self) -> str:
+    def title(self) -> str:
         """Return its name in messages about other requests for the same GPU."""
         return f"{self.kind} {self.name}" if self.kind == "job" else self.name
 
@@ -123,7 +123,7 @@ def _several_instances(host: Host, gpus: Sequence[Gpu]) -> tuple[str, str]:
     CUDA shows a process one instance and no other GPU. NCCL treats the instances of a card as one
     GPU that was given twice (CUDA and MIG User Guides, "CUDA Device Enumeration").
     """
-    names = ", ".join(gpu.called for gpu in gpus)
+    names = ", ".join(gpu.title for gpu in gpus)
     what = f"{host.name} has {names} for one container, but CUDA shows only one MIG instance"
     fix = "write `hosts: {gpus_per_host: 1}`, and more jobs for more instances"
     return what, fix
@@ -186,7 +186,7 @@ def _chosen(request: _Request, host: Host, ledger: _Ledger) -> tuple[Gpu, ...] |
 
 def _overlap(request: _Request, owner: _Request, host: Host, gpu: Gpu) -> Fault:
     which = "" if request.use is Use.TRAINING else f" for {request.use}"
-    taken = f"{gpu.called} is already assigned to {owner.who} ({{line}})"
+    taken = f"{gpu.title} is already assigned to {owner.title} ({{line}})"
     what = f"wants all GPUs{which} of {host.name}, but {taken}"
     fix = "give each its own hosts (`hosts: {names: …}`) or a share (`hosts: {gpus_per_host: 1}`)"
     return Fault(request.name, ("hosts",), what, fix, ("hosts",), owner.name)
@@ -202,5 +202,5 @@ def _too_few(
     if not taken:
         return Fault(request.name, place, what, fix)
     owner = ledger.owner[host.name, taken[0].id]
-    what += f", {len(taken)} of them assigned to {owner.who} ({{line}})"
+    what += f", {len(taken)} of them assigned to {owner.title} ({{line}})"
     return Fault(request.name, place, what, fix, ("hosts",), owner.name)

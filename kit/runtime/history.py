@@ -24,11 +24,13 @@ class Deployment:
     image: str
 
 
-def person() -> str:
+def current_user() -> str:
     """Return the user and machine that run kit: `user@machine`."""
     return f"{getpass.getuser()}@{socket.gethostname()}"
 
 
 def deployment(work: Workload, time: float) -> Deployment:
     """Return the entry for a workload that was started at `time`."""
-    return Deployment(work.name, time, person(), work.inventory_hash, work.job_hash, work.image)
+    return Deployment(
+        work.name, time, current_user(), work.inventory_hash, work.job_hash, work.image
+    )

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 
 from kit.errors import KitError
-from kit.runtime.history import person
+from kit.runtime.history import current_user
 from kit.values import show_age
 
 
@@ -30,4 +30,4 @@ class Holder:
 
 def holder() -> Holder:
     """Return this process as a holder."""
-    return Holder(person(), os.getpid(), time.time())
+    return Holder(current_user(), os.getpid(), time.time())

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 
 from kit.errors import KitError
-from kit.hosts.docker import at_once
+from kit.hosts.docker import concurrently
 from kit.runtime.steps import Say, Step
 
 LONG = 1.0
@@ -23,7 +23,7 @@ class StepsError(KitError):
         self.steps = tuple(steps)
 
 
-def take(
+def execute_steps(
     steps: Sequence[Step], execute: Callable[[Step], object], say: Say
 ) -> Iterator[tuple[Step, ...]]:
     """Execute steps in order, and yield each batch of concurrent steps when it is done.
@@ -50,7 +50,7 @@ def take(
 
 def _failures(work: Callable[[Step], None], steps: Sequence[Step]) -> list[KitError]:
     if len(steps) > 1:
-        return [result for result in at_once(work, steps) if isinstance(result, KitError)]
+        return [result for result in concurrently(work, steps) if isinstance(result, KitError)]
     try:
         work(steps[0])  # In this thread, which Ctrl-C interrupts.
     except KitError as error:

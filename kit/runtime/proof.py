@@ -14,10 +14,10 @@ def wrong_gpus(statuses: Sequence[JobStatus]) -> tuple[str, ...]:
     Containers that have not reported their GPUs yet are skipped.
     """
     living = [status for status in statuses if status.state not in ENDED]
-    return (*_strange(living), *_shared(living))
+    return (*_mismatched(living), *_shared(living))
 
 
-def _strange(statuses: Sequence[JobStatus]) -> Iterator[str]:
+def _mismatched(statuses: Sequence[JobStatus]) -> Iterator[str]:
     for status in statuses:
         for host in status.hosts:
             if host.state not in ENDED and host.seen and (said := _difference(host)):
@@ -27,7 +27,7 @@ def _strange(statuses: Sequence[JobStatus]) -> Iterator[str]:
 def _difference(host: HostStatus) -> str:
     if _alike(host.devices, host.seen):
         return ""
-    return f"sees {', '.join(host.seen)}, but was given {_called(host.devices, host.seen)}"
+    return f"sees {', '.join(host.seen)}, but was given {_gpu_names(host.devices, host.seen)}"
 
 
 def _alike(one: Sequence[str], other: Sequence[str]) -> bool:
@@ -43,7 +43,7 @@ def _named(devices: Sequence[str]) -> bool:
     return all(device.startswith(("GPU-", "MIG-")) for device in devices)
 
 
-def _called(devices: Sequence[str], beside: Sequence[str]) -> str:
+def _gpu_names(devices: Sequence[str], beside: Sequence[str]) -> str:
     """Name GPUs by UUID if both sides have UUIDs, otherwise by number."""
     if not devices:
         return "none"
@@ -73,7 +73,7 @@ def _moves(status: JobStatus, planned: Mapping[str, Sequence[str]]) -> Iterator[
     for name in sorted((has.keys() | planned.keys()) - others):
         now, then = has.get(name, ()), planned.get(name, ())
         if not _alike(now, then):
-            yield f"{name} has {_called(now, then)}, the files give it {_called(then, now)}"
+            yield f"{name} has {_gpu_names(now, then)}, the files give it {_gpu_names(then, now)}"
 
 
 def _shared(statuses: Sequence[JobStatus]) -> Iterator[str]:

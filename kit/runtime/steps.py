@@ -34,7 +34,7 @@ def size(work: Workload) -> str:
     return f"{hosts}, {count(work.processes, 'GPU')}: {', '.join(work.urls)}"
 
 
-def left_alone(work: Workload) -> str:
+def unchanged_message(work: Workload) -> str:
     """Return the message for a workload that needs no start."""
     runs = "runs already, from the same file"
     return f"{work.name}: {runs if work.parts else 'is idle: it has no GPU'}"

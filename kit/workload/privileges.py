@@ -16,7 +16,7 @@ def unprivileged(user: str) -> bool:
     return bool(user) and user.partition(":")[0] not in ROOT
 
 
-def home(user: str, taken: Collection[str]) -> Environment:
+def default_variables(user: str, taken: Collection[str]) -> Environment:
     """Return HOME and USER for a user that the image may not know, except the names in `taken`.
 
     Caches are stored below HOME, and torch.compile needs USER.

@@ -11,7 +11,7 @@ from kit.plan.work import Plan, ServerPlan
 from kit.values import count, endpoint
 from kit.workload.documents import generated, server_json
 from kit.workload.groups import groups
-from kit.workload.privileges import NOBODY, home, unprivileged
+from kit.workload.privileges import NOBODY, default_variables, unprivileged
 from kit.workload.types import (
     Config,
     Document,
@@ -28,7 +28,7 @@ from kit.workload.types import (
 
 MOST_ENDPOINTS = 4
 """All hosts of a job have its checkpoints; at most this number of them offers them."""
-MOST_ASKED = 16
+MOST_SOURCES = 16
 """Up to this number, all hosts with a GPU are listed as sources, also hosts without a part: then
 a change of the job's hosts does not restart the server."""
 SERVER_FILE = "/kit/server.json"
@@ -134,7 +134,7 @@ def _endpoint(server: ServerPlan, group: str, members: Sequence[Placement], repl
             *_token_variable(server),
             Variable("KIT_HOST", Symbol.HOST),
             Variable("NVIDIA_VISIBLE_DEVICES", Word("void")),
-            *home(_user(server), ()),
+            *default_variables(_user(server), ()),
         ),
         user=_user(server),
         unprivileged=unprivileged(_user(server)),
@@ -146,10 +146,10 @@ def _endpoint(server: ServerPlan, group: str, members: Sequence[Placement], repl
     )
 
 
-def asked_hosts(plan: Plan, offering: Iterable[Host]) -> list[Host]:
+def source_hosts(plan: Plan, offering: Iterable[Host]) -> list[Host]:
     """Return the hosts that a server lists as sources; `offering` run an endpoint."""
     hosts = [host for host in plan.hosts if host.gpus]
-    return hosts if len(hosts) <= MOST_ASKED else list(offering)
+    return hosts if len(hosts) <= MOST_SOURCES else list(offering)
 
 
 def _environment(
@@ -165,7 +165,7 @@ def _environment(
         why = "The addresses of checkpoints on other hosts. Each checkpoint is verified before use."
         found.append(Variable("KIT_CHECKPOINT_SOURCES", ",".join(sources), why))
     variables = dict(server.server.environment)
-    found += home(_user(server), variables)
+    found += default_variables(_user(server), variables)
     return (*found, *(Variable(name, value) for name, value in variables.items()))
 
 

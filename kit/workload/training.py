@@ -14,7 +14,7 @@ from kit.values import count
 from kit.workload.documents import generated, job_json
 from kit.workload.groups import groups
 from kit.workload.names import stack_of_job
-from kit.workload.privileges import NOBODY, home, unprivileged
+from kit.workload.privileges import NOBODY, default_variables, unprivileged
 from kit.workload.types import (
     Config,
     Document,
@@ -130,7 +130,7 @@ def _rendezvous(job: JobPlan, meeting: Meeting) -> Part:
         environment=(
             Variable("KIT_RENDEZVOUS", meeting.endpoint),
             Variable("NVIDIA_VISIBLE_DEVICES", Word("void")),
-            *home(user, ()),
+            *default_variables(user, ()),
         ),
         user=user,
         unprivileged=unprivileged(user),
@@ -203,7 +203,7 @@ def _environment(
         names = ",".join(secret.name for secret in job.job.secrets)
         why = "The launcher sets these variables from files in /run/secrets."
         found.append(Variable("KIT_SECRETS", names, why))
-    found += home(job.job.user or "", variables)
+    found += default_variables(job.job.user or "", variables)
     return (*found, *(Variable(name, value) for name, value in variables.items()))
 
 

@@ -28,7 +28,7 @@ from pathlib import Path
 from kit.hosts.docker import Docker
 from kit.runtime.status import LogLine
 from kit.targets.swarm.logs import Logs
-from kit.targets.swarm.observe import see_cluster
+from kit.targets.swarm.observe import observe_cluster
 from tests.lab import settings
 from tests.lab.client import Client, ready
 from tests.lab.conftest import Lab, wait_for
@@ -109,7 +109,7 @@ class Bench:
         os.environ["PATH"] = self.env["PATH"]
         while True:
             docker = Docker("n1", "ssh://root@n1")
-            found = list(Logs(docker, see_cluster(docker)).read([job], None))
+            found = list(Logs(docker, observe_cluster(docker)).read([job], None))
             docker.close()
             if any(re.match(end, line.text) for line in found):
                 return found

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.errors import KitError
-from kit.runtime.account import Account, Source
+from kit.runtime.event_log import EventLog, Source
 from kit.runtime.events import Reader, is_event, split
 from kit.runtime.status import LogLine
 from trainer.contract.events import (
@@ -158,14 +158,14 @@ def source(lines: list[tuple[float, Event]], asked: list[float | None]) -> Sourc
 def test_each_look_reads_on_from_the_one_before() -> None:
     lines: list[tuple[float, Event]] = [(1.0, Restart(restarts=1)), (2.0, BEGIN)]
     asked: list[float | None] = []
-    account = Account()
-    assert account.look({"one": source(lines, asked)}).restarts == 1
+    event_log = EventLog()
+    assert event_log.update({"one": source(lines, asked)}).restarts == 1
     seen: list[float | None] = []
-    with mock.patch.object(account.reader, "read", lambda one: seen.append(one.time)):
-        account.look({"one": source(lines, asked)})
+    with mock.patch.object(event_log.reader, "read", lambda one: seen.append(one.time)):
+        event_log.update({"one": source(lines, asked)})
         assert (asked, seen) == ([None, 2.0], [])
         lines.append((3.0, progress(4)))
-        account.look({"one": source(lines, asked)})
+        event_log.update({"one": source(lines, asked)})
     assert asked == [None, 2.0, 2.0]
     assert seen == [3.0]
 
@@ -173,7 +173,7 @@ def test_each_look_reads_on_from_the_one_before() -> None:
 def test_lines_of_several_sources_are_read_in_the_order_of_time() -> None:
     first = source([(1.0, progress(1)), (4.0, progress(4))], [])
     second = source([(2.0, progress(2)), (3.0, progress(3))], [])
-    reader = Account().look({"one": first, "two": second})
+    reader = EventLog().update({"one": first, "two": second})
     assert reader.progress is not None
     assert reader.progress.step == 4
 
@@ -182,10 +182,10 @@ def test_a_source_that_is_lost_tells_later_and_another_run_begins_anew() -> None
     def lost(since: float | None) -> Sequence[LogLine]:
         raise KitError("a cannot be reached")
 
-    account = Account()
-    account.look({"one": source([(1.0, progress(8))], []), "two": lost})
-    assert account.reader.progress is not None
-    account.look({"one": lost})
-    assert account.reader.progress is not None
-    account.look({"three": source([(9.0, Started(gpus=()))], [])})
-    assert account.reader.progress is None
+    event_log = EventLog()
+    event_log.update({"one": source([(1.0, progress(8))], []), "two": lost})
+    assert event_log.reader.progress is not None
+    event_log.update({"one": lost})
+    assert event_log.reader.progress is not None
+    event_log.update({"three": source([(9.0, Started(gpus=()))], [])})
+    assert event_log.reader.progress is None

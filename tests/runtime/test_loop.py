@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from kit.errors import KitError
-from kit.runtime.loop import StepsError, take
+from kit.runtime.loop import StepsError, execute_steps
 from kit.runtime.steps import Step
 
 
@@ -29,7 +29,7 @@ def test_steps_are_taken_and_told_in_their_order() -> None:
     done: list[str] = []
     said: list[str] = []
     steps = [step("a"), step("b")]
-    assert list(take(steps, lambda one: done.append(one.where), said.append)) == [
+    assert list(execute_steps(steps, lambda one: done.append(one.where), said.append)) == [
         (steps[0],),
         (steps[1],),
     ]
@@ -44,7 +44,7 @@ def test_neighbours_that_are_alike_are_taken_at_once() -> None:
             together.wait()
 
     steps = [step("a"), step("b", Alike), step("c", Alike), step("d")]
-    batches = [len(batch) for batch in take(steps, execute, lambda _: None)]
+    batches = [len(batch) for batch in execute_steps(steps, execute, lambda _: None)]
     assert batches == [1, 2, 1]
 
 
@@ -58,7 +58,7 @@ def test_a_failure_names_the_steps_that_failed_and_leaves_the_rest() -> None:
 
     steps = [step("a"), step("b", Alike), step("c", Alike), step("d", Alike), step("e")]
     with pytest.raises(StepsError) as error:
-        list(take(steps, execute, lambda _: None))
+        list(execute_steps(steps, execute, lambda _: None))
     assert error.value.message == "b is broken\nc is broken"
     assert error.value.hint == "mend it"
     assert error.value.steps == tuple(steps[1:4])

@@ -13,7 +13,16 @@ from kit.runtime.events import Reader
 from kit.runtime.status import LogLine, State
 from kit.runtime.steps import Step
 from kit.targets.compose.containers import Container
-from kit.targets.compose.decide import End, Forget, HostStep, Pull, Remove, Seen, Start, decide
+from kit.targets.compose.decide import (
+    DeleteCheckpoints,
+    End,
+    HostState,
+    HostStep,
+    Pull,
+    Remove,
+    Start,
+    decide,
+)
 from kit.targets.compose.observe import container, ports
 from kit.targets.compose.status import job_status
 from kit.workload.types import Kind, Workload
@@ -30,7 +39,7 @@ hosts:
 """
 IMAGE = "registry.lab:5000/trainer:1.4"
 PORT = 29539  # 29400 + zlib.crc32(b"j") % 1000
-BARE = Seen((), True, frozenset({22}), (), frozenset({IMAGE}), frozenset())
+BARE = HostState((), True, frozenset({22}), (), frozenset({IMAGE}), frozenset())
 SEEN = {
     "pc1": replace(BARE, gpus=("GPU-a",)),
     "pc2": replace(BARE, gpus=("GPU-B", "GPU-c")),
@@ -66,7 +75,7 @@ def planned(project: Project, job: str = JOB) -> Workload:
     return project.write(INVENTORY, {"j": job}).workload()
 
 
-def having(*containers: Container, **changes: Any) -> dict[str, Seen]:
+def having(*containers: Container, **changes: Any) -> dict[str, HostState]:
     """What is seen, with these containers on their hosts and pc1 as told."""
     there = {
         name: replace(seen, containers=tuple(one for one in containers if one.host == name))
@@ -80,7 +89,7 @@ def done(steps: Sequence[Step]) -> list[tuple[type[Step], str]]:
 
 
 def decided(
-    work: Workload | Sequence[Workload], seen: dict[str, Seen], *, fresh: bool = False
+    work: Workload | Sequence[Workload], seen: dict[str, HostState], *, fresh: bool = False
 ) -> tuple[Step, ...]:
     """What is decided where all files have the version that RUNNING has."""
     every = [work] if isinstance(work, Workload) else list(work)
@@ -88,7 +97,7 @@ def decided(
     return decide("lab", every, versions, seen, fresh=fresh)
 
 
-def refusal(job: Workload, seen: dict[str, Seen], *, fresh: bool = False) -> str:
+def refusal(job: Workload, seen: dict[str, HostState], *, fresh: bool = False) -> str:
     with pytest.raises(KitError) as error:
         decided(job, seen, fresh=fresh)
     return str(error.value)
@@ -108,7 +117,7 @@ def test_what_an_ended_run_has_left_goes_from_all_hosts(project: Project) -> Non
     removed = [(Remove, "pc1"), (Remove, "pc3")]
     assert done(decided(job, seen))[2:4] == removed
     forgotten = done(decided(job, seen, fresh=True))[2:5]
-    assert forgotten == [*removed, (Forget, "pc2")]
+    assert forgotten == [*removed, (DeleteCheckpoints, "pc2")]
 
 
 def both(**changes: Any) -> tuple[Container, ...]:

@@ -55,7 +55,7 @@ def test_a_prelude_comes_with_the_connection(calls: Path, tmp_path: Path, printe
     file.write_text(printed)
     docker = Docker.of(HOST, f"cat {file}")
     assert [docker.get("/info"), docker.get("/nodes")] == [1, 2]
-    assert docker.said == printed
+    assert docker.prelude_output == printed
     assert calls.read_text() == "call\n"
     docker.close()
 
@@ -63,7 +63,7 @@ def test_a_prelude_comes_with_the_connection(calls: Path, tmp_path: Path, printe
 def test_a_prelude_that_fails_keeps_nobody_from_the_engine(calls: Path) -> None:
     docker = Docker.of(HOST, "cd /nowhere/at/all 2>/dev/null || exit 0; echo never")
     assert docker.get("/info") == 1
-    assert docker.said == ""
+    assert docker.prelude_output == ""
     docker.close()
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from kit.targets.local.supervise import marked
+from kit.targets.local.supervise import run_processes
 from tests.targets.cluster import Cluster, wait_for
 
 HELLO = """\
@@ -109,7 +109,7 @@ def test_ctrl_c_ends_all_that_was_started_and_nothing_else(cluster: Cluster) -> 
     assert "stopping, after a last checkpoint" in output
     assert output.count("last checkpoint of") == 3
     assert "wait stopped after" in output
-    assert marked(run_id(cluster, "wait")) == []
+    assert run_processes(run_id(cluster, "wait")) == []
     assert job_state(cluster, "other") == "running"
 
     output = cluster.kit("stop")
@@ -162,7 +162,7 @@ def test_a_lost_host_ends_the_job_unless_fewer_are_enough(cluster: Cluster) -> N
     wait_for(lambda: ranks_up(cluster, "wait"), "three ranks")
     agent = next(
         process
-        for process in marked(run_id(cluster, "wait"))
+        for process in run_processes(run_id(cluster, "wait"))
         if process.environ().get("KIT_HOST") == "pc2" and "RANK" not in process.environ()
     )
     agent.kill()

@@ -10,7 +10,15 @@ import pytest
 
 from kit.errors import KitError
 from kit.runtime.steps import Step
-from kit.targets.local.decide import End, Forget, Machine, Seen, Start, decide, version
+from kit.targets.local.decide import (
+    DeleteCheckpoints,
+    End,
+    Machine,
+    Start,
+    WorkloadState,
+    decide,
+    version,
+)
 from kit.targets.local.lower import Places
 from kit.workload.types import Workload
 from tests.sandbox import INVENTORY, JOB, SERVER, Project
@@ -25,7 +33,7 @@ PLACES = Places(
     PurePosixPath("/home/me"),
 )
 MACHINE = Machine(("GPU-x", "GPU-y", "GPU-z"), 4, PLACES)
-NOTHING = {"digits": Seen(), "serve-digits": Seen()}
+NOTHING = {"digits": WorkloadState(), "serve-digits": WorkloadState()}
 
 
 @pytest.fixture
@@ -35,7 +43,7 @@ def both(project: Project) -> tuple[Workload, ...]:
 
 
 def decided(
-    works: Sequence[Workload], seen: dict[str, Seen] | None = None, *, fresh: bool = False
+    works: Sequence[Workload], seen: dict[str, WorkloadState] | None = None, *, fresh: bool = False
 ) -> tuple[Step, ...]:
     jobs = {each.name: each for each in works}
     return decide(works, jobs, NOTHING | (seen or {}), MACHINE, fresh=fresh)
@@ -63,17 +71,22 @@ def test_all_that_was_not_deployed_starts_on_gpus_of_its_own(both: tuple[Workloa
 @pytest.mark.parametrize(
     ("seen", "said"),
     [
-        (Seen(True, True, "old"), "job digits is running already"),
-        (Seen(True, False, "old", (7, 8)), "has processes left of a supervisor that is gone: 7 8"),
+        (WorkloadState(True, True, "old"), "job digits is running already"),
+        (
+            WorkloadState(True, False, "old", (7, 8)),
+            "has processes left of a supervisor that is gone: 7 8",
+        ),
     ],
 )
-def test_a_job_that_runs_is_not_touched(both: tuple[Workload, ...], seen: Seen, said: str) -> None:
+def test_a_job_that_runs_is_not_touched(
+    both: tuple[Workload, ...], seen: WorkloadState, said: str
+) -> None:
     with pytest.raises(KitError, match=said):
         decided(both, {"digits": seen})
 
 
 def test_a_server_that_runs_as_it_should_is_left_alone(both: tuple[Workload, ...]) -> None:
-    now = Seen(True, True, version(both[1]))
+    now = WorkloadState(True, True, version(both[1]))
     assert kinds(decided(both, {"serve-digits": now})) == [Start]
     changed = decided(both, {"serve-digits": replace(now, version="older")})
     assert kinds(changed) == [End, Start, Start]
@@ -82,7 +95,7 @@ def test_a_server_that_runs_as_it_should_is_left_alone(both: tuple[Workload, ...
 
 def test_a_server_that_lost_its_gpu_is_ended(both: tuple[Workload, ...]) -> None:
     idle = replace(both[1], parts=())
-    steps = decided((both[0], idle), {"serve-digits": Seen(True, True, "older")})
+    steps = decided((both[0], idle), {"serve-digits": WorkloadState(True, True, "older")})
     assert [(type(step), step.cause) for step in steps] == [
         (End, "no GPU is given to it"),
         (Start, "it was not deployed before"),
@@ -93,7 +106,7 @@ def test_a_server_that_lost_its_gpu_is_ended(both: tuple[Workload, ...]) -> None
 def test_checkpoints_are_forgotten_where_kit_made_their_folder(project: Project) -> None:
     works = project.write(HERE, {"digits": JOB}).lowered().workloads
     forget, start = decided(works, fresh=True)
-    assert isinstance(forget, Forget)
+    assert isinstance(forget, DeleteCheckpoints)
     assert isinstance(start, Start)
     assert forget.folders == (
         "/state/digits/pc1/kit-digits-checkpoints",

@@ -18,18 +18,18 @@ from kit.targets.swarm.members import steps_down, steps_up, warnings
 from kit.targets.swarm.seen import Cluster, Member, Node, Service, Task
 from kit.targets.swarm.status import host_statuses, job_state, state_of
 from kit.targets.swarm.steps import (
+    DeleteCheckpoints,
+    DeleteHistory,
     DeployStack,
-    Forget,
-    ForgetCheckpoints,
-    ForgetHistory,
     Init,
     Join,
     Label,
     Leave,
     MakeSecret,
     Promote,
+    RemoveNode,
     RemoveStack,
-    Revive,
+    RestartTasks,
     SetHeartbeat,
 )
 from tests.sandbox import INVENTORY, JOB, Project
@@ -203,7 +203,7 @@ def apply(plan: Lowered, seen: Cluster | None, steps: list[Step]) -> Cluster:
                 heartbeat = step.seconds
             case Promote():
                 nodes[step.node] = replace(nodes[step.node], manager=True)
-            case Forget():
+            case RemoveNode():
                 del nodes[step.node]
             case Label():
                 old = nodes[step.node or f"id-{step.host}"]
@@ -300,7 +300,7 @@ def test_gpus_that_are_not_offered_and_an_even_number_of_managers_are_told(plan:
 def test_down_takes_away_what_up_has_made(plan: Lowered) -> None:
     seen = cluster(services=(service("network", "lab-platform"),))
     steps = steps_down(plan.plan, joined(apart(plan), seen), seen, remembered=2)
-    assert kinds(steps) == [RemoveStack, ForgetHistory, Leave, Leave]
+    assert kinds(steps) == [RemoveStack, DeleteHistory, Leave, Leave]
     assert steps[1].what == "forget 2 deployments"
     assert [(step.where, step.last) for step in steps[2:] if isinstance(step, Leave)] == [
         ("pc2", False),
@@ -364,7 +364,7 @@ def test_a_job_that_has_ended_begins_anew(plan: Lowered) -> None:
     assert kinds(steps) == [RemoveStack, DeployStack]
     assert steps[0].cause == "it has completed"
     steps = deploy(plan, cluster(*done), fresh=True)
-    assert kinds(steps) == [RemoveStack, ForgetCheckpoints, ForgetCheckpoints, DeployStack]
+    assert kinds(steps) == [RemoveStack, DeleteCheckpoints, DeleteCheckpoints, DeployStack]
     with pytest.raises(KitError, match="job digits runs: end it first"):
         deploy(plan, cluster(), fresh=True)
 
@@ -447,9 +447,9 @@ def test_a_host_whose_restarts_are_used_up_is_started_again(
     seen = cluster(task("train-1gpu", "pc1", "running"), out)
     assert host_statuses(seen, "digits")[1].message.startswith(said)
     [step] = deploy(plan, seen)
-    assert (type(step), step.what) == (Revive, "start digits again on pc2")
+    assert (type(step), step.what) == (RestartTasks, "start digits again on pc2")
     steps = deploy(plan, seen, version="99999999")
-    assert kinds(steps) == [DeployStack, Revive]
+    assert kinds(steps) == [DeployStack, RestartTasks]
     following = task("train-on-pc2", "pc2", "ready", id="next", created=1)
     assert deploy(plan, replace(seen, tasks=(*seen.tasks, following))) == []
 

@@ -15,7 +15,7 @@ from kit.workload.types import Kind, Role, Workload
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class HostState:
     """The state of a host.
 
     `gpus` are the UUIDs from `nvidia-smi -L`. `hook`: Docker finds NVIDIA's hook. `ports` are the
@@ -67,7 +67,7 @@ class Remove(HostStep):
 
 
 @dataclass(frozen=True, slots=True)
-class Forget(HostStep):
+class DeleteCheckpoints(HostStep):
     """Delete the volume of checkpoints."""
 
     volume: str
@@ -82,7 +82,7 @@ def decide(
     cluster: str,
     workloads: Sequence[Workload],
     versions: Mapping[tuple[str, str], str],
-    seen: Mapping[str, Seen],
+    seen: Mapping[str, HostState],
     *,
     fresh: bool,
 ) -> tuple[Step, ...]:
@@ -97,7 +97,7 @@ def decide(
     every = [one for host in seen.values() for one in host.containers]
     foreign = [one for one in every if one.cluster != cluster]
     for each in workloads:
-        _refuse_strangers(each, foreign)
+        _refuse_foreign(each, foreign)
     seen = {
         name: replace(host, containers=tuple(c for c in host.containers if c.cluster == cluster))
         for name, host in seen.items()
@@ -108,30 +108,32 @@ def decide(
         for placement in each.placements
         for problem in _problems(each, workloads, placement, seen[placement.host.name], foreign)
     ]
-    begun_anew = {each.name for each in workloads if fresh and each.kind is Kind.JOB}
+    fresh_jobs = {each.name for each in workloads if fresh and each.kind is Kind.JOB}
     for each in workloads:
-        if each.name in begun_anew:
+        if each.name in fresh_jobs:
             problems += [*_keeps(each), *_runs(each, seen)]
     if problems:
         raise KitError("\n".join(problems), "nothing was changed on any host")
-    found = [_Decision(each, versions, seen, _anew(each, begun_anew)) for each in workloads]
+    found = [
+        _Decision(each, versions, seen, _restart_cause(each, fresh_jobs)) for each in workloads
+    ]
     return (
         *(step for each in found for step in each.pulls()),
         *(step for each in found for step in each.ends()),
-        *(step for each in found for step in each.starts(fresh=each.work.name in begun_anew)),
+        *(step for each in found for step in each.starts(fresh=each.work.name in fresh_jobs)),
     )
 
 
-def _anew(work: Workload, begun_anew: set[str]) -> str:
+def _restart_cause(work: Workload, fresh_jobs: set[str]) -> str:
     """Return the reason for a restart that is independent of the file, or ""."""
-    if work.name in begun_anew:
+    if work.name in fresh_jobs:
         return "it starts from the beginning"
-    if work.reads in begun_anew:
+    if work.reads in fresh_jobs:
         return f"it reads the checkpoints of {work.reads}, which are deleted"
     return ""
 
 
-def _refuse_strangers(work: Workload, foreign: Iterable[Container]) -> None:
+def _refuse_foreign(work: Workload, foreign: Iterable[Container]) -> None:
     """Reject a name that another engine uses; other clusters have other project names."""
     for one in foreign:
         if one.job == work.name and not one.cluster and (one.service or one.runs):
@@ -139,7 +141,7 @@ def _refuse_strangers(work: Workload, foreign: Iterable[Container]) -> None:
             raise KitError(what, "end that one, or give yours another name")
 
 
-def _runs(job: Workload, seen: Mapping[str, Seen]) -> Iterator[str]:
+def _runs(job: Workload, seen: Mapping[str, HostState]) -> Iterator[str]:
     hosts = {one.host for host in seen.values() for one in host.containers if _training(one, job)}
     if hosts:
         where = ", ".join(sorted(hosts))
@@ -154,7 +156,7 @@ def _problems(
     work: Workload,
     workloads: Sequence[Workload],
     placement: Placement,
-    seen: Seen,
+    seen: HostState,
     foreign: Iterable[Container],
 ) -> Iterator[str]:
     """Yield the reasons why a workload cannot run on a host, each with its remedy."""
@@ -164,7 +166,7 @@ def _problems(
             "Docker finds no nvidia-container-runtime-hook, which gives a container its GPUs; "
             "install nvidia-container-toolkit and restart Docker"
         )
-    ours = {each.name for each in workloads}  # The deploy assigns their GPUs anew.
+    ours = {each.name for each in workloads}  # The deploy assigns their GPUs again.
     others = [one for one in seen.containers if one.job not in ours]
     others += [one for one in foreign if one.host == placement.host.name]
     yield from _held(placement, others, seen)
@@ -179,19 +181,19 @@ def _problems(
             )
 
 
-def _missing(placement: Placement, seen: Seen) -> Iterator[str]:
+def _missing(placement: Placement, seen: HostState) -> Iterator[str]:
     there = {uuid.lower() for uuid in seen.gpus}
     for gpu in placement.gpus:
         if _uuid(gpu, seen.gpus) not in there:
             listed = ", ".join(seen.gpus) or "none"
             yield (
-                f"{gpu.called} does not exist; `nvidia-smi -L` lists {listed}: "
+                f"{gpu.title} does not exist; `nvidia-smi -L` lists {listed}: "
                 f"correct the inventory, then run `kit render`"
             )
 
 
-def _held(placement: Placement, others: Iterable[Container], seen: Seen) -> Iterator[str]:
-    own = {_uuid(gpu, seen.gpus): gpu.called for gpu in placement.gpus}
+def _held(placement: Placement, others: Iterable[Container], seen: HostState) -> Iterator[str]:
+    own = {_uuid(gpu, seen.gpus): gpu.title for gpu in placement.gpus}
     for one in (one for one in others if one.runs):
         held = {_named(device, seen.gpus) for device in one.devices}
         shared = [name for uuid, name in own.items() if uuid in held or "all" in held]
@@ -200,7 +202,8 @@ def _held(placement: Placement, others: Iterable[Container], seen: Seen) -> Iter
             fix = f"deploy it too, or end it with `kit stop {one.job}`"
             if one.cluster and one not in seen.containers:
                 holder, fix = f"{holder} of cluster {one.cluster}", "end it there"
-            yield f"{', '.join(shared)} {'is' if len(shared) == 1 else 'are'} held by {holder}; {fix}"
+            verb = "is" if len(shared) == 1 else "are"
+            yield f"{', '.join(shared)} {verb} held by {holder}; {fix}"
 
 
 def _uuid(gpu: Gpu, listed: Sequence[str]) -> str:
@@ -230,8 +233,8 @@ class _Decision:
         self,
         work: Workload,
         versions: Mapping[tuple[str, str], str],
-        seen: Mapping[str, Seen],
-        anew: str,
+        seen: Mapping[str, HostState],
+        restart_cause: str,
     ) -> None:
         self.work = work
         self._seen = seen
@@ -242,7 +245,12 @@ class _Decision:
         # If no container of it trains or answers, the run has ended and all parts start together.
         ended = not any(_training(one, work) for own in self._there.values() for one in own)
         causes = {
-            name: _cause(self._there[name], versions[work.name, name], anew=anew, ended=ended)
+            name: _cause(
+                self._there[name],
+                versions[work.name, name],
+                restart_cause=restart_cause,
+                ended=ended,
+            )
             for name in work.hosts
         }
         self._changed = {name: cause for name, cause in causes.items() if cause}
@@ -259,9 +267,7 @@ class _Decision:
         """Yield the steps that end containers, also on hosts that left the workload."""
         name = self.work.name
         gone = {
-            host: "it no longer takes part"
-            for host in self._there
-            if host not in self.work.hosts
+            host: "it no longer takes part" for host in self._there if host not in self.work.hosts
         }
         causes = self._changed | gone
         for host, cause in causes.items():
@@ -279,21 +285,23 @@ class _Decision:
             for host in gpus:
                 if store.volume in self._seen[host].volumes:
                     what = f"delete volume {store.volume}"
-                    yield Forget(host, what, "it starts from the beginning", name, host, store.volume)
+                    yield DeleteCheckpoints(
+                        host, what, "it starts from the beginning", name, host, store.volume
+                    )
         for host, cause in self._changed.items():
-            given = ", ".join(gpu.called for gpu in gpus.get(host, ()))
+            given = ", ".join(gpu.title for gpu in gpus.get(host, ()))
             what = f"start {name}{f' on {given}' if given else ', to offer checkpoints'}"
             yield Start(host, what, cause, name, host)
 
 
-def _cause(there: Sequence[Container], version: str, *, anew: str, ended: bool) -> str:
+def _cause(there: Sequence[Container], version: str, *, restart_cause: str, ended: bool) -> str:
     """Return the reason to start a host's part, or "" if it runs from the same file."""
     if not there:
         return "it does not run"
     if ended:
         return "its run has ended"
-    if anew:
-        return anew
+    if restart_cause:
+        return restart_cause
     if any(one.version != version for one in there if one.version):
         return "its file has changed"
     if any(one.status == "running" and not one.healthy for one in there):

@@ -11,7 +11,7 @@ from functools import singledispatchmethod
 
 from kit.errors import KitError
 from kit.runtime.steps import Step
-from kit.targets.compose.decide import End, Forget, Pull, Remove, Start
+from kit.targets.compose.decide import DeleteCheckpoints, End, Pull, Remove, Start
 from kit.targets.compose.folder import HostFolder
 from kit.targets.compose.hosts import Hosts
 from kit.workload.names import project_of
@@ -59,7 +59,7 @@ class Executor:
         self._hosts.remove(step.name, step.host)
 
     @execute.register
-    def _(self, step: Forget) -> None:
+    def _(self, step: DeleteCheckpoints) -> None:
         self._hosts.dockers[step.host].request("DELETE", f"/volumes/{step.volume}")
 
     @execute.register

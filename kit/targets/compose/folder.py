@@ -16,8 +16,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from typing import Any, TypeVar
 
-from kit.hosts import ssh
 from kit.errors import KitError
+from kit.hosts import ssh
 from kit.model import Host
 from kit.runtime.history import Deployment
 from kit.runtime.lock import Holder, holder

@@ -9,8 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-from kit.hosts.docker import Docker, EngineError, on_each
 from kit.errors import KitError
+from kit.hosts.docker import Docker, EngineError, on_each
 from kit.model import Host
 from kit.plan.work import manager_of
 from kit.runtime.rendered import Rendered, rendered
@@ -55,14 +55,14 @@ class Hosts:
     @cached_property
     def dockers(self) -> dict[str, Docker]:
         """The engine of each host."""
-        home = self.home
+        central = self.central
         return {
-            name: Docker.of(host, home.prelude if name == home.host.name else "")
+            name: Docker.of(host, central.prelude if name == central.host.name else "")
             for name, host in self.all.items()
         }
 
     @cached_property
-    def home(self) -> HostFolder:
+    def central(self) -> HostFolder:
         """The folder of the central data: the lock, the history, the final status of jobs."""
         return HostFolder(manager_of(self.rendered.hosts), self.cluster)
 
@@ -90,7 +90,7 @@ class Hosts:
             for one in answer:
                 found.jobs.setdefault(one.job, []).append(one)
         if len(found.lost) == len(answers):
-            all_well(found.lost)
+            require_all(found.lost)
         return found
 
     def end(self, name: str, host: str) -> None:
@@ -117,7 +117,7 @@ class Hosts:
                 _delete(docker, f"/networks/{network['Id']}")
 
 
-def all_well(results: Mapping[str, T | KitError], otherwise: str = "") -> dict[str, T]:
+def require_all(results: Mapping[str, T | KitError], otherwise: str = "") -> dict[str, T]:
     """Return the results of all hosts.
 
     Raises:

@@ -10,7 +10,7 @@ from http.client import HTTPException
 
 from kit.errors import KitError
 from kit.hosts.docker import Docker, EngineError
-from kit.runtime.account import TAIL
+from kit.runtime.event_log import TAIL
 from kit.runtime.events import split
 from kit.runtime.status import LogLine
 from kit.runtime.streams import WINDOW, lines, merged
@@ -131,7 +131,7 @@ def _end(tails: Sequence[_Tail], dockers: Mapping[str, Docker]) -> None:
         docker.close()
 
 
-def news(docker: Docker, one: Container, since: float | None) -> list[LogLine]:
+def new_lines(docker: Docker, one: Container, since: float | None) -> list[LogLine]:
     """Return a container's output since a time; for None its last lines.
 
     Raises:

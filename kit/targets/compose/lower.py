@@ -17,7 +17,7 @@ from kit.values import endpoint
 from kit.workload.names import project_of
 from kit.workload.ports import Listener, port_faults
 from kit.workload.registry import registry_part
-from kit.workload.serving import asked_hosts, endpoints, serving
+from kit.workload.serving import endpoints, serving, source_hosts
 from kit.workload.training import RENDEZVOUS_PORT, own_port, training
 from kit.workload.types import (
     Environment,
@@ -96,7 +96,7 @@ def _server(plan: Plan, server: ServerPlan) -> Workload:
     offered, port = endpoints(server), server.server.transfer_port
     # Compose never moves them to other hosts.
     offering = [host for part in offered for host in part.first_hosts]
-    hosts = asked_hosts(plan, offering) if offered else []
+    hosts = source_hosts(plan, offering) if offered else []
     sources = [f"http://{endpoint(host.address, port)}" for host in hosts]
     return serving(plan, server, offered, sources, host_network=False)
 
@@ -135,9 +135,7 @@ def _outputs(plan: Plan, registry: Part | None, workloads: Sequence[Workload]) -
     insecure = plan.registry.address if registry is not None and plan.registry else ""
     for host in plan.hosts:
         daemon = {"host": host, "resources": (), "insecure": insecure}
-        yield Output(
-            f"hosts/{host.name}/daemon.json", "hosts/{host}/daemon.json.j2", daemon
-        )
+        yield Output(f"hosts/{host.name}/daemon.json", "hosts/{host}/daemon.json.j2", daemon)
 
 
 def _output(project: Project) -> Output:

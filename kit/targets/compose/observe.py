@@ -20,14 +20,14 @@ from kit.targets.compose.containers import (
     Container,
     owner,
 )
-from kit.targets.compose.decide import Seen
+from kit.targets.compose.decide import HostState
 from kit.workload.types import Kind
 
 NOT_FOUND = 404
 LISTENING = "0A"
 """The state of a listening socket in /proc/net/tcp (include/net/tcp_states.h)."""
 
-LOOK = """
+QUERY_SCRIPT = """
 nvidia-smi -L 2>/dev/null
 PATH="$PATH:/usr/local/bin:/usr/bin:/bin" command -v nvidia-container-runtime-hook
 cat /proc/net/tcp /proc/net/tcp6 2>/dev/null
@@ -36,14 +36,16 @@ true
 """Data that Docker's API lacks: the driver's GPUs, NVIDIA's hook, the ports in use."""
 
 
-def look(host: Host, docker: Docker, images: Iterable[str], volumes: Iterable[str]) -> Seen:
+def observe_host(
+    host: Host, docker: Docker, images: Iterable[str], volumes: Iterable[str]
+) -> HostState:
     """Return the state of a host; `images` and `volumes` are names to look for.
 
     Raises:
         KitError: It cannot be reached over SSH or by Docker.
     """
-    printed = ssh.run(host, LOOK)
-    return Seen(
+    printed = ssh.run(host, QUERY_SCRIPT)
+    return HostState(
         gpus=tuple(listed_gpus(printed)),
         hook="nvidia-container-runtime-hook" in printed,
         ports=ports(printed),

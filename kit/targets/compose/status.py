@@ -20,8 +20,7 @@ def job_status(
     """
     training = sorted((one for one in containers if one.trains), key=lambda one: one.host)
     hosts = [
-        one.part(reader.ranks.get(one.host, ()), reader.seen.get(one.host, ()))
-        for one in training
+        one.part(reader.ranks.get(one.host, ()), reader.seen.get(one.host, ())) for one in training
     ]
     missing = "cannot be reached"
     hosts += [

@@ -12,22 +12,22 @@ from typing import ClassVar
 
 from kit.errors import InputError, KitError
 from kit.hosts.docker import Docker
-from kit.targets.lowered import file_version
-from kit.runtime.account import Account
+from kit.runtime.event_log import EventLog
 from kit.runtime.history import Deployment, deployment
+from kit.runtime.loop import StepsError, execute_steps
 from kit.runtime.mistake import as_failed, mistake_error
-from kit.runtime.loop import StepsError, take
 from kit.runtime.status import ENDED, JobStatus, LogLine
-from kit.runtime.steps import Say, Step, left_alone, size
+from kit.runtime.steps import Say, Step, size, unchanged_message
 from kit.runtime.target import Known
 from kit.secrets import read_secrets
-from kit.targets.compose.decide import Seen, Start, decide
+from kit.targets.compose.decide import HostState, Start, decide
 from kit.targets.compose.execute import Executor
-from kit.targets.compose.hosts import Found, Hosts, all_well
-from kit.targets.compose.logs import follow_logs, news, read_logs
-from kit.targets.compose.observe import look
+from kit.targets.compose.hosts import Found, Hosts, require_all
+from kit.targets.compose.logs import follow_logs, new_lines, read_logs
+from kit.targets.compose.observe import observe_host
 from kit.targets.compose.status import job_status, state_of
 from kit.targets.compose.wait import wait_until_launched
+from kit.targets.lowered import file_version
 from kit.workload.types import Workload
 
 UNCHANGED = "nothing was changed on any host"
@@ -40,7 +40,7 @@ class ComposeTarget:
 
     def __init__(self, cluster: str, tree: Path) -> None:
         self._hosts = Hosts(cluster, tree)
-        self._accounts: dict[str, Account] = {}
+        self._event_logs: dict[str, EventLog] = {}
         self._stopped: dict[str, JobStatus] = {}
         self._remembered: dict[str, JobStatus] = {}
         self._asked: frozenset[str] | None = None
@@ -48,12 +48,16 @@ class ComposeTarget:
     def _ended(self, found: Found) -> dict[str, JobStatus]:
         """Return the final status of jobs without containers; read again if the jobs change."""
         jobs = frozenset(found.jobs)
-        home = self._hosts.home
-        if self._asked != jobs and home.host.name not in found.lost:
+        central = self._hosts.central
+        if self._asked != jobs and central.host.name not in found.lost:
             # The first connection to the host already delivered it.
-            said = self._hosts.dockers[home.host.name].said if self._asked is None else None
+            said = (
+                self._hosts.dockers[central.host.name].prelude_output
+                if self._asked is None
+                else None
+            )
             with suppress(KitError):
-                ended = home.remembered(said)
+                ended = central.remembered(said)
                 self._asked, self._remembered = jobs, {status.job: status for status in ended}
         return self._remembered | self._stopped
 
@@ -66,23 +70,23 @@ class ComposeTarget:
         needed = [(each, name) for each in workloads for name in each.hosts]
         versions = {(each.name, name): _version(hosts.file(each, name)) for each, name in needed}
         found = hosts.on(
-            hosts.all, lambda host: look(host, hosts.dockers[host.name], images, volumes)
+            hosts.all, lambda host: observe_host(host, hosts.dockers[host.name], images, volumes)
         )
-        all_well({name: found[name] for _, name in needed}, UNCHANGED)
-        seen = {name: one for name, one in found.items() if isinstance(one, Seen)}
+        require_all({name: found[name] for _, name in needed}, UNCHANGED)
+        seen = {name: one for name, one in found.items() if isinstance(one, HostState)}
         return decide(hosts.cluster, workloads, versions, seen, fresh=fresh)
 
     def deploy(self, workloads: Sequence[Workload], *, fresh: bool, say: Say) -> None:
         """Start a project on each host; see `Target.deploy`."""
         secrets = {each.name: read_secrets(each) for each in workloads if each.parts}
-        with self._hosts.home.locked(say):
+        with self._hosts.central.locked(say):
             steps = self.preview(workloads, fresh=fresh)
             starting = {step.name for step in steps if isinstance(step, Start)}
             for each in workloads:
                 if each.name not in starting:
-                    say(left_alone(each))
+                    say(unchanged_message(each))
             executor = Executor(self._hosts, workloads, secrets)
-            self._take(steps, executor, {each.name: each for each in workloads}, say)
+            self._execute(steps, executor, {each.name: each for each in workloads}, say)
         for each in workloads:
             if each.name in starting:
                 self._require_launched(each, executor)
@@ -99,12 +103,12 @@ class ComposeTarget:
         status = as_failed(self._status(work.name, self._hosts.containers()))
         self._stopped[work.name] = status
         with suppress(KitError):
-            self._hosts.home.remember(status)
+            self._hosts.central.remember(status)
         left = executor.take_down(work)
         reasons = [f"  {one.host}: {one.message()}" for one in failed]
         raise mistake_error("\n".join([f"{work.name} does not come up; {left}", *reasons]), status)
 
-    def _take(
+    def _execute(
         self,
         steps: Sequence[Step],
         executor: Executor,
@@ -115,12 +119,12 @@ class ComposeTarget:
         started: list[str] = []
         began = time.time()
         try:
-            for batch in take(steps, executor.execute, say):
+            for batch in execute_steps(steps, executor.execute, say):
                 if isinstance(first := batch[0], Start):
                     work = workloads[first.name]
                     self._stopped.pop(work.name, None)
-                    self._hosts.home.forget(work.name)
-                    self._hosts.home.add_to_history(deployment(work, began))
+                    self._hosts.central.forget(work.name)
+                    self._hosts.central.add_to_history(deployment(work, began))
                     started.append(work.name)
                     say(f"{work.name}: started as {size(work)}")
                 began = time.time()
@@ -137,11 +141,11 @@ class ComposeTarget:
         Raises:
             KitError: The host with the lock cannot be reached.
         """
-        self._hosts.home.break_lock()
+        self._hosts.central.break_lock()
 
     def history(self) -> tuple[Deployment, ...]:
         """Return the recorded deployments; see `Target.history`."""
-        return self._hosts.home.history()
+        return self._hosts.central.history()
 
     def status(self) -> tuple[JobStatus, ...]:
         """Return the status from the containers on all hosts; see `Target.status`."""
@@ -155,8 +159,10 @@ class ComposeTarget:
         planned = self._hosts.rendered.devices.get(job, {})
         silent = {name: len(gpus) for name, gpus in planned.items() if name in found.lost}
         dockers = self._hosts.dockers
-        sources = {one.id: partial(news, dockers[one.host], one) for one in found.training(job)}
-        reader = self._accounts.setdefault(job, Account()).look(sources)
+        sources = {
+            one.id: partial(new_lines, dockers[one.host], one) for one in found.training(job)
+        }
+        reader = self._event_logs.setdefault(job, EventLog()).update(sources)
         status = job_status(job, found.jobs[job], silent, reader)
         return replace(status, urls=self._hosts.rendered.urls.get(job, ()))
 
@@ -207,7 +213,7 @@ class ComposeTarget:
         # From now on this status is reported, independent of the removal of the containers.
         self._stopped[name] = status
         with suppress(KitError):
-            self._hosts.home.remember(status)
+            self._hosts.central.remember(status)
         removed = self._hosts.on(places, lambda host: self._hosts.remove(name, host.name))
         left = {place for place, error in removed.items() if isinstance(error, KitError)}
         left |= self._hosts.rendered.devices.get(name, {}).keys() & found.lost.keys()

@@ -33,6 +33,7 @@ def wait_until_launched(look: Callable[[], Sequence[Container]]) -> list[Contain
         ]
         if mistaken and len(found) - len(mistaken) < found[0].fewest:
             return mistaken
-        if all([settled(each) for each in found]):
+        # A list, because each container must be recorded.
+        if all([settled(each) for each in found]):  # noqa: C419
             return []
         time.sleep(POLL)

@@ -24,7 +24,7 @@ WHERE = "here"
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class WorkloadState:
     """The state of a workload: whether it was ever started, has a supervisor, and its version.
 
     `left` are the processes of a dead supervisor.
@@ -53,7 +53,7 @@ class End(Step):
 
 
 @dataclass(frozen=True, slots=True)
-class Forget(Step):
+class DeleteCheckpoints(Step):
     """Delete the folders of a job's checkpoints."""
 
     folders: tuple[str, ...]
@@ -72,7 +72,7 @@ class Start(Step):
 def decide(
     wanted: Sequence[Workload],
     jobs: Mapping[str, Workload],
-    seen: Mapping[str, Seen],
+    seen: Mapping[str, WorkloadState],
     machine: Machine,
     *,
     fresh: bool,
@@ -94,7 +94,7 @@ def decide(
             steps.append(End(WHERE, f"end {each.name}", cause, each.name))
     begins = _starts(starting, jobs, seen, machine)
     if fresh:
-        steps += [_forget(each) for each in begins if each.checkpoints]
+        steps += [_delete_checkpoints(each) for each in begins if each.checkpoints]
     return (*steps, *begins)
 
 
@@ -112,11 +112,11 @@ def started_as(work: Workload) -> str:
     return f"{count(work.processes, 'replica')}: {', '.join(urls)}"
 
 
-def _goes_on(work: Workload, seen: Seen) -> bool:
+def _goes_on(work: Workload, seen: WorkloadState) -> bool:
     return work.kind is Kind.SERVER and seen.supervised and seen.version == version(work)
 
 
-def _refuse_running(work: Workload, seen: Seen) -> None:
+def _refuse_running(work: Workload, seen: WorkloadState) -> None:
     if work.kind is not Kind.JOB:
         return
     if seen.supervised:
@@ -135,7 +135,7 @@ def _refuse_running(work: Workload, seen: Seen) -> None:
 def _starts(
     starting: Sequence[Workload],
     jobs: Mapping[str, Workload],
-    seen: Mapping[str, Seen],
+    seen: Mapping[str, WorkloadState],
     machine: Machine,
 ) -> list[Start]:
     """Return the steps that start workloads; servers get the GPUs that no job uses."""
@@ -160,7 +160,7 @@ def _starts(
     return found
 
 
-def _forget(start: Start) -> Forget:
+def _delete_checkpoints(start: Start) -> DeleteCheckpoints:
     """Return the step that deletes the checkpoints of earlier runs.
 
     Raises:
@@ -171,4 +171,6 @@ def _forget(start: Start) -> Forget:
         kept = store.place if store else "a folder of yours"
         what = f"job {name} keeps its checkpoints in {kept}"
         raise KitError(what, "move them away to start from the beginning")
-    return Forget(WHERE, f"delete the checkpoints of {name}", "--fresh", start.checkpoints)
+    return DeleteCheckpoints(
+        WHERE, f"delete the checkpoints of {name}", "--fresh", start.checkpoints
+    )

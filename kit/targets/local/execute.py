@@ -16,9 +16,9 @@ from pathlib import Path
 from kit.errors import KitError
 from kit.runtime.history import deployment
 from kit.runtime.steps import Step
-from kit.targets.local.decide import End, Forget, Start
+from kit.targets.local.decide import DeleteCheckpoints, End, Start
 from kit.targets.local.folder import JobFolder, Run, add_to_history, state_home
-from kit.targets.local.supervise import marked
+from kit.targets.local.supervise import run_processes
 
 POLL = 0.1
 """Seconds between two reads of the state."""
@@ -47,7 +47,7 @@ class Executor:
         end(JobFolder(self._cluster, step.name))
 
     @execute.register
-    def _(self, step: Forget) -> None:
+    def _(self, step: DeleteCheckpoints) -> None:
         for folder in step.folders:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -94,7 +94,7 @@ class Executor:
 def end(folder: JobFolder) -> bool:
     """End the processes of a run and wait; return whether there were any."""
     run = folder.read_run()
-    left = marked(run.id) if run is not None else []
+    left = run_processes(run.id) if run is not None else []
     if folder.supervised():
         os.kill(folder.read_state()["pid"], signal.SIGTERM)
         while folder.supervised():

@@ -13,15 +13,15 @@ from typing import Any
 from kit.hosts.gpus import listed_gpus
 from kit.runtime.events import Reader
 from kit.runtime.status import ENDED, HostStatus, JobStatus, State
-from kit.targets.local.decide import Machine, Seen
+from kit.targets.local.decide import Machine, WorkloadState
 from kit.targets.local.folder import JobFolder, Run, state_home
 from kit.targets.local.logs import Tail
 from kit.targets.local.lower import HERE, Places
-from kit.targets.local.supervise import marked
+from kit.targets.local.supervise import run_processes
 from kit.workload.types import Kind, Role
 
 
-def see_machine(cluster: str, tree: Path, launcher: Path) -> Machine:
+def observe_machine(cluster: str, tree: Path, launcher: Path) -> Machine:
     """Return this machine's GPUs, cores and folders."""
     places = Places(
         python=sys.executable,
@@ -45,18 +45,18 @@ def local_gpus() -> list[str]:
     return listed_gpus(listed.stdout)
 
 
-def see(cluster: str, names: Iterable[str]) -> dict[str, Seen]:
+def observe_workloads(cluster: str, names: Iterable[str]) -> dict[str, WorkloadState]:
     """Return the state of workloads."""
     return {name: _seen(JobFolder(cluster, name)) for name in names}
 
 
-def _seen(folder: JobFolder) -> Seen:
+def _seen(folder: JobFolder) -> WorkloadState:
     run = folder.read_run()
     if run is None:
-        return Seen()
+        return WorkloadState()
     supervised = folder.supervised()
-    left = () if supervised else tuple(process.pid for process in marked(run.id))
-    return Seen(True, supervised, run.version, left)
+    left = () if supervised else tuple(process.pid for process in run_processes(run.id))
+    return WorkloadState(True, supervised, run.version, left)
 
 
 def has_ended(folder: JobFolder) -> bool:
@@ -78,7 +78,7 @@ def _state(folder: JobFolder, run: Run) -> tuple[State, str, dict[str, Any]]:
     return state, message, written
 
 
-class Watched:
+class WatchedFolder:
     """A workload's folder; each update reads only new lines of its logs."""
 
     def __init__(self, folder: JobFolder, run: Run) -> None:

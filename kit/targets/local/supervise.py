@@ -117,7 +117,7 @@ class Supervisor:
         deadline = time.monotonic() + self._run.stop_grace
         while time.monotonic() < deadline and any(child.poll() is None for child in agents):
             time.sleep(POLL)
-        for process in marked(self._run.id):
+        for process in run_processes(self._run.id):
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         for _, child in self._children:
@@ -142,7 +142,7 @@ def _meaning(code: int) -> str:
     return f"failed with exit status {code}"
 
 
-def marked(run: str) -> list[psutil.Process]:
+def run_processes(run: str) -> list[psutil.Process]:
     """Return the living processes of a run."""
     found = []
     for process in psutil.process_iter():

@@ -10,16 +10,16 @@ from typing import ClassVar
 
 from kit.errors import InputError, KitError
 from kit.runtime.history import Deployment
-from kit.runtime.loop import take
+from kit.runtime.loop import execute_steps
 from kit.runtime.status import JobStatus, LogLine
-from kit.runtime.steps import Say, Step, left_alone
+from kit.runtime.steps import Say, Step, unchanged_message
 from kit.runtime.target import Known
 from kit.secrets import read_secrets
 from kit.targets.local.decide import Start, decide, started_as
 from kit.targets.local.execute import POLL, Executor, end
 from kit.targets.local.folder import JobFolder, Run, jobs_of, read_history
 from kit.targets.local.logs import Tail
-from kit.targets.local.observe import Watched, has_ended, see, see_machine
+from kit.targets.local.observe import WatchedFolder, has_ended, observe_machine, observe_workloads
 from kit.workload.types import Role, Workload
 
 
@@ -35,12 +35,12 @@ class LocalTarget:
         self._tree = tree
         self._launcher = launcher
         self._jobs = {each.name: each for each in workloads}
-        self._watched: dict[str, Watched] = {}
+        self._watched: dict[str, WatchedFolder] = {}
 
     def preview(self, workloads: Sequence[Workload], *, fresh: bool) -> tuple[Step, ...]:
         """Return the steps; see `Target.preview`."""
-        seen = see(self._cluster, [each.name for each in workloads])
-        machine = see_machine(self._cluster, self._tree, self._launcher)
+        seen = observe_workloads(self._cluster, [each.name for each in workloads])
+        machine = observe_machine(self._cluster, self._tree, self._launcher)
         return decide(workloads, self._jobs, seen, machine, fresh=fresh)
 
     def deploy(self, workloads: Sequence[Workload], *, fresh: bool, say: Say) -> None:
@@ -55,8 +55,8 @@ class LocalTarget:
         starting = {step.workload.name for step in steps if isinstance(step, Start)}
         for each in workloads:
             if each.name not in starting:
-                say(left_alone(each))
-        for batch in take(steps, Executor(self._cluster, secrets).execute, lambda _: None):
+                say(unchanged_message(each))
+        for batch in execute_steps(steps, Executor(self._cluster, secrets).execute, lambda _: None):
             for step in batch:
                 if isinstance(step, Start):
                     say(f"{step.workload.name}: started as {started_as(step.workload)}")
@@ -74,7 +74,7 @@ class LocalTarget:
                 continue
             watched = self._watched.get(name)
             if watched is None or watched.run.id != run.id:
-                watched = self._watched[name] = Watched(folder, run)
+                watched = self._watched[name] = WatchedFolder(folder, run)
             found.append(watched.status())
         return tuple(found)
 
@@ -110,8 +110,8 @@ class LocalTarget:
         run = self._known(name)
         folder = JobFolder(self._cluster, name)
         if not end(folder):
-            raise KitError(f"job {name} is not running", "see `kit status`")
-        return Watched(folder, run).status()
+            raise KitError(f"job {name} is not running", "observe_workloads `kit status`")
+        return WatchedFolder(folder, run).status()
 
     def history(self) -> tuple[Deployment, ...]:
         """Return the recorded deployments; see `Target.history`."""

@@ -17,12 +17,12 @@ from kit.targets.swarm.status import USED_UP, gpus_wanted, host_statuses, state_
 from kit.targets.swarm.steps import (
     AwaitEnd,
     AwaitGpus,
+    DeleteCheckpoints,
     DeployStack,
-    ForgetCheckpoints,
     Label,
     MakeSecret,
     RemoveStack,
-    Revive,
+    RestartTasks,
     label_step,
     stack_cause,
 )
@@ -91,7 +91,7 @@ def _removals(
     work: Sequence[Workload], cluster: Cluster, first: set[str], *, fresh: bool
 ) -> Iterator[tuple[str, str]]:
     """Yield the stacks to remove first, with reasons; ended jobs are removed separately."""
-    begun_anew = {each.name for each in work if fresh and each.kind is Kind.JOB}
+    fresh_jobs = {each.name for each in work if fresh and each.kind is Kind.JOB}
     for each in work:
         if not cluster.stack(each.stack):
             continue
@@ -99,7 +99,7 @@ def _removals(
             yield each.stack, "no GPU is given to it"
         elif each.name in first:
             yield each.stack, "it swaps GPUs with another workload"
-        elif each.reads in begun_anew:
+        elif each.reads in fresh_jobs:
             yield each.stack, f"it reads the checkpoints of {each.reads}, which are deleted"
 
 
@@ -244,7 +244,7 @@ def _work(
     elif changed and not cause:
         cause = f"{', '.join(changed)} has a new value"
     if fresh and job.kind is Kind.JOB:
-        yield from _forget(job)
+        yield from _delete_checkpoints(job)
     for full in wanted.values():
         if full not in cluster.secrets:
             why = f"{job.file} names it, and this value is new"
@@ -255,16 +255,16 @@ def _work(
         variables = tuple((variable(name), hashed) for name, hashed in secrets.items())
         yield DeployStack("swarm", f"deploy {file}", cause, job.stack, file, variables)
     if not again and state is not None and state not in ENDED:
-        yield from _revivals(job, cluster)
+        yield from _task_restarts(job, cluster)
 
 
-def _revivals(job: Workload, cluster: Cluster) -> Iterator[Step]:
+def _task_restarts(job: Workload, cluster: Cluster) -> Iterator[Step]:
     """Yield the step that restarts tasks whose restarts are used up, while others run."""
     out = [each for each in host_statuses(cluster, job.name) if each.message.endswith(USED_UP)]
     if out:
         names = ", ".join(host.host for host in out)
         what, cause = f"start {job.name} again on {names}", "its restarts there are used up"
-        yield Revive("swarm", what, cause, job.stack)
+        yield RestartTasks("swarm", what, cause, job.stack)
 
 
 def _gpus(job: Workload, others: Mapping[Gpu, str]) -> Iterator[Step]:
@@ -288,7 +288,7 @@ def _change(job: Workload, cluster: Cluster) -> str:
     return f"its file has changed: {alone}"
 
 
-def _forget(job: Workload) -> Iterator[Step]:
+def _delete_checkpoints(job: Workload) -> Iterator[Step]:
     if job.store is None or not job.store.volume:
         kept = job.store.place if job.store else "a folder of yours"
         raise KitError(
@@ -298,4 +298,4 @@ def _forget(job: Workload) -> Iterator[Step]:
     for placement in job.placements:
         host = placement.host
         what = f"delete the volume {job.store.volume}"
-        yield ForgetCheckpoints(host.name, what, "--fresh", host, job.store.volume)
+        yield DeleteCheckpoints(host.name, what, "--fresh", host, job.store.volume)

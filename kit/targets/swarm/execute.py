@@ -13,17 +13,16 @@ from pathlib import Path
 from kit.errors import KitError
 from kit.hosts.docker import Docker, EngineError
 from kit.model import Host
-from kit.runtime.loop import take
+from kit.runtime.loop import execute_steps
 from kit.runtime.steps import Say, Step
 from kit.targets.swarm import registers, release
 from kit.targets.swarm.steps import (
     JOINED_LABEL,
     AwaitEnd,
     AwaitGpus,
+    DeleteCheckpoints,
+    DeleteHistory,
     DeployStack,
-    Forget,
-    ForgetCheckpoints,
-    ForgetHistory,
     Init,
     Join,
     Label,
@@ -31,8 +30,9 @@ from kit.targets.swarm.steps import (
     Leave,
     MakeSecret,
     Promote,
+    RemoveNode,
     RemoveStack,
-    Revive,
+    RestartTasks,
     SetHeartbeat,
 )
 
@@ -64,13 +64,13 @@ class Executor:
         self._hosts = {each.name: each for each in hosts}
         self._nodes: dict[str, str] = {}
 
-    def take(self, steps: Sequence[Step], say: Say) -> None:
+    def execute_all(self, steps: Sequence[Step], say: Say) -> None:
         """Execute steps in order.
 
         Raises:
             StepsError: Some steps failed; the steps before are done, and a second run continues.
         """
-        for _ in take(steps, self.execute, say):
+        for _ in execute_steps(steps, self.execute, say):
             pass
 
     @singledispatchmethod
@@ -93,7 +93,7 @@ class Executor:
             client.node.promote(step.node)
 
     @execute.register
-    def _(self, step: Forget) -> None:
+    def _(self, step: RemoveNode) -> None:
         with self.manager.acting(step.what) as client:
             client.node.remove(step.node, force=True)
 
@@ -192,19 +192,19 @@ class Executor:
         release.service_ended(self._hosts[step.host], step.service)
 
     @execute.register
-    def _(self, step: Revive) -> None:
-        release.revive(self.manager, step.stack)
+    def _(self, step: RestartTasks) -> None:
+        release.restart_tasks(self.manager, step.stack)
 
     @execute.register
     def _(self, step: AwaitGpus) -> None:
         release.gpus_free(self.manager, step.gpus, step.stack)
 
     @execute.register
-    def _(self, step: ForgetCheckpoints) -> None:
+    def _(self, step: DeleteCheckpoints) -> None:
         release.delete_volume(step.host, step.volume)
 
     @execute.register
-    def _(self, step: ForgetHistory) -> None:  # noqa: ARG002
+    def _(self, step: DeleteHistory) -> None:  # noqa: ARG002
         registers.forget_all(self.manager)
 
     @execute.register

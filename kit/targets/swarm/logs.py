@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 from kit.errors import KitError
-from kit.hosts.docker import Docker, SilentError
-from kit.runtime.account import TAIL, Source
+from kit.hosts.docker import Docker, NoAnswerError
+from kit.runtime.event_log import TAIL, Source
 from kit.runtime.events import split
 from kit.runtime.status import LogLine
 from kit.runtime.streams import WINDOW, Readable, lines, merged
@@ -49,10 +49,10 @@ def sources(docker: Docker, cluster: Cluster, name: str) -> dict[str, Source]:
     else:
         paths = {service.id: f"/services/{service.id}/logs" for service in services}
     hosts = {node.id: node.name for node in cluster.nodes}
-    return {key: partial(_news, docker, hosts, name, path) for key, path in paths.items()}
+    return {key: partial(_new_lines, docker, hosts, name, path) for key, path in paths.items()}
 
 
-def _news(
+def _new_lines(
     docker: Docker, hosts: Mapping[str, str], name: str, path: str, since: float | None
 ) -> list[LogLine]:
     """Return the lines after a time; for None the last lines."""
@@ -100,7 +100,7 @@ class Logs:
         try:
             yield from self._merged(names, since, follow=True, window=WINDOW)
         finally:
-            self._hang_up()
+            self._disconnect()
 
     def _end_with(self, ended: Callable[[], bool], streams: int) -> None:
         for _ in range(streams):
@@ -108,9 +108,9 @@ class Logs:
         while not self._over.wait(POLL):
             if ended():
                 self._over.wait(DELAY)
-                self._hang_up()
+                self._disconnect()
 
-    def _hang_up(self) -> None:
+    def _disconnect(self) -> None:
         self._over.set()
         self._manager.close()
 
@@ -135,7 +135,7 @@ class Logs:
                 if self._over.is_set():  # It was closed while this stream was opened.
                     return
                 yield from _parsed(self._hosts, name, response)
-        except SilentError:
+        except NoAnswerError:
             return  # Swarm waits for the logs of a node that is down.
         except KitError:
             if not self._over.is_set():  # Otherwise kit closed the connection.

@@ -17,7 +17,7 @@ from kit.values import count
 from kit.workload.names import stack_of_job
 from kit.workload.ports import Listener, port_faults
 from kit.workload.registry import registry_part
-from kit.workload.serving import MOST_ASKED, asked_hosts, endpoints, serving
+from kit.workload.serving import MOST_SOURCES, endpoints, serving, source_hosts
 from kit.workload.training import FAULT_VARIABLES, RENDEZVOUS_PORT, own_port, training
 from kit.workload.types import (
     Environment,
@@ -136,7 +136,7 @@ def _server(plan: Plan, server: ServerPlan, *, host_network: bool) -> Workload:
     offered, port = endpoints(server), server.server.transfer_port
     # Swarm may move them among all hosts with checkpoints.
     offering = [host for part in offered for host in part.hosts]
-    names = [host.address for host in asked_hosts(plan, offering)] if host_network else []
+    names = [host.address for host in source_hosts(plan, offering)] if host_network else []
     sources = [f"http://{name}:{port}" for name in names or [_alias(server.name)]]
     addressed = [_addressed(part, _alias(server.name), host_network) for part in offered]
     made = serving(plan, server, addressed, sources if offered else (), host_network=host_network)
@@ -146,7 +146,7 @@ def _server(plan: Plan, server: ServerPlan, *, host_network: bool) -> Workload:
 def _addressed(part: Part, alias: str, host_network: bool) -> Part:
     """Let checkpoint endpoints listen only on the addresses that servers use."""
     names = [host.address for host in part.hosts] if host_network else [alias]
-    if len(names) > MOST_ASKED:
+    if len(names) > MOST_SOURCES:
         return part
     variable = Variable("KIT_ADDRESS", ",".join(names))
     return replace(part, environment=(*part.environment, variable))

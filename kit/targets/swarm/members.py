@@ -15,13 +15,13 @@ from kit.targets.swarm.lower import PLATFORM, network_name
 from kit.targets.swarm.seen import Cluster, Member, Node
 from kit.targets.swarm.steps import (
     JOINED_LABEL,
+    DeleteHistory,
     DeployStack,
-    Forget,
-    ForgetHistory,
     Init,
     Join,
     Leave,
     Promote,
+    RemoveNode,
     RemoveStack,
     SetHeartbeat,
     label_step,
@@ -71,7 +71,7 @@ def steps_up(
             steps.append(_join(host, manager=host in wanted))
     if cluster is not None:
         steps += _promote(wanted, members, cluster)
-        steps += _forget(members, cluster)
+        steps += _remove_nodes(members, cluster)
     steps += _labels(lowered, members, cluster)
     stack = f"{plan.cluster}-platform"
     there = cluster.stack(stack) if cluster else ()
@@ -112,7 +112,7 @@ def _problems(member: Member, cluster: Cluster | None) -> Iterator[str]:
         )
 
 
-def strangers(members: Mapping[str, Member], cluster: Cluster | None) -> tuple[Node, ...]:
+def unlisted_nodes(members: Mapping[str, Member], cluster: Cluster | None) -> tuple[Node, ...]:
     """Return the nodes that kit added to the Swarm and that the inventory no longer names."""
     known = {member.node for member in members.values()} | set(members)
     nodes = cluster.nodes if cluster else ()
@@ -127,7 +127,7 @@ def warnings(
     said = [
         f"{node.name} is in the Swarm and not in the inventory: write it there, or take it out: "
         f"`docker swarm leave` on it, then `docker node rm --force {node.id[:12]}` on a manager"
-        for node in strangers(members, cluster)
+        for node in unlisted_nodes(members, cluster)
     ]
     for host in plan.hosts:
         offered = members[host.name].gpus
@@ -173,12 +173,12 @@ def _promote(
             yield Promote(host.name, "make it a manager", cause, members[host.name].node)
 
 
-def _forget(members: Mapping[str, Member], cluster: Cluster) -> Iterator[Forget]:
+def _remove_nodes(members: Mapping[str, Member], cluster: Cluster) -> Iterator[RemoveNode]:
     for node in cluster.nodes:
         member = members.get(node.host or "")
         if member and not node.ready and node.id != member.node:
             cause = "the host has joined again as another node"
-            yield Forget(node.name, f"strike off the old node {node.id[:12]}", cause, node.id)
+            yield RemoveNode(node.name, f"strike off the old node {node.id[:12]}", cause, node.id)
 
 
 def _labels(
@@ -240,7 +240,7 @@ def steps_down(
             steps.append(step)
     if remembered:
         what = f"forget {count(remembered, 'deployment')}"
-        steps.append(ForgetHistory("swarm", what, "kit deploy recorded them"))
+        steps.append(DeleteHistory("swarm", what, "kit deploy recorded them"))
     return steps + _leave(leaving, cluster)
 
 

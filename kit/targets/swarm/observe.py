@@ -44,7 +44,7 @@ def first_answer(managers: Sequence[Host]) -> tuple[Host, Docker]:
     raise KitError("\n".join(said), f"{alone}: {rest}; bring it back")
 
 
-def see_member(host: Host) -> Member:
+def observe_member(host: Host) -> Member:
     """Query a host's engine.
 
     Raises:
@@ -68,7 +68,7 @@ def see_member(host: Host) -> Member:
     )
 
 
-def see_cluster(manager: Docker) -> Cluster:
+def observe_cluster(manager: Docker) -> Cluster:
     """Query a manager for the state of the Swarm.
 
     Raises:
@@ -80,12 +80,12 @@ def see_cluster(manager: Docker) -> Cluster:
         heartbeat=swarm["Spec"]["Dispatcher"]["HeartbeatPeriod"] / 1e9,
         nodes=tuple(sorted(map(_node, manager.get("/nodes")), key=lambda node: node.name)),
         services=tuple(sorted(map(_service, manager.get("/services")), key=lambda s: s.name)),
-        tasks=see_tasks(manager),
+        tasks=observe_tasks(manager),
         secrets=tuple(secret["Spec"]["Name"] for secret in manager.get("/secrets")),
     )
 
 
-def see_tasks(manager: Docker) -> tuple[Task, ...]:
+def observe_tasks(manager: Docker) -> tuple[Task, ...]:
     """Return all tasks, the oldest first."""
     return tuple(sorted(map(_task, manager.get("/tasks")), key=lambda task: task.created))
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 from kit.errors import KitError
 from kit.hosts.docker import Docker, EngineError
 from kit.model import Host
-from kit.targets.swarm.observe import STACK_LABEL, see_cluster, see_tasks
+from kit.targets.swarm.observe import STACK_LABEL, observe_cluster, observe_tasks
 from kit.targets.swarm.order import Gpu
 from kit.targets.swarm.seen import Service
 
@@ -79,13 +79,13 @@ def service_ended(host: Host, service: str) -> None:
             raise KitError(said, f"see it: docker ps on {host.name}")
 
 
-def revive(manager: Docker, stack: str) -> None:
+def restart_tasks(manager: Docker, stack: str) -> None:
     """Restart the tasks of a stack whose restarts are used up.
 
     Raises:
         KitError: The managers cannot be reached, or create no new tasks.
     """
-    for service in see_cluster(manager).stack(stack):
+    for service in observe_cluster(manager).stack(stack):
         passes = 0
         while gone := _given_up(manager, service):
             if passes == MOST_PASSES:
@@ -96,7 +96,7 @@ def revive(manager: Docker, stack: str) -> None:
 
 
 def _given_up(manager: Docker, service: Service) -> list[str]:
-    return _left(lambda: [each.id for each in see_cluster(manager).given_up(service)], REPLACED)
+    return _left(lambda: [each.id for each in observe_cluster(manager).given_up(service)], REPLACED)
 
 
 def _replace(manager: Docker, service: Service, gone: Collection[str]) -> None:
@@ -107,7 +107,7 @@ def _replace(manager: Docker, service: Service, gone: Collection[str]) -> None:
     manager/orchestrator/replicated/services.go and restart/restart.go).
     """
     _scale(manager, service.name, service.replicas - len(gone))
-    if _left(lambda: [each.id for each in see_tasks(manager) if each.id in gone], STACK_GONE):
+    if _left(lambda: [each.id for each in observe_tasks(manager) if each.id in gone], STACK_GONE):
         said = f"failed tasks of {service.name} do not go"
         raise KitError(said, f"see them: docker service ps {service.name}")
     _scale(manager, service.name, service.replicas)
@@ -126,7 +126,7 @@ def gpus_free(manager: Docker, gpus: Collection[Gpu], stack: str) -> None:
     """
 
     def held() -> list[tuple[Gpu, str]]:
-        holders = see_cluster(manager).holders()
+        holders = observe_cluster(manager).holders()
         return sorted((gpu, who) for gpu, who in holders.items() if gpu in gpus and who != stack)
 
     if left := _left(held, GPUS_FREE):

@@ -52,7 +52,7 @@ class Promote(Step):
 
 
 @dataclass(frozen=True, slots=True)
-class Forget(Step):
+class RemoveNode(Step):
     """Remove a node that is gone."""
 
     node: str
@@ -92,7 +92,7 @@ class RemoveStack(Step):
 
 
 @dataclass(frozen=True, slots=True)
-class Revive(Step):
+class RestartTasks(Step):
     """Restart the tasks of a stack whose restarts are used up; the others continue."""
 
     stack: str
@@ -115,7 +115,7 @@ class MakeSecret(Step):
 
 
 @dataclass(frozen=True, slots=True)
-class ForgetCheckpoints(Step):
+class DeleteCheckpoints(Step):
     """Delete a job's volume of checkpoints on a host, on all hosts concurrently."""
 
     host: Host
@@ -128,7 +128,7 @@ class ForgetCheckpoints(Step):
 
 
 @dataclass(frozen=True, slots=True)
-class ForgetHistory(Step):
+class DeleteHistory(Step):
     """Delete the Swarm's history of deployments."""
 
 

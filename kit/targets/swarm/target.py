@@ -12,13 +12,13 @@ from typing import ClassVar
 from kit.errors import InputError, KitError
 from kit.hosts.docker import Docker
 from kit.model import Host
-from kit.runtime.account import Account
+from kit.runtime.event_log import EventLog
 from kit.runtime.events import Reader
 from kit.runtime.history import Deployment, deployment
 from kit.runtime.mistake import as_failed, mistake_error
 from kit.runtime.rendered import rendered
 from kit.runtime.status import ENDED, JobStatus, LogLine, State
-from kit.runtime.steps import Say, Step, left_alone
+from kit.runtime.steps import Say, Step, unchanged_message
 from kit.runtime.target import Known
 from kit.secrets import fingerprint, read_secrets
 from kit.targets.lowered import file_version
@@ -26,7 +26,7 @@ from kit.targets.swarm import registers
 from kit.targets.swarm.decide import decide, secret_name
 from kit.targets.swarm.execute import Executor
 from kit.targets.swarm.logs import Logs, sources
-from kit.targets.swarm.observe import first_answer, see_cluster
+from kit.targets.swarm.observe import first_answer, observe_cluster
 from kit.targets.swarm.seen import Cluster, Service
 from kit.targets.swarm.status import (
     fewest_of,
@@ -54,7 +54,7 @@ class SwarmTarget:
         hosts = self._rendered.hosts
         self._managers = [host for host in hosts if "manager" in host.roles] or hosts
         self._answering: tuple[Host, Docker] | None = None
-        self._accounts: dict[str, Account] = {}
+        self._event_logs: dict[str, EventLog] = {}
 
     def _manager(self) -> tuple[Host, Docker]:
         """Return the first manager that answers, and the only connection to it."""
@@ -66,7 +66,7 @@ class SwarmTarget:
         return self._manager()[1]
 
     def _see(self) -> Cluster:
-        return see_cluster(self._docker())
+        return observe_cluster(self._docker())
 
     def _executor(self, secrets: Mapping[str, str] | None = None) -> Executor:
         hosts = self._rendered.hosts
@@ -115,14 +115,14 @@ class SwarmTarget:
         manager = executor.manager
         with registers.locked(manager):
             steps = self._steps(workloads, secrets, fresh=fresh)
-            executor.take(steps, say)
+            executor.execute_all(steps, say)
             deployed = {step.stack for step in steps if isinstance(step, DeployStack)}
             for each in workloads:
                 if each.stack in deployed:
                     registers.forget(manager, each.name)
                     registers.write_down(manager, deployment(each, time.time()))
                 else:
-                    say(left_alone(each))
+                    say(unchanged_message(each))
         try:
             wait_until_up(manager, [each.name for each in workloads if each.parts], say)
         except NotUpError as error:
@@ -134,7 +134,7 @@ class SwarmTarget:
 
     def _given_up(self, executor: Executor, error: NotUpError) -> KitError:
         """Remove a workload that no restart can start; return its error."""
-        cluster = see_cluster(executor.manager)
+        cluster = observe_cluster(executor.manager)
         status = as_failed(self._status(cluster, error.job))
         registers.remember(executor.manager, status)
         executor.remove(cluster.of(error.job)[0].stack)
@@ -153,8 +153,8 @@ class SwarmTarget:
         return tuple(found[name] for name in sorted(found))
 
     def _status(self, cluster: Cluster, name: str) -> JobStatus:
-        account = self._accounts.setdefault(name, Account())
-        reader = account.look(sources(self._docker(), cluster, name))
+        event_log = self._event_logs.setdefault(name, EventLog())
+        reader = event_log.update(sources(self._docker(), cluster, name))
         services = working(cluster, name)
         hosts = host_statuses(cluster, name)
         state, message = job_state(hosts, fewest_of(cluster, name))
@@ -214,11 +214,11 @@ class SwarmTarget:
         """Let the training end and save, then remove the stack; see `Target.stop`."""
         executor = self._executor()
         docker = executor.manager
-        cluster = see_cluster(docker)
+        cluster = observe_cluster(docker)
         _require(cluster, name)
         status = self._status(cluster, name)
         if status.state not in ENDED:
-            status = _end(docker, cluster, status, self._accounts[name].reader)
+            status = _end(docker, cluster, status, self._event_logs[name].reader)
         with suppress(KitError):
             registers.remember(docker, status)
         executor.remove(cluster.of(name)[0].stack)
@@ -262,7 +262,7 @@ def _end(docker: Docker, cluster: Cluster, status: JobStatus, reader: Reader) ->
 
 def _living(docker: Docker, services: Sequence[Service]) -> bool:
     """Return whether tasks still run on nodes that are ready."""
-    cluster = see_cluster(docker)
+    cluster = observe_cluster(docker)
     tasks = cluster.tasks_of(services)
     return any(task.state == "running" and cluster.ready(task.node) for task in tasks)
 

@@ -11,7 +11,7 @@ from kit.hosts.docker import Docker
 from kit.runtime.mistake import MISTAKE
 from kit.runtime.status import ENDED, HostStatus, State
 from kit.runtime.steps import Say
-from kit.targets.swarm.observe import see_cluster
+from kit.targets.swarm.observe import observe_cluster
 from kit.targets.swarm.seen import Cluster
 from kit.targets.swarm.status import PULLING, RELEASING, fewest_of, host_statuses
 from kit.values import count
@@ -83,7 +83,7 @@ def wait_until_up(manager: Docker, jobs: Sequence[str], say: Say) -> None:
     watch = Watch(say)
     waiting = list(jobs)
     while True:
-        cluster = see_cluster(manager)
+        cluster = observe_cluster(manager)
         waiting = [job for job in waiting if not _is_up(cluster, job, watch)]
         if not waiting:
             return

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 
 from kit.errors import KitError
-from kit.hosts.docker import at_once
+from kit.hosts.docker import concurrently
 from kit.runtime.events import Reader
 from kit.runtime.status import LogLine
 
@@ -18,26 +18,30 @@ Source = Callable[[float | None], Sequence[LogLine]]
 """Returns the lines after a time in seconds since the epoch, or the last lines for None."""
 
 
-class Account:
+class EventLog:
     """Reads the logs of a workload's containers or tasks, by their ids."""
 
     def __init__(self) -> None:
         self.reader = Reader()
         self._since: dict[str, float] = {}
 
-    def look(self, sources: Mapping[str, Source]) -> Reader:
+    def update(self, sources: Mapping[str, Source]) -> Reader:
         """Read the new lines. Lines of an unreachable source are read in a later update."""
         if self._since and not self._since.keys() & sources.keys():
             self.reader, self._since = Reader(), {}  # This is another run.
 
-        def news(source: str) -> Sequence[LogLine]:
+        def new_lines(source: str) -> Sequence[LogLine]:
             last = self._since.get(source)
             new = [line for line in sources[source](last) if (line.time or 0.0) > (last or 0.0)]
             if new:
                 self._since[source] = max(line.time or 0.0 for line in new)
             return new
 
-        found = (result for result in at_once(news, sources) if not isinstance(result, KitError))
+        found = (
+            result
+            for result in concurrently(new_lines, sources)
+            if not isinstance(result, KitError)
+        )
         for line in sorted(chain.from_iterable(found), key=lambda line: line.time or 0.0):
             self.reader.read(line)
         return self.reader

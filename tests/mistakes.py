@@ -39,7 +39,7 @@ INVENTORIES: list[tuple[str, str, str, list[str]]] = [
     ]),
     ('unknown key near a known one', 'cluster: lab', 'clustr: lab', [
         '1: cluster: is missing; add for example `cluster: lab`',
-        '1: clustr: is not a known key; did you mean cluster?',
+        '1: clustr: is not a key that is known here; did you mean cluster?',
     ]),
     ('engine is unknown', 'engine: swarm', 'engine: kubernetes', [
         "2: engine: 'kubernetes' is not known; use one of local, compose, swarm",
@@ -161,7 +161,7 @@ INVENTORIES: list[tuple[str, str, str, list[str]]] = [
     ]),
     ('registry is misspelt', 'network: {speed: 1Gbit}', 'registry: {adress: registry.lab:5000}', [
         '14: registry.address: is missing; add for example `address: registry.lab:5000`',
-        '14: registry.adress: is not a known key; did you mean address?',
+        '14: registry.adress: is not a key that is known here; did you mean address?',
     ]),
     ('host is no DNS label', 'pc2:', 'pc_2:', [
         "9: hosts.pc_2: 'pc_2' is not a DNS label (at most 63 lower-case letters, digits, inner hyphens); write for example pc-2",
@@ -177,7 +177,7 @@ INVENTORIES: list[tuple[str, str, str, list[str]]] = [
     ]),
     ("host named as a union's tag", '  pc2:\n    address: 192.168.8.114', '  <list>:\n    adress: 192.168.8.114', [
         '9: hosts.<list>.address: is missing; add for example `address: 192.168.8.151`',
-        '10: hosts.<list>.adress: is not a known key; did you mean address?',
+        '10: hosts.<list>.adress: is not a key that is known here; did you mean address?',
     ]),
     ('host named as pydantic names keys', 'pc2:', "'[key]':", [
         "9: hosts.[key]: '[key]' is not a range; write one bracket, as in gpu[001-512]",
@@ -250,7 +250,7 @@ INVENTORIES: list[tuple[str, str, str, list[str]]] = [
     ]),
     ('address is misspelt', 'address: 192.168.8.114', 'adress: 192.168.8.114', [
         '9: hosts.pc2.address: is missing; add for example `address: 192.168.8.151`',
-        '10: hosts.pc2.adress: is not a known key; did you mean address?',
+        '10: hosts.pc2.adress: is not a key that is known here; did you mean address?',
     ]),
     ('login without user', 'address: 192.168.8.114', 'address: 192.168.8.114\n    ssh: "@pc2"', [
         "11: hosts.pc2.ssh: '@pc2' is not a login; write for example user1@pc1",
@@ -322,7 +322,7 @@ INVENTORIES: list[tuple[str, str, str, list[str]]] = [
         '14: hosts.pc2.gpus[2].index: 0 is already listed (line 12); give each GPU the index that `nvidia-smi -L` prints',
     ]),
     ('index is left out', '    gpus:\n      - {uuid: GPU-b}\n      - {uuid: GPU-c, use: inference}\n', '    gpus: [{index: 2}, {index: 0}]\n', [
-        '11: hosts.pc2.gpus: GPU 1 is not listed, GPU 2 is; list every GPU that the host has: `{index: 1, use: none}` leaves it alone',
+        '11: hosts.pc2.gpus: GPU 1 is not listed, GPU 2 is; list every GPU that the host has: `{index: 1, use: none}` excludes it',
     ]),
     ('UUID is cut short', 'uuid: GPU-b', 'uuid: GPU-5f3a…', [
         "12: hosts.pc2.gpus[0].uuid: 'GPU-5f3a…' is not a GPU's UUID; copy what `nvidia-smi -L` prints: GPU-… or MIG-…",
@@ -464,7 +464,7 @@ DOCUMENTS: list[tuple[str, str | bytes, list[str]]] = [
     ]),
     ('an escape in a key', 'cluster: lab\n"\\e[31mred": 1\n', [
         '1: hosts: is missing; add for example `hosts: {"pc1": {"address": "192.168.8.151", "gpus": 1}}`',
-        '2: \\x1b[31mred: is not a known key; use one of cluster, engine, hosts, network, swarm, registry',
+        '2: \\x1b[31mred: is not a key that is known here; use one of cluster, engine, hosts, network, swarm, registry',
     ]),
     ('a key within a text', 'cluster: lab\n hosts: {}\n', [
         '2: this is not valid YAML: mapping values are not allowed in this context; look at this line and the one before it: quotes, indentation, tabs',
@@ -583,7 +583,7 @@ JOBS: list[tuple[str, str, str, list[str]]] = [
     ]),
     ('epochs are misspelt', 'epochs: 10', 'epocs: 10', [
         '2: train.epochs: is missing; add for example `epochs: 10`',
-        '5: train.epocs: is not a known key; did you mean epochs?',
+        '5: train.epocs: is not a key that is known here; did you mean epochs?',
     ]),
     ('batch is negative', 'batch_size: 64', 'batch_size: -64', [
         '6: train.batch_size: -64 is out of range; write a number of at least 1',
@@ -614,7 +614,7 @@ JOBS: list[tuple[str, str, str, list[str]]] = [
     ]),
     ('train is a text', 'train:\n', 'train: digits\nchekpoint:\n', [
         '2: train: \'digits\' is not a mapping; write for example `train: {"dataset": "mnist", "model": "cnn", "epochs": 10, "batch_size": 64}`',
-        '3: chekpoint: is not a known key; did you mean checkpoint?',
+        '3: chekpoint: is not a key that is known here; did you mean checkpoint?',
     ]),
     ('nothing to run', 'train:\n  dataset: digits\n  model: cnn\n  epochs: 10\n  batch_size: 64\n', '', [
         '1: there is nothing to run; write exactly one of `train:` and `command:`',
@@ -674,7 +674,7 @@ ADDED: list[tuple[str, list[str]]] = [
         '7: hosts.min: 0 is out of range; write a number of at least 1',
     ]),
     ('hosts: {max: 3}', [
-        '7: hosts.max: is not a known key; use one of names, gpus_per_host, min',
+        '7: hosts.max: is not a key that is known here; use one of names, gpus_per_host, min',
     ]),
     ("reference_batch: '256'", [
         "7: reference_batch: '256' is not a whole number; write for example `reference_batch: 256`",
@@ -686,7 +686,7 @@ ADDED: list[tuple[str, list[str]]] = [
         '7: checkpoint.keep: 0 is out of range; write a number of at least 1',
     ]),
     ('checkpoint: {every: 1}', [
-        '7: checkpoint.every: is not a known key; use one of every_epochs, keep, asynchronous',
+        '7: checkpoint.every: is not a key that is known here; use one of every_epochs, keep, asynchronous',
     ]),
     ('mounts: {/srv: /data}', [
         '7: mounts: {"/srv": "/data"} is not a list; write for example `mounts: [{"bind": "/srv/data", "to": "/data"}]`',
@@ -725,7 +725,7 @@ ADDED: list[tuple[str, list[str]]] = [
         "7: mounts[0].to: /kit is reserved for kit; write for example /data",
     ]),
     ('mounts: [{bind: /a, to: /data, ro: true}]', [
-        '7: mounts[0].ro: is not a known key; use one of bind, to, read_only',
+        '7: mounts[0].ro: is not a key that is known here; use one of bind, to, read_only',
     ]),
     ('mounts: [{bind: /a, to: /data, read_only: yes}]', [
         "7: mounts[0].read_only: 'yes' is not true or false; write for example `read_only: false`",
@@ -870,7 +870,7 @@ ADDED: list[tuple[str, list[str]]] = [
         "7: metrics.port: 9500 is the rendezvous' port already; write for example 9501",
     ]),
     ('resources: {gpus: 2}', [
-        '7: resources: is not a known key; use one of image, train, command, working_dir, reference_batch, batch_size, parameters, step_seconds, exchange, metrics, checkpoint, hosts, mounts, environment, secrets, nccl, limits, rendezvous, stop_grace_period, user',
+        '7: resources: is not a key that is known here; use one of image, train, command, working_dir, reference_batch, batch_size, parameters, step_seconds, exchange, metrics, checkpoint, hosts, mounts, environment, secrets, nccl, limits, rendezvous, stop_grace_period, user',
     ]),
 ]
 # What a job has after its image.

@@ -139,7 +139,7 @@ DEEP = {
 
 @pytest.mark.parametrize("text", DEEP.values(), ids=list(DEEP))
 def test_deep_nesting_is_refused(text: str) -> None:
-    with pytest.raises(ProblemsError, match=r"^f:1: this is nested deeper"):
+    with pytest.raises(ProblemsError, match=r"^f:1: this is nested too deeply"):
         parse(text, "f")
 
 

@@ -35,7 +35,7 @@ def command(paths: Paths, jobs: tuple[str, ...], engine: str | None, *, everythi
             click.echo(f"`kit resume {job}` continues it")
     left = [name for name in found if name in servers and name not in ended]
     if left and not jobs:
-        click.echo(f"{', '.join(left)} goes on: `kit stop {' '.join(left)}` ends it")
+        click.echo(f"{', '.join(left)} continues: `kit stop {' '.join(left)}` ends it")
     elif not ended:
         click.echo("nothing is running")
 

@@ -121,7 +121,7 @@ def _words(error: ErrorDetails, place: _Place) -> tuple[str, str]:
         return "is missing", f"add {_example(place)}"
     if kind == "extra_forbidden":
         known = [name for model in place.models for name in model.model_fields]
-        return "is not a known key", nearest(str(place.loc[-1]), known)
+        return "is not a key that is known here", nearest(str(place.loc[-1]), known)
     if kind == "literal_error":
         allowed = [
             word.strip("'") for word in context["expected"].replace(" or ", ", ").split(", ")

@@ -102,5 +102,5 @@ def index_faults(host: Loc, gpus: list[GpuSection]) -> list[Fault]:
     if missing is None:
         return []
     what = f"GPU {missing} is not listed, GPU {max(seen)} is"
-    fix = f"list every GPU that the host has: `{{index: {missing}, use: none}}` leaves it alone"
+    fix = f"list every GPU that the host has: `{{index: {missing}, use: none}}` excludes it"
     return [Fault(INVENTORY, (*host, "gpus"), what, fix)]

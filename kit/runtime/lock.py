@@ -23,7 +23,7 @@ class Holder:
         """Return the error for a second deploy; the lock is stored at `where`."""
         age = show_age(time.time() - self.since)
         return KitError(
-            f"{self.by} (process {self.pid}) has been deploying for {age}: {where} says so",
+            f"{self.by} (process {self.pid}) has been deploying for {age} (see {where})",
             "wait for it; if it is dead, `kit deploy --break-lock`",
         )
 

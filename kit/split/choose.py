@@ -48,7 +48,9 @@ def choose(
     most, present = count_of(free), count_of(serving)
     if number > most:
         others = count_of(slots) - most
-        apart = f" beside {count(others, 'GPU')} that this leaves alone" if others else ""
+        apart = (
+            f" beside {count(others, 'GPU')} that this command does not change" if others else ""
+        )
         what = f"--infer {number}: there are only {count(most, 'GPU')}{apart}"
         raise FaultsError([Fault(INVENTORY, ("hosts",), what, f"write a number up to {most}")])
     if number >= present:

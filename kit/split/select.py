@@ -62,8 +62,8 @@ def select(inventory: Inventory, wanted: Wanted, valid: Callable[[Split], bool])
             for slot in found:
                 before, other, _ = named.setdefault(slot.key, (said, use, slot))
                 if other is not use:
-                    what = f"{before} and {said} both mean {slot.name}"
-                    faults.append(Fault(INVENTORY, slot.loc, what, "say one of the two"))
+                    what = f"{before} and {said} both select {slot.name}"
+                    faults.append(Fault(INVENTORY, slot.loc, what, "keep one of the two"))
     if faults:
         raise FaultsError(faults)
     split: dict[Key, Use] = {key: use for key, (_, use, _) in named.items()}
@@ -80,8 +80,8 @@ def _number_faults(wanted: Wanted) -> list[Fault]:
     for option in ("train", "none"):
         for text in getattr(wanted, option):
             if _NUMBER.fullmatch(text):
-                what = f"--{option} {text}: a number of GPUs is for --infer alone"
-                fix = "write --infer N for how many are to be for inference, or name the GPUs"
+                what = f"--{option} {text}: only --infer takes a number of GPUs"
+                fix = "write --infer N for the number of GPUs for inference, or name the GPUs"
                 faults.append(Fault(INVENTORY, _HOSTS, what, fix))
     if wanted.number() is not None and len(wanted.infer) > 1:
         what = f"--infer {' --infer '.join(wanted.infer)}: a number means all GPUs for inference"
@@ -176,11 +176,11 @@ class _Finder:
         shown = [str(slots[0].gpu.model) for slots in models.values()]
         if found:
             several = [str(models[name][0].gpu.model) for name in found]
-            what = f"{said} may mean {' or '.join(several)}"
+            what = f"{said} matches {' and '.join(several)}"
             raise _wrong(pool.loc, what, "write more of the name")
         if pool.loc == _HOSTS:
             known = [*self._names, *shown]
-            what = f"{said}: {text!r} is no host, no UUID and no model of a GPU"
+            what = f"{said}: {text!r} is not a host, a UUID or a model of a GPU"
             raise _wrong(pool.loc, what, nearest(text, known))
         hint = nearest(text, shown) if shown else "name a GPU by its index, from 0 on"
         raise _wrong(pool.loc, f"{said}: {pool.where} no GPU of that model", hint)
@@ -207,7 +207,7 @@ def _by_uuid(pool: _Pool, text: str, said: str) -> Slot:
     if exact or len(found) == 1:
         return (exact or found)[0]
     if found:
-        what = f"{said} may mean {_list(found, ids=True)}"
+        what = f"{said} matches {_list(found, ids=True)}"
         raise _wrong(pool.loc, what, "write more of the UUID")
     known = [slot.gpu.id for slot in pool.slots if slot.gpu.known]
     hint = nearest(text, known) if known else "name the GPU by its index, from 0 on"

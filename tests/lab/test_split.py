@@ -189,7 +189,7 @@ def test_two_hosts_of_a_swarm_exchange_gpus(made: dict[str, Operator], lab: Lab)
     wait_for(lambda: seen(operator, "serve-digits").get("n2") == [training], "the server")
     assert json.loads(operator.kit("status", "--json"))["wrong_gpus"] == []
 
-    assert "serve-digits goes on: `kit stop serve-digits` ends it" in operator.kit("stop")
+    assert "serve-digits continues: `kit stop serve-digits` ends it" in operator.kit("stop")
     assert ready(other)
     operator.kit("stop", "--all")
     wait_for(

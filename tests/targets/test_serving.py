@@ -105,7 +105,7 @@ def test_a_server_ends_by_its_name_alone(served: tuple[Cluster, str]) -> None:
     cluster.kit("render")
     cluster.kit("deploy", "serve-digits")
     wait_for(lambda: "serve" in cluster.kit("logs", "serve-digits"), "its first words")
-    assert "serve-digits goes on: `kit stop serve-digits` ends it" in cluster.kit("stop")
+    assert "serve-digits continues: `kit stop serve-digits` ends it" in cluster.kit("stop")
     assert "serve-digits stopped after" in cluster.kit("stop", "serve-digits")
     assert cluster.processes() == []
     assert "nothing is running" in cluster.kit("stop", "--all")

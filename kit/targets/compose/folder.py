@@ -148,7 +148,7 @@ def _refusal(held: str, where: str) -> KitError:
         return Holder(**json.loads(held)).refusal(where)
     except (ValueError, TypeError):  # Another version of kit wrote it, or it is not written yet.
         return KitError(
-            f"somebody else is deploying: {where} says so",
+            f"somebody else is deploying (see {where})",
             "wait for it; if it is dead, `kit deploy --break-lock`",
         )
 

@@ -60,8 +60,8 @@ class _Commands(click.Group):
 def cli() -> None:
     """Multi-node GPU training on plain Docker.
 
-    From inventory.yaml and jobs/*.yaml kit renders plain Compose and Swarm files and carries them
-    out. Begin with `kit init my-cluster`.
+    From inventory.yaml and jobs/*.yaml kit renders plain Compose and Swarm files and runs
+    them. Begin with `kit init my-cluster`.
     """
 
 

@@ -94,7 +94,7 @@ User = Annotated[
         values.user,
         r"^[A-Za-z0-9_][-A-Za-z0-9_.]*(:[A-Za-z0-9_][-A-Za-z0-9_.]*)?$",
         "1000:1000",
-        "A user, by number or as the image names it, and a group",
+        "A user and optionally a group, as numbers or as names of the image",
     ),
 ]
 Subnet = Annotated[
@@ -123,7 +123,7 @@ def _memory(value: object) -> int:
 
 Memory = Annotated[int, *_text(_memory, _SIZE, "24GiB", "Size with a binary unit")]
 Cpus = Annotated[
-    float, Field(ge=0.01, le=4096, allow_inf_nan=False, description="Docker takes 0.01 and more")
+    float, Field(ge=0.01, le=4096, allow_inf_nan=False, description="Number of CPUs, at least 0.01")
 ]
 
 

@@ -32,7 +32,7 @@ class GpuSection(Section):
     model: str | None = Field(None, examples=["TITAN RTX"])
     memory: Size | None = None
     use: Literal["training", "inference", "none"] = Field(
-        "training", description="`none`: kit does not use this GPU, for example that of a display"
+        "training", description="`none`: kit does not use this GPU, for example one with a display"
     )
 
     @model_validator(mode="after")
@@ -64,8 +64,8 @@ Gpus = Annotated[
         "write their number (`gpus: 4`) or a list of `- {uuid: GPU-…}`",
     ),
     Field(
-        description="A list with UUIDs; or their number; or a list with indexes, to say what each "
-        "GPU is for",
+        description="A list with UUIDs, the number of GPUs, or a list with indexes to set the use "
+        "of each GPU",
         examples=[4, [{"uuid": "GPU-5f3a…", "memory": "24GiB"}]],
     ),
 ]

@@ -47,16 +47,16 @@ class HostSection(Section):
     )
     gpus: Gpus = 0
     interface: Interface | None = Field(
-        None, description="Instead of `network.interface`, `auto` too", examples=["eth0"]
+        None, description="Overrides `network.interface`; may be `auto`", examples=["eth0"]
     )
-    speed: Speed | None = Field(None, description="Instead of `network.speed`")
+    speed: Speed | None = Field(None, description="Overrides `network.speed`")
 
 
 class NetworkSection(Section):
     """The network between the hosts."""
 
     driver: Literal["overlay", "host"] = Field(
-        "overlay", description="`host` for InfiniBand, or if the 3 % of the overlay matter"
+        "overlay", description="`host` for InfiniBand, or to avoid the overlay's cost of 3 %"
     )
     interface: Interface = Field(
         AUTO,
@@ -81,8 +81,8 @@ class SwarmSection(Section):
         2,
         ge=1,
         le=60,
-        description="Interval of the nodes' heartbeats. A dead node is noticed after 4 s with 2s, "
-        "after 14 s with Docker's own 5s",
+        description="Interval of the nodes' heartbeats. A dead node is detected after 4 s with 2s, "
+        "after 14 s with Docker's default of 5s",
     )
 
 
@@ -91,7 +91,7 @@ class InventorySection(Section):
 
     cluster: Label
     engine: Literal["local", "compose", "swarm"] = Field(
-        "local", description="What runs the plan: this machine, Compose or Swarm"
+        "local", description="The engine that runs the plan: this machine, Compose or Swarm"
     )
     hosts: dict[str, HostSection] = Field(
         min_length=1, examples=[{"pc1": {"address": "192.168.8.151", "gpus": 1}}]

@@ -98,9 +98,9 @@ Secrets = Annotated[
         ],
     ],
     Field(
-        description="Variables of the training alone. Their values are in no file of the "
-        "repository: `env` takes them from the environment of `kit deploy`, `{file: PATH}` from a "
-        "file there",
+        description="Variables of the training. No file of the repository contains their values: "
+        "`env` reads them from the environment of `kit deploy`, `{file: PATH}` from a file "
+        "on that machine",
         examples=[{"WANDB_API_KEY": "env", "HF_TOKEN": {"file": "~/.huggingface"}}],
     ),
 ]
@@ -117,7 +117,7 @@ class JobHostsSection(Section):
         None,
         ge=1,
         examples=[1],
-        description="The fewest hosts with which the job continues; default: all",
+        description="The smallest number of hosts for the job to continue; default: all",
     )
 
 
@@ -165,7 +165,7 @@ class LimitsSection(Section):
     """Resources of one container."""
 
     shared_memory: Size = Field(
-        16 * 2**30, description="Size of /dev/shm; Docker's 64 MiB are too few for DataLoader"
+        16 * 2**30, description="Size of /dev/shm; Docker's default is only 64 MiB"
     )
     memory: Memory | None = None
     cpus: Cpus | None = Field(None, examples=[8])
@@ -203,7 +203,7 @@ class JobSection(Section):
         None,
         ge=1,
         examples=[256],
-        description="Of `command`, for each GPU; only `kit plan` uses it",
+        description="Batch size of `command` per GPU; only `kit plan` uses it",
     )
     parameters: int | None = Field(
         None,
@@ -239,7 +239,7 @@ class JobSection(Section):
     user: User | None = Field(
         None,
         examples=["1000:1000"],
-        description="User of the containers, who then has no capabilities and cannot gain any; "
+        description="User of the containers, without capabilities and without a way to gain any; "
         "default: the image's user, with the capabilities that Docker grants",
     )
 

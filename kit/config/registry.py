@@ -19,16 +19,16 @@ class RegistrySection(Section):
     """The registry for the trainer's image: `kit image` pushes to it, hosts pull from it."""
 
     address: RegistryAddress = Field(
-        description="The beginning of the images' names; the hosts must reach it by this name",
+        description="The prefix of the images' names; it must lead the hosts to the registry",
         examples=["registry.lab:5000"],
     )
     host: Label | None = Field(
         None,
-        description="kit serves the registry on this host, without certificate and passwords",
+        description="kit runs the registry on this host, without certificate and passwords",
         examples=["pc1"],
     )
     image: Image | None = Field(
-        None, description=f"The image with which kit serves it; default: {IMAGE}", examples=[IMAGE]
+        None, description=f"The image of this registry; default: {IMAGE}", examples=[IMAGE]
     )
 
 

@@ -78,7 +78,7 @@ class BatchSection(Section):
         ge=0,
         le=1000,
         allow_inf_nan=False,
-        description="How long the first of a batch waits for others, in milliseconds",
+        description="Longest wait of a batch's first request for others, in milliseconds",
     )
 
 
@@ -112,7 +112,7 @@ class ServerSection(Section):
     checkpoint: Checkpoint = Field(
         "newest",
         examples=["newest", "best", "step-00000300"],
-        description="`newest`, `best` by test accuracy, or the name of one",
+        description="`newest`, `best` (by test accuracy), or a checkpoint's name",
     )
     port: Port = Field(PORT, description="Port on each host that serves")
     transfer_port: Port = Field(
@@ -120,7 +120,9 @@ class ServerSection(Section):
         description="Port at which the job's hosts offer their checkpoints, read-only",
     )
     batch: BatchSection = Field(BatchSection(), examples=[{"size": 64, "window_ms": 5}])
-    queue: int = Field(256, ge=1, description="Samples that may wait; more are refused with 429")
+    queue: int = Field(
+        256, ge=1, description="Samples that may be queued; more are rejected with 429"
+    )
     timeout: Duration = Field(10, ge=1, description="Longest wait of a request")
     limits: ServerLimitsSection = Field(ServerLimitsSection(), examples=[{"body": "8MiB"}])
     token: Token = Field(None, examples=[{"env": "DIGITS_TOKEN"}])
@@ -132,13 +134,13 @@ class ServerSection(Section):
     )
     hosts: ServerHostsSection = Field(ServerHostsSection(), examples=[{"names": ["pc2"]}])
     gpu_memory: Size | None = Field(
-        None, description="Least memory of a GPU that `kit split` chooses", examples=["8GiB"]
+        None, description="Smallest memory of a GPU that `kit split` chooses", examples=["8GiB"]
     )
     environment: Environment = Field({})
     user: User | None = Field(
         None,
         examples=["1000:1000"],
-        description="User of the containers, who must be able to read the checkpoints; "
+        description="User of the containers, which must be able to read the checkpoints; "
         "default: nobody, 65534:65534",
     )
 

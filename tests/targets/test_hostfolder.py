@@ -140,7 +140,7 @@ def test_a_lock_that_cannot_be_made_says_why(home: Path, folder: HostFolder) -> 
 
 def test_history_and_ends_are_remembered(home: Path, folder: HostFolder) -> None:
     assert folder.history() == ()
-    assert folder.remembered() == ()
+    assert folder.recorded_statuses() == ()
     assert not home.exists()
     later = Deployment("k", 200.0, "me@pc", "abc", "def", "image:1")
     folder.add_to_history(DEPLOYMENT)
@@ -148,9 +148,9 @@ def test_history_and_ends_are_remembered(home: Path, folder: HostFolder) -> None
     with (home / "history.jsonl").open("a") as file:
         file.write('{"job": "cut o')
     assert folder.history() == (later, DEPLOYMENT)
-    folder.remember(STATUS)
-    assert folder.remembered() == (STATUS,)
+    folder.record_status(STATUS)
+    assert folder.recorded_statuses() == (STATUS,)
     (home / "stopped" / "old.json").write_text('{"job": "of another version"}\n')
-    assert folder.remembered() == (STATUS,)
-    folder.forget("j")
-    assert folder.remembered() == ()
+    assert folder.recorded_statuses() == (STATUS,)
+    folder.delete_status("j")
+    assert folder.recorded_statuses() == ()

@@ -106,16 +106,16 @@ class HostFolder:
         lines = ssh.run(self.host, script).splitlines()
         return tuple(_each(reversed(lines), lambda written: Deployment(**written)))
 
-    def remember(self, status: JobStatus) -> None:
+    def record_status(self, status: JobStatus) -> None:
         """Record the final status of a job."""
         script = f"mkdir -p stopped\ncat >stopped/.new\nmv stopped/.new stopped/{status.job}.json"
         self._change(script, json.dumps(written(status)).encode() + b"\n")
 
-    def forget(self, job: str) -> None:
+    def delete_status(self, job: str) -> None:
         """Delete the final status of a job that starts again."""
         self._change(f"rm -f stopped/{job}.json")
 
-    def remembered(self, said: str | None = None) -> tuple[JobStatus, ...]:
+    def recorded_statuses(self, said: str | None = None) -> tuple[JobStatus, ...]:
         """Return the final status of stopped jobs; `said` is the output of `prelude`, if known."""
         printed = ssh.run(self.host, self.prelude) if said is None else said
         return tuple(_each(printed.splitlines(), read))

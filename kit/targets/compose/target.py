@@ -42,7 +42,7 @@ class ComposeTarget:
         self._hosts = Hosts(cluster, tree)
         self._event_logs: dict[str, EventLog] = {}
         self._stopped: dict[str, JobStatus] = {}
-        self._remembered: dict[str, JobStatus] = {}
+        self._recorded: dict[str, JobStatus] = {}
         self._asked: frozenset[str] | None = None
 
     def _ended(self, found: Found) -> dict[str, JobStatus]:
@@ -57,9 +57,9 @@ class ComposeTarget:
                 else None
             )
             with suppress(KitError):
-                ended = central.remembered(said)
-                self._asked, self._remembered = jobs, {status.job: status for status in ended}
-        return self._remembered | self._stopped
+                ended = central.recorded_statuses(said)
+                self._asked, self._recorded = jobs, {status.job: status for status in ended}
+        return self._recorded | self._stopped
 
     def preview(self, workloads: Sequence[Workload], *, fresh: bool) -> tuple[Step, ...]:
         """Query the hosts and return the steps; see `Target.preview`."""
@@ -103,7 +103,7 @@ class ComposeTarget:
         status = as_failed(self._status(work.name, self._hosts.containers()))
         self._stopped[work.name] = status
         with suppress(KitError):
-            self._hosts.central.remember(status)
+            self._hosts.central.record_status(status)
         left = executor.take_down(work)
         reasons = [f"  {one.host}: {one.message()}" for one in failed]
         raise mistake_error("\n".join([f"{work.name} does not come up; {left}", *reasons]), status)
@@ -123,7 +123,7 @@ class ComposeTarget:
                 if isinstance(first := batch[0], Start):
                     work = workloads[first.name]
                     self._stopped.pop(work.name, None)
-                    self._hosts.central.forget(work.name)
+                    self._hosts.central.delete_status(work.name)
                     self._hosts.central.add_to_history(deployment(work, began))
                     started.append(work.name)
                     say(f"{work.name}: started as {size(work)}")
@@ -213,7 +213,7 @@ class ComposeTarget:
         # From now on this status is reported, independent of the removal of the containers.
         self._stopped[name] = status
         with suppress(KitError):
-            self._hosts.central.remember(status)
+            self._hosts.central.record_status(status)
         removed = self._hosts.on(places, lambda host: self._hosts.remove(name, host.name))
         left = {place for place, error in removed.items() if isinstance(error, KitError)}
         left |= self._hosts.rendered.devices.get(name, {}).keys() & found.lost.keys()

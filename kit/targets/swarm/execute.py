@@ -205,7 +205,7 @@ class Executor:
 
     @execute.register
     def _(self, step: DeleteHistory) -> None:  # noqa: ARG002
-        registers.forget_all(self.manager)
+        registers.delete_records(self.manager)
 
     @execute.register
     def _(self, step: Leave) -> None:

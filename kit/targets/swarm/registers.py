@@ -62,7 +62,7 @@ def break_lock(manager: Docker) -> None:
         manager.request("DELETE", f"/configs/{config['ID']}")
 
 
-def write_down(manager: Docker, made: Deployment) -> None:
+def record_deployment(manager: Docker, made: Deployment) -> None:
     """Record a deployment; keep only the newest 50."""
     _create(manager, f"{HISTORY}-{made.time:.3f}-{made.job}"[:64], asdict(made))
     known = sorted(_configs(manager, HISTORY), key=lambda config: config["CreatedAt"])
@@ -76,14 +76,14 @@ def history(manager: Docker) -> tuple[Deployment, ...]:
     return tuple(sorted(found, key=lambda deployment: -deployment.time))
 
 
-def remember(manager: Docker, status: JobStatus) -> None:
+def record_status(manager: Docker, status: JobStatus) -> None:
     """Record the final status of a workload; Swarm deletes its logs with the stack."""
-    forget(manager, status.job)
+    delete_status(manager, status.job)
     name = f"{ENDED}-{time.time():.3f}-{status.job}"[:64]
     _create(manager, name, written(status))
 
 
-def remembered(manager: Docker) -> tuple[JobStatus, ...]:
+def recorded_statuses(manager: Docker) -> tuple[JobStatus, ...]:
     """Return the final status of stopped workloads."""
     found = []
     for content in _contents(manager, ENDED):
@@ -92,14 +92,14 @@ def remembered(manager: Docker) -> tuple[JobStatus, ...]:
     return tuple(found)
 
 
-def forget(manager: Docker, name: str) -> None:
+def delete_status(manager: Docker, name: str) -> None:
     """Delete the final status of a workload that starts again."""
     for config in _configs(manager, ENDED):
         if json.loads(base64.b64decode(config["Spec"]["Data"])).get("job") == name:
             manager.request("DELETE", f"/configs/{config['ID']}")
 
 
-def forget_all(manager: Docker) -> None:
+def delete_records(manager: Docker) -> None:
     """Delete the history and all final statuses."""
     for config in (*_configs(manager, HISTORY), *_configs(manager, ENDED)):
         manager.request("DELETE", f"/configs/{config['ID']}")

@@ -119,8 +119,8 @@ class SwarmTarget:
             deployed = {step.stack for step in steps if isinstance(step, DeployStack)}
             for each in workloads:
                 if each.stack in deployed:
-                    registers.forget(manager, each.name)
-                    registers.write_down(manager, deployment(each, time.time()))
+                    registers.delete_status(manager, each.name)
+                    registers.record_deployment(manager, deployment(each, time.time()))
                 else:
                     say(unchanged_message(each))
         try:
@@ -136,7 +136,7 @@ class SwarmTarget:
         """Remove a workload that no restart can start; return its error."""
         cluster = observe_cluster(executor.manager)
         status = as_failed(self._status(cluster, error.job))
-        registers.remember(executor.manager, status)
+        registers.record_status(executor.manager, status)
         executor.remove(cluster.of(error.job)[0].stack)
         executor.drop_secrets(error.job)
         return mistake_error(error.message, status)
@@ -148,7 +148,7 @@ class SwarmTarget:
     def status(self) -> tuple[JobStatus, ...]:
         """Return the status from tasks and logs; see `Target.status`."""
         cluster = self._see()
-        found = {status.job: status for status in registers.remembered(self._docker())}
+        found = {status.job: status for status in registers.recorded_statuses(self._docker())}
         found |= {name: self._status(cluster, name) for name in names_of(cluster)}
         return tuple(found[name] for name in sorted(found))
 
@@ -220,7 +220,7 @@ class SwarmTarget:
         if status.state not in ENDED:
             status = _end(docker, cluster, status, self._event_logs[name].reader)
         with suppress(KitError):
-            registers.remember(docker, status)
+            registers.record_status(docker, status)
         executor.remove(cluster.of(name)[0].stack)
         executor.drop_secrets(name)
         return status

@@ -85,12 +85,12 @@ def replace_alone(path: Path, text: str, *, keep_mode: bool = False) -> None:
 
 
 def replace_unchanged(path: Path, before: str, after: str) -> None:
-    """Replace a file that somebody may have edited meanwhile, wherever a link leads to.
+    """Replace a file that has not changed since it was read; if it is a link, replace its target.
 
-    With "" as the text before, there must be none.
+    If `before` is "", the file must not exist.
 
     Raises:
-        KitError: Somebody else has changed it since, or the disk refuses.
+        KitError: The file has changed since it was read, or cannot be written.
     """
     try:
         now = read_plain(path) if path.exists() else b""

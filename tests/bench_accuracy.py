@@ -102,7 +102,7 @@ def main() -> None:
         work(options.work, options.seeds, options.epochs, options.ways)
         return
     for replicas in options.replicas:
-        with tempfile.TemporaryDirectory() as name, hosts(Path(name)) as local:
+        with tempfile.TemporaryDirectory() as name, hosts(Path(name), cold=True) as local:
             task = local.start(
                 "replicas",
                 [

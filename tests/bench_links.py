@@ -126,7 +126,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     found: dict[str, dict[int, float]] = {}
-    with tempfile.TemporaryDirectory() as name, hosts(Path(name)) as local:
+    with tempfile.TemporaryDirectory() as name, hosts(Path(name), cold=True) as local:
         for count in options.hosts:
             with network(count, options.speed) as names:
                 apart = rate(local, names, {}, LONG, options.step, apart=True)

@@ -101,7 +101,7 @@ def compare(name: str, folder: Path, options: argparse.Namespace) -> None:
     kind = "Content-Type: application/json\r\nContent-Length:"
     head = f"POST /predict HTTP/1.1\r\nHost: localhost\r\n{kind} {len(body)}\r\n\r\n"
     requests = {"predict": head.encode() + body, "http": b"GET /ready HTTP/1.1\r\nHost: l\r\n\r\n"}
-    with hosts(folder) as local:
+    with hosts(folder, cold=True) as local:
         servers: dict[str, Server] = {}
         for size in (64, 1):
             batch = {"size": size, "window": options.window if size > 1 else 0.0}

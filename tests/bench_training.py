@@ -74,7 +74,11 @@ def engine(repeats: int, epochs: int, _: int) -> None:
         "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // 2)),  # As the engine does.
         "CUDA_VISIBLE_DEVICES": ",".join(gpus) if len(gpus) == 2 else "",
     }
-    with temporary() as folder, cluster_in(folder, INVENTORY) as cluster, hosts(folder) as local:
+    with (
+        temporary() as folder,
+        cluster_in(folder, INVENTORY) as cluster,
+        hosts(folder, cold=True) as local,
+    ):
         home = cluster.environment["XDG_STATE_HOME"]
         state = {"PYTHONPATH": str(ROOT), "XDG_STATE_HOME": home}
         job: dict[str, Any] = yaml.safe_load((ROOT / "jobs" / "digits.yaml").read_text())
@@ -180,7 +184,7 @@ def processes(repeats: int, epochs: int, samples: int) -> None:
         f"processes: cnn, {samples:,} x 1x28x28, global batch {GLOBAL}, core {core}, "
         f"{epochs} epochs, {repeats} turns"
     )
-    with temporary() as folder, hosts(folder) as local:
+    with temporary() as folder, hosts(folder, cold=True) as local:
         write_mnist(folder, samples)
 
         def side(number: int) -> Callable[[], float]:
@@ -226,7 +230,7 @@ def balance(repeats: int, epochs: int, _: int) -> None:
     """The ranks' speed is pretended (tests/trainer/faulty.py): their work is mostly a pause."""
     print(f"balance: digits, {SHARED} a rank, {epochs} epochs, {repeats} turns")
     ends: list[list[float]] = []
-    with temporary() as folder, hosts(folder) as local:
+    with temporary() as folder, hosts(folder, cold=True) as local:
 
         def side(number: int, slow: int, way: str) -> Callable[[], float]:
             settings = {"batch_size": SHARED, "balance": way}

@@ -17,7 +17,7 @@ SMALLEST = ["--repeats", "1", "--epochs", "1", "--samples", "512"]
 def test_a_comparison_prints_its_figures(
     which: str, speeds: int, ratios: int, tmp_path: Path
 ) -> None:
-    with hosts(tmp_path) as local:
+    with hosts(tmp_path, cold=True) as local:
         argv = ["-m", "tests.bench_training", which, *SMALLEST]
         task = local.start(which, argv, {"PYTHONPATH": ROOT, "CUDA_VISIBLE_DEVICES": ""}, cwd=ROOT)
         assert task.wait(300) == 0, task.text
@@ -31,7 +31,7 @@ def test_a_comparison_prints_its_figures(
 
 
 def test_servers_are_compared(tmp_path: Path) -> None:
-    with hosts(tmp_path) as local:
+    with hosts(tmp_path, cold=True) as local:
         argv = ["-m", "tests.bench_serve", "--seconds", "0.2", "--turns", "1", "--clients", "1,2"]
         task = local.start("serve", [*argv, "cnn"], {"PYTHONPATH": ROOT}, cwd=ROOT)
         assert task.wait() == 0, task.text

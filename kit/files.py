@@ -95,7 +95,7 @@ def replace_unchanged(path: Path, before: str, after: str) -> None:
     try:
         now = read_plain(path) if path.exists() else b""
         if now != before.encode():
-            raise KitError(f"{path} was changed meanwhile", "run it again")
+            raise KitError(f"{path} was changed in the meantime", "run it again")
         replace_alone(path.resolve(), after, keep_mode=path.exists())
     except OSError as error:
         raise KitError(f"{path}: cannot be written: {error.strerror}") from None

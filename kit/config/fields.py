@@ -254,7 +254,7 @@ DataPath = Annotated[
 ]
 ModelName = Annotated[
     str,
-    BeforeValidator(told(_model)),
+    BeforeValidator(validator_of(_model)),
     WithJsonSchema(
         {
             "anyOf": [

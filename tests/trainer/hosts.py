@@ -110,6 +110,8 @@ class Task:
         try:
             return self.process.wait(seconds)
         except subprocess.TimeoutExpired:
+            warm_python().show_stacks()
+            time.sleep(1)
             raise AssertionError(f"still running after {seconds} s:\n{self.text}") from None
 
     def expect(self, text: str) -> None:

@@ -8,9 +8,12 @@ comes back. What the forked process starts with `sys.executable` is warm as well
 from __future__ import annotations
 
 import atexit
+import os
+import signal
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -44,6 +47,15 @@ class WarmPython:
             return int((self._folder / str(client)).read_text(encoding="ascii"))
         except (OSError, ValueError):
             return None
+
+    def show_stacks(self) -> None:
+        """Let all that runs print where its threads are, on standard error."""
+        clients = {int(note.name) for note in self._folder.glob("[0-9]*")}
+        # A program that has become another is a client itself.
+        programs = {program for client in clients if (program := self.program_of(client))}
+        for program in programs - clients:
+            with suppress(ProcessLookupError):
+                os.kill(program, signal.SIGUSR2)
 
     def close(self) -> None:
         """End the server, which ends what it has forked."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import io
 import marshal
@@ -20,6 +21,7 @@ from pathlib import Path
 from types import ModuleType
 
 STDIN = 0
+SHOW_STACKS = signal.SIGUSR2
 IMPORTED = (
     "torch",
     "torch._dynamo",  # The first optimizer imports it: half of a rank's start.
@@ -129,6 +131,7 @@ def _receive(connection: socket.socket) -> Program:
 def become(program: Program) -> list[str]:
     """Take on what a process of its own would have; return the arguments behind the flags."""
     os.setsid()
+    faulthandler.register(SHOW_STACKS, file=2, all_threads=True)
     os.fchdir(program.folder)
     for number, stream in enumerate(program.streams):
         os.dup2(stream, number)

@@ -1,4 +1,4 @@
-"""`kit discover`: what the hosts are, written into the inventory."""
+"""`kit discover`: ask the hosts for their hardware and software, and update the inventory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from kit.paths import Paths
 from kit.values import show_speed
 
 
-@click.command("discover", short_help="Find out what the hosts are, and write it down.")
+@click.command("discover", short_help="Ask the hosts for their GPUs and more; write the inventory.")
 @with_paths
 @click.argument("logins", nargs=-1, metavar="[LOGIN]...")
 @click.option("--cluster", default="pool", show_default=True, help="Name of a new inventory.")
@@ -42,11 +42,11 @@ def command(
     dry_run: bool,
     as_json: bool,
 ) -> int:
-    """Ask hosts over SSH what they are, and write or update the inventory.
+    """Ask hosts over SSH for their hardware and software, and write or update the inventory.
 
-    LOGIN is USER@HOST or HOST, as for ssh; by default all hosts of the inventory are asked. Nothing
-    is installed or changed on them. The command shows the difference and asks before it writes;
-    comments, order and settings such as `use:` and `roles:` stay.
+    LOGIN is USER@HOST or HOST, as for ssh; by default, all hosts of the inventory. The command
+    installs and changes nothing on the hosts. It shows the difference and asks before it writes the
+    inventory; comments, order and settings such as `use:` and `roles:` stay.
     """
     text = _text(paths.inventory)
     inventory = text and read_inventory(text, paths.inventory, Sources())
@@ -71,7 +71,7 @@ def command(
 
 
 def _text(path: Path) -> str:
-    """Return what the file holds; "" where there is none."""
+    """Return the text of the file, or "" if there is no file."""
     try:
         return files.read_plain(path, largest=files.LARGEST).decode("utf-8")
     except FileNotFoundError:
@@ -95,7 +95,7 @@ def _update(
 
 
 def _offer(path: Path, before: str, after: str, *, yes: bool, dry_run: bool) -> None:
-    """Show the difference, ask, and write."""
+    """Show the difference, ask for confirmation, and write the file."""
     if after == before:
         click.echo(f"{path}: nothing to change")
         return
@@ -104,7 +104,10 @@ def _offer(path: Path, before: str, after: str, *, yes: bool, dry_run: bool) -> 
         return
     if not yes:
         if not sys.stdin.isatty():
-            raise InputError("nobody is here to say yes", "read the difference, then add --yes")
+            raise InputError(
+                "without a terminal kit cannot ask for confirmation",
+                "read the difference, then add --yes",
+            )
         click.confirm(f"write {path}?", abort=True)
     files.replace_unchanged(path, before, after)
     click.echo(f"{path}: written; next: kit plan")

@@ -1,1 +1,1 @@
-"""What the hosts are: asked over SSH, and written into the inventory."""
+"""Discovery: ask the hosts for their hardware and software, and update the inventory."""

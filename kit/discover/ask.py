@@ -1,4 +1,4 @@
-"""Asks hosts what they are: one ssh login each, all at once."""
+"""Run the probe on the hosts, with one SSH login each, in parallel."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from kit.model import Host
 
 PROBE = Path(__file__).with_name("probe.sh")
 AT_ONCE = 64
-"""Hosts asked at the same time: an ssh client each, which mostly waits."""
+"""SSH clients that run at the same time; each mostly waits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """How a host is reached; `name` is what messages call it."""
+    """The SSH login of a host; messages show `name`."""
 
     name: str
     ssh: str
 
 
 def ask(logins: Sequence[Login]) -> Mapping[Login, HostFacts | KitError]:
-    """Return each host's facts, or why there are none."""
+    """Return the facts of each host, or the error that prevented them."""
     script = PROBE.read_text(encoding="utf-8")
     with ThreadPoolExecutor(min(AT_ONCE, len(logins)) or 1) as pool:
         answers = pool.map(lambda login: _ask(login, script), logins)

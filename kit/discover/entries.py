@@ -1,4 +1,4 @@
-"""What is written of a host, as lines of YAML. Pure."""
+"""Hosts and GPUs as lines of YAML. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PLAIN = re.compile(r"(?!(?i:true|false|null)$)[A-Za-z]([\w.+/@:-]*[\w.+/@-])?( 
 
 
 def scalar(text: str) -> str:
-    """Write a text so that YAML reads it as this text, also inside of brackets."""
+    """Return a text as a YAML scalar, in quotes if necessary."""
     return text if _PLAIN.fullmatch(text) else json.dumps(text, ensure_ascii=False)
 
 
@@ -30,9 +30,9 @@ def gpu_entry(gpu: GpuFacts, use: Use = Use.TRAINING) -> str:
 
 
 def gpu_list(entries: Sequence[str], column: int | None, newline: str = "\n") -> str:
-    """Return the value of `gpus`: a line each below the key, which is at `column`.
+    """Return the value of `gpus`: one line for each GPU below the key, which is at `column`.
 
-    With None as the column it is on one line.
+    If `column` is None, all GPUs are on one line.
     """
     if not entries:
         return "0"

@@ -1,4 +1,4 @@
-"""What a host is, as values."""
+"""The facts about a host, as values."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import ipaddress
 from dataclasses import dataclass
 
 FAST = 25 * 10**9
-"""Bits per second of a network that is meant for a cluster, and not for an office."""
+"""Bits per second from which a link counts as a cluster network."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuFacts:
-    """One GPU, or one MIG instance; `memory` is in bytes, None where the driver does not tell.
+    """One GPU, or one MIG instance; `memory` is in bytes, None if the driver does not report it.
 
     `index` is that of the card in `nvidia-smi -L`; `card` is the UUID of an instance's card.
     """
@@ -37,9 +37,9 @@ class Disk:
 
 @dataclass(frozen=True, slots=True)
 class InterfaceFacts:
-    """A network interface; `speed` is in bits per second, None where the driver does not tell.
+    """A network interface; `speed` is in bits per second, None if the driver does not report it.
 
-    `device`: it is a network card, and not a bridge, a tunnel or a container's end.
+    `device`: it is a network card, not a bridge, a tunnel or a veth.
     """
 
     name: str
@@ -69,7 +69,7 @@ class Rdma:
 
 @dataclass(frozen=True, slots=True)
 class DockerFacts:
-    """The Docker engine; `fault` says why it could not be asked, "" where it answered.
+    """The Docker engine; `fault` is the error if it cannot be used, else "".
 
     `runtimes` are the names of the OCI runtimes, `swarm` is the node's state in a Swarm,
     `generic` are the generic resources that daemon.json names for Swarm.
@@ -87,11 +87,10 @@ class DockerFacts:
 
 @dataclass(frozen=True, slots=True)
 class HostFacts:
-    """One host. Memory in bytes; `clock_offset` in seconds, positive where its clock is ahead.
+    """One host. Memory in bytes; `clock_offset` in seconds, positive if its clock is ahead.
 
-    `reached` is the address at which ssh has reached it, `route` the interface of its default
-    route, `topology` the table of `nvidia-smi topo -m`; `gpu_fault` is what nvidia-smi said
-    instead of a list of GPUs.
+    `reached` is the address that SSH connected to, `route` the interface of the default route,
+    `topology` the table of `nvidia-smi topo -m`, `gpu_fault` the error of nvidia-smi, if any.
     """
 
     hostname: str
@@ -120,7 +119,7 @@ class HostFacts:
     clock_offset: float = 0.0
 
     def interface_of(self, address: str) -> InterfaceFacts | None:
-        """Return the interface that has an address."""
+        """Return the interface with this address."""
         return next(
             (
                 each
@@ -133,7 +132,7 @@ class HostFacts:
 
     @property
     def fast(self) -> tuple[InterfaceFacts, ...]:
-        """Network cards with an IPv4 address that are as fast as those of a cluster."""
+        """Network cards with an IPv4 address and a link as fast as a cluster network."""
         return tuple(
             each
             for each in self.interfaces

@@ -1,4 +1,4 @@
-"""Which host of the inventory an answer belongs to, and how a new one is called. Pure."""
+"""Match hosts with the inventory, and choose names and addresses of new hosts. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kit.values import WrongValueError
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A host to ask; `known` is the inventory's, None where the inventory has none like it."""
+    """A host to ask; `known` is its entry in the inventory, None for a new host."""
 
     name: str
     ssh: str
@@ -24,10 +24,10 @@ class Asked:
 
 
 def logins_of(logins: Sequence[str], inventory: Inventory | None) -> list[Asked]:
-    """Return the hosts to ask: those named, or all of the inventory.
+    """Return the hosts to ask: the given logins, or all hosts of the inventory.
 
     Raises:
-        InputError: A login is none, or there is nobody to ask.
+        InputError: A login is not valid, or there are no hosts.
     """
     hosts = inventory.hosts if inventory else ()
     if not logins and not hosts:
@@ -46,7 +46,7 @@ def logins_of(logins: Sequence[str], inventory: Inventory | None) -> list[Asked]
             (host for host in hosts if login == host.ssh or place in {host.name, host.address}),
             None,
         )
-        # A host of the inventory is reached as the inventory says.
+        # The inventory decides how its hosts are reached.
         found.append(Asked(known.name, known.ssh, known) if known else Asked(login, login))
     return list({each.ssh: each for each in found}.values())
 
@@ -59,10 +59,10 @@ def _place(login: str) -> str:
 
 
 def named(answered: Sequence[tuple[Asked, HostFacts]], fast: str | None) -> list[Found]:
-    """Return the hosts with the names and addresses that the inventory gets.
+    """Return the hosts with their names and addresses for the inventory.
 
-    `fast` is the network of a second link that all of them share: new hosts get their address in
-    it.
+    `fast` is the network of a second, fast link that all hosts share. New hosts get their address
+    in this network.
 
     Raises:
         InputError: Two new hosts have the same name.
@@ -74,7 +74,7 @@ def named(answered: Sequence[tuple[Asked, HostFacts]], fast: str | None) -> list
         else:
             name, address = _name(facts, asked.ssh), _address(facts, asked.ssh, fast)
         if name in found:
-            what = f"{found[name].login} and {asked.ssh} both call themselves {name}"
+            what = f"{found[name].login} and {asked.ssh} have the same host name, {name}"
             raise InputError(what, "give one of them another name: hostnamectl set-hostname NAME")
         found[name] = Found(name, asked.ssh, address, facts, asked.known)
     return list(found.values())
@@ -89,9 +89,9 @@ def _name(facts: HostFacts, login: str) -> str:
 
 
 def _address(facts: HostFacts, login: str, fast: str | None) -> str:
-    """Return the address for other hosts: in the fast network, or the one that ssh has reached.
+    """Return the address for other hosts: in the fast network, else the one that SSH reached.
 
-    Where ssh came by a forwarded port, that of the interface with the default route.
+    If SSH used a forwarded port, it is the address of the interface with the default route.
     """
     own = [(each, address) for each in facts.interfaces for address in each.ipv4]
     in_fast = (str(one.ip) for _, one in own if fast and str(one.network) == fast)

@@ -1,4 +1,4 @@
-"""What a person should know of the hosts before they are used. Pure."""
+"""Notes on hosts that need attention before they are used. Pure."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from kit.discover.update import Found, shared_fast_network
 from kit.values import show_speed
 
 CLOCK = 1.0
-"""Seconds by which a clock may be off; more confuses logs, and certificates of a Swarm."""
+"""Seconds that clocks may differ; more confuses logs and the certificates of a Swarm."""
 
 
 def notes_of(found: Sequence[Found]) -> Iterator[str]:
-    """Yield what is worth knowing, of all hosts together and of each."""
+    """Yield the notes on all hosts together, then on each host."""
     yield from _fast(found)
     yield from _versions(found)
     for each in found:
@@ -44,7 +44,7 @@ def _fast(found: Sequence[Found]) -> Iterator[str]:
     if elsewhere:
         yield f"{told}: write these as their addresses to use it ({', '.join(elsewhere)})"
     else:
-        yield f"{told}: training uses it, ssh goes the other way"
+        yield f"{told}: training uses it, SSH keeps the other one"
 
 
 def _versions(found: Sequence[Found]) -> Iterator[str]:
@@ -64,7 +64,7 @@ def _host(facts: HostFacts) -> Iterator[str]:
         yield f"nvidia-smi: {facts.gpu_fault}"
     toolkit = facts.hook or facts.toolkit or "nvidia" in facts.docker.runtimes
     if facts.gpus and not toolkit and not facts.docker.cdi:
-        yield "it has GPUs and no NVIDIA container toolkit"
+        yield "it has GPUs, but no NVIDIA container toolkit"
     if abs(facts.clock_offset) > CLOCK:
         direction = "ahead" if facts.clock_offset > 0 else "behind"
         yield f"its clock is {abs(facts.clock_offset):.0f} s {direction}: set up NTP (timedatectl)"

@@ -1,4 +1,4 @@
-"""Reads what `probe.sh` has printed. Pure."""
+"""Parse the output of `probe.sh`. Pure."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ GATEWAY = 2
 
 
 def read_facts(printed: str) -> HostFacts:
-    """Return a host's facts from the sections of `probe.sh`; what is missing stays empty.
+    """Return the facts of a host from the output of `probe.sh`; missing values stay empty.
 
     Raises:
-        ValueError: This is not what `probe.sh` prints.
+        ValueError: The output is not complete.
     """
     sections = _sections(printed)
     if "end" not in sections:
-        raise ValueError("the host has printed less than all")
+        raise ValueError("the output of the probe is not complete")
     host = [*sections["host"].splitlines(), "", "", "", ""]
     memory = dict(re.findall(r"^(\w+): +(\d+) kB$", sections["memory"], re.MULTILINE))
     cores, _, model = sections["cpu"].partition("\n")
@@ -93,13 +93,13 @@ def _disks(text: str) -> tuple[Disk, ...]:
 
 
 def _csv(text: str) -> dict[str, list[str]]:
-    """Return the rows of a query to nvidia-smi by the UUID that is their first field."""
+    """Return the rows of a query to nvidia-smi, by the UUID in their first field."""
     rows = ([field.strip() for field in line.split(",")] for line in text.splitlines())
     return {row[0]: row for row in rows if len(row) > 1}
 
 
 def _gpus(sections: Mapping[str, str]) -> tuple[tuple[GpuFacts, ...], str]:
-    """Return the GPUs, of a card that is split by MIG its instances; or what was said instead."""
+    """Return the GPUs, with MIG instances in place of their card, and the error of nvidia-smi."""
     listed = sections["gpus"]
     query, compute = _csv(sections["gpu-query"]), _csv(sections["gpu-compute"])
     ecc = _csv(sections["gpu-ecc"])
@@ -122,7 +122,7 @@ def _gpus(sections: Mapping[str, str]) -> tuple[tuple[GpuFacts, ...], str]:
             found = [each for each in found if each is not card]
             found.append(_instance(card, match[1], match[2]))
     fault = "" if found else (listed.splitlines() or [""])[0]
-    # A host without GPUs is no fault; a driver that fails is.
+    # A host without GPUs is not an error, a driver that fails is.
     return tuple(found), "" if "No devices were found" in fault else fault
 
 
@@ -159,7 +159,7 @@ def _resource(entry: Mapping[str, Any]) -> str:
 
 
 def _json(text: str) -> dict[str, Any]:
-    """Return the first line that is JSON: errors may come before it or after it."""
+    """Return the first line that is JSON; errors may precede or follow it."""
     for line in text.splitlines():
         if line.startswith("{"):
             try:

@@ -1,10 +1,10 @@
-# Prints what this host is, in sections. It needs no root and changes nothing.
-# A tool that is missing leaves its section empty.
+# Prints facts about this host, in sections. It needs no root and changes nothing.
+# If a tool is missing, its section stays empty.
 PATH="$PATH:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 LC_ALL=C
 export PATH LC_ALL
 section() { printf '\n@@ %s\n' "$1"; }
-# A driver that has lost a GPU may never answer.
+# nvidia-smi can hang if a GPU has failed.
 nvidia() {
     command -v nvidia-smi >/dev/null || return
     if command -v timeout >/dev/null; then timeout 30 nvidia-smi "$@"; else nvidia-smi "$@"; fi
@@ -31,7 +31,7 @@ section gpus
 nvidia -L 2>&1
 section gpu-query
 nvidia --query-gpu=uuid,index,name,memory.total,driver_version --format=csv,noheader,nounits 2>/dev/null
-# Of its own: drivers before 510 do not know the field.
+# A separate query, as drivers before 510 reject the field.
 section gpu-compute
 nvidia --query-gpu=uuid,compute_cap --format=csv,noheader,nounits 2>/dev/null
 section gpu-ecc
@@ -69,7 +69,7 @@ for port in /sys/class/infiniband/*/ports/*; do
     net=$(ls "$device/device/net" 2>/dev/null | head -n 1)
     echo "${device##*/}|$net|$(cat "$port/link_layer")|$(cat "$port/state")|$(cat "$port/rate")"
 done
-# The last: what was done before took its time.
+# Last, as the commands above take time.
 section clock
 date +%s.%N
 section end

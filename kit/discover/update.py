@@ -1,4 +1,4 @@
-"""The inventory's text with what was found on the hosts; what a person wrote stays. Pure."""
+"""Write the discovered facts into the text of the inventory. Pure."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _BREAK = re.compile(r"\r\n|\n|\r|$")
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A host that has answered: its name in the inventory, the login, and what it is.
+    """A host that has answered: its name in the inventory, its login and its facts.
 
-    `address` is the one for other hosts; `known` is the host as the inventory has it, None for a
-    new one.
+    `address` is the address for other hosts; `known` is its entry in the inventory, None for a new
+    host.
     """
 
     name: str
@@ -33,21 +33,21 @@ class Found:
 
     @property
     def speed(self) -> int | None:
-        """The speed of the link at its address, where the driver tells."""
+        """The speed of the link at its address, None if the driver does not report it."""
         interface = self.facts.interface_of(self.address)
         return interface.speed if interface else None
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """The new text, and what a person has to decide or to know."""
+    """The new text, and notes on differences that the user has to resolve."""
 
     text: str
     notes: tuple[str, ...]
 
 
 def new_inventory(cluster: str, engine: str, found: Sequence[Found]) -> Update:
-    """Return an inventory of hosts of which there is none yet; the first host is the manager."""
+    """Return a new inventory; its first host is the manager."""
     speeds = {each.speed for each in found}
     common = speeds.pop() if len(speeds) == 1 else None
     lines = [f"cluster: {cluster}", f"engine: {engine}", "", "hosts:"]
@@ -59,7 +59,7 @@ def new_inventory(cluster: str, engine: str, found: Sequence[Found]) -> Update:
 
 
 def updated(text: str, file: str, found: Sequence[Found]) -> Update:
-    """Return the inventory's text with what was found; the order of keys and comments stays.
+    """Return the text of the inventory with the facts; comments and the order of keys stay.
 
     `text` is exactly what the file holds, carriage returns included.
     """
@@ -87,7 +87,7 @@ def _entry(each: Found, *, manager: bool, speed: int | None, column: int) -> lis
 
 @dataclass
 class _Editor:
-    """Collects changes of one text, by the positions of its nodes."""
+    """Collects edits of one text, at the positions of its nodes."""
 
     before: str
     document: Document
@@ -98,7 +98,7 @@ class _Editor:
         self._newline = "\r\n" if "\r\n" in self.before else "\n"
 
     def text(self) -> str:
-        """Return the text with all changes."""
+        """Return the text with all edits."""
         parts, end = [], 0
         for start, stop, new in sorted(self.edits):
             parts += [self.before[end:start], new]
@@ -106,7 +106,7 @@ class _Editor:
         return "".join([*parts, self.before[end:]])
 
     def update(self, found: Found) -> None:
-        """Write into a host's own section what is not there, or not true any more."""
+        """Add what a section lacks, and replace numbers and indexes of GPUs by UUIDs."""
         if found.known is None:
             return
         section = str(found.known.loc[1])
@@ -116,9 +116,7 @@ class _Editor:
         node = _value(_value(self.document.root, "hosts"), section)
         address = _value(node, "address")
         if not isinstance(node, yaml.MappingNode) or address is None or _written_twice(node):
-            self.notes.append(
-                f"{found.name}: an anchor or a merge describes it: nothing is changed"
-            )
+            self.notes.append(f"{found.name}: its section uses an anchor or a merge: not changed")
             return
         self._update_gpus(found, node, address)
         self._update_speed(found, node, address)
@@ -156,14 +154,14 @@ class _Editor:
         elif any(gpu.known for gpu in found.known.gpus):
             assert isinstance(listed, yaml.SequenceNode)
             gone = [gpu.id for gpu in found.known.gpus if gpu.id.lower() not in there]
-            self.notes += [f"{found.name}: {uuid} is not there any more" for uuid in gone]
+            self.notes += [f"{found.name}: {uuid} no longer exists" for uuid in gone]
             new = [gpu for uuid, gpu in there.items() if uuid not in written]
             self._add_gpus(listed, [gpu_entry(gpu) for gpu in new])
         else:
             self._replace_gpus(found, node, listed)
 
     def _replace_gpus(self, found: Found, node: yaml.MappingNode, listed: yaml.Node) -> None:
-        """Write UUIDs where a number or indexes were; what an index was for, its GPU is for."""
+        """Replace a number or indexes by UUIDs; each GPU keeps the `use` of its index."""
         assert found.known
         planned = len(found.known.gpus)
         cards = {gpu.card or gpu.uuid for gpu in found.facts.gpus}
@@ -176,7 +174,7 @@ class _Editor:
         entries = [gpu_entry(gpu, uses.get(gpu.index, Use.TRAINING)) for gpu in found.facts.gpus]
         start, end = listed.start_mark.index, _end(listed)
         if not node.flow_style and listed.start_mark.line == listed.end_mark.line:
-            # The blank behind the colon goes with the number.
+            # The space after the colon is replaced as well.
             start = len(self.before[:start].rstrip(" "))
         if isinstance(listed, yaml.SequenceNode) and not listed.flow_style:
             lead = f"{self._newline}{' ' * listed.start_mark.column}"
@@ -198,7 +196,7 @@ class _Editor:
         self.edits.append((at, at, "".join(f"{lead}{entry}" for entry in entries)))
 
     def _add(self, node: yaml.MappingNode, behind: yaml.Node, pair: str) -> None:
-        """Add a pair behind a value of the mapping that is on one line."""
+        """Add a key after the given value of the mapping, which is on one line."""
         if node.flow_style:
             at = _end(behind)
             self.edits.append((at, at, f", {pair}"))
@@ -207,7 +205,7 @@ class _Editor:
             self.edits.append((at, at, f"{self._newline}{' ' * _column(node)}{pair}"))
 
     def append(self, found: Sequence[Found]) -> None:
-        """Add new hosts behind the last one."""
+        """Add new hosts after the last one."""
         hosts = _value(self.document.root, "hosts")
         if not found or not isinstance(hosts, yaml.MappingNode):
             return
@@ -224,7 +222,7 @@ class _Editor:
             )
         ]
         if hosts.flow_style:
-            self.notes.append("hosts: is written in braces: add the new hosts by hand")
+            self.notes.append("`hosts` is a mapping in braces: add the new hosts by hand")
             return
         at = self._line_end(_end(hosts))
         self.edits.append((at, at, "".join(f"{self._newline}{line}" for line in lines)))
@@ -239,7 +237,7 @@ class _Editor:
 
 
 def _value(node: yaml.Node | None, key: str) -> yaml.Node | None:
-    """Return a value that is written in the mapping itself."""
+    """Return a value of the mapping itself, not of one that it merges."""
     if not isinstance(node, yaml.MappingNode):
         return None
     pairs = ((each, value) for each, value in node.value if isinstance(each, yaml.ScalarNode))
@@ -251,7 +249,7 @@ def _column(node: yaml.MappingNode) -> int:
 
 
 def _end(node: yaml.Node) -> int:
-    """Return where a node's last character is; PyYAML's end of a block is the next token."""
+    """Return the end of a node; PyYAML's end of a block is the start of the next token."""
     while isinstance(node, yaml.CollectionNode) and not node.flow_style and node.value:
         last = node.value[-1]
         node = last[1] if isinstance(last, tuple) else last
@@ -259,7 +257,7 @@ def _end(node: yaml.Node) -> int:
 
 
 def _written_twice(node: yaml.MappingNode) -> bool:
-    """Whether a part of a host is an alias, or merged from elsewhere."""
+    """Whether a value in the section of a host is an alias or merged."""
     for key, value in node.value:
         before = value.start_mark.index < key.start_mark.index
         if before or (isinstance(key, yaml.ScalarNode) and key.value == "<<"):
@@ -273,7 +271,7 @@ def _after_colon(entries: Sequence[str], column: int | None) -> str:
 
 
 def shared_fast_network(found: Sequence[HostFacts]) -> str | None:
-    """Return the IPv4 network of a second, fast link that all hosts share; None without one."""
+    """Return the IPv4 network of a second, fast link that all hosts share, or None."""
     if len(found) < 2:
         return None
     networks = [

@@ -118,7 +118,7 @@ def test_all_hosts_run_the_bytes_that_were_locked(lab: Lab, base: str, project: 
     missing = image(project, "lock")
     assert missing.status == 1
     assert f"kit: {IMAGE}: n1: Docker: manifest unknown" in missing.err
-    assert "was it pushed? the trainer's: `kit image build`, `kit image push`" in missing.err
+    assert "and that it was pushed (`kit image build`, `kit image push`)" in missing.err
     assert not (project.folder / "images.lock").exists()
 
     built = done(project, "build", "--on", "n1", "--base", base)
@@ -243,5 +243,5 @@ def test_what_stops_a_build_is_told(lab: Lab, project: Project) -> None:
         assert said in result.err
     unbuilt = image(project, "push", "registry.lab:5000/other:1", "--on", "n1")
     assert unbuilt.err == (
-        "kit: registry.lab:5000/other:1: n1 has no such image\n`kit image build` first\n"
+        "kit: registry.lab:5000/other:1: n1 has no such image\nrun `kit image build` first\n"
     )

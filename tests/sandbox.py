@@ -20,7 +20,7 @@ from kit.targets.swarm.lower import Stack
 from kit.workload.types import Workload
 
 ROOT = Path(__file__).resolve().parents[1]
-DEADLINE = 60
+DEADLINE = 300
 
 INVENTORY = """\
 cluster: lab

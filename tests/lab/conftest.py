@@ -80,7 +80,7 @@ class Lab:
         return [gpu.uuid for gpu in self.settings.gpus(node)]
 
 
-def wait_for(condition: Callable[[], object], what: str, seconds: float = 90) -> None:
+def wait_for(condition: Callable[[], object], what: str, seconds: float = DEADLINE / 2) -> None:
     """Look again and again: half of the time at most, as a `kit status` is a second of one core."""
     deadline = time.monotonic() + seconds
     began = time.monotonic()

@@ -181,7 +181,7 @@ def test_rendered_stacks_deploy_and_train(lab: Lab, project: Project, docker: Do
     services = ["train-digits_train-on-n1", "train-digits_train-on-n2"]
     try:
         for service in services:
-            wait_for(partial(complete, lab, service), f"{service} to end", 180)
+            wait_for(partial(complete, lab, service), f"{service} to end")
     except AssertionError:
         for service in ["train-digits_rendezvous", *services]:
             print(service, *tasks(lab, service), lab.docker("n1", "service", "logs", service))

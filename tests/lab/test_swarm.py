@@ -190,7 +190,7 @@ def test_two_desktops_train_lose_a_host_and_go_on(operator: Operator, hosts: Lab
     own = partial(operator.kit, "logs", "--host", "n1")
     # torchrun gives the ranks by address: rank 0 may have been on n2, and its lines are away.
     alone = re.compile(r"rank \d of 3, .*rank 0 of 1, .*goes on from step [1-9]", re.DOTALL)
-    wait_for(lambda: alone.search(own()), "n1 to go on alone, from a checkpoint", 120)
+    wait_for(lambda: alone.search(own()), "n1 to go on alone, from a checkpoint")
     hosts.do("start", "n2")
     whole = re.compile(alone.pattern + r".*rank \d of 3, ", re.DOTALL)
     wait_for(lambda: whole.search(own()), "n2 to be back in the run")
@@ -199,7 +199,7 @@ def test_two_desktops_train_lose_a_host_and_go_on(operator: Operator, hosts: Lab
     done = operator.status()["progress"]["epoch"]
     operator.write({"digits": QUICK.replace("epochs: 30", f"epochs: {done + 30}")})
     operator.kit("deploy")
-    wait_for(lambda: operator.status()["state"] == "completed", "the end", 180)
+    wait_for(lambda: operator.status()["state"] == "completed", "the end")
     assert operator.status()["progress"]["accuracy"] > 0.97
     assert operator.status()["checkpoint"]
     volume = "/var/lib/docker/volumes/kit-test_digits-checkpoints/_data"

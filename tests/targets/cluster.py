@@ -15,6 +15,8 @@ from pathlib import Path
 
 import psutil
 
+from tests.sandbox import DEADLINE
+
 INVENTORY = """\
 cluster: test
 hosts:
@@ -30,7 +32,7 @@ def free_port() -> int:
         return int(sock.getsockname()[1])
 
 
-def wait_for(condition: Callable[[], object], what: str, seconds: float = 60) -> None:
+def wait_for(condition: Callable[[], object], what: str, seconds: float = DEADLINE) -> None:
     """Wait for a state, and fail with its name when it does not come."""
     deadline = time.monotonic() + seconds
     while not condition():
@@ -84,7 +86,7 @@ class Cluster:
     def kit(self, *arguments: str, status: int = 0) -> str:
         """Run `kit` to its end, check its exit status and return its output."""
         process = self.start(*arguments)
-        output, _ = process.communicate(timeout=120)
+        output, _ = process.communicate(timeout=DEADLINE)
         assert process.returncode == status, output
         return output
 
@@ -113,6 +115,6 @@ def cluster_in(folder: Path, inventory: str = INVENTORY) -> Iterator[Cluster]:
         for process in made.processes():
             process.send_signal(signal.SIGKILL)
         for child in made.started:
-            child.wait(timeout=30)
+            child.wait(timeout=DEADLINE)
             if child.stdout is not None:
                 child.stdout.close()

@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from kit.targets.local.supervise import run_processes
+from tests.sandbox import DEADLINE
 from tests.targets.cluster import Cluster, wait_for
 
 HELLO = """\
@@ -104,7 +105,7 @@ def test_ctrl_c_ends_all_that_was_started_and_nothing_else(cluster: Cluster) -> 
     wait_for(lambda: ranks_up(cluster, "other"), "three ranks of other")
 
     first.send_signal(signal.SIGINT)
-    output, _ = first.communicate(timeout=60)
+    output, _ = first.communicate(timeout=DEADLINE)
     assert first.returncode == 1
     assert "stopping, after a last checkpoint" in output
     assert output.count("last checkpoint of") == 3
@@ -166,7 +167,7 @@ def test_a_lost_host_ends_the_job_unless_fewer_are_enough(cluster: Cluster) -> N
         if process.environ().get("KIT_HOST") == "pc2" and "RANK" not in process.environ()
     )
     agent.kill()
-    output, _ = deploy.communicate(timeout=60)
+    output, _ = deploy.communicate(timeout=DEADLINE)
     assert deploy.returncode == 1
     assert "pc2 was killed by SIGKILL" in output
     assert cluster.processes() == []

@@ -363,14 +363,17 @@ def test_nothing_of_the_model_is_told_without_the_token(trained: Path, tmp_path:
         assert server.metric("kit_serve_checkpoint_accuracy") > 0.9
 
 
-def test_a_server_without_a_checkpoint_tells_strangers_no_places(tmp_path: Path) -> None:
+def test_a_server_without_a_checkpoint_tells_no_places(tmp_path: Path) -> None:
     with hosts(tmp_path) as local:
         folder = tmp_path / "nothing"
         environ = {"SECRET": "abc"}
         server = start(local, folder, environ=environ, token="SECRET", wait="/health")
-        assert str(folder) not in server.get("/ready").body.decode()
+        said = "has not saved yet"
+        assert said not in server.get("/ready").body.decode()
         server.token = "abc"
-        wait_until(lambda: str(folder) in server.get("/ready").body.decode(), "the reason")
+        wait_until(lambda: said in server.get("/ready").body.decode(), "the reason")
+        assert str(folder) not in server.get("/ready").body.decode()
+        server.task.expect(str(folder))
 
 
 def test_a_large_answer_is_refused(server: Server) -> None:

@@ -64,7 +64,7 @@ def test_a_script_runs_on_every_host_of_the_plan(cluster: Cluster) -> None:
     for rank in range(3):
         assert f"| rank {rank} of 3" in output
     assert "hello completed after" in output
-    assert cluster.processes() == []
+    wait_for(lambda: not cluster.processes(), "an end of all processes")
 
     status = json.loads(cluster.kit("status", "--json"))
     (job,) = status["jobs"]
@@ -115,7 +115,7 @@ def test_ctrl_c_ends_all_that_was_started_and_nothing_else(cluster: Cluster) -> 
 
     output = cluster.kit("stop")
     assert "other stopped after" in output
-    assert cluster.processes() == []
+    wait_for(lambda: not cluster.processes(), "an end of all processes")
     assert "nothing is running" in cluster.kit("stop")
 
 
@@ -138,7 +138,7 @@ def test_a_failing_worker_fails_the_job_with_its_words(cluster: Cluster) -> None
     output = cluster.kit("deploy", status=1)
     assert "the disk is full" in output
     assert "fail failed after" in output
-    assert cluster.processes() == []
+    wait_for(lambda: not cluster.processes(), "an end of all processes")
 
 
 def test_a_killed_supervisor_is_told_and_cleaned_up(cluster: Cluster) -> None:
@@ -170,7 +170,7 @@ def test_a_lost_host_ends_the_job_unless_fewer_are_enough(cluster: Cluster) -> N
     output, _ = deploy.communicate(timeout=DEADLINE)
     assert deploy.returncode == 1
     assert "pc2 was killed by SIGKILL" in output
-    assert cluster.processes() == []
+    wait_for(lambda: not cluster.processes(), "an end of all processes")
 
 
 def test_stale_files_are_not_deployed(cluster: Cluster) -> None:
@@ -206,7 +206,7 @@ def test_stop_works_while_the_inventory_is_broken(cluster: Cluster) -> None:
     inventory = cluster.folder / "inventory.yaml"
     inventory.write_text(inventory.read_text() + "oops: 1\n")
     assert "wait stopped after" in cluster.kit("stop")
-    assert cluster.processes() == []
+    wait_for(lambda: not cluster.processes(), "an end of all processes")
 
 
 def test_fresh_forgets_kits_own_checkpoints_and_never_the_users(

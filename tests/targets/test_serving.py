@@ -107,5 +107,5 @@ def test_a_server_ends_by_its_name_alone(served: tuple[Cluster, str]) -> None:
     wait_for(lambda: "serve" in cluster.kit("logs", "serve-digits"), "its first words")
     assert "serve-digits continues: `kit stop serve-digits` ends it" in cluster.kit("stop")
     assert "serve-digits stopped after" in cluster.kit("stop", "serve-digits")
-    assert cluster.processes() == []
+    wait_for(lambda: not cluster.processes(), "an end of all processes")
     assert "nothing is running" in cluster.kit("stop", "--all")

@@ -23,6 +23,9 @@ LONGEST = (
     "tests/targets/",
 )
 
+# Threads of several test processes would spin while they wait for each other: three times the CPU.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 settings.register_profile(
     "kit",
     deadline=None,  # the machines that run the tests run other things beside

@@ -34,8 +34,8 @@ async def get(address: Address, path: str, most: int, token: bytes | None) -> by
             finally:
                 writer.transport.abort()
     except TimeoutError as error:
-        had = f"{len(content)} bytes" if content else "nothing"
-        raise SourceError(f"it has sent {had} in time to a request of {path}") from error
+        # Without figures, which differ each time: a warning is printed once.
+        raise SourceError(f"its answer to {path} is not complete in time") from error
     except OSError as error:
         raise SourceError(f"it can not be reached ({error.strerror or error})") from error
     except h11.ProtocolError as error:

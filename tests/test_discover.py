@@ -260,6 +260,16 @@ def test_a_block_of_indexes_and_carriage_returns() -> None:
     assert "use: none}\r\n      - {uuid: GPU-7227" in text
 
 
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_gpus_that_nobody_wrote_are_added(newline: str) -> None:
+    before = WRITTEN.replace("    gpus: {gpus}\n", "").format().replace("\n", newline)
+    text, _ = update(before, facts())
+    added = f"    gpus:{UUIDS}\n".replace("\n", newline)
+    assert text == before.replace(".114" + newline, f".114{newline}{added}")
+    braces = "cluster: pool\nhosts:\n  pc2: {address: 192.168.8.114, roles: [manager]}\n"
+    assert f".114, gpus: [{{uuid: {TITAN}, model" in update(braces, facts())[0]
+
+
 def test_a_new_card_is_added_and_one_that_is_gone_is_told() -> None:
     listed = f"\n      - uuid: {A100}\n        use: inference  # stays\n      - {{uuid: {TITAN}}}"
     before = WRITTEN.format(gpus=listed)
@@ -370,7 +380,7 @@ def test_a_forwarded_port_is_no_address() -> None:
 
 @given(
     gpus=st.sampled_from(
-        ["0", "1", "2", "[{index: 0}, {index: 1, use: none}]", f"[{{uuid: {A100}}}]"]
+        ["0", "[]", "1", "2", "[{index: 0}, {index: 1, use: none}]", f"[{{uuid: {A100}}}]"]
     ),
     speed=st.sampled_from(["", "    speed: 2Gbit\n", "    interface: auto\n"]),
     ending=st.sampled_from(["", "# end", "\n\n"]),

@@ -49,8 +49,8 @@ def command(
     inventory; comments, order and settings such as `use:` and `roles:` stay.
     """
     text = _text(paths.inventory)
-    inventory = text and read_inventory(text, paths.inventory, Sources())
-    asked = logins_of(logins, inventory or None)
+    inventory = read_inventory(text, paths.inventory, Sources()) if text else None
+    asked = logins_of(logins, inventory)
     answers = ask([Login(each.name, each.ssh) for each in asked])
     facts = [(each, answers[Login(each.name, each.ssh)]) for each in asked]
     failed = [answer for _, answer in facts if isinstance(answer, KitError)]
@@ -83,9 +83,9 @@ def _text(path: Path) -> str:
 
 
 def _update(
-    paths: Paths, text: str, inventory: Inventory | str, cluster: str, found: Sequence[Found]
+    paths: Paths, text: str, inventory: Inventory | None, cluster: str, found: Sequence[Found]
 ) -> Update:
-    if isinstance(inventory, Inventory):
+    if inventory:
         made = updated(text, str(paths.inventory), found)
     else:
         engine = "swarm" if len(found) > 1 else "compose"

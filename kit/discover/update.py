@@ -148,9 +148,11 @@ class _Editor:
         listed = _value(node, "gpus")
         if listed is None:
             if there:
-                column = None if node.flow_style else _column(node)
                 entries = [gpu_entry(gpu) for gpu in found.facts.gpus]
-                self._add(node, address, f"gpus:{_after_colon(entries, column)}")
+                column = None if node.flow_style else _column(node)
+                space = " " if node.flow_style else ""
+                value = gpu_list(entries, column, self._newline)
+                self._add(node, address, f"gpus:{space}{value}")
         elif any(gpu.known for gpu in found.known.gpus):
             assert isinstance(listed, yaml.SequenceNode)
             gone = [gpu.id for gpu in found.known.gpus if gpu.id.lower() not in there]
@@ -263,11 +265,6 @@ def _written_twice(node: yaml.MappingNode) -> bool:
         if before or (isinstance(key, yaml.ScalarNode) and key.value == "<<"):
             return True
     return False
-
-
-def _after_colon(entries: Sequence[str], column: int | None) -> str:
-    text = gpu_list(entries, column)
-    return text if text.startswith("\n") else f" {text}"
 
 
 def shared_fast_network(found: Sequence[HostFacts]) -> str | None:

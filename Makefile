@@ -21,7 +21,7 @@ ARGS ?=
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: setup ## train the example cluster on this machine, in under a minute
+demo: setup ## train the example cluster on this machine, in about a minute
 	@$(KIT) plan
 	@$(KIT) render
 	@$(KIT) deploy digits --engine local --fresh

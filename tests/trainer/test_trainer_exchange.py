@@ -181,12 +181,17 @@ def test_a_slow_rank_gets_fewer_samples_and_the_result_stays(tmp_path: Path) -> 
             more = {"FAULT": "half", "FAULT_SECONDS": "0.005", "FAULT_JOB": job}
             task = launch(local, job, 2, FAULTY, **more)
             assert task.wait() == 0, task.text
-            found[balance] = metrics(tmp_path / balance)[-1]
-    assert found["even"]["batch"] == [0.5, 0.5]
-    fast, slow = found["auto"]["batch"]
+            found[balance] = metrics(tmp_path / balance)
+    assert found["even"][-1]["batch"] == [0.5, 0.5]
+    fast, slow = found["auto"][-1]["batch"]
     # Twice as fast, besides what does not depend on the samples.
     assert fast / slow == pytest.approx(2, abs=0.5)
-    assert found["auto"]["images_per_second"] > 1.15 * found["even"]["images_per_second"]
+    # Each way's best epoch: another process may slow any of them.
+    speed = {
+        balance: max(epoch["images_per_second"] for epoch in epochs[1:])
+        for balance, epochs in found.items()
+    }
+    assert speed["auto"] > 1.15 * speed["even"]
     assert distance(result(tmp_path / "even.json"), result(tmp_path / "auto.json")) < 1e-3
     assert "batch: 6" in task.text
 

@@ -86,7 +86,8 @@ def rate(
 ) -> float:
     """Train on all hosts, together or at once but apart; return their samples a second."""
     folder = Path(tempfile.mkdtemp(dir=local.folder))
-    way = {**way, "warm_up_steps": 0, "epochs": 2, "every_epochs": 2}
+    at_once = {"warm_up_steps": 0} if "mode" in way or way.get("compression") == "powersgd" else {}
+    way = {**way, **at_once, "epochs": 2, "every_epochs": 2}
     job = write_job(folder, model="resnet18", dataset="cifar10", batch_size=1, **way)
     port, before = free_port(), len(local.tasks)
     for number, name in enumerate(names):

@@ -199,6 +199,29 @@ def test_a_new_project_beside_other_files(tmp_path: Path) -> None:
     assert (tmp_path / "README.md").read_text() == "mine\n"
 
 
+@pytest.mark.parametrize(
+    ("more", "status", "told"),
+    [
+        (["--hosts", "a b"], 2, "a b"),
+        (["--hosts", ""], 2, ""),
+        (["--hosts", "nobody@127.0.0.1:1"], 1, "nobody@127.0.0.1:1: cannot be reached"),
+        (["--image", "A:B:C"], 2, "write for example registry.lab:5000/trainer:1.4"),
+    ],
+)
+def test_a_project_of_hosts_that_are_not_there(
+    tmp_path: Path, more: list[str], status: int, told: str
+) -> None:
+    result = kit(tmp_path, "init", "pool", *more)
+    assert result.status == status
+    assert told in result.err
+    assert not (tmp_path / "pool").exists()
+
+
+def test_a_project_with_an_image(tmp_path: Path) -> None:
+    assert kit(tmp_path, "init", "pool", "--image", "ghcr.io/us/trainer:2").status == 0
+    assert "\nimage: ghcr.io/us/trainer:2\n" in (tmp_path / "pool/jobs/digits.yaml").read_text()
+
+
 def test_a_file_is_no_folder_for_a_project(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine\n")
     result = kit(tmp_path, "init", "file")
@@ -312,7 +335,7 @@ def test_what_nobody_foresaw_is_no_traceback(project: Project, raised: str) -> N
     program = (
         "import sys; from unittest import mock; from kit.__main__ import main\n"
         f"sys.argv = ['kit', 'plan']\n"
-        f"with mock.patch('kit.commands.plan.load_lowered', side_effect={raised}): main()"
+        f"with mock.patch('kit.commands.plan.load_project', side_effect={raised}): main()"
     )
     done = subprocess.run(
         [sys.executable, "-c", program],

@@ -91,7 +91,7 @@ def commands(group: click.Group, path: str = "kit") -> dict[str, click.Command]:
         assert command is not None
         if isinstance(command, click.Group):
             found |= commands(command, f"{path} {name}")
-        else:
+        if not isinstance(command, click.Group) or command.invoke_without_command:
             found[f"{path} {name}"] = command
     return found
 

@@ -16,6 +16,9 @@ from tests.sandbox import ROOT
 MODULES = [path for room in ("kit", "trainer") for path in sorted((ROOT / room).rglob("*.py"))]
 PURE_ROOMS = ("plan", "workload", "render", "split")
 PURE_MODULES = (
+    "bench/datasheet",
+    "bench/findings",
+    "bench/rounds",
     "discover/entries",
     "discover/facts",
     "discover/match",
@@ -23,6 +26,7 @@ PURE_MODULES = (
     "discover/parse",
     "discover/update",
     "errors",
+    "measurements",
     "model",
     "ranges",
     "values",
@@ -201,7 +205,8 @@ ROOMS_OF_KIT = {
     "files": {"values", "errors"},
     "memory": {"errors"},
     "yamlfile": {"values", "errors", "files"},
-    "plan": {"model", "values", "errors", "ranges"},
+    "measurements": set(),
+    "plan": {"measurements", "model", "values", "errors", "ranges"},
     "workload": {"plan", "model", "values", "errors"},
     "hosts": {"model", "errors"},
     "runtime": {"workload", "hosts", "model", "values", "errors", "files"},
@@ -217,6 +222,8 @@ ROOMS_OF_KIT = {
     "project": {"config", "paths", "plan", "targets", "render", "tree", "model"}
     | {"values", "errors", "memory"},
     "discover": {"hosts", "model", "values", "errors", "yamlfile"},
+    "bench": {"runtime", "hosts", "workload", "plan", "measurements", "model", "values"}
+    | {"errors", "files"},
     "split": {"project", "config", "plan", "model", "values", "ranges", "errors", "yamlfile"},
 }
 """The rooms of kit, and which of the others each may import; commands may import all."""
@@ -284,6 +291,7 @@ LIMITS = {
     "core": 1520,
     "serve": 2800,
     "vision": 330,
+    "bench": 430,
 }
 """Lines of each room of the trainer: a room is meant to be read from top to bottom."""
 
@@ -322,6 +330,7 @@ MAY_IMPORT = {
     # Mounted alone into other images; in the trainer's it checks the job and the data first.
     "launch": {"core.job", "core.torch_version", "data.files", "vision.downloads"},
     "serve": {"contract", "output", "data", "checkpoints", "core", "launch"},
+    "bench": {"output", "data", "checkpoints", "core", "parallel", "train"},
 }
 """Rooms and modules of the trainer, and which of the others each may import."""
 

@@ -421,6 +421,7 @@ def test_the_plan_as_json_is_the_rendered_one_and_more(project: Project) -> None
     assert [host.pop("first_rank") for host in hosts] == [0, 1]
     assert plan["jobs"][0]["world_size"] == 2
     assert plan["jobs"][0].pop("exchange")["assumed"] is True
+    assert plan["jobs"][0].pop("prediction") is None  # No step was measured.
     assert plan == json.loads((tree / "plan.json").read_text())
 
 

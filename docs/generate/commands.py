@@ -46,10 +46,10 @@ def _commands(group: click.Group, path: str) -> Iterator[tuple[str, click.Comman
     for name in group.list_commands(context):
         command = group.get_command(context, name)
         assert command is not None
+        if not isinstance(command, click.Group) or command.invoke_without_command:
+            yield f"{path} {name}", command
         if isinstance(command, click.Group):
             yield from _commands(command, f"{path} {name}")
-        else:
-            yield f"{path} {name}", command
 
 
 def _declared(option: click.Option) -> str:

@@ -58,7 +58,7 @@ def command(
     if as_json:
         click.echo(_document(answered, failed))
         return 1 if failed else 0
-    _show(answered)
+    show_hosts(answered)
     for error in failed:
         click.echo(f"kit: {error}", err=True)
     found = named(answered, shared_fast_network([facts for _, facts in answered]))
@@ -113,7 +113,8 @@ def _offer(path: Path, before: str, after: str, *, yes: bool, dry_run: bool) -> 
     click.echo(f"{path}: written; next: kit plan")
 
 
-def _show(answered: Sequence[tuple[Asked, HostFacts]]) -> None:
+def show_hosts(answered: Sequence[tuple[Asked, HostFacts]]) -> None:
+    """Print a table of hosts that have answered."""
     if not answered:
         return
     rows = table("host", "GPUs", "driver, CUDA", "Docker", "CPU, memory", "free", "network")

@@ -44,7 +44,10 @@ def command() -> None:
 @with_paths
 @_on("Build")
 @click.option("--base", metavar="IMAGE", help="Build on this image instead of PyTorch's.")
-def build(paths: Paths, images: tuple[str, ...], on: str | None, base: str | None) -> None:
+@click.option("--push", "pushed", is_flag=True, help="Push it too, as `kit image push` does.")
+def build(
+    paths: Paths, images: tuple[str, ...], on: str | None, base: str | None, *, pushed: bool
+) -> None:
     """Build the trainer's image under the names IMAGES.
 
     By default, the images of servers and of jobs with `train:` in the inventory's registry.
@@ -52,7 +55,10 @@ def build(paths: Paths, images: tuple[str, ...], on: str | None, base: str | Non
     engine, names = _targets(paths, images, on)
     with closing(engine):
         trainer.build(engine, names, base, launcher_path().parent, click.echo)
-    click.echo(f"built {', '.join(names)}; next: kit image push{f' --on {on}' if on else ''}")
+        if pushed:
+            trainer.push(engine, names, click.echo)
+    step = "lock" if pushed else f"push{f' --on {on}' if on else ''}"
+    click.echo(f"built {', '.join(names)}; next: kit image {step}")
 
 
 @command.command("push", short_help="Push the image to the registry.")

@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
 
+from kit import tree, values
+from kit.commands.discover import show_hosts
 from kit.commands.schema import SECTIONS, schema_text
-from kit.errors import InputError
+from kit.discover.ask import Login, ask
+from kit.discover.facts import HostFacts
+from kit.discover.match import logins_of, named
+from kit.discover.notes import notes_of
+from kit.discover.update import Found, new_inventory, shared_fast_network
+from kit.errors import InputError, KitError
+from kit.paths import Paths
+from kit.project import load_lowered, render_lowered
 from kit.render.templates import BUILT_IN
+from kit.values import WrongValueError, count
 
 STARTER = BUILT_IN / "init"
+INVENTORY, JOB = "inventory.yaml", "jobs/digits.yaml"
+IMAGE = "registry.example.com/trainer:0.1.0"
+"""The image in the starter's job."""
+SERVED = "{address}:5000"
+"""The address of the registry that kit serves on the first host."""
 
 
 def starter_files() -> dict[str, str]:
@@ -26,17 +43,102 @@ def starter_files() -> dict[str, str]:
 
 @click.command("init", short_help="Start a GitOps repository.")
 @click.argument("folder", type=click.Path(path_type=Path))
-def command(folder: Path) -> None:
+@click.option(
+    "--hosts", metavar="LOGINS", help="Discover these hosts, as in user1@pc1,user2@pc2, and render."
+)
+@click.option("--image", help="The image of the job; its registry goes into the inventory.")
+def command(folder: Path, hosts: str | None, image: str | None) -> int:
     """Start a GitOps repository in FOLDER: inventory, a job, Makefile, CI example.
 
-    It overwrites nothing.
+    With --hosts the inventory describes these machines, as `kit discover` finds them, and the files
+    are rendered. Without --image kit will serve a registry on the first of them. It overwrites
+    nothing.
     """
+    if image is not None:
+        _check_image(image)
     files = starter_files()
     there = [path for path in files if (folder / path).exists()]
     if there:
         raise InputError(
             f"{folder} holds {', '.join(there)} already", "choose an empty folder, or move it away"
         )
+    if hosts is None:
+        if image is not None:
+            files[JOB] = files[JOB].replace(IMAGE, image)
+        _write(folder, files)
+        click.echo(f"next: cd {folder}, write your hosts into inventory.yaml, make plan render")
+        return 0
+    found, failed = _discovered(hosts)
+    _write(folder, files | _described(folder, found, image))
+    _render(folder)
+    build = "" if image else f", kit image build --push --on {found[0].name}"
+    click.echo(
+        f"next: cd {folder}, kit host prepare --run, kit swarm up{build}, make render deploy"
+    )
+    return 1 if failed else 0
+
+
+def _check_image(image: str) -> None:
+    try:
+        values.image(image)
+    except WrongValueError as error:
+        raise InputError(error.what, error.fix) from None
+
+
+def _discovered(hosts: str) -> tuple[list[Found], list[KitError]]:
+    """Ask the hosts; tell what they are, and which did not answer.
+
+    Raises:
+        InputError: A login is not valid, or two hosts have the same name.
+        KitError: No host answered.
+    """
+    asked = logins_of([each.strip() for each in hosts.split(",")], None)
+    answers = ask([Login(each.name, each.ssh) for each in asked])
+    facts = [(each, answers[Login(each.name, each.ssh)]) for each in asked]
+    failed = [answer for _, answer in facts if isinstance(answer, KitError)]
+    answered = [(each, answer) for each, answer in facts if isinstance(answer, HostFacts)]
+    if not answered:
+        raise KitError("\n".join(map(str, failed)))
+    show_hosts(answered)
+    for error in failed:
+        click.echo(f"kit: {error}", err=True)
+    found = named(answered, shared_fast_network([each for _, each in answered]))
+    for note in notes_of(found):
+        click.echo(f"note: {note}")
+    return found, failed
+
+
+def _described(folder: Path, found: list[Found], image: str | None) -> dict[str, str]:
+    """Return the inventory of the hosts, and the job with its image."""
+    engine = "swarm" if len(found) > 1 else "compose"
+    inventory = new_inventory(_cluster(folder), engine, found).text
+    if image:
+        own = image.partition("/")[0]
+        # Docker's rule: a name without a dot or a port belongs to Docker Hub.
+        named_one = "/" in image and set(own) & {".", ":"}
+        registry = f"registry: {{address: {json.dumps(own)}}}\n" if named_one else ""
+    else:
+        address = SERVED.format(address=found[0].address)
+        image = f"{address}/trainer:0.1.0"
+        registry = (
+            "# kit serves it, without a certificate: every daemon.json lists it.\n"
+            f'registry: {{address: "{address}", host: {found[0].name}}}\n'
+        )
+    starter = starter_files()
+    schema = starter[INVENTORY].splitlines(keepends=True)[0]
+    job = starter[JOB].replace(IMAGE, image)
+    return {INVENTORY: f"{schema}{inventory}{registry}", JOB: job}
+
+
+def _cluster(folder: Path) -> str:
+    """Return the cluster's name: the folder's, if it is a valid one."""
+    try:
+        return values.dns_label(folder.resolve().name.lower())
+    except WrongValueError:
+        return "pool"
+
+
+def _write(folder: Path, files: Mapping[str, str]) -> None:
     for path, text in files.items():
         target = folder / path
         try:
@@ -44,5 +146,13 @@ def command(folder: Path) -> None:
             target.write_text(text, encoding="utf-8")
         except OSError as error:
             raise InputError(f"{target}: cannot be written: {error.strerror}") from None
-    click.echo(f"{folder}: {len(files)} files")
-    click.echo(f"next: cd {folder}, write your hosts into inventory.yaml, make plan render")
+    click.echo(f"{folder}: {count(len(files), 'file')}")
+
+
+def _render(folder: Path) -> None:
+    paths = Paths(folder / INVENTORY, None, None, None)
+    lowered = load_lowered(paths)
+    root = paths.tree(lowered.cluster)
+    rendered = render_lowered(lowered, paths)
+    tree.write(root, rendered)
+    click.echo(f"{root}: {count(len(rendered), 'file')} for engine {lowered.engine}")

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import click
 
+from kit.bench.file import load
 from kit.commands.options import with_paths
 from kit.commands.plan_tables import host_rows, placement_rows, serving_rows
+from kit.commands.prediction import show_prediction
 from kit.commands.tables import console
-from kit.model import Use
+from kit.measurements import Measurements
+from kit.model import EngineName, Use
 from kit.paths import Paths
 from kit.plan.exchange import FINE, WANTED
+from kit.plan.measured import valid, with_measured_links
+from kit.plan.predict import Prediction, predict
 from kit.plan.types import ExchangePlan, ExchangeWay
 from kit.plan.work import JobPlan, ServerPlan
-from kit.project import load_lowered
+from kit.project import load_project, lowered_of
 from kit.render import header
 from kit.render.documents import plan_json
 from kit.targets.lowered import Lowered
@@ -30,15 +35,27 @@ from kit.workload.types import Workload
 @click.option("--all", "every", is_flag=True, help="Show each host in its own row.")
 def command(paths: Paths, as_json: bool, every: bool) -> None:
     """Show which host does what: GPUs, ranks, batch sizes, and the cost of the network."""
-    lowered = load_lowered(paths)
+    project = load_project(paths)
+    measured = valid(load(paths.inventory), project.inventory)
+    lowered = lowered_of(project, with_measured_links(project.inventory, measured))
+    predictions = _predictions(lowered, measured)
     if as_json:
         generated = header(lowered, *lowered.plan.sources)
-        click.echo(plan_json(lowered, generated, whole=True), nl=False)
+        click.echo(plan_json(lowered, generated, predictions=predictions), nl=False)
         return
-    show(lowered, every=every)
+    show(lowered, predictions, every=every)
+    if measured.links:
+        click.echo(f"links as measured by `kit bench`, {measured.measured}")
 
 
-def show(lowered: Lowered, *, every: bool) -> None:
+def _predictions(lowered: Lowered, measured: Measurements) -> dict[str, Prediction]:
+    """Return the predictions by job, as far as steps were measured."""
+    overlay = lowered.engine is EngineName.SWARM and lowered.plan.network.driver == "overlay"
+    found = {job.name: predict(job, measured, overlay=overlay) for job in lowered.plan.jobs}
+    return {name: each for name, each in found.items() if each is not None}
+
+
+def show(lowered: Lowered, predictions: Mapping[str, Prediction], *, every: bool) -> None:
     """Print the plan as tables; equal hosts share a row unless `every` is set."""
     from rich.text import Text
 
@@ -58,13 +75,17 @@ def show(lowered: Lowered, *, every: bool) -> None:
         screen.print(_bold(f"job {job.name}"), f" {_work(job)}")
         screen.print(placement_rows(job, every=every))
         work = lowered.workload(job.name)
-        lines = [_batch(job), *_precision(work), _traffic(job), *_exchange(job)]
+        prediction = predictions.get(job.name)
+        lines = [_batch(job), *_precision(work), _traffic(job)]
+        lines += [] if prediction else _exchange(job)
         lines.append(_meeting(job, work))
         for line in lines:
             screen.print(f"  {line}")
         if len(job.placements) > 1:
             # torch.distributed.elastic.rendezvous.dynamic_rendezvous sorts by address, then pid.
             screen.print("  ranks       consecutive on each host; torchrun orders hosts by address")
+        if prediction:
+            show_prediction(screen, prediction)
         screen.print()
     for server in plan.servers:
         screen.print(_bold(f"server {server.name}"), f" {_answers(server)}")

@@ -38,7 +38,7 @@ def render(lowered: Lowered, templates: Templates, launcher: str) -> Tree:
         InputError: A template is wrong.
     """
     whole = header(lowered, *lowered.plan.sources)
-    tree = {"plan.json": plan_json(lowered, whole, whole=False)}
+    tree = {"plan.json": plan_json(lowered, whole)}
     for workload in lowered.workloads:
         if workload.parts:
             tree[workload.document.path] = workload.document.text

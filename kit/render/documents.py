@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from kit.model import Gpu, Host
@@ -29,15 +30,20 @@ def _object(items: dict[str, str], indent: str = "") -> str:
     return "{\n" + lines + f"\n{indent}}}"
 
 
-def plan_json(lowered: Lowered, generated: str, *, whole: bool) -> str:
+def plan_json(
+    lowered: Lowered, generated: str, *, predictions: Mapping[str, object] | None = None
+) -> str:
     """Return the plan as JSON, with one line for each host and each placement.
 
-    Only the `whole` plan contains ranks, because a new host would change those of all later
-    hosts, and the costs of the exchange modes.
+    Only with `predictions` (dataclasses by job) it contains ranks, because a new host would change
+    those of all later hosts, and the costs of the exchange modes.
     """
-    plan = lowered.plan
+    plan, whole = lowered.plan, predictions is not None
     network = dataclasses.asdict(plan.network) | {"nccl": dict(plan.network.nccl)}
-    jobs = [_job(job, lowered.workload(job.name), whole=whole) for job in plan.jobs]
+    jobs = [
+        _job(job, lowered.workload(job.name), (predictions or {}).get(job.name), whole=whole)
+        for job in plan.jobs
+    ]
     servers = [_server(server, lowered.workload(server.name)) for server in plan.servers]
     return (
         _object(
@@ -72,7 +78,7 @@ def _gpu(gpu: Gpu) -> dict[str, Any]:
     return {key: value for key, value in known.items() if value is not None}
 
 
-def _job(job: JobPlan, workload: Workload, *, whole: bool) -> str:
+def _job(job: JobPlan, workload: Workload, prediction: Any, *, whole: bool) -> str:
     meeting, precision = workload.meeting, workload.precision
     items = {
         "name": job.name,
@@ -86,6 +92,7 @@ def _job(job: JobPlan, workload: Workload, *, whole: bool) -> str:
     }
     if whole:
         items["exchange"] = dataclasses.asdict(job.exchange) if job.exchange else None
+        items["prediction"] = dataclasses.asdict(prediction) if prediction else None
     rows = [_compact(_placement(placement, whole=whole)) for placement in job.placements]
     compact = {key: _compact(value) for key, value in items.items()}
     return _object({**compact, "hosts": _rows(rows, "      ")}, "    ")

@@ -126,9 +126,13 @@ class Progress(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Epoch(Progress):
-    """An epoch is complete and evaluated; if a checkpoint was due, its writing has begun."""
+    """An epoch is complete and evaluated; if a checkpoint was due, its writing has begun.
+
+    `exchange_share` is the share of the ranks' time in exchanges that computing does not hide.
+    """
 
     NAME = "epoch"
+    exchange_share: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

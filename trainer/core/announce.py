@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import partial
 
 from trainer.checkpoints.format import Progress
 from trainer.contract import events
@@ -51,10 +53,12 @@ class Announcer:
         loss: float | None,
         images_per_second: float | None,
         accuracy: float | None,
+        exchange_share: float | None = None,
     ) -> None:
         """Tell of an epoch that is done and evaluated."""
         self._accuracy = accuracy
-        self._tell(events.Epoch, progress, loss, images_per_second)
+        kind = partial(events.Epoch, exchange_share=exchange_share)
+        self._tell(kind, progress, loss, images_per_second)
 
     def saved(self, progress: Progress, checkpoint: str) -> None:
         """Tell of a checkpoint that is on the disk."""
@@ -69,7 +73,7 @@ class Announcer:
 
     def _tell(
         self,
-        kind: type[events.Progress],
+        kind: Callable[..., events.Progress],
         progress: Progress,
         loss: float | None,
         images_per_second: float | None,

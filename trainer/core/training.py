@@ -56,7 +56,7 @@ def finish_epoch(run: Run, epoch: EpochResult) -> None:
     names = ("epoch", "step", "loss", "accuracy", "images_per_second", "world_size", "stall")
     run.live.publish(**{name: getattr(figures, name) for name in names}, **figures.shares)
     told = (figures.loss, figures.images_per_second, figures.accuracy)
-    run.announcer.epoch(progress, *told)
+    run.announcer.epoch(progress, *told, figures.shares.get("communication"))
     if run.world.rank == 0:
         tell_epoch(run, figures, last=last)
 

@@ -1,0 +1,1 @@
+"""Measurements of hosts and links: `kit bench`."""

@@ -1,0 +1,217 @@
+"""The measurements of hosts and of the links between them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import Any
+
+from kit.bench.agent import Agent, RefusedError
+from kit.bench.rounds import group_sizes, rounds
+from kit.errors import KitError
+from kit.measurements import GpuRates, HostRates, Link, Measurements, Reduction
+from kit.model import Host
+from kit.values import count
+
+STREAM_SECONDS = 0.5
+"""Long beside TCP's slow start on a local network."""
+PINGS = 50
+REDUCE_SECONDS = 0.15
+"""The aim for one all-reduce; its bytes follow from the speed of the links."""
+REDUCE_TIMES = 3
+REDUCE_BYTES = (2**20, 64 * 2**20)
+"""The fewest and the most bytes of an all-reduce. DDP's own buckets have 25 MiB."""
+DISK_SECONDS = 2.0
+COMPUTE_SECONDS = 1.5
+MANY_STREAMS = 20 * 10**9
+"""Bits per second from which one TCP stream of one core does not fill the link."""
+STREAMS = 8
+DATA = "/data"
+
+Say = Callable[[str], None]
+Pair = tuple[str, str]
+
+
+@dataclass
+class Results:
+    """What was measured, and what failed."""
+
+    measurements: Measurements = field(default_factory=Measurements)
+    failures: list[str] = field(default_factory=list)
+
+
+def measure(hosts: Sequence[Host], agents: Mapping[str, Agent], say: Say) -> Results:
+    """Measure all hosts and all pairs of them; a failed measurement is told and left out.
+
+    `agents` are the programs on the hosts, which run.
+    """
+    with ExitStack() as stack:
+        pool = stack.enter_context(ThreadPoolExecutor(max(len(hosts), 1)))
+        return _Bench(hosts, agents, pool, say).run()
+
+
+def start(commands: Mapping[str, Sequence[str]], stack: ExitStack) -> dict[str, Agent | KitError]:
+    """Start the program on all hosts at once; return it, or why it does not run."""
+
+    def begin(name: str) -> Agent | KitError:
+        agent = stack.enter_context(Agent(name, commands[name]))
+        try:
+            agent.start()
+        except KitError as error:
+            return error
+        return agent
+
+    with ThreadPoolExecutor(max(len(commands), 1)) as pool:
+        return dict(zip(commands, pool.map(begin, commands), strict=True))
+
+
+class _Bench:
+    def __init__(
+        self, hosts: Sequence[Host], agents: Mapping[str, Agent], pool: ThreadPoolExecutor, say: Say
+    ) -> None:
+        self.hosts = {host.name: host for host in hosts}
+        self.agents = agents
+        self.pool = pool
+        self.say = say
+        self.failures: list[str] = []
+
+    def run(self) -> Results:
+        links = self._links() if len(self.hosts) > 1 else []
+        self.say("disks")
+        disks = self._all(lambda name: self._ask(name, "disk", folder=DATA, seconds=DISK_SECONDS))
+        self.say("importing PyTorch in the containers")
+        ready = self._all(lambda name: self._ask(name, "warm"))
+        reductions: list[Reduction] = []
+        if len(self.hosts) > 1 and all(ready.values()):
+            reductions = self._reductions(links)
+        self.say("GPUs and CPUs")
+        computed = self._all(
+            lambda name: self._ask(name, "compute", seconds=COMPUTE_SECONDS) if ready[name] else {}
+        )
+        rates = tuple(
+            _rates(host, disks[name] or {}, computed[name] or {})
+            for name, host in self.hosts.items()
+        )
+        order = list(self.hosts)
+        links.sort(key=lambda link: (order.index(link.one), order.index(link.other)))
+        found = Measurements(hosts=rates, links=tuple(links), reductions=tuple(reductions))
+        return Results(found, self.failures)
+
+    def _all(
+        self, work: Callable[[str], dict[str, Any] | None]
+    ) -> dict[str, dict[str, Any] | None]:
+        return dict(zip(self.hosts, self.pool.map(work, self.hosts), strict=True))
+
+    def _ask(self, host: str, do: str, **arguments: Any) -> dict[str, Any] | None:
+        """Return the answer, or None after noting the failure."""
+        try:
+            return self.agents[host].ask(do, **arguments)
+        except KitError as error:
+            self.failures.append(error.message)
+            return None
+
+    def _links(self) -> list[Link]:
+        serving = self._all(lambda name: self._ask(name, "serve", address=self._address(name)))
+        ports = {name: answer["port"] for name, answer in serving.items() if answer}
+        return self._by_pairs(
+            "links", [name for name in self.hosts if name in ports], lambda p: self._link(p, ports)
+        )
+
+    def _by_pairs(self, what: str, names: Sequence[str], work: Callable[[Pair], Any]) -> list[Any]:
+        """Do it for all pairs, no host in two pairs at once; leave out what failed."""
+        turns, found = rounds(names), []
+        for number, pairs in enumerate(turns, start=1):
+            self.say(f"{what}: round {number} of {len(turns)}, {count(len(pairs), 'pair')}")
+            found += [each for each in self.pool.map(work, pairs) if each is not None]
+        return found
+
+    def _link(self, pair: Pair, ports: Mapping[str, int]) -> Link | None:
+        one, other = pair
+        there, back = ([self._address(name), ports[name]] for name in (other, one))
+        try:
+            trip = self.agents[one].ask("ping", to=there, count=PINGS)
+            speeds = [
+                self.agents[name].ask("stream", to=to, seconds=STREAM_SECONDS, streams=streams)
+                for name, to in ((one, there), (other, back))
+                for streams in (STREAMS if self._speed(pair) >= MANY_STREAMS else 1,)
+            ]
+        except RefusedError as error:
+            target = other if error.host == one else one
+            address = self._address(target)
+            self.failures.append(f"{error.host} does not reach {target} at {address}: {error.what}")
+            return None
+        except KitError as error:
+            self.failures.append(error.message)
+            return None
+        return Link(one, other, speeds[0]["speed"], speeds[1]["speed"], trip["round_trip"])
+
+    def _reductions(self, links: Sequence[Link]) -> list[Reduction]:
+        names = list(self.hosts)
+        address = self._address(names[0])
+        served = self._ask(names[0], "store", address=address)
+        if served is None or {frozenset((each.one, each.other)) for each in links} != {
+            frozenset(pair) for pair in combinations(names, 2)
+        }:
+            return []  # Some hosts do not reach each other, which has been noted.
+        at = [address, served["port"]]
+        speeds = {frozenset((each.one, each.other)): each.speed for each in links}
+
+        def together(group: Sequence[str]) -> Reduction | None:
+            slowest = min(speeds[frozenset(pair)] for pair in combinations(group, 2))
+            return self._reduction(group, at, slowest)
+
+        found = self._by_pairs("all-reduce", names, together)
+        for size in group_sizes(len(names)):
+            self.say(f"all-reduce: {size} hosts")
+            # Not in the pool: each member needs a thread of it.
+            found += filter(None, [together(names[:size])])
+        return found
+
+    def _reduction(self, group: Sequence[str], at: list[Any], speed: float) -> Reduction | None:
+        fewest, most = REDUCE_BYTES
+        size = int(min(max(speed * REDUCE_SECONDS / 8 / 2, fewest), most)) // 4 * 4
+        name = uuid.uuid4().hex
+        with ThreadPoolExecutor(len(group)) as pool:
+            answers = list(
+                pool.map(
+                    lambda rank: self._ask(
+                        group[rank],
+                        "reduce",
+                        at=at,
+                        name=name,
+                        rank=rank,
+                        size=len(group),
+                        address=self._address(group[rank]),
+                        length=size,
+                        times=REDUCE_TIMES,
+                    ),
+                    range(len(group)),
+                )
+            )
+        whole = [answer for answer in answers if answer]
+        if len(whole) < len(group):
+            return None
+        seconds = max(answer["seconds"] for answer in whole)
+        return Reduction(tuple(group), whole[0]["library"], whole[0]["bytes"], seconds)
+
+    def _address(self, name: str) -> str:
+        return self.hosts[name].address
+
+    def _speed(self, pair: Pair) -> int:
+        return min(self.hosts[name].speed for name in pair)
+
+
+def _rates(host: Host, disk: dict[str, Any], computed: dict[str, Any]) -> HostRates:
+    return HostRates(
+        host.name,
+        host.address,
+        disk.get("read"),
+        disk.get("write"),
+        disk.get("of", ""),
+        computed.get("cpu_steps"),
+        tuple(GpuRates(**gpu) for gpu in computed.get("gpus", ())),
+    )

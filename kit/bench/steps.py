@@ -1,0 +1,186 @@
+"""The time of a job's step: measured on one GPU of each model, or taken from its last run."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from kit.bench.container import command
+from kit.errors import InputError, KitError
+from kit.measurements import StepTime
+from kit.model import EngineName, Gpu, Host
+from kit.plan.types import MountPoint
+from kit.plan.work import JobPlan
+from kit.runtime.events import is_event
+from kit.runtime.status import LogLine
+from kit.workload.types import Workload
+from trainer.contract import events
+
+PATIENCE = 900.0
+"""Seconds besides the measurement, for pulling the image and loading the data."""
+MODULE = "trainer.bench.steps"
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a step is measured: on one GPU of a host with so many processes, or on its CPU."""
+
+    host: Host
+    gpu: Gpu | None
+    processes: int
+
+    @property
+    def model(self) -> str:
+        return (self.gpu.model or self.gpu.title) if self.gpu else "cpu"
+
+
+def measure_steps(
+    job: JobPlan,
+    work: Workload,
+    engine: EngineName,
+    seconds: float,
+    say: Callable[[str], None],
+) -> list[StepTime]:
+    """Measure a step of the job on one GPU of each model, all at once.
+
+    Raises:
+        InputError: The job runs a script of the user's own.
+        KitError: A measurement failed.
+    """
+    if job.job.train is None:
+        raise InputError(
+            f"job {job.name} runs a command, whose steps kit does not know",
+            "write `step_seconds` and `parameters` into its file, or measure a job with `train`",
+        )
+    places = _places(job, engine)
+    say(f"a step on {', '.join(f'{each.model} of {each.host.name}' for each in places)}")
+    with ThreadPoolExecutor(len(places)) as pool:
+        found = list(pool.map(lambda place: _measure(place, job, work, engine, seconds), places))
+    for place, (device, _) in zip(places, found, strict=True):
+        if place.gpu and device == "cpu":
+            say(f"note: {place.host.name}: PyTorch found no GPU; this is the time of the CPU")
+    return [step for _, step in found]
+
+
+def _places(job: JobPlan, engine: EngineName) -> list[_Place]:
+    """Return one place for each model of GPU; the first host's CPU if kit knows no GPU."""
+    found: dict[str, _Place] = {}
+    for placement in job.placements:
+        for gpu in placement.gpus if engine is not EngineName.LOCAL else ():
+            place = _Place(placement.host, gpu, placement.processes)
+            found.setdefault(place.model, place)
+    return list(found.values()) or [_Place(job.hosts[0], None, 1)]
+
+
+def _measure(
+    place: _Place, job: JobPlan, work: Workload, engine: EngineName, seconds: float
+) -> tuple[str, StepTime]:
+    """Return the device that computed, and the time."""
+    name = place.host.name
+    program = ("-u", "-m", MODULE, str(seconds))
+    with tempfile.TemporaryDirectory() as folder:
+        if engine is EngineName.LOCAL:
+            file = Path(folder) / "job.json"
+            file.write_text(work.document.text, encoding="utf-8")
+            words = ["env", f"KIT_JOB={file}", sys.executable, *program]
+        else:
+            words = command(
+                place.host,
+                job.image,
+                program,
+                gpus=[place.gpu] if place.gpu else [],
+                mounts=data_mounts(job),
+                environment={
+                    **dict(job.job.environment),
+                    "KIT_JOB": "/dev/stdin",
+                    "KIT_NPROC": str(place.processes),
+                },
+                shared_memory=job.job.limits.shared_memory or 2**30,
+            )
+        try:
+            done = subprocess.run(
+                words,
+                input=work.document.text.encode(),
+                capture_output=True,
+                timeout=PATIENCE + 3 * seconds,
+                start_new_session=True,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise KitError(f"{name}: no result within {PATIENCE:.0f} s") from None
+    if done.returncode:
+        said = done.stderr.decode(errors="replace").strip().splitlines()
+        raise KitError(f"{name}: {said[-1] if said else f'exit status {done.returncode}'}")
+    found: dict[str, Any] = json.loads(done.stdout.decode().strip().splitlines()[-1])
+    return found["device"], StepTime(
+        job=job.name,
+        host=name,
+        gpu=place.model if place.gpu else found["device"],
+        seconds=found["step_seconds"],
+        batch_size=found["batch_size"],
+        parameters=found["parameters"],
+        model=found["model"],
+        dataset=found["dataset"],
+    )
+
+
+def from_run(job: JobPlan, lines: Iterable[LogLine]) -> StepTime:
+    """Return the time of a step from the epochs that a job has printed, without the exchange.
+
+    Raises:
+        InputError: The GPUs differ, the batch is unknown, or no epoch was printed.
+    """
+    models = {gpu.model or gpu.title for each in job.placements for gpu in each.gpus}
+    if len(models) > 1:
+        said = f"job {job.name} runs on {', '.join(sorted(models))}: a step of it is no one's"
+        raise InputError(said, f"measure each: kit bench step {job.name}")
+    batch = (job.batch.per_gpu or 0) * job.batch.accumulation
+    found = [_epoch_seconds(event, batch) for event in _epochs(lines)]
+    times = [each for each in found if each]
+    if not times:
+        said = f"the log of job {job.name} has no epoch with its speed"
+        raise InputError(said, f"let one end, or measure: kit bench step {job.name}")
+    train = job.job.train
+    return StepTime(
+        job=job.name,
+        host=job.hosts[0].name,
+        gpu=next(iter(models)),
+        seconds=median(times[1:] or times),
+        batch_size=batch,
+        parameters=job.traffic.parameters or 0,
+        model=train.model if train else "",
+        dataset=train.dataset if train else "",
+    )
+
+
+def _epochs(lines: Iterable[LogLine]) -> Iterator[events.Epoch]:
+    for line in lines:
+        event = events.parse(line.text) if is_event(line.text) else None
+        if isinstance(event, events.Epoch):
+            yield event
+
+
+def _epoch_seconds(event: events.Epoch, batch: int) -> float | None:
+    """Return the seconds of a step without its exchange, if the event tells them."""
+    if not event.images_per_second or event.exchange_share is None:
+        return None
+    whole = batch * event.world_size / event.images_per_second
+    return whole * (1 - event.exchange_share)
+
+
+def data_mounts(job: JobPlan) -> tuple[MountPoint, ...]:
+    """Return the mounts of the job that the user wrote, read-only, volumes by Docker's names."""
+    names = {volume.key: volume.name for volume in job.volumes if not volume.owned}
+    return tuple(
+        replace(mount, source=names.get(mount.source, mount.source), read_only=True)
+        for mount in job.mounts
+        if mount.kind == "bind" or mount.source in names
+    )

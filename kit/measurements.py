@@ -1,0 +1,188 @@
+"""What `kit bench` has measured: values, and their JSON file beside the inventory.
+
+Speeds of links are in bits per second of payload, of disks and memory in bytes per second; times
+are in seconds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+FILE = "measurements.json"
+"""The file's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """The link between two hosts. `forward` is the speed from `one` to `other`."""
+
+    one: str
+    other: str
+    forward: float
+    backward: float
+    round_trip: float
+
+    @property
+    def speed(self) -> float:
+        """The speed of the slower direction."""
+        return min(self.forward, self.backward)
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """One all-reduce of `bytes` among hosts, with one process on each, by `gloo` or `nccl`."""
+
+    hosts: tuple[str, ...]
+    library: str
+    bytes: int
+    seconds: float
+
+    @property
+    def speed(self) -> float:
+        """The bits per second on each link of a ring that takes as long.
+
+        Each of n members of a ring sends 2(n-1)/n of the bytes (Patarasuk & Yuan 2009, doi
+        10.1016/j.jpdc.2008.09.002). nccl-tests calls this the bus bandwidth.
+        """
+        members = len(self.hosts)
+        return 2 * (members - 1) / members * self.bytes * 8 / self.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class GpuRates:
+    """A GPU. `operations` are those of half-precision products per second."""
+
+    uuid: str
+    model: str
+    operations: float
+    memory: float
+
+
+@dataclass(frozen=True, slots=True)
+class HostRates:
+    """One host at the address of that time.
+
+    `disk_of` is `data` (the data folder) or `container`. `cpu_steps` are training steps per second
+    of a small network on one core, measured if the host has no GPU.
+    """
+
+    name: str
+    address: str
+    disk_read: float | None = None
+    disk_write: float | None = None
+    disk_of: str = ""
+    cpu_steps: float | None = None
+    gpus: tuple[GpuRates, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """The time of a step of a job on one GPU (`gpu` is its model, or `cpu`), with its data."""
+
+    job: str
+    host: str
+    gpu: str
+    seconds: float
+    batch_size: int
+    parameters: int
+    model: str
+    dataset: str
+
+
+@dataclass(frozen=True, slots=True)
+class Measurements:
+    """All measurements of a cluster. `measured` is the time of the last one, in UTC."""
+
+    measured: str = ""
+    hosts: tuple[HostRates, ...] = ()
+    links: tuple[Link, ...] = ()
+    reductions: tuple[Reduction, ...] = ()
+    steps: tuple[StepTime, ...] = ()
+
+    def of_hosts(self, addresses: dict[str, str]) -> Measurements:
+        """Return those of the hosts that still have the address that was measured."""
+        there = {each.name for each in self.hosts if addresses.get(each.name) == each.address}
+        return Measurements(
+            self.measured,
+            tuple(each for each in self.hosts if each.name in there),
+            tuple(each for each in self.links if {each.one, each.other} <= there),
+            tuple(each for each in self.reductions if set(each.hosts) <= there),
+            tuple(each for each in self.steps if each.host in addresses),
+        )
+
+    def updated(self, new: Measurements) -> Measurements:
+        """Return these with `new` ones in the place of older ones of the same hosts or job."""
+        hosts = {each.name for each in new.hosts}
+        jobs = {each.job for each in new.steps}
+        return Measurements(
+            new.measured,
+            (*(each for each in self.hosts if each.name not in hosts), *new.hosts),
+            (*_apart(self.links, hosts), *new.links),
+            (
+                *(each for each in self.reductions if not hosts & set(each.hosts)),
+                *new.reductions,
+            ),
+            (*(each for each in self.steps if each.job not in jobs), *new.steps),
+        )
+
+    def speed_of(self, host: str) -> float | None:
+        """Return the median speed of a host's links; None if none was measured."""
+        speeds = sorted(each.speed for each in self.links if host in {each.one, each.other})
+        return speeds[len(speeds) // 2] if speeds else None
+
+    def reduction_speed(self, hosts: Collection[str]) -> float | None:
+        """Return the speed of an all-reduce among these hosts; None if it was not measured.
+
+        It was measured among just these hosts, among some more, or in pairs, of which the slowest
+        counts.
+        """
+        wanted = set(hosts)
+        around = [each for each in self.reductions if wanted <= set(each.hosts)]
+        if around:
+            nearest = min(around, key=lambda each: len(each.hosts))
+            if len(nearest.hosts) == len(wanted) or len(wanted) > 2:
+                return nearest.speed
+        pairs = [each for each in self.reductions if len(each.hosts) == 2]
+        own = [each.speed for each in pairs if set(each.hosts) <= wanted]
+        return min(own, default=None)
+
+
+def _apart(links: Iterable[Link], hosts: Collection[str]) -> Iterable[Link]:
+    """Return the links that are not between two of the hosts."""
+    return (each for each in links if not {each.one, each.other} <= set(hosts))
+
+
+def to_text(measurements: Measurements) -> str:
+    """Return the file's text: one measurement on each line, so that diffs are small."""
+    lists: dict[str, Sequence[object]] = {
+        "hosts": measurements.hosts,
+        "links": measurements.links,
+        "reductions": measurements.reductions,
+        "steps": measurements.steps,
+    }
+    parts = [f'  "measured": {json.dumps(measurements.measured)}']
+    for name, items in lists.items():
+        rows = [f"    {_row(item)}" for item in items]
+        parts.append(f'  "{name}": ' + ("[\n" + ",\n".join(rows) + "\n  ]" if rows else "[]"))
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+def _row(item: object) -> str:
+    assert dataclasses.is_dataclass(item)
+    assert not isinstance(item, type)
+    return json.dumps(_short(dataclasses.asdict(item)), ensure_ascii=False)
+
+
+def _short(value: object) -> object:
+    """Round to four digits; no measurement has more."""
+    if isinstance(value, float):
+        rounded = float(f"{value:.4g}")
+        return int(rounded) if rounded >= 10**4 else rounded
+    if isinstance(value, dict):
+        return {key: _short(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_short(each) for each in value]
+    return value

@@ -1,0 +1,305 @@
+"""The speed of a job on more and more hosts, predicted from measured steps and links.
+
+A step takes its computing time and the part of the exchange that computing does not hide. DDP sends
+a bucket of gradients as soon as the backward pass has computed it (Li et al. 2020, arXiv
+2006.15704); `kit bench step` measured the computing time with the data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from kit.measurements import Measurements, StepTime
+from kit.plan.exchange import LADDER, OF_A_SCRIPT, SHOWN, SHRUNK
+from kit.plan.traffic import GRADIENT_BYTES, ring_seconds
+from kit.plan.types import Placement
+from kit.plan.work import JobPlan
+
+FORWARD = 1 / 3
+"""The share of the forward pass in the computing time: a backward pass computes two products for
+each one of the forward pass, the gradients of the inputs and of the weights."""
+BUCKET = 25 * 2**20
+FIRST_BUCKET = 2**20
+"""The bytes of DDP's buckets (`bucket_cap_mb`), and of its first one (torch's
+`dist._DEFAULT_FIRST_BUCKET_BYTES`)."""
+PAYLOAD = 1448 / 1538
+"""The share of TCP's payload on Ethernet with an MTU of 1,500; for declared speeds."""
+OVERLAY = 1398 / 1448
+"""What VXLAN's 50 bytes leave of that payload. Measured: 0.96 (docs/performance.md)."""
+WORTH = 0.5
+"""An added host is worth it if it brings this share of what it does alone."""
+GOOD = 0.9
+"""The efficiency from which on no advice is needed."""
+FACTORS = (1.5, 2, 3, 4, 5, 8, 10, 16, 20, 32, 50, 64, 100, 200, 400)
+BATCHES = (2, 4, 8, 16, 32)
+"""How many times faster links and larger batches are tried for the advice."""
+
+Way = tuple[str, int, str, bool]
+"""Mode, steps between exchanges, compression, overlap."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """A job on `hosts`. Times are in seconds; `compute` and `exchange` are parts of `step`.
+
+    `exchange` is what computing does not hide. `speed_up` is relative to the fastest host alone,
+    `efficiency` to the sum of the hosts' speeds alone.
+    """
+
+    hosts: tuple[str, ...]
+    ranks: int
+    compute: float
+    exchange: float
+    step: float
+    images_per_second: float
+    speed_up: float
+    efficiency: float
+
+
+@dataclass(frozen=True, slots=True)
+class WayForecast:
+    """All hosts with one way to exchange."""
+
+    mode: str
+    every_steps: int
+    compression: str
+    overlap: bool
+    images_per_second: float
+    efficiency: float
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """The speed on 1 to all hosts, the fastest first, with the job's own way to exchange.
+
+    `own` is None if its way's size is known to the trainer alone (PowerSGD). `steps` are the
+    measured times. `measured_links`: the speed between hosts was measured. `wanted_speed` (bits per
+    second) and `wanted_batch` (samples of a GPU) would bring all hosts to an efficiency of 90 % by
+    themselves; None if they have it. `better_without` names GPUs without which the job is faster,
+    and by which factor.
+    """
+
+    steps: tuple[StepTime, ...]
+    measured_links: bool
+    forecasts: tuple[Forecast, ...]
+    ways: tuple[WayForecast, ...]
+    worth: int
+    wanted_speed: float | None
+    wanted_batch: int | None
+    better_without: tuple[str, float] | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    """A host, with the computing seconds of a step on each of its GPUs."""
+
+    placement: Placement
+    seconds: tuple[float, ...]
+
+    @property
+    def name(self) -> str:
+        return self.placement.host.name
+
+
+Members = Sequence[_Member]
+
+
+@dataclass(frozen=True, slots=True)
+class _Costs:
+    """What a step costs: gradients of `size` bytes, exchanged in one `way`.
+
+    `faster` multiplies the speed of all links. `batch` are the samples of a step on one GPU, of
+    which the last of `accumulation` parts computes during an exchange. `auto`: the batch is divided
+    by the speed of the GPUs.
+    """
+
+    measured: Measurements
+    size: float
+    way: Way
+    batch: int
+    accumulation: int
+    auto: bool
+    faster: float
+
+    def compute(self, members: Members) -> float:
+        """Return the computing seconds of a step: all wait for the slowest GPU."""
+        times = [seconds for member in members for seconds in member.seconds]
+        return len(times) / sum(1 / each for each in times) if self.auto else max(times)
+
+    def exchange(self, members: Members, compute: float) -> float:
+        """Return the seconds of a step's exchange that computing does not hide."""
+        if len(members) < 2:
+            return 0.0
+        mode, every, compression, overlap = self.way
+        size = self.size / SHRUNK[compression]
+        whole = self.ring(members, size)
+        if mode == "every_step":
+            backward = (1 - FORWARD) * compute / self.accumulation
+            return max(self.ring(members, last_bucket(size)), whole - backward)
+        return (max(0.0, whole - every * compute) if overlap else whole) / every
+
+    def ring(self, members: Members, size: float) -> float:
+        """Return the seconds of an all-reduce of `size` bytes among the hosts' ranks."""
+        return ring_seconds(size, _ranks(members), 1) / (self.speed(members) * self.faster)
+
+    def speed(self, members: Members) -> float:
+        """Return the speed of an all-reduce: measured, or that of the slowest link."""
+        names = [member.name for member in members]
+        declared = {member.name: member.placement.host.speed * PAYLOAD for member in members}
+        return self.measured.reduction_speed(names) or min(
+            self.measured.speed_of(name) or declared[name] for name in names
+        )
+
+    def rate(self, members: Members) -> float:
+        """Return the samples per second of the hosts together."""
+        compute = self.compute(members)
+        return _ranks(members) * self.batch / (compute + self.exchange(members, compute))
+
+    def efficiency(self, members: Members) -> float:
+        """Return the share of the hosts' speeds alone."""
+        return self.rate(members) / sum(self.rate([member]) for member in members)
+
+    def forecast(self, members: Members) -> Forecast:
+        """Return the forecast for these hosts."""
+        compute = self.compute(members)
+        exchange = self.exchange(members, compute)
+        return Forecast(
+            hosts=tuple(member.name for member in members),
+            ranks=_ranks(members),
+            compute=compute,
+            exchange=exchange,
+            step=compute + exchange,
+            images_per_second=self.rate(members),
+            speed_up=self.rate(members) / max(self.rate([member]) for member in members),
+            efficiency=self.efficiency(members),
+        )
+
+
+def predict(job: JobPlan, measured: Measurements, *, overlay: bool) -> Prediction | None:
+    """Predict the speed of a job; `overlay`: its hosts exchange over an overlay network.
+
+    Returns:
+        None if no step was measured, or the size of the model or its exchange is unknown.
+    """
+    steps = tuple(each for each in measured.steps if each.job == job.name)
+    way = _own_way(job)
+    if not steps or way is None or not job.placements:
+        return None
+    costs = _Costs(
+        measured=measured,
+        size=job.traffic.gradient_bytes or steps[0].parameters * GRADIENT_BYTES,
+        way=way,
+        batch=(job.batch.per_gpu or steps[0].batch_size) * job.batch.accumulation,
+        accumulation=job.batch.accumulation,
+        auto=bool(job.job.train and job.job.train.balance == "auto"),
+        faster=OVERLAY if overlay else 1.0,
+    )
+    members = sorted(
+        (_Member(each, _seconds(each, steps, costs.batch)) for each in job.placements),
+        key=lambda member: -costs.rate([member]),
+    )
+    good = costs.efficiency(members) >= GOOD
+    return Prediction(
+        steps=steps,
+        measured_links=bool(measured.links or measured.reductions),
+        forecasts=tuple(costs.forecast(members[:number]) for number in _numbers(len(members))),
+        ways=_ways(job, costs, members) if len(members) > 1 else (),
+        worth=_worth(costs, members),
+        wanted_speed=None if good else _wanted_speed(costs, members),
+        wanted_batch=None if good else _wanted_batch(costs, members),
+        better_without=_better_without(costs, members),
+    )
+
+
+def _own_way(job: JobPlan) -> Way | None:
+    own = job.job.exchange
+    if own is None:
+        return OF_A_SCRIPT[0]
+    if own.compression not in SHRUNK:
+        return None
+    every = 1 if own.mode == "every_step" else own.every_steps
+    return (own.mode, every, own.compression, own.overlap)
+
+
+def _seconds(placement: Placement, steps: Sequence[StepTime], batch: int) -> tuple[float, ...]:
+    """Return the computing time on each GPU; of unknown ones, the slowest that was measured."""
+    times = {each.gpu: each.seconds * batch / each.batch_size for each in steps}
+    slowest = max(times.values())
+    return tuple(times.get(gpu.model or gpu.title, slowest) for gpu in placement.gpus)
+
+
+def _ranks(members: Members) -> int:
+    return sum(len(member.seconds) for member in members)
+
+
+def _numbers(hosts: int) -> list[int]:
+    """Return the numbers of hosts to show: all up to 8, then doubling, then all."""
+    powers = [2**power for power in range(4, hosts.bit_length())]
+    return sorted({*range(1, min(hosts, 8) + 1), *powers, hosts})
+
+
+def last_bucket(size: float) -> float:
+    """Return the bytes of DDP's bucket that is complete when the backward pass ends."""
+    if size <= FIRST_BUCKET:
+        return size
+    return (size - FIRST_BUCKET) % BUCKET or BUCKET
+
+
+def _ways(job: JobPlan, costs: _Costs, members: Members) -> tuple[WayForecast, ...]:
+    """Return the job's way, those that are always shown, and the first that is good enough."""
+    possible = [way for way in LADDER if job.job.exchange or way in OF_A_SCRIPT]
+    shown = dict.fromkeys((costs.way, *(way for way in SHOWN if way in possible)))
+    for way in possible:
+        if replace(costs, way=way).efficiency(members) >= GOOD:
+            shown.setdefault(way)
+            break
+    return tuple(_way(replace(costs, way=way), members) for way in shown)
+
+
+def _way(costs: _Costs, members: Members) -> WayForecast:
+    return WayForecast(*costs.way, costs.rate(members), costs.efficiency(members))
+
+
+def _worth(costs: _Costs, members: Members) -> int:
+    """Return the number of hosts up to which each brings half of its own speed."""
+    for number in range(2, len(members) + 1):
+        gain = costs.rate(members[:number]) - costs.rate(members[: number - 1])
+        if gain < WORTH * costs.rate([members[number - 1]]):
+            return number - 1
+    return len(members)
+
+
+def _wanted_speed(costs: _Costs, members: Members) -> float | None:
+    for factor in FACTORS:
+        if replace(costs, faster=costs.faster * factor).efficiency(members) >= GOOD:
+            return costs.speed(members) * factor
+    return None
+
+
+def _wanted_batch(costs: _Costs, members: Members) -> int | None:
+    for factor in BATCHES:
+        compute = costs.compute(members) * factor
+        if compute / (compute + costs.exchange(members, compute)) >= GOOD:
+            return factor * costs.batch // costs.accumulation
+    return None
+
+
+def _better_without(costs: _Costs, members: Members) -> tuple[str, float] | None:
+    """Return the slowest GPUs if the others are faster alone, and how many times."""
+    slowest = max(seconds for member in members for seconds in member.seconds)
+    left = [
+        replace(member, seconds=tuple(each for each in member.seconds if each < slowest))
+        for member in members
+    ]
+    left = [member for member in left if member.seconds]
+    factor = costs.rate(left) / costs.rate(members) if left else 0.0
+    if factor <= 1:
+        return None
+    names = [
+        f"{gpu.model or gpu.title} of {member.name}"
+        for member in members
+        for gpu, seconds in zip(member.placement.gpus, member.seconds, strict=True)
+        if seconds == slowest
+    ]
+    return ", ".join(dict.fromkeys(names)), factor

@@ -1,0 +1,73 @@
+"""`kit bench` in the lab: a slow link and a slow host are named, and nothing stays behind."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.conftest import Docker
+from tests.lab.conftest import Lab
+from tests.lab.operator import Operator, make_operator
+from tests.lab.settings import IMAGE
+from tests.sandbox import Project
+
+pytestmark = pytest.mark.lab
+DIGITS = f"""\
+image: {IMAGE}
+train: {{dataset: digits, model: cnn, epochs: 2, batch_size: 32}}
+"""
+
+
+@pytest.fixture
+def operator(lab: Lab, project: Project, docker: Docker) -> Operator:
+    made = make_operator(lab, project, docker, "compose")
+    made.write({"digits": DIGITS})
+    return made
+
+
+def document(printed: str, bracket: str) -> Any:
+    """Return the JSON between the lines of progress."""
+    found, _ = json.JSONDecoder().raw_decode(printed[printed.index(f"\n{bracket}") + 1 :])
+    return found
+
+
+def test_a_slow_host_is_found_and_the_plan_counts_with_it(operator: Operator, lab: Lab) -> None:
+    lab.do("shape", "n3", "100mbit")
+    try:
+        found = document(operator.kit("bench", "--json"), "{")
+        told = operator.kit("plan")
+    finally:
+        lab.do("shape", "n3", "off")
+    assert found["failures"] == []
+    speeds = {(each["one"], each["other"]): each["backward"] for each in found["links"]}
+    assert set(speeds) == {("n1", "n2"), ("n1", "n3"), ("n2", "n3")}
+    # What n3 sends is limited; what it receives is not.
+    assert speeds["n1", "n3"] == pytest.approx(95e6, rel=0.1)
+    assert speeds["n1", "n2"] > 3e8
+    reduced = {tuple(each["hosts"]): each["seconds"] for each in found["reductions"]}
+    assert set(reduced) == {*speeds, ("n1", "n2", "n3")}
+    assert "links as measured by `kit bench`" in told
+    for node in ("n1", "n2", "n3"):
+        assert not lab.docker(node, "ps", "--all", "--quiet", "--filter", "label=kit.bench")
+
+
+def test_hosts_that_do_not_reach_each_other_are_told(operator: Operator, lab: Lab) -> None:
+    drop = f"iptables -I INPUT -p tcp -s {lab.settings.address('n2')} -m state --state NEW -j DROP"
+    assert lab.ssh("n3", drop).returncode == 0
+    try:
+        told = operator.kit("bench", "--host", "n2", "--host", "n3", status=1)
+    finally:
+        assert lab.ssh("n3", drop.replace("-I", "-D")).returncode == 0
+    assert f"failed: n2 does not reach n3 at {lab.settings.address('n3')}: timed out" in told
+
+
+def test_a_step_is_measured_and_the_speed_of_hosts_predicted(operator: Operator) -> None:
+    printed = operator.kit("bench", "step", "digits", "--seconds", "1", "--json")
+    (first, *_) = document(printed, "[")
+    assert (first["host"], first["gpu"]) == ("n1", "TITAN RTX")
+    plan = json.loads(operator.kit("plan", "--json"))
+    (job,) = plan["jobs"]
+    assert [len(each["hosts"]) for each in job["prediction"]["forecasts"]] == [1, 2]
+    assert "worth it" in operator.kit("plan")

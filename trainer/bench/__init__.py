@@ -1,0 +1,1 @@
+"""Measurements of hosts, links and steps, for `kit bench`."""

@@ -24,6 +24,7 @@ LONGEST_FAULT = 300
 COMMANDS = {
     "init": "init:command",
     "discover": "discover:command",
+    "host": "host:command",
     "bench": "bench:command",
     "plan": "plan:command",
     "split": "split:command",

@@ -12,6 +12,7 @@ from kit.memory import collection_paused, limited_memory
 from kit.model import EngineName, Inventory
 from kit.paths import Paths, launcher_path
 from kit.plan.make import make_plan
+from kit.prepare import MERGE
 from kit.render import Tree, render
 from kit.render.templates import Templates
 from kit.targets.lower import lower
@@ -69,9 +70,9 @@ def lowered_with(
 
 def render_lowered(lowered: Lowered, paths: Paths) -> Tree:
     """Render the files with the project's templates."""
-    launcher = launcher_path().read_text(encoding="utf-8")
+    launcher, merge = (path.read_text(encoding="utf-8") for path in (launcher_path(), MERGE))
     with collection_paused(), limited_memory(MOST_MEMORY) if paths.templates else nullcontext():
-        return render(lowered, Templates(paths.templates), launcher)
+        return render(lowered, Templates(paths.templates), launcher, merge)
 
 
 def rendered_tree(lowered: Lowered, paths: Paths) -> Path:

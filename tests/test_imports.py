@@ -31,10 +31,14 @@ PURE_MODULES = (
     "ranges",
     "values",
     "hosts/gpus",
+    "prepare/merge",
+    "prepare/order",
+    "prepare/report",
     "runtime/events",
     "runtime/proof",
     "runtime/status",
     "runtime/steps",
+    "targets/hosts",
     "targets/lower",
     "targets/lowered",
     "targets/*/lower",
@@ -219,7 +223,8 @@ ROOMS_OF_KIT = {
     "tree": {"errors", "files", "render"},
     "registry": {"hosts", "errors", "files"},
     "images": {"hosts", "registry", "errors"},
-    "project": {"config", "paths", "plan", "targets", "render", "tree", "model"}
+    "prepare": {"hosts", "model", "errors"},
+    "project": {"config", "paths", "plan", "prepare", "targets", "render", "tree", "model"}
     | {"values", "errors", "memory"},
     "discover": {"hosts", "model", "values", "errors", "yamlfile"},
     "bench": {"runtime", "hosts", "workload", "plan", "measurements", "model", "values"}

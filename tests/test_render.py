@@ -103,7 +103,10 @@ def test_only_the_engines_own_files_are_rendered(project: Project) -> None:
         tree = project.write(INVENTORY.replace("swarm", engine)).rendered()
         files[engine] = {name for name, content in snapshot(tree).items() if content is not None}
     common = {".kit-manifest", "plan.json", "jobs/digits.json"}
-    daemons = {"hosts/pc1/daemon.json", "hosts/pc2/daemon.json"}
+    own = {
+        f"hosts/{host}/{file}" for host in ("pc1", "pc2") for file in ("daemon.json", "prepare.sh")
+    }
+    daemons = own | {"prepare-daemon.py", "prepare-host.sh"}
     assert files["local"] == common
     assert files["compose"] == common | daemons | {
         "hosts/pc1/train-digits.compose.yaml",

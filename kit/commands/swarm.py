@@ -14,13 +14,13 @@ from kit.errors import InputError, KitError
 from kit.hosts.docker import Docker, on_each
 from kit.model import EngineName, Host
 from kit.paths import Paths
-from kit.plan.work import Plan
+from kit.plan.work import Plan, managers_of
 from kit.project import load_lowered, rendered_tree
 from kit.runtime.steps import Step
 from kit.targets.lowered import Lowered, file_version
 from kit.targets.swarm.execute import Executor
 from kit.targets.swarm.lower import PLATFORM
-from kit.targets.swarm.members import managers, steps_down, steps_up, unlisted_nodes, warnings
+from kit.targets.swarm.members import steps_down, steps_up, unlisted_nodes, warnings
 from kit.targets.swarm.observe import observe_cluster, observe_member
 from kit.targets.swarm.registers import history
 from kit.targets.swarm.seen import Cluster, Member
@@ -102,7 +102,7 @@ def _members(hosts: Sequence[Host]) -> dict[str, Member]:
 
 def _cluster(plan: Plan, members: Mapping[str, Member]) -> tuple[Cluster | None, Host]:
     """Return the state of the Swarm, and the manager to use: preferably one that exists."""
-    wanted = managers(plan)
+    wanted = managers_of(plan.hosts)
     for host in (*wanted, *plan.hosts):
         if members[host.name].control:
             return observe_cluster(Docker.of(host)), host

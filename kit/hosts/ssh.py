@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import shlex
 import subprocess
+import tempfile
+import threading
+from collections.abc import Callable
+from contextlib import suppress
 
 from kit.errors import InputError, KitError
 from kit.model import Host
@@ -62,6 +66,57 @@ def run(host: Host, script: str, content: bytes = b"") -> str:
     if done.returncode:
         raise CommandError(host.name, done.returncode, said or f"exit status {done.returncode}")
     return done.stdout.decode(errors="replace")
+
+
+def stream(
+    host: Host, script: str, content: bytes, say: Callable[[str], object], patience: float
+) -> int:
+    """Run a script in the host's sh, pass each line of its output to `say`, return its exit status.
+
+    `content` is the script's standard input, which it must read before it prints much.
+
+    Raises:
+        KitError: The host cannot be reached, or takes longer than `patience` seconds.
+    """
+    with tempfile.TemporaryFile() as errors:
+        try:
+            process = subprocess.Popen(
+                [*command(host.ssh), f"exec sh -c {shlex.quote(script)}"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                start_new_session=True,  # kit handles Ctrl-C, not its ssh process.
+            )
+        except FileNotFoundError:
+            raise InputError("ssh is not installed here", "install openssh-client") from None
+        late = threading.Timer(patience, process.kill)
+        late.start()
+        try:
+            _converse(process, content, say)
+        finally:
+            late.cancel()
+            process.kill()
+            status = process.wait()
+        errors.seek(0)
+        said = errors.read().decode(errors="replace").strip()
+    if status < 0:
+        raise _unreachable(host, f"no end within {patience:.0f} s")
+    if status == FAILED:
+        raise _unreachable(host, said.splitlines()[-1] if said else "ssh gave no reason")
+    return status
+
+
+def _converse(
+    process: subprocess.Popen[bytes], content: bytes, say: Callable[[str], object]
+) -> None:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with suppress(BrokenPipeError):  # The exit status has the reason.
+        process.stdin.write(content)
+        process.stdin.close()
+    for line in process.stdout:
+        say(line.decode(errors="replace").rstrip("\n"))
+    process.wait()
 
 
 def _unreachable(host: Host, said: str) -> KitError:

@@ -124,6 +124,18 @@ class Plan:
         return (*jobs, *(server.server.file for server in self.serving))
 
 
+def managers_of(hosts: Iterable[Host]) -> tuple[Host, ...]:
+    """Return the hosts that become managers: an odd number of those with the role.
+
+    An even number tolerates no more losses than one less (Raft needs a majority).
+    """
+    hosts = tuple(hosts)
+    named = tuple(host for host in hosts if "manager" in host.roles)
+    if not named:
+        return (manager_of(hosts),)
+    return named if len(named) % 2 else named[:-1]
+
+
 def manager_of(hosts: Iterable[Host]) -> Host:
     """Return the first manager, or the first host if no host has the role (a single host)."""
     hosts = tuple(hosts)

@@ -29,10 +29,11 @@ def header(lowered: Lowered, *sources: str) -> str:
     return generated(lowered.plan.file, *sources)
 
 
-def render(lowered: Lowered, templates: Templates, launcher: str) -> Tree:
+def render(lowered: Lowered, templates: Templates, launcher: str, merge: str) -> Tree:
     """Render all files of the plan's target.
 
-    `launcher` is the text of launch.py, for jobs whose image lacks it.
+    `launcher` is the text of launch.py, for jobs whose image lacks it, `merge` that of
+    kit/prepare/merge.py, for the program that merges daemon.json on the hosts.
 
     Raises:
         InputError: A template is wrong.
@@ -44,10 +45,12 @@ def render(lowered: Lowered, templates: Templates, launcher: str) -> Tree:
             tree[workload.document.path] = workload.document.text
     if any(config.file == LAUNCHER_FILE for each in lowered.outputs for config in each.configs):
         tree[LAUNCHER_FILE] = f"# {header(lowered)}\n{launcher}"
-    return tree | {each.path: _output(lowered, each, templates, tree) for each in lowered.outputs}
+    return tree | {
+        each.path: _output(lowered, each, templates, tree, merge) for each in lowered.outputs
+    }
 
 
-def _output(lowered: Lowered, output: Output, templates: Templates, tree: Tree) -> str:
+def _output(lowered: Lowered, output: Output, templates: Templates, tree: Tree, merge: str) -> str:
     configs = [
         NamedConfig(
             config.key, f"{output.stack}-{config.key}-{digest(tree[config.file])}", config.file
@@ -60,6 +63,7 @@ def _output(lowered: Lowered, output: Output, templates: Templates, tree: Tree) 
         configs=configs,
         header=header(lowered, *output.sources),
         version=VERSION,
+        merge=merge,
     )
     return _versioned(text, (config.name for config in configs if output.hashes_configs))
 

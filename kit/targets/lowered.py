@@ -15,6 +15,10 @@ from kit.workload.types import Config, Workload
 
 VERSION = "{hash of this file}"
 """The placeholder in a file's labels for the hash of the file."""
+STEPS_FILE = "prepare-host.sh"
+"""The script with the steps that prepare a host, which the script of each host includes."""
+MERGE_FILE = "prepare-daemon.py"
+"""The program that merges daemon.json on a host, which the steps call."""
 
 
 def digest(text: str) -> str:

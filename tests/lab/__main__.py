@@ -34,6 +34,8 @@ The lab: a real Docker Swarm on this machine, each node a container with an engi
   shape NODE RATE|off   limit what the node sends, as in: shape n2 1gbit
   restart NODE          start its engine anew, with the daemon.json that it finds
   gpus NODE [MODEL…]    exchange its GPUs, as in: gpus n3 "TITAN RTX" "Quadro GV100"
+  bare NODE             leave it the driver and Docker: no toolkit, no daemon.json, no swarm; `gpus`
+                        makes it whole again, and `swarm` a member
   image                 build the trainer's image, registry.lab:5000/trainer:lab, with PyTorch
   torch                 show the nodes this machine's PyTorch as it is now, at /opt/torch
 
@@ -61,7 +63,7 @@ class Lab:
     def verbs(self) -> dict[str, Callable[..., None]]:
         power = ("kill", "start", "stop", "pause", "unpause")
         own = ("make", "up", "swarm", "down", "status", "inventory", "env", "sh", "docker", "logs")
-        others = ("shape", "restart", "gpus", "torch", "image")
+        others = ("shape", "restart", "gpus", "bare", "torch", "image")
         return {
             **{verb: getattr(self, verb) for verb in (*own, *others)},
             **{verb: partial(self.power, verb) for verb in power},
@@ -157,6 +159,9 @@ class Lab:
 
     def gpus(self, node: str, *models: str) -> None:
         self.nodes.gpus(self.nodes.check(node), models)
+
+    def bare(self, node: str) -> None:
+        self.nodes.bare(self.nodes.check(node))
 
     def torch(self) -> None:
         with locked(self.settings):

@@ -48,8 +48,9 @@ def node_files(settings: Settings, node: str, gpus: list[Gpu] | None = None) -> 
     trust.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(settings.keys / "registry.crt", trust / "ca.crt")
     config = folder / "docker" / "daemon.json"
-    if config.exists() and gpus is None:
+    if gpus is None and (config.exists() or settings.bare(node).exists()):
         return
+    settings.bare(node).unlink(missing_ok=True)
     present = settings.gpus(node) if gpus is None else gpus
     (folder / "gpus").write_text("".join(one.line() for one in present))
     config.write_text(json.dumps(daemon_json(present), indent=2) + "\n")

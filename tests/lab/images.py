@@ -14,8 +14,9 @@ from tests.lab.host import Engine, run
 from tests.lab.settings import BASE, HERE, IMAGE, PROJECT, LabError, Settings
 
 NODE = [
-    *("ca-certificates", "docker.io", "docker-cli", "docker-compose", "docker-registry"),
-    *("iproute2", "iptables", "jq", "mount", "openssh-server", "procps", "python3-minimal"),
+    *("apt", "ca-certificates", "curl", "docker.io", "docker-cli", "docker-compose"),
+    *("docker-registry", "iproute2", "iptables", "jq", "mount", "nftables", "openssh-server"),
+    *("procps", "python3-minimal", "sudo"),
 ]
 PYTHON = ["libstdc++6", "python3"]  # PyTorch's wheels bring all else
 PACE = HERE / "pace" / "lab_pace.py"

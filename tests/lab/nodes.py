@@ -129,6 +129,13 @@ class Nodes:
         self.inside(node, "systemctl", "restart", "docker")
         inventory(self.settings, self.all(), write=True)
 
+    def bare(self, node: str) -> None:
+        """Take from a node what a person would have installed: all but the driver and Docker."""
+        self.docker(node, "swarm", "leave", "--force", check=False)
+        self.settings.bare(node).touch()
+        self.inside(node, "/opt/lab/make-bare")
+        self.inside(node, "systemctl", "restart", "docker")
+
     def swarm(self) -> None:
         """Make one swarm of the nodes, n1 its manager, and wait until all are ready."""
         nodes, address = self.all(), self.settings.address

@@ -122,6 +122,10 @@ class Settings:
     def node(self, node: str) -> Path:
         return self.folder / "nodes" / node
 
+    def bare(self, node: str) -> Path:
+        """The mark of a node that lacks what a person installs on a host."""
+        return self.node(node) / "bare"
+
     def socket(self, node: str) -> Path:
         """The node's engine, from outside."""
         return self.node(node) / "docker.sock"

@@ -287,7 +287,7 @@ def test_gpus_that_are_not_offered_and_an_even_number_of_managers_are_told(plan:
     members["pc2"] = replace(members["pc2"], gpus=("GPU-b",))
     [said] = warnings(plan.plan, members, None, "compose/lab")
     assert said.startswith("pc2: Docker does not offer 1 GPU of 2 to Swarm (GPU-c for one)")
-    assert "compose/lab/hosts/pc2/daemon.json" in said
+    assert "kit host prepare pc2 --run, or compose/lab/hosts/pc2/prepare.sh there" in said
     hosts = tuple(replace(host, roles=("manager",)) for host in plan.plan.hosts)
     both = replace(plan, plan=replace(plan.plan, hosts=hosts))
     assert (

@@ -12,6 +12,7 @@ from kit.model import EngineName, Host
 from kit.plan.storage import volume_name
 from kit.plan.types import Placement
 from kit.plan.work import JobPlan, Plan, ServerPlan, manager_of
+from kit.targets.hosts import host_outputs
 from kit.targets.lowered import Lowered, Output
 from kit.values import endpoint
 from kit.workload.names import project_of
@@ -133,9 +134,7 @@ def _outputs(plan: Plan, registry: Part | None, workloads: Sequence[Workload]) -
         template = "hosts/{host}/registry.compose.yaml.j2"
         yield Output(f"hosts/{host.name}/registry.compose.yaml", template, values)
     insecure = plan.registry.address if registry is not None and plan.registry else ""
-    for host in plan.hosts:
-        daemon = {"host": host, "resources": (), "insecure": insecure}
-        yield Output(f"hosts/{host.name}/daemon.json", "hosts/{host}/daemon.json.j2", daemon)
+    yield from host_outputs(plan, EngineName.COMPOSE, (), lambda _: None, insecure)
 
 
 def _output(project: Project) -> Output:

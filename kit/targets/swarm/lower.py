@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 from kit.errors import INVENTORY, Fault, FaultsError
 from kit.model import EngineName
 from kit.plan.images import pinned
 from kit.plan.storage import volume_name
 from kit.plan.types import MountPoint, Volume
-from kit.plan.work import JobPlan, Plan, ServerPlan, manager_of
+from kit.plan.work import JobPlan, Plan, ServerPlan, manager_of, managers_of
+from kit.targets.hosts import host_outputs
 from kit.targets.lowered import Lowered, Output
 from kit.targets.swarm.labels import HOST_LABEL, constraint, node_labels
 from kit.values import count
@@ -266,15 +268,10 @@ def _outputs(plan: Plan, platform: Platform, workloads: Sequence[Workload]) -> I
     placed = [workload for workload in workloads if workload.parts]
     labels = {"labels": node_labels(plan.hosts, placed)}
     yield Output("label-nodes.sh", "label-nodes.sh.j2", labels, plan.sources)
-    yield from _daemons(plan, platform)
-
-
-def _daemons(plan: Plan, platform: Platform) -> Iterator[Output]:
     insecure = platform.registry_address if platform.registry else ""
-    for host in plan.hosts:
-        resources = tuple(gpu.resource for gpu in host.gpus)
-        values = {"host": host, "resources": resources, "insecure": insecure}
-        yield Output(f"hosts/{host.name}/daemon.json", "hosts/{host}/daemon.json.j2", values)
+    managers = managers_of(plan.hosts)
+    resource = attrgetter("resource")
+    yield from host_outputs(plan, EngineName.SWARM, managers, resource, insecure)
 
 
 def _stack(plan: Plan, workload: Workload, *, after_platform: bool) -> Stack:

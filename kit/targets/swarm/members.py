@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from kit.errors import KitError
 from kit.model import Host
-from kit.plan.work import Plan, manager_of
+from kit.plan.work import Plan, managers_of
 from kit.runtime.steps import Step
 from kit.targets.lowered import Lowered
 from kit.targets.swarm.labels import HOST_LABEL, JOB_LABEL, node_labels
@@ -34,17 +34,6 @@ OLDEST = (25, 0, 3)
 """The first engine whose Swarm accepts counts of named GPUs in a stack file (moby PR 47224)."""
 
 
-def managers(plan: Plan) -> tuple[Host, ...]:
-    """Return the hosts that become managers: an odd number of those with the role.
-
-    An even number tolerates no more losses than one less (Raft needs a majority).
-    """
-    named = tuple(host for host in plan.hosts if "manager" in host.roles)
-    if not named:
-        return (manager_of(plan.hosts),)
-    return named if len(named) % 2 else named[:-1]
-
-
 def steps_up(
     lowered: Lowered, members: Mapping[str, Member], cluster: Cluster | None, platform: str | None
 ) -> list[Step]:
@@ -56,7 +45,7 @@ def steps_up(
         KitError: Hosts are in another Swarm, or cannot take part in their current state.
     """
     plan = lowered.plan
-    wanted = managers(plan)
+    wanted = managers_of(plan.hosts)
     _refuse(plan, members, cluster)
     steps: list[Step] = []
     if cluster is None:
@@ -135,12 +124,11 @@ def warnings(
         if missing:
             said.append(
                 f"{host.name}: Docker does not offer {count(len(missing), 'GPU')} of "
-                f"{len(host.gpus)} to Swarm ({missing[0]} for one); merge "
-                f"{tree}/hosts/{host.name}/daemon.json into /etc/docker/daemon.json there, then "
-                "systemctl restart docker"
+                f"{len(host.gpus)} to Swarm ({missing[0]} for one): "
+                f"kit host prepare {host.name} --run, or {tree}/hosts/{host.name}/prepare.sh there"
             )
     named = [host for host in plan.hosts if "manager" in host.roles]
-    if left := named[len(managers(plan)) :]:
+    if left := named[len(managers_of(plan.hosts)) :]:
         said.append(
             f"{left[0].name} stays a worker: {len(named)} managers tolerate no more losses than "
             f"{len(named) - 1}"

@@ -1,0 +1,78 @@
+"""The report of prepare-host.sh as values. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from enum import IntEnum
+from typing import Any
+
+from kit.model import Host
+
+KINDS = frozenset({"ok", "change", "changed", "note", "problem", "failed", "waits"})
+"""The first words of the script's lines; lines without one are details, such as a diff."""
+_RESTART = re.compile(r"restart Docker: containers=(\d+) swarm=(\w+)")
+
+
+class Status(IntEnum):
+    """The exit status of the script."""
+
+    DONE = 0
+    FAILED = 1
+    CONFLICT = 2
+    WAITS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line; `kind` is one of KINDS, or "" for a detail."""
+
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What the script of one host said, and its exit status."""
+
+    host: Host
+    status: int
+    lines: tuple[Line, ...]
+
+    @property
+    def changes(self) -> tuple[str, ...]:
+        """What the script would change."""
+        return tuple(line.text for line in self.lines if line.kind == "change")
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What a person must settle, or what failed."""
+        return tuple(line.text for line in self.lines if line.kind in {"problem", "failed"})
+
+    @property
+    def restart(self) -> tuple[int, bool] | None:
+        """For a restart of Docker: the containers that run, and whether the host is in a Swarm."""
+        for line in self.lines:
+            if line.kind in {"change", "waits"} and (found := _RESTART.match(line.text)):
+                return int(found[1]), found[2] not in {"inactive", "locked"}
+        return None
+
+    def document(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return {
+            "host": self.host.name,
+            "status": self.status,
+            "lines": [asdict(line) for line in self.lines],
+        }
+
+
+def read_line(text: str) -> Line:
+    """Return one line of the script's output."""
+    kind, _, rest = text.partition(" ")
+    return Line(kind, rest.strip()) if kind in KINDS else Line("", text)
+
+
+def read_report(host: Host, status: int, texts: Sequence[str]) -> Report:
+    """Return the report in the lines of the script's output."""
+    return Report(host, status, tuple(map(read_line, texts)))

@@ -1,0 +1,37 @@
+"""The files that prepare the hosts, the same for every target with an engine. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+
+from kit.model import EngineName, Gpu, Host
+from kit.plan.work import Plan
+from kit.targets.lowered import MERGE_FILE, STEPS_FILE, Output
+
+
+def host_outputs(
+    plan: Plan,
+    engine: EngineName,
+    managers: Collection[Host],
+    offered: Callable[[Gpu], str | None],
+    insecure: str,
+) -> Iterator[Output]:
+    """Yield daemon.json and prepare.sh of each host, and the files that these scripts share.
+
+    `offered` returns the name of a GPU for Swarm, None if the target needs none. `insecure` is the
+    address of a registry without a certificate, or "".
+    """
+    for common in (STEPS_FILE, MERGE_FILE):
+        yield Output(common, f"{common}.j2", {})
+    for host in plan.hosts:
+        names = tuple(name for gpu in host.gpus if (name := offered(gpu)))
+        infiniband = plan.network.infiniband
+        daemon = {"host": host, "resources": names, "insecure": insecure, "infiniband": infiniband}
+        yield Output(f"hosts/{host.name}/daemon.json", "hosts/{host}/daemon.json.j2", daemon)
+        values = {
+            "host": host,
+            "engine": engine,
+            "manager": host in managers,
+            "infiniband": infiniband,
+        }
+        yield Output(f"hosts/{host.name}/prepare.sh", "hosts/{host}/prepare.sh.j2", values)

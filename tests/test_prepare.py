@@ -1,0 +1,245 @@
+"""Preparing hosts: the merge of daemon.json, the rendered scripts, the order of restarts."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kit.model import Host
+from kit.prepare.merge import merge, merge_texts
+from kit.prepare.order import waves
+from kit.prepare.report import Line, read_report
+from tests.sandbox import INVENTORY, Project, kit_process
+
+WANTED = {
+    "default-runtime": "nvidia",
+    "runtimes": {"nvidia": {"path": "nvidia-container-runtime"}},
+    "node-generic-resources": ["kit_gpu=GPU-a", "kit_gpu=GPU-b"],
+    "insecure-registries": ["pc1:5000"],
+    "log-driver": "json-file",
+    "log-opts": {"max-size": "10m"},
+}
+
+
+def test_an_empty_file_becomes_kits() -> None:
+    assert merge({}, WANTED) == (WANTED, [], [], "restart")
+
+
+def test_what_is_there_already_stays_as_it_is() -> None:
+    assert merge(WANTED, WANTED).apply == "nothing"
+    text = json.dumps(WANTED, indent="\t") + "\n"
+    assert merge_texts(text, json.dumps(WANTED)) == (["apply nothing"], text)
+
+
+OWN: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("keys that kit does not know", {"data-root": "/srv"}, {"data-root": "/srv"}),
+    (
+        "a driver of the logs, whose options differ",
+        {"log-driver": "journald"},
+        {"log-driver": "journald", "log-opts": None},
+    ),
+    (
+        "a runtime",
+        {"runtimes": {"kata": {"path": "k"}}},
+        {"runtimes": {"kata": {"path": "k"}, **WANTED["runtimes"]}},  # type: ignore[dict-item]
+    ),
+    (
+        "what nvidia-ctk has written",
+        {"runtimes": {"nvidia": {"args": [], "path": "/usr/bin/nvidia-container-runtime"}}},
+        {"runtimes": {"nvidia": {"args": [], "path": "/usr/bin/nvidia-container-runtime"}}},
+    ),
+    (
+        "the resources of NVIDIA's playbook, while GPUs of another card go",
+        {"node-generic-resources": ["NVIDIA_GPU=GPU-a", "kit_gpu=GPU-old"]},
+        {"node-generic-resources": ["NVIDIA_GPU=GPU-a", "kit_gpu=GPU-a", "kit_gpu=GPU-b"]},
+    ),
+    (
+        "a registry",
+        {"insecure-registries": ["old:5000"]},
+        {"insecure-registries": ["old:5000", "pc1:5000"]},
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("present", "expected"), [case[1:] for case in OWN], ids=[c[0] for c in OWN]
+)
+def test_an_operators_own_values_stay(present: dict[str, Any], expected: dict[str, Any]) -> None:
+    result = merge(present, WANTED)
+    assert (result.conflicts, result.apply) == ([], "restart")
+    wanted = {**WANTED, **expected}
+    assert result.config == {key: value for key, value in wanted.items() if value is not None}
+    assert list(result.config)[: len(present)] == list(present)
+    assert merge(result.config, WANTED).apply == "nothing"
+
+
+CONFLICTS: list[tuple[object, str]] = [
+    ({"default-runtime": "crun"}, '"default-runtime" is "crun"; kit needs "nvidia"'),
+    (
+        {"runtimes": {"nvidia": {"path": "/opt/own"}}},
+        '"runtimes": "nvidia" is {"path": "/opt/own"}',
+    ),
+    ({"runtimes": []}, '"runtimes" is []; kit needs {"nvidia"'),
+    ({"live-restore": True}, '"live-restore": true excludes a Swarm; set it to false'),
+    ([], "this is no JSON object"),
+]
+
+
+@pytest.mark.parametrize(("present", "told"), CONFLICTS)
+def test_conflicts_are_told_and_nothing_is_written(present: object, told: str) -> None:
+    report, text = merge_texts(json.dumps(present), json.dumps(WANTED))
+    assert text == ""
+    assert [line.partition(told)[:2] for line in report] == [("conflict ", told)]
+
+
+def test_text_that_is_no_json_is_a_conflict() -> None:
+    report, text = merge_texts('{"a": 1,}', "{}")
+    assert (len(report), text) == (1, "")
+    assert report[0].startswith("conflict this is not JSON: ")
+
+
+@pytest.mark.parametrize(
+    ("missing", "apply"),
+    [
+        ("runtimes", "reload"),
+        ("default-runtime", "reload"),
+        ("insecure-registries", "reload"),
+        ("node-generic-resources", "restart"),
+    ],
+)
+def test_docker_is_restarted_only_for_what_it_reads_at_its_start(missing: str, apply: str) -> None:
+    present = {key: value for key, value in WANTED.items() if key != missing}
+    assert merge(present, WANTED).apply == apply
+
+
+def host(name: str) -> Host:
+    return Host(name, "", name, (), (), None, 0, ())
+
+
+def test_hosts_restart_together_unless_a_job_needs_the_others() -> None:
+    a, b, c, d = (host(name) for name in "abcd")
+    assert waves([a, b, c], (), alone=False) == [(a, b, c)]
+    assert waves([a, b, c, d], {"a", "c"}, alone=False) == [(b, d), (a,), (c,)]
+    assert waves([a, b, c], {"a"}, alone=True) == [(b,), (c,), (a,)]
+    assert waves([], {"a"}, alone=False) == []
+
+
+def test_a_report_is_read_line_by_line() -> None:
+    said = [
+        "ok       Docker runs",
+        "         +{",
+        "change   restart Docker: containers=2 swarm=active",
+    ]
+    report = read_report(host("pc1"), 1, said)
+    assert report.lines[:2] == (Line("ok", "Docker runs"), Line("", "         +{"))
+    assert report.changes == ("restart Docker: containers=2 swarm=active",)
+    assert report.restart == (2, True)
+    assert read_report(host("pc1"), 0, ["ok x"]).restart is None
+
+
+@pytest.fixture
+def tree(project: Project) -> Path:
+    return project.write().rendered()
+
+
+def test_the_scripts_are_valid_for_every_posix_shell(tree: Path) -> None:
+    for path in (tree / "prepare-host.sh", tree / "hosts/pc1/prepare.sh"):
+        subprocess.run(["sh", "-n", str(path)], check=True)
+    if shutil.which("shellcheck"):
+        scripts = ("prepare-host.sh", "hosts/pc1/prepare.sh")
+        subprocess.run(["shellcheck", "-x", "-e", "SC1091", *scripts], cwd=tree, check=True)
+
+
+def test_the_script_of_a_host_says_what_the_host_is(project: Project) -> None:
+    def settings(inventory: str, host: str) -> dict[str, str]:
+        text = (project.write(inventory).rendered() / f"hosts/{host}/prepare.sh").read_text()
+        lines = (line.partition("=") for line in text.splitlines() if "=" in line[:12])
+        return {name: value.strip("'") for name, _, value in lines if not name.startswith("#")}
+
+    own = settings(INVENTORY, "pc1")
+    own.pop("tree")
+    assert own == {
+        "host": "pc1",
+        "address": "192.168.8.151",
+        "engine": "swarm",
+        "gpus": "yes",
+        "manager": "yes",
+        "infiniband": "no",
+    }
+    assert settings(INVENTORY, "pc2")["manager"] == "no"
+    assert settings(INVENTORY.replace("swarm", "compose"), "pc1")["engine"] == "compose"
+    infiniband = INVENTORY.replace("{speed: 1Gbit}", "{driver: host, infiniband: true}")
+    assert settings(infiniband, "pc1")["infiniband"] == "yes"
+    daemon = json.loads((project.folder / "compose/lab/hosts/pc1/daemon.json").read_text())
+    assert daemon["default-ulimits"]["memlock"] == {"Name": "memlock", "Soft": -1, "Hard": -1}
+
+
+def test_the_steps_are_the_same_for_all_hosts(project: Project) -> None:
+    first = project.write().rendered()
+    names = ("prepare-host.sh", "prepare-daemon.py")
+    texts = [(first / name).read_text() for name in names]
+    project.write(INVENTORY.replace("pc2", "other").replace("GPU-b", "GPU-z")).rendered()
+    assert [(first / name).read_text() for name in names] == texts
+
+
+def test_the_program_in_the_tree_merges(tree: Path, tmp_path: Path) -> None:
+    present, merged = tmp_path / "present", tmp_path / "merged"
+    present.write_text('{\n    "labels": ["rack=7"]\n}\n')
+    wanted = tree / "hosts/pc1/daemon.json"
+    command = [sys.executable, "-I", str(tree / "prepare-daemon.py")]
+    done = subprocess.run(
+        [*command, str(present), str(wanted), str(merged)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "apply restart\n"
+    expected = {"labels": ["rack=7"], **json.loads(wanted.read_text())}
+    assert merged.read_text() == json.dumps(expected, indent=4) + "\n"
+
+
+def test_help_and_unknown_options(tree: Path) -> None:
+    script = str(tree / "hosts/pc2/prepare.sh")
+    told = subprocess.run(["sh", script, "--help"], capture_output=True, text=True, check=True)
+    assert told.stdout.startswith("usage: sh hosts/pc2/prepare.sh [--check]")
+    wrong = subprocess.run(["sh", script, "--chek"], capture_output=True, text=True, check=False)
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert wrong.stderr.startswith("usage: ")
+
+
+REFUSED = [
+    (("--run", "--check"), "kit: --run changes the hosts, --check and --json do not\n"),
+    (("pc3",), "kit: the inventory has no host pc3\ndid you mean pc"),
+    (("--toolkit", "/nonexistent"), "kit: --toolkit: /nonexistent has no .deb or .rpm files\n"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "told"), REFUSED)
+def test_mistakes_are_told_before_a_host_is_asked(
+    project: Project, arguments: tuple[str, ...], told: str
+) -> None:
+    result = project.write().kit("host", "prepare", *arguments)
+    assert (result.status, result.out) == (2, "")
+    assert result.err.startswith(told)
+
+
+def test_this_machine_needs_no_preparation(project: Project) -> None:
+    result = project.write(INVENTORY.replace("swarm", "local")).kit("host", "prepare")
+    assert result.status == 2
+    assert "says `engine: local`: this machine needs no preparation" in result.err
+
+
+def test_hosts_that_do_not_answer_are_told_and_the_files_are_written(project: Project) -> None:
+    inventory = INVENTORY.replace("192.168.8.151", "pc1.invalid").replace(
+        "192.168.8.114", "pc2.invalid"
+    )
+    project.write(inventory)
+    result = kit_process(project.folder, "host", "prepare", "pc1")
+    assert result.status == 1
+    assert result.err.startswith("kit: pc1: cannot be reached: ")
+    assert (project.folder / "compose/lab/hosts/pc2/prepare.sh").exists()
+    assert project.kit("render", "--check").status == 0

@@ -25,13 +25,15 @@ from kit.prepare.report import Report, Status
 from kit.prepare.run import Preparation, without_password
 from kit.project import load_lowered, render_lowered
 from kit.render import Tree
-from kit.runtime.status import State
+from kit.runtime.status import ENDED, JobStatus, State
 from kit.targets.lowered import MERGE_FILE, STEPS_FILE, Lowered
 from kit.targets.swarm.observe import first_answer
 from kit.values import count
 from trainer.contract.words import nearest
 
 Found = Mapping[str, Report | KitError]
+SETTLED = 600.0
+"""The most seconds until jobs run again after a restart: the first step may compile a model."""
 
 
 @click.group("host", short_help="Prepare the hosts for GPU containers.")
@@ -192,7 +194,9 @@ def _run(
         if not lost:
             click.echo("nothing to change")
         return 1 if lost else 0
-    order = _order(lowered, todo, found, paths)
+    jobs = _Jobs(lowered, paths, found)
+    preparation.settle = jobs.settle
+    order = _order(lowered, todo, found, alone=jobs.several_hosts)
     _announce(order, found)
     _confirm(todo, yes=yes)
     began = time.monotonic()
@@ -225,11 +229,8 @@ def _told(failed: Sequence[Report | KitError]) -> str:
     )
 
 
-def _order(lowered: Lowered, todo: Sequence[Host], found: Found, paths: Paths) -> list[Wave]:
+def _order(lowered: Lowered, todo: Sequence[Host], found: Found, *, alone: bool) -> list[Wave]:
     """Return the order of restarts; whether a host needs one may turn out only on the way."""
-    inside = [result for result in found.values() if isinstance(result, Report) and result.restart]
-    busy = any(result.restart and result.restart[0] for result in inside)
-    alone = busy and _several_hosts_train(lowered, paths)
     managers = {host.name for host in managers_of(lowered.plan.hosts)}
     swarm = lowered.engine is EngineName.SWARM
     return waves(todo, managers if swarm and _formed(found) else (), alone=alone)
@@ -241,15 +242,48 @@ def _formed(found: Found) -> bool:
     return any(each.restart is not None and each.restart[1] for each in reports)
 
 
-def _several_hosts_train(lowered: Lowered, paths: Paths) -> bool:
-    """Return whether a workload runs on several hosts; if that is unknown, assume it."""
-    target = target_for(lowered.engine, lowered.cluster, paths.tree(lowered.cluster))
-    try:
-        status = target.status()
-    except KitError:
-        return True
-    running = {State.RUNNING, State.WAITING, State.STOPPING}
-    return any(each.state in running and len(each.hosts) > 1 for each in status)
+class _Jobs:
+    """The workloads that run while hosts are prepared."""
+
+    def __init__(self, lowered: Lowered, paths: Paths, found: Found) -> None:
+        self._target = target_for(lowered.engine, lowered.cluster, paths.tree(lowered.cluster))
+        # Without containers on a host that restarts, there is nothing to disturb.
+        reports = (each for each in found.values() if isinstance(each, Report))
+        busy = any(each.restart is not None and each.restart[0] for each in reports)
+        self._before = self._running() if busy else {}
+
+    @property
+    def several_hosts(self) -> bool:
+        """Whether one of them runs on several hosts."""
+        return any(len(each.hosts) > 1 for each in self._before.values())
+
+    def settle(self) -> None:
+        """Wait until they run again as before: the next host may end the others' newest state.
+
+        Raises:
+            KitError: One does not.
+        """
+        if self._before:
+            click.echo(f"wait until {', '.join(self._before)} runs again on all its hosts")
+        deadline = time.monotonic() + SETTLED
+        while waiting := [name for name in self._before if not self._back(name)]:
+            if time.monotonic() > deadline:
+                what = f"{', '.join(waiting)}: not running again within {SETTLED:.0f} s"
+                raise KitError(what, "see `kit status`; then kit host prepare --run continues")
+            time.sleep(1)
+
+    def _back(self, name: str) -> bool:
+        try:
+            now = next((each for each in self._target.status() if each.job == name), None)
+        except KitError:
+            return False  # The manager is on its way back.
+        if now is None or now.state in ENDED:
+            return True
+        before = self._before[name].world_size or 0
+        return now.state is State.RUNNING and (now.world_size or 0) >= before
+
+    def _running(self) -> dict[str, JobStatus]:
+        return {each.job: each for each in self._target.status() if each.state not in ENDED}
 
 
 def _announce(order: Sequence[Wave], found: Found) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from kit.errors import KitError
@@ -16,6 +17,8 @@ DRAIN = 900.0
 """The most seconds until all tasks have ended: a training saves a last checkpoint."""
 RETURN = 120.0
 """The most seconds until a node is ready after its engine was restarted."""
+LOST = 10.0
+"""As above, if its engine failed to start: the old configuration may have brought it back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,25 +52,40 @@ def drain(manager: Docker, node: Node) -> bool:
     if manager.get(f"/nodes/{node.id}")["Spec"]["Availability"] != "active":
         return False
     set_availability(manager, node, "drain")
-    _wait(lambda: not _tasks(manager, node), DRAIN, f"{node.host.name}: its tasks do not end")
+    try:
+        _wait(lambda: not _tasks(manager, node), DRAIN)
+    except TimeoutError:
+        what = f"{node.host.name}: its tasks have not ended within {DRAIN:.0f} s"
+        raise KitError(what, "it is drained, and its engine was not restarted") from None
     return True
 
 
-def wait_until_ready(manager: Docker, node: Node) -> None:
-    """Wait until a node is ready.
+def ready_nodes(manager: Docker) -> dict[str, str]:
+    """Return the hostnames of all nodes that are ready, by ID."""
+    nodes = (node for node in manager.get("/nodes") if node["Status"]["State"] == "ready")
+    return {node["ID"]: node["Description"]["Hostname"] for node in nodes}
+
+
+def wait_until_ready(manager: Docker, nodes: Mapping[str, str], seconds: float) -> None:
+    """Wait until these nodes are ready: without a manager, all of them are lost for a moment.
 
     Raises:
-        KitError: It is not; the message says how to make it active later.
+        KitError: Some are not.
     """
-    name = node.host.name
+    lost = dict(nodes)
 
     def ready() -> bool:
-        try:
-            return bool(manager.get(f"/nodes/{node.id}")["Status"]["State"] == "ready")
-        except KitError:
-            return False  # This manager's own engine restarts, or there is no leader for a moment.
+        with suppress(KitError):  # The manager's own engine restarts, or there is no leader yet.
+            for node in ready_nodes(manager):
+                lost.pop(node, None)
+        return not lost
 
-    _wait(ready, RETURN, f"{name}: it has not come back to the Swarm")
+    try:
+        _wait(ready, seconds)
+    except TimeoutError:
+        names = ", ".join(lost.values())
+        what = f"{names}: not back in the Swarm within {seconds:.0f} s"
+        raise KitError(what, "look there: journalctl -u docker") from None
 
 
 def set_availability(manager: Docker, node: Node, availability: str) -> None:
@@ -94,9 +112,9 @@ def _tasks(manager: Docker, node: Node) -> list[str]:
     return [task["ID"] for task in tasks if task["Status"]["State"] not in OVER]
 
 
-def _wait(condition: Callable[[], bool], seconds: float, what: str) -> None:
+def _wait(condition: Callable[[], bool], seconds: float) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
-            raise KitError(f"{what} within {seconds:.0f} s")
+            raise TimeoutError
         time.sleep(0.5)

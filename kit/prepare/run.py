@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from kit.errors import KitError
@@ -20,12 +21,14 @@ Say = Callable[[str], object]
 class Preparation:
     """The preparation of hosts by one command.
 
-    `manager` returns a manager of the Swarm that answers. `passwords` are for sudo, by host.
+    `manager` returns a manager of the Swarm that answers. `settle` returns when the jobs run again
+    as before, or raises a KitError. `passwords` are for sudo, by host.
     """
 
     task: Task
     manager: Callable[[], Docker]
     say: Say
+    settle: Callable[[], object] = lambda: None
     passwords: dict[str, str] = field(default_factory=dict)
 
     def look(self, hosts: Sequence[Host]) -> Mapping[str, Report | KitError]:
@@ -46,6 +49,8 @@ class Preparation:
             KitError: A host did not come back; no later wave was begun.
         """
         for index, wave in enumerate(waves):
+            if index:
+                self.settle()
             results = on_each(wave, self._restart)
             errors = [result for result in results.values() if isinstance(result, KitError)]
             if errors:
@@ -62,30 +67,44 @@ class Preparation:
             return
         manager = self.manager()
         try:
+            before = nodes.ready_nodes(manager)
             self.say(f"{host.name}: drain it: its tasks end or move")
             drained = nodes.drain(manager, node)
             try:
                 self._restart_engine(host)
-            finally:
-                if drained:
-                    self._bring_back(manager, node)
+            except KitError as error:
+                # Its old configuration may have brought it back.
+                with suppress(KitError):
+                    self._activate(manager, node, before, nodes.LOST, drained=drained)
+                    drained = False
+                raise _explained(error, node, drained=drained) from None
+            try:
+                self._activate(manager, node, before, nodes.RETURN, drained=drained)
+            except KitError as error:
+                raise _explained(error, node, drained=drained) from None
         finally:
             manager.close()
+
+    def _activate(
+        self,
+        manager: Docker,
+        node: nodes.Node,
+        before: Mapping[str, str],
+        seconds: float,
+        *,
+        drained: bool,
+    ) -> None:
+        """Wait for the nodes that were ready before, and make the node active if kit drained it."""
+        nodes.wait_until_ready(manager, before, seconds)
+        if drained:
+            nodes.set_availability(manager, node, "active")
+            self.say(f"{node.host.name}: active again")
 
     def _restart_engine(self, host: Host) -> None:
         report = self._script(host, ["--restart"])
         if report.status != Status.DONE:
             said = "; ".join(report.problems) or f"prepare.sh ended with {report.status}"
-            raise KitError(f"{host.name}: {said}", f"look there: {host.ssh}")
-
-    def _bring_back(self, manager: Docker, node: nodes.Node) -> None:
-        try:
-            nodes.wait_until_ready(manager, node)
-            nodes.set_availability(manager, node, "active")
-        except KitError as error:
-            advice = f"when it is back: docker node update --availability active {node.id}"
-            raise KitError(f"{error.message}; it is still drained", advice) from None
-        self.say(f"{node.host.name}: active again")
+            raise KitError(f"{host.name}: {said}", f"look there: ssh {host.ssh}")
 
     def _script(self, host: Host, options: Sequence[str], *, silent: bool = False) -> Report:
         def say(line: str) -> None:
@@ -94,6 +113,15 @@ class Preparation:
                 self.say(f"{host.name}: {line}")
 
         return remote.run(self.task, host, options, self.passwords.get(host.name, ""), say)
+
+
+def _explained(error: KitError, node: nodes.Node, *, drained: bool) -> KitError:
+    """Return the error with the command that makes the node active later."""
+    if not drained:
+        return error
+    command = f"docker node update --availability active {node.id}"
+    hint = f"{node.host.name} is drained; when it is back, on a manager: {command}"
+    return KitError(error.message, f"{error.hint}\n{hint}".strip())
 
 
 def without_password(found: Mapping[str, Report | KitError]) -> list[str]:

@@ -131,7 +131,10 @@ class Nodes:
 
     def bare(self, node: str) -> None:
         """Take from a node what a person would have installed: all but the driver and Docker."""
+        member = self.docker(node, "info", "--format", "{{.Swarm.NodeID}}")
         self.docker(node, "swarm", "leave", "--force", check=False)
+        if member and node != "n1":
+            self.docker("n1", "node", "rm", "--force", member, check=False)
         self.settings.bare(node).touch()
         self.inside(node, "/opt/lab/make-bare")
         self.inside(node, "systemctl", "restart", "docker")

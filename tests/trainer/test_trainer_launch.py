@@ -559,3 +559,17 @@ def test_the_launcher_is_one_file_of_the_standard_library() -> None:
         elif isinstance(node, ast.ImportFrom):
             names.add(node.module or "")
     assert {name.partition(".")[0] for name in names} <= sys.stdlib_module_names
+
+
+@pytest.mark.parametrize(("limits", "told"), [("-Hn 3000", "3000"), ("-n 100", "100")])
+def test_workers_may_open_as_many_files_as_the_host_allows(limits: str, told: str) -> None:
+    """Docker 29 allows 1,024 by default, and lets a process raise that to the hard limit."""
+    code = "import os, trainer.launch as l; l.raise_open_files(); os.system('ulimit -n')"
+    done = subprocess.run(
+        ["sh", "-c", f'ulimit -Sn 64; ulimit {limits}; exec "$0" -c "$1"', sys.executable, code],
+        cwd=LAUNCH.parents[1],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == f"{told}\n"

@@ -25,7 +25,8 @@ _MEANINGS = (
         "server gave HTTP response to HTTPS client",
         "{registry} has no certificate. If you trust the network, write\n"
         '  "insecure-registries": ["{registry}"]\n'
-        "into /etc/docker/daemon.json of {engine}, then there: sudo systemctl reload docker",
+        "into /etc/docker/daemon.json of {engine}, then there: sudo systemctl reload docker\n"
+        "(on a host of the inventory, for a registry that kit serves: kit host prepare --run)",
     ),
     (
         "x509|certificate",

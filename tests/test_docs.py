@@ -245,7 +245,7 @@ def strings(file: Path) -> str:
 
 def test_messages_to_look_up_are_in_the_code() -> None:
     modules = [strings(file) for room in ("kit", "trainer") for file in (ROOT / room).rglob("*.py")]
-    modules.append(page("Makefile"))
+    modules += [page("Makefile"), page("templates/prepare-host.sh.j2")]
     cells = [cell for cell in first_cells("docs/troubleshooting.md") if cell.startswith("`")]
     messages = [message for cell in cells for message in re.findall(r"`([^`]+)`", cell)]
     assert len(messages) > 50

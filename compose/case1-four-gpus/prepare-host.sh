@@ -120,7 +120,8 @@ find_system() {
 
 install_packages() {
     case $packages in
-        apt) quietly root apt-get install -y -q --no-install-recommends "$@" ;;
+        # An operator's own version of a configuration file stays.
+        apt) quietly root apt-get install -y -q --no-install-recommends -o Dpkg::Options::=--force-confold "$@" ;;
         dnf) quietly root dnf install -y -q "$@" ;;
     esac
 }
@@ -181,7 +182,7 @@ gpu_driver() {
         problem "there is no NVIDIA driver: install it, restart this host, and run this again"
         return
     fi
-    listed=$(nvidia-smi -L 2>&1) || {
+    listed=$(timeout 60 nvidia-smi -L 2>&1) || {
         problem "nvidia-smi fails: $(echo "$listed" | head -n 1)"
         return
     }
@@ -191,7 +192,7 @@ gpu_driver() {
             *-*) echo "$listed" | grep -qF "$gpu" || problem "$gpu of the inventory is not on this host: kit discover" ;;
         esac
     done
-    ok "the driver lists $(echo "$listed" | grep -c '^GPU ') GPUs"
+    ok "GPUs that the driver lists: $(echo "$listed" | grep -c '^GPU ')"
 }
 
 # The names of GPUs that the rendered daemon.json offers to Swarm.
@@ -273,7 +274,11 @@ END
 
 fetch() {
     if ! has curl && ! has wget; then install_packages ca-certificates curl; fi
-    if has curl; then quietly curl -fsSL --max-time 60 -o "$2" "$1"; else quietly wget -q -T 60 -O "$2" "$1"; fi
+    if has curl; then
+        curl -fsSL --max-time 60 -o "$2" "$1"
+    else
+        wget -q -T 60 -O "$2" "$1"
+    fi </dev/null || fail "$1 cannot be fetched; without internet access, add --toolkit with a folder of packages or a mirror"
 }
 
 # Settings of the toolkit that would change which GPUs a container sees. kit names them in NVIDIA_VISIBLE_DEVICES.
@@ -366,7 +371,7 @@ docker_configuration() {
         return
     fi
     if ! validate "$merged"; then
-        problem "dockerd refuses the new $config: $(tail -n 1 "$work/validated")"
+        problem "dockerd refuses the new $config: $(tail -n 1 "$work/validated" | sed 's/.*with file [^:]*: //')"
         return
     fi
     [ "$how" != restart ] || restart_needed=yes

@@ -32,6 +32,7 @@ import fcntl
 import json
 import os
 import re
+import resource
 import select
 import shutil
 import signal
@@ -179,7 +180,7 @@ def read_secrets(names: str, folder: Path) -> dict[str, str]:
         raise LaunchError(f"{missing}; kit deploy makes it") from error
 
 
-# -------- GPUs and CPUs: those that the container has
+# -------- GPUs, CPUs and open files: those that the container has
 
 FIRST_PROCESS = Path("/proc/1/environ")
 CGROUP = Path("/sys/fs/cgroup")
@@ -262,6 +263,17 @@ def available_cores() -> int:
         if quota != "max" and int(quota) > 0:
             cores = min(cores, int(quota) / int(period))
     return max(1, int(cores))
+
+
+OPEN_FILES = 65536  # As the rendered files allow; docker run with Docker 29 allows 1,024.
+
+
+def raise_open_files() -> None:
+    """Allow this process and its children more open files: sockets and shared tensors are files."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 # -------- The way to the rendezvous
@@ -512,6 +524,7 @@ def torchrun_environ(
 def train() -> None:
     """Check everything, then become torchrun, so that signals reach it."""
     settings = Settings(os.environ)
+    raise_open_files()
     job = read_job(settings.job)
     processes = "1 process" if settings.nproc == 1 else f"{settings.nproc} processes"
     say(f"job {job.name} from {settings.job}, {processes} here")
@@ -823,6 +836,7 @@ def serve_rendezvous() -> None:
     torchrun closes a rendezvous for good when its job ends: the engine then starts a fresh one.
     """
     stay_unprivileged()
+    raise_open_files()  # Each agent and each worker holds a connection.
     host, port = parse_endpoint(_value(os.environ, "KIT_RENDEZVOUS"))
     address = own_address([host])
     # Blocked before the store starts its threads: they inherit it, and the signal waits for us.

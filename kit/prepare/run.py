@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 from kit.errors import KitError
@@ -51,54 +50,65 @@ class Preparation:
         for index, wave in enumerate(waves):
             if index:
                 self.settle()
+            before = self._ready_nodes()
             results = on_each(wave, self._restart)
             errors = [result for result in results.values() if isinstance(result, KitError)]
-            if errors:
+            try:
+                if errors:
+                    raise _joined(errors)
+                self._regather(before)
+            except KitError as error:
                 left = [host.name for later in waves[index + 1 :] for host in later]
-                hint = "\n".join(filter(None, (error.hint for error in errors)))
-                if left:
-                    hint = f"{hint}\nnot restarted: {', '.join(left)}".strip()
-                raise KitError("\n".join(error.message for error in errors), hint)
+                hint = f"{error.hint}\nnot restarted: {', '.join(left)}" if left else error.hint
+                raise KitError(error.message, hint.strip()) from None
+
+    def _ready_nodes(self) -> Mapping[str, str]:
+        """Return the nodes of the Swarm that are ready; none if there is no Swarm."""
+        try:
+            manager = self.manager()
+        except KitError:
+            return {}
+        try:
+            return nodes.ready_nodes(manager)
+        finally:
+            manager.close()
+
+    def _regather(self, before: Mapping[str, str]) -> None:
+        """Wait for the nodes: while the only manager restarts, all others are lost for a moment."""
+        if before:
+            manager = self.manager()
+            try:
+                nodes.wait_until_ready(manager, before, nodes.RETURN)
+            finally:
+                manager.close()
 
     def _restart(self, host: Host) -> None:
+        """Restart an engine; a node of the Swarm is drained before, and active again after."""
         node = nodes.node_of(host)
         if node is None:
             self._restart_engine(host)
             return
         manager = self.manager()
         try:
-            before = nodes.ready_nodes(manager)
             self.say(f"{host.name}: drain it: its tasks end or move")
             drained = nodes.drain(manager, node)
+            failure, patience = None, nodes.RETURN
             try:
                 self._restart_engine(host)
             except KitError as error:
                 # Its old configuration may have brought it back.
-                with suppress(KitError):
-                    self._activate(manager, node, before, nodes.LOST, drained=drained)
-                    drained = False
-                raise _explained(error, node, drained=drained) from None
+                failure, patience = error, nodes.LOST
             try:
-                self._activate(manager, node, before, nodes.RETURN, drained=drained)
+                nodes.wait_until_ready(manager, {node.id: host.name}, patience)
+                if drained:
+                    nodes.set_availability(manager, node, "active")
+                    self.say(f"{host.name}: active again")
             except KitError as error:
-                raise _explained(error, node, drained=drained) from None
+                raise _explained(failure or error, node, drained=drained) from None
+            if failure is not None:
+                raise failure
         finally:
             manager.close()
-
-    def _activate(
-        self,
-        manager: Docker,
-        node: nodes.Node,
-        before: Mapping[str, str],
-        seconds: float,
-        *,
-        drained: bool,
-    ) -> None:
-        """Wait for the nodes that were ready before, and make the node active if kit drained it."""
-        nodes.wait_until_ready(manager, before, seconds)
-        if drained:
-            nodes.set_availability(manager, node, "active")
-            self.say(f"{node.host.name}: active again")
 
     def _restart_engine(self, host: Host) -> None:
         report = self._script(host, ["--restart"])
@@ -113,6 +123,11 @@ class Preparation:
                 self.say(f"{host.name}: {line}")
 
         return remote.run(self.task, host, options, self.passwords.get(host.name, ""), say)
+
+
+def _joined(errors: Sequence[KitError]) -> KitError:
+    hints = dict.fromkeys(error.hint for error in errors if error.hint)
+    return KitError("\n".join(error.message for error in errors), "\n".join(hints))
 
 
 def _explained(error: KitError, node: nodes.Node, *, drained: bool) -> KitError:

@@ -183,8 +183,8 @@ def gpus_wanted(cluster: Cluster, node: Node, wanted: int, stack: str) -> str:
             f"{count(wanted, 'GPU')} wanted, {offered}, {holders}: kit stop {first}, or wait for it"
         )
     return (
-        f"{count(wanted, 'GPU')} wanted, {offered}: its daemon.json must list them "
-        "(hosts/<host>/daemon.json in the rendered tree), then systemctl restart docker"
+        f"{count(wanted, 'GPU')} wanted, {offered}: its daemon.json must list them; "
+        f"kit host prepare {node.name} --run"
     )
 
 

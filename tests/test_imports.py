@@ -223,7 +223,7 @@ ROOMS_OF_KIT = {
     "tree": {"errors", "files", "render"},
     "registry": {"hosts", "errors", "files"},
     "images": {"hosts", "registry", "errors"},
-    "prepare": {"hosts", "model", "errors"},
+    "prepare": {"runtime", "hosts", "model", "errors"},
     "project": {"config", "paths", "plan", "prepare", "targets", "render", "tree", "model"}
     | {"values", "errors", "memory"},
     "discover": {"hosts", "model", "values", "errors", "yamlfile"},

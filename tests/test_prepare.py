@@ -12,7 +12,7 @@ import pytest
 from kit.model import Host
 from kit.prepare.merge import merge, merge_texts
 from kit.prepare.order import waves
-from kit.prepare.report import Line, read_report
+from kit.prepare.report import Line, Restart, read_report
 from tests.sandbox import INVENTORY, Project, kit_process
 
 WANTED = {
@@ -137,7 +137,7 @@ def test_a_report_is_read_line_by_line() -> None:
     report = read_report(host("pc1"), 1, said)
     assert report.lines[:2] == (Line("ok", "Docker runs"), Line("", "         +{"))
     assert report.changes == ("restart Docker: containers=2 swarm=active",)
-    assert report.restart == (2, True)
+    assert report.restart == Restart(2, swarm=True)
     assert read_report(host("pc1"), 0, ["ok x"]).restart is None
 
 

@@ -19,21 +19,21 @@ from kit.hosts.docker import Docker
 from kit.model import EngineName, Host
 from kit.paths import Paths
 from kit.plan.work import managers_of
+from kit.prepare.jobs import RunningJobs
 from kit.prepare.order import Wave, waves
 from kit.prepare.remote import Task, packages_in
 from kit.prepare.report import Report, Status
 from kit.prepare.run import Preparation, without_password
 from kit.project import load_lowered, render_lowered
 from kit.render import Tree
-from kit.runtime.status import ENDED, JobStatus, State
 from kit.targets.lowered import MERGE_FILE, STEPS_FILE, Lowered
 from kit.targets.swarm.observe import first_answer
 from kit.values import count
 from trainer.contract.words import nearest
 
 Found = Mapping[str, Report | KitError]
-SETTLED = 600.0
-"""The most seconds until jobs run again after a restart: the first step may compile a model."""
+FEW = 8
+"""Up to this number of hosts, lines about what is right already are shown too."""
 
 
 @click.group("host", short_help="Prepare the hosts for GPU containers.")
@@ -139,6 +139,8 @@ def _show(found: Found) -> None:
             continue
         click.echo(f"{name}:")
         for line in result.lines:
+            if line.kind == "ok" and len(found) > FEW:
+                continue
             click.echo(f"  {line.kind:8} {line.text}" if line.kind else f"  {line.text}")
 
 
@@ -194,9 +196,7 @@ def _run(
         if not lost:
             click.echo("nothing to change")
         return 1 if lost else 0
-    jobs = _Jobs(lowered, paths, found)
-    preparation.settle = jobs.settle
-    order = _order(lowered, todo, found, alone=jobs.several_hosts)
+    order = _order(preparation, lowered, todo, found, paths.tree(lowered.cluster))
     _announce(order, found)
     _confirm(todo, yes=yes)
     began = time.monotonic()
@@ -209,6 +209,8 @@ def _run(
     preparation.restart([wave for wave in order if wave])
     seconds = time.monotonic() - began
     click.echo(f"{count(len(todo), 'host')} prepared in {seconds:.0f} s")
+    if waiting and lowered.engine is EngineName.COMPOSE:
+        click.echo("next: kit deploy, which starts what the restart of Docker has ended")
     return 1 if lost else 0
 
 
@@ -229,61 +231,21 @@ def _told(failed: Sequence[Report | KitError]) -> str:
     )
 
 
-def _order(lowered: Lowered, todo: Sequence[Host], found: Found, *, alone: bool) -> list[Wave]:
+def _order(
+    preparation: Preparation, lowered: Lowered, todo: Sequence[Host], found: Found, root: Path
+) -> list[Wave]:
     """Return the order of restarts; whether a host needs one may turn out only on the way."""
-    managers = {host.name for host in managers_of(lowered.plan.hosts)}
-    swarm = lowered.engine is EngineName.SWARM
-    return waves(todo, managers if swarm and _formed(found) else (), alone=alone)
-
-
-def _formed(found: Found) -> bool:
-    """Return whether one of the hosts is in a Swarm already."""
-    reports = (each for each in found.values() if isinstance(each, Report))
-    return any(each.restart is not None and each.restart[1] for each in reports)
-
-
-class _Jobs:
-    """The workloads that run while hosts are prepared."""
-
-    def __init__(self, lowered: Lowered, paths: Paths, found: Found) -> None:
-        self._target = target_for(lowered.engine, lowered.cluster, paths.tree(lowered.cluster))
-        # Without containers on a host that restarts, there is nothing to disturb.
-        reports = (each for each in found.values() if isinstance(each, Report))
-        busy = any(each.restart is not None and each.restart[0] for each in reports)
-        self._before = self._running() if busy else {}
-
-    @property
-    def several_hosts(self) -> bool:
-        """Whether one of them runs on several hosts."""
-        return any(len(each.hosts) > 1 for each in self._before.values())
-
-    def settle(self) -> None:
-        """Wait until they run again as before: the next host may end the others' newest state.
-
-        Raises:
-            KitError: One does not.
-        """
-        if self._before:
-            click.echo(f"wait until {', '.join(self._before)} runs again on all its hosts")
-        deadline = time.monotonic() + SETTLED
-        while waiting := [name for name in self._before if not self._back(name)]:
-            if time.monotonic() > deadline:
-                what = f"{', '.join(waiting)}: not running again within {SETTLED:.0f} s"
-                raise KitError(what, "see `kit status`; then kit host prepare --run continues")
-            time.sleep(1)
-
-    def _back(self, name: str) -> bool:
-        try:
-            now = next((each for each in self._target.status() if each.job == name), None)
-        except KitError:
-            return False  # The manager is on its way back.
-        if now is None or now.state in ENDED:
-            return True
-        before = self._before[name].world_size or 0
-        return now.state is State.RUNNING and (now.world_size or 0) >= before
-
-    def _running(self) -> dict[str, JobStatus]:
-        return {each.job: each for each in self._target.status() if each.state not in ENDED}
+    restarts = [each.restart for each in found.values() if isinstance(each, Report)]
+    inside = any(each is not None and each.swarm for each in restarts)
+    managers: set[str] = set()
+    if inside and lowered.engine is EngineName.SWARM:
+        managers = {host.name for host in managers_of(lowered.plan.hosts)}
+    busy = any(each is not None and each.containers for each in restarts)
+    if not busy or (lowered.engine is EngineName.SWARM and not inside):
+        return waves(todo, managers, alone=False)
+    jobs = RunningJobs(target_for(lowered.engine, lowered.cluster, root), click.echo)
+    preparation.settle = jobs.settle
+    return waves(todo, managers, alone=jobs.several_hosts)
 
 
 def _announce(order: Sequence[Wave], found: Found) -> None:
@@ -293,7 +255,7 @@ def _announce(order: Sequence[Wave], found: Found) -> None:
         for host in wave:
             result = found[host.name]
             if isinstance(result, Report) and result.restart:
-                containers = result.restart[0]
+                containers = result.restart.containers
                 told = f" ({count(containers, 'container')} will end)" if containers else ""
                 names.append(f"{host.name}{told}")
         if names:

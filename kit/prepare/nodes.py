@@ -29,18 +29,17 @@ class Node:
     id: str
 
 
-def node_of(host: Host) -> Node | None:
-    """Return the host's node; None if it is in no Swarm.
+def node_of(host: Host) -> Node:
+    """Return the host's node in its Swarm.
 
     Raises:
         KitError: Its engine cannot be reached.
     """
     docker = Docker.of(host)
     try:
-        swarm = docker.get("/info")["Swarm"]
+        return Node(host, docker.get("/info")["Swarm"]["NodeID"])
     finally:
         docker.close()
-    return Node(host, swarm["NodeID"]) if swarm["LocalNodeState"] == "active" else None
 
 
 def drain(manager: Docker, node: Node) -> bool:

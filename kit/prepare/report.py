@@ -33,6 +33,14 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
+class Restart:
+    """A restart of Docker: the containers that it ends, and whether the host is in a Swarm."""
+
+    containers: int
+    swarm: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """What the script of one host said, and its exit status."""
 
@@ -51,11 +59,11 @@ class Report:
         return tuple(line.text for line in self.lines if line.kind in {"problem", "failed"})
 
     @property
-    def restart(self) -> tuple[int, bool] | None:
-        """For a restart of Docker: the containers that run, and whether the host is in a Swarm."""
+    def restart(self) -> Restart | None:
+        """The restart of Docker that is necessary, if any."""
         for line in self.lines:
             if line.kind in {"change", "waits"} and (found := _RESTART.match(line.text)):
-                return int(found[1]), found[2] not in {"inactive", "locked"}
+                return Restart(int(found[1]), found[2] not in {"inactive", "locked"})
         return None
 
     def document(self) -> dict[str, Any]:

@@ -29,6 +29,7 @@ class Preparation:
     say: Say
     settle: Callable[[], object] = lambda: None
     passwords: dict[str, str] = field(default_factory=dict)
+    _members: set[str] = field(default_factory=set)
 
     def look(self, hosts: Sequence[Host]) -> Mapping[str, Report | KitError]:
         """Return what the scripts would change."""
@@ -39,7 +40,10 @@ class Preparation:
 
         The status WAITS means that Docker must be restarted.
         """
-        return on_each(hosts, lambda host: self._script(host, ["--no-restart"]))
+        found = on_each(hosts, lambda host: self._script(host, ["--no-restart"]))
+        restarts = {name: each.restart for name, each in found.items() if isinstance(each, Report)}
+        self._members = {name for name, each in restarts.items() if each and each.swarm}
+        return found
 
     def restart(self, waves: Sequence[Wave]) -> None:
         """Restart the engines, wave by wave.
@@ -50,24 +54,22 @@ class Preparation:
         for index, wave in enumerate(waves):
             if index:
                 self.settle()
-            before = self._ready_nodes()
-            results = on_each(wave, self._restart)
-            errors = [result for result in results.values() if isinstance(result, KitError)]
+            inside = any(host.name in self._members for host in wave)
             try:
+                before = self._ready_nodes() if inside else {}
+                results = on_each(wave, self._restart)
+                errors = [each for each in results.values() if isinstance(each, KitError)]
                 if errors:
                     raise _joined(errors)
-                self._regather(before)
+                if inside:
+                    self._regather(before)
             except KitError as error:
                 left = [host.name for later in waves[index + 1 :] for host in later]
                 hint = f"{error.hint}\nnot restarted: {', '.join(left)}" if left else error.hint
                 raise KitError(error.message, hint.strip()) from None
 
     def _ready_nodes(self) -> Mapping[str, str]:
-        """Return the nodes of the Swarm that are ready; none if there is no Swarm."""
-        try:
-            manager = self.manager()
-        except KitError:
-            return {}
+        manager = self.manager()
         try:
             return nodes.ready_nodes(manager)
         finally:
@@ -75,19 +77,18 @@ class Preparation:
 
     def _regather(self, before: Mapping[str, str]) -> None:
         """Wait for the nodes: while the only manager restarts, all others are lost for a moment."""
-        if before:
-            manager = self.manager()
-            try:
-                nodes.wait_until_ready(manager, before, nodes.RETURN)
-            finally:
-                manager.close()
+        manager = self.manager()
+        try:
+            nodes.wait_until_ready(manager, before, nodes.RETURN)
+        finally:
+            manager.close()
 
     def _restart(self, host: Host) -> None:
         """Restart an engine; a node of the Swarm is drained before, and active again after."""
-        node = nodes.node_of(host)
-        if node is None:
+        if host.name not in self._members:
             self._restart_engine(host)
             return
+        node = nodes.node_of(host)
         manager = self.manager()
         try:
             self.say(f"{host.name}: drain it: its tasks end or move")
@@ -118,8 +119,8 @@ class Preparation:
 
     def _script(self, host: Host, options: Sequence[str], *, silent: bool = False) -> Report:
         def say(line: str) -> None:
-            # What was right already was shown before.
-            if not silent and not line.startswith(("ok ", "note ")):
+            # What was right already was shown before, and a restart that waits is done by kit.
+            if not silent and not line.startswith(("ok ", "note ", "waits ")):
                 self.say(f"{host.name}: {line}")
 
         return remote.run(self.task, host, options, self.passwords.get(host.name, ""), say)

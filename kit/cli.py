@@ -24,6 +24,7 @@ LONGEST_FAULT = 300
 COMMANDS = {
     "init": "init:command",
     "discover": "discover:command",
+    "doctor": "doctor:command",
     "host": "host:command",
     "bench": "bench:command",
     "plan": "plan:command",

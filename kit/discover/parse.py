@@ -28,7 +28,7 @@ def read_facts(printed: str) -> HostFacts:
     Raises:
         ValueError: The output is not complete.
     """
-    sections = _sections(printed)
+    sections = sections_of(printed)
     if "end" not in sections:
         raise ValueError("the output of the probe is not complete")
     host = [*sections["host"].splitlines(), "", "", "", ""]
@@ -69,7 +69,8 @@ def clock_of(printed: str) -> float | None:
     return float(found[1]) if found else None
 
 
-def _sections(printed: str) -> Mapping[str, str]:
+def sections_of(printed: str) -> Mapping[str, str]:
+    """Return the sections of the output by their names."""
     parts = re.split(r"^@@ (\S+)\n", printed + "\n", flags=re.MULTILINE)
     return {name: text.strip("\n") for name, text in zip(parts[1::2], parts[2::2], strict=True)}
 
@@ -135,7 +136,7 @@ def _instance(card: GpuFacts, profile: str, uuid: str) -> GpuFacts:
 
 
 def _docker(version: str, info: str) -> DockerFacts:
-    told, said = _json(version), _json(info)
+    told, said = json_of(version), json_of(info)
     server = told.get("Server") or {}
     parts = {each["Name"]: each["Version"] for each in server.get("Components") or ()}
     lines = version.splitlines()
@@ -158,7 +159,7 @@ def _resource(entry: Mapping[str, Any]) -> str:
     return f"{spec.get('Kind', '')}={spec.get('Value', '')}" if spec else ""
 
 
-def _json(text: str) -> dict[str, Any]:
+def json_of(text: str) -> dict[str, Any]:
     """Return the first line that is JSON; errors may precede or follow it."""
     for line in text.splitlines():
         if line.startswith("{"):

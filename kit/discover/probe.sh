@@ -10,6 +10,10 @@ nvidia() {
     if command -v timeout >/dev/null; then timeout 30 nvidia-smi "$@"; else nvidia-smi "$@"; fi
 }
 
+# Nor may an engine that does not answer hold the probe.
+client=$(command -v docker)
+if [ "$client" ] && command -v timeout >/dev/null; then docker() { timeout 20 "$client" "$@"; }; fi
+
 section host
 hostname
 uname -sr

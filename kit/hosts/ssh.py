@@ -28,19 +28,21 @@ class CommandError(KitError):
         self.status = status
 
 
-def command(login: str) -> list[str]:
+def command(login: str, connect: int | None = None) -> list[str]:
     """Return the ssh command line for a login: `user@host` or `host`, optionally with `:port`.
 
-    An IPv6 address in brackets is converted, because ssh does not accept the brackets.
+    `connect` are the seconds to wait for a connection instead of the usual ones. An IPv6 address in
+    brackets is converted, because ssh does not accept the brackets.
     """
     user, at, host = login.rpartition("@")
     host, _, port = host.removeprefix("[").partition("]:" if host.startswith("[") else ":")
     place = f"{user}{at}{host.removesuffix(']')}"
-    options = ["-T", *(word for option in OPTIONS for word in ("-o", option))]
+    own = (f"ConnectTimeout={connect}",) if connect else ()  # ssh takes the first value.
+    options = ["-T", *(word for option in (*own, *OPTIONS) for word in ("-o", option))]
     return ["ssh", *options, *(("-p", port) if port else ()), "--", place]
 
 
-def run(host: Host, script: str, content: bytes = b"") -> str:
+def run(host: Host, script: str, content: bytes = b"", connect: int | None = None) -> str:
     """Run a script in the host's sh with `content` as standard input; return its output.
 
     Raises:
@@ -49,7 +51,7 @@ def run(host: Host, script: str, content: bytes = b"") -> str:
     """
     try:
         done = subprocess.run(
-            [*command(host.ssh), f"exec sh -c {shlex.quote(script)}"],
+            [*command(host.ssh, connect), f"exec sh -c {shlex.quote(script)}"],
             input=content,
             capture_output=True,
             timeout=PATIENCE,

@@ -1,0 +1,161 @@
+"""`kit doctor`: what is wrong with the hosts, and what to run."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Protocol
+
+import click
+
+from kit.commands.options import with_paths
+from kit.doctor.examine import examine
+from kit.doctor.facts import Wanted
+from kit.doctor.findings import Finding, Verdict
+from kit.doctor.fix import Fix, apply, fixes_for
+from kit.doctor.show import document, lines, summary
+from kit.doctor.wanted import only, wanted_of
+from kit.errors import InputError
+from kit.model import EngineName
+from kit.paths import Paths
+from kit.project import load_lowered
+from kit.targets.lowered import Lowered
+from trainer.contract.words import nearest
+
+STYLES = {Verdict.OK: {}, Verdict.NOTE: {"fg": "yellow"}, Verdict.WRONG: {"fg": "red"}}
+
+
+@click.command("doctor", short_help="Find what is wrong with the hosts, and say what to run.")
+@with_paths
+@click.argument("hosts", nargs=-1, metavar="[HOST]...")
+@click.option("--passive", is_flag=True, help="Start no containers: no traffic between the hosts.")
+@click.option("--all", "every", is_flag=True, help="A line for each check of each host.")
+@click.option("--fix", is_flag=True, help="Correct what is safe to correct; ask before.")
+@click.option("--yes", is_flag=True, help="With --fix: do not ask.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(
+    paths: Paths,
+    hosts: tuple[str, ...],
+    *,
+    passive: bool,
+    every: bool,
+    fix: bool,
+    yes: bool,
+    as_json: bool,
+) -> int:
+    """Examine each host by itself, and all among each other.
+
+    By default all hosts of the inventory. Each finding has a code, which docs/troubleshooting.md
+    explains, what was seen, and what to run. Short-lived containers of the jobs' images, where
+    these are on the hosts, try ports, MTU, GPUs and data; they use no GPU of a running job.
+
+    The exit status is 0 if all is well (notes do not count), 1 if something is wrong.
+    """
+    if yes and not fix:
+        raise InputError("--yes is an answer to --fix", "run kit doctor --fix --yes")
+    wanted = _wanted(load_lowered(paths), paths, hosts)
+    findings = _examine(wanted, passive=passive)
+    if fix:
+        if not as_json:
+            _print(findings, every=every)
+        if _fix(fixes_for(findings, wanted), yes=yes):
+            findings = _examine(wanted, passive=passive)
+        elif not as_json:
+            return _status(findings)
+    if as_json:
+        click.echo(json.dumps(document(findings, wanted.cluster), indent=2, ensure_ascii=False))
+    else:
+        _print(findings, every=every)
+    return _status(findings)
+
+
+def _status(findings: Sequence[Finding]) -> int:
+    return 1 if any(each.verdict is Verdict.WRONG for each in findings) else 0
+
+
+def expectations(lowered: Lowered, paths: Paths, names: Sequence[str] = ()) -> Wanted:
+    """Return what the doctor expects of the hosts; `names` are jobs and servers, or all."""
+    from kit.targets.swarm.labels import node_labels
+    from kit.targets.swarm.lower import network_name
+    from kit.targets.swarm.members import managers
+
+    plan = lowered.plan
+    swarm = lowered.engine is EngineName.SWARM
+    placed = [each for each in lowered.workloads if each.parts]
+    return wanted_of(
+        plan,
+        [each for each in placed if not names or each.name in names],
+        swarm=swarm,
+        tree=str(paths.tree(lowered.cluster)),
+        managers=managers(plan) if swarm else (),
+        labels=node_labels(plan.hosts, placed) if swarm else {},
+        overlay=network_name(plan) if swarm and plan.network.driver == "overlay" else "",
+    )
+
+
+def _wanted(lowered: Lowered, paths: Paths, names: Sequence[str]) -> Wanted:
+    if lowered.engine is EngineName.LOCAL:
+        raise InputError(
+            f"{lowered.plan.file} says `engine: local`: there are no other hosts to examine",
+            "write `engine: swarm` or `engine: compose`",
+        )
+    wanted = expectations(lowered, paths)
+    known = [host.name for host in wanted.hosts]
+    for name in names:
+        if name not in known:
+            raise InputError(f"there is no host {name}", nearest(name, known))
+    return only(wanted, names) if names else wanted
+
+
+class _Shows(Protocol):
+    def __call__(self, text: str, /) -> object: ...
+
+
+def _examine(wanted: Wanted, *, passive: bool) -> list[Finding]:
+    began = time.monotonic()
+    with _progress() as shows:
+        found = examine(wanted, active=not passive, progress=shows)
+    seconds = time.monotonic() - began
+    click.echo(summary(found, len(wanted.hosts), seconds), err=True)
+    return found
+
+
+@contextmanager
+def _progress() -> Iterator[_Shows]:
+    """Yield a function that shows on standard error what is done."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.status import Status
+
+    with Status("asking the hosts", console=Console(stderr=True)) as status:
+        yield status.update
+
+
+def _print(findings: Sequence[Finding], *, every: bool) -> None:
+    for verdict, line in lines(findings, every=every):
+        click.secho(line, **STYLES[verdict])
+
+
+def _fix(fixes: Sequence[Fix], *, yes: bool) -> bool:
+    """Apply the fixes after a confirmation; return whether there was something to do."""
+    if not fixes:
+        click.echo("nothing that kit can correct by itself", err=True)
+        return False
+    for each in fixes:
+        click.echo(f"fix {each.host}: {each.what}", err=True)
+    if not yes:
+        if not sys.stdin.isatty():
+            raise InputError(
+                "without a terminal kit cannot ask for confirmation",
+                "read the fixes above, then add --yes",
+            )
+        click.confirm("apply these fixes?", abort=True, err=True)
+    for each in fixes:
+        failed = apply(each)
+        click.echo(f"fix {each.host}: {failed or 'done'}", err=True)
+    return True

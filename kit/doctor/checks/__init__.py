@@ -1,0 +1,1 @@
+"""The checks: from facts and the plan to findings. Each is a pure function."""

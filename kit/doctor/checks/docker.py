@@ -1,0 +1,113 @@
+"""Checks of Docker: usable, one version, known faults, images. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from kit.doctor import codes
+from kit.doctor.facts import Report, Wanted, WantedHost
+from kit.doctor.findings import Finding, note, ok, wrong
+
+NAMED_GPUS = (25, 0, 3)
+"""The first engine whose Swarm accepts counts of named GPUs in a stack file (moby PR 47224)."""
+FEW_FILES = (29, 0)
+"""From this engine on the default limit of open files is 1,024 (its release notes)."""
+NO_SWARM_RESOURCE = ((1, 18), (1, 19))
+"""Toolkits that ignore `swarm-resource` (nvidia-container-toolkit #1599): from, to."""
+
+
+def check(report: Report, want: WantedHost, wanted: Wanted) -> Iterator[Finding]:
+    """Yield the findings of one host."""
+    docker = report.facts.docker
+    if docker.fault:
+        yield wrong(codes.DOCKER, report.host, docker.fault, _remedy(docker.fault, want))
+        return
+    yield ok(codes.DOCKER, report.host)
+    faults = [*_engine(report, wanted), *_toolkit(report)]
+    yield from faults or [ok(codes.FAULTY, report.host)]
+
+
+def _remedy(fault: str, want: WantedHost) -> str:
+    login = want.host.ssh
+    if "permission denied" in fault:
+        return f"ssh -t {login} 'sudo usermod -aG docker $USER', then log in again"
+    if "not installed" in fault:
+        return f"kit host prepare --run {want.name}"
+    return f"ssh {login} systemctl status docker"
+
+
+def version_of(text: str) -> tuple[int, ...]:
+    """Return the first three numbers of a version."""
+    return tuple(int(part) for part in re.findall(r"\d+", text)[:3])
+
+
+def _engine(report: Report, wanted: Wanted) -> Iterator[Finding]:
+    text = report.facts.docker.version
+    version = version_of(text)
+    if wanted.swarm and version < NAMED_GPUS:
+        oldest = ".".join(map(str, NAMED_GPUS))
+        said = f"the Swarm of Docker {text} refuses tasks that reserve GPUs (moby PR 47224)"
+        run = f"install Docker {oldest} or newer, the same on all hosts"
+        yield wrong(codes.FAULTY, report.host, said, run)
+    elif version >= FEW_FILES:
+        said = f"Docker {text} gives containers 1,024 open files by default; kit's jobs get 65,536"
+        yield note(codes.FAULTY, report.host, said)
+
+
+def _toolkit(report: Report) -> Iterator[Finding]:
+    version = version_of(report.facts.toolkit)[:2]
+    first, fixed = NO_SWARM_RESOURCE
+    if first <= version < fixed:
+        said = (
+            f"NVIDIA's toolkit {report.facts.toolkit} ignores `swarm-resource` (issue 1599); kit "
+            "pins GPUs without it, other stacks may see all GPUs"
+        )
+        yield note(codes.FAULTY, report.host, said, "install nvidia-container-toolkit 1.19")
+
+
+def versions(reports: Sequence[Report], wanted: Wanted) -> Iterator[Finding]:
+    """Yield the findings on different versions of Docker."""
+    found: dict[str, list[str]] = {}
+    for report in reports:
+        if report.facts.docker.version:
+            found.setdefault(report.facts.docker.version, []).append(report.host)
+    if len(found) < 2:
+        if found and len(reports) > 1:
+            yield ok(codes.VERSION, "", next(iter(found)))
+        return
+    newest = max(found, key=version_of)
+    releases = {version_of(version)[:2] for version in found}
+    for version, hosts in found.items():
+        if version == newest:
+            continue
+        run = f"install Docker {newest} there"
+        for host in hosts:
+            said = f"Docker {version}; {', '.join(found[newest])} has {newest}"
+            differs = len(releases) > 1 and version_of(version)[:2] != version_of(newest)[:2]
+            yield (wrong if differs else note)(codes.VERSION, host, said, run)
+
+
+def images(reports: Sequence[Report], wanted: Wanted) -> Iterator[Finding]:
+    """Yield the findings on images that differ; an image that a host lacks will be pulled."""
+    for image in wanted.images:
+        users = {host.name for host in wanted.hosts if image in {use.image for use in host.uses}}
+        found: dict[str, list[str]] = {}
+        for report in reports:
+            if report.host in users and image in report.vitals.images:
+                found.setdefault(report.vitals.images[image][0], []).append(report.host)
+        if len(found) < 2:
+            if found:
+                yield ok(codes.IMAGE, "", image)
+            continue
+        groups = sorted(found.items(), key=lambda each: len(each[1]), reverse=True)
+        usual, most = groups[0]
+        for identifier, hosts in groups[1:]:
+            for host in hosts:
+                said = f"{image} is {_short(identifier)}, on {', '.join(most)} {_short(usual)}"
+                run = f"ssh {wanted.of(host).host.ssh} docker pull {image}"
+                yield wrong(codes.IMAGE, host, said, run)
+
+
+def _short(identifier: str) -> str:
+    return identifier.removeprefix("sha256:")[:12]

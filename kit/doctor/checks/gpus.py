@@ -1,0 +1,230 @@
+"""Checks of the GPUs and of NVIDIA's toolkit. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from kit.doctor import codes
+from kit.doctor.facts import GpuHealth, Report, Wanted, WantedHost
+from kit.doctor.findings import Finding, note, ok, wrong
+from kit.model import Gpu, Use
+from kit.values import count, show_age
+
+HARDWARE_XIDS: Mapping[int, str] = {
+    48: "an uncorrectable memory error",
+    62: "the GPU's controller has halted",
+    63: "a row of memory is to be replaced",
+    64: "a row of memory could not be replaced",
+    74: "an error of NVLink",
+    79: "the GPU has fallen off the bus",
+    92: "many corrected memory errors",
+    94: "a contained memory error",
+    95: "an uncontained memory error",
+    119: "the GPU's system processor does not answer",
+    120: "an error of the GPU's system processor",
+}
+"""XIDs of hardware or firmware (NVIDIA's XID catalogue); most others come from applications."""
+THROTTLES: Mapping[int, str] = {
+    0x08: "hardware slowdown",
+    0x20: "software thermal slowdown",
+    0x40: "hardware thermal slowdown",
+    0x80: "power brake",
+}
+"""Reasons in NVML's mask (nvml.h, nvmlClocksEventReason…) that are not a matter of settings."""
+LOWERED = 0.98
+"""The share of the default power below which a limit counts as lowered."""
+CONFIG = "/etc/nvidia-container-runtime/config.toml"
+RESOURCE = "DOCKER_RESOURCE_KIT_GPU"
+"""The variable that Swarm sets for kit's kind of generic resource."""
+
+
+def check(report: Report, want: WantedHost, wanted: Wanted) -> Iterator[Finding]:
+    """Yield the findings of one host."""
+    facts = report.facts
+    gpus = tuple(gpu for gpu in want.host.gpus if gpu.use is not Use.NONE)
+    if not gpus and not facts.gpus:
+        return
+    if facts.gpu_fault:
+        run = f"ssh {want.host.ssh} nvidia-smi; reboot after an upgrade of the driver"
+        yield wrong(codes.SMI, report.host, facts.gpu_fault, run)
+        return
+    if gpus and not facts.gpus:
+        said = "nvidia-smi lists no GPU" if facts.driver else "there is no nvidia-smi"
+        yield wrong(codes.SMI, report.host, said, f"kit host prepare --run {report.host}")
+        return
+    yield ok(codes.SMI, report.host, f"driver {facts.driver}")
+    if gpus:
+        yield from _present(report, want, gpus)
+    if not facts.docker.fault:
+        yield from _toolkit(report)
+        yield from _settings(report)
+        if wanted.swarm and gpus:
+            yield from _offered(report, gpus, wanted)
+        yield from _holders(report, wanted)
+    yield from _xids(report)
+    yield from _health(report)
+    yield from _processes(report, gpus)
+
+
+def _present(report: Report, want: WantedHost, gpus: tuple[Gpu, ...]) -> Iterator[Finding]:
+    there = {gpu.uuid.lower() for gpu in report.facts.gpus}
+    there |= {str(gpu.index) for gpu in report.facts.gpus}
+    missing = [gpu.title for gpu in gpus if gpu.id.lower() not in there]
+    for title in missing:
+        listed = count(len(report.facts.gpus), "GPU")
+        run = f"ssh {want.host.ssh} nvidia-smi -L; if it was taken out: kit discover {report.host}"
+        yield wrong(codes.PRESENT, report.host, f"{title} is not there; {listed} listed", run)
+    if not missing:
+        yield ok(codes.PRESENT, report.host)
+
+
+def _toolkit(report: Report) -> Iterator[Finding]:
+    docker, facts = report.facts.docker, report.facts
+    run = f"kit host prepare --run {report.host}"
+    if not (facts.hook or facts.toolkit or docker.cdi):
+        yield wrong(codes.TOOLKIT, report.host, "the toolkit is not installed", run)
+    elif "nvidia" not in docker.runtimes and not facts.hook:
+        yield wrong(codes.TOOLKIT, report.host, "Docker has no runtime nvidia", run)
+    else:
+        yield ok(codes.TOOLKIT, report.host, facts.toolkit)
+
+
+def _settings(report: Report) -> Iterator[Finding]:
+    settings = report.vitals.toolkit
+    found: list[Finding] = []
+    if settings.get("accept-nvidia-visible-devices-envvar-when-unprivileged") == "false":
+        said = "accept-nvidia-visible-devices-envvar-when-unprivileged is false"
+        run = f"set it to true in {CONFIG}"
+        found.append(wrong(codes.MODE, report.host, said, run))
+    mode = settings.get("mode", "auto")
+    if mode == "cdi":
+        said = f'the toolkit\'s mode is "{mode}": its devices can bypass NVIDIA_VISIBLE_DEVICES'
+        found.append(note(codes.MODE, report.host, said, f'mode = "auto" in {CONFIG}'))
+    yield from found or [ok(codes.MODE, report.host)]
+    claimed = [each.strip() for each in settings.get("swarm-resource", "").split(",")]
+    if RESOURCE in claimed:
+        said = f"swarm-resource in {CONFIG} names {RESOURCE}"
+        run = "take that line out: kit pins GPUs itself"
+        yield wrong(codes.RESOURCE, report.host, said, run)
+    else:
+        yield ok(codes.RESOURCE, report.host)
+
+
+def _offered(report: Report, gpus: tuple[Gpu, ...], wanted: Wanted) -> Iterator[Finding]:
+    offered = {each.partition("=")[2].lower() for each in report.facts.docker.generic}
+    missing = [gpu.resource for gpu in gpus if gpu.resource.lower() not in offered]
+    default = report.facts.docker.default_runtime
+    run = f"merge {wanted.tree}/hosts/{report.host}/daemon.json there, then restart Docker"
+    if missing:
+        said = f"{count(len(missing), 'GPU')} of {len(gpus)} not offered ({missing[0]} for one)"
+        yield wrong(codes.OFFERED, report.host, said, run)
+    else:
+        yield ok(codes.OFFERED, report.host)
+    if default != "nvidia":
+        said = f"the default runtime is {default}, Swarm needs nvidia"
+        yield wrong(codes.TOOLKIT, report.host, said, run)
+
+
+def _holders(report: Report, wanted: Wanted) -> Iterator[Finding]:
+    """Yield running containers that see GPUs and are no part of the plan."""
+    default = report.facts.docker.default_runtime
+    found = False
+    for each in report.vitals.containers:
+        if each.group in wanted.stacks or each.name.startswith("kit-doctor-"):
+            continue
+        if gpus := each.gpus(default):
+            found = True
+            said = f"the container {each.name} ({each.image}) sees {', '.join(gpus)}"
+            run = "start it with NVIDIA_VISIBLE_DEVICES=void, or end it"
+            yield wrong(codes.VOID, report.host, said, run)
+    if report.vitals.containers and not found:
+        yield ok(codes.VOID, report.host)
+
+
+def _xids(report: Report) -> Iterator[Finding]:
+    xids = report.vitals.xids
+    if xids is None:
+        said = "the kernel's log cannot be read without root: XID errors are not known"
+        run = "sudo usermod -aG adm $USER there, and log in again"
+        yield note(codes.XID, report.host, said, run)
+        return
+    newest = {xid.number: xid for xid in xids}
+    for number, xid in newest.items():
+        age = f", {show_age(report.vitals.uptime - xid.at)} ago" if xid.at is not None else ""
+        if number in HARDWARE_XIDS:
+            said = f"{xid.text} ({HARDWARE_XIDS[number]}){age}"
+            run = "reset the GPU or reboot; replace it if it returns"
+            yield wrong(codes.XID, report.host, said, run)
+        else:
+            yield note(codes.XID, report.host, f"{xid.text} (mostly an application's){age}")
+    if not newest:
+        yield ok(codes.XID, report.host)
+
+
+def _health(report: Report) -> Iterator[Finding]:
+    for one in (_ecc, _rows, _throttle, _power, _persistence):
+        found = [each for gpu in report.vitals.health for each in one(report.host, gpu)]
+        worse = [each for each in found if each.evidence]
+        yield from worse or found[:1]
+
+
+def _ecc(host: str, gpu: GpuHealth) -> Iterator[Finding]:
+    if gpu.ecc_errors:
+        said = f"{gpu.uuid} had {count(gpu.ecc_errors, 'uncorrected memory error')}"
+        yield wrong(codes.ECC, host, said, f"nvidia-smi --gpu-reset -i {gpu.uuid} (as root)")
+    else:
+        yield ok(codes.ECC, host)
+
+
+def _rows(host: str, gpu: GpuHealth) -> Iterator[Finding]:
+    reset = f"nvidia-smi --gpu-reset -i {gpu.uuid} (as root)"
+    if gpu.failed:
+        said = f"{gpu.uuid} has no spare row for a defective one"
+        yield wrong(codes.ROWS, host, said, "replace the GPU")
+    elif gpu.pending:
+        yield wrong(codes.ROWS, host, f"{gpu.uuid} must be reset to replace a row", reset)
+    else:
+        yield ok(codes.ROWS, host)
+
+
+def _throttle(host: str, gpu: GpuHealth) -> Iterator[Finding]:
+    reasons = [name for bit, name in THROTTLES.items() if (gpu.throttled or 0) & bit]
+    if reasons:
+        said = f"{gpu.uuid} is slowed down: {', '.join(reasons)}"
+        run = f"nvidia-smi -i {gpu.uuid} -q -d PERFORMANCE,TEMPERATURE,POWER"
+        yield wrong(codes.THROTTLE, host, said, run)
+    else:
+        yield ok(codes.THROTTLE, host)
+
+
+def _power(host: str, gpu: GpuHealth) -> Iterator[Finding]:
+    limit, default = gpu.power_limit, gpu.power_default
+    if limit and default and limit < LOWERED * default:
+        said = f"{gpu.uuid} is limited to {limit:.0f} W of {default:.0f} W"
+        run = f"nvidia-smi -i {gpu.uuid} -pl {default:.0f} (as root), unless that was intended"
+        yield note(codes.POWER, host, said, run)
+    else:
+        yield ok(codes.POWER, host)
+
+
+def _persistence(host: str, gpu: GpuHealth) -> Iterator[Finding]:
+    if gpu.persistence is False:
+        said = f"{gpu.uuid}: persistence mode is off"
+        yield note(codes.PERSISTENCE, host, said, "nvidia-smi -pm 1 (as root)")
+    else:
+        yield ok(codes.PERSISTENCE, host)
+
+
+def _processes(report: Report, gpus: tuple[Gpu, ...]) -> Iterator[Finding]:
+    planned = {gpu.id.lower() for gpu in gpus}
+    own = {container.id for container in report.vitals.containers}
+    found = False
+    for each in report.vitals.processes:
+        if each.gpu.lower() not in planned or each.container in own:
+            continue
+        found = True
+        used = f" with {each.memory} MiB" if each.memory is not None else ""
+        said = f"process {each.pid} ({each.name}) computes on {each.gpu}{used}"
+        yield wrong(codes.BUSY, report.host, said, f"end it, or write `use: none` for {each.gpu}")
+    if not found:
+        yield ok(codes.BUSY, report.host)

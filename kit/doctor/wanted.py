@@ -1,0 +1,96 @@
+"""From the plan to what the doctor expects of the hosts. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+
+from kit.doctor.facts import Rendezvous, Use, Wanted, WantedHost
+from kit.model import Host
+from kit.plan.storage import CHECKPOINTS, DUMPS
+from kit.plan.types import Placement
+from kit.plan.work import JobPlan, Plan
+from kit.workload.types import Kind, Part, Workload
+
+BYTES_PER_PARAMETER = 12
+"""A parameter in fp32 and the two moments of Adam, which are most of a checkpoint."""
+
+
+def wanted_of(
+    plan: Plan,
+    workloads: Collection[Workload],
+    *,
+    swarm: bool,
+    tree: str,
+    managers: Collection[Host],
+    labels: Mapping[str, tuple[tuple[str, str], ...]],
+    overlay: str,
+) -> Wanted:
+    """Return the expectations of the workloads, or of the hosts alone if there are none."""
+    uses: dict[str, list[Use]] = {host.name: [] for host in plan.hosts}
+    jobs = {job.name: job for job in plan.jobs}
+    for workload in workloads:
+        for part in workload.working:
+            for placement in part.placements:
+                use = _use(workload, part, placement, jobs.get(workload.name))
+                uses[placement.host.name].append(use)
+    meetings = tuple(_meetings(workloads)) if not overlay else ()
+    hosts = tuple(
+        WantedHost(
+            host=host,
+            uses=tuple(uses[host.name]),
+            labels=labels.get(host.name, ()),
+            manager=host in managers,
+            interface=host.interface or plan.network.interface,
+        )
+        for host in plan.hosts
+    )
+    return Wanted(plan.cluster, tree, swarm, plan.network.mtu, overlay, hosts, meetings)
+
+
+def only(wanted: Wanted, names: Collection[str]) -> Wanted:
+    """Return the expectations of some of the hosts."""
+    hosts = tuple(host for host in wanted.hosts if host.name in names)
+    return Wanted(
+        wanted.cluster,
+        wanted.tree,
+        wanted.swarm,
+        wanted.mtu,
+        wanted.overlay,
+        hosts,
+        tuple(each for each in wanted.meetings if each.host in names),
+    )
+
+
+def _use(workload: Workload, part: Part, placement: Placement, job: JobPlan | None) -> Use:
+    volumes = {volume.key: volume for volume in workload.volumes}
+    folders, mounts = [], []
+    for mount in part.mounts:
+        if mount.kind == "bind":
+            folders.append(mount.source)
+        volume = volumes.get(mount.source)
+        if mount.target in {CHECKPOINTS, DUMPS} or (volume and volume.nfs_address):
+            continue
+        mounts.append((volume.name if volume else mount.source, mount.target))
+    parameters = job.traffic.parameters if job else None
+    downloads = bool(job and job.job.train and job.job.train.download)
+    trains = job is not None and job.job.train is not None and not downloads
+    return Use(
+        workload=workload.name,
+        stack=workload.stack,
+        image=workload.image,
+        gpus=tuple(gpu.id for gpu in placement.gpus),
+        pinned=placement.pinned,
+        shared_memory=part.limits.shared_memory if part.limits else 0,
+        memlock=part.limits.memlock if part.limits else None,
+        folders=tuple(folders),
+        mounts=tuple(mounts),
+        document=workload.document.text if trains else "",
+        checkpoint_bytes=(parameters or 0) * BYTES_PER_PARAMETER,
+    )
+
+
+def _meetings(workloads: Collection[Workload]) -> Iterator[Rendezvous]:
+    for workload in workloads:
+        if workload.kind is Kind.JOB and workload.meeting:
+            host = workload.meeting.host
+            yield Rendezvous(workload.name, host.name, host.address, workload.meeting.port)

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Protocol
 
 import click
@@ -25,7 +26,7 @@ from kit.project import load_lowered
 from kit.targets.lowered import Lowered
 from trainer.contract.words import nearest
 
-STYLES = {Verdict.OK: {}, Verdict.NOTE: {"fg": "yellow"}, Verdict.WRONG: {"fg": "red"}}
+COLOURS = {Verdict.OK: None, Verdict.NOTE: "yellow", Verdict.WRONG: "red"}
 
 
 @click.command("doctor", short_help="Find what is wrong with the hosts, and say what to run.")
@@ -57,23 +58,33 @@ def command(
     if yes and not fix:
         raise InputError("--yes is an answer to --fix", "run kit doctor --fix --yes")
     wanted = _wanted(load_lowered(paths), paths, hosts)
-    findings = _examine(wanted, passive=passive)
+    seen = _examine(wanted, passive=passive)
     if fix:
         if not as_json:
-            _print(findings, every=every)
-        if _fix(fixes_for(findings, wanted), yes=yes):
-            findings = _examine(wanted, passive=passive)
+            _print(seen, every=every)
+        if _fix(fixes_for(seen.findings, wanted), yes=yes):
+            seen = _examine(wanted, passive=passive)
         elif not as_json:
-            return _status(findings)
+            return seen.status
     if as_json:
-        click.echo(json.dumps(document(findings, wanted.cluster), indent=2, ensure_ascii=False))
+        told = document(seen.findings, wanted.cluster)
+        click.echo(json.dumps(told, indent=2, ensure_ascii=False))
     else:
-        _print(findings, every=every)
-    return _status(findings)
+        _print(seen, every=every)
+    return seen.status
 
 
-def _status(findings: Sequence[Finding]) -> int:
-    return 1 if any(each.verdict is Verdict.WRONG for each in findings) else 0
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """The findings of one examination, its hosts, and its time in seconds."""
+
+    findings: Sequence[Finding]
+    hosts: int
+    seconds: float
+
+    @property
+    def status(self) -> int:
+        return 1 if any(each.verdict is Verdict.WRONG for each in self.findings) else 0
 
 
 def expectations(lowered: Lowered, paths: Paths, names: Sequence[str] = ()) -> Wanted:
@@ -114,13 +125,11 @@ class _Shows(Protocol):
     def __call__(self, text: str, /) -> object: ...
 
 
-def _examine(wanted: Wanted, *, passive: bool) -> list[Finding]:
+def _examine(wanted: Wanted, *, passive: bool) -> _Seen:
     began = time.monotonic()
     with _progress() as shows:
         found = examine(wanted, active=not passive, progress=shows)
-    seconds = time.monotonic() - began
-    click.echo(summary(found, len(wanted.hosts), seconds), err=True)
-    return found
+    return _Seen(found, len(wanted.hosts), time.monotonic() - began)
 
 
 @contextmanager
@@ -136,9 +145,10 @@ def _progress() -> Iterator[_Shows]:
         yield status.update
 
 
-def _print(findings: Sequence[Finding], *, every: bool) -> None:
-    for verdict, line in lines(findings, every=every):
-        click.secho(line, **STYLES[verdict])
+def _print(seen: _Seen, *, every: bool) -> None:
+    for verdict, line in lines(seen.findings, every=every):
+        click.secho(line, fg=COLOURS[verdict])
+    click.echo(summary(seen.findings, seen.hosts, seen.seconds))
 
 
 def _fix(fixes: Sequence[Fix], *, yes: bool) -> bool:

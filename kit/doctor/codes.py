@@ -31,11 +31,11 @@ CODES: dict[str, Code] = {}
 
 
 def _code(
-    id: str, title: str, cause: str, remedy: str, *, active: bool = False, quick: bool = False
+    name: str, title: str, cause: str, remedy: str, *, active: bool = False, quick: bool = False
 ) -> Code:
-    assert id not in CODES
-    CODES[id] = Code(id, title, cause, remedy, active, quick)
-    return CODES[id]
+    assert name not in CODES
+    CODES[name] = Code(name, title, cause, remedy, active, quick)
+    return CODES[name]
 
 
 SSH = _code(
@@ -176,7 +176,7 @@ MODE = _code(
     "The toolkit's settings ignore `NVIDIA_VISIBLE_DEVICES`, by which kit pins GPUs: unprivileged "
     "containers may not use it, or devices are injected by CDI.",
     "In `/etc/nvidia-container-runtime/config.toml`: "
-    "`accept-nvidia-visible-devices-envvar-when-unprivileged = true`, `mode = \"auto\"`.",
+    '`accept-nvidia-visible-devices-envvar-when-unprivileged = true`, `mode = "auto"`.',
 )
 RESOURCE = _code(
     "KIT-GPU-005",
@@ -347,6 +347,14 @@ RENDEZVOUS = _code(
     "the rendezvous can be reached",
     "A host cannot connect to the host and port where the ranks meet.",
     "Open the port of the finding on the host that it names.",
+    active=True,
+)
+HIGH_PORTS = _code(
+    "KIT-NET-009",
+    "ports of the training are open",
+    "On the hosts' own network ranks connect to any port of each other, and a firewall closes "
+    "them.",
+    "`ufw allow from SUBNET`, on the host that the arrow points to.",
     active=True,
 )
 INTERFACE = _code(

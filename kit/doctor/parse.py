@@ -46,6 +46,7 @@ def read_vitals(printed: str) -> Vitals:
         images=dict(_images(section("images"))),
         containers=tuple(_containers(section("containers"))),
         networks=tuple(section("networks").split()),
+        volumes=frozenset(section("volumes").splitlines()),
         swarm=_swarm(info, section("nodes"), section("certificate")),
     )
 
@@ -179,7 +180,8 @@ def _nodes(lines: list[str]) -> Iterator[Node]:
         row = line.split("|", 8)
         if len(row) == 9:
             labels = json.loads(row[8]) if row[8].startswith("{") else {}
-            yield Node(*row[:8], labels=tuple(sorted(labels.items())))
+            own = tuple(sorted(labels.items()))
+            yield Node(row[0], row[1], row[2], row[3], row[4], row[5], row[6], row[7], own)
 
 
 def _validity(certificate: str) -> tuple[float | None, float | None]:

@@ -67,6 +67,8 @@ if [ -n "$root" ]; then
         nodes=$(docker node ls -q 2>&1) || { echo "error: $nodes"; nodes=; }
         [ -n "$nodes" ] && docked node inspect --format '{{.ID}}|{{.Description.Hostname}}|{{.Status.State}}|{{.Status.Message}}|{{.Status.Addr}}|{{.Spec.Availability}}|{{.Spec.Role}}|{{if .ManagerStatus}}{{.ManagerStatus.Reachability}}{{end}}|{{json .Spec.Labels}}' $nodes
     fi
+    section volumes
+    docked volume ls -q
     section networks
     docked network ls --filter driver=overlay --format '{{.Name}}'
     section certificate

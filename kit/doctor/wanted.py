@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from kit.doctor.facts import Rendezvous, Use, Wanted, WantedHost
 from kit.model import Host
-from kit.plan.storage import CHECKPOINTS, DUMPS
+from kit.plan.storage import DATA
 from kit.plan.types import Placement
 from kit.plan.work import JobPlan, Plan
 from kit.workload.types import Kind, Part, Workload
@@ -68,9 +68,9 @@ def _use(workload: Workload, part: Part, placement: Placement, job: JobPlan | No
         if mount.kind == "bind":
             folders.append(mount.source)
         volume = volumes.get(mount.source)
-        if mount.target in {CHECKPOINTS, DUMPS} or (volume and volume.nfs_address):
-            continue
-        mounts.append((volume.name if volume else mount.source, mount.target))
+        read = mount.target == DATA or mount.read_only
+        if read and not (volume and volume.nfs_address):
+            mounts.append((volume.name if volume else mount.source, mount.target))
     parameters = job.traffic.parameters if job else None
     downloads = bool(job and job.job.train and job.job.train.download)
     trains = job is not None and job.job.train is not None and not downloads

@@ -66,7 +66,7 @@ def _toolkit(report: Report) -> Iterator[Finding]:
         yield note(codes.FAULTY, report.host, said, "install nvidia-container-toolkit 1.19")
 
 
-def versions(reports: Sequence[Report], wanted: Wanted) -> Iterator[Finding]:
+def versions(reports: Sequence[Report], _wanted: Wanted) -> Iterator[Finding]:
     """Yield the findings on different versions of Docker."""
     found: dict[str, list[str]] = {}
     for report in reports:

@@ -30,7 +30,7 @@ def check(report: Report, want: WantedHost, wanted: Wanted) -> Iterator[Finding]
         found += _link(report, want, own.name)
         if own.mtu and own.mtu < wanted.mtu:
             said = f"{own.name} has an MTU of {own.mtu}, the inventory says {wanted.mtu}"
-            run = f"ip link set {own.name} mtu {wanted.mtu} (as root), or `network: {{mtu: {own.mtu}}}`"
+            run = f"ip link set {own.name} mtu {wanted.mtu} (as root), or network: {{mtu: …}}"
             found.append(wrong(codes.MTU, host.name, said, run))
     if not any(each.code is codes.INTERFACE for each in found):
         found.append(ok(codes.INTERFACE, host.name))

@@ -9,6 +9,8 @@ from kit.doctor.facts import Node, Report, Wanted, WantedHost
 from kit.doctor.findings import Finding, note, ok, wrong
 from kit.values import show_age
 
+NOWHERE = "none"
+"""The value of a label that means the same as no label (kit.targets.swarm.labels)."""
 LATE = 0.1
 """The share of its life that a certificate has left if its renewal has failed: a node renews it
 between 0.5 and 0.8 (swarmkit, ca/renewer.go)."""
@@ -17,7 +19,7 @@ between 0.5 and 0.8 (swarmkit, ca/renewer.go)."""
 def check(reports: Sequence[Report], wanted: Wanted) -> Iterator[Finding]:
     """Yield the findings on the Swarm; none before a host is in one."""
     inside = [report for report in reports if report.vitals.swarm.state not in {"", "inactive"}]
-    if not wanted.swarm:
+    if not wanted.swarm or not reports:
         return
     if not inside:
         run = "kit swarm up"
@@ -95,7 +97,7 @@ def _quorum(
 
 def _labels(report: Report, want: WantedHost, node: Node) -> Iterator[Finding]:
     there = dict(node.labels)
-    missing = [(k, v) for k, v in want.labels if there.get(k) != v]
+    missing = [(k, v) for k, v in want.labels if there.get(k, NOWHERE) != v]
     if not missing:
         yield ok(codes.LABELS, report.host)
         return

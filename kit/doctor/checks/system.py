@@ -23,7 +23,7 @@ SWAPPED = 2**28
 """Bytes of swap in use that are worth a note; some idle pages are always swapped."""
 
 
-def check(report: Report, want: WantedHost, wanted: Wanted) -> Iterator[Finding]:
+def check(report: Report, want: WantedHost, _wanted: Wanted) -> Iterator[Finding]:
     """Yield the findings of one host."""
     yield from _login(report)
     yield from _clock(report)

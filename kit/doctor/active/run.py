@@ -1,0 +1,174 @@
+"""Start the containers, let them try everything, and remove them."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+from kit.doctor.active import gpus, traffic
+from kit.doctor.active.sessions import Session, SessionError, ask_each, ask_own, remove
+from kit.doctor.checks import containers, links
+from kit.doctor.facts import Inside, Listing, Report, Sight, Torch, Tried, Use, Wanted
+from kit.doctor.findings import Finding
+
+FILES = 65536
+"""The limit of open files of a job's containers, as templates write it."""
+Sessions = Mapping[str, Session]
+Answers = Mapping[str, "dict[str, Any] | SessionError"]
+
+
+def run_active(
+    reports: Sequence[Report], wanted: Wanted, progress: Callable[[str], object]
+) -> list[Finding]:
+    """Return the findings of containers on the hosts that have answered."""
+    usable = [report for report in reports if not report.facts.docker.fault]
+    tried = try_all(usable, wanted, progress)
+    return [*containers.check(tried, usable, wanted), *links.check(tried, wanted)]
+
+
+def try_all(reports: Sequence[Report], wanted: Wanted, progress: Callable[[str], object]) -> Tried:
+    """Start a container on each host, and one for each of its GPU assignments."""
+    token = secrets.token_hex(4)
+    hosts = {report.host: wanted.of(report.host).host for report in reports}
+    try:
+        return _try_all(reports, wanted, token, progress)
+    except BaseException:
+        remove(list(hosts.values()), token)
+        raise
+
+
+def _try_all(
+    reports: Sequence[Report], wanted: Wanted, token: str, progress: Callable[[str], object]
+) -> Tried:
+    images = {report.host: _image(report, wanted) for report in reports}
+    ready = [report for report in reports if images[report.host]]
+    progress(f"containers: starting on {len(ready)} hosts")
+    with ThreadPoolExecutor(max(len(ready), 1)) as pool, _opened() as opened:
+        seen = pool.map(lambda report: gpus.look(report, wanted, token), ready)
+        for report in ready:
+            host, name = wanted.of(report.host).host, f"kit-doctor-{token}-{report.host}"
+            options = _options(report, wanted)
+            opened[report.host] = Session(host, images[report.host], name, options)
+        overlay = traffic.overlay_sessions(ready, wanted, images, token)
+        opened |= {f"{name} on the overlay": session for name, session in overlay.items()}
+        sessions = {report.host: opened[report.host] for report in ready}
+        greeted = ask_each(sessions, "hello")
+        sessions = {name: each for name, each in sessions.items() if _good(greeted[name])}
+        inside = _inside(images, greeted)
+        progress(f"traffic: {len(sessions)} hosts among each other")
+        listening, found = traffic.links(sessions, wanted, int(token[:7], 16))
+        inside = tuple(traffic.with_fault(each, listening.get(each.host)) for each in inside)
+        exchanged = traffic.exchange(overlay) if overlay else None
+        reached = traffic.reach(overlay, reports, wanted) if overlay else {}
+        progress("images and data")
+        torches = tuple(_torches(sessions, images))
+        listings = tuple(_listings(sessions, reports, images, wanted))
+        sights: tuple[Sight, ...] = tuple(one for each in seen for one in each)
+        return Tried(inside, found, exchanged, reached, sights, torches, listings)
+
+
+@contextmanager
+def _opened() -> Iterator[dict[str, Session]]:
+    """Yield a mapping whose sessions are closed at the end."""
+    found: dict[str, Session] = {}
+    try:
+        yield found
+    finally:
+        with ThreadPoolExecutor(max(len(found), 1)) as pool:
+            list(pool.map(Session.close, found.values()))
+
+
+def _image(report: Report, wanted: Wanted) -> str:
+    """Return an image of the plan that is on the host: one of its own, else any; or ""."""
+    own = [use.image for use in wanted.of(report.host).uses]
+    return next((each for each in (*own, *wanted.images) if each in report.vitals.images), "")
+
+
+def _options(report: Report, wanted: Wanted) -> list[str]:
+    """Return the options of a task of the host's largest workload, on the host's network."""
+    uses = wanted.of(report.host).uses
+    options = ["--network", "host", "--user", "0", "--cap-drop", "ALL", "--cap-add", "NET_RAW"]
+    options += ["-e", "NVIDIA_VISIBLE_DEVICES=void", "--ulimit", f"nofile={FILES}:{FILES}"]
+    if shared := max((use.shared_memory for use in uses), default=0):
+        options += ["--mount", f"type=tmpfs,destination=/dev/shm,tmpfs-size={shared}"]
+    if any(use.memlock == -1 for use in uses):
+        options += ["--ulimit", "memlock=-1:-1"]
+    for source, target in dict.fromkeys(_mounts(uses, report)):
+        kind = "bind" if source.startswith("/") else "volume"
+        options += ["--mount", f"type={kind},source={source},target={target},readonly"]
+    return options
+
+
+def _mounts(uses: Sequence[Use], report: Report) -> Iterator[tuple[str, str]]:
+    """Yield the mounts that exist: Docker would create a missing volume."""
+    targets: set[str] = set()
+    for source, target in (each for use in uses for each in use.mounts):
+        there = source in report.vitals.volumes
+        if source.startswith("/"):
+            there = source not in report.vitals.missing
+        if there and target not in targets:
+            targets.add(target)
+            yield source, target
+
+
+def _good(answer: object) -> bool:
+    return isinstance(answer, dict)
+
+
+def _inside(images: Mapping[str, str], greeted: Answers) -> tuple[Inside, ...]:
+    found = []
+    for host, image in images.items():
+        answer = greeted.get(host)
+        if isinstance(answer, dict):
+            sizes = (answer["shm"], answer["files"], answer["gpus"])
+            found.append(Inside(host, image, "", *sizes))
+        else:
+            found.append(Inside(host, image, answer.message if answer else ""))
+    return tuple(found)
+
+
+def _torches(sessions: Sessions, images: Mapping[str, str]) -> Iterator[Torch]:
+    """Yield the PyTorch of each image, from one host."""
+    hosts = {images[host]: host for host in reversed(list(sessions))}
+    asked = ask_each({host: sessions[host] for host in hosts.values()}, "torch")
+    for image, host in hosts.items():
+        answer = asked[host]
+        if isinstance(answer, SessionError):
+            yield Torch(image, "", "", (), answer.message)
+        else:
+            yield Torch(image, answer["torch"], answer["cuda"], tuple(answer["archs"]))
+
+
+def _listings(
+    sessions: Sessions, reports: Sequence[Report], images: Mapping[str, str], wanted: Wanted
+) -> Iterator[Listing]:
+    uses: dict[str, list[Use]] = {}
+    requests = {}
+    for report in reports:
+        own = [use for use in wanted.of(report.host).uses if use.image == images[report.host]]
+        if report.host in sessions and own:
+            uses[report.host] = own
+            there = dict(_mounts(own, report))
+            folders = [t for use in own if not use.document for s, t in use.mounts if s in there]
+            documents = [use.document for use in own if use.document]
+            requests[report.host] = {"do": "data", "folders": folders, "documents": documents}
+    for host, answer in ask_own(requests, sessions).items():
+        if isinstance(answer, SessionError):
+            continue
+        trained = [use for use in uses[host] if use.document]
+        for use, found in zip(trained, answer["sets"], strict=True):
+            if found:
+                yield _listing(host, use.workload, "data set", found)
+        for use in uses[host]:
+            for folder, found in answer["folders"].items():
+                if not use.document and folder in {target for _, target in use.mounts}:
+                    yield _listing(host, use.workload, folder, found)
+
+
+def _listing(host: str, workload: str, name: str, found: Mapping[str, Any]) -> Listing:
+    missing = found.get("missing", "")
+    sizes = (found.get("files", 0), found.get("bytes", 0), found.get("digest", ""))
+    return Listing(host, workload, name, missing, *sizes)

@@ -1,0 +1,200 @@
+"""Traffic between the hosts: each agent gets the list of all others in one request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from kit.doctor.active.sessions import Session, SessionError, ask_each, ask_own
+from kit.doctor.facts import Inside, Link, Report, Wanted
+
+MANAGER, GOSSIP, VXLAN = 2377, 7946, 4789
+"""Swarm's ports."""
+HIGH = 45123
+"""A port as NCCL and Gloo choose them, of Linux' usual range."""
+MEETING = 29400
+"""The rendezvous' port on the overlay."""
+SIZES = (9000, 8950, 8000, 4000, 2000, 1500, 1492, 1480, 1450, 1420, 1400, 1380, 1300, 1280, 1000)
+"""Sizes of packets to try below the planned one; MTUs of usual links and tunnels."""
+Answer = dict[str, Any] | SessionError
+
+
+def with_fault(inside: Inside, answer: Answer | None) -> Inside:
+    """Return a container's facts with the error of watching UDP."""
+    if isinstance(answer, dict) and answer["udp_error"]:
+        return replace(inside, udp_fault=answer["udp_error"])
+    return inside
+
+
+def links(
+    sessions: Mapping[str, Session], wanted: Wanted, token: int
+) -> tuple[Mapping[str, Answer], tuple[Link, ...]]:
+    """Return how the agents began to listen, and the ways between all hosts."""
+    if len(sessions) < 2:
+        return {}, ()
+    meant = {name: _tcp_ports(name, wanted) for name in sessions}
+    listens = {
+        name: {"do": "listen", "tcp": ports, "udp": [GOSSIP, VXLAN], "token": token}
+        for name, ports in meant.items()
+    }
+    listening = ask_own(listens, sessions)
+    ports = {str(GOSSIP): [0], str(VXLAN): [0, wanted.mtu]}
+    sent = _send(sessions, wanted, token, {(a, b): ports for a in sessions for b in sessions})
+    heard = _heard(sessions)
+    narrow = {
+        (start, end): {str(VXLAN): [size for size in SIZES if size < wanted.mtu]}
+        for start in sessions
+        for end in sessions
+        if (start, VXLAN) in {each[:2] for each in heard.get(end, ())}
+        and (start, VXLAN, wanted.mtu) not in heard.get(end, set())
+    }
+    if narrow:
+        _send(sessions, wanted, token, narrow)
+        heard = _heard(sessions)
+    found = [
+        _link(start, end, sent[start]["targets"][end], heard.get(end, set()), meant[end], wanted)
+        for start in sessions
+        for end in sessions
+        if start != end and end in sent.get(start, {}).get("targets", {})
+    ]
+    return listening, tuple(found)
+
+
+def _tcp_ports(name: str, wanted: Wanted) -> list[int]:
+    """Return the TCP ports that other hosts must reach on a host."""
+    found = [each.port for each in wanted.meetings if each.host == name]
+    if wanted.swarm:
+        found += [MANAGER, GOSSIP] if wanted.of(name).manager else [GOSSIP]
+    if not wanted.overlay:
+        found.append(HIGH)
+    return list(dict.fromkeys(found))
+
+
+def _send(
+    sessions: Mapping[str, Session],
+    wanted: Wanted,
+    token: int,
+    pairs: Mapping[tuple[str, str], Mapping[str, Sequence[int]]],
+) -> dict[str, dict[str, Any]]:
+    requests: dict[str, dict[str, Any]] = {}
+    for start in sessions:
+        targets = [
+            {
+                "host": end,
+                "address": wanted.of(end).host.address,
+                "tcp": _tcp_ports(end, wanted),
+                "udp": pairs[start, end],
+            }
+            for end in sessions
+            if end != start and (start, end) in pairs
+        ]
+        if targets:
+            requests[start] = {"do": "send", "me": start, "token": token, "targets": targets}
+    answers = ask_own(requests, sessions)
+    return {name: each for name, each in answers.items() if isinstance(each, dict)}
+
+
+def _heard(sessions: Mapping[str, Session]) -> dict[str, set[tuple[str, int, int]]]:
+    answers = ask_each(sessions, "report")
+    return {
+        name: {(sender, port, size) for sender, port, size in each["heard"]}
+        for name, each in answers.items()
+        if isinstance(each, dict)
+    }
+
+
+def _link(
+    start: str,
+    end: str,
+    sent: Mapping[str, Any],
+    heard: set[tuple[str, int, int]],
+    meant: Sequence[int],
+    wanted: Wanted,
+) -> Link:
+    own = {(port, size) for sender, port, size in heard if sender == start}
+    return Link(
+        start=start,
+        end=end,
+        tcp={port: sent["tcp"][str(port)] for port in meant},
+        udp=frozenset(port for port, _ in own),
+        tried=frozenset({GOSSIP, VXLAN}),
+        passed=tuple(sorted(size for port, size in own if port == VXLAN)),
+        refused=sent["udp"].get(f"{VXLAN}/{wanted.mtu}", ""),
+        source=sent["source"],
+    )
+
+
+def overlay_sessions(
+    reports: Sequence[Report], wanted: Wanted, images: Mapping[str, str], token: str
+) -> dict[str, Session]:
+    """Start an agent on the overlay network of each host, if there is one."""
+    known = {name for report in reports for name in report.vitals.networks}
+    if not wanted.overlay or wanted.overlay not in known:
+        return {}
+    options = ["--network", wanted.overlay, "--cap-drop", "ALL"]
+    options += ["-e", "NVIDIA_VISIBLE_DEVICES=void"]
+    return {
+        report.host: Session(
+            wanted.of(report.host).host,
+            images[report.host],
+            f"kit-doctor-{token}-on-{report.host}",
+            options,
+        )
+        for report in reports
+        if report.vitals.swarm.state == "active"
+    }
+
+
+def exchange(sessions: Mapping[str, Session]) -> dict[tuple[str, str], str]:
+    """Exchange data between all agents on the overlay; return the errors.
+
+    An agent that did not start has an error for the way to itself.
+    """
+    request = {"tcp": [MEETING], "udp": [], "token": 0}
+    started = ask_each(sessions, "listen", **request)
+    faults = {
+        (name, name): each.message
+        for name, each in started.items()
+        if isinstance(each, SessionError)
+    }
+    ready = {name: each for name, each in sessions.items() if (name, name) not in faults}
+    requests = {
+        start: {
+            "do": "exchange",
+            "port": MEETING,
+            "targets": [
+                {"host": end, "name": session.name}
+                for end, session in ready.items()
+                if end != start
+            ],
+        }
+        for start in ready
+    }
+    for start, answer in ask_own(requests, ready).items():
+        if isinstance(answer, SessionError):
+            faults[start, start] = answer.message
+            continue
+        faults |= {(start, end): error for end, error in answer["targets"].items()}
+    return faults
+
+
+def reach(
+    sessions: Mapping[str, Session], reports: Sequence[Report], wanted: Wanted
+) -> dict[tuple[str, str], str]:
+    """Connect to the rendezvous of jobs that run; return the errors by host and job."""
+    running = {each.group for report in reports for each in report.vitals.containers}
+    stacks = {use.workload: use.stack for host in wanted.hosts for use in host.uses}
+    found: dict[tuple[str, str], str] = {}
+    names = {job: stack for job, stack in stacks.items() if stack in running}
+    targets = [
+        {"host": job, "name": f"{stack}_rendezvous", "port": MEETING}
+        for job, stack in names.items()
+        if not job.startswith("serve-")
+    ]
+    if not targets:
+        return found
+    for host, answer in ask_each(sessions, "reach", targets=targets).items():
+        if isinstance(answer, dict):
+            found |= {(host, job): error for job, error in answer["targets"].items()}
+    return found

@@ -1,0 +1,180 @@
+"""Checks of what containers got: start, limits, GPUs, PyTorch, data. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from kit.doctor import codes
+from kit.doctor.checks.docker import version_of
+from kit.doctor.facts import Inside, Listing, Report, Sight, Torch, Tried, Wanted
+from kit.doctor.findings import Finding, note, ok, wrong
+from kit.values import count, show_size
+
+OPEN_FILES = 65536
+"""The limit that templates give a job's containers."""
+FEW_FILES = 4096
+"""Open files that are too few for DataLoader workers and sockets; Docker 29 gives 1,024."""
+DRIVERS = {11: (450, 80), 12: (525, 60), 13: (580,)}
+"""The oldest driver for each major version of CUDA (NVIDIA, CUDA Compatibility, "Minor Version
+Compatibility", table 1; its exact numbers are of the CUDA Toolkit's release notes, table 2)."""
+
+
+def check(tried: Tried, reports: Sequence[Report], wanted: Wanted) -> Iterator[Finding]:
+    """Yield the findings of containers."""
+    for inside in tried.inside:
+        yield from _start(inside, wanted)
+    for sight in tried.sights:
+        yield from _sight(sight, wanted)
+    for torch in tried.torches:
+        yield from _torch(torch, reports, wanted)
+    yield from _data(tried.listings)
+
+
+def _start(inside: Inside, wanted: Wanted) -> Iterator[Finding]:
+    want = wanted.of(inside.host)
+    host, login = want.name, want.host.ssh
+    if not wanted.images:
+        said = "no job names an image: containers, ports and the MTU were not tried"
+        yield note(codes.START, host, said, "describe a job in jobs/")
+    elif not inside.image:
+        said = "it has no image of a job: containers, ports and the MTU were not tried"
+        yield note(codes.START, host, said, f"ssh {login} docker pull {wanted.images[0]}")
+    elif inside.fault:
+        run = f"ssh {login} docker run --rm --entrypoint python3 {inside.image} --version"
+        yield wrong(codes.START, host, inside.fault, run)
+    else:
+        yield ok(codes.START, host)
+        yield from _limits(inside, wanted)
+        if inside.gpus:
+            said = f"a container with NVIDIA_VISIBLE_DEVICES=void has {inside.gpus} GPU devices"
+            run = "look at /etc/nvidia-container-runtime/config.toml and CDI there"
+            yield wrong(codes.VOID, host, said, run)
+        else:
+            yield ok(codes.VOID, host)
+
+
+def _limits(inside: Inside, wanted: Wanted) -> Iterator[Finding]:
+    uses = wanted.of(inside.host).uses
+    if not uses:
+        return
+    shared = max(use.shared_memory for use in uses)
+    run = "systemctl edit docker: [Service] LimitNOFILE=infinity; restart Docker"
+    if inside.files < OPEN_FILES:
+        said = f"a container may open {inside.files} files, kit asks for {OPEN_FILES}"
+        few = inside.files < FEW_FILES
+        yield (wrong if few else note)(codes.LIMITS, inside.host, said, run)
+    elif inside.shm < shared:
+        said = f"/dev/shm of a container is {show_size(inside.shm)}, planned {show_size(shared)}"
+        yield wrong(codes.LIMITS, inside.host, said, "mount -o remount,exec /dev/shm; docker info")
+    else:
+        yield ok(codes.LIMITS, inside.host)
+
+
+def _sight(sight: Sight, wanted: Wanted) -> Iterator[Finding]:
+    if sight.busy:
+        said = f"GPUs of {sight.workload} were not tried: {sight.busy} uses them"
+        yield note(codes.SEES, sight.host, said)
+        return
+    run = f"ssh {wanted.of(sight.host).host.ssh} cat /etc/nvidia-container-runtime/config.toml"
+    if sight.fault:
+        said = f"a container with the GPUs of {sight.workload} fails: {sight.fault}"
+        yield wrong(codes.SEES, sight.host, said, run)
+        return
+    named = all(each.upper().startswith(("GPU-", "MIG-")) for each in sight.given)
+    given, seen = ({each.lower() for each in each_of} for each_of in (sight.given, sight.seen))
+    if (named and given != seen) or len(sight.given) != len(sight.seen):
+        planned = ", ".join(sight.given) if named else count(len(sight.given), "GPU")
+        said = f"a container of {sight.workload} sees {', '.join(sight.seen)}, planned {planned}"
+        yield wrong(codes.SEES, sight.host, said, run)
+    else:
+        yield ok(codes.SEES, sight.host)
+
+
+def _torch(torch: Torch, reports: Sequence[Report], wanted: Wanted) -> Iterator[Finding]:
+    users = {host.name for host in wanted.hosts if torch.image in {u.image for u in host.uses}}
+    with_gpus = [each for each in reports if each.host in users and each.facts.gpus]
+    if not with_gpus:
+        return
+    if torch.fault or not torch.version:
+        said = torch.fault or f"{torch.image} has no torch"
+        yield note(codes.DRIVER, "", f"the CUDA of {torch.image} is not known: {said}")
+        return
+    if not torch.cuda:
+        said = f"torch {torch.version} of {torch.image} is a CPU build: it leaves the GPUs unused"
+        yield note(codes.DRIVER, "", said, "kit image build --base with a CUDA image")
+        return
+    for report in with_gpus:
+        yield _driver(torch, report)
+        yield from _capability(torch, report)
+
+
+def _driver(torch: Torch, report: Report) -> Finding:
+    oldest = DRIVERS.get(version_of(torch.cuda)[0])
+    driver = report.facts.driver
+    if oldest and driver and version_of(driver)[: len(oldest)] < oldest:
+        needed = ".".join(map(str, oldest))
+        said = f"driver {driver}; CUDA {torch.cuda} of {torch.image} needs {needed} or newer"
+        run = f"install driver {needed} or newer, or use an image with an older CUDA"
+        return wrong(codes.DRIVER, report.host, said, run)
+    return ok(codes.DRIVER, report.host)
+
+
+def _capability(torch: Torch, report: Report) -> Iterator[Finding]:
+    found = False
+    for gpu in report.facts.gpus:
+        if gpu.compute and torch.archs and not runs_on(gpu.compute, torch.archs):
+            found = True
+            said = (
+                f"{gpu.model} has compute capability {gpu.compute}; torch {torch.version} of "
+                f"{torch.image} has {' '.join(torch.archs)}"
+            )
+            run = "kit image build --base with an image for this GPU"
+            yield wrong(codes.CAPABILITY, report.host, said, run)
+    if torch.archs and not found:
+        yield ok(codes.CAPABILITY, report.host)
+
+
+def runs_on(compute: str, archs: Sequence[str]) -> bool:
+    """Return whether code for the architectures runs on a compute capability, as `7.5`.
+
+    Machine code (`sm_70`) runs on the same major version with the same or a later minor one; PTX
+    (`compute_70`) on all later ones (CUDA C++ Programming Guide, "Application Compatibility").
+    """
+    major, _, minor = compute.partition(".")
+    for arch in archs:
+        match = re.fullmatch(r"(sm|compute)_(\d+)(\d)[a-z]?", arch)
+        if match is None:
+            continue
+        kind, its_major, its_minor = match[1], int(match[2]), int(match[3])
+        if kind == "sm" and its_major == int(major) and its_minor <= int(minor or 0):
+            return True
+        if kind == "compute" and (its_major, its_minor) <= (int(major), int(minor or 0)):
+            return True
+    return False
+
+
+def _data(listings: Sequence[Listing]) -> Iterator[Finding]:
+    groups: dict[tuple[str, str], list[Listing]] = {}
+    for each in listings:
+        groups.setdefault((each.workload, each.name), []).append(each)
+    for (workload, name), same in groups.items():
+        bad: list[Finding] = []
+        for each in same:
+            if each.missing:
+                said = f"{workload}: {each.missing}"
+                run = f"copy the data to {each.host}, from a host that has it"
+                bad.append(wrong(codes.DATA, each.host, said, run))
+        present = [each for each in same if not each.missing]
+        usual = Counter(each.digest for each in present).most_common(1)
+        for each in present:
+            if usual and each.digest != usual[0][0]:
+                model = next(one for one in present if one.digest == usual[0][0])
+                said = (
+                    f"{workload}: {name} has {count(each.files, 'file')} of {each.bytes:,} bytes, "
+                    f"on {model.host} {count(model.files, 'file')} of {model.bytes:,}"
+                )
+                run = f"copy the data from {model.host} to {each.host}"
+                bad.append(wrong(codes.DATA, each.host, said, run))
+        yield from bad or [ok(codes.DATA, each.host) for each in same]

@@ -1,0 +1,157 @@
+"""Checks of the traffic between the hosts. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from kit.doctor import codes
+from kit.doctor.codes import Code
+from kit.doctor.facts import Link, Tried, Wanted
+from kit.doctor.findings import Finding, note, ok, wrong
+
+MANAGER, GOSSIP, VXLAN, HIGH = 2377, 7946, 4789, 45123
+
+
+def check(tried: Tried, wanted: Wanted) -> Iterator[Finding]:
+    """Yield the findings on the ways between the hosts."""
+    links = tried.links
+    blind = {each.host: each.udp_fault for each in tried.inside if each.udp_fault}
+    if wanted.swarm:
+        yield from _tcp(links, codes.MANAGER_PORT, MANAGER)
+        yield from _tcp(links, codes.GOSSIP_TCP, GOSSIP)
+        for code, port in ((codes.GOSSIP_UDP, GOSSIP), (codes.VXLAN, VXLAN)):
+            yield from _udp(links, code, port, blind)
+    for meeting in wanted.meetings:
+        yield from _tcp(links, codes.RENDEZVOUS, meeting.port, meeting.job)
+    if not wanted.overlay:
+        yield from _tcp(links, codes.HIGH_PORTS, HIGH)
+    yield from _mtu(links, wanted)
+    yield from _sources(links, wanted)
+    if tried.overlay is not None:
+        yield from _overlay(tried, wanted)
+    elif wanted.overlay and links:
+        said = f"the network {wanted.overlay} does not exist yet"
+        yield note(codes.OVERLAY, "", said, "kit swarm up")
+
+
+def _grouped(
+    links: Sequence[Link],
+    bad: Callable[[Link], str],
+    code: Code,
+    what: str,
+    run: Callable[[str], str],
+) -> Iterator[Finding]:
+    """Yield one finding for each host that others do not reach, or one for each host that cannot.
+
+    A host that nobody reaches is the fault itself; so is one that reaches nobody.
+    """
+    failed = {(each.start, each.end): said for each in links if (said := bad(each))}
+    ends = sorted({end for _, end in failed})
+    told: set[tuple[str, str]] = set()
+    starts: dict[str, list[str]] = {}
+    for start, end in failed:
+        starts.setdefault(start, []).append(end)
+    for start, reached in starts.items():
+        # It reaches nobody, while the others reach each other.
+        others = [each for each in links if each.start == start]
+        rest = [pair for pair in failed if start not in pair]
+        if len(reached) == len(others) > 1 and not rest:
+            said = next(iter(failed[start, end] for end in reached))
+            names = ", ".join(reached)
+            yield wrong(code, start, f"{start} → {names}: {what}{said}", run(start))
+            told |= {(start, end) for end in reached}
+    for end in ends:
+        from_ = [start for start, its_end in failed if its_end == end and (start, end) not in told]
+        if from_:
+            said = failed[from_[0], end]
+            yield wrong(code, end, f"{', '.join(from_)} → {end}: {what}{said}", run(end))
+    if links and not failed:
+        for host in sorted({each.end for each in links}):
+            yield ok(code, host)
+
+
+def _tcp(links: Sequence[Link], code: Code, port: int, job: str = "") -> Iterator[Finding]:
+    tried = [each for each in links if port in each.tcp]
+    what = f"{f'rendezvous of {job}, ' if job else ''}{port}/tcp: "
+
+    def run(host: str) -> str:
+        return f"open {port}/tcp on {host}: ufw allow {port}/tcp, or its iptables rules"
+
+    yield from _grouped(tried, lambda each: each.tcp[port], code, what, run)
+
+
+def _udp(links: Sequence[Link], code: Code, port: int, blind: dict[str, str]) -> Iterator[Finding]:
+    for host, fault in blind.items():
+        said = f"{port}/udp was not tried: a container cannot watch the host's network ({fault})"
+        yield note(code, host, said)
+
+    def bad(link: Link) -> str:
+        return "" if port in link.udp else "no packet arrives"
+
+    def run(host: str) -> str:
+        return f"open {port}/udp on {host}: ufw allow {port}/udp, or its iptables rules"
+
+    seeing = [each for each in links if each.end not in blind]
+    yield from _grouped(seeing, bad, code, f"{port}/udp: ", run)
+
+
+def _mtu(links: Sequence[Link], wanted: Wanted) -> Iterator[Finding]:
+    tried = [each for each in links if VXLAN in each.udp]
+
+    def bad(link: Link) -> str:
+        if wanted.mtu in link.passed:
+            return ""
+        large = [size for size in link.passed if size > 500]
+        most = f"{max(large)} bytes pass" if large else "only small ones pass"
+        told = f" ({link.refused})" if link.refused else ""
+        return f"packets of {wanted.mtu} bytes do not pass, {most}{told}"
+
+    def run(host: str) -> str:
+        return f"network: {{mtu: …}} in the inventory, or the MTU of {host} and of the switch"
+
+    yield from _grouped(tried, bad, codes.MTU, "", run)
+
+
+def _sources(links: Sequence[Link], wanted: Wanted) -> Iterator[Finding]:
+    """Yield hosts whose packets to others leave by another interface than the planned one."""
+    for link in links:
+        planned = wanted.of(link.start).host.address
+        if planned[:1].isdigit() and link.source[:1].isdigit() and link.source != planned:
+            said = f"packets to {link.end} leave from {link.source}, the inventory says {planned}"
+            login, address = wanted.of(link.start).host.ssh, wanted.of(link.end).host.address
+            run = f"ssh {login} ip route get {address}"
+            yield wrong(codes.INTERFACE, link.start, said, run)
+
+
+def _overlay(tried: Tried, wanted: Wanted) -> Iterator[Finding]:
+    assert tried.overlay is not None
+    alone = {start: said for (start, end), said in tried.overlay.items() if start == end}
+    for host, said in alone.items():
+        logs = f"ssh {wanted.of(host).host.ssh} journalctl -u docker --since -10m"
+        yield wrong(codes.OVERLAY, host, f"no container starts on the overlay: {said}", logs)
+    links = [
+        Link(start, end, {0: said}, frozenset(), frozenset(), (), "", "")
+        for (start, end), said in tried.overlay.items()
+        if start != end and end not in alone
+    ]
+
+    def run(host: str) -> str:
+        return f"see the findings on 4789/udp, 7946 and the MTU; then restart Docker on {host}"
+
+    yield from _grouped(links, lambda each: each.tcp[0], codes.OVERLAY, "", run)
+    yield from _rendezvous(tried, wanted)
+
+
+def _rendezvous(tried: Tried, wanted: Wanted) -> Iterator[Finding]:
+    """Yield the ways to the rendezvous: of running jobs, or to the host that would have it."""
+    assert tried.overlay is not None
+    for (host, job), said in tried.reached.items():
+        run = f"kit logs {job}; look at the rendezvous' task: docker service ps"
+        if said:
+            yield wrong(codes.RENDEZVOUS, host, f"rendezvous of {job}: {said}", run)
+        else:
+            yield ok(codes.RENDEZVOUS, host)
+    managers = {host.name for host in wanted.hosts if host.manager}
+    for (start, end), said in tried.overlay.items():
+        if end in managers and start != end and not said:
+            yield ok(codes.RENDEZVOUS, start)

@@ -25,6 +25,13 @@ PURE_MODULES = (
     "discover/notes",
     "discover/parse",
     "discover/update",
+    "doctor/checks/*",
+    "doctor/codes",
+    "doctor/facts",
+    "doctor/findings",
+    "doctor/parse",
+    "doctor/show",
+    "doctor/wanted",
     "errors",
     "measurements",
     "model",
@@ -227,6 +234,7 @@ ROOMS_OF_KIT = {
     "project": {"config", "paths", "plan", "prepare", "targets", "render", "tree", "model"}
     | {"values", "errors", "memory"},
     "discover": {"hosts", "model", "values", "errors", "yamlfile"},
+    "doctor": {"discover", "hosts", "workload", "plan", "model", "values", "errors"},
     "bench": {"runtime", "hosts", "workload", "plan", "measurements", "model", "values"}
     | {"errors", "files"},
     "split": {"project", "config", "plan", "model", "values", "ranges", "errors", "yamlfile"},

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from docs.generate.codes import troubleshooting_page
 from docs.generate.commands import commands_page
 from docs.generate.events import events_page
 from docs.generate.schemas import schema_page
@@ -28,7 +29,8 @@ def pages() -> dict[str, str]:
     for what in ("inventory", "job", "server"):
         schema = f"kit/schema/{what}.schema.json"
         made[f"docs/reference/{what}.md"] = (schema, schema_page(what))
-    return {path: MARK.format(source=source) + text for path, (source, text) in made.items()}
+    whole = {path: MARK.format(source=source) + text for path, (source, text) in made.items()}
+    return {**whole, "docs/troubleshooting.md": troubleshooting_page()}
 
 
 def decisions_page() -> str:

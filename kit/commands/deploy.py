@@ -37,6 +37,7 @@ def _with_jobs(function: Callable[..., Any]) -> Callable[..., Any]:
             help="On this machine: return at once, do not follow the jobs.",
         ),
         click.option("--wait", is_flag=True, help="Follow the jobs to their end."),
+        click.option("--skip-doctor", is_flag=True, help="Do not examine the hosts before."),
         with_engine,
         with_paths,
         click.argument("jobs", nargs=-1),
@@ -62,17 +63,20 @@ def command(
     detach: bool,
     dry_run: bool,
     break_lock: bool,
+    skip_doctor: bool,
 ) -> int:
     """Start JOBS from the rendered files, or bring them up to date.
 
     By default, all of jobs/ and serve/. A server has the name of its stack, serve-NAME. GPUs are
-    released before they are reassigned.
+    released before they are reassigned. The quick part of `kit doctor` comes first: a job that
+    cannot run on its hosts is refused.
 
     The command returns when everything runs. With --wait it returns when the jobs have ended, with
     0 only if all have completed. On this machine (engine local) it always follows the jobs, and
     Ctrl-C stops them after a last checkpoint. Jobs on other hosts do not depend on it.
     """
-    target, chosen = _prepare(paths, jobs, engine)
+    target, chosen, refuse = _prepare(paths, jobs, engine, examines=not (skip_doctor or dry_run))
+    refuse(chosen)
     if break_lock:
         target.break_lock()
     if dry_run:
@@ -85,10 +89,16 @@ def command(
 @click.command("resume", short_help="Continue jobs that have ended.")
 @_with_jobs
 def resume(
-    paths: Paths, jobs: tuple[str, ...], engine: str | None, *, wait: bool, detach: bool
+    paths: Paths,
+    jobs: tuple[str, ...],
+    engine: str | None,
+    *,
+    wait: bool,
+    detach: bool,
+    skip_doctor: bool,
 ) -> int:
     """Continue JOBS that were stopped or have failed, from their newest checkpoint."""
-    target, chosen = _prepare(paths, jobs, engine)
+    target, chosen, refuse = _prepare(paths, jobs, engine, examines=not skip_doctor)
     known = {deployment.job for deployment in target.history()}
     running = {status.job for status in target.status() if status.state not in ENDED}
     chosen = [
@@ -105,24 +115,46 @@ def resume(
             raise InputError(f"job {job.name} was never deployed", f"run `kit deploy {job.name}`")
     if not chosen:
         raise InputError("no ended job can be resumed", "see `kit status` and `kit history`")
+    refuse(chosen)
     follows = wait or (target.tied_to_terminal and not detach)
     return _deploy(target, chosen, engine, fresh=False, follows=follows)
 
 
 def _prepare(
-    paths: Paths, names: Sequence[str], engine: str | None
-) -> tuple[Target, list[Workload]]:
+    paths: Paths, names: Sequence[str], engine: str | None, *, examines: bool
+) -> tuple[Target, list[Workload], Callable[[Sequence[Workload]], None]]:
+    """Return the target, the workloads, and a function that refuses to start them on ill hosts."""
     lowered = load_lowered(paths)
-    root = rendered_tree(lowered, paths)
     # The files are rendered for the inventory's engine; --engine changes addresses and ports.
     wanted = load_lowered(paths, EngineName(engine)) if engine else lowered
+    # The hosts are asked while the files are compared.
+    refuse = _doctor(wanted, paths, names if examines else None)
+    root = rendered_tree(lowered, paths)
     target = target_for(wanted.engine, wanted.cluster, root, wanted.workloads)
     chosen = _chosen(wanted, names)
     if not target.tied_to_terminal:
         jobs = {each.name for each in chosen}
         for note in resume_notes([plan for plan in wanted.plan.jobs if plan.name in jobs]):
             click.echo(f"note: {note}", err=True)
-    return target, chosen
+    return target, chosen, refuse
+
+
+def _doctor(
+    lowered: Lowered, paths: Paths, names: Sequence[str] | None
+) -> Callable[[Sequence[Workload]], None]:
+    """Begin the quick examination (None: no examination); return the function that ends it."""
+    if names is None or lowered.engine is EngineName.LOCAL:
+        return lambda _: None
+    from kit.commands.expectations import expectations
+    from kit.doctor.quick import QuickDoctor
+
+    doctor = QuickDoctor(expectations(lowered, paths, names or None))
+
+    def refuse(chosen: Sequence[Workload]) -> None:
+        needed = {each.name: each.needed for each in chosen}
+        doctor.refuse(needed, lambda text: click.echo(text, err=True))
+
+    return refuse
 
 
 def _chosen(lowered: Lowered, names: Sequence[str]) -> list[Workload]:

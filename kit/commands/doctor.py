@@ -12,13 +12,14 @@ from typing import Protocol
 
 import click
 
+from kit.commands.expectations import expectations
 from kit.commands.options import with_paths
 from kit.doctor.examine import examine
 from kit.doctor.facts import Wanted
 from kit.doctor.findings import Finding, Verdict
 from kit.doctor.fix import Fix, apply, fixes_for
 from kit.doctor.show import document, lines, summary
-from kit.doctor.wanted import only, wanted_of
+from kit.doctor.wanted import only
 from kit.errors import InputError
 from kit.model import EngineName
 from kit.paths import Paths
@@ -85,26 +86,6 @@ class _Seen:
     @property
     def status(self) -> int:
         return 1 if any(each.verdict is Verdict.WRONG for each in self.findings) else 0
-
-
-def expectations(lowered: Lowered, paths: Paths, names: Sequence[str] = ()) -> Wanted:
-    """Return what the doctor expects of the hosts; `names` are jobs and servers, or all."""
-    from kit.targets.swarm.labels import node_labels
-    from kit.targets.swarm.lower import network_name
-    from kit.targets.swarm.members import managers
-
-    plan = lowered.plan
-    swarm = lowered.engine is EngineName.SWARM
-    placed = [each for each in lowered.workloads if each.parts]
-    return wanted_of(
-        plan,
-        [each for each in placed if not names or each.name in names],
-        swarm=swarm,
-        tree=str(paths.tree(lowered.cluster)),
-        managers=managers(plan) if swarm else (),
-        labels=node_labels(plan.hosts, placed) if swarm else {},
-        overlay=network_name(plan) if swarm and plan.network.driver == "overlay" else "",
-    )
 
 
 def _wanted(lowered: Lowered, paths: Paths, names: Sequence[str]) -> Wanted:

@@ -70,10 +70,15 @@ def _present(report: Report, want: WantedHost, gpus: tuple[Gpu, ...]) -> Iterato
     there = {gpu.uuid.lower() for gpu in report.facts.gpus}
     there |= {str(gpu.index) for gpu in report.facts.gpus}
     missing = [gpu.title for gpu in gpus if gpu.id.lower() not in there]
+    listed = ", ".join(gpu.uuid for gpu in report.facts.gpus)
     for title in missing:
-        listed = count(len(report.facts.gpus), "GPU")
         run = f"ssh {want.host.ssh} nvidia-smi -L; if it was taken out: kit discover {report.host}"
-        yield wrong(codes.PRESENT, report.host, f"{title} is not there; {listed} listed", run)
+        yield wrong(
+            codes.PRESENT,
+            report.host,
+            f"{title} does not exist; `nvidia-smi -L` lists {listed}",
+            run,
+        )
     if not missing:
         yield ok(codes.PRESENT, report.host)
 

@@ -1,0 +1,111 @@
+"""`kit doctor` on the lab: a healthy Swarm, faults that are made blindly, and what it leaves."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.lab.conftest import Lab, wait_for
+from tests.lab.faults.__main__ import examine
+from tests.lab.faults.known import FAULTS, IMAGE
+from tests.lab.faults.world import World
+
+pytestmark = pytest.mark.lab
+SEED = 11
+SLOW = {"KIT-SSH-001", "KIT-SWARM-003", "KIT-SWARM-004", "KIT-SWARM-005", "KIT-DOCKER-002"}
+"""Codes of faults that take long to make or to correct; `python -m tests.lab.faults` has all."""
+FEW = random.Random(SEED).sample([fault for fault in FAULTS if fault.code not in SLOW], 5)
+
+
+@pytest.fixture(scope="module")
+def world(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    made = World(lab.settings, tmp_path_factory.mktemp("world"))
+    made.prepare()
+    yield made
+    made.write(())
+    made.kit("render")
+    made.kit("swarm", "down", "--yes")
+
+
+def containers(world: World) -> list[str]:
+    """The doctor's containers, on all nodes."""
+    option = ("ps", "-aq", "--filter", "label=kit.doctor")
+    return [
+        each for node in world.nodes.all() for each in world.nodes.docker(node, *option).split()
+    ]
+
+
+def test_a_healthy_lab_is_well(world: World) -> None:
+    shown = world.kit("doctor")
+    assert "all is well" in shown
+    assert "ok     KIT-NET-004     4789/udp is open: n1, n2, n3" in shown
+    assert "ok     KIT-GPU-007     containers see the planned GPUs and no others: n1, n2" in shown
+    assert containers(world) == []
+    every = world.kit("doctor", "--passive", "--all")
+    assert "ok     KIT-SSH-001     n3: SSH logs in" in every
+    assert "KIT-NET-004" not in every
+    told = json.loads(world.kit("doctor", "--json", "n1", "n2"))
+    assert told["wrong"] == 0
+    assert {each["host"] for each in told["findings"]} == {None, "n1", "n2"}
+
+
+@pytest.mark.parametrize("fault", FEW, ids=lambda fault: fault.code)
+def test_a_fault_is_named_and_its_correction_seen(world: World, fault: object) -> None:
+    result = examine(world, fault)  # type: ignore[arg-type]
+    assert result.named, result
+    assert result.healed.findings == ()
+
+
+def test_safe_faults_are_corrected(world: World) -> None:
+    world.nodes.docker("n1", "node", "update", "--label-rm", "kit.job.mnist", "n2")
+    world.nodes.docker("n3", "image", "rm", "--force", IMAGE)
+    assert "label kit.job.mnist=train-on-n2 is missing" in world.kit(
+        "doctor", "--passive", status=1
+    )
+    refused = world.start("doctor", "--passive", "--fix")
+    assert "without a terminal kit cannot ask" in refused.communicate()[1]
+    assert "all is well" in world.kit("doctor", "--fix", "--yes")
+    assert world.nodes.docker("n3", "image", "ls", "-q", IMAGE)
+
+
+def test_nothing_is_left_by_an_interrupted_doctor(world: World) -> None:
+    process = world.start("doctor")
+    try:
+        wait_for(lambda: containers(world), "a container")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+    finally:
+        process.kill()
+    wait_for(lambda: not containers(world), "the end of all containers")
+
+
+def test_a_deploy_is_refused_in_the_words_of_the_doctor(world: World) -> None:
+    world.inside("n1", "mv /dev/nvidiactl /dev/nvidiactl.away")
+    try:
+        refused = world.start("deploy")
+        _, said = refused.communicate(timeout=120)
+        assert refused.returncode == 1
+        assert "n1: Failed to initialize NVML: Unknown Error (KIT-GPU-001)" in said
+        assert "mnist cannot run: see kit doctor, or add --skip-doctor" in said
+    finally:
+        world.inside("n1", "mv /dev/nvidiactl.away /dev/nvidiactl")
+    assert "mnist" in world.kit("deploy", "--dry-run")
+
+
+def test_a_running_job_keeps_its_gpus(world: World, tmp_path: Path) -> None:
+    """A container with a GPU, as a job's: the doctor starts none on it, and it runs on."""
+    stack = ("--label", "com.docker.stack.namespace=train-mnist")
+    visible = ("-e", f"NVIDIA_VISIBLE_DEVICES={world.settings.gpus('n1')[0].uuid}")
+    run = ("run", "-d", "--rm", "--name", "job", *stack, *visible, "--entrypoint", "sleep")
+    world.nodes.docker("n1", *run, IMAGE, "600")
+    try:
+        shown = world.kit("doctor")
+        assert "note   KIT-GPU-007     n1: GPUs of mnist were not tried: job uses them" in shown
+        assert world.nodes.docker("n1", "ps", "-q", "--filter", "name=^job$")
+    finally:
+        world.nodes.docker("n1", "rm", "--force", "job")

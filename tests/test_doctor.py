@@ -130,7 +130,7 @@ VITAL_FAULTS: list[tuple[str, dict[str, object]]] = [
     ("KIT-GPU-013", {"health": (replace(HEALTH, pending=True),)}),
     ("KIT-GPU-013", {"health": (replace(HEALTH, failed=True),)}),
     ("KIT-GPU-014", {"health": (replace(HEALTH, throttled=0x48),)}),
-    ("KIT-GPU-017", {"processes": (Process(TITAN, 12, "", 900, "blender"),)}),
+    ("KIT-GPU-017", {"processes": (Process(TITAN, 12, "", 1900, "blender"),)}),
     ("KIT-SWARM-001", {"swarm": replace(SWARM, state="pending", nodes=())}),
     ("KIT-SWARM-001", {"swarm": replace(SWARM, nodes=(replace(MANAGER, availability="drain"),))}),
     ("KIT-SWARM-001", {"swarm": replace(SWARM, nodes=(replace(MANAGER, state="down"),))}),
@@ -152,6 +152,7 @@ NOTES: list[tuple[str, dict[str, object]]] = [
     ("KIT-GPU-004", {"toolkit": {"mode": "cdi"}}),
     ("KIT-GPU-011", {"xids": None}),
     ("KIT-GPU-011", {"xids": (Xid(31, "Xid (PCI:0000:01:00): 31, MMU fault", None),)}),
+    ("KIT-GPU-017", {"processes": (Process(TITAN, 12, "", 300, "gnome-shell"),)}),
     ("KIT-GPU-015", {"health": (replace(HEALTH, power_limit=150.0),)}),
     ("KIT-GPU-016", {"health": (replace(HEALTH, persistence=False),)}),
     ("KIT-SWARM-001", {"swarm": Swarm("inactive")}),
@@ -198,6 +199,8 @@ def test_what_the_plan_expects_is_compared() -> None:
 def test_own_containers_may_use_their_gpus() -> None:
     own = Container("i", "train.1", IMAGE, "nvidia", "train-digits", (), TITAN)
     assert of({"containers": (own,), "processes": (Process(TITAN, 9, "i", 1, "python3"),)}) == {}
+    monitor = Container("i", "m", "nvcr.io/nvidia/k8s/dcgm-exporter:4", "nvidia", "", (), "all")
+    assert of({"containers": (monitor,)}) == {}
     asks = Container("i", "x", "cuda", "runc", "", (), "all")
     assert asks.gpus("nvidia") == ()
     assert replace(asks, requested=("all",)).gpus("nvidia") == ("all",)

@@ -115,9 +115,17 @@ def _examine(wanted: Wanted, *, passive: bool) -> _Seen:
 
 @contextmanager
 def _progress() -> Iterator[_Shows]:
-    """Yield a function that shows on standard error what is done."""
+    """Yield a function that shows on standard error what is done; without a terminal each once."""
     if not sys.stderr.isatty():
-        yield lambda _: None
+        phases: set[str] = set()
+
+        def show(text: str) -> None:
+            phase = text.partition(":")[0]
+            if phase not in phases:
+                phases.add(phase)
+                click.echo(f"examining {phase}", err=True)
+
+        yield show
         return
     from rich.console import Console
     from rich.status import Status

@@ -13,6 +13,7 @@ from kit.doctor.active.sessions import Session, SessionError, ask_each, ask_own,
 from kit.doctor.checks import containers, links
 from kit.doctor.facts import Inside, Listing, Report, Sight, Torch, Tried, Use, Wanted
 from kit.doctor.findings import Finding
+from kit.values import count
 
 FILES = 65536
 """The limit of open files of a job's containers, as templates write it."""
@@ -45,7 +46,7 @@ def _try_all(
 ) -> Tried:
     images = {report.host: _image(report, wanted) for report in reports}
     ready = [report for report in reports if images[report.host]]
-    progress(f"containers: starting on {len(ready)} hosts")
+    progress(f"containers: starting on {count(len(ready), 'host')}")
     with ThreadPoolExecutor(max(len(ready), 1)) as pool, _opened() as opened:
         seen = pool.map(lambda report: gpus.look(report, wanted, token), ready)
         for report in ready:
@@ -58,7 +59,7 @@ def _try_all(
         greeted = ask_each(sessions, "hello")
         sessions = {name: each for name, each in sessions.items() if _good(greeted[name])}
         inside = _inside(images, greeted)
-        progress(f"traffic: {len(sessions)} hosts among each other")
+        progress(f"traffic: {count(len(sessions), 'host')} among each other")
         listening, found = traffic.links(sessions, wanted, int(token[:7], 16))
         inside = tuple(traffic.with_fault(each, listening.get(each.host)) for each in inside)
         exchanged = traffic.exchange(overlay) if overlay else None
@@ -91,6 +92,7 @@ def _options(report: Report, wanted: Wanted) -> list[str]:
     """Return the options of a task of the host's largest workload, on the host's network."""
     uses = wanted.of(report.host).uses
     options = ["--network", "host", "--user", "0", "--cap-drop", "ALL", "--cap-add", "NET_RAW"]
+    options += ["--cap-add", "DAC_READ_SEARCH"]  # The data may belong to any user.
     options += ["-e", "NVIDIA_VISIBLE_DEVICES=void", "--ulimit", f"nofile={FILES}:{FILES}"]
     if shared := max((use.shared_memory for use in uses), default=0):
         options += ["--mount", f"type=tmpfs,destination=/dev/shm,tmpfs-size={shared}"]

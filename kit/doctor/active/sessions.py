@@ -25,6 +25,8 @@ LOADER = "import sys,base64;exec(base64.b64decode(sys.stdin.readline()))"
 PATIENCE = 60.0
 """Seconds for an answer, with the start of the container."""
 LABEL = "kit.doctor"
+LONGEST = 240
+"""Characters of Docker's error: its beginning says what failed, its end why."""
 
 
 class SessionError(KitError):
@@ -103,7 +105,8 @@ class Session:
 def _reason(said: Sequence[str]) -> str:
     """Return Docker's error without its hint on --help."""
     lines = [line for line in said if not line.startswith(("See 'docker run", "Run 'docker run"))]
-    return " ".join(lines[-2:]).removeprefix("docker: ")
+    text = " ".join(lines[-2:]).removeprefix("docker: ")
+    return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} … {text[-LONGEST // 2 :]}"
 
 
 def docker_run(

@@ -31,6 +31,10 @@ THROTTLES: Mapping[int, str] = {
     0x80: "power brake",
 }
 """Reasons in NVML's mask (nvml.h, nvmlClocksEventReason…) that are not a matter of settings."""
+MONITORS = ("dcgm-exporter", "nvidia_gpu_exporter")
+"""Images whose containers see all GPUs and compute nothing."""
+LITTLE = 1024
+"""MiB of a GPU's memory that a desktop uses."""
 LOWERED = 0.98
 """The share of the default power below which a limit counts as lowered."""
 CONFIG = "/etc/nvidia-container-runtime/config.toml"
@@ -135,7 +139,8 @@ def _holders(report: Report, wanted: Wanted) -> Iterator[Finding]:
     default = report.facts.docker.default_runtime
     found = False
     for each in report.vitals.containers:
-        if each.group in wanted.stacks or each.name.startswith("kit-doctor-"):
+        own = each.group in wanted.stacks or each.name.startswith("kit-doctor-")
+        if own or any(name in each.image for name in MONITORS):
             continue
         if gpus := each.gpus(default):
             found = True
@@ -230,6 +235,8 @@ def _processes(report: Report, gpus: tuple[Gpu, ...]) -> Iterator[Finding]:
         found = True
         used = f" with {each.memory} MiB" if each.memory is not None else ""
         said = f"process {each.pid} ({each.name}) computes on {each.gpu}{used}"
-        yield wrong(codes.BUSY, report.host, said, f"end it, or write `use: none` for {each.gpu}")
+        little = each.memory is not None and each.memory < LITTLE
+        run = f"end it, or write `use: none` for {each.gpu}"
+        yield (note if little else wrong)(codes.BUSY, report.host, said, run)
     if not found:
         yield ok(codes.BUSY, report.host)

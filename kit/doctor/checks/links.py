@@ -126,7 +126,11 @@ def _sources(links: Sequence[Link], wanted: Wanted) -> Iterator[Finding]:
 def _overlay(tried: Tried, wanted: Wanted) -> Iterator[Finding]:
     assert tried.overlay is not None
     alone = {start: said for (start, end), said in tried.overlay.items() if start == end}
+    # A host that starts no container at all has a finding already.
+    idle = {each.host for each in tried.inside if each.fault}
     for host, said in alone.items():
+        if host in idle:
+            continue
         logs = f"ssh {wanted.of(host).host.ssh} journalctl -u docker --since -10m"
         yield wrong(codes.OVERLAY, host, f"no container starts on the overlay: {said}", logs)
     links = [

@@ -34,6 +34,8 @@ QUIET = bytes(8)
 """The beginning of each test packet: VXLAN drops it, as no flag is set (RFC 7348, section 5)."""
 BULK = 256 * 1024
 """Bytes of an exchange on the overlay: packets of full size."""
+GOSSIP = 12.0
+"""Seconds until a new container is known on all hosts, at the most."""
 MOST_FOLDERS = 20_000
 SO_ATTACH_FILTER = 26
 IP_MTU_DISCOVER, IP_PMTUDISC_PROBE = 10, 3
@@ -140,11 +142,15 @@ def _source(address: str) -> str:
 
 
 def _connect(address: str, port: int) -> str:
-    try:
-        socket.create_connection((address, port), CONNECT).close()
-    except OSError as error:
-        return str(error) or type(error).__name__
-    return ""
+    error = ""
+    for _ in range(2):
+        try:
+            socket.create_connection((address, port), CONNECT).close()
+        except OSError as failure:
+            error = str(failure) or type(failure).__name__
+        else:
+            return ""
+    return error
 
 
 def _packets(request: Request, address: str, port: int, size: int) -> str:
@@ -179,20 +185,26 @@ def exchange(request: Request) -> Request:
 
 
 def _exchange(name: str, port: int) -> str:
-    """Return the error of an exchange with a target, or ""."""
-    address, error = "", ""
-    for _ in range(10):  # Names spread by gossip, for some tenths of a second.
-        try:
-            address = socket.gethostbyname(name)
-            break
-        except OSError as failure:
-            error = f"the name {name} does not resolve ({failure})"
-            time.sleep(0.3)
-    if not address:
-        return error
+    """Return the error of an exchange with a target, or "".
+
+    Names and tunnels of a new container spread by gossip; that may take seconds.
+    """
+    deadline = time.monotonic() + GOSSIP
+    while True:
+        error = _exchange_once(name, port)
+        if not error or time.monotonic() > deadline:
+            return error
+        time.sleep(0.3)
+
+
+def _exchange_once(name: str, port: int) -> str:
+    try:
+        address = socket.gethostbyname(name)
+    except OSError as failure:
+        return f"the name {name} does not resolve ({failure})"
     try:
         with socket.create_connection((address, port), CONNECT) as sock:
-            sock.settimeout(5)
+            sock.settimeout(CONNECT)
             threading.Thread(target=_pour, args=(sock,), daemon=True).start()
             left = BULK
             while left > 0:

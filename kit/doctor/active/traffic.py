@@ -42,15 +42,14 @@ def links(
     ports = {str(GOSSIP): [0], str(VXLAN): [0, wanted.mtu]}
     sent = _send(sessions, wanted, token, {(a, b): ports for a in sessions for b in sessions})
     heard = _heard(sessions)
-    narrow = {
-        (start, end): {str(VXLAN): [size for size in SIZES if size < wanted.mtu]}
+    again = {
+        (start, end): ports | {str(VXLAN): [0, wanted.mtu, *(s for s in SIZES if s < wanted.mtu)]}
         for start in sessions
         for end in sessions
-        if (start, VXLAN) in {each[:2] for each in heard.get(end, ())}
-        and (start, VXLAN, wanted.mtu) not in heard.get(end, set())
+        if start != end and not _all_heard(start, heard.get(end, set()), wanted.mtu)
     }
-    if narrow:
-        _send(sessions, wanted, token, narrow)
+    if again:  # A busy host may have lost some packets; or only smaller ones pass.
+        _send(sessions, wanted, token, again, tcp=False)
         heard = _heard(sessions)
     found = [
         _link(start, end, sent[start]["targets"][end], heard.get(end, set()), meant[end], wanted)
@@ -59,6 +58,11 @@ def links(
         if start != end and end in sent.get(start, {}).get("targets", {})
     ]
     return listening, tuple(found)
+
+
+def _all_heard(start: str, heard: set[tuple[str, int, int]], mtu: int) -> bool:
+    ports = {port for sender, port, _ in heard if sender == start}
+    return ports == {GOSSIP, VXLAN} and (start, VXLAN, mtu) in heard
 
 
 def _tcp_ports(name: str, wanted: Wanted) -> list[int]:
@@ -76,6 +80,8 @@ def _send(
     wanted: Wanted,
     token: int,
     pairs: Mapping[tuple[str, str], Mapping[str, Sequence[int]]],
+    *,
+    tcp: bool = True,
 ) -> dict[str, dict[str, Any]]:
     requests: dict[str, dict[str, Any]] = {}
     for start in sessions:
@@ -83,7 +89,7 @@ def _send(
             {
                 "host": end,
                 "address": wanted.of(end).host.address,
-                "tcp": _tcp_ports(end, wanted),
+                "tcp": _tcp_ports(end, wanted) if tcp else [],
                 "udp": pairs[start, end],
             }
             for end in sessions

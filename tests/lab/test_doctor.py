@@ -16,10 +16,10 @@ from tests.lab.faults.known import FAULTS, IMAGE
 from tests.lab.faults.world import World
 
 pytestmark = pytest.mark.lab
-SEED = 11
+SEED = 6
 SLOW = {"KIT-SSH-001", "KIT-SWARM-003", "KIT-SWARM-004", "KIT-SWARM-005", "KIT-DOCKER-002"}
 """Codes of faults that take long to make or to correct; `python -m tests.lab.faults` has all."""
-FEW = random.Random(SEED).sample([fault for fault in FAULTS if fault.code not in SLOW], 5)
+FEW = random.Random(SEED).sample([fault for fault in FAULTS if fault.code not in SLOW], 4)
 
 
 @pytest.fixture(scope="module")

@@ -138,6 +138,9 @@ def overlay_sessions(
     known = {name for report in reports for name in report.vitals.networks}
     if not wanted.overlay or wanted.overlay not in known:
         return {}
+    nodes = [node for report in reports for node in report.vitals.swarm.nodes]
+    # Swarm attaches nothing on nodes that are drained or down; that is a finding already.
+    out = {each.id for each in nodes if (each.availability, each.state) != ("active", "ready")}
     options = ["--network", wanted.overlay, "--cap-drop", "ALL"]
     options += ["-e", "NVIDIA_VISIBLE_DEVICES=void"]
     return {
@@ -148,7 +151,7 @@ def overlay_sessions(
             options,
         )
         for report in reports
-        if report.vitals.swarm.state == "active"
+        if report.vitals.swarm.state == "active" and report.vitals.swarm.node not in out
     }
 
 

@@ -304,7 +304,7 @@ FAULTS = (
         "the overlay's tunnel is down on one host",
         "KIT-NET-006",
         "n3",
-        f"docker run -d --name stays --network doc-training --entrypoint sleep {IMAGE} 600; "
+        f"docker run -d --name stays --network CLUSTER-training --entrypoint sleep {IMAGE} 600; "
         "for net in /run/docker/netns/1-*; do for dev in $(nsenter --net=$net ls /sys/class/net "
         "| grep vx); do nsenter --net=$net ip link set $dev down; done; done",
         "docker rm -f stays",

@@ -53,7 +53,7 @@ class World:
         self._known: frozenset[str] = frozenset()
 
     def inside(self, node: str, script: str) -> str:
-        return self.nodes.inside(node, "sh", "-c", script)
+        return self.nodes.inside(node, "sh", "-c", self._filled(script))
 
     def prepare(self) -> None:
         """Bring all nodes to what a healthy cluster has: image, data, labels, network."""
@@ -82,7 +82,7 @@ class World:
     def _filled(self, text: str) -> str:
         for node in self.nodes.all():
             text = text.replace(f"ADDRESS-{node}", self.settings.address(node))
-        return text
+        return text.replace("CLUSTER", self.settings.name)
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         """Start kit as a person would, with the lab's ssh."""

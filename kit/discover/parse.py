@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -28,9 +29,10 @@ def read_facts(printed: str) -> HostFacts:
     Raises:
         ValueError: The output is not complete.
     """
-    sections = sections_of(printed)
-    if "end" not in sections:
+    found = sections_of(printed)
+    if "end" not in found:
         raise ValueError("the output of the probe is not complete")
+    sections = defaultdict(str, found)  # A part of the probe prints some of them.
     host = [*sections["host"].splitlines(), "", "", "", ""]
     memory = dict(re.findall(r"^(\w+): +(\d+) kB$", sections["memory"], re.MULTILINE))
     cores, _, model = sections["cpu"].partition("\n")

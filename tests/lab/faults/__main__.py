@@ -90,7 +90,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=7, help="of the choice and the order")
     parser.add_argument("--number", type=int, default=20, help="of faults, one at a time")
     parser.add_argument("--all", action="store_true", help="all faults, in their order")
-    parser.add_argument("--only", help="faults with this code")
+    parser.add_argument("--only", nargs="*", help="faults with these codes")
     parser.add_argument("--healthy", type=int, default=0, help="healthy runs before")
     parser.add_argument("--write", action="store_true", help=f"write the table into {PAGE.name}")
     chosen = parser.parse_args()
@@ -104,7 +104,7 @@ def main() -> int:
             print(f"{chosen.healthy} healthy runs, {len(ill)} called ill", flush=True)
         faults = list(FAULTS)
         if chosen.only:
-            faults = [fault for fault in faults if fault.code == chosen.only]
+            faults = [fault for fault in faults if fault.code in chosen.only]
         elif not chosen.all:
             faults = random.Random(chosen.seed).sample(faults, min(chosen.number, len(faults)))
         results = []

@@ -273,9 +273,11 @@ FAULTS = (
         "KIT-SWARM-004",
         "n3",
         "systemctl stop docker; cd /var/lib/docker/swarm/certificates; cp -a . /run/certificates; "
-        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout /run/k.pem "
-        "-subj /CN=expired -not_before 20260101000000Z -not_after 20260401000000Z "
-        "-out swarm-node.crt; systemctl start docker; sleep 1",
+        # The key without Docker's own headers.
+        "grep -v : swarm-node.key | grep . >/run/node.key; "
+        "openssl req -x509 -key /run/node.key -subj /CN=expired "
+        "-not_before 20260101000000Z -not_after 20260401000000Z -out /run/expired.crt; "
+        "rm /run/node.key; mv /run/expired.crt swarm-node.crt; systemctl start docker; sleep 1",
         "systemctl stop docker; rm -rf /var/lib/docker/swarm/certificates; "
         "cp -a /run/certificates /var/lib/docker/swarm/certificates; rm -r /run/certificates; "
         "systemctl start docker",
@@ -284,16 +286,12 @@ FAULTS = (
         "n3 has joined with another address",
         "KIT-SWARM-005",
         "n3",
-        "ip addr add $(ip -4 -o addr show eth0 | awk '{print $4}' | cut -d. -f1-3).33/24 dev eth0; "
-        "token=$(cat /lab/token); "
-        "manager=$(docker info --format '{{(index .Swarm.RemoteManagers 0).Addr}}'); "
-        "net=$(ip -4 -o addr show eth0 | awk '{print $4}' | head -n 1 | cut -d. -f1-3); "
+        "other=$(echo ADDRESS-n3 | cut -d. -f1-3).33; ip addr add $other/24 dev eth0; "
         "docker swarm leave; "
-        "docker swarm join --token $token --advertise-addr $net.33 $manager",
-        "manager=$(docker info --format '{{(index .Swarm.RemoteManagers 0).Addr}}'); "
-        "net=$(ip -4 -o addr show eth0 | awk '{print $4}' | head -n 1 | cut -d. -f1-3); "
-        "docker swarm leave; ip addr del $net.33/24 dev eth0; "
-        "docker swarm join --token $(cat /lab/token) --advertise-addr $net.13 $manager",
+        "docker swarm join --token $(cat /lab/token) --advertise-addr $other ADDRESS-n1:2377",
+        "other=$(echo ADDRESS-n3 | cut -d. -f1-3).33; docker swarm leave; "
+        "ip addr del $other/24 dev eth0; "
+        "docker swarm join --token $(cat /lab/token) --advertise-addr ADDRESS-n3 ADDRESS-n1:2377",
     ),
     _closed("2377/tcp of the manager is closed", "KIT-NET-001", "n1", "-p tcp --syn --dport 2377"),
     _closed("7946/tcp is closed", "KIT-NET-002", "n2", "-p tcp --syn --dport 7946"),

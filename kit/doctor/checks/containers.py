@@ -163,7 +163,7 @@ def _data(listings: Sequence[Listing]) -> Iterator[Finding]:
         bad: list[Finding] = []
         for each in same:
             if each.missing:
-                said = f"{workload}: {each.missing}"
+                said = f"{workload}: {each.missing.partition(';')[0]}"
                 run = f"copy the data to {each.host}, from a host that has it"
                 bad.append(wrong(codes.DATA, each.host, said, run))
         present = [each for each in same if not each.missing]

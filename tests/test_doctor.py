@@ -36,7 +36,7 @@ from kit.doctor.facts import (
     WantedHost,
     Xid,
 )
-from kit.doctor.findings import Finding, Verdict, ok, wrong
+from kit.doctor.findings import Finding, Verdict, note, ok, wrong
 from kit.doctor.fix import fixes_for
 from kit.doctor.parse import read_vitals
 from kit.doctor.probe import QUICK, sections
@@ -471,6 +471,9 @@ def test_fixes_are_those_that_are_safe() -> None:
     found = [wrong(codes.IMAGE, "pc2", "x", "y"), wrong(codes.XID, "pc2", "x", "y")]
     (fix,) = fixes_for(found, WANTED)
     assert (fix.host, fix.script) == ("pc2", f"docker pull -q {IMAGE}")
+    absent = note(codes.START, "pc2", "it has no image")
+    assert [each.script for each in fixes_for([absent], WANTED)] == [fix.script]
+    assert fixes_for([wrong(codes.START, "pc2", "no runc", "look")], WANTED) == []
     assert fixes_for([ok(codes.IMAGE, "pc2")], WANTED) == []
 
 

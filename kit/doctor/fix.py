@@ -14,6 +14,10 @@ from kit.hosts import ssh
 from kit.model import Host
 
 
+ABSENT = (codes.START, Verdict.NOTE)
+"""The finding that a host has no image to start a container of."""
+
+
 @dataclass(frozen=True, slots=True)
 class Fix:
     """A command for a host's shell; `login` is the host that runs it."""
@@ -44,8 +48,9 @@ def _fix(finding: Finding, wanted: Wanted) -> Iterator[Fix]:
             node = _node(login)
             script = f"docker node update {words} {shlex.quote(node)}" if node else "false"
             yield Fix(want.name, manager, "set the labels of its node", script)
-    elif finding.code in {codes.IMAGE, codes.START}:
-        for image in dict.fromkeys(use.image for use in want.uses):
+    elif finding.code is codes.IMAGE or (finding.code, finding.verdict) == ABSENT:
+        own = dict.fromkeys(use.image for use in want.uses)
+        for image in own or wanted.images[:1]:
             script = f"docker pull -q {shlex.quote(image)}"
             yield Fix(want.name, login, f"pull {image}", script)
     elif finding.code is codes.PERSISTENCE:

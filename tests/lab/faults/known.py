@@ -303,8 +303,9 @@ FAULTS = (
         "KIT-NET-006",
         "n3",
         f"docker run -d --name stays --network CLUSTER-training --entrypoint sleep {IMAGE} 600; "
-        "for net in /run/docker/netns/1-*; do for dev in $(nsenter --net=$net ls /sys/class/net "
-        "| grep vx); do nsenter --net=$net ip link set $dev down; done; done",
+        "for net in /run/docker/netns/1-*; do "
+        "for dev in $(nsenter --net=$net ip -o link show type vxlan | cut -d: -f2 | cut -d@ -f1); "
+        "do nsenter --net=$net ip link set $dev down; done; done",
         "docker rm -f stays",
     ),
     _closed(

@@ -19,17 +19,11 @@ from kit.doctor.codes import CODES
 from kit.doctor.facts import (
     Container,
     GpuHealth,
-    Inside,
-    Link,
-    Listing,
     Node,
     Process,
     Report,
     Room,
-    Sight,
     Swarm,
-    Torch,
-    Tried,
     Use,
     Vitals,
     Wanted,
@@ -41,6 +35,8 @@ from kit.doctor.fix import fixes_for
 from kit.doctor.parse import read_vitals
 from kit.doctor.probe import QUICK, sections
 from kit.doctor.show import document, lines, summary
+from kit.doctor.tried import Inside, Link, Listing, Sight, Torch, Tried
+from kit.doctor.wanted import only
 from kit.model import Gpu, Host
 from kit.model import Use as GpuUse
 from tests.sandbox import ROOT, Project
@@ -231,6 +227,14 @@ def test_hosts_are_compared_with_each_other() -> None:
     images = {IMAGE: ("sha256:bbbb", ())}
     reports[1] = replace(reports[1], vitals=replace(reports[1].vitals, images=images))
     assert bad(check_all(reports, wanted)) == {"KIT-DOCKER-004": Verdict.WRONG}
+
+
+def test_without_a_manager_nothing_is_said_of_the_quorum() -> None:
+    reports, wanted = two()
+    codes_of = {each.code.id for each in check_all(reports[1:], only(wanted, ["pc1"]))}
+    assert {"KIT-SWARM-001"} == {code for code in codes_of if code.startswith("KIT-SWARM-00")} - {
+        "KIT-SWARM-004"
+    }
 
 
 def test_lost_managers_are_counted() -> None:

@@ -31,6 +31,7 @@ PURE_MODULES = (
     "doctor/findings",
     "doctor/parse",
     "doctor/show",
+    "doctor/tried",
     "doctor/wanted",
     "errors",
     "measurements",

@@ -13,7 +13,6 @@ from kit.errors import KitError
 from kit.hosts import ssh
 from kit.model import Host
 
-
 ABSENT = (codes.START, Verdict.NOTE)
 """The finding that a host has no image to start a container of."""
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from kit.doctor.active.sessions import docker_run
-from kit.doctor.facts import Report, Sight, Use, Wanted
+from kit.doctor.facts import Report, Use, Wanted
+from kit.doctor.tried import Sight
 from kit.errors import KitError
 from kit.hosts import ssh
 from kit.hosts.gpus import listed_gpus

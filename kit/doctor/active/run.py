@@ -11,8 +11,9 @@ from typing import Any
 from kit.doctor.active import gpus, traffic
 from kit.doctor.active.sessions import Session, SessionError, ask_each, ask_own, remove
 from kit.doctor.checks import containers, links
-from kit.doctor.facts import Inside, Listing, Report, Sight, Torch, Tried, Use, Wanted
+from kit.doctor.facts import Report, Use, Wanted
 from kit.doctor.findings import Finding
+from kit.doctor.tried import Inside, Listing, Sight, Torch, Tried
 from kit.values import count
 
 FILES = 65536

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from kit.doctor.active.sessions import Session, SessionError, ask_each, ask_own
-from kit.doctor.facts import Inside, Link, Report, Wanted
+from kit.doctor.facts import Report, Wanted
+from kit.doctor.tried import Inside, Link
 
 MANAGER, GOSSIP, VXLAN = 2377, 7946, 4789
 """Swarm's ports."""

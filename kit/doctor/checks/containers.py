@@ -8,8 +8,9 @@ from collections.abc import Iterator, Sequence
 
 from kit.doctor import codes
 from kit.doctor.checks.docker import version_of
-from kit.doctor.facts import Inside, Listing, Report, Sight, Torch, Tried, Wanted
+from kit.doctor.facts import Report, Wanted
 from kit.doctor.findings import Finding, note, ok, wrong
+from kit.doctor.tried import Inside, Listing, Sight, Torch, Tried
 from kit.values import count, show_size
 
 OPEN_FILES = 65536

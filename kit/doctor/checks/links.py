@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 from kit.doctor import codes
 from kit.doctor.codes import Code
-from kit.doctor.facts import Link, Tried, Wanted
+from kit.doctor.facts import Wanted
 from kit.doctor.findings import Finding, note, ok, wrong
+from kit.doctor.tried import Link, Tried
 
 MANAGER, GOSSIP, VXLAN, HIGH = 2377, 7946, 4789, 45123
 

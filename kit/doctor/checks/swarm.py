@@ -30,7 +30,9 @@ def check(reports: Sequence[Report], wanted: Wanted) -> Iterator[Finding]:
     for report in reports:
         yield from _member(report, wanted, nodes)
         yield from _certificate(report)
-    yield from _quorum(inside, manager, nodes)
+    # Without a manager among the hosts that were asked, nothing is known of the others.
+    if any(each.vitals.swarm.manager or wanted.of(each.host).manager for each in inside):
+        yield from _quorum(inside, manager, nodes)
     for report in inside:
         node = next((each for each in nodes if each.id == report.vitals.swarm.node), None)
         if node is not None:

@@ -357,6 +357,14 @@ def test_closed_ports_are_named_with_the_host_that_closes_them() -> None:
         assert found.evidence == f"a, c → b: {said}"
 
 
+def test_udp_over_ipv6_is_not_known() -> None:
+    found = ways(tried=frozenset(), udp=frozenset(), passed=())
+    assert [(each.code, each.host, each.verdict) for each in found] == [
+        (codes.GOSSIP_UDP, "b", Verdict.NOTE),
+        (codes.VXLAN, "b", Verdict.NOTE),
+    ]
+
+
 def test_a_host_that_reaches_nobody_is_named_itself() -> None:
     made = [way(start, end, udp=frozenset() if start == "c" else frozenset({7946, 4789}))
             for start, end in PAIRS]  # fmt: skip

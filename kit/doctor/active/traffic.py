@@ -41,13 +41,16 @@ def links(
     }
     listening = ask_own(listens, sessions)
     ports = {str(GOSSIP): [0], str(VXLAN): [0, wanted.mtu]}
-    sent = _send(sessions, wanted, token, {(a, b): ports for a in sessions for b in sessions})
+    none: Mapping[str, Sequence[int]] = {}
+    plain = {name: ":" not in wanted.of(name).host.address for name in sessions}
+    pairs = {(a, b): ports if plain[b] else none for a in sessions for b in sessions}
+    sent = _send(sessions, wanted, token, pairs)
     heard = _heard(sessions)
     again = {
         (start, end): ports | {str(VXLAN): [0, wanted.mtu, *(s for s in SIZES if s < wanted.mtu)]}
         for start in sessions
         for end in sessions
-        if start != end and not _all_heard(start, heard.get(end, set()), wanted.mtu)
+        if start != end and plain[end] and not _all_heard(start, heard.get(end, set()), wanted.mtu)
     }
     if again:  # A busy host may have lost some packets; or only smaller ones pass.
         _send(sessions, wanted, token, again, tcp=False)
@@ -125,7 +128,8 @@ def _link(
         end=end,
         tcp={port: sent["tcp"][str(port)] for port in meant},
         udp=frozenset(port for port, _ in own),
-        tried=frozenset({GOSSIP, VXLAN}),
+        # The agent watches IPv4 alone.
+        tried=frozenset(() if ":" in wanted.of(end).host.address else (GOSSIP, VXLAN)),
         passed=tuple(sorted(size for port, size in own if port == VXLAN)),
         refused=sent["udp"].get(f"{VXLAN}/{wanted.mtu}", ""),
         source=sent["source"],

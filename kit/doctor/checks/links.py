@@ -92,7 +92,9 @@ def _udp(links: Sequence[Link], code: Code, port: int, blind: dict[str, str]) ->
     def run(host: str) -> str:
         return f"open {port}/udp on {host}: ufw allow {port}/udp, or its iptables rules"
 
-    seeing = [each for each in links if each.end not in blind]
+    seeing = [each for each in links if each.end not in blind and port in each.tried]
+    for host in sorted({each.end for each in links if port not in each.tried}):
+        yield note(code, host, f"{port}/udp was not tried: the address is one of IPv6")
     yield from _grouped(seeing, bad, code, f"{port}/udp: ", run)
 
 

@@ -13,8 +13,8 @@ TORCH := torch==2.13.0
 TORCH_CPU := https://download.pytorch.org/whl/cpu
 # A pair for the tests of what needs torchvision, from PyPI too; there the CPU build above has none.
 VISION := torch==2.15.0 torchvision==0.29.2
-# Processes that share the tests. Two of them have a lab each, and mostly wait: more than the cores.
-WORKERS ?= 4
+# Processes that share the tests. Three of them have a lab each, and mostly wait: more than the cores.
+WORKERS ?= 5
 # What `make deploy` and its kin are given besides, as in: make deploy ARGS="digits --detach"
 ARGS ?=
 

@@ -13,8 +13,12 @@ from xdist.scheduler import LoadScopeScheduling
 from tests.sandbox import ROOT, Project
 
 LAB = "tests/lab/"
-LABS = {f"{LAB}test_{name}.py": "swarm" for name in ("swarm", "split")}
-"""The lab that a file's tests share, of two that stand side by side; the other one is not named."""
+SHARED = {
+    "swarm": ("swarm", "split"),
+    "hosts": ("bench", "discover", "doctor", "prepare", "prepare_swarm", "short_way"),
+}
+LABS = {f"{LAB}test_{file}.py": lab for lab, files in SHARED.items() for file in files}
+"""The lab that a file's tests share, of three side by side; that of the other files has no name."""
 LONGEST = (
     LAB,
     "tests/test_vision",

@@ -8,6 +8,7 @@ from kit.doctor.facts import Wanted
 from kit.doctor.wanted import wanted_of
 from kit.model import EngineName
 from kit.paths import Paths
+from kit.plan.work import managers_of
 from kit.targets.lowered import Lowered
 
 
@@ -15,7 +16,6 @@ def expectations(lowered: Lowered, paths: Paths, names: Collection[str] | None =
     """Return what the doctor expects of the hosts; `names` are the jobs and servers (None: all)."""
     from kit.targets.swarm.labels import node_labels
     from kit.targets.swarm.lower import network_name
-    from kit.targets.swarm.members import managers
 
     plan = lowered.plan
     swarm = lowered.engine is EngineName.SWARM
@@ -25,7 +25,7 @@ def expectations(lowered: Lowered, paths: Paths, names: Collection[str] | None =
         [each for each in placed if names is None or each.name in names],
         swarm=swarm,
         tree=str(paths.tree(lowered.cluster)),
-        managers=managers(plan) if swarm else (),
+        managers=managers_of(plan.hosts) if swarm else (),
         labels=node_labels(plan.hosts, placed) if swarm else {},
         overlay=network_name(plan) if swarm and plan.network.driver == "overlay" else "",
     )

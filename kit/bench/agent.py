@@ -71,6 +71,10 @@ class Agent:
             self._process.stdout.close()
             self._said.close()
 
+    def abort(self) -> None:
+        """End the program without its consent, also while somebody waits for an answer."""
+        self._process.kill()
+
     def ask(self, do: str, *, patience: float = PATIENCE, **arguments: Any) -> dict[str, Any]:
         """Have something measured, and return the answer.
 
@@ -92,7 +96,14 @@ class Agent:
             limit.cancel()
         if not line:
             raise KitError(f"{self.name}: the measuring container ended: {self._last_words()}")
-        answer: dict[str, Any] = json.loads(line)
+        try:
+            answer: dict[str, Any] = json.loads(line)
+        except ValueError:
+            said = line.decode(errors="replace").strip()[:100]
+            what = f"{self.name}: answers {said!r} instead of a measurement"
+            raise KitError(
+                what, "does a login there print something? try `ssh HOST true`"
+            ) from None
         if "error" in answer:
             raise RefusedError(self.name, str(answer["error"]))
         return answer

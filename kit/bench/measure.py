@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any
@@ -31,6 +31,9 @@ MANY_STREAMS = 20 * 10**9
 """Bits per second from which one TCP stream of one core does not fill the link."""
 STREAMS = 8
 DATA = "/data"
+ROUND_SECONDS = 1.5
+MANY_ROUNDS = 60
+"""Rounds from which their time is announced."""
 
 Say = Callable[[str], None]
 Pair = tuple[str, str]
@@ -49,24 +52,34 @@ def measure(hosts: Sequence[Host], agents: Mapping[str, Agent], say: Say) -> Res
 
     `agents` are the programs on the hosts, which run.
     """
-    with ExitStack() as stack:
-        pool = stack.enter_context(ThreadPoolExecutor(max(len(hosts), 1)))
+    with ThreadPoolExecutor(max(len(hosts), 1)) as pool, _aborted(agents.values()):
         return _Bench(hosts, agents, pool, say).run()
 
 
 def start(commands: Mapping[str, Sequence[str]], stack: ExitStack) -> dict[str, Agent | KitError]:
     """Start the program on all hosts at once; return it, or why it does not run."""
+    agents = [stack.enter_context(Agent(name, words)) for name, words in commands.items()]
 
-    def begin(name: str) -> Agent | KitError:
-        agent = stack.enter_context(Agent(name, commands[name]))
+    def begin(agent: Agent) -> Agent | KitError:
         try:
             agent.start()
         except KitError as error:
             return error
         return agent
 
-    with ThreadPoolExecutor(max(len(commands), 1)) as pool:
-        return dict(zip(commands, pool.map(begin, commands), strict=True))
+    with ThreadPoolExecutor(max(len(agents), 1)) as pool, _aborted(agents):
+        return dict(zip(commands, pool.map(begin, agents), strict=True))
+
+
+@contextmanager
+def _aborted(agents: Iterable[Agent]) -> Iterator[None]:
+    """Abort the programs after Ctrl-C: the threads that wait for them would go on."""
+    try:
+        yield
+    except BaseException:
+        for agent in agents:
+            agent.abort()
+        raise
 
 
 class _Bench:
@@ -124,6 +137,9 @@ class _Bench:
     def _by_pairs(self, what: str, names: Sequence[str], work: Callable[[Pair], Any]) -> list[Any]:
         """Do it for all pairs, no host in two pairs at once; leave out what failed."""
         turns, found = rounds(names), []
+        if len(turns) > MANY_ROUNDS:
+            minutes = len(turns) * ROUND_SECONDS / 60
+            self.say(f"{what}: {len(turns)} rounds, about {minutes:.0f} min; --host: only some")
         for number, pairs in enumerate(turns, start=1):
             self.say(f"{what}: round {number} of {len(turns)}, {count(len(pairs), 'pair')}")
             found += [each for each in self.pool.map(work, pairs) if each is not None]

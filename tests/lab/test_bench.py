@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import signal
 from typing import Any
 
 import pytest
 
 from tests.conftest import Docker
-from tests.lab.conftest import Lab
+from tests.lab.conftest import Lab, wait_for
 from tests.lab.operator import Operator, make_operator
 from tests.lab.settings import IMAGE
 from tests.sandbox import Project
@@ -71,3 +72,16 @@ def test_a_step_is_measured_and_the_speed_of_hosts_predicted(operator: Operator)
     (job,) = plan["jobs"]
     assert [len(each["hosts"]) for each in job["prediction"]["forecasts"]] == [1, 2]
     assert "worth it" in operator.kit("plan")
+
+
+def test_nothing_is_left_by_an_interrupted_measurement(operator: Operator, lab: Lab) -> None:
+    def containers() -> list[str]:
+        own = ("ps", "--all", "--quiet", "--filter", "label=kit.bench")
+        return [each for node in ("n1", "n2", "n3") for each in lab.docker(node, *own).split()]
+
+    process = operator.start("bench")
+    wait_for(containers, "a container")
+    process.send_signal(signal.SIGINT)
+    printed, _ = process.communicate(timeout=60)
+    assert (process.returncode, "Traceback" in printed) == (130, False), printed
+    wait_for(lambda: not containers(), "the end of the containers", 30)

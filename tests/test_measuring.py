@@ -347,6 +347,9 @@ def test_the_container_gets_its_gpus_and_a_mount_that_is_there(tmp_path: Path) -
     assert '--gpus="device=GPU-1"' in found
     assert f"--mount=type=bind,source={tmp_path}/it's,target=/data,readonly" in found
     assert found[-3:] == ["image:1", "-c", "pass"]
+    fast = command(host(1), "image:1", (), infiniband=True)[-1]
+    assert "[ -e /dev/infiniband ] && set -- " in fast
+    assert "--device=/dev/infiniband --cap-add=IPC_LOCK --ulimit=memlock=-1" in fast
     without = command(host(1), "image:1", ())[-1]
     assert "--env=NVIDIA_VISIBLE_DEVICES=void" in without
 

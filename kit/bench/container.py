@@ -22,6 +22,7 @@ def command(
     mounts: Sequence[MountPoint] = (),
     environment: Mapping[str, str] | None = None,
     shared_memory: int = 2**30,
+    infiniband: bool = False,
 ) -> list[str]:
     """Return the ssh command that runs a Python program in a container on the host's network.
 
@@ -35,9 +36,13 @@ def command(
     variables = {**({} if gpus else {"NVIDIA_VISIBLE_DEVICES": "void"}), **(environment or {})}
     words += [f"--env={name}={value}" for name, value in variables.items()]
     words.append("--entrypoint=python3")
+    # What NCCL needs for InfiniBand; without the devices it uses sockets.
+    verbs = ["--device=/dev/infiniband", "--cap-add=IPC_LOCK", "--ulimit=memlock=-1"]
     # A tag may have moved since the host pulled it; without its registry the host's own will do.
     pull = f"docker pull --quiet {shlex.quote(image)} >/dev/null 2>&1"
     lines = ["set --", *([] if "@" in image else [pull])]
+    if infiniband:
+        lines.append(f'[ -e /dev/infiniband ] && set -- "$@" {shlex.join(verbs)}')
     for mount in mounts:
         option = f"--mount=type={mount.kind},source={mount.source},target={mount.target},readonly"
         source = shlex.quote(mount.source)

@@ -173,6 +173,7 @@ def _measured(lowered: Lowered, hosts: Sequence[Host], image: str | None) -> Res
             gpus=host.gpus,
             mounts=_data(lowered, host),
             environment=dict(lowered.plan.network.nccl),
+            infiniband=lowered.plan.network.infiniband,
         )
         for host in hosts
     }

@@ -185,7 +185,9 @@ def _group(
     import torch.distributed as dist
 
     if torch.cuda.is_available() and dist.is_nccl_available():
-        os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={interface_of(address)}")
+        os.environ.setdefault(
+            "NCCL_SOCKET_IFNAME", f"={interface_of(socket.gethostbyname(address))}"
+        )
         options = dist.ProcessGroupNCCL.Options()
         options._timeout = timeout
         return dist.ProcessGroupNCCL(store, rank, size, options), "cuda", "nccl"

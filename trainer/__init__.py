@@ -1,1 +1,1 @@
-"""The package in the container. It never imports `kit`; kit imports `trainer.contract` alone."""
+"""The package in the container. It never imports `kit`; kit imports only `trainer.contract`."""

@@ -1,29 +1,28 @@
-"""The container's entry point: checks the surroundings, then becomes torchrun.
+"""The container's entry point: checks its environment, then becomes torchrun.
 
-    python3 launch.py               train what the job file says, as one host of several
+    python3 launch.py               run the training of the job file, as one host of several
     python3 launch.py rendezvous    serve the store at which the hosts meet
     python3 launch.py health        the container's health check: are the GPUs still there?
 
-One file of the standard library only, so that it can be mounted alone into any image that has
-torch 2.2 or newer (the built-in training needs 2.6); for those images' sake it keeps to Python
-3.10. Its sections, each to be read alone: output, settings, GPUs, way to the rendezvous, start,
-agent, worker, rendezvous, subcommands.
+One file that uses only the standard library and Python 3.10, so that it can be mounted alone into
+any image with torch 2.2 or newer (the built-in training needs 2.6). Each of its sections can be
+read alone: output, settings, GPUs, connection to the rendezvous, start, agent, worker, rendezvous,
+subcommands.
 
     KIT_JOB                  path of the job file (JSON) in the container
-    KIT_RENDEZVOUS           host:port or [IPv6]:port of the store; a name has exactly one address
+    KIT_RENDEZVOUS           host:port or [IPv6]:port of the store; a name must have one address
     KIT_NNODES               MIN:MAX hosts of the job
     KIT_NPROC                processes on this host: its GPUs, or its CPU workers
     KIT_HOST                 this host's name in the log; default: its hostname
-    KIT_CHECKPOINTS          where checkpoints lie; default: /checkpoints
-    KIT_DATA                 where data sets lie; default: /data
+    KIT_CHECKPOINTS          folder of checkpoints; default: /checkpoints
+    KIT_DATA                 folder of data sets; default: /data
     KIT_SECRETS              names of files in /run/secrets that become variables of the training
     KIT_RENDEZVOUS_TIMEOUT   seconds to wait for the store; default: 300
-    KIT_ONE_RUN              set where nobody starts the store afresh: a closed run is the end
+    KIT_ONE_RUN              set if nothing restarts the store: a closed run is then final
 
 It prints lines for people and, unless standard output is a terminal, events for programs
-(contract/events.py). All that can be foreseen is raised as LaunchError, whose message says what to
-do; the exit code before torchrun takes over is then 2 for a mistake in the input, 1 for work that
-failed.
+(contract/events.py). Foreseeable errors are raised as LaunchError; its message says what to do.
+Before torchrun starts, the exit code is then 2 for a mistake in the input, 1 for work that failed.
 """
 
 import ctypes
@@ -51,7 +50,7 @@ MISTAKE, FAILURE = 2, 1  # Exit codes: something is wrong in the input; work has
 
 
 class LaunchError(Exception):
-    """Something that the launcher could foresee; `kind` is a class of failed events."""
+    """A foreseeable error; `kind` is a class of failed events."""
 
     def __init__(
         self,
@@ -61,7 +60,7 @@ class LaunchError(Exception):
         rank: int | None = None,
         exit_code: int | None = None,
     ) -> None:
-        """`rank` and `exit_code` are those of a worker, where one has failed."""
+        """`rank` and `exit_code` are those of the worker that failed, if one did."""
         super().__init__(message)
         self.code, self.kind = code, kind
         self.rank, self.exit_code = rank, exit_code
@@ -69,7 +68,7 @@ class LaunchError(Exception):
 
 # -------- Output: lines for people, events for programs
 
-# As in trainer/contract/events.py; a test holds them together.
+# As in trainer/contract/events.py; a test compares them.
 MARK, VERSION = "@kit ", 1
 
 
@@ -87,7 +86,7 @@ def event(name: str, **values: object) -> str:
 
 
 def emit(name: str, **values: object) -> None:
-    """Print an event, unless a person reads: on a terminal."""
+    """Print an event, unless standard output is a terminal."""
     if not sys.stdout.isatty():
         sys.stdout.write(event(name, **values) + "\n")
         sys.stdout.flush()
@@ -116,7 +115,7 @@ class Settings:
 class Job(NamedTuple):
     """The part of a job that the launcher reads."""
 
-    name: str  # Also the id under which its hosts meet.
+    name: str  # Also part of the rendezvous id.
     command: tuple[str, ...]  # The user's own script, its arguments; empty: the built-in training.
 
 
@@ -130,7 +129,7 @@ def parse_endpoint(text: str) -> tuple[str, int]:
 
 
 def endpoint_text(endpoint: tuple[str, int]) -> str:
-    """Join host and port again; an IPv6 address stands in brackets."""
+    """Join host and port; an IPv6 address is put in brackets."""
     host, port = endpoint
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
@@ -150,7 +149,7 @@ def _number(environ: Mapping[str, str], name: str, default: str = "") -> int:
 
 
 def read_job(path: Path) -> Job:
-    """Read of the job file what launching needs."""
+    """Read the part of the job file that launching needs."""
     try:
         content = json.loads(path.read_text())
     except OSError as error:
@@ -171,7 +170,7 @@ def read_job(path: Path) -> Job:
 
 
 def read_secrets(names: str, folder: Path) -> dict[str, str]:
-    """Read the files that `names`, with commas between them, say."""
+    """Read the files of `names`, a list separated by commas."""
     try:
         return {name: (folder / name).read_text() for name in names.split(",") if name}
     except OSError as error:
@@ -179,17 +178,17 @@ def read_secrets(names: str, folder: Path) -> dict[str, str]:
         raise LaunchError(f"{missing}; kit deploy makes it") from error
 
 
-# -------- GPUs, CPUs and open files: those that the container has
+# -------- GPUs, CPUs and open files of the container
 
 FIRST_PROCESS = Path("/proc/1/environ")
 CGROUP = Path("/sys/fs/cgroup")
 
 
 def visible_devices() -> str:
-    """NVIDIA_VISIBLE_DEVICES, which Docker may have told the container's first process alone.
+    """NVIDIA_VISIBLE_DEVICES, which Docker may have set for the container's first process only.
 
-    A Compose reservation sets it there (moby's setNvidiaGPUs); a health check gets only what the
-    image or the file set.
+    A Compose reservation sets it there (moby's setNvidiaGPUs); a health check gets only the
+    variables of the image and the Compose file.
     """
     name = "NVIDIA_VISIBLE_DEVICES"
     environ: Mapping[str, str] = os.environ
@@ -201,10 +200,10 @@ def visible_devices() -> str:
 
 
 def list_gpus(number: str = "KIT_NPROC") -> list[str]:
-    """The GPUs in nvidia-smi's words, where there are to be any: as many as a variable says."""
+    """The GPUs as nvidia-smi lists them; the variable `number` says how many there must be."""
     if visible_devices() in {"", "void", "none"}:
         return []
-    # Where this chooses, there is no container that could lack its GPUs.
+    # With this variable there is no container that could lack its GPUs.
     if "CUDA_VISIBLE_DEVICES" in os.environ:
         return chosen_gpus()
     needed = _number(os.environ, number, "1")
@@ -215,18 +214,18 @@ def list_gpus(number: str = "KIT_NPROC") -> list[str]:
         fix = "is nvidia the host's default runtime?"
         raise LaunchError(f"{reason}; {fix}", FAILURE, "gpu") from error
     listed = answer.stdout.strip()
-    # The instances of a GPU that is split by MIG are listed below it.
+    # The instances of a GPU split by MIG are listed below it.
     found = max(len(re.findall("^GPU ", listed, re.MULTILINE)), listed.count("UUID: MIG-"))
     if answer.returncode != 0 or found < needed:
-        # A daemon-reload of systemd on the host takes a container's GPUs away (nvidia-container
-        # -toolkit #48): "Failed to initialize NVML".
+        # A daemon-reload of systemd on the host removes a container's GPUs (NVIDIA Container
+        # Toolkit, issue 48): "Failed to initialize NVML".
         left = f"{found} of {needed} GPUs are left ({listed or 'no output'})"
         raise LaunchError(f"{left}; restart the container", FAILURE, "gpu")
     return listed.splitlines()
 
 
 def chosen_gpus() -> list[str]:
-    """Those GPUs of the machine, in nvidia-smi's words, that CUDA_VISIBLE_DEVICES names by UUID."""
+    """The GPUs that CUDA_VISIBLE_DEVICES names by UUID, as nvidia-smi lists them."""
     chosen = [uuid for uuid in os.environ["CUDA_VISIBLE_DEVICES"].split(",") if "-" in uuid]
     if not chosen:
         return []
@@ -235,7 +234,7 @@ def chosen_gpus() -> list[str]:
 
 
 def gpu_uuids(listed: Sequence[str]) -> list[str]:
-    """The UUIDs in nvidia-smi's lines; of a GPU that is split by MIG its instances' alone."""
+    """The UUIDs in nvidia-smi's lines; for a GPU split by MIG, only those of its instances."""
     found: list[str] = []
     for uuid in re.findall(r"UUID: ([^)]+)", "\n".join(listed)):
         # The instances are listed below their GPU.
@@ -251,7 +250,7 @@ def check_health() -> None:
 
 
 def available_cores() -> int:
-    """The CPUs that this container may use: `limits.cpus` is a share of time, not a set of them."""
+    """The number of CPUs that this container may use: `limits.cpus` is a share of CPU time."""
     cores = float(len(os.sched_getaffinity(0)))
     with suppress(OSError, ValueError, ZeroDivisionError):
         if (file := CGROUP / "cpu.max").exists():  # Version 2; version 1 has two files.
@@ -275,21 +274,21 @@ def raise_open_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
-# -------- The way to the rendezvous
+# -------- The connection to the rendezvous
 
 SIOCGIFADDR = 0x8915  # Linux ioctl that answers an interface's IPv4 address (linux/sockios.h).
-REPEAT = 30  # Seconds after which the launcher says again what it waits for.
+REPEAT = 30  # Seconds between two lines on what the launcher waits for.
 
 
 def find_rendezvous(endpoint: tuple[str, int]) -> str:
-    """Connect to the store; return this host's address on the way. OSError: try again later."""
+    """Connect to the store; return this host's local address. OSError: try again later."""
     host, port = endpoint
     found = socket.getaddrinfo(host, port, socket.AF_UNSPEC, socket.SOCK_STREAM)
-    # A host with both kinds of addresses is one host.
+    # A host may have an IPv4 and an IPv6 address.
     family = min(entry[0] for entry in found)
     addresses = sorted({str(entry[4][0]) for entry in found if entry[0] == family})
     if len(addresses) > 1:
-        # Each agent would pick one at random, and torchrun then waits for ever and says nothing.
+        # Each agent would pick one at random, and torchrun would wait for ever without a message.
         several = f"KIT_RENDEZVOUS: {host} has {len(addresses)} addresses ({', '.join(addresses)})"
         raise LaunchError(f"{several}; name one service with a single replica")
     with socket.create_connection((addresses[0], port), timeout=5) as connection:
@@ -297,7 +296,7 @@ def find_rendezvous(endpoint: tuple[str, int]) -> str:
 
 
 def wait_for_rendezvous(settings: Settings) -> str:
-    """Wait until the store answers; return this host's address on the way there."""
+    """Wait until the store answers; return this host's local address of the connection."""
     place = endpoint_text(settings.rendezvous)
     began, said = time.monotonic(), ("", 0.0)
     while True:
@@ -317,7 +316,7 @@ def wait_for_rendezvous(settings: Settings) -> str:
 
 
 def interface_addresses() -> dict[str, str]:
-    """The addresses of this host, and the interface that has each."""
+    """The addresses of this host, each with its interface."""
     addresses = {}
     with suppress(OSError):  # a kernel without IPv6
         for line in Path("/proc/net/if_inet6").read_text().splitlines():
@@ -332,7 +331,7 @@ def interface_addresses() -> dict[str, str]:
 
 
 def pick_interface(address: str, addresses: Mapping[str, str], environ: Mapping[str, str]) -> str:
-    """The interface that has `address`; what the user set for gloo or NCCL goes first."""
+    """The interface that has `address`; the user's variable for gloo or NCCL has precedence."""
     if chosen := environ.get("GLOO_SOCKET_IFNAME"):
         return chosen
     names = [addresses[address]] if address in addresses else []
@@ -348,9 +347,9 @@ def pick_interface(address: str, addresses: Mapping[str, str], environ: Mapping[
 
 
 def nccl_takes(chosen: str, name: str) -> bool:
-    """Whether NCCL_SOCKET_IFNAME means an interface; gloo's variable knows whole names alone.
+    """Whether NCCL_SOCKET_IFNAME matches an interface; gloo's variable takes whole names only.
 
-    `eth` is all that begin so, `=eth1` that one, `^docker` all others (ncclFindInterfaces).
+    `eth` is a prefix, `=eth1` an exact name, `^docker` excludes (ncclFindInterfaces).
     """
     without, chosen = chosen.startswith("^"), chosen.removeprefix("^")
     exactly, chosen = chosen.startswith("="), chosen.removeprefix("=")
@@ -361,21 +360,21 @@ def nccl_takes(chosen: str, name: str) -> bool:
 
 # -------- The start: check everything, then become torchrun
 
-# Of torch.distributed.elastic.rendezvous: c10d_rendezvous_backend.py and dynamic_rendezvous.py.
-# is_host: the store is a service of its own; a guess from host names fails in network namespaces.
-# last_call_timeout: seconds (30 by default) in which more than the minimum of hosts may still join,
-# spent at every start below the maximum.
-# keep_alive_interval: seconds between heartbeats (5 by default); three missed ones are a dead host.
+# Options of torch.distributed.elastic.rendezvous (c10d_rendezvous_backend.py,
+# dynamic_rendezvous.py). is_host: the store is a separate service; a guess from host names fails in
+# network namespaces. last_call_timeout: seconds (default 30) in which hosts above the minimum may
+# join; every start below the maximum waits for them. keep_alive_interval: seconds between
+# heartbeats (default 5); a host that misses three is dead.
 RDZV_CONF = "is_host=false,last_call_timeout=2,keep_alive_interval=1"
-# torchrun's default is 0, and a host that dies or is taken away costs each of the others a restart
-# (SimpleElasticAgent._invoke_run). More of them would only repeat a script's own mistake; the
-# built-in training asks for a halt by itself. An agent without restarts left closes the run.
+# torchrun's default is 0, and each of the other hosts uses a restart when a host dies or is removed
+# (SimpleElasticAgent._invoke_run). More restarts would only repeat a mistake in a script; the
+# built-in training requests a halt. An agent without restarts left closes the run.
 MAX_RESTARTS = 3
 MAX_RESTARTS_OF_TRAINER = 30
 
 
 def check(settings: Settings, job: Job, package_root: Path | None) -> str:
-    """Check what torchrun would fail at and restart without end; return what will run."""
+    """Check for mistakes with which torchrun would restart endlessly; describe what will run."""
     if find_spec("torch") is None:
         missing = f"this image has no torch for {sys.executable}"
         fix = "build it on an image with torch 2.2 or newer, such as pytorch/pytorch"
@@ -395,8 +394,8 @@ def check(settings: Settings, job: Job, package_root: Path | None) -> str:
 
 
 def check_training(settings: Settings) -> str:
-    """Check what the built-in training would fail at; have downloaded what it may download."""
-    # These modules are of the standard library too.
+    """Check for mistakes that would end the built-in training; download data if it may."""
+    # These modules too use only the standard library.
     from trainer.core.job import JobError, load_job
     from trainer.core.torch_version import installed_torch, torch_fault
     from trainer.data.files import DataMissingError, DownloadError, find_files, to_download
@@ -432,32 +431,32 @@ def check_checkpoints(folder: Path) -> None:
 
 
 def download(train: Any, settings: Settings) -> None:
-    """Let torchvision download what this host lacks, before its ranks are started.
+    """Download missing data with torchvision, before the ranks of this host start.
 
-    Raises LaunchError where torchvision cannot, else what `download` of the trainer raises.
+    Raises LaunchError if torchvision cannot be imported, or the errors of the trainer's `download`.
     """
     from trainer.data.files import require_torchvision
 
     require_torchvision("download")
     try:
         from trainer.vision.downloads import download as download_all
-    except Exception as error:  # Of a torchvision that is not this torch's.
+    except Exception as error:  # Of a torchvision that does not match torch.
         raise LaunchError(f"torchvision does not work here: {error}") from error
     os.environ["KIT_HOST"] = settings.host
     download_all(train, settings.data)
 
 
 def unchangeable(folder: Path) -> str:
-    """What another user left here, which this one can neither write to nor remove; "" if none."""
+    """A file or folder of another user that this one can neither write nor remove, or ""."""
     with os.scandir(folder) as entries:
         return next((entry.path for entry in entries if not os.access(entry, os.W_OK)), "")
 
 
 def wait_for_room(folder: Path) -> None:
-    """Wait until one more checkpoint, as large as the newest, has room on this host's disk.
+    """Wait until this host's disk has room for one more checkpoint, as large as the newest.
 
-    Training again as far as the next checkpoint would only fail there again. The other hosts go on
-    without this one, if the job lets them; when there is room, it joins them.
+    Without room, training would fail again at the next checkpoint. The other hosts continue
+    without this one, if the job allows that; it joins them when there is room.
     """
     needed = size_of_newest(folder)
     said = 0.0
@@ -471,7 +470,7 @@ def wait_for_room(folder: Path) -> None:
 
 
 def size_of_newest(folder: Path) -> int:
-    """The bytes of the newest checkpoint and of its ranks' parts here; 0 where there is none."""
+    """The bytes of the newest checkpoint and of its ranks' parts here; 0 if there is none."""
     whole = sorted(folder.glob("step-*/COMPLETE"))
     if not whole:
         return 0
@@ -481,7 +480,7 @@ def size_of_newest(folder: Path) -> int:
 
 
 def show_bytes(number: int) -> str:
-    """A number of bytes for people."""
+    """Format a number of bytes for people."""
     return f"{number / 1e9:.1f} GB" if number >= 1e9 else f"{number / 1e6:.1f} MB"
 
 
@@ -489,15 +488,15 @@ def torchrun_argv(settings: Settings, job: Job, local_address: str) -> list[str]
     """The command line of torchrun for this host."""
     argv = [sys.executable, str(Path(__file__).resolve()), "agent"]
     argv += ["--nnodes", settings.nnodes, "--nproc-per-node", str(settings.nproc)]
-    # A run of its own for each number of hosts. An agent that has just died still counts for three
-    # seconds as one that is there; whoever joins meanwhile with a smaller number, as after a split,
-    # waits for ever: only an arrival completes a round (dynamic_rendezvous._add_to_participants).
+    # Each number of hosts has its own run. A dead agent counts as present for three more seconds.
+    # An agent that joins in that time with a smaller number, as after a split, would wait for ever:
+    # only an arrival completes a round (dynamic_rendezvous._add_to_participants).
     run = f"{job.name}-{settings.nnodes.replace(':', '-')}"
     endpoint = endpoint_text(settings.rendezvous)
     argv += ["--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint, "--rdzv-id", run]
     restarts = MAX_RESTARTS if job.command else MAX_RESTARTS_OF_TRAINER
     argv += ["--rdzv-conf", RDZV_CONF, "--max-restarts", str(restarts)]
-    # Otherwise rank 0 tells the others its full host name, which they may not resolve.
+    # Otherwise rank 0 sends the others its full host name, which they may not resolve.
     argv += ["--local-addr", local_address]
     return [*argv, argv[1], "worker", *(job.command or ("-m", "trainer.train"))]
 
@@ -505,12 +504,12 @@ def torchrun_argv(settings: Settings, job: Job, local_address: str) -> list[str]
 def torchrun_environ(
     environ: Mapping[str, str], nproc: int, interface: str, package_root: Path | None, cores: int
 ) -> dict[str, str]:
-    """`environ` and what else torchrun needs; `package_root` holds the package `trainer` to run."""
+    """`environ` with torchrun's variables; `package_root` holds the package `trainer` to run."""
     result = {
-        "NCCL_SOCKET_IFNAME": f"={interface}",  # Not also those whose names begin like it.
+        "NCCL_SOCKET_IFNAME": f"={interface}",  # "=": an exact name, not a prefix.
         "GLOO_SOCKET_IFNAME": interface,
         "OMP_NUM_THREADS": str(max(1, cores // nproc)),
-        # Otherwise the workers' store lives in rank 0's agent, and the job dies with that host.
+        # Otherwise the workers' store is in rank 0's agent, and the job fails with that host.
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
         **{name: value for name, value in environ.items() if value or not name.endswith("_IFNAME")},
     }
@@ -521,7 +520,7 @@ def torchrun_environ(
 
 
 def train() -> None:
-    """Check everything, then become torchrun, so that signals reach it."""
+    """Check everything, then become torchrun, so that it receives the signals."""
     settings = Settings(os.environ)
     raise_open_files()
     job = read_job(settings.job)
@@ -531,7 +530,7 @@ def train() -> None:
     emit("started", gpus=gpu_uuids(gpus))
     for line in gpus:
         say(f"sees {line.strip()}")
-    # For the training's own record, and for its members' events.
+    # For metrics.jsonl and for the events of the workers.
     os.environ["KIT_GPUS"] = ",".join(gpu_uuids(gpus))
     package_root = None if job.command else Path(__file__).resolve().parent.parent
     say(f"ready to run {check(settings, job, package_root)}")
@@ -549,22 +548,22 @@ def train() -> None:
     os.execvpe(sys.executable, torchrun_argv(settings, job, address), environ)
 
 
-# -------- The agent: torchrun on this host, and why it ended
+# -------- The agent: torchrun on this host, and the reason why it ended
 
 
 def run_agent() -> int:
-    """Be torchrun, with the arguments behind `agent`, but end without a traceback of its own.
+    """Run torchrun with the arguments behind `agent`, without a traceback of torchrun's own.
 
-    It is an error that a worker fails more often than it is started again, or writes to the file
-    KIT_HALT that starting again is of no use. After a signal the code is 128 + its number.
+    Raises LaunchError if a worker uses up its restarts or requests a halt in the file KIT_HALT.
+    After a signal the exit code is 128 + its number.
     """
     from torch import __version__ as version
     from torch.distributed.elastic import multiprocessing, rendezvous
     from torch.distributed.run import main as torchrun
 
     drop_old_names(os.environ, version)
-    left = ""  # Why it left the run, to join the next one.
-    # torchrun would leave its folder behind: torchelastic_…, one for each start.
+    left = ""  # The reason to leave this run and join the next.
+    # torchrun does not remove its folders, torchelastic_…: one for each start.
     with tempfile.TemporaryDirectory(prefix="kit-agent-") as folder:
         halt = Path(folder, "halt")
         halt.touch()
@@ -583,7 +582,7 @@ def run_agent() -> int:
             say(f"torchrun ended on {signal.Signals(error.sigval).name}")
             return 128 + error.sigval
         if request := halt.read_text():
-            # The training's own class of failure, as it would be on every other try.
+            # The class of failure that the training reported: every restart would repeat it.
             found = json.loads(request)
             raise LaunchError(found["message"], found.get("code", FAILURE), found["kind"])
     if left:
@@ -592,36 +591,35 @@ def run_agent() -> int:
 
 
 def drop_old_names(environ: MutableMapping[str, str], version: str) -> None:
-    """Drop the name that a variable had before torch 2.9, which warns of it on each worker."""
+    """Drop a variable's name from before torch 2.9: newer versions warn of it on each worker."""
     major, minor = map(int, version.split(".")[:2])
     if (major, minor) >= (2, 9) and "TORCH_FR_BUFFER_SIZE" in environ:
         environ.pop("TORCH_NCCL_TRACE_BUFFER_SIZE", None)
 
 
 def join_the_next(reason: str) -> NoReturn:
-    """Begin anew with the run that follows one which another host has closed or lost.
+    """Start again and join the next run, after another host has closed or lost this one.
 
-    The store ends when nobody has been connected to it for a while, and is started afresh; ending
-    and coming back at once would keep it alive. A fault of another host uses up none of the
-    restarts that the engine grants this one.
+    The store ends after a time without connections, and the engine restarts it; this host must stay
+    disconnected until then. A fault of another host uses none of the engine's restarts here.
     """
     say(f"{reason}; waits for the store to end, then joins the next run")
-    # What this process holds of the old store would stay open in what it becomes.
+    # Connections to the old store would stay open in the process that replaces this one.
     os.closerange(3, 1024)
     time.sleep(DESERTED + 5)
     os.execv(sys.executable, [sys.executable, str(Path(__file__).resolve())])
 
 
-# A script that ends on one of these ends so again, however often it is started.
+# A restart repeats these errors of a script.
 HOPELESS = re.compile(r"(ImportError|ModuleNotFoundError|IndentationError|SyntaxError|TabError)\b")
 
 
 def first_failure(failures: Mapping[int, Any], folder: Path) -> LaunchError:
-    """Name this host's worker that failed first, by global rank, and its traceback if any.
+    """Describe this host's first failed worker: its global rank, and its exception if known.
 
-    `folder` has the last words of the workers; see `Prefix`.
+    `folder` has the workers' exceptions, as `Prefix` writes them.
     """
-    # A worker that only lost a peer leaves no file; torchrun ends the others by SIGTERM.
+    # A worker that lost its peer writes no file; torchrun ends the other workers with SIGTERM.
     *_, rank = min(
         (not Path(each.error_file).is_file(), each.exitcode == -signal.SIGTERM, each.timestamp, key)
         for key, each in failures.items()
@@ -642,7 +640,7 @@ def first_failure(failures: Mapping[int, Any], folder: Path) -> LaunchError:
 
 
 def last_words(file: Path) -> str:
-    """What a worker's `Prefix` left when it ended, a moment after the worker; "" for nothing."""
+    """The exception that a worker's `Prefix` wrote, a moment after the worker's end, or ""."""
     for _ in range(20):
         with suppress(OSError):
             return file.read_text(errors="replace")
@@ -652,18 +650,18 @@ def last_words(file: Path) -> str:
 
 # -------- The worker: a rank before each line, and the rank's place in the world
 
-LINE = 16384  # Bytes after which a line is cut, as Docker's log does.
+LINE = 16384  # Bytes after which a line is split, as in Docker's log.
 MEMBER_EVERY = 60  # Seconds from one event of a member to the next.
 
 
 def run_worker() -> None:
-    """Become the script behind `worker`, each line of which then says its rank, as torch's do."""
+    """Become the script behind `worker`; each of its lines then begins with its rank."""
     streams = (sys.stdout.fileno(), sys.stderr.fileno())
     pipes = [os.pipe() for _ in streams]
-    # Twice, so that the script has no child that it does not know of.
+    # Forked twice, so that the script has no unknown child.
     if os.fork() == 0:
         if os.fork() == 0:
-            os.setsid()  # What ends the script's process group must not end its last words.
+            os.setsid()  # A signal to the script's process group must not end this process.
             for _, end in pipes:
                 os.close(end)
             Prefix(os.environ, [begin for begin, _ in pipes], streams).copy()
@@ -677,9 +675,9 @@ def run_worker() -> None:
 
 
 class Prefix:
-    """Copies a worker's lines, its rank before each, and tells programs of the worker itself.
+    """Copies a worker's lines with its rank before each, and prints the worker's events.
 
-    When it ends, it leaves the exception of a traceback in the folder KIT_LAST_WORDS.
+    At its end, it writes the exception of a traceback to the folder KIT_LAST_WORDS.
     """
 
     def __init__(
@@ -695,7 +693,7 @@ class Prefix:
         """Copy until all sources have ended."""
         left = Path(self._environ.get("KIT_LAST_WORDS") or os.devnull, self._environ["RANK"])
         with suppress(OSError):
-            left.unlink()  # Of the try before.
+            left.unlink()  # Of the previous start.
         restarts = self._number("TORCHELASTIC_RESTART_COUNT")
         if restarts and not self._number("LOCAL_RANK"):
             self._write(self._out, event("restart", restarts=restarts).encode())
@@ -737,7 +735,7 @@ class Prefix:
             del self._rest[source]
 
     def _write(self, target: int, line: bytes) -> None:
-        """Write a line, but no event where a person reads."""
+        """Write a line; events are not written to a terminal."""
         if line.startswith(MARK.encode()) and os.isatty(target):
             return
         own = b"" if line.startswith(self._words.rstrip()) else self._words
@@ -745,20 +743,20 @@ class Prefix:
 
 
 class Trace:
-    """Finds the exception of Python's last traceback in what a process writes to its stderr."""
+    """Finds the exception of the last Python traceback in a process's stderr."""
 
     def __init__(self) -> None:
-        self.exception = ""  # As Python says it, and where it was raised.
+        self.exception = ""  # As Python prints it, and the line that raised it.
         self._inside = False
         self._place = ""
 
     def read(self, line: str) -> None:
-        """Take in one line."""
+        """Process one line."""
         if line.startswith("Traceback (most recent call last)"):
             self._inside, self._place = True, ""
         elif found := re.match(r'  File "(.+)", line (\d+)', line):
             self._place = f"{found[1]}:{found[2]}"
-        # A script that does not compile is told without the first line of a traceback.
+        # Errors of compilation are printed without the first line of a traceback.
         elif (self._inside and re.match(r"\w", line)) or re.match(r"\w+Error: ", line):
             place = f" ({self._place})" if self._place else ""
             self.exception, self._inside = f"{line}{place}"[:500], False
@@ -768,28 +766,28 @@ class Trace:
 
 ESTABLISHED = "01"  # State of a connection in /proc/net/tcp (include/net/tcp_states.h).
 NO_NEW_PRIVILEGES = 38  # Of prctl (linux/prctl.h).
-IN_USE = 2  # Looks at the store, a second apart, with an agent connected: then it is in use.
-DESERTED = 10  # Looks without any agent after which the store's run is over.
+IN_USE = 2  # Counts in a row, one a second, with an agent connected: the store is in use.
+DESERTED = 10  # Counts in a row without an agent: the store's run is over.
 
 
 def connections(port: int) -> int:
-    """The connections that are established to a port of this network namespace."""
+    """Count the established connections to a port of this network namespace."""
     tables = "".join(Path("/proc/net", name).read_text() for name in ("tcp", "tcp6"))
     row = rf"^ *\d+: \w+:{port:04X} \w+:\w+ {ESTABLISHED} "  # Number, local, remote, state.
     return len(re.findall(row, tables, re.MULTILINE))
 
 
 class Attendance:
-    """Tells from the connections to the store, counted each second, whether its run is over."""
+    """Decides whether the store's run is over, from the number of connections at each second."""
 
     def __init__(self) -> None:
         self._idle = sys.maxsize
-        self._present = self._absent = 0  # Looks in a row.
+        self._present = self._absent = 0  # Counts in a row.
         self._used = False
 
     def over(self, count: int) -> bool:
-        """Take in one more count; return whether agents have come and all are gone."""
-        # The store has a client of its own: with the lowest count, no agent is connected.
+        """Process one more count; return whether agents were connected and all have left."""
+        # The store has its own client: with the lowest count, no agent is connected.
         self._idle = min(self._idle, count)
         here = count > self._idle
         self._present, self._absent = (self._present + 1, 0) if here else (0, self._absent + 1)
@@ -801,9 +799,9 @@ RESOLVED = 10.0  # Seconds within which a container finds its own name in Docker
 
 
 def own_address(names: Sequence[str]) -> str:
-    """The address of this host among those of `names`, to listen there and nowhere else.
+    """The address of this host among those of `names`, to listen only there.
 
-    Where none is, as behind a NAT, it is every interface, and said.
+    If there is none, as behind a NAT, this logs that and returns the address of all interfaces.
     """
     deadline = time.monotonic() + RESOLVED
     while True:
@@ -820,32 +818,32 @@ def own_address(names: Sequence[str]) -> str:
 
 
 def family_of(name: str) -> socket.AddressFamily:
-    """The family of an address; a name is looked up in IPv4."""
+    """The family of an address; IPv4 for a name."""
     return socket.AF_INET6 if ":" in name else socket.AF_INET
 
 
 def stay_unprivileged() -> None:
-    """Let no program that runs from here gain privileges: Swarm has no such option for services."""
+    """Set no_new_privileges for this process: Swarm has no such option for services."""
     ctypes.CDLL(None).prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0)
 
 
 def serve_rendezvous() -> None:
-    """Serve the store, at its own address alone, until a run is over, or SIGTERM or SIGINT comes.
+    """Serve the store, only at its own address, until a run is over or SIGTERM or SIGINT arrives.
 
-    torchrun closes a rendezvous for good when its job ends: the engine then starts a fresh one.
+    torchrun closes a rendezvous permanently when its job ends: the engine then starts a new one.
     """
     stay_unprivileged()
     raise_open_files()  # Each agent and each worker holds a connection.
     host, port = parse_endpoint(_value(os.environ, "KIT_RENDEZVOUS"))
     address = own_address([host])
-    # Blocked before the store starts its threads: they inherit it, and the signal waits for us.
+    # Blocked before the store starts its threads: they inherit the mask; this thread waits for it.
     ends = {signal.SIGTERM, signal.SIGINT}
     signal.pthread_sigmask(signal.SIG_BLOCK, ends)
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     try:
         listener = socket.create_server((address, port), family=family_of(address))
-        # By itself the master would listen on every interface.
+        # By default the master listens on all interfaces.
         master = partial(
             TCPStore,
             "127.0.0.1" if address == "0.0.0.0" else address,
@@ -876,7 +874,7 @@ def serve_rendezvous() -> None:
 
 
 def command(arguments: list[str]) -> Callable[[], int | None]:
-    """The subcommand that the arguments name."""
+    """Return the subcommand that the arguments name."""
     commands = {"": train, "rendezvous": serve_rendezvous, "health": check_health}
     name = " ".join(arguments)
     if arguments[:1] == ["agent"]:

@@ -9,7 +9,7 @@ from trainer.contract import events
 
 
 def say(text: str, to: TextIO | None = None) -> None:
-    """Write one line, to standard output unless said otherwise."""
+    """Write one line, by default to standard output."""
     stream = to or sys.stdout
     stream.write(text + "\n")
     stream.flush()
@@ -21,6 +21,6 @@ def complain(text: str) -> None:
 
 
 def emit(event: events.Event) -> None:
-    """Print an event, unless a person reads: on a terminal."""
+    """Print an event, unless standard output is a terminal."""
     if not sys.stdout.isatty():
         say(events.line(event))

@@ -1,6 +1,6 @@
-"""The built-in training. Read it from `main` on; a step's arithmetic is in core/step.py.
+"""The built-in training. Start reading at `main`; the arithmetic of a step is in core/step.py.
 
-One process, as fits a laptop (digits: some seconds, no data to fetch); several on one machine:
+One process, for example on a laptop (digits: some seconds, no download), and two on one machine:
 
     KIT_JOB=digits.json KIT_CHECKPOINTS=/tmp/digits python -m trainer.train
     KIT_JOB=digits.json KIT_CHECKPOINTS=/tmp/digits torchrun --nproc-per-node 2 -m trainer.train
@@ -11,8 +11,8 @@ processes:
     {"name": "digits", "train": {"dataset": "digits", "model": "cnn", "epochs": 10,
                                  "batch_size": 32, "learning_rate": 0.1, "weight_decay": 0.0005}}
 
-The result does not depend on how many processes there are: equal global batches give equal
-parameters, up to rounding (and to BatchNorm, which sees only its own process's samples).
+The result does not depend on the number of processes: equal global batches give equal parameters,
+except for rounding and for BatchNorm, which sees only the samples of its own process.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ Weights = dict[str, Tensor] | None
 
 
 def main() -> int:
-    """Train what KIT_JOB says; return the exit code."""
+    """Train the job of the file KIT_JOB; return the exit code."""
     started = time.monotonic()
     if fault := torch_fault(torch.__version__):
         return fail("input", fault, MISTAKE)
@@ -88,12 +88,12 @@ def main() -> int:
 
 
 def load(job: TrainJob, root: Path) -> tuple[DataSet, Weights]:
-    """Load the data and the weights that the model starts with, None for random ones.
+    """Load the data and the initial weights; None stands for random weights.
 
     Raises JobError, DataMissingError, DataError or DownloadError.
     """
     train = job.train
-    if to_download(train, root):  # The launcher has had it done; torchrun by hand has not.
+    if to_download(train, root):  # The launcher downloads; torchrun by hand does not.
         require_working_torchvision("download")
         from trainer.vision.downloads import download
 
@@ -109,23 +109,23 @@ def load(job: TrainJob, root: Path) -> tuple[DataSet, Weights]:
 
 
 def require_working_torchvision(need: str) -> None:
-    """Raise DataMissingError where torchvision is not the one that goes with this torch."""
+    """Raise DataMissingError if torchvision does not match the installed torch."""
     require_torchvision(need)
     try:
         import_module("torchvision")
-    except Exception as error:  # Which, depends on what does not fit.
+    except Exception as error:  # Its class depends on the mismatch.
         reason = str(error).splitlines()[0] if str(error) else repr(error)
         what = f"torchvision does not work with torch {torch.__version__} ({reason})"
         raise DataMissingError(f"{what}; install the two of one release") from error
 
 
 def give_up(kind: FailureClass, message: str, code: int) -> int:
-    """End before the ranks meet, for a reason that starting again would only repeat."""
+    """End before the rendezvous, for a reason that a restart would repeat."""
     return 0 if request_halt(kind, message, code) else fail(kind, message, code)
 
 
 def fail(kind: FailureClass, message: str, code: int) -> int:
-    """Say why this process ends; return its exit code."""
+    """Report why this process ends; return its exit code."""
     rank, line = int(os.environ.get("RANK", "0")), message.splitlines()[0]
     emit(events.Failed(kind=kind, message=line, rank=rank, exit_code=code))
     complain(f"trainer: error: {message}")
@@ -133,23 +133,23 @@ def fail(kind: FailureClass, message: str, code: int) -> int:
 
 
 def lost_peer(world: World | None, error: RuntimeError) -> str:
-    """Say which ranks did not take part in an exchange, as far as this one can tell."""
-    # A dead peer is detected at once, and its host says why; a hung peer must be probed.
+    """Describe the ranks that did not take part in an exchange, as far as this one knows."""
+    # A dead peer is detected at once, and its host reports why; a hung peer must be probed.
     who = world.silent_ranks() if world and "Timed out" in str(error) else "another rank"
     what = f"{who} did not take part in an exchange; a restart resumes"
     return f"{what} ({str(error).splitlines()[0]})"
 
 
 def work(job: TrainJob, world: World, data: DataSet, weights: Weights, started: float) -> int:
-    """Train, unless that would only repeat a failure; return the exit code."""
+    """Train, unless that would repeat a failure; return the exit code."""
     folder = Path(os.environ.get("KIT_CHECKPOINTS") or "/checkpoints")
     try:
         raise_if_halted(world)
         require_alike(job, world, data)
         return train(set_up(job, world, data, folder, started, weights), Stop())
     except HaltError as error:
-        # torchrun starts workers again that fail: where the launcher can be told, they end well,
-        # and it is the launcher that fails.
+        # torchrun restarts workers that fail. If the launcher accepts the request to halt, the
+        # workers exit with 0 and the launcher fails.
         code = 0 if request_halt(error.kind, str(error)) else FAILURE
         if world.rank == 0:
             fail(error.kind, str(error), FAILURE)
@@ -161,13 +161,13 @@ def work(job: TrainJob, world: World, data: DataSet, weights: Weights, started: 
 
 
 def end_at_once(kind: FailureClass, reason: str) -> NoReturn:
-    """End for a reason that stays: the other ranks wait in an exchange, without this one."""
+    """End for a permanent reason without a last exchange: the other ranks wait in one."""
     request_halt(kind, reason)
     sys.exit(fail(kind, reason, FAILURE))
 
 
 def advice(job: TrainJob, world: World) -> str:
-    """Say which batch had no room, and which smaller one would train the same."""
+    """Name the batch that did not fit, and a smaller one with the same result."""
     size, steps = job.train.batch_size, job.train.accumulation
     smaller = f"batch_size: {size // 2} with accumulation: {steps * 2}, the same global batch"
     fix = f"try {smaller}" if size > 1 else "not even one sample fits: try a smaller model"

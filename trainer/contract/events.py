@@ -1,15 +1,15 @@
-"""Events: what containers print for programs, one JSON object a line behind a mark.
+"""Events: lines that containers print for programs, each a JSON object behind a mark.
 
     [rank0]: @kit {"v": 1, "event": "saved", "time": 1790000000.5, "checkpoint": "step-00000300", …}
 
-People's lines are free to change; these are not. `VERSION` rises when a reader of the old ones
-would be misled. New events and new fields do not raise it: readers ignore what they do not know.
+Lines for people may change at any time; events may not. `VERSION` rises when a reader of old events
+would misread new ones. New events and new fields do not raise it: readers ignore unknown ones.
 
-Each event says all that is known of its subject, so that a reader can begin anywhere in a log:
-`Progress` carries the accuracy and the checkpoint before it, `Member` is printed again every
-minute. Two places write them: trainer/output.py, for the training and the server, and
-trainer/launch.py, which has the mark and the version once more, as it is mounted alone into other
-images. `kit.runtime.events` reads them.
+Each event has all that is known of its subject, so that a reader can begin anywhere in a log:
+`Progress` has the newest accuracy and checkpoint, `Member` is repeated every minute. Two modules
+write events: trainer/output.py, for the training and the server, and trainer/launch.py, which has
+its own copy of the mark and the version, as it is mounted alone into other images.
+`kit.runtime.events` reads them.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Started(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Member(Event):
-    """A worker has its place in the world; the launcher prints it for each worker, every minute.
+    """A worker has its rank in the world; the launcher prints it for each worker, every minute.
 
     Workers of scripts are included. `gpus` are those of the container, `restarts` counts how often
     torchrun has restarted the workers.
@@ -76,7 +76,7 @@ class Member(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Restart(Event):
-    """The workers of a host were restarted, says the launcher; `restarts` counts from 1."""
+    """The launcher reports that a host's workers were restarted; `restarts` counts from 1."""
 
     NAME = "restart"
     restarts: int
@@ -84,7 +84,7 @@ class Restart(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Begin(Event):
-    """The training begins, says rank 0; `steps` are those of the job at this world size."""
+    """Rank 0 reports that the training begins; `steps` are the job's steps at this world size."""
 
     NAME = "begin"
     epochs: int
@@ -104,7 +104,7 @@ class Resumed(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Progress(Event):
-    """The progress of the training, by rank 0: every second at most, every ten in long runs.
+    """The progress of the training, from rank 0: at most every second, every ten in long runs.
 
     `epoch` counts whole epochs, `step` optimizer steps. `loss` is the mean cross entropy of the
     epoch so far, in nats; null if it is not finite. `accuracy` and `checkpoint` are the newest
@@ -128,7 +128,7 @@ class Progress(Event):
 class Epoch(Progress):
     """An epoch is complete and evaluated; if a checkpoint was due, its writing has begun.
 
-    `exchange_share` is the share of the ranks' time in exchanges that computing does not hide.
+    `exchange_share` is the share of the ranks' time in communication that compute does not hide.
     """
 
     NAME = "epoch"
@@ -168,7 +168,7 @@ class Failed(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Serving(Event):
-    """A server now answers with a checkpoint; `source` is the place from which it was read."""
+    """A server now answers with a checkpoint; `source` is the place where it was read."""
 
     NAME = "serving"
     checkpoint: str
@@ -195,7 +195,7 @@ KINDS: dict[str, type[Event]] = {
 
 
 def line(event: Event) -> str:
-    """Write an event as the line that is printed; numbers that are not finite become null."""
+    """Format an event as a line; numbers that are not finite become null."""
     values = {name: _written(value) for name, value in asdict(event).items()}
     values["time"] = round(event.time or clock.time(), 3)
     return MARK + json.dumps({"v": VERSION, "event": event.NAME, **values}, ensure_ascii=False)
@@ -206,9 +206,9 @@ def _written(value: Any) -> Any:
 
 
 def parse(text: str) -> Event | None:
-    """Read a line; None where it is no event, or one that this version does not know.
+    """Parse a line; None if it is not an event, or one unknown to this version.
 
-    Anybody's script may print the mark: a malformed event is a line like any other.
+    Any script may print the mark: a malformed event is an ordinary line.
     """
     if not text.startswith(MARK):
         return None
@@ -242,7 +242,7 @@ _HINTS = {kind: get_type_hints(kind) for kind in KINDS.values()}
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """Whether a value from JSON is of a field's type."""
+    """Whether a value from JSON has a field's type."""
     options = get_args(hint)
     if hint == tuple[str, ...]:
         return isinstance(value, tuple) and all(isinstance(each, str) for each in value)
@@ -252,4 +252,4 @@ def _fits(value: Any, hint: Any) -> bool:
         return any(_fits(value, each) for each in options)
     if hint is float:
         return type(value) in (int, float) and math.isfinite(value)
-    return type(value) is hint  # The very type: in Python a bool is an int too.
+    return type(value) is hint  # The exact type: in Python a bool is also an int.

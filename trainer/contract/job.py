@@ -1,9 +1,9 @@
-"""The keys of a job for the built-in training: type, default, bounds and meaning of each, once.
+"""The keys of a job of the built-in training: the type, default, bounds and meaning of each.
 
-kit checks YAML by them and prints their JSON Schema; the trainer reads the job file by them. A new
-key is a field here and its use. The rules between keys are in rules.py.
+kit checks YAML and prints the JSON Schema with them; the trainer reads the job file with them. A
+new key needs only a field here and its use. The rules between keys are in rules.py.
 
-A job file has the keys of a section in this order, without those that are None.
+A job file has the keys of a section in this order; keys that are None are left out.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ class Train:
         "a name, where they are missing",
     )
     epochs: int = key(ge=1, examples=(10,))
-    # The global batch is this, times the world size, times the accumulation.
+    # The global batch is batch_size * world size * accumulation.
     batch_size: int = key(ge=1, examples=(256,), description="Samples for each GPU and micro-step")
     accumulation: int = key(1, ge=1, description="Micro-steps in each optimizer step")
     optimizer: Literal["sgd", "adam", "adamw"] = key("sgd")
-    # The highest rate, for the global batch: it is never scaled. 0 stands for the usual one.
+    # The highest rate, for the global batch: it is not scaled. 0 stands for the usual one.
     learning_rate: float = key(
         0.0,
         gt=0,
@@ -111,7 +111,7 @@ class Train:
         "even",
         description="auto: batch shares follow each GPU's measured speed, the global batch stays",
     )
-    # Of the split, the initial weights, the order of the samples and their augmentation.
+    # For the split, the initial weights, the order of the samples and their augmentation.
     seed: int = key(0, ge=0, lt=2**32)
     on_nan: Literal["stop", "skip"] = key(
         "stop", description="If a loss is not finite: end, or leave out the optimizer step"
@@ -148,8 +148,8 @@ class Exchange:
     static_graph: bool = key(
         False, description="DDP's static graph: the model runs the same way at every step"
     )
-    # Seconds. The defaults, 30 minutes of gloo and 10 of NCCL, are how long a silent host would
-    # hold up the others; the longest honest wait is for a checkpoint's fsync.
+    # Seconds. A hung host blocks the others for this time: by default 30 minutes with gloo, 10 with
+    # NCCL. The longest wait in normal operation is for a checkpoint's fsync.
     timeout: int = key(
         60, form="duration", ge=1, description="After this time an exchange counts as dead"
     )
@@ -157,12 +157,12 @@ class Exchange:
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """When to write a checkpoint, and how many to keep."""
+    """How often to write a checkpoint, and how many to keep."""
 
     every_epochs: int = key(1, ge=1)
     keep: int = key(3, ge=1, description="Number of the newest; the best is kept too")
     asynchronous: bool = key(True, description="Train on while a checkpoint is written")
-    # Whether all hosts see one folder, so that only one process writes.
+    # Whether all hosts share one folder: then only one process writes.
     shared: bool = key(False, planned=True)
 
 

@@ -1,7 +1,7 @@
 """The description of a key of a job, and the messages for a wrong value.
 
-A key is a field of a frozen dataclass. Its type is the annotation (a Literal for a choice), its
-default the field's; `Key` has the rest. kit makes its schema of YAML from the same fields.
+A key is a field of a frozen dataclass. The field has the type (a Literal for a choice) and the
+default; `Key` has the rest. kit makes its schema of YAML from the same fields.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BOUNDS = {"le": "at most", "lt": "less than", "ge": "at least", "gt": "more than
 
 @dataclass(frozen=True, kw_only=True)
 class Key:
-    """The description of a key, besides its type and its default."""
+    """The description of a key, without its type and its default."""
 
     description: str | None = None
     examples: tuple[Any, ...] = ()
@@ -35,13 +35,13 @@ class Key:
     le: float | None = None
     lt: float | None = None
     form: Form = "plain"
-    # YAML may say null, as to leave the key out; also where None is the default.
+    # YAML may have null, the same as leaving out the key; always if None is the default.
     optional: bool = False
-    planned: bool = False  # The plan decides it: nobody writes it in YAML.
+    planned: bool = False  # The plan decides it: YAML cannot have it.
 
 
 def key(default: Any = MISSING, **about: Any) -> Any:
-    """Declare a key; without a default it must be written."""
+    """Declare a key; a key without a default is required."""
     return field(default=default, metadata={"key": Key(**about)})
 
 
@@ -52,12 +52,12 @@ def about(each: Field[Any]) -> Key:
 
 
 def optional(each: Field[Any]) -> bool:
-    """Whether null means the same as to leave the key out."""
+    """Whether null means the same as leaving out the key."""
     return about(each).optional or each.default is None
 
 
 def hints(kind: type[Any]) -> Mapping[str, Any]:
-    """Return the types of a dataclass's fields, without the None of those that may be left out."""
+    """Return the types of a dataclass's fields, without the None of optional ones."""
     return {name: _without_none(hint) for name, hint in get_type_hints(kind).items()}
 
 
@@ -67,15 +67,15 @@ def _without_none(hint: Any) -> Any:
 
 
 def section_name(kind: type[Any]) -> str:
-    """Return the key of the job under which the keys of a dataclass are."""
+    """Return the key of the job that holds the keys of a dataclass."""
     return kind.__name__.lower()
 
 
 def written(section: Any, *, planned: bool = True) -> dict[str, Any]:
-    """Return the keys of a section as a job file has them, with those that the plan decides or not.
+    """Return the keys of a section as in a job file; `planned`: with those that the plan decides.
 
-    What is None is left out: a new key changes no job that does not use it, and an older trainer
-    does not meet a key that it does not know.
+    Keys that are None are left out: then a new key changes no job that does not use it, and an
+    older trainer does not get an unknown key.
     """
     values = {
         each.name: getattr(section, each.name)
@@ -86,7 +86,7 @@ def written(section: Any, *, planned: bool = True) -> dict[str, Any]:
 
 
 def fault(kind: type[Any], each: Field[Any], value: Any) -> Fault | None:
-    """Say what is wrong with a key's value as JSON has it; None where nothing is."""
+    """Return what is wrong with a key's value from JSON; None if it is valid."""
     hint, known = hints(kind)[each.name], about(each)
     if value == each.default and type(value) is type(each.default):
         return None
@@ -94,7 +94,7 @@ def fault(kind: type[Any], each: Field[Any], value: Any) -> Fault | None:
         return model_fault(value)
     if words := [word for word in get_args(hint) if isinstance(word, str)]:
         return None if value in words else (f"{shown(value)} is not known", nearest(value, words))
-    # The very type: in Python a bool is an int too. A number may be written as a whole one.
+    # The exact type: in Python a bool is also an int. A float may be written as an integer.
     fits = type(value) is hint or (type(value) is int and hint is float)
     if not fits or (hint is float and not math.isfinite(value)):
         left_out = ", or leave it out" if value is None and each.default is not MISSING else ""
@@ -114,18 +114,18 @@ def _out_of_range(value: float, known: Key) -> Fault | None:
 
 
 def unknown(name: str, kind: type[Any]) -> Fault:
-    """Say that a section has no such key."""
+    """Return the fault of a key that the section does not have."""
     known = [each.name for each in fields(kind)]
     return "is not a key that is known here", nearest(name, known)
 
 
 def missing(kind: type[Any], each: Field[Any]) -> Fault:
-    """Say that a key must be written."""
+    """Return the fault of a required key that is missing."""
     return "is missing", f"add {example(kind, each)}"
 
 
 def example(kind: type[Any], each: Field[Any]) -> str:
-    """Show a key with a value that it may have."""
+    """Return a key with a valid value, as an example."""
     if examples := about(each).examples:
         return f"for example `{each.name}: {_json(examples[0])}`"
     if words := [word for word in get_args(hints(kind)[each.name]) if isinstance(word, str)]:

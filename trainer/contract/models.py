@@ -1,6 +1,6 @@
-"""Names of models and of weights, and the sizes of torchvision's inputs; torchvision is not asked.
+"""Names of models and weights, and the sizes of torchvision's inputs, without torchvision itself.
 
-Whether torchvision has a model of a name, only the trainer finds out (trainer/vision).
+Only the trainer can check whether torchvision has a model of a name (trainer/vision).
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ OWN = ("cnn", "lenet", "resnet18", "airbench", "gpt")
 PREFIX = "torchvision/"
 NAME = r"torchvision/[a-z][a-z0-9_]*"
 WEIGHTS_NAME = r"[A-Z][A-Z0-9_]*"
-"""As in torchvision's enumerations: IMAGENET1K_V2. Anything else is a file."""
+"""As in torchvision's enumerations: IMAGENET1K_V2. Any other text is a file."""
 LEAST_SIDE = 64
 """Pixels a side. Most of torchvision's models divide the side by 32, and BatchNorm cannot train on
 one sample of a single pixel."""
 LEAST_SIDES = {"inception_v3": 299, "vit_": 224, "maxvit_": 224, "swin_v2_": 256}
-"""Of models, or families, that were drawn for larger images."""
+"""Pixels a side for models, or families, that were designed for larger images."""
 
 
 def of_torchvision(model: object) -> bool:
@@ -28,7 +28,7 @@ def of_torchvision(model: object) -> bool:
 
 
 def model_fault(value: object) -> tuple[str, str] | None:
-    """Say what is wrong with the name of a model, by its form alone; None where nothing is."""
+    """Return what is wrong with the form of a model's name; None if it is valid."""
     if value in OWN or (isinstance(value, str) and re.fullmatch(NAME, value)):
         return None
     if isinstance(value, str) and "torchvision" in value.lower().partition("/")[0]:
@@ -41,12 +41,12 @@ def model_fault(value: object) -> tuple[str, str] | None:
 
 
 def is_weights_name(weights: str) -> bool:
-    """Whether weights are named as torchvision names them; otherwise they are a file."""
+    """Whether weights have the form of torchvision's names; otherwise they are a file."""
     return re.fullmatch(WEIGHTS_NAME, weights) is not None
 
 
 def input_side(model: str, side: int) -> int:
-    """Return the pixels a side of a model's inputs, where the images have `side`."""
+    """Return the pixels a side of a model's inputs; the images have `side`."""
     if not of_torchvision(model):
         return side
     name = model.removeprefix(PREFIX)

@@ -1,7 +1,7 @@
-"""The rules between the keys of a job: each once, for YAML and for the job file.
+"""The rules between the keys of a job, for YAML and for the job file.
 
-A rule sees the values of all keys that are valid by themselves, as `section.key`, and which of them
-somebody has written. A rule that asks for a key without a valid value says nothing.
+A rule gets the values of all keys that are valid by themselves, as `section.key`, and the names of
+those that the user wrote. A rule that reads a key without a valid value reports nothing.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 from trainer.contract.models import LEAST_SIDE, input_side, is_weights_name, of_torchvision
 
 SIDES = {"digits": 8, "mnist": 28, "fashion_mnist": 28, "cifar10": 32, "cifar100": 32}
-"""Pixels a side; images of a folder are brought to `image_size`."""
+"""Pixels a side; images of a folder are resized to `image_size`."""
 OWN_DATA = ("folder", "text")
-"""Data sets of one's own, which a path leads to. Their classes or characters are counted from the
-data, and the number of the model's parameters follows from them."""
+"""The user's own data sets, at a path. Their classes or characters are counted in the data, and
+determine the number of the model's parameters."""
 MIRRORED = ("fashion_mnist", "cifar10", "cifar100", "folder")
-"""Data sets whose images show the same when they are mirrored; signs become other signs."""
+"""Data sets whose images keep their class when they are mirrored; digits do not."""
 DOWNLOADED = ("mnist", "fashion_mnist", "cifar10", "cifar100")
 """Data sets that torchvision can download."""
 LOCAL_MODE = "write `mode: local_sgd` or `mode: diloco`, or leave it out"
@@ -28,7 +28,7 @@ Written = Collection[str]
 
 
 class Problem(NamedTuple):
-    """A key that does not go with the others."""
+    """A key that conflicts with others."""
 
     section: str
     key: str
@@ -37,14 +37,14 @@ class Problem(NamedTuple):
 
 
 def problems(values: Values, written: Written) -> Iterator[Problem]:
-    """Yield what does not go together, by all rules."""
+    """Yield the problems that all rules find."""
     for rule in RULES:
         with suppress(KeyError):
             yield from rule(values, written)
 
 
 def path_leads_to_own_data(values: Values, _: Written) -> Iterator[Problem]:
-    """A folder or a text needs a path, and nothing else has one."""
+    """Only a folder or a text has a path, and it needs one."""
     dataset, path = values["train.dataset"], values["train.path"]
     if not path and dataset in OWN_DATA:
         example = "shakespeare.txt" if dataset == "text" else "flowers"
@@ -55,7 +55,7 @@ def path_leads_to_own_data(values: Values, _: Written) -> Iterator[Problem]:
 
 
 def image_size_is_of_a_folder(values: Values, written: Written) -> Iterator[Problem]:
-    """Other images have a size already."""
+    """Images of other data sets have a fixed size."""
     dataset = values["train.dataset"]
     if "train.image_size" in written and dataset != "folder":
         side = SIDES.get(dataset)
@@ -66,7 +66,7 @@ def image_size_is_of_a_folder(values: Values, written: Written) -> Iterator[Prob
 
 
 def image_size_fits_the_model(values: Values, _: Written) -> Iterator[Problem]:
-    """Own models halve the side twice; torchvision's were drawn for photographs."""
+    """The trainer's models halve the side twice; torchvision's were designed for photographs."""
     side, model = values["train.image_size"], values["train.model"]
     if values["train.dataset"] != "folder":
         return
@@ -87,7 +87,7 @@ def context_is_of_a_text(values: Values, written: Written) -> Iterator[Problem]:
 
 
 def model_fits_data(values: Values, _: Written) -> Iterator[Problem]:
-    """A model takes one kind of data, and images of some sizes."""
+    """A model takes one kind of data, and images of certain sizes."""
     dataset, model = values["train.dataset"], values["train.model"]
     if found := _misfit(dataset, model):
         yield Problem("train", "model", *found)
@@ -103,8 +103,8 @@ def _misfit(dataset: str, model: str) -> tuple[str, str] | None:
         return f"{model} is for images", "write `model: gpt`"
     if model == "gpt" and dataset != "text":
         return "gpt is for text", "write for example `model: cnn`"
-    # Of 8x8 pixels nothing is left after lenet's two 5x5 convolutions; resnet18 comes down to a
-    # single pixel, and BatchNorm cannot train on one sample of one pixel.
+    # lenet's two 5x5 convolutions reduce 8x8 pixels to none; resnet18 reduces them to one, and
+    # BatchNorm cannot train on one sample of one pixel.
     if dataset == "digits" and model != "cnn" and not of_torchvision(model):
         return f"{model} needs larger images than the 8×8 of digits", "write `model: cnn`"
     if dataset in {"mnist", "fashion_mnist"} and model == "airbench":
@@ -113,14 +113,14 @@ def _misfit(dataset: str, model: str) -> tuple[str, str] | None:
 
 
 def weights_are_of_torchvision(values: Values, _: Written) -> Iterator[Problem]:
-    """Own models are small: they begin with random weights."""
+    """The trainer's models are small: they begin with random weights."""
     if values["train.weights"] and not of_torchvision(values["train.model"]):
         fix = "leave it out, or write for example `model: torchvision/resnet18`"
         yield Problem("train", "weights", "is for models of torchvision", fix)
 
 
 def download_has_a_source(values: Values, _: Written) -> Iterator[Problem]:
-    """Only what torchvision knows the address of."""
+    """Only data sets and weights with an address in torchvision can be downloaded."""
     dataset, weights = values["train.dataset"], values["train.weights"]
     if not values["train.download"] or dataset in DOWNLOADED:
         return
@@ -131,13 +131,13 @@ def download_has_a_source(values: Values, _: Written) -> Iterator[Problem]:
 
 
 def augmentation_is_of_a_folder(values: Values, _: Written) -> Iterator[Problem]:
-    """Other images are shifted and mirrored on the GPU, in less time than a policy takes."""
+    """Other images are shifted and mirrored on the GPU, which is faster than a policy."""
     if values["train.augmentation"] and values["train.dataset"] != "folder":
         yield Problem("train", "augmentation", "is for `dataset: folder`", "leave it out")
 
 
 def mirror_shows_the_same(values: Values, _: Written) -> Iterator[Problem]:
-    """A mirrored sign is another sign."""
+    """A mirrored digit is no longer the same digit."""
     dataset = values["train.dataset"]
     if values["train.flip_at_test"] and dataset not in MIRRORED:
         what = "is for images" if dataset == "text" else f"mirrored {dataset} are other signs"
@@ -145,7 +145,7 @@ def mirror_shows_the_same(values: Values, _: Written) -> Iterator[Problem]:
 
 
 def warm_up_is_steps_or_a_share(values: Values, _: Written) -> Iterator[Problem]:
-    """Half a step is none, and a triangle rises by itself."""
+    """Steps are whole numbers; a triangle schedule has its own warm-up."""
     warm_up = values["train.warm_up"]
     if warm_up is None:
         return
@@ -158,7 +158,7 @@ def warm_up_is_steps_or_a_share(values: Values, _: Written) -> Iterator[Problem]
 
 
 def average_needs_equal_weights(values: Values, _: Written) -> Iterator[Problem]:
-    """The local modes have other weights on each rank."""
+    """In the local modes each rank has different weights."""
     mode = values["exchange.mode"]
     if values["train.ema"] and mode != "every_step":
         what = f"`ema` needs the same weights on all ranks at every step, unlike {mode}"
@@ -181,7 +181,7 @@ def every_steps_is_of_local_modes(values: Values, written: Written) -> Iterator[
 
 
 def warm_up_is_before_another_way(values: Values, written: Written) -> Iterator[Problem]:
-    """Plain steps without compression have nothing to come before."""
+    """A warm-up of plain steps precedes a local mode or compression only."""
     plain = values["exchange.mode"] == "every_step"
     if "exchange.warm_up_steps" in written and plain:
         if values["exchange.compression"] == "powersgd":
@@ -191,14 +191,14 @@ def warm_up_is_before_another_way(values: Values, written: Written) -> Iterator[
 
 
 def overlap_is_of_local_modes(values: Values, _: Written) -> Iterator[Problem]:
-    """DDP overlaps already."""
+    """DDP always overlaps."""
     if values["exchange.overlap"] and values["exchange.mode"] == "every_step":
         what = "DDP overlaps with the backward pass by itself"
         yield Problem("exchange", "overlap", what, LOCAL_MODE)
 
 
 def static_graph_is_of_every_step(values: Values, _: Written) -> Iterator[Problem]:
-    """Steps without an exchange are another graph, as are those of accumulation."""
+    """Steps without an exchange, and accumulation, have a different graph."""
     if not values["exchange.static_graph"]:
         return
     if values["exchange.mode"] != "every_step":

@@ -10,7 +10,7 @@ LONGEST, MOST_SHOWN = 60, 20  # Characters of a value, and known names, in a mes
 
 
 def shown(value: object) -> str:
-    """Write a value for a message, and not at any length."""
+    """Format a value for a message, with a limited length."""
     if value is None:
         return "nothing"
     plain = isinstance(value, (bool, dict, list))
@@ -19,7 +19,7 @@ def shown(value: object) -> str:
 
 
 def nearest(word: object, known: Iterable[str]) -> str:
-    """Say which known name was probably meant, or which there are."""
+    """Suggest the nearest known name, or list the known names."""
     known = list(known)
     close = difflib.get_close_matches(str(word), known, n=1, cutoff=0.6)
     more = f" … ({len(known)} in all)" if len(known) > MOST_SHOWN else ""

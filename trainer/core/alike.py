@@ -1,4 +1,4 @@
-"""Whether the hosts run one and the same: the trainer, torch, the job, the data."""
+"""Checks that all hosts have the same trainer, torch, job and data."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ ADVICE = {
     "job": "all hosts must have one job file: kit render and kit deploy",
     "data": "copy one host's to the other",
 }
-"""What hosts can differ in, in the order in which it is told, and what to do."""
+"""Possible differences between hosts, in the order of the message, and what to do."""
 
 
 def require_alike(job: TrainJob, world: World, data: DataSet) -> None:
-    """Raise HaltError, on all ranks, where hosts differ; `data` are on the CPU."""
+    """Raise HaltError on all ranks if hosts differ; `data` are on the CPU."""
     found = world.gather(describe(job, world.host, data) if world.local_rank == 0 else None)
-    # A trainer from before answers with something else.
+    # An older trainer sends something else.
     unknown = {"host": "a host with another trainer"}
     hosts = [each if isinstance(each, dict) else unknown for each in found if each is not None]
     for topic, advice in ADVICE.items():
@@ -48,7 +48,7 @@ def require_alike(job: TrainJob, world: World, data: DataSet) -> None:
 
 
 def name(hosts: list[str]) -> str:
-    """Name some hosts."""
+    """Join the names of hosts for a message."""
     return ", ".join(hosts[:3]) + (f" and {len(hosts) - 3} more" if len(hosts) > 3 else "")
 
 
@@ -72,7 +72,7 @@ def describe(job: TrainJob, host: str, data: DataSet) -> dict[str, Any]:
 
 
 def torchvision_version(job: TrainJob) -> dict[str, str]:
-    """Tell torchvision's version, where the job needs it."""
+    """Return torchvision's version, if the job needs it."""
     if not needs_torchvision(job.train):
         return {}
     from trainer.vision.classifiers import version

@@ -13,11 +13,11 @@ from trainer.parallel.world import World
 
 
 class Announcer:
-    """Emits events, and keeps what each of them repeats: accuracy, checkpoint, speed."""
+    """Emits events, and keeps the values that they repeat: accuracy, checkpoint, speed."""
 
     def __init__(self, world: World, epochs: int) -> None:
         self._silent, self._size, self._epochs = world.rank != 0, world.size, epochs
-        self._began, self._first = time.monotonic(), 0  # When this process began, at which step.
+        self._began, self._first = time.monotonic(), 0  # Time and step at which this process began.
         self._steps = 0  # Of the whole job.
         self._accuracy: float | None = None
         self._checkpoint: str | None = None
@@ -28,11 +28,11 @@ class Announcer:
             emit(event)
 
     def know(self, checkpoint: str, accuracy: float | None) -> None:
-        """Take note of the checkpoint that the training goes on from."""
+        """Record the checkpoint from which the training resumes."""
         self._checkpoint, self._accuracy = checkpoint, accuracy
 
     def begin(self, progress: Progress, steps: int) -> None:
-        """Tell where the training begins; the speed counts from here."""
+        """Report the position at which the training begins; the speed counts from here."""
         self._began, self._first, self._steps = time.monotonic(), progress.step, steps
         self.emit(events.Begin(epochs=self._epochs, steps=steps, world_size=self._size))
         if self._checkpoint:
@@ -40,11 +40,11 @@ class Announcer:
             self.emit(events.Resumed(epoch=epoch, step=step, checkpoint=self._checkpoint))
 
     def age(self) -> float:
-        """Seconds since the training began, or went on, in this process."""
+        """Seconds since the training began or resumed in this process."""
         return time.monotonic() - self._began
 
     def progress(self, progress: Progress, loss: float, images_per_second: float | None) -> None:
-        """Tell how far an epoch is."""
+        """Report the progress within an epoch."""
         self._tell(events.Progress, progress, loss, images_per_second)
 
     def epoch(
@@ -55,19 +55,19 @@ class Announcer:
         accuracy: float | None,
         exchange_share: float | None = None,
     ) -> None:
-        """Tell of an epoch that is done and evaluated."""
+        """Report an epoch that is complete and evaluated."""
         self._accuracy = accuracy
         kind = partial(events.Epoch, exchange_share=exchange_share)
         self._tell(kind, progress, loss, images_per_second)
 
     def saved(self, progress: Progress, checkpoint: str) -> None:
-        """Tell of a checkpoint that is on the disk."""
+        """Report a checkpoint that is on the disk."""
         self._checkpoint = checkpoint
         epoch, step = progress.epoch, progress.step
         self.emit(events.Saved(checkpoint=checkpoint, epoch=epoch, step=step))
 
     def stopped(self, progress: Progress) -> None:
-        """Tell that the ranks agreed to stop."""
+        """Report that the ranks agreed to stop."""
         epoch, step, checkpoint = progress.epoch, progress.step, self._checkpoint
         self.emit(events.Stopped(epoch=epoch, step=step, checkpoint=checkpoint))
 

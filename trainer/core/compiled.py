@@ -1,4 +1,4 @@
-"""torch.compile, and how many graphs it makes of a model."""
+"""torch.compile, and the number of graphs that it makes of a model."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ BACKEND = "inductor"
 
 @dataclass
 class Compiled:
-    """A model that is compiled when it is first used.
+    """A model that is compiled at its first use.
 
-    It is torch.compile of the module: module.compile() makes a callable of `_call_impl`, whose
-    frames Dynamo passes over where a module has no code outside of torch, as nn.Sequential.
+    This calls torch.compile(module): module.compile() would compile `_call_impl`, whose frames
+    Dynamo skips if a module has no code outside of torch, such as nn.Sequential.
     """
 
-    parts: int = 0  # That the compiler was given, so far.
+    parts: int = 0  # Parts passed to the compiler so far.
     before: int = 0  # Graphs that Dynamo had made in this process.
 
     def compile(self, model: nn.Module, job: TrainJob, world: World) -> nn.Module:
-        """Return what computes in the place of the model, with the same parameters."""
-        # To import it takes a second, which only such a job has to spend.
+        """Return the module that replaces the model in computations, with the same parameters."""
+        # The import takes a second, which other jobs need not spend.
         from torch._dynamo import config, lookup_backend
 
-        # Within one compiled backward pass all gradients would come at its end. Dynamo divides the
-        # graph where DDP's buckets end, so that they leave meanwhile; nobody else needs that.
+        # One compiled backward pass would return all gradients at its end. For DDP, Dynamo divides
+        # the graph at the ends of buckets, so that communication overlaps with compute.
         config.optimize_ddp = world.size > 1 and job.exchange.mode == "every_step"
         compiler = lookup_backend(BACKEND)
 
@@ -40,15 +40,15 @@ class Compiled:
             return compiler(graph, inputs)
 
         self.before = graphs_so_far()
-        # A graph for each size of batch, of which there are two in an epoch, is faster than one for
-        # any, and an interrupted training has the same ones again.
+        # An epoch has two batch sizes. A graph for each is faster than one for any size, and a
+        # resumed training has the same graphs.
         dynamic = None if job.train.balance == "auto" else False
         compiled: Any = torch.compile(model, backend=count, dynamic=dynamic)
         module: nn.Module = compiled
         return module
 
     def __str__(self) -> str:
-        """Say what the compiler has made."""
+        """Describe the compiled graphs."""
         graphs = graphs_so_far() - self.before
         text = f"{graphs} graph{'s' * (graphs != 1)}"
         if self.parts > graphs:
@@ -57,7 +57,7 @@ class Compiled:
 
 
 def graphs_so_far() -> int:
-    """Count the graphs that Dynamo has made in this process."""
+    """Return the number of graphs that Dynamo has made in this process."""
     from torch._dynamo.utils import counters
 
     return int(counters["stats"]["unique_graphs"])

@@ -1,4 +1,4 @@
-"""One epoch, or the part of it that is left."""
+"""One epoch, or the rest of an epoch."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from trainer.parallel.halt import HaltError
 
 @dataclass(frozen=True)
 class EpochResult:
-    """The result of an epoch, or of the part of it that was left."""
+    """The result of an epoch, or of the rest of an epoch."""
 
-    progress: Progress  # Where training stands now.
+    progress: Progress  # The present position.
     interrupted: bool  # Whether the ranks agreed to stop before its end.
-    figures: dict[str, Any] = field(default_factory=dict)  # Those of `Figures` that it decides.
+    figures: dict[str, Any] = field(default_factory=dict)  # Fields of `Figures`.
 
 
 class Tally:
-    """The sums over the steps of an epoch; `samples` are those whose losses are in the sum."""
+    """The sums over the steps of an epoch; `samples` counts the losses in the sum."""
 
     def __init__(self, run: Run, samples: int) -> None:
         self.loss = torch.zeros((), device=run.world.device)  # Of this rank's own samples.
@@ -40,8 +40,8 @@ class Tally:
         run.watch.mark("compute")
 
     def figures(self, run: Run) -> dict[str, Any]:
-        """Bring the ranks' counts together; all of them must call it."""
-        # Reading the loss waits until the device has done all steps, so it belongs to the time.
+        """Sum the ranks' counts; all ranks must call it."""
+        # Reading the loss waits until the device has completed all steps: the time includes it.
         total, seconds = run.world.sums([self.loss.item()])[0], time.monotonic() - self._began
         shares, slow = compare_ranks(run.world, self._before, run.watch.read())
         run.watch.pause()
@@ -57,7 +57,7 @@ class Tally:
 def train_epoch(run: Run, progress: Progress, stop: Stop) -> EpochResult:
     """Train from a position to the end of its epoch, or to the step at which any rank must stop.
 
-    Raises HaltError, on all ranks, where a loss is not finite and the job says that this ends it.
+    Raises HaltError on all ranks if a loss is not finite and the job does not skip such steps.
     """
     samples, seed, padding = len(run.data.train), run.job.train.seed, run.data.padding
     order = shards.permutation(samples, seed, progress.epoch)
@@ -89,13 +89,13 @@ def train_epoch(run: Run, progress: Progress, stop: Stop) -> EpochResult:
 
 
 def own_pieces(run: Run, left: Tensor) -> Iterator[Tensor]:
-    """Yield this rank's micro-batches of the steps to come, int64 [n] each."""
+    """Yield this rank's micro-batches of the next steps, int64 [n] each."""
     for batch in torch.split(left, run.global_batch):
         yield from run.pieces(batch)
 
 
 def skip_or_halt(run: Run, progress: Progress, step: StepResult) -> None:
-    """Say which loss was not finite and, unless the job says to skip such steps, end."""
+    """Report the loss that was not finite; halt unless the job skips such steps."""
     where = f"in step {progress.step}, epoch {progress.epoch + 1}: {'; '.join(step.bad_losses)}"
     if run.job.train.on_nan == "stop":
         raise HaltError("loss", f"the loss is not finite {where}")

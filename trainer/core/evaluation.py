@@ -12,8 +12,8 @@ from trainer.core.run import Run
 from trainer.data import shards
 
 EVALUATION_BATCH = 512
-"""Samples of up to 64 pixels a side; fewer of larger ones. Without gradients it decides about
-memory and nothing else."""
+"""Samples of up to 64 pixels a side; fewer of larger ones. Without gradients the batch size affects
+only memory."""
 
 
 @torch.no_grad()
@@ -22,7 +22,7 @@ def evaluate(run: Run) -> tuple[int, int]:
     run.ranks.share_buffers(run.modules)
     run.model.eval()
     test = run.data.test
-    # The model itself: ranks may have different numbers of parts, so no rank waits for another.
+    # Without DDP's wrapper: ranks may have different numbers of parts, and must not wait in it.
     model = partial(flip_scores, run.model) if run.job.train.flip_at_test else run.model
     own = shards.evaluation_shard(len(test), run.world.rank, run.world.size)
     correct, seen = torch.zeros((), dtype=torch.int64, device=run.world.device), 0

@@ -1,4 +1,4 @@
-"""The figures of a training, and metrics.jsonl, where they stay."""
+"""The figures of a training, and metrics.jsonl, which records them."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ class Figures:
     epoch: int  # Whole epochs done.
     epochs: int  # Of the job.
     step: int  # Optimizer steps done.
-    steps: int  # Of the whole job, at the present world size from here on.
+    steps: int  # Of the whole job; the rest at the present world size.
     world_size: int  # Processes over all hosts.
-    accuracy: float | None  # Share of all test samples that are classified correctly.
-    stall: float | None  # Seconds without training for the checkpoint of this step, if it has one.
+    accuracy: float | None  # Share of the test samples classified correctly.
+    stall: float | None  # Seconds that training paused for the checkpoint of this step.
     batch: tuple[float, ...]  # Each rank's share of the global batch.
-    loss: float | None = None  # Mean cross entropy per training sample since the epoch began, nats.
+    loss: float | None = None  # Mean cross entropy of the epoch's training samples so far, nats.
     images_per_second: float | None = None  # Over all ranks, without evaluation and saving.
-    skipped: tuple[int, ...] = ()  # Steps of the epoch left out as a loss was not finite.
+    skipped: tuple[int, ...] = ()  # Steps of the epoch skipped for a loss that is not finite.
     shares: dict[str, float] = field(default_factory=dict)
-    """Of all ranks' time: data, compute, communication that computing does not hide."""
+    """Shares of all ranks' time: data, compute, communication that compute does not hide."""
     slow: dict[str, float] = field(default_factory=dict)
-    """Ranks that worked longer than the others, and how many times as long."""
+    """Slow ranks, with the ratio of their time to that of the others."""
     gpus: dict[str, list[str]] = field(default_factory=dict)
-    """At a start: the UUIDs of the GPUs that each host's container sees."""
+    """At the start: the UUIDs of the GPUs that each host's container sees."""
 
 
 def measure(run: Run, event: str, epoch: EpochResult, accuracy: float | None = None) -> Figures:
     """The figures of an event."""
     progress, saver = epoch.progress, run.saver
     samples, batch, epochs = len(run.data.train), run.global_batch, run.job.train.epochs
-    # Each epoch ends with a step of its own, however few samples are left for it.
+    # The last step of an epoch may have a smaller batch.
     todo = (epochs - progress.epoch) * -(-samples // batch)
     if progress.position:
         todo += -(-(samples - progress.position) // batch) - -(-samples // batch)

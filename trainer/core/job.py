@@ -40,7 +40,7 @@ def _job(content: Any) -> TrainJob:
 
 
 def _section(content: dict[str, Any], kind: type[Any]) -> Any:
-    """Read the object whose key is the dataclass's name in small letters; raises JobError."""
+    """Read the section of a dataclass, whose key is its name in small letters; raises JobError."""
     section = keys.section_name(kind)
     given = content.get(section, {})
     if not isinstance(given, dict):
@@ -68,7 +68,7 @@ def _error(key: str, fault: keys.Fault) -> JobError:
 
 
 def _values(job: TrainJob) -> tuple[dict[str, Any], set[str]]:
-    """All keys, and those that somebody has written: kit writes the defaults too."""
+    """Return all keys, and those with values other than the defaults: kit writes these too."""
     values, written = dict[str, Any](), set[str]()
     for kind in SECTIONS:
         section = keys.section_name(kind)

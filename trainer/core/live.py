@@ -1,4 +1,4 @@
-"""The figures of an epoch while it runs: a bar or lines, events, Prometheus."""
+"""The figures of a running epoch: a bar or lines, events, Prometheus."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from trainer.output import complain, say
 from trainer.parallel.world import World
 
 BAR = 24  # Characters.
-BAR_EVERY, LINE_EVERY = 0.2, 10.0  # Seconds from one to the next.
-ERASE = "\r\033[K"  # ECMA-48: to the beginning of the line, and delete to its end.
+BAR_EVERY, LINE_EVERY = 0.2, 10.0  # Seconds between two.
+ERASE = "\r\033[K"  # ECMA-48: go to the beginning of the line, delete to its end.
 
 GAUGES = (
     ("epoch", "Whole epochs done"),
@@ -32,17 +32,17 @@ GAUGES = (
 
 
 class Pace:
-    """Says when it is time to look again, and how fast the training was since the last look."""
+    """Decides when to measure again, and measures the speed since the last measurement."""
 
     def __init__(self) -> None:
-        self._at, self._done = time.monotonic(), -1  # When last looked, and the samples then.
+        self._at, self._done = time.monotonic(), -1  # The last measurement.
 
     def due(self, seconds: float) -> bool:
-        """Whether the last look is so long ago."""
+        """Whether the last measurement is at least so many seconds old."""
         return time.monotonic() - self._at >= seconds
 
     def look(self, samples: int) -> float:
-        """Return the samples per second since the last look; `samples` are done by now."""
+        """Return the samples per second since the last measurement; `samples` are complete."""
         now, done = time.monotonic(), samples if self._done < 0 else self._done
         rate = (samples - done) / max(now - self._at, 1e-9)
         self._at, self._done = now, samples
@@ -62,14 +62,14 @@ class Live:
         self._people, self._programs = Pace(), Pace()
 
     def tick(self, progress: Progress, samples: int, loss: Tensor, seen: float) -> None:
-        """Show a step if it is time: only then wait for this rank's `loss` of `seen` samples."""
+        """Show a step if it is due: only then wait for this rank's `loss` of `seen` samples."""
         shows = self._shows and self._people.due(self._every)
         tells = self._lines and self._programs.due(event_seconds(self._announcer.age()))
         if not shows and not tells:
             return
         mean, done = loss.item() / max(seen, 1), progress.epoch * samples + progress.position
         if tells:
-            # The first look has nothing to compare with: the speed is not known yet.
+            # The first measurement gives no speed.
             self._announcer.progress(progress, mean, self._programs.look(done) or None)
         if shows:
             self._show(progress, progress.position / samples, mean, self._people.look(done))
@@ -89,27 +89,27 @@ class Live:
             say("  " + text)
 
     def clear(self) -> None:
-        """Make room for a row of the table."""
+        """Erase the bar before a row of the table."""
         if self._terminal:
             sys.stdout.write(ERASE)
 
     def publish(self, **figures: float | None) -> None:
-        """Set what Prometheus reads; what is None stays as it was."""
+        """Set the figures for Prometheus; None leaves a figure unchanged."""
         for name, value in figures.items():
             if self._gauges and value is not None:
                 self._gauges[name].set(value)
 
 
 def event_seconds(age: float) -> float:
-    """Seconds between two events of a training of that age.
+    """Seconds between two events of a training of a given age.
 
-    Docker keeps the newest lines of a log: in a long run, events must not be most of them.
+    Docker keeps only the newest lines of a log: in a long run, events must not be most of them.
     """
     return max(1.0, min(10.0, age / 60))
 
 
 def serve(world: World, port: int) -> dict[str, Any]:
-    """Serve `GAUGES` as kit_training_... at /metrics; none where that can not be."""
+    """Serve `GAUGES` as kit_training_... at /metrics; none if that is not possible."""
     try:
         from prometheus_client import CollectorRegistry, Gauge, start_http_server
 

@@ -16,7 +16,7 @@ from trainer.contract.job import Train
 from trainer.contract.models import of_torchvision
 from trainer.data.samples import DataSet
 
-# nanoGPT's for shakespeare_char on a CPU (github.com/karpathy/nanoGPT); also no dropout, no biases.
+# From nanoGPT's shakespeare_char on a CPU (github.com/karpathy/nanoGPT); no dropout, no biases.
 LAYERS, HEADS, WIDTH = 4, 4, 128
 
 
@@ -35,10 +35,10 @@ def build_model(train: Train, data: DataSet) -> nn.Module:
 
 
 def channels_last(model: nn.Module) -> nn.Module:
-    """Change the layout of a model.
+    """Change a model's memory format to channels_last.
 
-    In this one convolutions are fastest on tensor cores, and the gradients of 1x1 convolutions come
-    out in it: in any other, every exchange of them would be a copy.
+    Convolutions are fastest in it on tensor cores, and the gradients of 1x1 convolutions have it:
+    with any other format, every exchange would copy them.
     """
     return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
 
@@ -51,7 +51,7 @@ def torchvision_model(name: str, data: DataSet) -> nn.Module:
 
 
 def parameter_count(model: nn.Module) -> int:
-    """Number of trained values: each costs 4 bytes of every gradient exchange."""
+    """Number of trained values: each adds 4 bytes to every gradient exchange."""
     return sum(each.numel() for each in model.parameters() if each.requires_grad)
 
 
@@ -66,7 +66,7 @@ def cnn(channels: int, side: int, classes: int) -> nn.Module:
 
 def lenet(channels: int, side: int, classes: int) -> nn.Module:
     """LeNet-5 (LeCun et al. 1998) with ReLU and max pooling, as in PyTorch's CIFAR-10 tutorial."""
-    padding = max(0, (32 - side) // 2)  # To the 32 pixels that LeNet-5 was drawn for.
+    padding = max(0, (32 - side) // 2)  # To the 32 pixels of LeNet-5.
     left = ((side + 2 * padding - 4) // 2 - 4) // 2
     return nn.Sequential(
         *(nn.Conv2d(channels, 6, 5, padding=padding), nn.ReLU(), nn.MaxPool2d(2)),
@@ -90,7 +90,7 @@ def resnet18(channels: int, classes: int) -> nn.Module:
 
 
 class Residual(nn.Module):
-    """Two 3x3 convolutions beside a shortcut; a change of width halves the side."""
+    """Two 3x3 convolutions with a shortcut; a change of width halves the side."""
 
     def __init__(self, before: int, after: int) -> None:
         super().__init__()
@@ -105,34 +105,34 @@ class Residual(nn.Module):
             self.shortcut = nn.Sequential(shortcut, nn.BatchNorm2d(after))
 
     def forward(self, images: Tensor) -> Tensor:
-        """[N, before, S, S] to [N, after, S, S], or half of S."""
+        """From [N, before, S, S] to [N, after, S, S], or half of S."""
         return functional.relu(self.convolutions(images) + self.shortcut(images))
 
 
 class GPT(nn.Module):
-    """GPT-2 (Radford et al. 2019) of characters, as small as nanoGPT has it for a CPU."""
+    """GPT-2 (Radford et al. 2019) for characters, in the size that nanoGPT uses on a CPU."""
 
     def __init__(self, classes: int, context: int) -> None:
         super().__init__()
-        # The first serves at both ends: its rows are also what the scores are measured by.
+        # Weight tying: the scores use the embedding of characters too.
         self.characters, self.positions = nn.Embedding(classes, WIDTH), nn.Embedding(context, WIDTH)
         self.blocks = nn.Sequential(*(Block() for _ in range(LAYERS)))
         self.norm = nn.LayerNorm(WIDTH, bias=False)
         for name, weight in self.named_parameters():
             if weight.ndim == 2:
-                # What the blocks add up, two terms each, shall not grow with their number.
+                # Each block adds two terms; the variance of the sum must not grow with the layers.
                 terms = 2 * LAYERS if name.endswith("out.weight") else 1
                 nn.init.normal_(weight, std=0.02 / terms**0.5)
 
     def forward(self, characters: Tensor) -> Tensor:
-        """[N, T] to [N, K, T]."""
+        """From [N, T] to [N, K, T]."""
         features = self.characters(characters) + self.positions.weight[: characters.shape[1]]
         scores = functional.linear(self.norm(self.blocks(features)), self.characters.weight)
         return scores.transpose(1, 2)
 
 
 class Block(nn.Module):
-    """Attention of each character to itself and those before, then two layers for each alone."""
+    """Causal attention, then two layers for each character alone."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -143,7 +143,7 @@ class Block(nn.Module):
         self.hidden_out = nn.Linear(4 * WIDTH, WIDTH, bias=False)
 
     def forward(self, features: Tensor) -> Tensor:
-        """[N, T, WIDTH] to the same."""
+        """From [N, T, WIDTH] to the same shape."""
         parts = self.attention_in(self.attention_norm(features)).unflatten(2, (3, HEADS, -1))
         query, key, value = parts.permute(2, 0, 3, 1, 4)
         found = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
@@ -155,8 +155,8 @@ class Block(nn.Module):
 class Airbench(nn.Module):
     """airbench94 (Jordan 2024, arXiv 2404.00498): CIFAR-10 to 94 % in ten epochs; S is 16 or more.
 
-    As legacy/airbench94.py of github.com/KellerJordan/cifar10-airbench, except that numbers stay
-    float32, and that the whitening's bias is trained to the end, not for three epochs.
+    As legacy/airbench94.py of github.com/KellerJordan/cifar10-airbench, with two differences: the
+    values stay float32, and the bias of the whitening layer is trained in all epochs, not in three.
     """
 
     def __init__(self, data: DataSet) -> None:
@@ -168,7 +168,7 @@ class Airbench(nn.Module):
         layers: list[nn.Module] = []
         for before, after in pairwise((len(filters), 64, 64, 256, 256, 256, 256)):
             convolution = nn.Conv2d(before, after, 3, padding=1, bias=False)
-            nn.init.dirac_(convolution.weight.data[:before])  # At first it hands on its input.
+            nn.init.dirac_(convolution.weight.data[:before])  # An identity at first.
             norm = nn.BatchNorm2d(after, eps=1e-12, momentum=0.4)
             norm.weight.requires_grad = False
             pool = nn.Identity() if len(layers) % 8 else nn.MaxPool2d(2)
@@ -177,32 +177,32 @@ class Airbench(nn.Module):
         self.head = nn.Linear(256, data.classes, bias=False)
 
     def forward(self, images: Tensor) -> Tensor:
-        """[N, C, S, S] to [N, K]."""
+        """From [N, C, S, S] to [N, K]."""
         features: Tensor = self.blocks(functional.gelu(self.whitening(images)))
         return functional.linear(features.amax(dim=(2, 3)), self.head.weight) / 9
 
 
 def whitening_filters(data: DataSet) -> Tensor:
-    """[8 C, C, 2, 2], which turn 2x2 patches of training images into uncorrelated values."""
-    # 5,000 spread over all: images of a folder are in the order of their classes.
+    """Filters [8 C, C, 2, 2] that turn 2x2 patches of training images into uncorrelated values."""
+    # 5,000 spread over all images: those of a folder are sorted by class.
     some = torch.arange(0, len(data.train), max(1, len(data.train) // 5000))
     images = data.prepared(data.train.take(some, torch.device("cpu"))[0])
     patches = functional.unfold(images, 2).transpose(1, 2).flatten(0, 1)
     variances, directions = torch.linalg.eigh(patches.T @ patches / len(patches))
-    # Each direction over the deviation along it; of the faintest ones most is noise. Then the
-    # negatives of all, as GELU lets one sign pass.
+    # Each eigenvector divided by the deviation along it, with a term against noise in the smallest.
+    # Then the negatives of all, as GELU passes one sign.
     filters = (directions / (variances + 5e-4).sqrt()).T.flip(0)
     return torch.cat((filters, -filters)).view(-1, images.shape[1], 2, 2)
 
 
 def parameter_groups(model: nn.Module, train: Train) -> list[dict[str, Any]]:
-    """Group the trained parameters; a group's rate is the schedule's times its "scale"."""
+    """Group the trained parameters; a group's rate is the schedule's rate times its "scale"."""
     groups: dict[float, list[nn.Parameter]] = {}
     for name, each in model.named_parameters():
         fast = train.model == "airbench" and "blocks" in name and each.ndim == 1
         if each.requires_grad:
             groups.setdefault(64.0 if fast else 1.0, []).append(each)
-    # The decay is multiplied by the rate: so it is the same for all.
+    # The optimizer multiplies the decay by the rate; dividing keeps the product equal for all.
     rate, decay = train.learning_rate, train.weight_decay
     more = {"momentum": 0.85} if train.model == "airbench" else {}
     return [
@@ -212,7 +212,7 @@ def parameter_groups(model: nn.Module, train: Train) -> list[dict[str, Any]]:
 
 
 class Lookahead(nn.Module):
-    """A moving average of the weights, to which they return (Zhang et al. 2019, 1907.08610)."""
+    """A moving average of the weights, to which they are reset (Zhang et al. 2019, 1907.08610)."""
 
     EVERY = 5  # Steps between two updates.
 
@@ -222,12 +222,12 @@ class Lookahead(nn.Module):
 
     @staticmethod
     def decay(done: float) -> float:
-        """That of an update when the share `done` of all steps is done; the last one takes 1."""
+        """The decay of an update after the share `done` of all steps; 1 for the last update."""
         return 0.95**5 * done**3 if done < 1 else 1.0
 
     @torch.no_grad()
     def update(self, model: nn.Module, decay: float) -> None:
-        """Move the average towards the weights, by the rest of `decay`, and set them to it."""
+        """Move the average towards the weights by 1 - `decay`, and set the weights to it."""
         values, averages = model.state_dict().values(), self.average.state_dict().values()
         for value, average in zip(values, averages, strict=True):
             if value.is_floating_point():
@@ -235,10 +235,10 @@ class Lookahead(nn.Module):
 
 
 def flip_scores(model: nn.Module, inputs: Tensor) -> Tensor:
-    """Scores as a mean over six views of the images: also mirrored, and shifted by a pixel."""
+    """Mean of the scores of six views of the images: three shifts, each also mirrored."""
     side = inputs.shape[-1]
     padded = functional.pad(inputs, (1, 1, 1, 1), "reflect")
-    # Up and to the left or the other way; both together weigh as much as none.
+    # One pixel up and left, or down and right; both together weigh as much as no shift.
     views = (inputs, *(padded[:, :, at : at + side, at : at + side] for at in (0, 2)))
     still, first, second = ((model(view) + model(view.flip(-1))) / 2 for view in views)
     scores: Tensor = still / 2 + (first + second) / 4

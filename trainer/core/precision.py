@@ -29,15 +29,15 @@ def fastest(capability: tuple[int, int]) -> str:
 
 
 def autocast(precision: str, device: torch.device) -> torch.autocast:
-    """A context in which operations that may be less precise are."""
+    """A context in which operations use the precision, if they tolerate it."""
     type_ = TYPES[precision]
     return torch.autocast(device.type, type_, enabled=type_ != torch.float32)
 
 
 def loss_scaler(precision: str, device: torch.device) -> Any:
-    """Keeps fp16's small gradients from vanishing (Micikevicius et al. 2017, arXiv 1710.03740).
+    """Return a GradScaler: small fp16 gradients would underflow (Micikevicius et al., 1710.03740).
 
-    A step whose gradients have overflowed is left out on all ranks: they have the same mean.
+    All ranks skip a step whose gradients overflow, as they have the same mean gradients.
     """
     enabled = precision == "fp16"
     if hasattr(torch.amp, "GradScaler"):

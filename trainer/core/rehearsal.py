@@ -1,4 +1,4 @@
-"""A step before the first one, whose gradients are thrown away."""
+"""A step before the first one, whose gradients are discarded."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from trainer.core.step import gradients
 
 
 def rehearse(run: Run) -> None:
-    """Run forward and backward once, so that every step of the training meets the same machinery.
+    """Run forward and backward once, so that all steps of the training have the same buckets.
 
-    DDP puts its buckets in order by the first gradients that come. A sum of three values or more
-    is rounded by its place in a bucket, and PowerSGD remembers by bucket: without a rehearsal the
-    first step after an interruption would differ from that of an uninterrupted training. Also
-    torch.compile compiles here, before the clock of the first epoch runs.
+    DDP orders its buckets in its first backward pass. The rounding of a sum of three or more values
+    depends on its place in a bucket, and PowerSGD has a state per bucket: without a rehearsal the
+    first step after an interruption would differ from that of an uninterrupted training.
+    torch.compile also compiles here, before the time of the first epoch is measured.
     """
     own, states = run.ranks.own(run.modules), random_states(run.world.device)
     run.model.train()

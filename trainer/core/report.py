@@ -1,4 +1,4 @@
-"""The lines for people on a training: its beginning, a table of epochs, its end."""
+"""The training's lines for people: its beginning, a table of epochs, its end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HEADER = "  epoch      step      loss  accuracy   images/s  elapsed s  data/comp
 
 
 def introduce(run: Run, progress: Progress, start: Figures) -> None:
-    """Say what is about to happen, and on which GPUs."""
+    """Describe the training that begins, and its GPUs."""
     seen = dict(run.world.gather((run.world.host, os.environ.get("KIT_GPUS", ""))))
     if run.world.rank != 0:
         return
@@ -43,7 +43,7 @@ def introduce(run: Run, progress: Progress, start: Figures) -> None:
 
 
 def enlargement(data: DataSet) -> str:
-    """Say how images become the inputs of a model that takes others; "" where they do not."""
+    """Describe how images are enlarged to a model's inputs; "" if they are not."""
     channels, side, *_ = (*data.train.inputs.shape[1:], 0, 0)
     if not data.side or (channels, side) == (3, data.side):
         return ""
@@ -53,7 +53,7 @@ def enlargement(data: DataSet) -> str:
 
 
 def tell_epoch(run: Run, figures: Figures, *, last: bool) -> None:
-    """Write down an epoch and, after the last one, what to compare the training by."""
+    """Report an epoch and, after the last one, a summary to compare trainings by."""
     elapsed = time.monotonic() - run.started
     append(run.checkpoints, figures)
     say(row(figures, elapsed))
@@ -86,7 +86,7 @@ def row(figures: Figures, elapsed: float) -> str:
 
 
 def summary(figures: Figures, steps: int, elapsed: float) -> str:
-    """A table to compare whole trainings by; `steps` of an epoch, `elapsed` in seconds."""
+    """A table to compare trainings by; `steps` of an epoch, `elapsed` in seconds."""
     return (
         "processes  steps/epoch  elapsed s   images/s  accuracy\n"
         f"{figures.world_size:9d}{steps:13d}{elapsed:11.1f}{figures.images_per_second or 0:11.0f}"

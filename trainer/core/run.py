@@ -1,4 +1,4 @@
-"""A run: all that stays the same through one training."""
+"""A run: the objects and settings of one training."""
 
 from __future__ import annotations
 
@@ -24,34 +24,34 @@ from trainer.parallel.world import World
 
 
 class Stop:
-    """Remembers that this process was asked to end, after the present step, by SIGTERM.
+    """Records a SIGTERM, which asks this process to end after the present step.
 
-    torchrun sends it to its workers when it is told to end, and also before it starts them anew
-    because a host came or went; after 30 s it kills (--shutdown-timeout).
+    torchrun sends it to its workers when it ends, and before it restarts them because a host joined
+    or left; after 30 s it kills them (--shutdown-timeout).
     """
 
     requested = False
 
     def listen(self) -> None:
-        """Listen from now on."""
+        """Record signals from now on."""
         signal.signal(signal.SIGTERM, lambda *_: setattr(self, "requested", True))
 
 
 @dataclass(frozen=True)
 class Run:
-    """A training: its job, its place among the ranks, and what it consists of."""
+    """A training: its job, its rank in the world, and its objects."""
 
     job: TrainJob
     world: World
     data: DataSet
     ranks: Ranks  # How the ranks train the model together.
-    compiled: Compiled | None  # What torch.compile makes, where the job wants it.
+    compiled: Compiled | None  # Set if the job uses torch.compile.
     optimizer: torch.optim.Optimizer
-    average: Lookahead | None  # Of the weights, where the job wants it.
+    average: Lookahead | None  # Of the weights, if the job has one.
     precision: str  # fp32, bf16 or fp16.
-    scaler: Any  # torch's GradScaler; it does nothing unless fp16 needs it.
+    scaler: Any  # torch's GradScaler; disabled unless the precision is fp16.
     checkpoints: Path  # This host's folder.
-    started: float  # time.monotonic() when the process began to work.
+    started: float  # time.monotonic() at the start of the process.
     saver: Saver
     watch: Watch
     balance: Balance
@@ -60,7 +60,7 @@ class Run:
 
     @property
     def model(self) -> nn.Module:
-        """The model itself."""
+        """The model, without wrappers."""
         return self.ranks.model
 
     def pieces(self, batch: Tensor) -> list[Tensor]:
@@ -75,15 +75,15 @@ class Run:
 
     @property
     def modules(self) -> list[nn.Module]:
-        """The model, and the average of its weights where the job wants one."""
+        """The model, and the average of its weights if the job has one."""
         return [self.model, self.average] if self.average else [self.model]
 
     @property
     def steppers(self) -> dict[str, Any]:
-        """The objects that change the weights, whose state follows the gradients of this rank."""
+        """The objects that change the weights; their state depends on this rank's gradients."""
         return {"optimizer": self.optimizer, "scaler": self.scaler}
 
     def parts(self) -> dict[str, Any]:
-        """Return the objects whose state a checkpoint must hold, equal on all ranks, by name."""
+        """Return by name the objects whose state is in a checkpoint and equal on all ranks."""
         parts = self.ranks.parts() | ({"average": self.average} if self.average else {})
         return parts if self.ranks.optimizers_differ else parts | self.steppers

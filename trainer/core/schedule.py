@@ -11,19 +11,19 @@ from trainer.core.run import Run
 from trainer.parallel.halt import HaltError
 
 TRIANGLE = (0.2, 0.23, 0.07)
-"""Share of the rate at the start, share of the training at which it is whole, share of the rate at
-the end: those of cifar10-airbench (Jordan 2024, arXiv 2404.00498)."""
+"""Share of the rate at the start, share of the training at which the rate is highest, share of the
+rate at the end: as in cifar10-airbench (Jordan 2024, arXiv 2404.00498)."""
 
 
 def set_rate(run: Run, progress: Progress) -> None:
-    """Give the optimizer the rate of the next step."""
+    """Set the optimizer's rate for the next step."""
     rate = learning_rate(run.job.train, share_done(run, progress)) * warm_up(run, progress)
     for group in run.optimizer.param_groups:
         group["lr"] = rate * group["scale"]
 
 
 def warm_up(run: Run, progress: Progress) -> float:
-    """The factor of the next step's rate: with its last step or sample, the warm-up comes to 1."""
+    """The factor of the next step's rate: it is 1 from the last step of the warm-up on."""
     length = run.job.train.warm_up
     if length is None:
         return 1.0
@@ -35,7 +35,7 @@ def warm_up(run: Run, progress: Progress) -> float:
 
 
 def require_warm_up_fits(run: Run, steps: int) -> None:
-    """Raise HaltError, on all ranks, where a training of so many steps never comes to its rate."""
+    """Raise HaltError on all ranks if a training of so many steps never reaches its rate."""
     length = run.job.train.warm_up or 0
     if length > steps:
         what = f"train.warm_up: {length:.0f} steps are more than the {steps} of the training"
@@ -43,7 +43,7 @@ def require_warm_up_fits(run: Run, steps: int) -> None:
 
 
 def share_done(run: Run, progress: Progress) -> float:
-    """Share of the job's samples that is done."""
+    """Share of the job's samples that are processed."""
     return (progress.epoch + progress.position / len(run.data.train)) / run.job.train.epochs
 
 

@@ -1,4 +1,4 @@
-"""Builds a run: the model and what belongs to it, the same on every rank."""
+"""Builds a run: the model, optimizer and other objects, the same on every rank."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from trainer.parallel.local import LocalReplicas
 from trainer.parallel.replicas import Replicas
 from trainer.parallel.world import World
 
-MOMENTUM = 0.9  # Of SGD, in the form of Nesterov (Sutskever et al. 2013).
+MOMENTUM = 0.9  # Of SGD, in Nesterov's form (Sutskever et al. 2013).
 
 
 def set_up(
@@ -35,13 +35,13 @@ def set_up(
     started: float,
     weights: dict[str, Tensor] | None = None,
 ) -> Run:
-    """Build the model and what belongs to it, the same on every rank.
+    """Build the model, optimizer and other objects, the same on every rank.
 
-    `data` are on the CPU, `started` is time.monotonic() when the process began to work, `weights`
-    what the model starts with where they are not random.
+    `data` are on the CPU, `started` is time.monotonic() at the start of the process, `weights` are
+    the initial ones if they are not random.
     """
     train, exchange = job.train, job.exchange
-    torch.manual_seed(train.seed)  # The same initial weights everywhere.
+    torch.manual_seed(train.seed)  # The same initial weights on all ranks.
     model = build_model(train, data)
     model.load_state_dict(weights or {}, strict=False)
     model = model.to(world.device)
@@ -68,7 +68,7 @@ def set_up(
         live=Live(world, train.epochs, job.metrics.port, announcer),
         announcer=announcer,
     )
-    # From here on each rank's own, for layers like dropout; data have generators of their own.
+    # From here on a different seed on each rank, for layers like dropout; data have own generators.
     torch.manual_seed(generator(train.seed, world.rank).initial_seed())
     return run
 
@@ -79,7 +79,7 @@ def build_optimizer(model: nn.Module, train: Train, device: torch.device) -> tor
     kinds: Any = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
     kind = kinds[train.optimizer]
     more = {"momentum": MOMENTUM, "nesterov": True} if train.optimizer == "sgd" else {}
-    if device.type == "cuda" and "fused" in signature(kind).parameters:  # SGD: from torch 2.3 on.
+    if device.type == "cuda" and "fused" in signature(kind).parameters:  # SGD: since torch 2.3.
         more["fused"] = True
     optimizer: torch.optim.Optimizer = kind(groups, train.learning_rate, **more)
     return optimizer

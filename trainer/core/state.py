@@ -19,20 +19,20 @@ from trainer.core.run import Run
 from trainer.output import say
 
 MERGED = ("optimizer", "scaler", "powersgd")
-"""Of the ranks' own parts, what has a meaning for other ranks than they were: their mean. The rest
-is in the part that all share, as another world needs it."""
+"""Objects in the ranks' own parts whose mean other ranks can resume from, at another world size.
+The shared part has the state of all other objects."""
 
 
 @dataclass(frozen=True)
 class Resumed:
-    """The beginning of a training: anew, or from a checkpoint."""
+    """The beginning of a training: new, or from a checkpoint."""
 
     progress: Progress = field(default_factory=Progress)
     found: Found | None = None
 
 
 def resume(run: Run) -> Resumed:
-    """Load what all ranks share of the newest checkpoint of any host, if there is one."""
+    """Load the shared part of the newest checkpoint of any host, if there is one."""
     found = newest_of_all(run.checkpoints, run.job, run.world)
     if found is None:
         return Resumed()
@@ -45,27 +45,27 @@ def resume(run: Run) -> Resumed:
 
 
 def restore(run: Run, state: State) -> None:
-    """Put back what all ranks share."""
+    """Restore the shared state."""
     load(run, {**run.parts(), **run.steppers}, state)
     if len(state["rng"]) == run.world.size:
         set_random_states(state["rng"][run.world.rank], run.world.device)
 
 
 def load(run: Run, objects: dict[str, Any], state: State) -> None:
-    """Give objects the state of their names, as far as there is one."""
+    """Load each object's state by its name, if there is one."""
     groups = run.optimizer.param_groups
     figures = [{key: group[key] for key in group if key != "params"} for group in groups]
     for name, part in objects.items():
-        # With another exchange or precision than before, one begins anew: that is a job's right.
+        # A job may change its exchange or precision: then some objects have no state.
         if state.get(name):
             part.load_state_dict(state[name])
-    # The optimizer's state brings the old figures along; the job file decides.
+    # The optimizer's state has the old hyperparameters; those of the job file replace them.
     for group, own in zip(run.optimizer.param_groups, figures, strict=True):
         group.update(own)
 
 
 def resume_own(run: Run, resumed: Resumed) -> None:
-    """Give each rank what it had of its own; where that is not possible, the mean of all parts.
+    """Restore each rank's own part; if that is not possible, load the mean of all parts.
 
     All ranks must call it, and must have the same model before.
     """
@@ -79,7 +79,7 @@ def resume_own(run: Run, resumed: Resumed) -> None:
 
 
 def own_part(run: Run, found: Found) -> State:
-    """Return this rank's part; it may lie on another host."""
+    """Return this rank's part, from any host."""
     content = parts.read_part(run.checkpoints, found.saved, run.world.rank)
     for rank, lacks in enumerate(run.world.gather(content is None)):
         if lacks:
@@ -89,7 +89,7 @@ def own_part(run: Run, found: Found) -> State:
 
 
 def mean_part(run: Run, found: Found) -> State:
-    """Return the mean of the parts that hosts have, the same on all ranks."""
+    """Return the mean of the parts on all hosts, the same on all ranks."""
     known = sorted(found.parts)
     some = known[:: -(-len(known) // parts.MOST) or 1]
     loaded = [parts.load_part(send_part(run, found, rank)) for rank in some]
@@ -111,11 +111,11 @@ def send_part(run: Run, found: Found, rank: int) -> bytes:
 
 
 def save(run: Run, progress: Progress, accuracy: float | None = None) -> None:
-    """Have a checkpoint written on every host; all ranks must call it at the same step."""
+    """Start to write a checkpoint on every host; all ranks must call it at the same step."""
     if run.saver.step == progress.step:
         return
     began = time.monotonic()
-    # With the exchange below, all ranks know that the one before is whole.
+    # After the exchange below, all ranks know that the previous checkpoint is complete.
     run.saver.wait()
     with run.ranks.settled(run.modules) as own:
         model = run.ranks.require_equal()
@@ -136,7 +136,7 @@ def save(run: Run, progress: Progress, accuracy: float | None = None) -> None:
 
 
 def random_states(device: torch.device) -> dict[str, Tensor]:
-    """The states, uint8, of torch's generators on the CPU and, where this is one, on the GPU."""
+    """The states, uint8, of torch's generators on the CPU and, if the device is one, the GPU."""
     states = {"cpu": torch.get_rng_state()}
     if device.type == "cuda":
         states["cuda"] = torch.cuda.get_rng_state(device)
@@ -144,23 +144,23 @@ def random_states(device: torch.device) -> dict[str, Tensor]:
 
 
 def set_random_states(states: dict[str, Tensor], device: torch.device) -> None:
-    """Put back what `random_states` gave."""
+    """Restore the states that `random_states` returned."""
     torch.set_rng_state(states["cpu"])
     if device.type == "cuda" and "cuda" in states:
         torch.cuda.set_rng_state(states["cuda"], device)
 
 
 class NotSavedError(Exception):
-    """A checkpoint could not be written; it says where, why, and how much room there is."""
+    """A checkpoint could not be written; the message has the host, the reason and the room."""
 
 
 def write(
     run: Run, state: State, progress: Progress, accuracy: float | None, words: dict[str, Any]
 ) -> None:
-    """Write what this rank writes of a checkpoint on this host; rank 0 tells.
+    """Write this rank's files of a checkpoint on this host; rank 0 emits the event.
 
     Raises:
-        NotSavedError: The disk does not take it.
+        NotSavedError: The disk refused it.
     """
     try:
         write_files(run, state, progress, accuracy, words)
@@ -183,7 +183,7 @@ def size_of(value: Any) -> int:
 def write_files(
     run: Run, state: State, progress: Progress, accuracy: float | None, words: dict[str, Any]
 ) -> None:
-    """Write the files of a checkpoint that are this rank's to write."""
+    """Write this rank's files of a checkpoint."""
     job, size, data = run.job, run.world.size, run.data
     if own := state["own"]:
         parts.write_part(run.checkpoints, progress.step, run.world.rank, words["model"], own)

@@ -1,4 +1,4 @@
-"""One optimizer step: gradients, what the ranks tell each other of them, the update."""
+"""One optimizer step: gradients, the exchange of verdicts between ranks, the update."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class StepResult:
     """The result of a step on this rank."""
 
     loss: Tensor  # Sum of the losses of this rank's own samples, float32 scalar on its device.
-    stopping: bool = False  # Whether any rank was asked to end.
-    bad_losses: tuple[str, ...] = ()  # Losses that were not finite: which ranks, which samples.
+    stopping: bool = False  # Whether any rank was asked to stop.
+    bad_losses: tuple[str, ...] = ()  # Losses that were not finite, with ranks and samples.
 
 
 class Verdict(NamedTuple):
-    """The common knowledge of all ranks after a step."""
+    """What all ranks know of each other after a step."""
 
     stopping: bool = False
     bad_losses: tuple[str, ...] = ()
@@ -37,9 +37,9 @@ class Verdict(NamedTuple):
 def train_step(
     run: Run, progress: Progress, left: Tensor, crops: Crops | None, stop: Stop
 ) -> StepResult:
-    """One optimizer step on the mean loss of the next samples of all ranks.
+    """Take one optimizer step on the mean loss of the next samples of all ranks.
 
-    `left`, int64 [n], are all samples of the epoch that are not done yet.
+    `left`, int64 [n], are all remaining samples of the epoch.
     """
     batch = left[: run.global_batch]
     own, number = run.pieces(batch), progress.step + 1
@@ -61,7 +61,7 @@ def train_step(
 
 
 def exchange_verdicts(run: Run, stop: Stop, bad_loss: str) -> Verdict:
-    """Exchange which ranks were asked to end and whose loss was not finite: all go on, or none."""
+    """Exchange which ranks must stop and which losses are not finite: all continue, or none."""
     asked, broken = run.world.sums([stop.requested, bool(bad_loss)])
     found = run.world.gather(bad_loss) if broken else []
     run.watch.mark("communication")
@@ -69,7 +69,7 @@ def exchange_verdicts(run: Run, stop: Stop, bad_loss: str) -> Verdict:
 
 
 def end_local(run: Run, stop: Stop, number: int, bad_loss: str, *, last: bool) -> Verdict:
-    """End a local step and, where a round ends with it, bring the ranks together."""
+    """End a local step and, if a round ends with it, merge the ranks."""
     bad_loss_of_round = run.ranks.end_local(number, bad_loss, last=last)
     if bad_loss_of_round is None:
         return Verdict()
@@ -83,14 +83,14 @@ def gradients(
 ) -> tuple[Tensor, str]:
     """Compute the gradients of the mean loss of all ranks' `batch` or, if local, of `own` samples.
 
-    Return the sum of the losses of this rank's samples and, if one is not finite, which it was.
+    Return the sum of the losses of this rank's samples and, if one is not finite, its description.
     """
-    # The ranks' gradients are averaged; this makes of it the mean over the samples, however
-    # unevenly they are divided.
+    # The gradients are averaged over ranks; this weight makes that the mean over samples, for any
+    # division of the batch.
     weight = 1 / max(sum(map(len, own)), 1) if local else run.world.size / len(batch)
     losses: list[Tensor] = []
     run.optimizer.zero_grad()
-    # All ranks must take part in the exchange; one without samples adds nothing to it.
+    # All ranks must take part in the exchange; a rank without samples contributes zeros.
     pieces = own or [batch[:1]]
     for number, piece in enumerate(pieces, start=1):
         last = number == len(pieces)
@@ -109,7 +109,7 @@ def gradients(
 
 
 def fetch(flags: Tensor) -> Callable[[], Tensor]:
-    """Begin to copy to the CPU; the result waits for it, but not for what is queued behind it."""
+    """Begin a copy to the CPU; the result waits for the copy, not for work queued behind it."""
     if not flags.is_cuda:
         return lambda: flags
     copy = torch.empty_like(flags, device="cpu", pin_memory=True).copy_(flags, non_blocking=True)
@@ -124,7 +124,7 @@ def fetch(flags: Tensor) -> Callable[[], Tensor]:
 
 
 def training_loss(run: Run, indices: Tensor, crops: Crops | None) -> Tensor:
-    """Sum of the losses of the training samples `indices`, int64 [n]; of text, mean of each."""
+    """Sum of the losses of the training samples `indices`, int64 [n]; a text's loss is a mean."""
     inputs, labels = run.data.train.take(indices, run.world.device)
     if crops:
         inputs = crops.apply(inputs, indices)
@@ -140,7 +140,7 @@ def training_loss(run: Run, indices: Tensor, crops: Crops | None) -> Tensor:
 
 
 def update(run: Run, progress: Progress) -> None:
-    """Change the weights by the gradients, and now and then draw them to their average."""
+    """Update the weights by the gradients and, at intervals, reset them to their average."""
     norm = run.job.train.clip_norm
     if norm is not None:
         run.scaler.unscale_(run.optimizer)

@@ -7,7 +7,7 @@ OLDEST = (2, 6)
 
 
 def torch_fault(version: str) -> str:
-    """Say why a version of torch is too old; empty where it is not, or where it is not known."""
+    """Return why a version of torch is too old; empty if it is not, or if it is unknown."""
     found = re.match(r"(\d+)\.(\d+)", version)
     if not found or (int(found[1]), int(found[2])) >= OLDEST:
         return ""
@@ -16,7 +16,7 @@ def torch_fault(version: str) -> str:
 
 
 def installed_torch() -> str:
-    """Return the version of torch without importing it; empty where it is not known."""
+    """Return the version of torch without importing it; empty if it is unknown."""
     try:
         return metadata.version("torch")
     except metadata.PackageNotFoundError:

@@ -12,7 +12,7 @@ from trainer.core.schedule import require_warm_up_fits
 from trainer.core.state import resume, resume_own, save
 from trainer.output import complain, say
 
-FAILURE = 1  # Exit code for work that failed; torchrun then starts all workers again.
+FAILURE = 1  # Exit code for work that failed; torchrun then restarts all workers.
 
 
 def train(run: Run, stop: Stop) -> int:
@@ -42,7 +42,7 @@ def train(run: Run, stop: Stop) -> int:
 
 
 def finish_epoch(run: Run, epoch: EpochResult) -> None:
-    """Evaluate, report and, when it is due, save."""
+    """Evaluate, report and, if a checkpoint is due, save."""
     progress, settings = epoch.progress, run.job.train
     last = progress.epoch == settings.epochs
     if last and run.average:
@@ -62,7 +62,7 @@ def finish_epoch(run: Run, epoch: EpochResult) -> None:
 
 
 def interrupt(run: Run, epoch: EpochResult, stop: Stop) -> int:
-    """Save where the ranks agreed to stop; return the exit code."""
+    """Save at the step at which the ranks agreed to stop; return the exit code."""
     progress = epoch.progress
     save(run, progress)
     run.saver.wait()
@@ -72,7 +72,7 @@ def interrupt(run: Run, epoch: EpochResult, stop: Stop) -> int:
         say(f"stopped at step {progress.step}, epoch {progress.epoch} + {progress.position}, saved")
     if stop.requested:
         return 0
-    # Another host was told to end, this one was not: as a success, torchrun would take the job for
-    # done; as a failure it starts this host's workers again, with the hosts that are left.
+    # Another host must end, but not this one: after exit code 0, torchrun would regard the job as
+    # complete; after a failure, it restarts this host's workers with the remaining hosts.
     complain("trainer: another host had to stop; this process ends to be started again")
     return FAILURE

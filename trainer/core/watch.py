@@ -1,4 +1,4 @@
-"""Measures where the time goes and which rank is slow; divides the batch by the ranks' speed."""
+"""Measures the time of each kind of work and the slow ranks; divides the batch by their speed."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import torch
 from trainer.parallel.world import World
 
 KINDS = ("data", "compute", "communication")
-CHANCE = 0.1  # Seconds more than the others that tell nothing, in an epoch of a few steps.
+CHANCE = 0.1  # Smaller differences, in seconds, may be chance in an epoch of a few steps.
 SLOW = 1.3
-"""Times the median of the others' own work (data and compute) from which on a rank is named."""
+"""A rank is slow if its own work (data and compute) takes this many times the others' median."""
 FIRST, LONGEST = 4, 256
-"""Steps of the first measurement, which is thrown away: it pays for caches and kernels. Each next
-one takes twice as many, up to the longest."""
+"""Steps of the first measurement, which is discarded as it fills caches and loads kernels. Each
+next one has twice as many, up to the longest."""
 LEAST = 0.1
-"""Of an even share: a rank that stood still for a moment must be measured again."""
+"""The least part of an even share: a rank that paused for a moment must be measured again."""
 
 
 class Watch:
-    """Divides the time of this rank's device between `KINDS`."""
+    """Measures the time of this rank's device by `KINDS`."""
 
     def __init__(self, device: torch.device) -> None:
         self._cuda = device.type == "cuda"
@@ -31,7 +31,7 @@ class Watch:
         self._spent = dict.fromkeys(KINDS, 0.0)
 
     def mark(self, kind: str) -> None:
-        """The time since the last mark went to `kind`; a GPU notes it when it gets there."""
+        """Count the time since the last mark as `kind`; on a GPU, by an event in its queue."""
         now: Any = time.monotonic()
         if self._cuda:
             now = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
@@ -39,12 +39,12 @@ class Watch:
         self._marks.append((kind, now))
 
     def pause(self) -> None:
-        """Count the time until the next mark to no kind."""
+        """Do not count the time until the next mark."""
         self.read()
         self._marks = []
 
     def read(self) -> dict[str, float]:
-        """Seconds of each kind since the beginning; waits until the device has done its work."""
+        """Seconds of each kind since the beginning; waits until the device is idle."""
         if self._cuda and self._marks:
             self._marks[-1][1].synchronize()
         for (_, began), (kind, ended) in pairwise(self._marks):
@@ -58,8 +58,8 @@ def compare_ranks(
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Compare the ranks' times between two readings of their watches; all ranks must call it.
 
-    Return the share of each of `KINDS` in the time of all ranks, 1 in all; and the slow ranks by
-    name, with how many times as long as the others they work.
+    Return the share of each of `KINDS` in the time of all ranks (sum 1), and the slow ranks by
+    name, with the ratio of their time to that of the others.
     """
     own = {kind: after[kind] - before[kind] for kind in KINDS}
     found = world.gather(own)
@@ -74,10 +74,10 @@ def compare_ranks(
 
 
 class Balance:
-    """The ranks' `shares` of every global batch, 1 in all: even, or by the speed that is seen.
+    """The ranks' `shares` of every global batch (sum 1): even, or by their measured speed.
 
-    A step is as fast as its slowest rank. Its mean loss, and so its gradient, does not depend on
-    how the batch is divided: only rounding does.
+    A step is as fast as its slowest rank. Apart from rounding, the mean loss and its gradient do
+    not depend on the division of the batch.
     """
 
     def __init__(self, world: World, watch: Watch, *, auto: bool) -> None:
@@ -86,7 +86,7 @@ class Balance:
         self._window, self._steps, self._samples, self._work = FIRST, 0, 0, 0.0
 
     def note(self, samples: int) -> None:
-        """Count a step; after some, divide anew. All ranks must call it after the same step."""
+        """Count a step; after some, divide again. All ranks must call it after the same step."""
         if not self._auto:
             return
         self._steps, self._samples = self._steps + 1, self._samples + samples

@@ -1,1 +1,1 @@
-"""Checkpoints: their format on disk, a thread that writes them, and which one is the newest."""
+"""Checkpoints: their format on disk, the thread that writes them, the choice of the newest."""

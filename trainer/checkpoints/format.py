@@ -1,13 +1,13 @@
-"""Checkpoints without shared storage: every host has its own copy, the newest one wins.
+"""Checkpoints without shared storage: every host has its own copy, and the newest is used.
 
     step-00000123/
-        state.pt        what torch.save wrote
+        state.pt        written by torch.save
         manifest.json   step, epoch, accuracy, world size, job, size and SHA-256, torch's version
         COMPLETE        empty; written last
-    ranks-00000123/     what each rank of this host has of its own (parts.py)
+    ranks-00000123/     the own part of each rank of this host (parts.py)
 
-A checkpoint is written under another name, synced to disk and then renamed, so a folder that has
-its name is whole unless the disk lies; the checksums find out if it does.
+A checkpoint is written under another name, synced to disk and then renamed: a folder of this name
+is complete. The checksums detect a disk that returns other data.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class Progress:
     """The position of a training."""
 
     epoch: int = 0  # Whole epochs done.
-    position: int = 0  # Samples of the epoch's order that are done, over all ranks.
-    step: int = 0  # Optimizer steps done since the very beginning.
+    position: int = 0  # Samples of the epoch processed, over all ranks.
+    step: int = 0  # Optimizer steps since the start of the training.
 
 
 class Saved(NamedTuple):
@@ -62,20 +62,20 @@ class Saved(NamedTuple):
 
     @property
     def accuracy(self) -> float | None:
-        """Share of the test samples, where it is known."""
+        """Share of the test samples, if it is known."""
         found = self.content.get("accuracy")
         return None if found is None else float(found)
 
     def load(self) -> State:
-        """Return the state that `pack` was given, on the CPU; nothing in it can run code."""
+        """Return the state that was given to `pack`, on the CPU; loading it runs no code."""
         return dict(torch.load(io.BytesIO(self.state), map_location="cpu", weights_only=True))
 
 
 def identity(job: TrainJob) -> dict[str, Any]:
-    """Return the values that a run and the checkpoint that it resumes from must have in common."""
+    """Return the values that must be equal in a run and the checkpoint that it resumes from."""
     keys = ("dataset", "path", "image_size", "context", "model", "optimizer", "ema", "seed")
     found = {"name": job.name, **{key: getattr(job.train, key) for key in keys}}
-    # Of other weights it is another training; without any it has the identity of before there were.
+    # Other initial weights make another training. Without any, older checkpoints still match.
     return found | ({"weights": job.train.weights} if job.train.weights else {})
 
 
@@ -89,10 +89,10 @@ def pack(
     inputs: Mapping[str, Any] | None = None,
     own: Mapping[str, Any] | None = None,
 ) -> Saved:
-    """Make a checkpoint's content; `accuracy` on the test samples is a share, where it is known.
+    """Make a checkpoint's content; `accuracy` is a share of the test samples, if it is known.
 
-    `labels`, `inputs` (how images are prepared) and the rest of `serving` are what it takes besides
-    to answer with the model; `own` are the words on the ranks' own parts (parts.py).
+    `labels`, `inputs` (how images are prepared) and the rest of `serving` are needed to serve the
+    model; `own` describes the ranks' own parts (parts.py).
     """
     buffer = io.BytesIO()
     torch.save(state, buffer)
@@ -118,9 +118,9 @@ def pack(
 def newest(
     folder: Path, job: TrainJob, warn: Callable[[str], None], before: int | None = None
 ) -> Saved | None:
-    """Read this job's newest whole checkpoint, of a step below `before`.
+    """Read this job's newest complete checkpoint, of a step below `before`.
 
-    `warn` is told which are passed over, and why.
+    `warn` gets the skipped ones and the reasons.
     """
     for path in sorted(folder.glob("step-*"), reverse=True):
         if before is not None and path.name >= folder_name(before):
@@ -133,7 +133,7 @@ def newest(
 
 
 def read(path: Path, job: TrainJob) -> Saved:
-    """Read one checkpoint; raises UnusableError where it is not whole, or of another job."""
+    """Read one checkpoint; raises UnusableError if it is incomplete or of another job."""
     saved = read_any(path)
     if (owner := saved.content["job"]) != identity(job):
         raise UnusableError(f"it is of another job, {json.dumps(owner)}")
@@ -141,7 +141,7 @@ def read(path: Path, job: TrainJob) -> Saved:
 
 
 def read_any(path: Path) -> Saved:
-    """Read a checkpoint of whatever job; raises UnusableError where it is not whole."""
+    """Read a checkpoint of any job; raises UnusableError if it is incomplete."""
     try:
         open_file(path, COMPLETE).close()
     except OSError as error:
@@ -156,7 +156,7 @@ def read_any(path: Path) -> Saved:
 
 
 def verify(saved: Saved, expected: str) -> None:
-    """Raise UnusableError unless all is there that the manifest of the folder's name promises."""
+    """Raise UnusableError unless the state matches the manifest, and the manifest the folder."""
     promise = check(parse(saved.manifest))
     if len(saved.state) != promise.size:
         more = "more than" if len(saved.state) > promise.size else f"{len(saved.state)} bytes of"
@@ -168,9 +168,9 @@ def verify(saved: Saved, expected: str) -> None:
 
 
 def write(folder: Path, saved: Saved, job: TrainJob, keep: int) -> Path:
-    """Write a checkpoint so that it is there whole or not at all; return its folder.
+    """Write a checkpoint atomically; return its folder.
 
-    `keep` of this job's newest stay, besides the best; those of other jobs are left alone.
+    The `keep` newest of this job and its best are kept; those of other jobs are not changed.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for leftover in folder.glob(f"{TEMPORARY}*"):
@@ -185,7 +185,7 @@ def write(folder: Path, saved: Saved, job: TrainJob, keep: int) -> Path:
                 stream.flush()
                 os.fsync(stream.fileno())
     except OSError:
-        shutil.rmtree(draft, ignore_errors=True)  # On a full disk half a checkpoint is in the way.
+        shutil.rmtree(draft, ignore_errors=True)  # Half a checkpoint would occupy a full disk.
         raise
     sync_folder(draft)
     if path.exists():
@@ -202,9 +202,9 @@ def write(folder: Path, saved: Saved, job: TrainJob, keep: int) -> Path:
 
 
 def prune(folder: Path, last: str, job: TrainJob, keep: int) -> None:
-    """Delete this job's checkpoints up to `last`, but for the `keep` newest and the best.
+    """Delete this job's checkpoints up to `last`, except for the `keep` newest and the best.
 
-    A later one can only be damaged, or the run would have gone on from it: it must not count.
+    A later one must be damaged, as the run did not resume from it: it does not count.
     """
     whole = sorted(each.parent for each in folder.glob(f"step-*/{COMPLETE}"))
     known = {path: manifest_of(path) for path in whole if path.name <= last}
@@ -214,21 +214,21 @@ def prune(folder: Path, last: str, job: TrainJob, keep: int) -> None:
         if each and each.content["job"] == identity(job)
     }
     scored = {path: accuracy for path, accuracy in own.items() if accuracy is not None}
-    # The first of equals; none may be known.
+    # The first of equals; no accuracy may be known.
     best = max(scored, key=scored.__getitem__, default=None)
     for old in set(list(own)[:-keep]) - {best}:
         shutil.rmtree(old)
 
 
 class Known(NamedTuple):
-    """A manifest that can be read: all of it, and its checked part."""
+    """A readable manifest: its whole content, and its checked part."""
 
     content: dict[str, Any]
     manifest: Manifest
 
 
 def manifest_of(path: Path) -> Known | None:
-    """Read a checkpoint's manifest; None where it is damaged."""
+    """Read a checkpoint's manifest; None if it is damaged."""
     try:
         content = parse(read_file(path, MANIFEST, LARGEST))
         return Known(content, check(content))

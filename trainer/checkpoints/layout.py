@@ -2,7 +2,7 @@
 
 STATE, MANIFEST, COMPLETE = "state.pt", "manifest.json", "COMPLETE"
 NAME = r"step-\d{8,}"
-"""Of a checkpoint's folder, as a regular expression; names sort as steps do."""
+"""The name of a checkpoint's folder, as a regular expression; names sort like steps."""
 
 
 def folder_name(step: int) -> str:
@@ -11,7 +11,7 @@ def folder_name(step: int) -> str:
 
 
 def parts_folder(step: int) -> str:
-    """Name the folder of what the ranks of a checkpoint have of their own."""
+    """Name the folder of the ranks' own parts of a checkpoint."""
     return f"ranks-{step:08d}"
 
 

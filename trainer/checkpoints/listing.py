@@ -1,6 +1,6 @@
-"""The checkpoints in a folder, by their manifests and sizes, for those that want one of them.
+"""Lists the checkpoints in a folder by their manifests and sizes, for servers.
 
-Standard library only. Nothing is read through a link, and nothing that is no plain file.
+Standard library only. Only plain files are read, and none through a link.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from trainer.checkpoints.layout import COMPLETE, MANIFEST, NAME, STATE, folder_n
 from trainer.checkpoints.manifest import LARGEST, Manifest, UnusableError, check, parse
 
 Stamp = tuple[tuple[int, ...], ...]
-"""What the system says of a checkpoint's files: another one means that something has changed."""
+"""The file system's data on a checkpoint's files: another value means that a file has changed."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """A checkpoint in a folder whose files all have the sizes that its manifest promises."""
+    """A checkpoint in a folder whose files have the sizes in its manifest."""
 
     name: str
-    written: float  # Seconds since 1970: when the last of its files was.
+    written: float  # Of its latest file, in seconds since 1970.
     manifest: Manifest
 
 
 class Listing:
-    """The checkpoints of a folder; those whose files are unchanged are not read again."""
+    """The checkpoints of a folder; unchanged ones are not read again."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._known: dict[str, tuple[Stamp, Found | str]] = {}
 
     def look(self) -> tuple[list[Found], dict[str, str]]:
-        """Return the whole ones in order of steps, and why others, by name, are none.
+        """Return the complete ones in order of steps, and the faults of the others by name.
 
-        A checkpoint that is still being copied is none yet, in whatever order its files come.
+        A checkpoint that is being copied is incomplete, in whatever order its files arrive.
         """
         try:
             names = [each.name for each in os.scandir(self._folder)]
@@ -53,7 +53,7 @@ class Listing:
                 same = before and before[0] == stamp
                 self._known[name] = before if before and same else (stamp, self._read(name, stamp))
             except FileNotFoundError:
-                continue  # Something is not there yet, or no more.
+                continue  # A file is missing, still or already.
             except OSError as error:
                 self._known[name] = (), f"it can not be read ({error.strerror or error})"
         seen = {name: found for name, (_, found) in self._known.items()}
@@ -68,7 +68,7 @@ class Listing:
         if name != folder_name(manifest.step):
             return f"its manifest is of {folder_name(manifest.step)}"
         size = stamp[FILES.index(STATE)][1]
-        if size != manifest.size:  # How many, changes while it is copied.
+        if size != manifest.size:  # No figure: it changes during a copy.
             than = "less" if size < manifest.size else "more"
             return f"{STATE} has {than} than the {manifest.size} bytes of its manifest"
         return Found(name, max(each[2] for each in stamp) / 1e9, manifest)
@@ -78,7 +78,7 @@ FILES = (MANIFEST, STATE, COMPLETE)
 
 
 def stamped(path: Path) -> Stamp:
-    """Ask the system for a checkpoint's files; raises OSError where one is missing or a link."""
+    """Return the stamp of a checkpoint's files; raises OSError if one is missing or a link."""
     if not stat.S_ISDIR(path.lstat().st_mode):
         raise FileNotFoundError(path)
     found = []
@@ -94,7 +94,7 @@ def open_file(path: Path, file: str) -> BinaryIO:
     """Open a checkpoint's file for reading, never through a link; raises OSError."""
     inside = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
-        # Not blocking: a named pipe would wait for its writer.
+        # Without blocking: a named pipe would wait for its writer.
         descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=inside)
     finally:
         os.close(inside)
@@ -107,5 +107,5 @@ def open_file(path: Path, file: str) -> BinaryIO:
 def read_file(path: Path, file: str, most: int) -> bytes:
     """Read a checkpoint's file, and one byte more than `most` at most; raises OSError."""
     with open_file(path, file) as stream:
-        # As many as there are: `read` makes room for as many as it is asked for.
+        # Limited to the file's size: `read` allocates as much memory as it is asked for.
         return stream.read(min(most, os.fstat(stream.fileno()).st_size) + 1)

@@ -1,4 +1,4 @@
-"""A checkpoint's manifest, checked: what a disk or another host has may hold anything.
+"""Checks a checkpoint's manifest: a disk or another host may have any content.
 
 Standard library only: the endpoint that offers checkpoints has no torch.
 """
@@ -15,16 +15,16 @@ from typing import Any
 from trainer.checkpoints.layout import STATE
 
 LARGEST = 2**22  # Bytes: a label for every character of Unicode fits.
-MOST = 2**53  # Of a whole number: JSON has no larger one that is exact.
+MOST = 2**53  # Of an integer: larger ones are not exact in JSON.
 
 
 class UnusableError(Exception):
-    """Why a folder is not a checkpoint that this job may load."""
+    """A folder is not a checkpoint that this job may load; the message says why."""
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """The part of a manifest that is needed to choose a checkpoint and to read it."""
+    """The part of a manifest that is needed to choose and read a checkpoint."""
 
     step: int
     epoch: int
@@ -57,7 +57,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def check(content: Any) -> Manifest:
-    """Return what a manifest says; raises UnusableError where a value is not what it must be."""
+    """Return the checked values of a manifest; raises UnusableError if one is invalid."""
     values = []
     for path, (is_valid, meaning) in RULES.items():
         value = content
@@ -71,7 +71,7 @@ def check(content: Any) -> Manifest:
 
 
 def shown(value: Any) -> str:
-    """Show a value from elsewhere in one short line of printable ASCII."""
+    """Format an untrusted value as one short line of printable ASCII."""
     if isinstance(value, dict | list):
         return "an object" if isinstance(value, dict) else "a list"
     text = "nothing" if value is None else ascii(value)
@@ -79,7 +79,7 @@ def shown(value: Any) -> str:
 
 
 def is_whole(value: Any) -> bool:
-    """Whether it is a whole number from 0 on; a bool is none."""
+    """Whether a value is an integer from 0 on, and not a bool."""
     return type(value) is int and 0 <= value < MOST
 
 
@@ -106,4 +106,4 @@ RULES: dict[tuple[str, ...], tuple[Callable[[Any], bool], str]] = {
     ("files", STATE, "bytes"): WHOLE,
     ("files", STATE, "sha256"): (_is_sum, "a SHA-256"),
 }
-"""Where the values of `Manifest` are, in its order, and what they must be."""
+"""The place of each value of `Manifest`, in its order, with its check and description."""

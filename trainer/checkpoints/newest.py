@@ -1,4 +1,4 @@
-"""The checkpoint to resume from. Hosts need no shared storage: the ranks agree on one."""
+"""Chooses the checkpoint to resume from. Without shared storage, the ranks agree on one."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from trainer.parallel.world import World
 class Found:
     """The checkpoint that the ranks agreed on."""
 
-    saved: Saved  # Without its state on ranks other than the holder, until it was sent.
+    saved: Saved  # Other ranks than the holder have no state until it is sent.
     holder: int  # The lowest rank that has it.
     mine: bool  # Whether this rank has it.
-    parts: dict[int, int]  # Which rank had a part, and the lowest rank of now that can read it.
+    parts: dict[int, int]  # From the rank of a part to the lowest present rank that can read it.
 
     @property
     def lacking(self) -> list[int]:
@@ -30,17 +30,17 @@ class Found:
 
 
 def is_writer(job: TrainJob, world: World) -> bool:
-    """Whether this rank writes: the first of each host, or of all where the folder is shared."""
+    """Whether this rank writes: the first of each host or, for a shared folder, of all."""
     return (world.rank if job.checkpoint.shared else world.local_rank) == 0
 
 
 def newest_of_all(folder: Path, job: TrainJob, world: World) -> Found | None:
-    """Give all ranks the newest checkpoint that any host has; None where no host has any.
+    """Give all ranks the newest checkpoint of any host; None if no host has one.
 
-    Ranks can be one step apart after a fault, and a host may have lost its disk: the highest step
-    wins, the lowest rank that has it sends it to all, and hosts that lack it write a copy. All may
-    have been killed while some had yet to write their parts: then the one before is taken, if it
-    has all of its own.
+    After a fault, ranks can be one step apart, and a host may have lost its disk. The highest step
+    is used: the lowest rank that has it sends it to all, and hosts without it write a copy. If all
+    ranks were killed before some had written their parts, the previous checkpoint is used, if it
+    has all of its parts.
     """
     found = agree(folder, job, world)
     if found and found.lacking:
@@ -62,7 +62,7 @@ def newest_of_all(folder: Path, job: TrainJob, world: World) -> Found | None:
 
 
 def agree(folder: Path, job: TrainJob, world: World, before: int | None = None) -> Found | None:
-    """Find the newest checkpoint of any host, of a step below `before`, and who has its parts."""
+    """Find the newest checkpoint of any host, of a step below `before`, and the ranks' parts."""
     own = None
     if is_writer(job, world):
         warning = f"trainer {world.host}: warning: "

@@ -1,13 +1,13 @@
-"""The part of a checkpoint that is one rank's own, beside the part that all ranks share.
+"""The part of a checkpoint that belongs to one rank, beside the part shared by all ranks.
 
     step-00000123/          equal on all hosts (format.py)
     ranks-00000123/
-        rank-00002.pt       what torch.save wrote, on the host that rank 2 had
+        rank-00002.pt       written by torch.save, on the host of rank 2
 
-A rank of the local modes has an optimizer of its own, one of PowerSGD what compression has left out
-so far, one that stops within an epoch its own figures in BatchNorm. Each rank writes its part
-itself: to give every host the parts of all would cost an exchange of them at each checkpoint.
-A part belongs to the checkpoint of the same step whose model has the same fingerprint.
+Own parts hold the optimizer in the local modes, the compression error of PowerSGD, and BatchNorm's
+buffers if training stops within an epoch. Each rank writes its own part: to store all parts on
+every host would need an exchange of them at each checkpoint. A part belongs to the checkpoint of
+the same step whose model has the same fingerprint.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from trainer.checkpoints.format import Saved, State, sync_folder
 from trainer.checkpoints.layout import part_name, parts_folder
 from trainer.checkpoints.manifest import is_whole
 
-MOST = 16  # Parts of which a mean is taken: more tell nothing new.
+MOST = 16  # Parts in a mean: more would not improve it.
 
 
 class Own(NamedTuple):
-    """The manifest's words on the ranks' parts."""
+    """The manifest's entry on the ranks' parts."""
 
-    model: int = 0  # Fingerprint of the model that they belong to.
-    ranks: tuple[int, ...] = ()  # Those that have a part.
-    way: tuple[Any, ...] = ()  # How the ranks exchanged: under another way no part fits as it is.
+    model: int = 0  # Fingerprint of the model to which they belong.
+    ranks: tuple[int, ...] = ()  # Ranks that have a part.
+    way: tuple[Any, ...] = ()  # As of Ranks.way: if it differs, no part fits unchanged.
 
 
 def own_of(saved: Saved) -> Own:
-    """Read them; checkpoints from before have none, and what is no such thing counts as none."""
+    """Read the entry; older checkpoints have none, and an invalid one counts as none."""
     found = saved.content.get("own")
     if not isinstance(found, dict) or set(found) != set(Own._fields):
         return Own()
@@ -50,11 +50,11 @@ def own_of(saved: Saved) -> Own:
 
 
 def write_part(folder: Path, step: int, rank: int, model: int, part: State) -> None:
-    """Write a rank's part so that it is there whole or not at all."""
+    """Write a rank's part atomically."""
     target = folder / parts_folder(step)
     target.mkdir(parents=True, exist_ok=True)
     draft = target / f".{part_name(rank)}"
-    buffer = io.BytesIO()  # Of a full disk torch.save says less than the system does.
+    buffer = io.BytesIO()  # torch.save to a full disk raises a less clear error.
     torch.save({"model": model, "rank": rank, "own": part}, buffer)
     try:
         with draft.open("wb") as stream:
@@ -70,26 +70,26 @@ def write_part(folder: Path, step: int, rank: int, model: int, part: State) -> N
 
 
 def read_part(folder: Path, saved: Saved, rank: int) -> bytes | None:
-    """Read a rank's part of a checkpoint; None where it is not here, or not whole."""
+    """Read a rank's part of a checkpoint; None if it is missing or damaged."""
     try:
         content = (folder / parts_folder(saved.step) / part_name(rank)).read_bytes()
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             whole = archive.testzip() is None
         part = torch.load(io.BytesIO(content), map_location="cpu", mmap=False, weights_only=True)
         mine = (part["model"], part["rank"]) == (own_of(saved).model, rank)
-    except Exception:  # Which, depends on the damage.
+    except Exception:  # Its class depends on the damage.
         return None
     return content if whole and mine else None
 
 
 def load_part(content: bytes) -> State:
-    """Return what `write_part` was given, on the CPU; nothing in it can run code."""
+    """Return what was given to `write_part`, on the CPU; loading it runs no code."""
     part = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     return dict(part["own"])
 
 
 def prune_parts(folder: Path, step: int) -> None:
-    """Delete the parts up to a step whose checkpoints are gone."""
+    """Delete the parts, up to a step, whose checkpoints are deleted."""
     for path in folder.glob("ranks-*"):
         name = path.name.replace("ranks-", "step-")
         if path.name <= parts_folder(step) and not (folder / name).exists():
@@ -97,7 +97,7 @@ def prune_parts(folder: Path, step: int) -> None:
 
 
 def mean(values: Sequence[Any]) -> Any:
-    """Take the mean of nested values: of the tensors; the first of all others."""
+    """Return nested values with the mean of tensors; of other values, the first."""
     first = values[0]
     if isinstance(first, dict):
         return {key: mean([each[key] for each in values if key in each]) for key in first}

@@ -1,8 +1,8 @@
-"""Checkpoints are written beside the training, which waits for a copy in memory, not for the disk.
+"""Writes checkpoints in a thread: the training waits for a copy in memory, not for the disk.
 
-The training's thread copies its state to the CPU, into pinned memory where it comes from a GPU; a
-thread serialises, hashes, syncs and renames. So did CheckFreq (Mohan et al., FAST 2021) and
-PyTorch's own torch.distributed.checkpoint.async_save.
+The training's thread copies its state to the CPU, into pinned memory if it is on a GPU; another
+thread serialises, hashes, syncs and renames. CheckFreq (Mohan et al., FAST 2021) and
+torch.distributed.checkpoint.async_save do the same.
 """
 
 from __future__ import annotations
@@ -18,38 +18,38 @@ from trainer.checkpoints.format import NONE, State
 
 
 class Saver:
-    """Writes one checkpoint at a time and remembers how long the training stood still for it."""
+    """Writes one checkpoint at a time and measures how long the training paused for it."""
 
     def __init__(self, *, asynchronous: bool) -> None:
         self._writer = ThreadPoolExecutor(1, "checkpoint") if asynchronous else None
         self._pending: Future[object] | None = None
         self._copy: Any = None
-        self.step = NONE  # That was saved last, by this rank or by its host's writer.
-        self.stalls: list[float] = []  # Seconds that the training stood still for each save.
+        self.step = NONE  # Saved last, by this rank or its host's writer.
+        self.stalls: list[float] = []  # Seconds that the training paused for each save.
 
     def save(self, state: State, write: Callable[[State], object]) -> None:
-        """Have `write` put a state on disk, in another thread; return when it may change again.
+        """Write a state with `write` in another thread; return when the state may change again.
 
-        It raises the OSError of this save or the one before, as `wait` and `check` do.
+        Raises the OSError of this save or the previous one, as `wait` and `check` do.
         """
         self.wait()
         if not self._writer:
             write(state)
             return
-        # The copy before this one is on disk: its memory can be used again.
+        # The previous copy is on disk: its memory is reused.
         self._copy = copied(state, self._copy)
         if torch.cuda.is_available():
             torch.cuda.current_stream().synchronize()
         self._pending = self._writer.submit(write, self._copy)
 
     def wait(self) -> None:
-        """Return when what was given to be saved is on disk, or raise the writer's error."""
+        """Wait until the state is on disk; raise the writer's error."""
         pending, self._pending = self._pending, None
         if pending:
             pending.result()
 
     def check(self) -> None:
-        """Raise the writer's error, if it has failed by now."""
+        """Raise the writer's error, if it has failed."""
         if self._pending and self._pending.done():
             self.wait()
 
@@ -57,7 +57,7 @@ class Saver:
 def copied(value: Any, old: Any) -> Any:
     """Copy nested dicts and lists of tensors to the CPU; those from a GPU arrive in stream order.
 
-    `old` is None or an earlier copy of the same shape, whose memory is used again.
+    `old` is None or an earlier copy of the same shape, whose memory is reused.
     """
     if isinstance(value, torch.Tensor):
         layout = value.shape, value.dtype, value.stride()
@@ -66,7 +66,7 @@ def copied(value: Any, old: Any) -> Any:
         return old.copy_(value, non_blocking=True)
     if isinstance(value, dict):
         before = old if isinstance(old, dict) else {}
-        result = copy(value)  # The state of a module carries its version as an attribute.
+        result = copy(value)  # The state of a module has its version as an attribute.
         result.update((key, copied(each, before.get(key))) for key, each in value.items())
         return result
     if isinstance(value, list):

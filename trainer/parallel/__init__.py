@@ -1,1 +1,1 @@
-"""The ranks: what they tell each other, and how they train one model together."""
+"""The ranks: how they communicate, and how they train one model together."""

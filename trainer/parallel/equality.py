@@ -1,4 +1,4 @@
-"""Whether the ranks have the same model, bit by bit."""
+"""Checks that the ranks have bit-identical models."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 def fingerprint(model: nn.Module) -> int:
     """A hash of the bits of all parameters and buffers, the same on every device.
 
-    The bits of each value in a chunk, times an odd number of its own, are added up modulo 2^64:
-    integers, so the order does not matter, and a single changed value always shows.
+    The bits of each value in a chunk are multiplied by an odd number of its position and summed
+    modulo 2^64: integer sums do not depend on the order, and one changed value is always detected.
     """
     tensors = [tensor.reshape(-1) for tensor in (*model.parameters(), *model.buffers())]
     odd = torch.arange(1, 2 * CHUNK, 2, device=tensors[0].device)
@@ -32,9 +32,9 @@ def fingerprint(model: nn.Module) -> int:
 
 
 def require_equal(world: World, model: nn.Module) -> int:
-    """Raise HaltError, on all ranks, if one has other parameters or buffers than most have.
+    """Raise HaltError on all ranks if one has other parameters or buffers than most.
 
-    Return the fingerprint that all have.
+    Return the common fingerprint.
     """
     found = world.gather((fingerprint(model), world.name))
     usual = Counter(value for value, _ in found).most_common(1)[0][0]

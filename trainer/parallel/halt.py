@@ -1,4 +1,4 @@
-"""Failures that a restart would only repeat: the launcher must not start the workers again."""
+"""Failures that a restart would only repeat: the launcher must not restart the workers."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class HaltError(Exception):
 
 
 def request_halt(kind: FailureClass, message: str, code: int = 1) -> bool:
-    """Write to the launcher's file, KIT_HALT, why not to start again; return if there is one.
+    """Write the reason for a halt to the launcher's file KIT_HALT; return whether there is one.
 
-    `code` is the launcher's exit code then.
+    `code` becomes the launcher's exit code.
     """
     file = os.environ.get("KIT_HALT")
     if file:
@@ -30,7 +30,7 @@ def request_halt(kind: FailureClass, message: str, code: int = 1) -> bool:
 
 
 def raise_if_halted(world: World) -> None:
-    """Raise HaltError, on all ranks, if one asked for it before the workers were started again."""
+    """Raise HaltError on all ranks if one requested it before the workers were restarted."""
     file = os.environ.get("KIT_HALT")
     requests = world.gather(Path(file).read_text() if file else "")
     if request := next(filter(None, requests), ""):

@@ -1,6 +1,6 @@
-"""Local steps: each rank trains its replica on its own, and now and then the changes are merged.
+"""Local steps: each rank trains its replica alone, and the changes are merged at intervals.
 
-What suits a network is arithmetic on bytes and link speed: `kit plan` does it.
+`kit plan` computes from bytes and link speed which mode suits a network.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from trainer.parallel.replicas import Replicas
 from trainer.parallel.world import World
 
 OUTER = {"local_sgd": (1.0, 0.0), "diloco": (0.7, 0.5)}
-"""Rate and Nesterov momentum of the step on the mean change of all ranks. (1, 0) is the mean of
-their weights: post-local SGD (Lin et al. 2018, arXiv 1808.07217). DiLoCo (Douillard et al. 2023,
-arXiv 2311.08105) takes 0.7 and 0.9, with AdamW inside; short runs of SGD diverged at 0.9."""
+"""Rate and Nesterov momentum of the outer step on the mean change of all ranks. (1, 0) gives the
+mean of their weights: post-local SGD (Lin et al. 2018, arXiv 1808.07217). DiLoCo (Douillard et al.
+2023, arXiv 2311.08105) uses 0.7 and 0.9, with AdamW inside; short runs with SGD diverged at 0.9."""
 TYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 class LocalReplicas(Replicas):
     """Replicas that differ between two merges, after a warm-up of plain steps.
 
-    `anchors` are what all ranks agreed on last; `outer` moves them by the mean of what the ranks
-    have changed in a round of steps, weighted by their samples. With `overlap` the changes travel
-    during the next round and the ranks do not wait: each goes on from the anchors and its own
-    changes, which the others get to know a round later (CO2: Sun et al. 2024, arXiv 2401.16265).
+    `anchors` are the parameters after the last merge; `outer` moves them by the mean of the ranks'
+    changes in a round of steps, weighted by their samples. With `overlap` the changes are exchanged
+    during the next round and the ranks do not wait: each continues from the anchors and its own
+    changes, which the others receive a round later (CO2: Sun et al. 2024, arXiv 2401.16265).
     """
 
     optimizers_differ = True
@@ -51,7 +51,7 @@ class LocalReplicas(Replicas):
         rate, momentum = OUTER[exchange.mode]
         nesterov = momentum > 0
         self._outer = torch.optim.SGD(self._anchors, rate, momentum=momentum, nesterov=nesterov)
-        self._travelling: list[tuple[Any, Tensor]] = []  # Exchanges, and what they exchange.
+        self._travelling: list[tuple[Any, Tensor]] = []  # Exchanges under way, with their values.
         self._samples = 0  # Of this rank in this round.
         self._bad_loss = ""  # The first of this round.
 
@@ -61,7 +61,7 @@ class LocalReplicas(Replicas):
 
     @torch.no_grad()
     def own(self, modules: Sequence[nn.Module]) -> dict[str, Any]:
-        """Return this rank's parameters, and what travels, where the ranks differ by an overlap."""
+        """Return this rank's parameters and exchanges under way, if ranks overlap."""
         own = super().own(modules)
         if self._travelling:
             for work, _ in self._travelling:
@@ -76,7 +76,7 @@ class LocalReplicas(Replicas):
 
     @torch.no_grad()
     def settle(self, modules: Sequence[nn.Module]) -> None:
-        """Wait for what travels; then all ranks have the same parameters."""
+        """Wait for the exchanges under way; then all ranks have the same parameters."""
         super().settle(modules)
         if self._travelling:
             self._arrive(0)
@@ -85,7 +85,7 @@ class LocalReplicas(Replicas):
 
     @torch.no_grad()
     def load_own(self, own: dict[str, Any], modules: Sequence[nn.Module]) -> None:
-        """Put back what `own` gave."""
+        """Restore what `own` returned."""
         super().load_own(own, modules)
         if "round" in own:
             found, device = own["round"], self.world.device
@@ -100,7 +100,7 @@ class LocalReplicas(Replicas):
 
     @torch.no_grad()
     def begin_local(self, step: int, samples: int) -> bool:
-        """Begin a step; those of the warm-up are plain ones."""
+        """Begin a step; steps of the warm-up are not local."""
         if step <= self._exchange.warm_up_steps:
             return False
         if not self._samples:
@@ -112,7 +112,7 @@ class LocalReplicas(Replicas):
         return True
 
     def end_local(self, step: int, bad_loss: str, *, last: bool) -> str | None:
-        """End a step; a round has `every_steps`, unless its epoch ends before."""
+        """End a step; a round has `every_steps` steps, or ends with its epoch."""
         self._bad_loss = self._bad_loss or bad_loss
         due = (step - self._exchange.warm_up_steps) % self._exchange.every_steps == 0
         return self._bad_loss if due or last else None
@@ -134,7 +134,7 @@ class LocalReplicas(Replicas):
         self._mark("communication")
 
     def _arrive(self, left: int) -> None:
-        """Take in what travels, but for so many of the latest."""
+        """Apply the exchanges under way, except for the `left` latest."""
         while len(self._travelling) > left:
             work, changes = self._travelling.pop(0)
             work.wait()
@@ -146,7 +146,7 @@ class LocalReplicas(Replicas):
 
 
 class Arrived:
-    """In the place of an exchange that had ended when its checkpoint was written."""
+    """Stands for an exchange that was complete when the checkpoint was written."""
 
     def wait(self) -> None:
-        """Return."""
+        """Return at once."""

@@ -1,4 +1,4 @@
-"""A whole replica on each rank, whose gradients are averaged at every step by DDP."""
+"""A whole replica on each rank; DDP averages the gradients at every step."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ HOOKS: Any = {
     "powersgd": powerSGD_hook,
 }
 POWERSGD_RANK = 2
-"""Of the matrices that stand for a gradient: enough for a ResNet-18 on CIFAR-10 (Vogels et al.
-2019, arXiv 1905.13727, table 3)."""
+"""Rank of the matrices that approximate a gradient: enough for a ResNet-18 on CIFAR-10 (Vogels et
+al. 2019, arXiv 1905.13727, table 3)."""
 
 
 class Replicas(Ranks):
-    """A replica on each rank: DDP, with the buckets and the compression that the job says."""
+    """A replica on each rank: DDP, with the job's buckets and compression."""
 
     optimizers_differ = False
 
@@ -44,16 +44,16 @@ class Replicas(Ranks):
         mark: Callable[[str], None],
         module: nn.Module,
     ) -> None:
-        """`mark` is told what the time until now went to, as by Watch.mark.
+        """`mark` counts the time until now as one kind of work, as Watch.mark does.
 
-        `module` computes in the place of the model: the same one, or compiled.
+        `module` replaces the model in computations: the same one, or compiled.
         """
         self.model, self.world = model, world
         self.way = (exchange.mode, exchange.compression, exchange.overlap, exchange.bucket_mib)
         self._shared = False  # Whether all ranks have the same buffers.
         self._powersgd = None
         if exchange.compression == "powersgd":
-            # Its error feedback needs gradients that have settled a little, two steps at least.
+            # Its error feedback needs gradients that are a little stable: at least two steps.
             self._powersgd = PowerSGD(max(2, exchange.warm_up_steps))
         self._replica = replicate(module, exchange, world, mark, self._powersgd)
 
@@ -64,11 +64,11 @@ class Replicas(Ranks):
         return scores
 
     def unsynchronised(self) -> AbstractContextManager[None]:
-        """Leave gradients on this rank."""
+        """Do not exchange gradients."""
         return self._replica.no_sync()
 
     def clip(self, parameters: list[nn.Parameter], norm: float) -> None:
-        """Clip what this rank has: the mean of all ranks or, in a local step, its own gradients."""
+        """Clip the mean gradients or, in a local step, this rank's own."""
         nn.utils.clip_grad_norm_(parameters, norm)
 
     def parts(self) -> dict[str, Any]:
@@ -77,7 +77,7 @@ class Replicas(Ranks):
 
     @torch.no_grad()
     def share_buffers(self, modules: Sequence[nn.Module]) -> None:
-        """Give all ranks the mean of their buffers, and the first rank's of those that count."""
+        """Give all ranks the mean of their buffers; integer buffers (counts) are rank 0's."""
         if self._shared:
             return
         for buffer in buffers_of(modules):
@@ -89,7 +89,7 @@ class Replicas(Ranks):
 
     @contextmanager
     def settled(self, modules: Sequence[nn.Module]) -> Iterator[dict[str, Any]]:
-        """Bring the ranks together for a checkpoint, and let them go on as they were."""
+        """Give all ranks the same state for a checkpoint, then restore their own."""
         own = self.own(modules)
         self.settle(modules)
         try:
@@ -98,7 +98,7 @@ class Replicas(Ranks):
             self.load_own(own, modules)
 
     def own(self, modules: Sequence[nn.Module]) -> dict[str, Any]:
-        """Return what this rank alone has, untouched by what follows."""
+        """Return a copy of this rank's own state."""
         own: dict[str, Any] = {}
         if not self._shared and (buffers := buffers_of(modules)):
             own["buffers"] = [buffer.clone() for buffer in buffers]
@@ -107,12 +107,12 @@ class Replicas(Ranks):
         return own
 
     def settle(self, modules: Sequence[nn.Module]) -> None:
-        """Bring the ranks together."""
+        """Give all ranks the same state."""
         self.share_buffers(modules)
 
     @torch.no_grad()
     def load_own(self, own: dict[str, Any], modules: Sequence[nn.Module]) -> None:
-        """Put back what `own` gave."""
+        """Restore what `own` returned."""
         if "buffers" in own:
             for buffer, value in zip(buffers_of(modules), own["buffers"], strict=True):
                 buffer.copy_(value)
@@ -129,18 +129,18 @@ class Replicas(Ranks):
         return False
 
     def end_local(self, step: int, bad_loss: str, *, last: bool) -> str | None:  # noqa: ARG002
-        """Nothing has begun."""
+        """Do nothing: no step is local."""
         return None
 
     def merge(self, *, last: bool) -> None:
-        """Nothing differs."""
+        """Do nothing: no step is local."""
 
 
 class PowerSGD(PowerSGDState):
-    """PowerSGD's memory: per bucket what it has left out so far, and the matrices it begins with.
+    """PowerSGD's state: for each bucket the compression error so far, and the initial matrices.
 
-    What is left out is each rank's own. The mean of the ranks' gradients is the same when each rank
-    adds the mean of what all have left out.
+    The error differs between ranks. The mean gradient stays the same if each rank adds the mean of
+    all errors instead of its own.
     """
 
     def __init__(self, begin: int) -> None:
@@ -152,18 +152,18 @@ class PowerSGD(PowerSGDState):
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what the next step needs."""
+        """Return the state that the next step needs."""
         return {"steps": self.iter, **{name: dict(each) for name, each in self.memory.items()}}
 
     def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:
-        """Put back what `state_dict` gave."""
+        """Restore what `state_dict` returned."""
         self.iter = state["steps"]
         for name, each in self.memory.items():
             each.clear()
             each.update((key, value.to(device)) for key, value in state[name].items())
 
     def fit(self, bucket: GradBucket) -> None:
-        """Forget what belongs to a bucket of another size: the job has changed them."""
+        """Delete the state of a bucket whose size differs: the job has changed its buckets."""
         error = self.error_dict.get(bucket.index())
         if error is not None and error.numel() != bucket.buffer().numel():
             for each in self.memory.values():
@@ -171,7 +171,7 @@ class PowerSGD(PowerSGDState):
 
 
 def buffers_of(modules: Sequence[nn.Module]) -> list[Tensor]:
-    """The buffers of some modules, in their order."""
+    """Return the buffers of some modules, in order."""
     return [buffer for module in modules for buffer in module.buffers()]
 
 
@@ -182,9 +182,9 @@ def replicate(
     mark: Callable[[str], None],
     state: PowerSGD | None,
 ) -> DistributedDataParallel:
-    """Wrap the model so that gradients are averaged over all ranks, as the job says."""
-    # BatchNorm's figures are brought together where they are needed: Replicas.share_buffers. Before
-    # torch 2.13 the option had another name.
+    """Wrap the model so that gradients are averaged over all ranks, with the job's options."""
+    # Replicas.share_buffers averages BatchNorm's buffers when they are needed. Before torch 2.13
+    # the option had another name.
     name = "forward_sync_buffers"
     known = name in signature(DistributedDataParallel).parameters
     replica = DistributedDataParallel(
@@ -199,18 +199,18 @@ def replicate(
 
     def send(state: Any, bucket: GradBucket) -> Future[Tensor]:
         if bucket.is_last():
-            # What is left of the backward pass is waiting.
+            # The rest of the backward pass waits for exchanges.
             mark("compute")
         if state:
             state.fit(bucket)
         future: Future[Tensor] = hook(state, bucket)
         if state and world.device.type == "cpu":
-            # PowerSGD begins a second exchange when the first has ended: in gloo's threads, in
-            # another order on each rank, unless one bucket waits for the other.
+            # PowerSGD starts a second exchange in a thread of gloo when the first has ended. The
+            # order of buckets would differ between ranks, so each bucket waits for the previous.
             future.wait()
         return future
 
-    # DistributedDataParallel does not understand annotations that are texts.
+    # DistributedDataParallel does not accept annotations that are strings.
     send.__annotations__.clear()
     replica.register_comm_hook(state, send)
     return replica

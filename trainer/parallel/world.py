@@ -1,4 +1,4 @@
-"""The processes of a training, and what they tell each other besides gradients."""
+"""The processes of a training, and their communication except for gradients."""
 
 from __future__ import annotations
 
@@ -15,44 +15,44 @@ from torch import distributed
 T = TypeVar("T")
 
 ROLL_CALL = timedelta(seconds=10)
-"""For the ranks that are left to answer each other: all of them have waited just as long before."""
+"""Time for the remaining ranks to answer each other: their exchange has timed out together."""
 
 
 @dataclass(frozen=True)
 class World:
-    """This process among all."""
+    """This process and its place among all processes of the training."""
 
     rank: int  # 0 to size - 1, over all hosts.
     local_rank: int  # 0 to processes on this host - 1.
     size: int  # Processes over all hosts.
     host: str  # This host's name in the log.
-    device: torch.device  # Where this process computes.
+    device: torch.device  # On which this process computes.
     control: distributed.ProcessGroup
-    """A gloo group of all ranks: words on the CPU, which never wait for a GPU's queue."""
+    """A gloo group of all ranks: messages on the CPU, which do not wait for a GPU's queue."""
     alarm: distributed.ProcessGroup
-    """Another one, for when an exchange of the others has failed: theirs are broken then."""
-    names: tuple[str, ...] = ()  # Of all ranks, in messages.
+    """Another gloo group, for use after a failed exchange, which breaks the other groups."""
+    names: tuple[str, ...] = ()  # The name of each rank, for messages.
 
     @property
     def name(self) -> str:
-        """The name of this process, in messages."""
+        """The name of this process, for messages."""
         return f"rank {self.rank} on {self.host} ({self.device})"
 
     def sums(self, values: Sequence[float]) -> list[float]:
-        """Add up each value over all ranks, in float64: exact for counts up to 2^53."""
+        """Sum each value over all ranks, in float64: exact for counts up to 2^53."""
         total = torch.tensor(values, dtype=torch.float64)
         distributed.all_reduce(total, group=self.control)
         result: list[float] = total.tolist()
         return result
 
     def gather(self, value: T) -> list[T]:
-        """A value that can be pickled, of each rank, in the order of ranks."""
+        """Return a picklable value of each rank, in the order of ranks."""
         values: list[Any] = [None] * self.size
         distributed.all_gather_object(values, value, group=self.control)
         return values
 
     def broadcast(self, content: bytes, source: int) -> bytes:
-        """Send the bytes that rank `source` has to all; what the others pass is not used."""
+        """Send the bytes of rank `source` to all ranks; `content` of the others is ignored."""
         size = torch.tensor([len(content)])
         distributed.broadcast(size, source, group=self.control)
         buffer = torch.zeros(int(size), dtype=torch.uint8)
@@ -62,12 +62,12 @@ class World:
         return buffer.numpy().tobytes()
 
     def silent_ranks(self) -> str:
-        """Name the ranks that are silent, as far as this one can tell, after a failed exchange."""
+        """Name the ranks that do not answer after a failed exchange, as far as this one knows."""
         try:
             distributed.monitored_barrier(self.alarm, ROLL_CALL, wait_all_ranks=True)
         except RuntimeError as error:
-            # Rank 0 asks and knows the silent ranks, unless others are gone altogether: their hosts
-            # say why. The others only know whether rank 0 is there.
+            # Rank 0 asks and knows the hung ranks, unless others are dead: their hosts report why.
+            # The others only know whether rank 0 answers.
             found = re.search(r"Ranks? ([\d, ]+) failed to pass", str(error))
             if found:
                 return ", ".join(self.names[int(rank)] for rank in found[1].split(","))
@@ -77,22 +77,22 @@ class World:
 
 
 def join_world(environ: Mapping[str, str], timeout: timedelta) -> World:
-    """Form the process group that torchrun's variables describe, or without them a world of one."""
+    """Form the process group of torchrun's variables; without them, a world of size 1."""
     local_rank = int(environ.get("LOCAL_RANK", "0"))
     device = torch.device("cpu")
     if torch.cuda.is_available() and torch.cuda.device_count() > local_rank:
         device = torch.device("cuda", local_rank)
         torch.cuda.set_device(device)
     backend = "nccl" if device.type == "cuda" else "gloo"
-    # NCCL's watchdog aborts the process, with its flight recorder's dump but without names: the
-    # control group, in which every step ends, is to notice before.
+    # NCCL's watchdog aborts the process, with a dump of its flight recorder but no names. So the
+    # control group, which every step uses at its end, must time out first.
     patience = timeout + 2 * ROLL_CALL if backend == "nccl" else timeout
     if "RANK" in environ:
         distributed.init_process_group(backend, timeout=patience)
     else:
         alone = distributed.HashStore()  # type: ignore[attr-defined]
         distributed.init_process_group(backend, timeout=patience, world_size=1, rank=0, store=alone)
-    # Every rank must come to these calls, also where the default group is gloo already.
+    # Every rank must make these calls, even if the default group uses gloo.
     control, alarm = (distributed.new_group(backend="gloo", timeout=timeout) for _ in range(2))
     host, rank = environ.get("KIT_HOST") or socket.gethostname(), distributed.get_rank()
     size = distributed.get_world_size()
@@ -101,7 +101,7 @@ def join_world(environ: Mapping[str, str], timeout: timedelta) -> World:
 
 
 def leave_world(world: World) -> None:
-    """End the group when all ranks are done: rank 0 holds the store that the others still need."""
+    """End the group after all ranks are done: rank 0 holds the store, which the others need."""
     world.sums([0])
     distributed.destroy_process_group()
 
@@ -115,12 +115,12 @@ def describe(world: World, environ: Mapping[str, str]) -> str:
     )
     if world.device.type == "cuda":
         properties = torch.cuda.get_device_properties(world.device)
-        # The UUID is there from torch 2.4 on.
+        # torch has the UUID since 2.4.
         line += f", {properties.name} {getattr(properties, 'uuid', '')}".rstrip()
     return line
 
 
 def is_lost_peer(error: RuntimeError) -> bool:
-    """Whether an exchange failed because another rank is gone or silent."""
-    # gloo has no exception of its own; its messages begin with a path in its source.
+    """Whether an exchange failed because another rank is dead or hung."""
+    # gloo has no exception class; its messages begin with a path in its source.
     return isinstance(error, distributed.DistError) or "gloo/transport" in str(error)

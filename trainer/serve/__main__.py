@@ -1,10 +1,10 @@
 """The inference server: python3 -m trainer.serve. Its settings are in config.py.
 
-It answers with the newest complete checkpoint of a job, on each GPU that it was given, and takes
-a newer one while it answers. Start reading in server.py.
+It answers with the newest complete checkpoint of a job, on each GPU of its container, and loads a
+newer one while it answers. Start reading in server.py.
 
-It ends on SIGTERM once everything that it has accepted is answered, with exit code 0; a mistake
-in the input is 2, a failure 1.
+On SIGTERM it answers all accepted requests, then ends with exit code 0. The exit code is 2 for a
+mistake in the input, 1 for a failure.
 """
 
 import os
@@ -13,8 +13,8 @@ import sys
 
 
 def main() -> int:
-    """Serve until a signal comes; return the exit code."""
-    # While torch is imported there is nothing to answer.
+    """Serve until a signal arrives; return the exit code."""
+    # During the import of torch there are no requests to answer.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: os._exit(0))
     from trainer.serve.server import serve

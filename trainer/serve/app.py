@@ -25,12 +25,12 @@ from trainer.serve.refusal import Refusal
 from trainer.serve.reload import Reason, Watcher
 from trainer.serve.waiting import unless_gone, within
 
-SMALL = 2**14  # Bytes of JSON that are read about as fast as a decoder is asked to.
+SMALL = 2**14  # Bytes of JSON whose reading takes about as long as a request to a decoder.
 CLASSES = 20_000  # Of all samples of one answer.
 
 
 class Server:
-    """The state that the routes share."""
+    """The state shared by the routes."""
 
     def __init__(self, settings: Settings, gpus: Gpus, limits: Connections) -> None:
         self.settings, self.gpus, self.metrics = settings, gpus, Metrics()
@@ -40,7 +40,7 @@ class Server:
 
     @asynccontextmanager
     async def life(self, _: FastAPI) -> AsyncIterator[None]:
-        """Look for checkpoints and answer, from the start to after the last request."""
+        """Watch for checkpoints and answer, from the start until after the last request."""
         loop = asyncio.get_running_loop()
 
         def wait(why: Reason) -> None:
@@ -82,7 +82,7 @@ class Server:
             self.metrics.accuracy.set(offer.accuracy)
 
     async def tell(self) -> None:
-        """Say once a minute what was answered."""
+        """Log the traffic once a minute."""
         while True:
             await asyncio.sleep(60)
             if line := self.metrics.minute():
@@ -95,7 +95,7 @@ class Server:
             self.limits.drop_late()
 
     def kind(self, *, text: bool) -> Kind:
-        """Return the kind of the served model; raises Refusal where there is none, or another."""
+        """Return the kind of the served model; raises Refusal if there is none, or another."""
         kind = self.batcher.ready().models[0].kind
         if kind.text != text:
             does, path = ("writes", "/complete") if kind.text else ("classifies", "/predict")
@@ -105,9 +105,9 @@ class Server:
     async def classify(
         self, request: Request, content_type: str, top: int | None = None, *, show: bool = False
     ) -> JSONResponse:
-        """Read the samples in a request, have them answered; answer with `top` classes of each.
+        """Read the samples of a request and compute them; answer with `top` classes for each.
 
-        With `show`, the answer has the first sample too, as the model gets it.
+        With `show`, the answer also has the first sample as the model gets it.
         """
         began, body, kind = monotonic(), await request.body(), self.kind(text=False)
 
@@ -131,9 +131,9 @@ class Server:
         return JSONResponse({"predictions": found, **self.about(answers, began)})
 
     async def read(self, body: bytes, content_type: str, kind: Kind) -> tuple[Array, int]:
-        """Read samples and how many classes to answer, a large body in a decoder."""
+        """Read samples and the number of classes to answer; a large body in a decoder."""
         limits = Limits(self.settings.queue, self.settings.pixels)
-        await self.batcher.reserve(1)  # So many may be read at a time as may wait.
+        await self.batcher.reserve(1)  # The queue's limit also bounds concurrent reads.
         try:
             if content_type == JSON and len(body) < SMALL and b'"image"' not in body:
                 return read_samples(body, content_type, kind, limits)
@@ -143,7 +143,7 @@ class Server:
 
     @staticmethod
     def classes(answer: Answer, top: int) -> list[dict[str, Any]]:
-        """The likeliest classes, the first first."""
+        """The likeliest classes, in order."""
         labels, order = answer.serving.models[0].kind.labels, (-answer.scores).argsort()[:top]
         return [
             {"class": labels[n], "index": int(n), "probability": round(float(answer.scores[n]), 6)}

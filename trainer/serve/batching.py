@@ -1,7 +1,7 @@
-"""Samples that wait, and the replicas that answer them in batches.
+"""The queue of samples, and the replicas that answer them in batches.
 
-One task for each replica takes a batch when it is free, and has its thread compute it. Everything
-but the computing happens in the event loop's thread, so nothing here needs a lock against others.
+A task for each replica takes a batch when the replica is free; a thread computes it. All other work
+happens in the event loop's thread, so this module needs no locks.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from trainer.serve.refusal import Refusal
 
 @dataclass(frozen=True)
 class Serving:
-    """A checkpoint that is served, and its model on each replica's device."""
+    """A served checkpoint, and its model on each replica's device."""
 
     offer: Offer
     models: tuple[Model, ...]
@@ -33,18 +33,18 @@ class Answer(NamedTuple):
     """The answer to a sample."""
 
     scores: Array  # float32 [K].
-    serving: Serving  # That computed them.
-    queued: float  # Seconds that the sample has waited.
+    serving: Serving  # The checkpoint that computed them.
+    queued: float  # Seconds that the sample waited.
     computed: float  # Seconds that its batch took.
     batch: int  # Samples in that batch.
 
 
 @dataclass(eq=False)
 class Sample:
-    """One that waits."""
+    """A sample in the queue."""
 
     value: Array
-    kind: Kind  # Of the model that it is for.
+    kind: Kind  # Of the model for which it was read.
     future: asyncio.Future[Answer]
     since: float  # time.monotonic().
 
@@ -54,11 +54,11 @@ class Batcher:
 
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
         self.serving: Serving | None = None
-        self.reason = "the server is starting"  # Why nothing is served yet.
+        self.reason = "the server is starting"  # Why no checkpoint is served yet.
         self._settings, self._metrics = settings, metrics
         self._waiting: deque[Sample] = deque()
-        self._reserved = 0  # Places in the queue, those of samples that are still decoded included.
-        self._claimed = 0  # Places that one large request waits for.
+        self._reserved = 0  # Places in the queue, including samples that are being decoded.
+        self._claimed = 0  # Places for which one large request waits.
         self._freed = asyncio.Event()
         self._hurry = False
         self._arrived, self._turn = asyncio.Event(), asyncio.Lock()
@@ -66,17 +66,17 @@ class Batcher:
         metrics.queue.set_function(lambda: self._reserved + self._claimed)
 
     def ready(self) -> Serving:
-        """Return the served checkpoint; raises Refusal where there is none yet."""
+        """Return the served checkpoint; raises Refusal if there is none yet."""
         if self.serving is None:
             fix = "try again when /ready answers 200"
             raise Refusal(503, f"not ready: {self.reason}", fix, Retry_After="2")
         return self.serving
 
     async def reserve(self, count: int) -> None:
-        """Take places in the queue, or raise Refusal; each must be used by `put` or freed.
+        """Reserve places in the queue, or raise Refusal; each must be used by `put` or freed.
 
-        As many places as a large request needs are never free at a time while small ones take each
-        of them at once. So it waits, one of them at a time, and others are refused meanwhile.
+        Small requests would take each free place at once, so that a large one would never find
+        enough. So one large request at a time waits, and others are refused meanwhile.
         """
         most = self._settings.queue
         if count > most:
@@ -97,14 +97,14 @@ class Batcher:
         self._reserved += count
 
     def free(self, count: int) -> None:
-        """Give places back."""
+        """Free reserved places."""
         self._reserved -= count
         self._freed.set()
 
     def put(self, value: Array, kind: Kind, *, urgent: bool = False) -> "asyncio.Future[Answer]":
-        """Queue a sample whose place is reserved; an urgent one takes one over the limit.
+        """Queue a sample whose place is reserved; an urgent one may exceed the limit.
 
-        Nor does an urgent one wait for others to share a batch with. Cancelled, it leaves.
+        An urgent sample does not wait for others in its batch. A cancelled one leaves the queue.
         """
         self._reserved += urgent
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
@@ -112,7 +112,7 @@ class Batcher:
         self._waiting.append(sample)
         future.add_done_callback(lambda _: self._leave(sample))
         self._hurry = self._hurry or urgent
-        # Whoever waits need not look at each: at the first, and when the batch is full.
+        # The replicas are notified of the first sample and of a full batch only.
         if urgent or len(self._waiting) in (1, self._settings.size):
             self._arrived.set()
         return future
@@ -140,13 +140,13 @@ class Batcher:
         return batch
 
     def _leave(self, sample: Sample) -> None:
-        """Give up the place of one that nobody waits for any more."""
+        """Free the place of a sample whose client no longer waits."""
         if sample.future.cancelled() and sample in self._waiting:
             self._waiting.remove(sample)
             self.free(1)
 
     async def work(self, replica: int) -> None:
-        """Answer batch after batch; a newer checkpoint is taken between two of them."""
+        """Answer batch after batch; a newer checkpoint is used from the next batch on."""
         while True:
             batch = await self._take()
             serving = self.ready()
@@ -171,8 +171,8 @@ class Batcher:
 
     @staticmethod
     def _fits(sample: Sample, model: Model) -> bool:
-        """Whether a sample is for this model; if not, it was for one of another training."""
-        # A character that the model has not is an error of the GPU, which ends all that it does.
+        """Whether a sample is for this model; otherwise it was for one of another training."""
+        # An unknown character would be a GPU error, which makes the GPU unusable for the process.
         if sample.kind is model.kind or sample.kind == model.kind:
             return True
         refusal = Refusal(503, "the model has just been replaced by another kind", "ask /model")
@@ -190,6 +190,6 @@ class Batcher:
                 sample.future.set_exception(Refusal(500, "the model failed", fix))
 
     def close(self) -> None:
-        """Let the threads end."""
+        """End the threads."""
         for thread in self._threads:
             thread.shutdown(wait=False, cancel_futures=True)

@@ -1,4 +1,4 @@
-"""The token that clients must bear. Standard library only: the endpoint has no torch."""
+"""The bearer token of clients. Standard library only: the endpoint has no torch."""
 
 import re
 from collections.abc import Mapping

@@ -1,20 +1,20 @@
 """Lets inference servers read this host's checkpoints: python3 -m trainer.serve.checkpoints.
 
     GET /checkpoints                 a list of the complete ones: name, step, accuracy, host,
-                                     when written, files with their sizes, and of the manifest
-                                     what a server needs to choose
+                                     time of writing, files with sizes, and the values of the
+                                     manifest by which a server chooses
     GET /checkpoints/<name>/<file>   manifest.json or state.pt
     GET /health                      200
 
     KIT_CHECKPOINTS        the folder; default: /checkpoints
     KIT_CHECKPOINT_PORT    default: 8081
-    KIT_CHECKPOINT_TOKEN   name of the secret that clients must bear, but for /health; default: none
+    KIT_CHECKPOINT_TOKEN   name of the token's secret, needed except at /health; default: none
     KIT_HOST               as of the server (config.py)
-    KIT_ADDRESS            names or addresses, with commas between them: it listens at the one that
-                           is this host's; default: 0.0.0.0, on every interface
+    KIT_ADDRESS            names or addresses, separated by commas: it listens at the one of this
+                           host; default: 0.0.0.0, on all interfaces
 
-Standard library only, some 20 MB of memory, and nothing is ever written. A checkpoint that is
-pruned while it is read stays readable until its readers are done: the files are open.
+Standard library only, some 20 MB of memory, and no writes. A checkpoint that is pruned while a
+client reads it stays readable for that client, as its files are open.
 """
 
 import asyncio
@@ -39,12 +39,12 @@ from trainer.serve.names import allowed_host
 
 FILE = re.compile(rf"/checkpoints/({NAME})/({re.escape(MANIFEST)}|{re.escape(STATE)})")
 HEADERS = 2**14  # Bytes of a request's head.
-CHUNK = 2**22  # Bytes of a file that are sent in one go.
-PATIENCE = 30  # Seconds that a client has for each of them.
+CHUNK = 2**22  # Bytes of a file that are sent at a time.
+PATIENCE = 30  # Seconds that a client has to receive a chunk.
 
 
 def described(found: Found, host: str) -> dict[str, Any]:
-    """Describe a checkpoint to a server, by the checked part of its manifest alone."""
+    """Describe a checkpoint to a server, only by the checked part of its manifest."""
     manifest = found.manifest
     size = manifest.size
     return {
@@ -84,13 +84,13 @@ class Endpoint:
         self._listing, self._lock = Listing(folder), asyncio.Lock()
 
     async def visit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve a connection, as far as its client allows."""
+        """Serve a connection until its client fails."""
         visitor = Visitor(reader, writer)
         with suppress(OSError, EOFError, asyncio.LimitOverrunError):
             try:
                 if self._limits.enter(visitor):
                     await self._answer(visitor)
-                    # What was sent is taken, or is too late.
+                    # The client has received the answer, or is too slow.
                     await writer.drain()
                     writer.close()
                     await writer.wait_closed()
@@ -110,7 +110,7 @@ class Endpoint:
         if path == "/health":
             return self._send_json(visitor, method, 200, {"status": "ok"})
         if path == "/checkpoints":
-            async with self._lock:  # One at a time reads the manifests.
+            async with self._lock:  # One request at a time reads manifests.
                 found, _ = await asyncio.to_thread(self._listing.look)
             listed = [described(each, self.host) for each in found]
             return self._send_json(visitor, method, 200, listed)
@@ -126,7 +126,7 @@ class Endpoint:
     def _refused(
         self, method: str, path: str, headers: dict[str, str]
     ) -> tuple[int, dict[str, str]] | None:
-        """Status and words for a request that asks as a website would, or without the token."""
+        """Status and text for a request from another website, or without the token."""
         if method not in ("GET", "HEAD"):
             return 405, {"error": f"{method[:20]} is not answered", "fix": "send GET"}
         host = headers.get("host", "")
@@ -156,7 +156,7 @@ class Endpoint:
 
 
 def find(folder: Path, path: str) -> BinaryIO:
-    """Open a file of a complete checkpoint; raises OSError where there is none."""
+    """Open a file of a complete checkpoint; raises OSError if there is none."""
     if not (parts := FILE.fullmatch(path)):
         raise FileNotFoundError(path)
     name, file = parts.groups()
@@ -199,12 +199,12 @@ def main() -> int:
     def end(number: int, _: object) -> None:
         sys.stdout.write(f"serve {host}: ends on {signal.Signals(number).name}\n")
         sys.stdout.flush()
-        os._exit(0)  # A client may read for as long as it takes, and a disk may hang.
+        os._exit(0)  # Without waiting for slow clients or a hung disk.
 
     if not text.isdecimal() or not 0 < int(text) < 65536:
         return fail(f'KIT_CHECKPOINT_PORT must be a port, is "{text}"', 2)
     stay_unprivileged()
-    limits = Connections(most_connections()[0] // 2)  # Each may have a file open besides.
+    limits = Connections(most_connections()[0] // 2)  # Each may also have a file open.
     try:
         token = read_token(os.environ.get("KIT_CHECKPOINT_TOKEN"), os.environ)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Reads from a source over HTTP, with a limit on everything that a source may do to its reader."""
+"""Reads from a source over HTTP, with limits of time, size and memory."""
 
 import asyncio
 from asyncio import StreamReader, StreamWriter, Timeout
@@ -7,7 +7,7 @@ import h11
 
 from trainer.checkpoints.manifest import shown
 
-PATIENCE = 20.0  # Seconds for an answer; a large one has more, as long as it keeps to RATE.
+PATIENCE = 20.0  # Seconds for an answer; a large one may take longer, at RATE at least.
 RATE = 2**19  # Bytes a second.
 CHUNK = 2**20  # Bytes read at a time.
 HEAD = 2**14  # Bytes of an answer's head.
@@ -16,15 +16,15 @@ Address = tuple[str, int]
 
 
 class SourceError(Exception):
-    """Why a source has not given what it was asked for; it may do so later."""
+    """A source has not answered as it should; it may do so later."""
 
 
 class LengthError(SourceError):
-    """Why an answer was not even read: it is longer than what was asked for may be."""
+    """An answer was not read, as it is longer than allowed."""
 
 
 async def get(address: Address, path: str, most: int, token: bytes | None) -> bytearray:
-    """Return the content of a path, of at most `most` bytes; raises SourceError."""
+    """Return the content at a path, at most `most` bytes; raises SourceError."""
     content = bytearray()
     try:
         async with asyncio.timeout(PATIENCE) as deadline:
@@ -34,7 +34,7 @@ async def get(address: Address, path: str, most: int, token: bytes | None) -> by
             finally:
                 writer.transport.abort()
     except TimeoutError as error:
-        # Without figures, which differ each time: a warning is printed once.
+        # Without figures, which would differ each time: equal warnings are printed once.
         raise SourceError(f"its answer to {path} is not complete in time") from error
     except OSError as error:
         raise SourceError(f"it can not be reached ({error.strerror or error})") from error
@@ -81,13 +81,13 @@ async def _read(
 
 
 def _check_head(head: h11.Response, path: str, most: int) -> None:
-    """Raise SourceError unless a body follows that is what it seems, and not too long."""
+    """Raise SourceError unless an uncompressed body of allowed length follows."""
     headers = {name: value.decode("latin-1") for name, value in head.headers}
     if head.status_code != 200:
         raise SourceError(f"it answers {head.status_code} to {path}")
     if (encoding := headers.get(b"content-encoding", "identity")) != "identity":
         raise SourceError(f"it has encoded {path}, as {shown(encoding)}")
-    # Of a body in chunks, tiny ones would cost much time, and none says how much is still to come.
+    # A body in chunks has no length in advance, and tiny chunks would cost much time.
     if (length := headers.get(b"content-length")) is None:
         raise SourceError(f"it does not say how long {path} is")
     if int(length) > most:

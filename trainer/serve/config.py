@@ -1,12 +1,12 @@
-"""The settings of the server: the file that KIT_SERVER names, and the environment.
+"""The settings of the server, from the file KIT_SERVER and the environment.
 
     KIT_SERVER               path of the server's file (JSON)
     KIT_CHECKPOINTS          the job's checkpoints on this host, if any; default: /checkpoints
-    KIT_CHECKPOINT_SOURCES   http://host:port of others that have some, with commas between them
-    KIT_REPLICAS             GPUs that it was given, one copy of the model each; on CPUs: copies
+    KIT_CHECKPOINT_SOURCES   http://host:port of other hosts' endpoints, separated by commas
+    KIT_REPLICAS             its GPUs, each with a copy of the model; on CPUs: copies
     KIT_HOST                 this host's name in the log; default: its hostname
-    KIT_ADDRESS              where it listens; default: 0.0.0.0, on every interface
-    NVIDIA_VISIBLE_DEVICES   as in training: where it names GPUs, they must be there
+    KIT_ADDRESS              where it listens; default: 0.0.0.0, on all interfaces
+    NVIDIA_VISIBLE_DEVICES   as in training: if it names GPUs, they must be there
     /run/secrets/<token>     the bearer token, or the variable of that name
 
 Standard library only; every mistake is a LaunchError, whose message says what to do.
@@ -24,7 +24,7 @@ from typing import Any
 from trainer.launch import LaunchError
 from trainer.serve.bearer import read_token
 
-# Key: type, least, most. 2^31: more than any machine has of it.
+# Key: type, least, most. 2^31: more than any machine needs.
 NUMBERS: dict[str, tuple[type, float, float]] = {
     "port": (int, 1, 65535),
     "size": (int, 1, 65536),
@@ -54,8 +54,8 @@ class Settings:
     """The values of the server's file and of the environment."""
 
     name: str  # Of the server.
-    job: str  # Whose checkpoints are served.
-    checkpoint: str  # newest, best (by accuracy), or the name of one.
+    job: str  # The job that wrote the checkpoints.
+    checkpoint: str  # newest, best (by accuracy), or a checkpoint's name.
     port: int
     size: int  # Samples of a batch at most.
     window: float  # Seconds that the first sample of a batch waits for others.
@@ -63,13 +63,13 @@ class Settings:
     timeout: float  # Seconds that a sample may take, waiting included.
     body: int  # Bytes of a request at most.
     pixels: int  # Of an uploaded picture at most.
-    token: bytes | None  # What a client must bear.
-    allowed_hosts: frozenset[str]  # Names that it is asked by besides addresses and plain names.
-    poll: float  # Seconds between two looks for a newer checkpoint.
+    token: bytes | None  # The bearer token of clients.
+    allowed_hosts: frozenset[str]  # Allowed names besides addresses and plain names.
+    poll: float  # Seconds between two checks for a newer checkpoint.
     host: str
     address: str
     folder: Path  # Of the checkpoints on this host.
-    sources: tuple[tuple[str, int], ...]  # Host and port of other endpoints that offer checkpoints.
+    sources: tuple[tuple[str, int], ...]  # Host and port of other hosts' endpoints.
     replicas: int
 
     @property
@@ -109,7 +109,7 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
 def _values(content: Any) -> dict[str, Any]:
     if not isinstance(content, dict) or not isinstance(content.get("batch", {}), dict):
         raise LaunchError("must be an object with the keys name and job, and batch one in it")
-    content.pop("generated", None)  # The program that made the file, for people.
+    content.pop("generated", None)  # The name of the program that made the file.
     batch = content.get("batch", {})
     known = {"name", "job", "batch", *DEFAULTS}
     unknown = [key for key in content if key not in known]
@@ -124,10 +124,10 @@ def _values(content: Any) -> dict[str, Any]:
 
 
 def _checked(key: str, value: Any) -> Any:
-    """A key's value, or a LaunchError that says what it must be."""
+    """Return a key's value; raises LaunchError if it is invalid."""
     if key in NUMBERS:
         kind, least, most = NUMBERS[key]
-        # The very type: in Python a bool is an int too. A float may be written as a whole number.
+        # The exact type: in Python a bool is also an int. A float may be written as an integer.
         if type(value) in (int, kind) and least <= value <= most:
             return kind(value)
         meaning = f"a {'whole ' if kind is int else ''}number of {least:g} to {most:g}"
@@ -151,7 +151,7 @@ def _checked(key: str, value: Any) -> Any:
 
 
 def parse_sources(text: str) -> list[tuple[str, int]]:
-    """Host and port of each of the addresses, with commas between them; raises LaunchError."""
+    """Return host and port of addresses that are separated by commas; raises LaunchError."""
     found = []
     for each in filter(None, (part.strip() for part in text.split(","))):
         parts = re.fullmatch(r"http://(\[[0-9A-Fa-f:.]+\]|[\w.-]+):(\d{1,5})/?", each)
@@ -163,5 +163,5 @@ def parse_sources(text: str) -> list[tuple[str, int]]:
 
 
 def visible_gpus() -> bool:
-    """Whether the container was given GPUs by name, which must be there then."""
+    """Whether the container was given GPUs by name; then they must be there."""
     return os.environ.get("NVIDIA_VISIBLE_DEVICES", "") not in {"", "void", "none"}

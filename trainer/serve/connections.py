@@ -1,8 +1,8 @@
-"""Limits what clients may hold: connections, time, and memory. Standard library only.
+"""Limits the connections, time and memory that clients may use. Standard library only.
 
-A connection waits for its client, which may send a head or a body, or take an answer; or its client
-waits for the server. The first has a deadline, and where there is no room for another connection,
-or for more of a body, the one that has waited longest for its client makes room.
+Either a connection waits for its client to send a head or a body or to receive an answer, or the
+client waits for the server. The first kind of wait has a deadline. If there is no room for another
+connection or for more of a body, the connection that has waited longest for its client is dropped.
 """
 
 import resource
@@ -11,17 +11,17 @@ from time import monotonic
 from typing import Protocol
 
 MOST = 1024  # Connections.
-BACKLOG = 512  # Connections that are accepted in one go.
+BACKLOG = 512  # Connections that are accepted at a time.
 OWN = 64  # File descriptors for everything else.
 MEMORY = 64 * 2**20  # Bytes of bodies and of answers at a time.
-SMALL = 2**16  # Bytes of a connection that do not count: MOST bounds them.
+SMALL = 2**16  # Bytes of a connection that are not counted: MOST bounds them.
 HEAD, IDLE, BODY = 10.0, 30.0, 10.0  # Seconds for a head, without a request, between two parts.
-RATE = 2**15  # Bytes a second that a body must have on the whole.
-EVERY = 1.0  # Seconds between two looks for those that are late.
+RATE = 2**15  # Bytes a second that a body must have on average.
+EVERY = 1.0  # Seconds between two checks for late connections.
 
 
 class Connection(Protocol):
-    """What is limited."""
+    """A connection with limits."""
 
     def drop(self) -> None:
         """End it at once."""
@@ -33,16 +33,16 @@ class Connections:
     def __init__(self, most: int, memory: int = MEMORY) -> None:
         self._most, self._memory = most, memory
         self._count = self._held = 0
-        self._sizes = dict[Connection, int]()  # Bytes that count.
-        self._waiting = dict[Connection, float]()  # Deadlines; who waits longest comes first.
+        self._sizes = dict[Connection, int]()  # Counted bytes.
+        self._waiting = dict[Connection, float]()  # Deadlines; the longest wait first.
 
     @property
     def held(self) -> int:
-        """Bytes of bodies and answers."""
+        """Bytes of all bodies and answers."""
         return self._held
 
     def enter(self, connection: Connection) -> bool:
-        """Add a connection; False where each of too many others is being answered."""
+        """Add a connection; False if there are too many, and all are being answered."""
         self._count += 1
         if self._count > self._most and not self._drop(self._waiting):
             return False
@@ -56,21 +56,21 @@ class Connections:
         self._waiting.pop(connection, None)
 
     def wait(self, connection: Connection, seconds: float) -> None:
-        """Note that it waits for its client from now on."""
+        """Record that a connection waits for its client from now on."""
         self._waiting.pop(connection, None)
         self._waiting[connection] = monotonic() + seconds
 
     def extend(self, connection: Connection, seconds: float) -> None:
-        """Give a client that sends more time; its wait began no later for that."""
+        """Extend the deadline of a client that sends; the start of its wait stays."""
         if connection in self._waiting:
             self._waiting[connection] = monotonic() + seconds
 
     def answer(self, connection: Connection) -> None:
-        """Note that its client waits for the server from now on."""
+        """Record that a connection's client waits for the server from now on."""
         self._waiting.pop(connection, None)
 
     def hold(self, connection: Connection, size: int) -> bool:
-        """Note how many bytes it holds; False where there is no room for them."""
+        """Record the bytes that a connection holds; False if there is no room for them."""
         counted = max(0, size - SMALL)
         self._held += counted - self._sizes.pop(connection, 0)
         if counted:
@@ -81,13 +81,13 @@ class Connections:
         return True
 
     def drop_late(self) -> None:
-        """Drop the connections whose deadline is over."""
+        """Drop the connections that have exceeded their deadline."""
         now = monotonic()
         for each in [each for each, due in self._waiting.items() if due < now]:
             self._drop([each])
 
     def _drop(self, candidates: Iterable[Connection]) -> bool:
-        """Drop the first of some connections that wait; False where there is none."""
+        """Drop the first of the waiting candidates; False if there is none."""
         found = next(iter(candidates), None)
         if found is None:
             return False
@@ -98,10 +98,10 @@ class Connections:
 
 
 def most_connections() -> tuple[int, int]:
-    """Return how many connections there may be, and how many accepted in one go.
+    """Return the maximum of connections, and of those accepted at a time.
 
-    The limit of descriptors is raised as far as it is needed and may be. Without a descriptor for
-    the next connection there would be none for /health either.
+    This raises the limit of file descriptors as far as needed and allowed. If connections used up
+    all descriptors, /health would fail too.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MOST + BACKLOG + OWN

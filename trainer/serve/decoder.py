@@ -1,12 +1,12 @@
 """A process that reads the bodies of requests: python3 -m trainer.serve.decoder, see decoding.py.
 
-Whatever a body does to it, the server goes on: it may be killed at any time, and its memory is
+A harmful body cannot stop the server: a decoder may be killed at any time, and its memory is
 limited. It never imports torch.
 
     standard input    frames: a task (JSON), then the body
     standard output   frames: a result (JSON), then float32 [N, C, S, S]; or a refusal, then nothing
 
-A frame is the lengths of its two parts, both as 32 bits, and the parts.
+A frame has the lengths of its two parts, 32 bits each, then the parts.
 """
 
 import json
@@ -27,14 +27,14 @@ MEMORY = 512 * 2**20  # Bytes; a photograph of 12 megapixels takes a fifth.
 
 def main() -> None:
     """Read bodies until standard input ends."""
-    # The server ends by these, when all that was accepted is answered; its pipe tells when.
+    # After these signals the server still answers accepted requests, then closes the pipe.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
     source, target = sys.stdin.buffer, sys.stdout.buffer
     while head := source.read(LENGTHS.size):
         task, body = (source.read(length) for length in LENGTHS.unpack(head))
-        # The server's own deadline comes first; this is for a decoder whose server was killed.
+        # The server's deadline is shorter; this one is for a decoder whose server was killed.
         signal.alarm(2 * SECONDS)
         answer(target, json.loads(task), body)
         signal.alarm(0)

@@ -1,4 +1,4 @@
-"""The processes that read the bodies of requests (decoder.py), and the deadline that each has."""
+"""The processes that read the bodies of requests (decoder.py), with deadlines."""
 
 import asyncio
 import json
@@ -16,10 +16,10 @@ from trainer.serve.kind import Array, Kind
 from trainer.serve.refusal import Refusal
 
 FEWEST, MOST = 2, 8  # Processes.
-CHUNK = 2**18  # Bytes that are handed on at a time.
-# Nothing else of the environment: the token may be in it.
+CHUNK = 2**18  # Bytes that are written at a time.
+# No other variables: the token may be among them.
 INHERITED = ("PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "LANG")
-GONE = 0.5  # Seconds to finish in when nobody waits any more: a new process costs about as much.
+GONE = 0.5  # Seconds to finish after the client has left: a new process costs about as much.
 
 
 class Decoder:
@@ -44,7 +44,7 @@ class Decoder:
         )
 
     async def read(self, task: dict[str, Any], body: bytes) -> tuple[dict[str, Any], bytes]:
-        """Hand a body on; return the result. Raises OSError or EOFError where it has died."""
+        """Send a body to the process; return the result. Raises OSError or EOFError if it died."""
         source, target = self._process.stdout, self._process.stdin
         assert source
         assert target
@@ -59,11 +59,11 @@ class Decoder:
 
     @property
     def ended(self) -> bool:
-        """Whether it has ended by itself, or by the kernel for lack of memory."""
+        """Whether the process has ended, or the kernel has killed it for lack of memory."""
         return self._process.returncode is not None
 
     def kill(self) -> None:
-        """End it, whatever it does."""
+        """Kill the process."""
         if self._process.stdin:
             self._process.stdin.close()
         with suppress(ProcessLookupError):
@@ -71,11 +71,11 @@ class Decoder:
 
 
 class Decoders:
-    """A few decoders, for which requests wait in the order in which they came."""
+    """A few decoders; requests wait for them in the order of arrival."""
 
     def __init__(self) -> None:
         count = min(MOST, max(FEWEST, len(os.sched_getaffinity(0))))
-        # Those used last are used first: the others need not even be started.
+        # The last used one is used first: others need not be started.
         self._free: asyncio.LifoQueue[Decoder | None] = asyncio.LifoQueue()
         for _ in range(count):
             self._free.put_nowait(None)
@@ -84,7 +84,7 @@ class Decoders:
     async def read(
         self, body: bytes, content_type: str, kind: Kind, limits: Limits
     ) -> tuple[Array, int]:
-        """Read samples, float32 [N, C, S, S], and how many classes to answer; raises Refusal."""
+        """Read samples, float32 [N, C, S, S], and the number of classes; raises Refusal."""
         task = {"type": content_type, "kind": kind.described(), "limits": limits}
         decoder = await self._free.get()
         work = asyncio.create_task(self._work(decoder, task, body))
@@ -103,7 +103,7 @@ class Decoders:
     async def _work(
         self, decoder: Decoder | None, task: dict[str, Any], body: bytes
     ) -> tuple[dict[str, Any], bytes]:
-        """Have a body read; the decoder, a new one if there is none, is free or dead then."""
+        """Read a body with a decoder, or start one; afterwards the decoder is free or dead."""
         unharmed = False
         try:
             async with asyncio.timeout(SECONDS):

@@ -1,18 +1,18 @@
-"""The GPUs that the server was given: there at the start, and ever after."""
+"""The GPUs of the server, checked at the start and while it runs."""
 
 import asyncio
 import re
 
 from trainer.launch import LaunchError, gpu_uuids, list_gpus, say
 
-EVERY = 10.0  # Seconds between two looks.
+EVERY = 10.0  # Seconds between two checks.
 
 
 class Gpus:
-    """The GPUs that nvidia-smi lists; none where the server was given none."""
+    """The GPUs that nvidia-smi lists; none if the server was given none."""
 
     def __init__(self) -> None:
-        """Say what there is, in the launcher's words; raises LaunchError where one is missing."""
+        """Log the GPUs as the launcher does; raises LaunchError if one is missing."""
         self._lines = [line.strip() for line in list_gpus("KIT_REPLICAS")]
         self.uuids = tuple(gpu_uuids(self._lines))
         self.lost = ""  # Why the server is not healthy.
@@ -25,7 +25,7 @@ class Gpus:
         return [{"model": row[1], "uuid": row[2]} for row in rows if row]
 
     async def watch(self) -> None:
-        """Look again and again, so that /health answers at once."""
+        """Check repeatedly, so that /health answers at once."""
         while self._lines:
             await asyncio.sleep(EVERY)
             try:

@@ -1,4 +1,4 @@
-"""The checks of every request: who asks, as whom, for how much; headers, counting."""
+"""The checks of every request: host, origin, token and size; headers and metrics."""
 
 import asyncio
 import secrets
@@ -20,7 +20,7 @@ GUARDED = ("/predict", "/predict/image", "/complete", "/model")
 PATIENCE = 2  # Seconds for the rest of a body that is refused.
 COUNTED = (*GUARDED, "/", "/health", "/ready", "/metrics", "/docs", "/openapi.json")
 HEADERS = {
-    # No script but the page's own files; pictures also from what was dropped, pasted or drawn.
+    # Scripts only from the page's own files; images also from files, the clipboard and the board.
     "Content-Security-Policy": "default-src 'self'; img-src 'self' blob: data:; object-src 'none'; "
     "base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
@@ -35,8 +35,8 @@ DRESS = [(name.lower().encode(), value.encode()) for name, value in HEADERS.item
 
 
 def refused(refusal: Refusal) -> JSONResponse:
-    """The answer to a request that is refused."""
-    # What was sent may be no text that can be sent back.
+    """The answer to a refused request."""
+    # Text from the request may be impossible to encode.
     texts = {"error": refusal.error, "fix": refusal.fix}
     content = {key: text.encode(errors="replace").decode() for key, text in texts.items()}
     return JSONResponse(content, refusal.status, refusal.headers)
@@ -57,7 +57,7 @@ class Guard:
     def __init__(
         self, app: ASGIApp, settings: Settings, metrics: Metrics, limits: Connections
     ) -> None:
-        self.ending = False  # Whether each answer is the last of its connection.
+        self.ending = False  # Whether to close each connection after its answer.
         self._app, self._settings, self._metrics, self._limits = app, settings, metrics, limits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -68,7 +68,7 @@ class Guard:
         connection, limits = CONNECTION.get(), self._limits
 
         async def counted() -> Message:
-            """Receive a part of the body, whether its length was given before or not."""
+            """Receive a part of the body, with or without a known length."""
             message = await receive()
             connection.taken += len(message.get("body", b""))
             if refusal := self._refusal_of_body(connection):
@@ -111,7 +111,7 @@ class Guard:
         return None
 
     def _refusal(self, scope: Scope) -> Refusal | None:
-        """Why a request's head is enough to refuse it."""
+        """Return why a request's head must be refused, or None."""
         headers, settings = Headers(scope=scope), self._settings
         host, origin = headers.get("host"), headers.get("origin")
         names = settings.allowed_hosts
@@ -130,7 +130,7 @@ class Guard:
         return None
 
     def _refusal_of_body(self, connection: LimitedConnection) -> Refusal | None:
-        """Why what has come of a body is enough to refuse it."""
+        """Return why the part of a body that has arrived must be refused, or None."""
         if connection.taken > self._settings.body:
             return too_large(self._settings.body)
         if not self._limits.hold(connection, connection.taken):
@@ -140,7 +140,7 @@ class Guard:
 
 
 async def discard(receive: Receive, most: int) -> None:
-    """Read on for a while: a client that is cut off while it sends never reads the answer."""
+    """Read more for a while: a client that is disconnected while sending reads no answer."""
     with suppress(TimeoutError):
         async with asyncio.timeout(PATIENCE):
             while (message := await receive()).get("more_body") and most > 0:
@@ -148,6 +148,6 @@ async def discard(receive: Receive, most: int) -> None:
 
 
 def too_large(most: int) -> Refusal:
-    """The connection ends with it: not all of the body may have been read."""
+    """The refusal of a large body; it closes the connection, whose body may be unread."""
     what, fix = "the request is too large", f"send {most} bytes at most"
     return Refusal(413, what, fix, Connection="close")

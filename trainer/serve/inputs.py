@@ -1,8 +1,8 @@
-"""From the body of a request to the samples in it.
+"""Reads the samples in the body of a request.
 
-Small bodies are read in the server's own process, others by a decoder (decoder.py), where neither
-their time nor their memory is others'. A request says what is wrong before anything large is made
-of it: types and lengths are checked while the lists are walked, and numpy never sees a text.
+Small bodies are read in the server's process, others in a decoder (decoder.py), whose time and
+memory do not affect other requests. A request is refused before large objects are made from it:
+types and lengths are checked while lists are walked, and numpy never gets text.
 """
 
 import base64
@@ -18,8 +18,8 @@ from trainer.serve.kind import Array, Kind
 from trainer.serve.pictures import decode
 from trainer.serve.refusal import Refusal
 
-TOP = 10  # Classes of an answer, unless the client says how many.
-DEPTH = 4  # Lists within each other at most: samples, channels, rows, pixels.
+TOP = 10  # Default number of classes in an answer.
+DEPTH = 4  # Depth of nested lists at most: samples, channels, rows, pixels.
 DIGITS = 7  # Of a number of classes.
 JSON, FORM = "application/json", "multipart/form-data"
 JSON_FIX = 'send JSON such as {"inputs": [...]} or {"image": "<base64>"}'
@@ -46,7 +46,7 @@ def read_object(body: bytes) -> dict[str, Any]:
 
 
 def read_top(value: Any) -> int:
-    """Read how many classes to answer; raises Refusal."""
+    """Read the number of classes to answer; raises Refusal."""
     text = "" if isinstance(value, bool) else str(value)
     if not text.isdecimal() or len(text) > DIGITS or int(text) < 1:
         raise Refusal(422, "top: is no such number", "send a whole number from 1 on")
@@ -54,7 +54,7 @@ def read_top(value: Any) -> int:
 
 
 def read_samples(body: bytes, content_type: str, kind: Kind, limits: Limits) -> tuple[Array, int]:
-    """Read the samples, float32 [N, C, S, S], and how many classes to answer; raises Refusal."""
+    """Read the samples, float32 [N, C, S, S], and the number of classes; raises Refusal."""
     if content_type != JSON:
         return decode(file_in_form(body, content_type), kind, limits.pixels)[None], TOP
     return samples(read_object(body), kind, limits)
@@ -77,7 +77,7 @@ def samples(content: dict[str, Any], kind: Kind, limits: Limits) -> tuple[Array,
 def numbers(content: Any, kind: Kind, most: int) -> Array:
     """Read one array or a list of them, 0 (black) to 255 (white); raises Refusal.
 
-    A sample of one channel may leave it out.
+    A sample of one channel may lack that dimension.
     """
     wanted = " x ".join(map(str, kind.shape))
     fix = f"send one array of {wanted} numbers from 0 (black) to 255 (white), or a list of them"
@@ -142,28 +142,28 @@ class Form:
         self._name, self._value = bytearray(), bytearray()
 
     def on_part_begin(self) -> None:
-        """Begin a part; raises Refusal where there are too many."""
+        """Begin a part; raises Refusal if there are too many."""
         if len(self.parts) == PARTS:
             raise Refusal(400, "the form has too many parts", FORM_FIX)
         self.parts.append(Part())
 
     def on_header_field(self, data: bytes, start: int, end: int) -> None:
-        """Take some of a header's name."""
+        """Append to a header's name."""
         self._name += data[start:end]
 
     def on_header_value(self, data: bytes, start: int, end: int) -> None:
-        """Take some of a header's value."""
+        """Append to a header's value."""
         self._value += data[start:end]
 
     def on_header_end(self) -> None:
-        """Keep what tells the part's name."""
+        """Keep the header that has the part's name."""
         if self._name.lower() == b"content-disposition":
             self.parts[-1].options = parse_options_header(bytes(self._value))[1]
         self._name.clear()
         self._value.clear()
 
     def on_part_data(self, data: bytes, start: int, end: int) -> None:
-        """Take some of a part's content."""
+        """Append to a part's content."""
         self.parts[-1].data += data[start:end]
 
 

@@ -1,4 +1,4 @@
-"""The inputs and classes of a model. Without torch, since the decoders' processes import it."""
+"""The inputs and classes of a model. Without torch, as the decoders import this module."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -10,25 +10,25 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Kind:
-    """The inputs and classes of a model: as long as they stay the same, so do the requests."""
+    """The inputs and classes of a model: models of the same kind accept the same requests."""
 
     dataset: str
     model: str
     shape: tuple[int, ...]  # [C, S, S] or, of text, [T] at most.
-    labels: tuple[str, ...]  # What the classes are called; of text, the characters.
+    labels: tuple[str, ...]  # Names of the classes; for text, the characters.
     largest: int  # The value of a white pixel.
 
     @property
     def text(self) -> bool:
-        """Whether it goes on with a text instead of classifying pictures."""
+        """Whether the model completes texts instead of classifying pictures."""
         return self.dataset == "text"
 
     @classmethod
     def parse(cls, content: dict[str, Any]) -> "Kind":
-        """Return the kind that `asdict` and JSON have made `content` of."""
+        """Return the kind from which `asdict` and JSON have made `content`."""
         lists = {name: tuple(content[name]) for name in ("shape", "labels")}
         return cls(**{**content, **lists})
 
     def described(self) -> dict[str, Any]:
-        """Return it as values that JSON has; a decoder needs no labels."""
+        """Return JSON values for a decoder, which needs no labels."""
         return asdict(self) | {"labels": ()}

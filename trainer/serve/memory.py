@@ -1,22 +1,22 @@
-"""The memory of this container, as far as checkpoints may take it."""
+"""The memory of this container that checkpoints may use."""
 
 import os
 from contextlib import suppress
 
 from trainer.launch import CGROUP
 
-# Some are fetched at a time; one that is loaded is there as a file, as tensors and as a model, and
-# beside it the model that is served.
+# Several are fetched at a time. One that is loaded needs memory for its file, tensors and model,
+# beside the served model.
 SHARE = 8
 
 
 def largest_state() -> int:
-    """Return how many bytes the state of a checkpoint may have."""
+    """Return the maximal size of a checkpoint's state, in bytes."""
     return available_memory() // SHARE
 
 
 def available_memory() -> int:
-    """Return the memory's limit in bytes: that of the container, or what the machine has."""
+    """Return the limit of memory in bytes: the container's, or the machine's size."""
     found = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     # Version 2; version 1.
     for file in (CGROUP / "memory.max", CGROUP / "memory" / "memory.limit_in_bytes"):

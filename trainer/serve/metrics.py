@@ -18,7 +18,7 @@ class Traffic:
     seconds: list[float] = field(default_factory=list)
 
     def line(self) -> str:
-        """In words; empty where nothing was asked."""
+        """Format a line; empty if there were no requests."""
         if not self.statuses:
             return ""
         parts = [f"{count:,} × {status}" for status, count in sorted(self.statuses.items())]
@@ -59,7 +59,7 @@ class Metrics:
         self.failures = Counter("kit_serve_failures", "Batches that failed", registry=registry)
 
     def exposed(self, *, of_model: bool) -> bytes:
-        """Return the figures as Prometheus reads them; those of the model are not for everybody."""
+        """Return the figures for Prometheus; those of the model need the token."""
         found = generate_latest(self._registry)
         return found + generate_latest(self._of_model) if of_model else found
 

@@ -36,14 +36,14 @@ SHAPES = {
 }
 
 
-LARGEST_SIDE = 1024  # As of `image_size`: what a checkpoint says must not take all memory.
+LARGEST_SIDE = 1024  # As for `image_size`: a checkpoint's value must not use up the memory.
 
 
 class Content:
     """The content of a checkpoint, on the CPU."""
 
     def __init__(self, saved: Saved) -> None:
-        """Raises UnusableError where there is something that can not be served."""
+        """Raises UnusableError if the content can not be served."""
         manifest = saved.content
         try:
             job, serving = manifest["job"], manifest.get("serving", {})
@@ -70,25 +70,25 @@ class Content:
         train, name = self.train, self.train.dataset
         if not isinstance(labels, list) or not all(isinstance(each, str) for each in labels):
             raise UnusableError("it is not of this trainer (its labels are no list of texts)")
-        # The scores' layer is the last, in SqueezeNet a convolution; of gpt, the embedding serves
-        # at both ends.
+        # The last layer gives the scores, in SqueezeNet a convolution; gpt uses its embedding of
+        # characters for them.
         layers = [weight for weight in self.weights.values() if weight.ndim in (2, 4)]
         if not layers:
             raise UnusableError("none of its weights has two or four dimensions: it has no classes")
         classes = len(self.weights.get("characters.weight", layers[-1]))
         if name == "text" and len(labels) != classes:
             raise UnusableError("it does not say its characters: train it on with this trainer")
-        # Checkpoints from before labels were kept.
+        # For old checkpoints, which have no labels.
         usual = {"cifar10": CIFAR10, "folder": tuple(f"class {n}" for n in range(classes))}
         names = tuple(labels) or usual.get(name, tuple("0123456789"))
-        "".join(names).encode()  # UnicodeEncodeError is a ValueError: no answer could have them.
+        "".join(names).encode()  # UnicodeEncodeError, a ValueError: unusable in answers.
         channels, side = SHAPES.get(name, (3, train.image_size))
         shape = (train.context,) if name == "text" else (channels, side, side)
         return Kind(name, train.model, shape, names[:classes], LARGEST.get(name, 255))
 
 
 def read_train(job: dict[str, Any]) -> Train:
-    """Return a job's keys that decide about its model, checked; raises UnusableError."""
+    """Return the checked keys of a job that determine its model; raises UnusableError."""
     known = {each.name: each for each in fields(Train)}
     values = {name: job[name] for name in ("dataset", "path", "image_size", "context", "model")}
     for name, value in values.items():
@@ -101,7 +101,7 @@ def read_train(job: dict[str, Any]) -> Train:
 
 
 def require_stored(state: bytes) -> None:
-    """Raise UnusableError where a file would grow when it is read, as torch's own never do."""
+    """Raise UnusableError for compressed files: they would grow in memory; torch writes none."""
     try:
         with zipfile.ZipFile(io.BytesIO(state)) as archive:
             if sum(each.file_size for each in archive.infolist()) > len(state):
@@ -111,7 +111,7 @@ def require_stored(state: bytes) -> None:
 
 
 def weights(state: State, *, averaged: bool) -> dict[str, Tensor]:
-    """The weights that count: where the job has a moving average of them, that."""
+    """Return the weights or, if the job has one, their moving average."""
     prefix = "average." if averaged else ""
     found = state["average" if averaged else "model"]
     if not all(isinstance(value, Tensor) for value in found.values()):
@@ -120,7 +120,7 @@ def weights(state: State, *, averaged: bool) -> dict[str, Tensor]:
 
 
 def require_types(model: nn.Module, found: dict[str, Tensor]) -> None:
-    """Raise UnusableError where a weight would be converted without a word."""
+    """Raise UnusableError if the type of a weight would be converted silently."""
     for name, own in model.state_dict().items():
         if name in found and found[name].dtype != own.dtype:
             types = f"{found[name].dtype}, not {own.dtype}"
@@ -131,7 +131,7 @@ class Model:
     """A checkpoint's model on one device."""
 
     def __init__(self, content: Content, device: torch.device) -> None:
-        """Raises UnusableError where the weights are not the model's."""
+        """Raises UnusableError if the weights do not fit the model."""
         self.kind, self.device = content.kind, device
         data = content.input
         try:
@@ -150,9 +150,9 @@ class Model:
 
     @torch.inference_mode()
     def scores(self, values: list[Array]) -> Array:
-        """[N, K] float32 of N samples, float32 [C, S, S] or int64 [up to T]; of text, at its end.
+        """Scores [N, K] float32 of N samples, float32 [C, S, S] or int64 [up to T].
 
-        Those of pictures are probabilities.
+        Pictures have probabilities; texts have logits of the next character.
         """
         if not self.kind.text:
             found = self._run(torch.from_numpy(np.stack(values)))
@@ -161,19 +161,19 @@ class Model:
         padded = torch.zeros(len(values), int(lengths.max()), dtype=torch.int64)
         for row, value in zip(padded, values, strict=True):
             row[: len(value)] = torch.from_numpy(value)
-        # No character sees those behind it: what the rows are filled up with changes nothing.
+        # Attention is causal, so that padding at the end of rows changes nothing.
         found = self._run(padded)[torch.arange(len(values)), :, lengths - 1]
         return found.cpu().numpy()
 
     def _run(self, batch: Tensor) -> Tensor:
-        if self.device.type == "cuda":  # From pinned memory, beside what the GPU still does.
+        if self.device.type == "cuda":  # From pinned memory, while the GPU computes.
             batch = batch.pin_memory().to(self.device, non_blocking=True)
         with autocast(self.precision, self.device):
             found: Tensor = self._forward(self._data.prepared(batch))
         return found.float()
 
     def warm_up(self, size: int) -> None:
-        """Answer the smallest and the largest batch: the first of a kind takes the longest."""
+        """Answer the smallest and the largest batch: the first of a size is slow."""
         shape, text = self.kind.shape, self.kind.text
         sample = np.zeros(shape, np.int64 if text else np.float32)
         for count in (1, size):
@@ -182,16 +182,16 @@ class Model:
 
 
 def stand_in(kind: Kind, description: dict[str, Any] | None = None) -> DataSet:
-    """As much of a data set as it takes to build a model and to prepare its inputs.
+    """Return a data set that suffices to build a model and to prepare its inputs.
 
-    `description` is that of the checkpoint; those from before have none.
+    `description` is from the checkpoint; old ones have none.
     """
     if kind.text:
         empty = Samples(torch.zeros(1, 1, dtype=torch.int64), torch.zeros(1, 1))
         return DataSet(empty, empty, torch.zeros(1), torch.ones(1), len(kind.labels))
     figures = STATISTICS[kind.dataset]
     mean, deviation = (torch.tensor(each).view(-1, 1, 1) * kind.largest for each in figures)
-    # airbench takes its first filters from images: those of the checkpoint replace them.
+    # airbench computes its first filters from images; the checkpoint's filters replace them.
     draw = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (2, *kind.shape), generator=draw, dtype=torch.uint8)
     samples = Samples(images, torch.zeros(2, dtype=torch.int64))
@@ -205,7 +205,7 @@ def stand_in(kind: Kind, description: dict[str, Any] | None = None) -> DataSet:
 
 
 def figure(values: Any, usual: Tensor) -> Tensor:
-    """Read a figure of each channel, [C, 1, 1]; raises ValueError or TypeError."""
+    """Read a value for each channel, [C, 1, 1]; raises ValueError or TypeError."""
     found = torch.tensor(values, dtype=torch.float32).view_as(usual)
     if not torch.isfinite(found).all():
         raise ValueError("a figure of its input is not finite")
@@ -221,6 +221,6 @@ def precision(wish: str, device: torch.device) -> str:
 
 
 def devices(count: int) -> list[torch.device]:
-    """As many devices as there are to be replicas: GPUs as far as there are any, else the CPU."""
+    """Return a device for each replica: GPUs if there are any, else the CPU."""
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     return [torch.device("cuda", n) if n < gpus else torch.device("cpu") for n in range(count)]

@@ -1,9 +1,8 @@
-"""Which Host and Origin a server answers to. Standard library only.
+"""Checks the Host and Origin of requests. Standard library only.
 
-A page of another website can send requests to a server that only its visitor reaches, in two ways:
-as that website (its Origin tells) or, after its name was given the server's address, as if it were
-the server itself (DNS rebinding: the Host is then the website's name). An address cannot be taken
-over like that, nor can a name that nobody can register.
+A page of another website can send requests to a server that only its visitor can reach, in two
+ways: with the website's Origin or, if the website's name resolves to the server's address, with the
+website's name as Host (DNS rebinding). Addresses, and names that cannot be registered, are safe.
 """
 
 import ipaddress
@@ -15,16 +14,16 @@ EVERY = "*"
 
 
 def allowed_host(host: str, names: Collection[str]) -> bool:
-    """Whether a server that is called `names` besides may be asked as `host`, a Host header."""
+    """Whether a server with the extra names `names` accepts `host`, a Host header."""
     name = name_of(f"//{host}")
     known = bool(name) and (name in names or "." not in name or name.endswith(PRIVATE))
     return EVERY in names or known or is_address(name)
 
 
 def allowed_origin(origin: str, host: str, names: Collection[str]) -> bool:
-    """Whether a page of `origin`, an Origin header, may ask the server that it knows as `host`.
+    """Whether a page of `origin`, an Origin header, may send requests to the server `host`.
 
-    Neither its own scheme nor its own port is known to a server behind a proxy.
+    Scheme and port are not compared: a server behind a proxy does not know its own.
     """
     name = name_of(origin)
     own = urlsplit(origin).netloc.lower() == host.lower()
@@ -32,7 +31,7 @@ def allowed_origin(origin: str, host: str, names: Collection[str]) -> bool:
 
 
 def name_of(url: str) -> str:
-    """The name or address in a URL, without brackets; empty where it has none."""
+    """Return the name or address in a URL, without brackets; empty if it has none."""
     try:
         return (urlsplit(url).hostname or "").removesuffix(".")
     except ValueError:
@@ -40,7 +39,7 @@ def name_of(url: str) -> str:
 
 
 def is_address(name: str) -> bool:
-    """Whether it is an address and no name."""
+    """Whether a text is an address, not a name."""
     try:
         ipaddress.ip_address(name)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The checkpoints that somebody offers, and the choice of the one to serve."""
+"""The checkpoints that sources offer, and the choice of the one to serve."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -14,13 +14,13 @@ LATEST = 2**40  # Seconds since 1970.
 
 @dataclass(frozen=True)
 class Offer:
-    """A complete checkpoint of the job that somebody has, unverified."""
+    """A complete checkpoint of the job, offered by a source and not verified."""
 
     name: str
     step: int
     epoch: int
     accuracy: float | None  # Share of the test samples.
-    host: str  # Who has it.
+    host: str  # The host that has it.
     written: float  # Seconds since 1970, by that host's clock.
     sha256: str  # Of the state.
     size: int  # Bytes of the state.
@@ -28,30 +28,30 @@ class Offer:
 
     @property
     def place(self) -> str:
-        """Its place, for messages."""
+        """Its source, for messages."""
         return place(self.address) if self.address else self.host
 
 
 def place(address: Address) -> str:
-    """Show an address."""
+    """Format an address."""
     return "[{}]:{}".format(*address) if ":" in address[0] else "{}:{}".format(*address)
 
 
 def offer_of(manifest: Manifest, host: str, written: float, address: Address | None) -> Offer:
-    """Make an offer of checked values."""
+    """Make an offer from checked values."""
     known = (manifest.step, manifest.epoch, manifest.accuracy, host, written)
     return Offer(folder_name(manifest.step), *known, manifest.sha256, manifest.size, address)
 
 
 def read_offer(content: Any, job: str, address: Address) -> Offer | None:
-    """Read an entry of another host's list; None of another job. Raises UnusableError."""
+    """Read an entry of another host's list; None for another job. Raises UnusableError."""
     if not isinstance(content, dict):
         raise UnusableError(f"it is {shown(content)}, not an object")
     manifest = check(content.get("manifest"))
     name, host, written = content.get("name"), content.get("host"), content.get("written")
     if name != folder_name(manifest.step):
         raise UnusableError(f"it is called {shown(name)}, and its manifest is of another")
-    # It is shown in lines of a log and on a page: nothing may look like another line.
+    # Logs and the page show it: it must not look like another line.
     if not isinstance(host, str) or not host.isprintable() or not 0 < len(host) <= LONGEST:
         raise UnusableError(f"its host is {shown(host)}, not a name")
     if not isinstance(written, int | float) or not 0 <= written < LATEST:
@@ -62,11 +62,11 @@ def read_offer(content: Any, job: str, address: Address) -> Offer | None:
 def candidates(
     found: Iterable[Offer], wish: str, served: Offer | None, known: Iterable[Offer] = ()
 ) -> list[Offer]:
-    """Those that are better than what is served, the best first.
+    """Return the offers that are better than the served one, the best first.
 
-    The newest is the one of the highest step. A lower one is taken instead only if it was written
-    later and what is served is nowhere any more: then the job has begun anew. `known` are offers
-    of sources that are silent for a moment.
+    The newest has the highest step. A lower step is used only if it was written later and no source
+    has the served checkpoint any more: then the job was restarted from the beginning. `known` are
+    offers of sources that do not answer at present.
     """
 
     def rank(offer: Offer) -> tuple[float, int]:
@@ -81,5 +81,5 @@ def candidates(
             for each in wished
             if rank(each) > rank(served) or (gone and each.written > served.written)
         ]
-    # The sort is stable: of copies of one checkpoint this host's own is the first.
+    # The sort is stable: this host's copy of a checkpoint comes before others.
     return sorted(wished, key=rank, reverse=True)

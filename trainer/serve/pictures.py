@@ -1,4 +1,4 @@
-"""From what a client sends to what a model takes: float32 [C, S, S], 0 to the largest value."""
+"""Prepares a client's pictures for a model: float32 [C, S, S], 0 to the largest value."""
 
 import base64
 import io
@@ -10,17 +10,17 @@ from trainer.data.pictures import eight_bits, square, upright
 from trainer.serve.kind import Array, Kind
 from trainer.serve.refusal import Refusal
 
-Image.MAX_IMAGE_PIXELS = None  # `decode` has a limit of its own, and words for it.
+Image.MAX_IMAGE_PIXELS = None  # `decode` has its own limit and message.
 FORMATS = ("PNG", "JPEG", "WEBP")
 DRAWN = ("digits", "mnist")  # Data sets of handwriting, white on black.
-WORKING = 128  # Pixels a side while handwriting is brought into place.
+WORKING = 128  # Pixels a side while handwriting is scaled and centred.
 LONGEST = 2**14  # Pixels a side of a picture.
 SCANS = 64  # Of a progressive JPEG; programs make some 10. Each costs a pass over all pixels.
-INK = 0.3  # Share of an image of digits that is white, whichever digit it is.
+INK = 0.3  # Share of white pixels in an image of digits, about equal for all digits.
 
 
 def decode(content: bytes, kind: Kind, most: int) -> Array:
-    """An uploaded picture of at most `most` pixels, turned as its EXIF says; raises Refusal."""
+    """Decode a picture of at most `most` pixels, turned as its EXIF says; raises Refusal."""
     fix = "send a whole PNG, JPEG or WebP"
     try:
         with Image.open(io.BytesIO(content), formats=FORMATS) as image:
@@ -30,13 +30,13 @@ def decode(content: bytes, kind: Kind, most: int) -> Array:
         raise Refusal(415, "this is no picture that can be read", fix) from error
     except (Refusal, MemoryError):
         raise
-    except Exception as error:  # Which, depends on the format and the damage.
+    except Exception as error:  # Its class depends on the format and the damage.
         reason = str(error) or type(error).__name__
         raise Refusal(400, f"the picture is damaged ({reason})", fix) from error
 
 
 def check_costs(image: Image.Image, content: bytes, most: int) -> None:
-    """Refuse, by its head alone, a picture whose decoding would take too long or too much room."""
+    """Refuse, by its header, a picture whose decoding would need too much time or memory."""
     size = f"{image.width} x {image.height} pixels"
     if image.width * image.height > most:
         raise Refusal(413, f"the picture has {size}", f"send one of {most} pixels at most")
@@ -47,10 +47,10 @@ def check_costs(image: Image.Image, content: bytes, most: int) -> None:
 
 
 def fitted(image: Image.Image, kind: Kind) -> Array:
-    """A picture as the training has its own: the same colours, size and, of digits, place."""
+    """Prepare a picture like those of the training: colours, size and, for digits, position."""
     channels, side, _ = kind.shape
-    # Large ones are decoded, or made smaller first, to what the rest needs: for handwriting, which
-    # is cut out, more. A JPEG need not even be decoded at its full size.
+    # Large pictures are reduced first to the size that the next steps need, which is larger for
+    # handwriting, as it is cropped. A JPEG need not be decoded at its full size.
     drawn = kind.dataset in DRAWN
     target = 8 * WORKING if drawn else 2 * side
     image.draft(image.mode, (target, target))
@@ -64,20 +64,20 @@ def fitted(image: Image.Image, kind: Kind) -> Array:
         pixels = clothing(turned.convert("L"), side)[None]
     else:
         grey = turned.convert("L")
-        # What has the model's size already comes from its data set, or from its like.
+        # A picture of the model's size is regarded as one of its data set.
         pixels = np.array(grey if grey.size == (side, side) else handwriting(grey, kind))[None]
     return pixels.astype(np.float32) * np.float32(kind.largest / 255)
 
 
 def clothing(image: Image.Image, side: int) -> Array:
-    """A picture as Fashion-MNIST would have it, uint8 [S, S]: on black."""
+    """Prepare a picture like those of Fashion-MNIST, uint8 [S, S]: on black."""
     values = np.array(ImageOps.fit(image, (side, side)))
     border = np.concatenate((values[0], values[-1], values[:, 0], values[:, -1]))
     return 255 - values if np.median(border) > 127 else values
 
 
 def shown(values: Array, kind: Kind) -> str:
-    """A sample as a model gets it, float32 [C, S, S], as the data URL of a PNG."""
+    """Return a model's input, float32 [C, S, S], as the data URL of a PNG."""
     pixels = (values * (255 / kind.largest)).round().astype(np.uint8)
     image = Image.fromarray(pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0))
     stream = io.BytesIO()
@@ -86,11 +86,11 @@ def shown(values: Array, kind: Kind) -> str:
 
 
 def handwriting(image: Image.Image, kind: Kind) -> Image.Image:
-    """A drawing of any size and place as the data set would have it, mode L, S x S.
+    """Prepare a drawing of any size and position like the data set's images, mode L, S x S.
 
-    MNIST's fill a box of 20 of 28 pixels around their centre of mass (LeCun et al. 1998). Those of
-    digits fill the image from top to bottom, with lines as thick as make it INK white (Alpaydin and
-    Kaynak 1998, by the figures of the 1,797 in scikit-learn).
+    Those of MNIST fill a box of 20 of 28 pixels around their centre of mass (LeCun et al. 1998).
+    Those of digits fill the image from top to bottom, with lines so thick that a share INK is white
+    (Alpaydin and Kaynak 1998; measured on the 1,797 images in scikit-learn).
     """
     values = np.asarray(image, np.float32)
     border = np.concatenate((values[0], values[-1], values[:, 0], values[:, -1]))
@@ -119,9 +119,9 @@ def handwriting(image: Image.Image, kind: Kind) -> Image.Image:
 
 
 def thickened(canvas: Image.Image) -> Image.Image:
-    """The same lines, black and white, thicker or thinner until INK of the picture is white."""
+    """Make lines, black and white, thicker or thinner until a share INK is white."""
     blurred = canvas.filter(ImageFilter.GaussianBlur(WORKING * 0.047))
-    # The drawing itself decides where the blurred one is the same everywhere.
+    # The drawing breaks ties of the blurred one.
     values = np.asarray(blurred, np.float32) + np.asarray(canvas, np.float32) / 100
     edge = max(1.0, float(np.quantile(values, 1 - INK)))
     return Image.fromarray(((values > edge) * 255).astype(np.uint8))

@@ -1,8 +1,8 @@
 """The answer to a request that cannot be served."""
 
 
-class Refusal(Exception):  # noqa: N818 - it is an answer, mostly to somebody else's error.
-    """An answer other than the one that was asked for: its status, what is wrong, what to do."""
+class Refusal(Exception):  # noqa: N818 - an answer, mostly to a client's error.
+    """An answer that refuses a request: its status, what is wrong, what to do."""
 
     def __init__(self, status: int, error: str, fix: str, **headers: str) -> None:
         super().__init__(error)

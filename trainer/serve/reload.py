@@ -1,7 +1,6 @@
-"""Looks for a better checkpoint every few seconds, and has it served once it is ready to.
+"""Looks for a better checkpoint every few seconds, loads it and has it served.
 
-Every source is asked, and every candidate fetched, by a task of its own with deadlines: none waits
-for another that is slow.
+Each source and each candidate has its own task with deadlines: none waits for a slow one.
 """
 
 import asyncio
@@ -27,34 +26,34 @@ from trainer.serve.offers import Offer, candidates, place
 from trainer.serve.sources import Endpoint, OwnFolder, Pause, Source
 from trainer.serve.warnings import Warnings
 
-TOGETHER = 1.0  # Seconds that a look waits for those that it has just asked.
-ALONE = 10.0  # Seconds of a fetch from another host before the next may begin beside it.
-FETCHES = 3  # From other hosts at a time.
-ASKED = 64  # Sources that are asked at a time.
-SILENT = 60.0  # Seconds after which the last list of a silent source counts no more.
+TOGETHER = 1.0  # Seconds to wait for the answers of sources before a choice.
+ALONE = 10.0  # Seconds of a fetch from another host before another may begin beside it.
+FETCHES = 3  # Concurrent fetches from other hosts.
+ASKED = 64  # Sources that are asked concurrently.
+SILENT = 60.0  # Seconds after which the last list of a silent source is ignored.
 
 
 class Reason(NamedTuple):
-    """Why nothing is served yet."""
+    """Why no checkpoint is served yet."""
 
     text: str  # For everybody.
-    more: str  # For those who may read the log.
+    more: str  # For readers of the log.
 
 
 @dataclass(eq=False)
 class Known:
-    """What is known of a source."""
+    """The known state of a source."""
 
     source: Source
     asking: Pause
     fetching: Pause
     offers: list[Offer] = field(default_factory=list)
     answered: float = 0.0  # time.monotonic().
-    silent: bool = False  # Since it was asked the last time.
+    silent: bool = False  # Since the last request.
 
 
 class Watcher(threading.Thread):
-    """A thread beside the one that answers, which goes on with the old model meanwhile."""
+    """A thread beside the one that answers, which uses the old model meanwhile."""
 
     def __init__(
         self,
@@ -63,19 +62,19 @@ class Watcher(threading.Thread):
         take: Callable[[Serving], object],
         wait: Callable[[Reason], object],
     ) -> None:
-        """`take` is given what to serve from now on, `wait` why nothing is served yet."""
+        """`take` gets the checkpoint to serve from now on, `wait` why none is served yet."""
         super().__init__(name="watcher", daemon=True)
         self._settings, self._devices = settings, devices
         self._take, self._wait = take, wait
         self._ended = threading.Event()
         self._warnings = Warnings(settings.host)
         self._served: Offer | None = None
-        self._refused: set[Offer] = set()  # Until they change, or are offered no more.
+        self._refused: set[Offer] = set()  # Until they change or disappear.
         self._sources: dict[Address | None, Known] = {}
-        self._addresses: dict[Address, set[Address]] = {}  # Of each name, when it last had any.
+        self._addresses: dict[Address, set[Address]] = {}  # Of each name, the last known ones.
         self._tasks: dict[Hashable, asyncio.Task[None]] = {}
-        self._fetches: dict[Offer, float] = {}  # Those under way, and when they began.
-        self._loader = ThreadPoolExecutor(1, "loader")  # One model at a time takes memory.
+        self._fetches: dict[Offer, float] = {}  # Those under way, with their start.
+        self._loader = ThreadPoolExecutor(1, "loader")  # One model at a time, to limit memory.
         self._places = asyncio.Semaphore(ASKED)
 
     def run(self) -> None:
@@ -83,7 +82,7 @@ class Watcher(threading.Thread):
         asyncio.run(self._watch())
 
     def end(self) -> None:
-        """Look no more."""
+        """Stop looking."""
         self._ended.set()
         self.join(1)
 
@@ -102,7 +101,7 @@ class Watcher(threading.Thread):
         self._sources[source.address] = Known(source, Pause(least), Pause(least))
 
     def _start(self, key: Hashable, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Start some work that is not under way already."""
+        """Start work, unless the same is under way."""
         task = self._tasks[key] = asyncio.create_task(work)
         task.add_done_callback(lambda _: self._tasks.pop(key))
         return task
@@ -119,10 +118,10 @@ class Watcher(threading.Thread):
         self._choose()
 
     async def _resolve(self) -> None:
-        """Find the sources: behind a service's name there are several hosts."""
+        """Resolve the sources: a service's name has the addresses of several hosts."""
         loop = asyncio.get_running_loop()
         for host, port in self._settings.sources:
-            with suppress(OSError, UnicodeError):  # A name may have no address for a moment.
+            with suppress(OSError, UnicodeError):  # A name may temporarily have no address.
                 async with asyncio.timeout(PATIENCE):
                     entries = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
                 self._addresses[host, port] = {(str(entry[4][0]), port) for entry in entries}
@@ -133,11 +132,11 @@ class Watcher(threading.Thread):
             del self._sources[gone]
 
     async def _ask(self, known: Known) -> None:
-        """Have a source list its checkpoints."""
+        """Ask a source for its list of checkpoints."""
         try:
             async with self._places:
                 known.offers = await known.source.look()
-        except Exception as error:  # Whatever a source may send.
+        except Exception as error:  # A source may send anything.
             known.silent = True
             known.asking.failed(monotonic())
             address = known.source.address
@@ -150,7 +149,7 @@ class Watcher(threading.Thread):
             known.asking.succeeded()
 
     def _choose(self) -> None:
-        """Begin to fetch the best candidate, beside those that take long already."""
+        """Begin to fetch the best candidate, beside slow fetches."""
         now, sources = monotonic(), list(self._sources.values())
         listed, before = self._offers(now)
         self._refused &= {*listed, *before}
@@ -164,7 +163,7 @@ class Watcher(threading.Thread):
             self._wait(reason(self._settings, listed, silent=silent))
 
     def _offers(self, now: float) -> tuple[list[Offer], list[Offer]]:
-        """Return what is offered, and what sources offered that are silent for a moment."""
+        """Return the present offers, and those of sources that do not answer at present."""
         listed, before = list[Offer](), list[Offer]()
         for known in self._sources.values():
             if not known.silent:
@@ -182,7 +181,7 @@ class Watcher(threading.Thread):
         return offer.address is None or few
 
     async def _use(self, known: Known, offer: Offer) -> None:
-        """Fetch, verify, build and try a checkpoint, and serve it if it can be used."""
+        """Fetch, verify, build and try a checkpoint; serve it if it is usable."""
         fault = ""
         try:
             saved = await known.source.fetch(offer)
@@ -190,14 +189,14 @@ class Watcher(threading.Thread):
             models = await loop.run_in_executor(self._loader, self._load, saved)
         except UnusableError as error:
             fault = f"passes over {offer.name} from {offer.place}: {error}"
-            self._refused.add(offer)  # Nor is it fetched again.
-        except (SourceError, OSError, MemoryError) as error:  # It may be pruned, or its host gone.
+            self._refused.add(offer)  # It is not fetched again.
+        except (SourceError, OSError, MemoryError) as error:  # It may be pruned, or its host down.
             text = str(error) or "there is no memory for it"
             fault = f"can not fetch {offer.name} from {offer.place}: {text}; tries again"
         except torch.cuda.OutOfMemoryError:
             room = "the GPU has no room for it beside the model that is served"
             fault = f"passes over {offer.name}: {room}; lower batch.size"
-        except Exception as error:  # Whatever a checkpoint may hold.
+        except Exception as error:  # A checkpoint may hold anything.
             text = ascii(error)[:300]
             fault = f"passes over {offer.name} from {offer.place}: it can not be used ({text})"
             self._refused.add(offer)
@@ -219,7 +218,7 @@ class Watcher(threading.Thread):
         return models
 
     def _serve(self, serving: Serving) -> None:
-        """Serve a checkpoint, unless a better one has come meanwhile."""
+        """Serve a checkpoint, unless a better one is served by now."""
         wish = self._settings.checkpoint
         listed, before = self._offers(monotonic())
         if candidates([serving.offer], wish, self._served, listed + before):
@@ -230,7 +229,7 @@ class Watcher(threading.Thread):
 
 
 def reason(settings: Settings, found: list[Offer], *, silent: bool) -> Reason:
-    """Why nothing is served yet; `silent`: a source does not answer."""
+    """Return why no checkpoint is served yet; `silent`: a source does not answer."""
     job, wish = settings.job, settings.checkpoint
     places = [str(settings.folder), *(place(source) for source in settings.sources)]
     if wish not in ("newest", "best"):

@@ -1,4 +1,4 @@
-"""The routes. Answers are JSON; those that are refusals have `error` and `fix`."""
+"""The routes. Answers are JSON; refusals have `error` and `fix`."""
 
 from pathlib import Path
 from time import monotonic
@@ -27,9 +27,9 @@ SWAGGER = Path(fastapi_offline.__file__).with_name("static")
 
 
 def content_type(request: Request, wanted: str, fix: str) -> str:
-    """Return what a request says that its body is; raises Refusal where that is not `wanted`.
+    """Return the Content-Type of a request; raises Refusal if it is not `wanted`.
 
-    A page of another website may send anything else than these types without asking.
+    A page of another website may send other types without a preflight request.
     """
     said = request.headers.get("content-type", "")
     kind = said.partition(";")[0].strip().lower()
@@ -39,7 +39,7 @@ def content_type(request: Request, wanted: str, fix: str) -> str:
 
 
 def routes(server: Server) -> FastAPI:
-    """The application without its guard."""
+    """Return the application without its guard."""
     app = FastAPI(
         title=f"{server.settings.name}: {server.settings.job}",
         version="1",
@@ -77,7 +77,7 @@ def routes(server: Server) -> FastAPI:
 
 
 def add_predictions(app: FastAPI, server: Server) -> None:
-    """Add the routes that ask the model."""
+    """Add the routes that use the model."""
 
     @app.post("/predict", **schema.PREDICT)
     async def predict(request: Request) -> Response:
@@ -137,7 +137,7 @@ def add_figures(app: FastAPI, server: Server) -> None:
 
 
 def add_page(app: FastAPI) -> None:
-    """The page for people, and Swagger's of the routes, which needs nothing from elsewhere."""
+    """Add the page for people, and Swagger's page of the routes with local files only."""
 
     @app.get("/", include_in_schema=False)
     async def page() -> Response:
@@ -152,6 +152,6 @@ def add_page(app: FastAPI) -> None:
 
 
 def application(settings: Settings, gpus: Gpus, limits: Connections) -> Guard:
-    """All of it."""
+    """Return the whole application."""
     server = Server(settings, gpus, limits)
     return Guard(routes(server), settings, server.metrics, limits)

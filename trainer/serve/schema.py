@@ -1,4 +1,4 @@
-"""The shapes of requests and answers in /openapi.json: requests are read by hand."""
+"""The schemas of requests and answers in /openapi.json; inputs.py and text.py parse requests."""
 
 from time import time
 from typing import Any
@@ -13,7 +13,7 @@ are answered with `error`, what is wrong, and `fix`, what to do."""
 
 
 class Checkpoint(BaseModel):
-    """What has answered."""
+    """The checkpoint that answered."""
 
     job: str
     name: str
@@ -25,7 +25,7 @@ class Checkpoint(BaseModel):
 
 
 class Class(BaseModel):
-    """One that a picture may be of."""
+    """A class with its probability."""
 
     name: str = Field(alias="class")
     index: int
@@ -33,7 +33,7 @@ class Class(BaseModel):
 
 
 class Prediction(BaseModel):
-    """The likeliest classes of a sample, the first first."""
+    """The likeliest classes of a sample, in order."""
 
     classes: list[Class]
     input: str | None = Field(None, description="what the model saw, a PNG as a data URL")
@@ -48,7 +48,7 @@ class Latency(BaseModel):
 
 
 class Answer(BaseModel):
-    """What every answer tells besides."""
+    """The fields of every answer."""
 
     checkpoint: Checkpoint
     latency_ms: Latency
@@ -56,13 +56,13 @@ class Answer(BaseModel):
 
 
 class Predictions(Answer):
-    """Of each sample that was sent."""
+    """A prediction for each sample of the request."""
 
     predictions: list[Prediction]
 
 
 class Completion(Answer):
-    """How the text goes on."""
+    """The continuation of the text."""
 
     completion: str
 
@@ -92,7 +92,7 @@ TOP = {"type": "integer", "minimum": 1, "default": 10, "description": "classes o
 TEXT = {"type": "string"}
 
 
-# A black line on white, and no text yet: every model answers these.
+# A black line on white, and an empty text: valid for every model.
 LINE = (
     "iVBORw0KGgoAAAANSUhEUgAAABAAAAAQAQAAAAA3iMLMAAAAHElEQVR42mP8z8DEwMDyv5GJgQE/YvzPwMTAAAB0SQOf"
     "ZtipKQAAAABJRU5ErkJggg=="
@@ -157,7 +157,7 @@ def checkpoint(offer: Offer, job: str) -> dict[str, Any]:
 
 
 def secure(app: FastAPI, *, needed: bool) -> None:
-    """Let the routes' page ask for the token where one is needed."""
+    """Let the page of the routes ask for the token if one is needed."""
     if needed:
         original = app.openapi
 

@@ -1,6 +1,6 @@
-"""The server's start and its end, and the limits of what clients may hold.
+"""The start and end of the server, and the limits for clients.
 
-From here on: routes.py has the routes, inputs.py what they read, batching.py the queue before
+Read next: routes.py has the routes, inputs.py reads their bodies, batching.py has the queue before
 the replicas, reload.py the thread that looks for checkpoints.
 """
 
@@ -30,14 +30,14 @@ from trainer.serve.guard import Guard
 from trainer.serve.protocol import LimitedConnection
 from trainer.serve.routes import application
 
-GRACE = 8  # Seconds for what was accepted.
+GRACE = 8  # Seconds for accepted requests.
 LAST = 1.5  # Seconds for the rest of the end; Docker kills after 10.
 HEADERS = 2**14  # Bytes of a request's head.
-LINES = 10  # Of the log a minute, that clients can cause.
+LINES = 10  # Log lines a minute that clients can cause.
 
 
 def serve() -> int:
-    """Serve until a signal comes; return the exit code."""
+    """Serve until a signal arrives; return the exit code."""
     stay_unprivileged()
     host = os.environ.get("KIT_HOST") or socket.gethostname()
     try:
@@ -80,13 +80,13 @@ def serve() -> int:
 
 
 def check_torch() -> None:
-    """Raise LaunchError where torch is too old."""
+    """Raise LaunchError if torch is too old."""
     if fault := torch_fault(torch.__version__):
         raise LaunchError(fault)
 
 
 class EndingServer(uvicorn.Server):
-    """uvicorn's server, which ends in time whatever still runs."""
+    """uvicorn's server, with a deadline for its end."""
 
     def __init__(self, config: uvicorn.Config, guard: Guard, host: str) -> None:
         super().__init__(config)
@@ -94,39 +94,39 @@ class EndingServer(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """End by a signal, and not by its default action once more at the end."""
+        """End on a signal, without raising the signal again at the end."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self.handle_exit)
         yield
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Answer what was accepted; the kernel ends what takes longer than it may."""
+        """Answer accepted requests; the kernel ends the process after the deadline."""
         if not self.should_exit:
             signal.setitimer(signal.ITIMER_REAL, GRACE + LAST)
         self._guard.ending = True
         super().handle_exit(sig, frame)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Answer what was accepted, and end the process."""
+        """Answer accepted requests, and end the process."""
         began = monotonic()
         await super().shutdown(sockets)
         all_answered = monotonic() - began < GRACE
         what = "all that was asked is answered" if all_answered else f"not all within {GRACE} s"
         say(f"serve {self._host}: ends, {what}")
-        # Without waiting for threads: one may still compute, or ask nvidia-smi.
+        # Without waiting for threads: one may still compute or run nvidia-smi.
         sys.stderr.flush()
         os._exit(0)
 
 
 class Seldom(logging.Filter):
-    """Passes a few lines a minute: clients that send rubbish must not fill a disk."""
+    """Passes a few lines a minute: clients with invalid requests must not fill a disk."""
 
     def __init__(self) -> None:
         super().__init__()
         self._minute, self._count = 0, 0
 
     def filter(self, _: logging.LogRecord) -> bool:
-        """Whether there is room for one more."""
+        """Whether one more line may pass."""
         minute = int(monotonic() // 60)
         self._count = self._count + 1 if minute == self._minute else 1
         self._minute = minute
@@ -134,7 +134,7 @@ class Seldom(logging.Filter):
 
 
 def log_to_stderr(host: str) -> None:
-    """Let uvicorn and asyncio log as all else does, a few lines a minute."""
+    """Let uvicorn and asyncio log in the server's format, a few lines a minute."""
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter(f"serve {host}: %(name)s: %(message)s"))
     handler.addFilter(Seldom())
@@ -142,14 +142,14 @@ def log_to_stderr(host: str) -> None:
 
 
 def listen(settings: Settings, backlog: int) -> socket.socket:
-    """Listen before anything is loaded; raises LaunchError."""
+    """Listen before a checkpoint is loaded; raises LaunchError."""
     try:
         listener = socket.create_server((settings.address, settings.port), backlog=backlog)
     except OSError as error:
         reason = f"port {settings.port} can not be served ({error.strerror})"
         advice = "end what uses it, or change the port"
         raise LaunchError(f"{reason}; {advice}", FAILURE) from error
-    # Connections inherit it, and asyncio sets it on its own sockets alone. Without it an answer's
-    # body, which is sent behind its head, waits 40 ms for the client's delayed acknowledgement.
+    # Connections inherit it; asyncio sets it only on sockets that it creates. Without it, the body
+    # of an answer, sent after its head, waits 40 ms for the client's delayed acknowledgement.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener

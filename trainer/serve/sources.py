@@ -1,6 +1,6 @@
-"""The places that have checkpoints: this host's own folder, and endpoints of other hosts.
+"""The sources of checkpoints: this host's own folder, and endpoints of other hosts.
 
-Each fails alone: it has deadlines, and one that fails is asked again after a growing pause.
+Each source has its own deadlines; one that fails is asked again after a growing pause.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from trainer.serve.config import Settings
 from trainer.serve.memory import largest_state
 from trainer.serve.offers import Offer, offer_of, place, read_offer
 
-LIST = 2**22  # Bytes of a list: while one is read, requests wait for Python's lock.
+LIST = 2**22  # Bytes of a list: during its parsing, requests wait for Python's lock.
 ENTRIES = 2**12  # Of a list.
 FREE = 3  # Failures in a row without a pause: a host may just be starting.
 LONGEST_PAUSE = 60.0  # Seconds.
@@ -28,33 +28,33 @@ Warn = Callable[[str], object]
 
 @dataclass
 class Pause:
-    """The time for which something that has failed is left alone."""
+    """The pause before a failed operation is repeated."""
 
     least: float  # Seconds.
     failures: int = 0  # In a row.
     until: float = 0.0
 
     def over(self, now: float) -> bool:
-        """Whether it may be tried again."""
+        """Whether the operation may be repeated."""
         return now >= self.until
 
     def failed(self, now: float) -> None:
-        """Wait longer than the last time."""
+        """Lengthen the pause."""
         self.failures += 1
         doubled = self.least * 2.0 ** min(self.failures - FREE, 30)
         self.until = now + min(LONGEST_PAUSE, doubled) if self.failures > FREE else now
 
     def succeeded(self) -> None:
-        """Begin with short pauses again."""
+        """Reset the pause."""
         self.failures, self.until = 0, 0.0
 
 
 class Source(Protocol):
-    """A place that has checkpoints."""
+    """A source of checkpoints."""
 
     @property
     def address(self) -> Address | None:
-        """Where it is asked; None of this host's own folder."""
+        """Its address; None for this host's own folder."""
 
     async def look(self) -> list[Offer]:
         """Return this job's complete checkpoints; raises SourceError."""
@@ -90,7 +90,7 @@ class OwnFolder:
 class Endpoint:
     """Another host that offers its checkpoints (checkpoints.py).
 
-    What it sends is never on this host's disk: what is not whole can not be taken for a checkpoint.
+    Its data are never written to disk, so that no incomplete checkpoint can appear there.
     """
 
     def __init__(self, address: Address, settings: Settings, warn: Warn) -> None:
@@ -141,7 +141,7 @@ class Endpoint:
 
 
 def check_size(size: int) -> None:
-    """Raise UnusableError where a state is too large for this server."""
+    """Raise UnusableError if a state is too large for this server."""
     if size > (most := largest_state()):
         reason = f"{STATE} has {size} bytes, and there is memory for {most}"
         raise UnusableError(f"{reason}; raise limits.memory")

@@ -1,4 +1,4 @@
-"""Completion of texts by a gpt of characters."""
+"""Completion of texts with a gpt of characters."""
 
 import json
 from typing import Any, NamedTuple
@@ -11,16 +11,16 @@ from trainer.serve.refusal import Refusal
 from trainer.serve.waiting import within
 
 MOST = 2000  # Characters of an answer.
-LARGEST = 2**16  # Bytes of a request: no model sees as many characters.
+LARGEST = 2**16  # Bytes of a request: more than any model's context.
 FIX = 'send {"text": "To be"}'
 
 
 class Wish(NamedTuple):
     """A checked request."""
 
-    characters: list[int]  # Of the text so far, as the model counts them.
-    length: int  # Characters to go on for.
-    temperature: float  # 0: always the likeliest.
+    characters: list[int]  # Of the text so far, as the model's indices.
+    length: int  # Characters to add.
+    temperature: float  # 0: always the likeliest character.
     seed: int | None
 
 
@@ -42,7 +42,7 @@ def read_wish(content: dict[str, Any], kind: Kind) -> Wish:
         shown = (json.dumps(each, ensure_ascii=not each.isprintable()) for each in strange[:10])
         listed = ", ".join(shown)
         raise Refusal(422, f"text: the model has never seen {listed}", "leave these characters out")
-    # A new line is where most texts begin.
+    # Most texts begin after a newline.
     return Wish([known[each] for each in text or ("\n" if "\n" in known else kind.labels[0])],
                 count, float(temperature), seed)  # fmt: skip
 
@@ -50,10 +50,10 @@ def read_wish(content: dict[str, Any], kind: Kind) -> Wish:
 async def complete(
     batcher: Batcher, wish: Wish, kind: Kind, timeout: float
 ) -> tuple[str, list[Answer]]:
-    """Go on with a text, character by character, each within the timeout; raises Refusal.
+    """Complete a text, character by character, each within the timeout; raises Refusal.
 
-    Each character is a sample of its own, so that many completions share their batches, and one
-    that comes later need not wait for those before.
+    Each character is a separate sample: then many completions share batches, and a later one need
+    not wait for earlier ones.
     """
     draw = np.random.default_rng(wish.seed)
     characters, answers = list(wish.characters), list[Answer]()

@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 async def within(seconds: float, work: Awaitable[T]) -> T:
-    """The result of some work, which is dropped after so many seconds; raises Refusal."""
+    """Return the result of work, which is cancelled after so many seconds; raises Refusal."""
     try:
         return await asyncio.wait_for(work, seconds)
     except TimeoutError as error:
@@ -21,7 +21,7 @@ async def within(seconds: float, work: Awaitable[T]) -> T:
 
 
 async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """The result of some work, which is dropped when the client hangs up; raises Refusal."""
+    """Return the result of work, cancelled if the client disconnects; raises Refusal."""
 
     async def hung_up() -> None:
         while (await request.receive())["type"] != "http.disconnect":
@@ -36,5 +36,5 @@ async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
     finally:
         gone.cancel()
         task.cancel()
-        # Its place in the queue is another's before anyone hears of it.
+        # Its place in the queue is free before this returns.
         await asyncio.wait({task})

@@ -1,4 +1,4 @@
-"""The warnings of what looks for checkpoints: each once, and few of each source."""
+"""Warnings about sources of checkpoints: each is printed once, and few for each source."""
 
 from collections import deque
 from collections.abc import Hashable
@@ -11,16 +11,16 @@ MOST, WITHIN = 10, 600.0  # Lines about a source, within so many seconds.
 
 
 class Warnings:
-    """Says what is wrong with sources, whatever they do."""
+    """Prints warnings about sources, with a limited number of lines."""
 
     def __init__(self, host: str) -> None:
         self._host = host
         self._told: dict[Hashable, deque[tuple[str, float]]] = {}
 
     def tell(self, source: Hashable, text: str) -> None:
-        """Say it, unless it was said of this source already, or much was said of it lately.
+        """Print a warning, unless it is a repetition or its source had many of late.
 
-        It stays one line of plain characters, whatever a source has put into it.
+        The text is made one line of plain characters.
         """
         text = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
         told, now = self._told.setdefault(source, deque(maxlen=REMEMBERED)), monotonic()

@@ -2,17 +2,17 @@
 "use strict";
 
 const $ = (id) => document.getElementById(id);
-const POLL = 3000; // Milliseconds between two looks at /model, while the page is visible.
+const POLL = 3000; // Milliseconds between two requests to /model, while the page is visible.
 const RETRIES = 4; // Of a request while the server is busy or not ready.
 const PEN = 0.085; // The line's width as a share of the board.
-const LONG = 8; // Characters of a class's name for which there is room beside its bar.
+const LONG = 8; // Characters of a class's name that fit beside its bar.
 const WAITS = "The page sends this again as soon as the server answers.";
-const given = { draw: null, file: null }; // What each tab was given last: a Blob.
+const given = { draw: null, file: null }; // The last Blob of each tab.
 let tab = "draw";
-let model = null; // What /model said last.
-let turn = 0; // Of the newest request: older answers are not shown.
-let lost = null; // Repeats the request that found no connection.
-let timer = 0; // Of the next look.
+let model = null; // The last answer of /model.
+let turn = 0; // Number of the newest request: older answers are not shown.
+let lost = null; // Repeats the request that failed without a connection.
+let timer = 0; // Of the next request to /model.
 
 // ---- the server
 
@@ -29,7 +29,7 @@ async function call(path, options = {}) {
   throw error;
 }
 
-// Ask again, some times, where the server says that it will answer later.
+// Repeat a request a few times if the server is busy or not ready.
 async function ask(path, options, own, problem) {
   for (let tries = 0; ; tries += 1) {
     try {
@@ -52,7 +52,7 @@ function words(error) {
   return `${text.charAt(0).toUpperCase()}${text.slice(1)}.`;
 }
 
-// A box that says what went wrong, with a button where the same request may go well later.
+// An error box, with a button to retry if the same request may succeed later.
 class Problem {
   constructor(id) {
     this.box = $(id);
@@ -180,7 +180,7 @@ function show(found) {
   if (before && before.checkpoint.name !== found.checkpoint.name) {
     $("newer").textContent = `A newer checkpoint answers from now on: step ${count(found.checkpoint.step)}.`;
     $("facts").classList.remove("fresh");
-    void $("facts").offsetWidth; // Or the animation would not run again.
+    void $("facts").offsetWidth; // Otherwise the animation would not run again.
     $("facts").classList.add("fresh");
     if (given[tab] && !text) classify(given[tab]);
   }
@@ -222,7 +222,7 @@ function facts(checkpoint, found) {
 
 const count = (number) => number.toLocaleString("en");
 
-// A probability comes rounded to a millionth, and none is exactly 0 or 1.
+// The server rounds probabilities to a millionth; none is exactly 0 or 1.
 function percent(share) {
   if (share >= 0.9995) return "> 99.9 %";
   if (share < 0.0005) return "< 0.1 %";
@@ -255,7 +255,7 @@ const quoted = (word) => (/^[\w.:/-]+$/.test(word) ? word : `'${word.replaceAll(
 
 $("copy").addEventListener("click", async () => {
   const text = $("curl").textContent;
-  // Without HTTPS a page has no clipboard: the browser's own command has to do.
+  // Without HTTPS a page has no clipboard API: use the browser's old command.
   const copied = await navigator.clipboard?.writeText(text).then(() => true, () => false);
   if (!copied) {
     getSelection().selectAllChildren($("curl"));
@@ -276,7 +276,7 @@ async function classify(blob) {
     if (own === turn) result(answer);
   } catch (error) {
     if (own === turn) {
-      // The result of the picture before has nothing to do with this one.
+      // The previous picture's result does not belong to this one.
       $("empty").hidden = $("result").hidden = true;
       problem.fail(error, () => classify(blob));
     }
@@ -284,7 +284,7 @@ async function classify(blob) {
   if (own === turn) $("result").classList.remove("busy");
 }
 
-// What is shown, or still asked for, is of an older picture from now on.
+// Shown results and pending answers belong to an older picture from now on.
 function stale() {
   $("result").classList.add("busy");
   lost = null;
@@ -370,7 +370,7 @@ function take(file) {
 $("preview").addEventListener("error", () => { $("preview").hidden = true; });
 $("file").addEventListener("change", () => {
   take($("file").files[0]);
-  $("file").value = ""; // Or the same file could not be chosen again.
+  $("file").value = ""; // Otherwise the same file could not be chosen again.
 });
 document.addEventListener("paste", (event) => {
   const file = [...event.clipboardData.files].find((each) => each.type.startsWith("image/"));
@@ -384,7 +384,7 @@ for (const kind of ["dragenter", "dragover", "dragleave", "drop"]) {
   });
 }
 
-// ---- tabs: each has its own picture, and the answer is always that of the visible one
+// ---- tabs: each has its own picture; the answer belongs to the visible one
 
 function choose(name) {
   tab = name;
@@ -411,12 +411,12 @@ for (const [name, other] of [["draw", "file"], ["file", "draw"]]) {
   });
 }
 
-// ---- the board: white on black, as the handwriting that the model has learnt
+// ---- the board: white on black, like the handwriting of the training data
 
 const canvas = $("canvas");
 const ink = canvas.getContext("2d");
 const SIDE = canvas.width;
-const pens = new Map(); // Pointer to its last place.
+const pens = new Map(); // From a pointer to its last position.
 const keyboard = { x: SIDE / 2, y: SIDE / 2, down: false };
 let soon = 0;
 
@@ -467,7 +467,7 @@ canvas.addEventListener("pointerdown", (event) => {
 });
 canvas.addEventListener("pointermove", (event) => {
   if (!pens.has(event.pointerId)) return;
-  // Where the browser has seen more than it tells one by one.
+  // With the positions that the browser has merged into one event.
   const parts = event.getCoalescedEvents ? event.getCoalescedEvents() : [];
   for (const part of parts.length ? parts : [event]) {
     line(pens.get(event.pointerId), place(part));

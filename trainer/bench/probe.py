@@ -1,12 +1,12 @@
 """Measures one host and its links. `kit bench` runs this file in a container on each host.
 
-Like launch.py it is one file that needs nothing else of the trainer, so that any image with Python
-will do; for all but links and disks it also needs PyTorch. Each line of standard input is a
-request, a JSON object whose `do` names a function of `REQUESTS` and whose other keys are its
-arguments. Each line of standard output is the answer, or `{"error": "…"}`. It ends with its
-standard input.
+Like launch.py it is one file that needs no other file of the trainer, so that it runs in any image
+with Python; all measurements except links and disks also need PyTorch. Each line of standard input
+is a request: a JSON object whose `do` names a function of `REQUESTS` and whose other keys are its
+arguments. Each line of standard output is the answer, or `{"error": "…"}`. The program ends at the
+end of its standard input.
 
-Bytes, seconds and bits per second everywhere.
+Units are bytes, seconds and bits per second.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from typing import Any
 
 CHUNK = 2**20
 PATIENCE = 30.0
-"""Seconds that another host may take to answer."""
+"""Timeout for answers of another host, in seconds."""
 CONNECT = 10.0
-"""Seconds until a connection must stand: TCP tries three times in seven."""
+"""Timeout for connections, in seconds: TCP tries three times in seven."""
 PING = b"p"
 STREAM = b"s"
 SIOCGIFADDR = 0x8915
@@ -71,7 +71,7 @@ def _answer(connection: socket.socket) -> None:
             received, began, ended = _receive(connection)
             connection.sendall(struct.pack("!Qd", received, ended - began))
         except OSError:
-            return  # The other side notices the same.
+            return  # The other side gets the same error.
 
 
 def _receive(connection: socket.socket) -> tuple[int, float, float]:
@@ -155,7 +155,7 @@ def reduce(
 ) -> dict[str, Any]:
     """All-reduce float32 values with the other members of the group `name`.
 
-    Return the library, the bytes, and the median seconds of one; a first one opens connections.
+    Return the library, the bytes, and the median seconds; a first all-reduce opens connections.
     """
     import torch.distributed
 
@@ -222,9 +222,9 @@ def interface_of(address: str) -> str:
 
 
 def disk(folder: str, seconds: float) -> dict[str, Any]:
-    """Read the files of a folder for some seconds, past the kernel's cache.
+    """Read the files of a folder for some seconds, without the kernel's cache.
 
-    Where it holds less than 16 MiB, a file is written, read and removed in the container.
+    If it holds less than 16 MiB, a file is written, read and removed in the container.
     """
     found = sorted(_files(Path(folder)), reverse=True) if folder else []
     if sum(size for size, _ in found) >= 16 * CHUNK:
@@ -250,7 +250,7 @@ def _files(folder: Path) -> Iterator[tuple[int, Path]]:
 
 
 def _read(paths: list[Path], seconds: float) -> tuple[int, float]:
-    """Return the bytes that were read, and the seconds."""
+    """Return the number of bytes read, and the seconds."""
     buffer, read, began = bytearray(4 * CHUNK), 0, time.perf_counter()
     for path in paths:
         with path.open("rb", buffering=0) as file:
@@ -263,7 +263,7 @@ def _read(paths: list[Path], seconds: float) -> tuple[int, float]:
 
 
 def compute(seconds: float) -> dict[str, Any]:
-    """Measure each visible GPU, or the CPU where there is none."""
+    """Measure each visible GPU, or the CPU if there is none."""
     import torch
 
     if not torch.cuda.is_available():
@@ -294,7 +294,7 @@ def _gpu(number: int, seconds: float) -> dict[str, Any]:
 
 
 def _rate(work: Callable[[], object], seconds: float) -> float:
-    """Return how many times a second the GPU does it, after a warm-up."""
+    """Return the runs of `work` per second on the GPU, after a warm-up."""
     for _ in range(3):
         work()
     _finish("cuda")
@@ -310,7 +310,7 @@ def _rate(work: Callable[[], object], seconds: float) -> float:
 def _cpu_steps(seconds: float) -> float:
     """Return the training steps per second of a small convolutional network on one core.
 
-    The best of some windows counts, as other processes slow the rest.
+    The best of some windows is used, as other processes slow the rest.
     """
     import torch
     from torch import nn
@@ -358,8 +358,8 @@ REQUESTS: dict[str, Callable[..., dict[str, Any]]] = {
 
 
 def main() -> None:
-    """Answer requests until there are no more."""
-    # Libraries print to standard output too: only answers may.
+    """Answer requests until the input ends."""
+    # Standard output is for answers only, but libraries print to it too.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     for line in sys.stdin:

@@ -2,8 +2,8 @@
 
     KIT_JOB=digits.json KIT_DATA=/data KIT_NPROC=2 python -m trainer.bench.steps SECONDS
 
-The last line of its output is a JSON object. Data, model and arithmetic are the job's own; nothing
-is exchanged, evaluated or saved.
+The last line of its output is a JSON object. Data, model and precision are the job's; nothing is
+exchanged, evaluated or saved.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from trainer.parallel.world import join_world, leave_world
 from trainer.train import MISTAKE, load
 
 FOREVER = 10**6
-"""Epochs that no measurement reaches."""
+"""More epochs than any measurement reaches."""
 
 
 @dataclass(frozen=True)
 class Steps:
-    """The time of a step with its data, in seconds, and what was computed."""
+    """The seconds of a step including its data, and a description of the computation."""
 
     step_seconds: float
     batch_size: int  # Samples of a step, with accumulation.
@@ -63,7 +63,7 @@ class TimeOver(Stop):
 
 
 def measure(run: Run, seconds: float) -> Steps:
-    """Train for a third of the time to warm up, then for all of it, and divide by the steps."""
+    """Train for a third of the time as a warm-up, then for the whole time; divide by the steps."""
     rehearse(run)
     _train(run, seconds / 3)
     samples, taken = _train(run, seconds)
@@ -79,7 +79,7 @@ def measure(run: Run, seconds: float) -> Steps:
 
 
 def _train(run: Run, seconds: float) -> tuple[int, float]:
-    """Return the samples that were trained with, and the seconds."""
+    """Return the number of samples processed, and the seconds."""
     over, progress, samples, began = TimeOver(seconds), Progress(), 0, time.monotonic()
     while not over.requested:
         end = train_epoch(run, progress, over).progress
@@ -102,7 +102,7 @@ def main() -> int:
     if not 0 < seconds < math.inf:
         complain("trainer: error: the seconds must be a positive number")
         return MISTAKE
-    if "OMP_NUM_THREADS" not in os.environ:  # As launch.py has it.
+    if "OMP_NUM_THREADS" not in os.environ:  # As in launch.py.
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // processes()))
     try:
         job = load_job(Path(os.environ.get("KIT_JOB", "")))

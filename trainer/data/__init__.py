@@ -1,1 +1,1 @@
-"""Data sets: where their files are, what is read from them, and which rank works on what."""
+"""Data sets: their files, their samples, and the samples of each rank."""

@@ -1,4 +1,4 @@
-"""The augmentation: how training images are shifted and mirrored.
+"""The augmentation: training images are shifted and mirrored.
 
 Shapes: N samples, C channels, S pixels a side.
 """
@@ -10,19 +10,19 @@ from torch import Tensor
 
 from trainer.data.shards import generator
 
-AUGMENTATION = 1  # Keeps the random numbers of the augmentation apart from those of the order.
+AUGMENTATION = 1  # A random stream of its own, independent of the order of samples.
 
 
 @dataclass(frozen=True)
 class Crops:
-    """The shift and mirroring of each training image in one epoch, on whatever rank it is."""
+    """The shift and mirroring of each training image in one epoch, independent of its rank."""
 
     shifts: Tensor  # int64 [N, 2], rows and columns, up to the padding either way.
     mirrored: Tensor  # bool [N].
 
     @staticmethod
     def of_epoch(samples: int, seed: int, epoch: int, padding: int) -> "Crops":
-        """Draw them; each epoch mirrors what the one before did not (arXiv 2404.00498)."""
+        """Draw them; each epoch mirrors the images that the last did not (arXiv 2404.00498)."""
         draw, once = generator(seed, epoch, AUGMENTATION), generator(seed, 0, 0, AUGMENTATION)
         shifts = torch.randint(-padding, padding + 1, (samples, 2), generator=draw)
         return Crops(shifts, (torch.rand(samples, generator=once) < 0.5) ^ (epoch % 2 == 1))
@@ -31,9 +31,9 @@ class Crops:
         """Crop and mirror images uint8 [n, C, S, S], the samples `indices` int64 [n]."""
         side, device = images.shape[-1], images.device
         shifts, window = self.shifts[indices, :, None].to(device), torch.arange(side, device=device)
-        # Beyond its border an image goes on as its own mirror image.
+        # Reflection padding.
         rows, columns = (side - 1 - (side - 1 - (shifts + window).abs()).abs()).unbind(dim=1)
         columns = torch.where(self.mirrored[indices, None].to(device), columns.flip(1), columns)
         sample = torch.arange(len(images), device=device)[:, None, None]
-        # Advanced indices around a slice: the channels end up last.
+        # Advanced indices around a slice: the channels become the last dimension.
         return images[sample, :, rows[:, :, None], columns[:, None]].permute(0, 3, 1, 2)

@@ -1,8 +1,8 @@
 """Finds the files of the data sets. Standard library only: the launcher checks them before torch.
 
-Nothing is ever downloaded here: N processes that fetch the same file during a training are slow at
-best, and corrupt it at worst. So each error says how to fetch what is missing. A job with
-`download: true` has it fetched before (trainer/vision/downloads.py).
+This module downloads nothing: N processes that fetch the same file during a training are slow and
+may corrupt it. Each error has the command that fetches the missing files. For a job with
+`download: true`, trainer/vision/downloads.py fetches them before.
 """
 
 import importlib.util
@@ -32,7 +32,7 @@ PACKAGES = {
     "folder": ("PIL", "pillow"),
     "torchvision": ("torchvision", "torchvision"),
 }
-# What fetches a data set; of a text, one to begin with. Double braces are for curl.
+# Commands that fetch a data set; for a text, an example. Double braces are for curl.
 COMMANDS = {
     "mnist": "curl -f --create-dirs -o '{root}/mnist/#1-#2-ubyte.gz' 'https://ossci-datasets.s3."
     "amazonaws.com/mnist/{{train,t10k}}-{{images-idx3,labels-idx1}}-ubyte.gz'",
@@ -43,7 +43,7 @@ COMMANDS = {
 
 
 class DataMissingError(Exception):
-    """A data set is not there; the message says what, where it was looked for and what to do."""
+    """A data set is missing; the message has its name, the folders searched and what to do."""
 
 
 class DownloadError(Exception):
@@ -51,7 +51,7 @@ class DownloadError(Exception):
 
 
 def needs_torchvision(train: Train) -> str:
-    """Name the key of a job for which torchvision is imported; "" where none needs it."""
+    """Name the key of a job that needs torchvision; "" if none does."""
     needs = {
         train.model: of_torchvision(train.model),
         f"dataset: {train.dataset}": train.dataset in READ_BY_TORCHVISION,
@@ -61,24 +61,24 @@ def needs_torchvision(train: Train) -> str:
 
 
 def require_torchvision(need: str) -> None:
-    """Raise DataMissingError where torchvision, which a key needs, is not installed."""
+    """Raise DataMissingError if torchvision, which a key needs, is not installed."""
     _find_package("torchvision", need)
 
 
 def to_download(train: Train, root: Path) -> bool:
-    """Whether a job may download something that may be missing below `root`."""
+    """Whether a job may download files, and some may be missing below `root`."""
     if not train.download:
         return False
     try:
         find_files(train, root)
     except DataMissingError:
         return True
-    # Where torchvision keeps its weights, it alone knows.
+    # Only torchvision knows the files of its weights.
     return bool(train.weights) and is_weights_name(train.weights or "")
 
 
 def find_weights(train: Train, root: Path) -> Path | None:
-    """Find the file of weights that a job names, below `root`; raises DataMissingError."""
+    """Find a job's file of weights below `root`; raises DataMissingError."""
     if not train.weights or is_weights_name(train.weights):
         return None
     file = root / train.weights
@@ -91,13 +91,13 @@ def find_weights(train: Train, root: Path) -> Path | None:
 
 
 def find_files(train: Train, root: Path) -> list[Path]:
-    """Find a job's files below `root`, those of training first; raises DataMissingError."""
+    """Find a job's files below `root`, those for training first; raises DataMissingError."""
     dataset = train.dataset
     if need := needs_torchvision(train):
         require_torchvision(need)
     find_weights(train, root)
     if dataset == "digits":
-        # A file of the package, which is not imported: that would take as long as to import torch.
+        # The package is not imported: that would take as long as the import of torch.
         return [_find_package(dataset) / "datasets" / "data" / "digits.csv.gz"]
     if dataset == "folder":
         _find_package(dataset)
@@ -127,13 +127,13 @@ def find_files(train: Train, root: Path) -> list[Path]:
 
 
 def _command(train: Train, root: Path) -> str:
-    """Return what fetches a data set, where a command of the shell can."""
+    """Return the shell command that fetches a data set, if there is one."""
     command = COMMANDS.get(train.dataset)
     return f"; to fetch them: {command.format(root=root, path=train.path)}" if command else ""
 
 
 def _find_package(name: str, need: str = "") -> Path:
-    """The folder of the package that a data set, or a key, needs; raises DataMissingError."""
+    """Return the folder of a package that a data set or key needs; raises DataMissingError."""
     module, package = PACKAGES[name]
     spec = importlib.util.find_spec(module)
     if spec is None or spec.origin is None:
@@ -149,8 +149,8 @@ def _or_gz(path: Path) -> Path:
 
 
 def _find_images(folder: Path) -> list[Path]:
-    """All `train/<class>/<image>`, then those of test or, where it has none, of val."""
-    # Not the hidden files: macOS leaves some that end in .jpg and are none.
+    """Return all `train/<class>/<image>`, then those of test or, if it has none, of val."""
+    # Without hidden files: macOS makes some that end in .jpg but are not images.
     found = [sorted(folder.glob(f"{part}/*/[!.]*")) for part in ("train", "test", "val")]
     train, test, val = ([f for f in part if f.suffix.lower() in IMAGE_ENDINGS] for part in found)
     if len({file.parent for file in train}) > 1:

@@ -1,4 +1,4 @@
-"""A short text by which hosts compare their data: equal for equal data, whatever its format."""
+"""A short text with which hosts compare their data: equal for equal data in any format."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from torch import Tensor
 from trainer.data.samples import DataSet, Samples
 
 SIZES, CONTENTS, HEAD = 4096, 256, 2**16
-"""Of a folder of any size: files whose sizes are compared, files that are read, bytes of each. A
-million names take two seconds, 256 heads at most 16 MiB; a changed file beside them is not seen."""
+"""For a folder: number of files whose sizes are compared, number of files read, bytes of each. A
+million names take two seconds, 256 heads at most 16 MiB. Changes in other files stay undetected."""
 
 
 def identity(data: DataSet) -> str:
-    """Describe a data set: how many samples, and a hash."""
+    """Describe a data set by its number of samples and a hash."""
     hashed = hashlib.blake2b(repr(data.labels).encode(), digest_size=6)
     for part in (data.train, data.test):
         _add(hashed, part)
@@ -31,7 +31,7 @@ def _add(hashed: Any, samples: Samples) -> None:
     if not files:
         return _add_tensor(hashed, samples.inputs)
     for file in files:
-        # Below the data folder, which may lie elsewhere.
+        # Without the data folder, which may differ between hosts.
         hashed.update("/".join(os.fspath(file).rsplit("/", 3)[1:]).encode() + b"\0")
     for file in _spread(files, SIZES):
         hashed.update(file.stat().st_size.to_bytes(8, "little"))

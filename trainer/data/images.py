@@ -1,4 +1,4 @@
-"""Images that stay in their files until they are taken, decoded ahead in worker processes.
+"""Images that stay in their files until they are used, decoded ahead in worker processes.
 
 Shapes: N samples, S pixels a side. Images are uint8 until they are used.
 """
@@ -26,9 +26,9 @@ from trainer.data.shards import generator
 
 Image.MAX_IMAGE_PIXELS = None  # The files are the user's own, and of any size.
 MOST_WORKERS = 8  # Of a rank. Some 300 photographs a second each, at 224 pixels a side.
-CHUNK = 32  # Images that a worker decodes at a time.
+CHUNK = 32  # Images in one request to a worker.
 AHEAD = 4  # Chunks that each worker decodes ahead.
-TRANSFORM = 2  # Keeps the random numbers of a transform apart from others of the seed.
+TRANSFORM = 2  # A random stream of its own, independent of others with the same seed.
 Transform = Callable[[Image.Image], Image.Image]
 
 
@@ -37,12 +37,12 @@ class Request(NamedTuple):
 
     files: list[Path]
     side: int
-    transform: Transform | None  # Of training images: to S x S, at random.
+    transform: Transform | None  # A random one to S x S, for training images.
     seeds: list[int]  # Of the transform, for each image.
 
 
 class Decoding(Dataset[Any]):
-    """Decodes what it is asked for: uint8 [n, 3, S, S], or which file can not be decoded."""
+    """Decodes requests: to uint8 [n, 3, S, S], or to an error that names the file."""
 
     def __getitem__(self, request: Request) -> Tensor | str:
         """Decode some images; an exception would come with a worker's traceback."""
@@ -58,23 +58,23 @@ class Decoding(Dataset[Any]):
 
 
 def decode(file: Path, side: int, transform: Transform | None = None) -> Tensor:
-    """uint8 [3, S, S]: transformed, or the middle; raises DataError."""
+    """Decode to uint8 [3, S, S]: transformed, or the centre crop; raises DataError."""
     try:
         with Image.open(file) as image:
             if transform:  # Its smallest crops are a quarter of the image's side.
                 crop = np.array(transform(opened(image, 4 * side)))
                 return torch.from_numpy(crop).permute(2, 0, 1)
             return torch.from_numpy(square(opened(image, 2 * side), side))
-    except Exception as error:  # Which, depends on the format.
+    except Exception as error:  # Its class depends on the format.
         raise DataError(f"{file} can not be decoded ({error}); replace or delete it") from error
 
 
 class Requests(Sampler[Request]):
-    """Hands the loader its requests, and remembers which batches they are of."""
+    """Gives the loader its requests, and records their batches."""
 
     def __init__(self) -> None:
         self.batches: Iterable[tuple[ImageFiles, Tensor, int | None]] = ()
-        self.begun: deque[tuple[ImageFiles, Tensor]] = deque()  # Not taken yet.
+        self.begun: deque[tuple[ImageFiles, Tensor]] = deque()  # Not used yet.
 
     def __iter__(self) -> Iterator[Request]:
         for samples, indices, epoch in self.batches:
@@ -84,7 +84,7 @@ class Requests(Sampler[Request]):
 
 
 class Reader:
-    """Batches of images in the order in which they will be taken."""
+    """Decodes batches of images in the order of their use."""
 
     def __init__(self) -> None:
         self._requests = Requests()
@@ -92,10 +92,10 @@ class Reader:
         self._decoded: Iterator[Any] = iter(())
 
     def expect(self, batches: Iterable[tuple[ImageFiles, Tensor, int | None]]) -> None:
-        """Begin to decode batches; what was expected before is dropped."""
+        """Begin to decode batches; those expected before are dropped."""
         self._requests.batches = batches
         self._requests.begun.clear()
-        # The workers stay from one order to the next.
+        # The workers persist from one order to the next.
         if self._loader is None:
             self._loader = load(self._requests)
         self._decoded = iter(self._loader)
@@ -103,7 +103,7 @@ class Reader:
     def take(self, samples: ImageFiles, indices: Tensor) -> Tensor:
         """Return images of a batch, uint8 [n, 3, S, S]; raises DataError.
 
-        One that is not the next that was expected is decoded now.
+        A batch that is not the next expected one is decoded now.
         """
         begun = self._requests.begun
         if not begun or begun[0][0] is not samples or not torch.equal(begun[0][1], indices):
@@ -121,7 +121,7 @@ class Reader:
 
 
 def load(requests: Requests) -> DataLoader[Any]:
-    """Make a loader of what is requested, with as many workers as this rank has cores."""
+    """Make a loader for requests, with as many workers as this rank has cores."""
     atexit.register(end_workers)
     return DataLoader(
         Decoding(),
@@ -130,38 +130,38 @@ def load(requests: Requests) -> DataLoader[Any]:
         num_workers=max(1, min(MOST_WORKERS, torch.get_num_threads())),
         prefetch_factor=AHEAD,
         persistent_workers=True,
-        # Another way to start them would import torch once more in each; they touch no GPU.
+        # Other start methods would import torch again in each worker; they use no GPU.
         multiprocessing_context="fork",
         worker_init_fn=outlive_the_stop,
     )
 
 
 def outlive_the_stop(_: int) -> None:
-    """Let a worker decode until the trainer, which gets the same signals, has done its last step.
+    """Let a worker decode until the trainer, which gets the same signals, has taken its last step.
 
-    It ends when the trainer is gone.
+    It ends after the trainer.
     """
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
 
 
 def end_workers() -> None:
-    """End the workers: multiprocessing would send SIGTERM, and wait for ever."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler raises that one has ended.
+    """End the workers: multiprocessing would send SIGTERM and wait for ever."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler raises when a worker ends.
     for worker in multiprocessing.active_children():
         worker.kill()
 
 
 READER = Reader()
-"""That of this process: its samples for training and for the test are never read at once."""
+"""The reader of this process: it never reads samples of training and test at the same time."""
 
 
 @dataclass(frozen=True, eq=False)
 class ImageFiles(Samples):
-    """Images in files, so that any number fits; `inputs` have none."""
+    """Images in files, so that memory does not limit their number; `inputs` is empty."""
 
     files: list[Path]
-    transform: Transform | None = None  # Of training images, at random, in place of a middle crop.
+    transform: Transform | None = None  # A random one for training, else a centre crop.
     seed: int = 0
 
     @property
@@ -170,7 +170,7 @@ class ImageFiles(Samples):
         return self.files
 
     def request(self, indices: list[int], epoch: int | None) -> Request:
-        """Return what a worker has to know; without an epoch nothing is left to chance."""
+        """Return the request for a worker; without an epoch, no transform is random."""
         transform = None if epoch is None else self.transform
         words = [(epoch or 0, number, TRANSFORM) for number in indices] if transform else []
         seeds = [generator(self.seed, *each).initial_seed() for each in words]
@@ -182,5 +182,5 @@ class ImageFiles(Samples):
         READER.expect((self, indices, epoch) for indices in batches)
 
     def take(self, indices: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
-        """As of `Samples`; raises DataError where a file can not be decoded."""
+        """As of `Samples`; raises DataError if a file can not be decoded."""
         return READER.take(self, indices).to(device), self.labels[indices].to(device)

@@ -20,8 +20,8 @@ from trainer.data.files import READ_BY_TORCHVISION, find_files
 from trainer.data.samples import DataError, DataSet, Samples
 from trainer.data.shards import generator
 
-# Mean and deviation of the training images per channel, as a share of the largest value: of digits
-# computed over all of them, of the others (folder: ImageNet) the figures in common use.
+# Mean and deviation of the training images per channel, as a share of the largest value: for digits
+# computed over all images, for the others (folder: ImageNet) the usual figures.
 STATISTICS = {
     "digits": ((0.3053,), (0.3760,)),
     "mnist": ((0.1307,), (0.3081,)),
@@ -30,7 +30,7 @@ STATISTICS = {
     "cifar100": ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
     "folder": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
 }
-LARGEST = {"digits": 16}  # The largest value of a stored pixel, where it is not 255.
+LARGEST = {"digits": 16}  # The largest value of a stored pixel, if it is not 255.
 CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 
@@ -58,22 +58,22 @@ def load_data(train: Train, root: Path) -> DataSet:
     labels = {"cifar10": CIFAR10, "folder": tuple(sorted({file.parent.name for file in files}))}
     names = names or labels.get(name, tuple("0123456789"))
     classes = int(parts[0].labels.max()) + 1 if name == "folder" else len(names)
-    # Of 32 pixels 2 (arXiv 2404.00498), or 4 (He et al. 2015, section 4.2); digits bear no mirror.
+    # For 32 pixels: 2 (arXiv 2404.00498) or 4 (He et al. 2015, section 4.2). No shift for digits.
     side = parts[0].inputs.shape[-1]
     padding = side // (16 if train.model == "airbench" else 8) if len(mean) == 3 else 0
     if random_crops(train):
-        padding = 0  # They may be mirrored, too.
+        padding = 0  # The transforms shift and mirror.
     inputs = input_side(train.model, side) if of_torchvision(train.model) else 0
     return DataSet(parts[0], parts[1], mean, deviation, classes, padding, names[:classes], inputs)
 
 
 def random_crops(train: Train) -> bool:
-    """Whether training images are crops of torchvision's transforms, as its models expect them."""
+    """Whether training images are random crops by torchvision's transforms."""
     return train.dataset == "folder" and bool(train.augmentation or of_torchvision(train.model))
 
 
 def split(labels: Tensor, seed: int) -> tuple[Tensor, Tensor]:
-    """Leave one in five of each class for the test, by the seed: indices int64 of both parts."""
+    """Split off a fifth of each class for the test, by the seed: indices int64 of both parts."""
     order = torch.randperm(len(labels), generator=generator(seed))
     by_class = order[labels[order].argsort(stable=True)]
     is_test = torch.arange(len(labels)) % 5 == 0
@@ -88,7 +88,7 @@ def load_digits(file: Path, seed: int) -> list[Samples]:
 
 
 def load_folder(files: list[Path], train: Train) -> list[Samples]:
-    """Images in folders by part and class; where no part is for the test, split by class."""
+    """Images in folders by part and class; without a part for the test, split by class."""
     from trainer.data.images import ImageFiles
 
     side, seed, transform = train.image_size, train.seed, None
@@ -127,7 +127,7 @@ def load_text(file: Path, context: int) -> DataSet:
 
 
 def load_mnist(files: list[Path]) -> Samples:
-    """One half of MNIST from its images and its labels; raises DataError where one is damaged."""
+    """Training or test part of MNIST, from images and labels; raises DataError if damaged."""
     images, labels = map(read_idx, files)
     if images.ndim != 3 or images.shape[:1] != labels.shape:
         both = " and ".join(map(str, files))
@@ -136,7 +136,7 @@ def load_mnist(files: list[Path]) -> Samples:
 
 
 def read_idx(file: Path) -> Tensor:
-    """An IDX file, maybe packed: 0, 0, 8, the number of dimensions, each as 4 bytes, the values."""
+    """An IDX file, maybe gzipped: 0, 0, 8, number of dimensions, each as 4 bytes, the values."""
     try:
         content = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
         if content[:3] != b"\0\0\x08":
@@ -149,7 +149,7 @@ def read_idx(file: Path) -> Tensor:
 
 
 def read_cifar10(file: Path) -> tuple[Tensor, Tensor]:
-    """Images and labels of a batch, which is a file of records (label, image) or a pickle."""
+    """Images and labels of a batch: a file of records (label, image), or a pickle."""
     try:
         if file.suffix == ".bin":
             content = bytearray(file.read_bytes())
@@ -157,11 +157,11 @@ def read_cifar10(file: Path) -> tuple[Tensor, Tensor]:
             labels, images = records[:, 0], records[:, 1:]
         else:
             with file.open("rb") as stream:
-                # The original files were written by Python 2, whose texts are bytes.
+                # Python 2, whose strings are bytes, wrote the original files.
                 batch = ArrayUnpickler(stream, encoding="bytes").load()
             labels, images = torch.tensor(batch[b"labels"]), torch.as_tensor(batch[b"data"])
         return images.reshape(len(labels), 3, 32, 32).to(torch.uint8), labels.long()
-    except Exception as error:  # Which, depends on the damage.
+    except Exception as error:  # Its class depends on the damage.
         raise DataError(f"{file} is not a batch of CIFAR-10 ({error}); get it again") from error
 
 
@@ -169,7 +169,7 @@ class ArrayUnpickler(pickle.Unpickler):
     """Reads arrays and plain values only: a pickle may otherwise run any code."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return a function that rebuilds arrays or bytes, whatever module is named."""
+        """Return a function that rebuilds arrays or bytes, for any module name."""
         rebuild: Any = np.empty(0).__reduce__()[0]
         for known in (rebuild, np.ndarray, np.dtype, codecs.encode):
             if known.__name__ == name:

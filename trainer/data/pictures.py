@@ -1,6 +1,6 @@
-"""From a picture in a file to the pixels that a model sees, in training and in serving.
+"""Prepares a picture in a file for a model, in training and in serving.
 
-Without torch: the server's decoders import it.
+Without torch: the server's decoders import this module.
 """
 
 from typing import Any
@@ -11,7 +11,7 @@ from PIL import Image, ImageOps
 
 
 def eight_bits(image: Image.Image) -> Image.Image:
-    """The picture with 8 bits a channel and without a palette, as the rest has it."""
+    """Convert a picture to 8 bits a channel, without a palette."""
     image.load()
     if image.mode.startswith("I"):  # 16 bits of grey; `convert` alone would clip them.
         found = image.point(lambda value: value * (1 / 257)).convert("L")
@@ -24,7 +24,7 @@ def eight_bits(image: Image.Image) -> Image.Image:
 
 
 def upright(image: Image.Image) -> Image.Image:
-    """A picture of 8 bits turned as its EXIF says, what is transparent on white, as browsers do."""
+    """Turn a picture of 8 bits as its EXIF says, and put it on white, as browsers do."""
     turned = ImageOps.exif_transpose(image)
     if turned.has_transparency_data:
         below = Image.new("RGBA", turned.size, "white")
@@ -33,7 +33,7 @@ def upright(image: Image.Image) -> Image.Image:
 
 
 def opened(image: Image.Image, least: int) -> Image.Image:
-    """An image file's picture in RGB, of a size from which `least` pixels a side can be taken.
+    """Decode an image file to RGB, with at least `least` pixels a side if it has them.
 
     JPEG can be decoded at a fraction of its size, in a fraction of the time.
     """
@@ -42,5 +42,5 @@ def opened(image: Image.Image, least: int) -> Image.Image:
 
 
 def square(image: Image.Image, side: int) -> NDArray[Any]:
-    """uint8 [3, S, S]: the shorter side scaled to S, the longer one cut."""
+    """Return uint8 [3, S, S]: the shorter side scaled to S, the longer one cropped."""
     return np.array(ImageOps.fit(image, (side, side))).transpose(2, 0, 1)

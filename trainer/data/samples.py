@@ -14,12 +14,12 @@ from torch.nn import functional
 
 
 class DataError(Exception):
-    """A file is not what its name promises; the message names it."""
+    """A file's content is not what it should be; the message names the file."""
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Inputs and what a model should make of them, in memory."""
+    """Inputs and labels, in memory."""
 
     inputs: Tensor  # uint8 [N, C, S, S] or, of text, int64 [N, T].
     labels: Tensor  # int64 [N] or, of text, [N, T]; 0 to classes - 1.
@@ -37,9 +37,9 @@ class Samples:
         return []
 
     def expect(self, batches: Iterable[Tensor], epoch: int | None = None) -> None:
-        """Begin to read samples, int64 [n] of each batch; those in memory need none.
+        """Begin to read samples, int64 [n] of each batch; those in memory need no reading.
 
-        `epoch` is that of the training for which they are augmented.
+        `epoch` is the training epoch for which they are augmented.
         """
 
     def take(self, indices: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -57,10 +57,10 @@ class DataSet:
     mean: Tensor  # float32 [C, 1, 1], in units of the stored images.
     deviation: Tensor  # float32 [C, 1, 1], in units of the stored images.
     classes: int
-    padding: int = 0  # Pixels by which training images are shifted; 0: nor are they mirrored.
-    labels: tuple[str, ...] = ()  # What the classes are called; of text, the characters.
+    padding: int = 0  # Pixels of shift of training images; 0: no mirroring either.
+    labels: tuple[str, ...] = ()  # Names of the classes; for text, the characters.
     side: int = 0
-    """Pixels a side of a model's inputs that always have three channels; 0: as the images are."""
+    """Pixels a side of inputs that always have three channels; 0: images are used as they are."""
 
     def to(self, device: torch.device) -> Self:
         """The same on another device."""
@@ -68,16 +68,16 @@ class DataSet:
         return replace(self, **{name: getattr(self, name).to(device) for name in parts})
 
     def preparation(self) -> dict[str, Any]:
-        """Describe what `prepared` does to images, as values that JSON has."""
+        """Describe the preparation of images by `prepared`, as JSON values."""
         figures = {"mean": self.mean, "deviation": self.deviation}
         return {name: each.flatten().tolist() for name, each in figures.items()} | {
             "side": self.side
         }
 
     def prepared(self, inputs: Tensor) -> Tensor:
-        """Return a model's input: images as float32 of mean 0 and deviation 1, text as it is.
+        """Return a model's input: images as float32 of mean 0 and deviation 1, text unchanged.
 
-        Models of torchvision have three channels and some a least size: a single channel is
+        Models of torchvision need three channels, and some a least size: a single channel is
         repeated, and small images are enlarged.
         """
         if inputs.ndim != 4:

@@ -2,8 +2,8 @@
 
 An epoch is a permutation of all training samples. Each optimizer step takes the next slice of it,
 up to one global batch long, and divides the slice over all ranks and their micro-steps. So no
-sample is dropped or repeated whatever the world size is, and training can go on from any position
-with another world size.
+sample is dropped or repeated at any world size, and training can resume from any position with
+another world size.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 def generator(seed: int, *words: int) -> torch.Generator:
-    """A generator that depends on the seed and on each of the words, in their order."""
+    """A generator that depends on the seed and on the words in their order."""
     state = seed
     for word in words:
         # Multiplier of a linear congruential generator modulo 2^64 (Knuth, MMIX).
@@ -35,5 +35,5 @@ def pieces(batch: Tensor, rank: int, shares: Sequence[float], accumulation: int)
 
 
 def evaluation_shard(samples: int, rank: int, world_size: int) -> Tensor:
-    """This rank's test samples: int64 [n]; the ranks' shards are disjoint and leave nothing out."""
+    """This rank's test samples, int64 [n]; the ranks' shards are disjoint and cover all samples."""
     return torch.arange(samples)[rank::world_size]

@@ -1,1 +1,1 @@
-"""All that imports torchvision: on each process it takes seconds, which only such jobs spend."""
+"""All code that imports torchvision: the import takes seconds, which only such jobs spend."""

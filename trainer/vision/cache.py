@@ -1,4 +1,4 @@
-"""Weights by torchvision's names: which there are, where their files lie, and their checksums."""
+"""Weights by torchvision's names: their existence, files and checksums."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from trainer.core.job import JobError
 from trainer.data.files import DataMissingError
 
 FOLDER = "weights"
-"""Below the data folder: a download that is missing is put here."""
+"""The folder of downloads, below the data folder."""
 
 
 def named_weights(name: str, weights: str) -> Any:
-    """Return torchvision's weights of a name; raises JobError where there are none."""
+    """Return torchvision's weights of a name; raises JobError if there are none."""
     known = models.get_model_weights(name)
     if weights in known.__members__:
         return known[weights]
@@ -29,7 +29,7 @@ def named_weights(name: str, weights: str) -> Any:
 
 
 def places(found: Any, root: Path) -> list[Path]:
-    """Return where the file of weights may lie: below the data folder, and in torch's cache."""
+    """Return the possible paths of weights: below the data folder, and in torch's cache."""
     name = found.url.rpartition("/")[2]
     return [root / FOLDER / name, Path(torch.hub.get_dir()) / "checkpoints" / name]
 
@@ -48,7 +48,7 @@ def cached(found: Any, root: Path) -> Path:
 
 
 def check(file: Path) -> None:
-    """Raise DataMissingError where a file is not what the hash in its name promises."""
+    """Raise DataMissingError if a file does not match the hash in its name."""
     promise = re.search(r"-([0-9a-f]{8,})\.", file.name)
     if promise and not digest(file).startswith(promise[1]):
         raise DataMissingError(f"train.weights: {file} fails its checksum; delete it")

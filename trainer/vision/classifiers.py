@@ -1,4 +1,4 @@
-"""The classifiers of torchvision.models, by name, and the weights that a training starts from.
+"""The classifiers of torchvision.models, by name, and the initial weights of a training.
 
 Shapes: N samples, S pixels a side, K classes; from images [N, 3, S, S] to scores [N, K].
 """
@@ -21,8 +21,8 @@ from trainer.data.files import DataMissingError, find_weights
 from trainer.vision.cache import cached, named_weights
 
 OPTIONS: dict[str, Any] = {
-    # Heads that help the training alone, and whose loss is not the others'. The inputs are scaled
-    # as the published weights expect it.
+    # Without auxiliary heads, whose loss only training uses. The inputs are scaled as the published
+    # weights need it.
     "inception_v3": {"aux_logits": False, "transform_input": True, "init_weights": True},
     "googlenet": {"aux_logits": False, "transform_input": True, "init_weights": True},
 }
@@ -50,16 +50,16 @@ def build(model: str, classes: int, side: int) -> nn.Module:
 
 
 def outline(model: str, classes: int, side: int) -> nn.Module:
-    """Build a classifier without values where it can be, in no time; raises JobError."""
+    """Build a classifier without values (fast), if possible; raises JobError."""
     try:
         with torch.device("meta"):
             return build(model, classes, side)
-    except NotImplementedError:  # RegNet computes its widths by tensors.
+    except NotImplementedError:  # RegNet computes its widths with tensors.
         return build(model, classes, side)
 
 
 def known_name(model: str) -> str:
-    """Return torchvision's name of a classifier; raises JobError where there is none."""
+    """Return torchvision's name of a classifier; raises JobError if there is none."""
     name = model.removeprefix(PREFIX)
     classifiers = models.list_models(module=models)
     if name in classifiers:
@@ -79,10 +79,10 @@ def version() -> str:
 
 
 def starting_weights(train: Train, classes: int, side: int, root: Path) -> State | None:
-    """Read the weights that a job starts from, without a head for other classes.
+    """Read a job's initial weights, without a head for other classes.
 
-    It also finds out whether the model can be built: all that can be wrong is told before the ranks
-    meet. Raises JobError or DataMissingError.
+    This also checks that the model can be built, so that mistakes are reported before the
+    rendezvous. Raises JobError or DataMissingError.
     """
     model = outline(train.model, classes, side)
     if not train.weights:
@@ -96,10 +96,10 @@ def starting_weights(train: Train, classes: int, side: int, root: Path) -> State
 
 
 def read_state(file: Path, where: str) -> State:
-    """Read a file of torch.save that holds weights, or a training's state with them in it."""
+    """Read a file of torch.save that holds weights, or a training's state with weights."""
     try:
         content = torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as error:  # Which, depends on the damage.
+    except Exception as error:  # Its class depends on the damage.
         reason = str(error).splitlines()[0] if str(error) else repr(error)
         what = f"train.weights: {where} cannot be read: {reason}"
         fix = "it must be a state dict, written by torch.save(model.state_dict(), file)"
@@ -114,7 +114,7 @@ def read_state(file: Path, where: str) -> State:
 
 
 def fitting(state: State, model: nn.Module, where: str, name: str) -> State:
-    """Return what a model takes of some weights: all, or all but a head for other classes."""
+    """Return the weights that fit a model: all, or all except a head for other classes."""
     wanted = model.state_dict()
     state = {key: each for key, each in state.items() if not key.startswith(OF_OTHER_HEADS)}
     head = head_of(model)

@@ -25,11 +25,11 @@ CLASSES: dict[str, Any] = {
 def read(name: str, root: Path) -> tuple[list[Samples], tuple[str, ...]]:
     """Read both parts of a data set below `root`, and the names of its classes.
 
-    Raises DataError where a file is damaged.
+    Raises DataError if a file is damaged.
     """
     try:
         parts = [CLASSES[name](root, train=train) for train in (True, False)]
-    except Exception as error:  # Which, depends on the damage.
+    except Exception as error:  # Its class depends on the damage.
         reason = str(error).splitlines()[0] if str(error) else repr(error)
         raise DataError(f"{name} below {root} is damaged ({reason}); get it again") from error
     samples = [Samples(images(part.data), torch.as_tensor(part.targets)) for part in parts]
@@ -37,7 +37,7 @@ def read(name: str, root: Path) -> tuple[list[Samples], tuple[str, ...]]:
 
 
 def images(data: Any) -> torch.Tensor:
-    """uint8 [N, C, S, S] of an array [N, S, S, 3] or a tensor [N, S, S]."""
+    """Convert an array [N, S, S, 3] or a tensor [N, S, S] to uint8 [N, C, S, S]."""
     if isinstance(data, np.ndarray):
         return torch.from_numpy(data).permute(0, 3, 1, 2).contiguous()
     found: torch.Tensor = data.unsqueeze(1)

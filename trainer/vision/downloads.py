@@ -1,4 +1,4 @@
-"""Downloads of data sets and weights, where a job asks for them: by one process of each host."""
+"""Downloads data sets and weights for jobs that ask for them, in one process of each host."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from trainer.vision.cache import cached, named_weights, places
 from trainer.vision.classifiers import known_name
 from trainer.vision.datasets import CLASSES
 
-SILENCE = 60.0  # Seconds without a byte after which a source counts as dead.
+SILENCE = 60.0  # Seconds without a byte after which a download fails.
 DRAFT = ".kit-download-"
 
 
 def download(train: Train, root: Path) -> None:
-    """Download what a job needs and this host lacks; other processes of the host wait meanwhile.
+    """Download a job's missing files; other processes of this host wait meanwhile.
 
     Raises DownloadError, which names the host, or JobError.
     """
@@ -57,7 +57,7 @@ def download(train: Train, root: Path) -> None:
 
 @contextmanager
 def alone(root: Path) -> Iterator[None]:
-    """Hold the lock of a data folder, which the kernel frees however this process ends."""
+    """Hold the lock of a data folder; the kernel frees it when this process ends."""
     with (root / ".kit-download").open("w") as lock, quiet():
         fcntl.flock(lock, fcntl.LOCK_EX)
         for left in root.glob(f"{DRAFT}*"):  # Of a process that was killed.
@@ -67,7 +67,7 @@ def alone(root: Path) -> Iterator[None]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Let a silent source fail."""
+    """Set the timeout of connections."""
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(SILENCE)
     try:
@@ -77,7 +77,7 @@ def quiet() -> Iterator[None]:
 
 
 def lacks_data(train: Train, root: Path) -> bool:
-    """Whether a data set that torchvision has is missing, in every format that is read."""
+    """Whether a data set of torchvision is missing, in all formats that can be read."""
     if train.dataset not in DOWNLOADED:
         return False
     try:
@@ -88,14 +88,14 @@ def lacks_data(train: Train, root: Path) -> bool:
 
 
 def weights_by_name(train: Train) -> Any:
-    """Return torchvision's weights that a job names, if it does; raises JobError."""
+    """Return torchvision's weights that a job names, or None; raises JobError."""
     if not train.weights or not is_weights_name(train.weights):
         return None
     return named_weights(known_name(train.model), train.weights)
 
 
 def lacks_weights(weights: Any, root: Path) -> bool:
-    """Whether a file of weights is missing, or is not what its name promises."""
+    """Whether a file of weights is missing, or does not match the hash in its name."""
     try:
         return bool(weights) and not cached(weights, root)
     except DataMissingError:
@@ -103,7 +103,7 @@ def lacks_weights(weights: Any, root: Path) -> bool:
 
 
 def download_data(name: str, root: Path) -> None:
-    """Let torchvision download and check a data set; a file is there whole, or not at all."""
+    """Download and check a data set with torchvision; its files appear atomically."""
     with tempfile.TemporaryDirectory(prefix=DRAFT, dir=root) as draft:
         # A bar for each file is for a terminal.
         with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
@@ -117,7 +117,7 @@ def download_data(name: str, root: Path) -> None:
 
 
 def download_weights(weights: Any, root: Path) -> None:
-    """Let torch download and check weights; the file is there whole, or not at all."""
+    """Download and check weights with torch; the file appears atomically."""
     target = places(weights, root)[0]
     target.parent.mkdir(exist_ok=True)
     prefix = target.stem.rpartition("-")[2]

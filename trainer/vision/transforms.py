@@ -1,4 +1,4 @@
-"""The augmentation of photographs: torchvision's transforms, on images as Pillow has them."""
+"""The augmentation of photographs: torchvision's transforms, on Pillow's images."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-# Two commands for a newcomer: `make demo` and `make test`. The daily one: `make render deploy`.
+# To begin: `make demo` and `make test`. For daily work: `make render deploy`.
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test setup plan render check deploy status logs stop examples docs pictures lint bench lab lab-down lab-test clean
@@ -8,14 +8,14 @@ PYTHON ?= $(firstword $(foreach name,python3 python3.14 python3.13 python3.12 py
 BIN := .venv/bin
 UV := $(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python
 KIT := $(BIN)/kit
-# The release that the trainer is tested with. Without a GPU the CPU build does, a tenth of the size.
+# The tested release of torch. Without a GPU, the CPU build suffices, a tenth of the size.
 TORCH := torch==2.13.0
 TORCH_CPU := https://download.pytorch.org/whl/cpu
-# A pair for the tests of what needs torchvision, from PyPI too; there the CPU build above has none.
+# A matching pair for tests of torchvision; PyPI has no torchvision for the CPU build above.
 VISION := torch==2.15.0 torchvision==0.29.2
-# Processes that share the tests. Three of them have a lab each, and mostly wait: more than the cores.
+# Test processes. Three of them have a lab each and mostly wait, so that there may be more than cores.
 WORKERS ?= 5
-# What `make deploy` and its kin are given besides, as in: make deploy ARGS="digits --detach"
+# Additional arguments of a command, for example: make deploy ARGS="digits --detach"
 ARGS ?=
 
 help: ## list the targets
@@ -32,35 +32,35 @@ demo: setup ## train the example cluster on this machine, in about a minute
 	@echo "  make plan render && git diff      read what the hosts would get"
 	@echo "  $(KIT) init ../my-cluster   start a repository of your own"
 
-test: setup .venv/.dev .tools/.vision ## run every test; the lab's where this is root on Debian or Ubuntu
+test: setup .venv/.dev .tools/.vision ## run all tests; those of the lab only as root on Debian or Ubuntu
 	@tests/docker-cli
-	@$(BIN)/python -m compileall -q kit trainer tests # The processes of tests need not do it each.
+	@$(BIN)/python -m compileall -q kit trainer tests # Otherwise each test process would compile.
 	$(BIN)/pytest --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder $(ARGS)
 
-setup: .venv/.kit .venv/.trainer ## install what is missing, into .venv
+setup: .venv/.kit .venv/.trainer ## install missing packages into .venv
 
-plan: .venv/.kit ## show who runs what
+plan: .venv/.kit ## show which host and GPU runs which job
 	@$(KIT) plan $(ARGS)
 
 render: .venv/.kit ## write compose/ from inventory.yaml and jobs/
 	@$(KIT) render $(ARGS)
 
-check: .venv/.kit ## fail where compose/ is not what inventory.yaml and jobs/ say
+check: .venv/.kit ## fail if compose/ differs from inventory.yaml and jobs/
 	@$(KIT) render --check $(ARGS)
 
 deploy: setup ## start the jobs and follow them
 	@$(KIT) deploy $(ARGS)
 
-status: .venv/.kit ## show the jobs that were deployed
+status: .venv/.kit ## show the deployed jobs
 	@$(KIT) status $(ARGS)
 
-logs: .venv/.kit ## print what the hosts have printed
+logs: .venv/.kit ## print the logs of all hosts
 	@$(KIT) logs $(ARGS)
 
 stop: .venv/.kit ## end the jobs, after a last checkpoint
 	@$(KIT) stop $(ARGS)
 
-examples: .venv/.kit ## render the examples in compose/, the schemas and the reference anew
+examples: .venv/.kit ## regenerate the examples in compose/, the schemas and the reference
 	@for schema in inventory job server; do $(KIT) schema $$schema >kit/schema/$$schema.schema.json; done
 	@$(KIT) render
 	@for example in tests/examples/*/; do \
@@ -72,7 +72,7 @@ docs: .venv/.docs ## build the documentation as a site, into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "site/index.html"
 
-pictures: setup ## record the documentation's pictures of a terminal, from real runs
+pictures: setup ## record the documentation's terminal pictures from real runs
 	@$(BIN)/python -m docs.generate.recordings
 
 lint: setup .venv/.dev ## check format, style and types
@@ -80,7 +80,7 @@ lint: setup .venv/.dev ## check format, style and types
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-bench: setup ## time plan and render, the stall of a checkpoint, training beside others, serving
+bench: setup ## time plan and render, checkpoint stalls, training compared with others, serving
 	@$(BIN)/python tests/bench_render.py
 	@$(BIN)/python -m tests.bench_checkpoint
 	@$(BIN)/python -m tests.bench_training $(ARGS)
@@ -92,11 +92,11 @@ lab: ## start a real Swarm of three nodes on this machine, as root
 lab-down: ## remove it; ARGS=--all with its caches
 	@PYTHON=$(PYTHON) tests/lab/lab down $(ARGS)
 
-lab-test: setup .venv/.dev .tools/.vision ## run the lab's tests alone, as root
+lab-test: setup .venv/.dev .tools/.vision ## run only the lab's tests, as root
 	@tests/docker-cli
 	$(BIN)/pytest -m lab tests/lab $(ARGS)
 
-clean: ## remove what setup has installed
+clean: ## remove what setup installed
 	rm -rf .venv .tools site .mypy_cache .pytest_cache .ruff_cache
 
 reachable = $(BIN)/python -c 'import sys, urllib.request; urllib.request.urlopen(sys.argv[1], timeout=5)' $(1) 2>/dev/null

@@ -1,1 +1,1 @@
-"""The lab: a real Docker Swarm on one machine, each node a container with an engine of its own."""
+"""The lab: a real Docker Swarm on one machine; each node is a container with its own engine."""

@@ -53,7 +53,7 @@ environment:
 
 
 class Lab:
-    """The verbs, with what each is given."""
+    """The verbs, with their arguments."""
 
     def __init__(self, lab: Settings) -> None:
         self.settings = lab
@@ -71,7 +71,7 @@ class Lab:
         }
 
     def make(self) -> None:
-        """What `make lab` does."""
+        """Do the work of `make lab`."""
         self.up()
         if self.settings.with_swarm:
             self.swarm()
@@ -185,10 +185,10 @@ def _become(command: list[str]) -> None:
 
 
 def call(verb: str, *arguments: str) -> None:
-    """Do what the arguments say.
+    """Run the verb with its arguments.
 
     Raises:
-        LabError: It failed, or there is no such thing to do.
+        LabError: It failed, or there is no such verb.
     """
     verbs = Lab(settings.load()).verbs()
     if verb not in verbs:
@@ -203,7 +203,7 @@ def call(verb: str, *arguments: str) -> None:
 
 
 def main() -> int:
-    """Return the exit status: 0 done, 1 it failed, 2 the user can set it right."""
+    """Return the exit status: 0 done, 1 failed, 2 a mistake that the user can correct."""
     if sys.argv[1:] in ([], ["help"], ["-h"], ["--help"]):
         print(HELP, end="")
         return 0
@@ -211,7 +211,7 @@ def main() -> int:
         call(*sys.argv[1:])
         sys.stdout.flush()
     except BrokenPipeError:
-        # Whoever read has seen enough; the interpreter's own last flush must not complain.
+        # The reader has closed the pipe; the interpreter's last flush must not fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except LabError as error:
         print(f"lab: {error}", file=sys.stderr)

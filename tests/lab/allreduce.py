@@ -1,4 +1,4 @@
-"""A job's script: how long all ranks take to sum so many bytes, over the network that they have."""
+"""A job's script: the time of an all-reduce of so many bytes, over the job's network."""
 
 import statistics
 import sys
@@ -19,6 +19,6 @@ for mebibytes in map(int, sys.argv[1:]):
         distributed.all_reduce(values)
         seconds.append(time.monotonic() - began)
     if distributed.get_rank() == 0:
-        # The first round opens the connections.
+        # The first round opens connections.
         sys.stdout.write(f"allreduce {mebibytes} {statistics.median(seconds[1:]):.4f}\n")
 distributed.destroy_process_group()

@@ -1,11 +1,11 @@
-"""What kit adds to a deploy, what the overlay costs, and a split takes, in a lab of their own.
+"""Benchmarks in a separate lab: kit's share of a deploy, the cost of the overlay, a split.
 
     python -m tests.lab.bench deploy [ROUNDS]    to the first epoch's end, by kit and by hand
     python -m tests.lab.bench network [RATE]     all-reduce over the overlay and the hosts' network;
-                                                 with a RATE such as 1gbit the links have that
+                                                 RATE limits the links, for example 1gbit
     python -m tests.lab.bench split              a GPU from training to inference, and back
 
-The nodes share this machine's clock, so that lines of all of them can be compared.
+The nodes share this machine's clock, so that the times of their lines can be compared.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ PHASES = (
     ("PyTorch, all ranks", r"job \S+: cnn of"),
     ("first epoch", r" +1/2 "),
 )
-"""What ends each phase: the last host's line of these words."""
+"""The end of each phase: the last host's line with this text."""
 
 
 class Bench:
@@ -105,7 +105,7 @@ class Bench:
         self.kit("swarm", "up", "--yes")
 
     def lines(self, job: str, end: str) -> list[LogLine]:
-        """Return the job's lines as soon as one of them has the words of the end."""
+        """Return the job's lines as soon as one of them matches `end`."""
         os.environ["PATH"] = self.env["PATH"]
         while True:
             docker = Docker("n1", "ssh://root@n1")
@@ -200,7 +200,7 @@ def split(bench: Bench) -> None:
         ("n1:0 to inference", ("--infer", "n1:0"), urls[:1]),
         ("all to training", ("--infer", "0"), []),
     ):
-        # Read before: with a service that goes, its lines go too.
+        # Read before: the lines of a removed service are lost.
         before = bench.lines("digits", EPOCH.pattern)
         client = Client(urls[1]) if what.startswith("n1") else contextlib.nullcontext()
         with client:
@@ -226,7 +226,7 @@ def split(bench: Bench) -> None:
 
 
 def around(before: list[LogLine], after: list[LogLine], moment: float) -> tuple[list[float], float]:
-    """Return images/s before and after a moment, and how long no epoch ended about it, in s."""
+    """Return images/s before and after a moment, and the seconds without an epoch's end there."""
     lines = {(line.time or 0, line.text) for line in [*before, *after]}
     ends = [(at, found) for at, text in sorted(lines) if (found := EPOCH.match(text))]
     pause, at = max((later - at, at) for (at, _), (later, _) in pairwise(ends) if later > moment)
@@ -239,7 +239,7 @@ def around(before: list[LogLine], after: list[LogLine], moment: float) -> tuple[
 
 @contextmanager
 def bench_lab() -> Iterator[Bench]:
-    """Bring up the lab of the benchmarks, and take it away."""
+    """Start the lab of the benchmarks, and remove it at the end."""
     lab = Lab(settings.load({**os.environ, **LAB}), LAB)
     try:
         lab.do("up")
@@ -251,7 +251,7 @@ def bench_lab() -> Iterator[Bench]:
 
 
 def main() -> None:
-    """Do what the arguments say."""
+    """Run the benchmark of the arguments."""
     parser = argparse.ArgumentParser(prog="python -m tests.lab.bench", usage=__doc__)
     benchmarks = parser.add_subparsers(dest="what", required=True)
     benchmarks.add_parser("deploy").add_argument("rounds", nargs="?", type=int, default=3)

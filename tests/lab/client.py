@@ -1,4 +1,4 @@
-"""Somebody who asks inference servers."""
+"""A client of inference servers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def get(url: str, body: object = None, token: str = "") -> Any:
-    """Ask a server; an answer that refuses is an answer too."""
+    """Send a request to a server; a refusal is returned, not raised."""
     content = None if body is None else json.dumps(body).encode()
     headers = {"Content-Type": "application/json", "Authorization": f"Bearer {token}"}
     request = urllib.request.Request(url, content, headers)
@@ -29,7 +29,7 @@ def ready(url: str) -> bool:
 
 
 def digits(number: int = 40) -> tuple[list[Any], list[int]]:
-    """Handwritten digits as the server takes them, and what they are."""
+    """Handwritten digits as the server's inputs, and their classes."""
     from sklearn.datasets import load_digits
 
     pictures, labels = load_digits(return_X_y=True)
@@ -38,7 +38,7 @@ def digits(number: int = 40) -> tuple[list[Any], list[int]]:
 
 
 def right_answers(url: str, token: str = "") -> float:
-    """The share of digits that a server tells right."""
+    """The share of digits that a server classifies correctly."""
     samples, labels = digits()
     answers = get(f"{url}/predict", {"inputs": samples, "top": 1}, token)["predictions"]
     told = [int(answer["classes"][0]["class"]) for answer in answers]
@@ -46,7 +46,7 @@ def right_answers(url: str, token: str = "") -> float:
 
 
 class Client:
-    """Asks a server again and again, one question after the other, and counts what fails."""
+    """Sends requests to a server, one after the other, and counts failures."""
 
     def __init__(self, url: str, token: str = "") -> None:
         self.answered = 0

@@ -1,4 +1,4 @@
-"""The lab of the tests: it comes up once, and goes whatever happens."""
+"""The lab of the tests: it starts once, and is always removed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.lab.settings import LabError, Settings
 from tests.sandbox import ROOT
 
 WORKER = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
-# A lab for each worker, apart from a person's own. The short heartbeat saves waiting.
+# A lab for each worker, separate from a user's own. The short heartbeat saves time.
 NAME = {
     "KIT_LAB_NAME": f"test{WORKER}",
     "KIT_LAB_NET": f"10.78.{WORKER}",
@@ -32,7 +32,7 @@ DEADLINE = 600
 
 @dataclass(frozen=True)
 class Lab:
-    """A lab, by its command line and by what a user would reach it with."""
+    """A lab, used through its command line and a user's tools."""
 
     settings: Settings
     environ: Mapping[str, str] = field(default_factory=lambda: NAME)
@@ -49,20 +49,20 @@ class Lab:
         )
 
     def do(self, *arguments: str) -> str:
-        """Call the lab, which must succeed."""
+        """Run a command of the lab, which must succeed."""
         done = self.call(*arguments)
         assert done.returncode == 0, f"lab {' '.join(arguments)}: {done.stdout}{done.stderr}"
         return done.stdout.strip()
 
     def inventory(self) -> str:
-        """Describe the nodes; names of volumes and containers begin with the cluster's."""
+        """Return the inventory of the nodes, with the tests' name of the cluster."""
         return self.do("inventory").replace(f"cluster: {self.settings.name}", f"cluster: {CLUSTER}")
 
     def docker(self, node: str, *arguments: str) -> str:
         return self.do("docker", node, *arguments)
 
     def ssh(self, node: str, command: str) -> subprocess.CompletedProcess[str]:
-        """Log in like anybody with the lab's configuration."""
+        """Run a command over SSH, with the lab's configuration."""
         return subprocess.run(
             ["ssh", "-F", str(self.settings.ssh_config), "-o", "BatchMode=yes", node, command],
             capture_output=True,
@@ -72,7 +72,7 @@ class Lab:
         )
 
     def environment(self, node: str) -> dict[str, str]:
-        """What programs need to find the node's engine over ssh."""
+        """Variables with which programs find the node's engine over SSH."""
         path = f"{self.settings.folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
         return {"PATH": path, "DOCKER_HOST": f"ssh://root@{node}"}
 
@@ -81,7 +81,7 @@ class Lab:
 
 
 def wait_for(condition: Callable[[], object], what: str, seconds: float = DEADLINE / 2) -> None:
-    """Look again and again: half of the time at most, as a `kit status` is a second of one core."""
+    """Poll a condition, at most half of the time: a `kit status` takes a second of one core."""
     deadline = time.monotonic() + seconds
     began = time.monotonic()
     while not condition():
@@ -97,7 +97,7 @@ def lab() -> Iterator[Lab]:
     try:
         require()
     except LabError as error:
-        # In CI a lab that can not start is a failure, not something to pass over.
+        # In CI, a lab that cannot start is a failure, not a skip.
         if os.environ.get("CI"):
             pytest.fail(str(error))
         pytest.skip(str(error))

@@ -1,4 +1,4 @@
-"""The files of a lab: keys, what its nodes have and how they are reached."""
+"""The files of a lab: keys, the nodes' configuration, and the configuration of SSH."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.lab.settings import REGISTRY, Gpu, Settings
 
 
 def remove(folder: Path, names: Iterable[str]) -> None:
-    """Remove what the lab has made in a folder; the folder too, unless something else is in it."""
+    """Remove the lab's files in a folder; also the folder, unless it has other files."""
     for name in names:
         path = folder / name
         if path.is_dir():
@@ -27,7 +27,7 @@ def remove(folder: Path, names: Iterable[str]) -> None:
 
 
 def make_keys(settings: Settings) -> None:
-    """Make the keys of the lab: one to log in with, the hosts' own, the registry's certificate."""
+    """Make the keys of the lab: a login key, the hosts' keys, the registry's certificate."""
     folder = settings.keys
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     for name in ("key", "host_key"):
@@ -42,7 +42,7 @@ def make_keys(settings: Settings) -> None:
 
 
 def node_files(settings: Settings, node: str, gpus: list[Gpu] | None = None) -> None:
-    """Write a node's GPUs and its daemon.json; what was edited stays, unless there are new GPUs."""
+    """Write a node's GPUs and daemon.json; edits are kept unless there are new GPUs."""
     folder = settings.node(node)
     trust = folder / "docker" / "certs.d" / REGISTRY
     trust.mkdir(parents=True, exist_ok=True)
@@ -57,7 +57,7 @@ def node_files(settings: Settings, node: str, gpus: list[Gpu] | None = None) -> 
 
 
 def daemon_json(gpus: list[Gpu]) -> dict[str, Any]:
-    """What kit renders for such a host; a test holds the two together."""
+    """The daemon.json that kit renders for such a host; a test compares both."""
     log = {"log-driver": "json-file", "log-opts": {"max-size": "10m", "max-file": "3"}}
     if not gpus:
         return log
@@ -70,7 +70,7 @@ def daemon_json(gpus: list[Gpu]) -> dict[str, Any]:
 
 
 def write_ssh_config(settings: Settings, nodes: Iterable[str]) -> None:
-    """Write a configuration for ssh, and an `ssh` that uses it, for programs that call one."""
+    """Write a configuration for SSH, and a program `ssh` that uses it."""
     host_key = (settings.keys / "host_key.pub").read_text()
     (settings.keys / "known_hosts").write_text(f"kit-lab {host_key}")
     hosts = [
@@ -91,7 +91,7 @@ def write_ssh_config(settings: Settings, nodes: Iterable[str]) -> None:
     )
     program = settings.folder / "bin" / "ssh"
     program.parent.mkdir(exist_ok=True)
-    # Not this one itself, which may be the first on the way.
+    # Without this program itself, which may be the first in PATH.
     others = [path for path in os.get_exec_path() if Path(path) != program.parent]
     real = shutil.which("ssh", path=os.pathsep.join(others))
     program.write_text(f'#!/bin/sh\nexec {real} -F {settings.ssh_config} "$@"\n')

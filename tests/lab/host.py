@@ -1,4 +1,4 @@
-"""This machine: what the lab needs of it, and the engine that the nodes are containers of."""
+"""This machine: the lab's requirements, and the engine that runs the nodes as containers."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from pathlib import Path
 from tests.lab.settings import LabError, Settings
 
 DEADLINE = 600
-"""A slow mirror takes minutes, but what hangs must not hang us for ever."""
+"""Seconds: a slow mirror takes minutes, but a hung program must not block the lab for ever."""
 
 ANSWER = 10
-"""Within these seconds an engine answers; one in a node that is paused does not."""
+"""Seconds in which an engine answers; one in a paused node does not."""
 
 PACKAGES = {
     "dockerd": "docker.io",
@@ -36,7 +36,7 @@ def run(
     """Run a program and return what it printed.
 
     Raises:
-        LabError: It failed, with what it said.
+        LabError: It failed; the message has its output.
     """
     try:
         done = subprocess.run(
@@ -55,7 +55,7 @@ def run(
 
 
 def works(*command: str | Path) -> bool:
-    """Tell whether a program succeeds."""
+    """Return whether a program succeeds."""
     try:
         run(*command, seconds=ANSWER)
     except LabError:
@@ -64,10 +64,10 @@ def works(*command: str | Path) -> bool:
 
 
 def require() -> None:
-    """Check that a lab can stand here.
+    """Check that this machine can run a lab.
 
     Raises:
-        LabError: Something is missing, with what to do.
+        LabError: Something is missing; the message says what to do.
     """
     if os.geteuid() != 0:
         raise LabError("the lab starts engines and networks: call it as root", 2)
@@ -78,10 +78,10 @@ def require() -> None:
 
 
 def wait_for(condition: Callable[[], object], what: str, seconds: float = 60) -> None:
-    """Wait until it is so.
+    """Wait until a condition holds.
 
     Raises:
-        LabError: It did not come.
+        LabError: It did not hold in time.
     """
     deadline = time.monotonic() + seconds
     while not condition():
@@ -92,7 +92,7 @@ def wait_for(condition: Callable[[], object], what: str, seconds: float = 60) ->
 
 @contextmanager
 def locked(settings: Settings) -> Iterator[None]:
-    """Keep two calls from building the same thing."""
+    """Prevent two calls from building at the same time."""
     settings.home.mkdir(parents=True, exist_ok=True)
     with (settings.home / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -100,7 +100,7 @@ def locked(settings: Settings) -> Iterator[None]:
 
 
 class Engine:
-    """An engine of the lab's own, beside any that this machine has."""
+    """The lab's own engine, beside those of this machine."""
 
     def __init__(self, settings: Settings) -> None:
         self.folder = settings.engine
@@ -124,7 +124,7 @@ class Engine:
         self._clear()
         settings = self.folder / "daemon.json"
         settings.write_text("{}")
-        # The lab's network leads nowhere: no address is translated, nothing is forwarded.
+        # The lab's network is isolated: no address translation, no forwarding.
         command = (
             *("dockerd", "--config-file", settings, "--data-root", self.folder / "data"),
             *("--exec-root", self.folder / "exec", "--pidfile", self.folder / "docker.pid"),
@@ -151,7 +151,7 @@ class Engine:
             run("umount", path)
 
     def _running(self, file: Path) -> int | None:
-        """The process that the file names, if it is this engine's: numbers are used again."""
+        """The process of a PID file, if it is this engine: PIDs are reused."""
         try:
             pid = int(file.read_text())
             own = os.fsencode(self.folder) in Path(f"/proc/{pid}/cmdline").read_bytes()
@@ -165,7 +165,7 @@ class Engine:
         return not Path(f"/proc/{pid}").exists()
 
     def _clear(self) -> None:
-        """Remove what an engine that was killed has left behind."""
+        """Remove the files that a killed engine has left."""
         left = self.folder / "exec" / "containerd" / "containerd.pid"
         pid = self._running(left)
         if pid is not None:
@@ -176,14 +176,14 @@ class Engine:
 
 
 def mounts(folder: Path) -> list[Path]:
-    """Return what is mounted below a folder, in the order in which it was."""
+    """Return the mount points below a folder, in the order of mounting."""
     table = Path("/proc/self/mountinfo").read_text().splitlines()
     points = [Path(line.split()[4]) for line in table]
     return [point for point in points if point.is_relative_to(folder)]
 
 
 def open_firewall(bridge: str) -> None:
-    """Let frames pass between the nodes where this machine's own Docker filters bridges."""
+    """Allow frames between the nodes if this machine's Docker filters bridges."""
     filtered = Path("/proc/sys/net/bridge/bridge-nf-call-iptables")
     if filtered.exists() and filtered.read_text().strip() == "1" and shutil.which("iptables"):
         rule = _rule(bridge)
@@ -192,7 +192,7 @@ def open_firewall(bridge: str) -> None:
 
 
 def close_firewall(bridge: str) -> None:
-    """Take the rule back."""
+    """Remove the rule."""
     if shutil.which("iptables"):
         run("iptables", "-D", *_rule(bridge), check=False)
 

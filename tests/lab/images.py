@@ -1,4 +1,4 @@
-"""Images without a registry of the world's: Debian's packages, unpacked."""
+"""Images without a public registry: made from Debian packages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NODE = [
 PYTHON = ["libstdc++6", "python3"]  # PyTorch's wheels bring all else
 PACE = HERE / "pace" / "lab_pace.py"
 IMPORTS = ("torch", "torch.distributed.run", "sklearn.datasets", "fastapi_offline", "uvicorn")
-"""What trainings and servers import, as far as it is installed."""
+"""Modules that trainings and servers import, if they are installed."""
 COMPILE = """\
 import contextlib, importlib, sys
 sys.dont_write_bytecode = False
@@ -64,7 +64,7 @@ def node_image(settings: Settings, engine: Engine) -> str:
 
 
 def trainer_image(settings: Settings, engine: Engine, node: str) -> None:
-    """Build the trainer's image in a node and push it, with the Python it stands on."""
+    """Build the trainer's image in a node and push it, with its base image."""
     suite = debian_suite(ask_python(settings, "'%d.%d' % sys.version_info[:2]"))
     tar = root_file_system(settings, "python", suite, PYTHON)
     # In the node: its own CLI, and the registry's certificate.
@@ -73,7 +73,7 @@ def trainer_image(settings: Settings, engine: Engine, node: str) -> None:
     if not run(*inside, "docker", "image", "ls", "-q", "--filter", f"label={made}", BASE):
         label = ("--change", f"LABEL {made}")
         run(*inside, "docker", "import", *label, "-", BASE, stdin=tar.read_bytes())
-    # The classic builder: the new one is a package of its own, and nothing here needs it.
+    # The classic builder suffices; the new one needs a separate package.
     build = ("env", "DOCKER_BUILDKIT=0", "docker", "build", "-q", "--build-arg", f"BASE={BASE}")
     run(*inside, *build, "-t", IMAGE, "-", stdin=_context())
     for image in (BASE, IMAGE):
@@ -81,7 +81,7 @@ def trainer_image(settings: Settings, engine: Engine, node: str) -> None:
 
 
 def _context() -> bytes:
-    """The trainer and its Dockerfile. Without times: what has not changed is the same layer."""
+    """The trainer and its Dockerfile, without times, so that unchanged files give equal layers."""
 
     def plain(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
         member.mtime = member.uid = member.gid = 0
@@ -102,18 +102,18 @@ def ask_python(settings: Settings, expression: str) -> str:
 
 
 def torch(settings: Settings) -> None:
-    """Put this machine's PyTorch where all nodes see it, at /opt/torch, as links and not copies."""
+    """Link this machine's PyTorch to /opt/torch of all nodes, without copies."""
     source = Path(ask_python(settings, "importlib.util.find_spec('torch').origin")).parents[1]
     mark = settings.torch / ".from"
     pace = PACE.read_text()
     wanted = f"{source} {sorted(path.name for path in source.glob('*.dist-info'))} {pace}"
     if mark.exists() and mark.read_text() == wanted:
         return
-    # The folder itself is mounted in the nodes: only what is in it is exchanged.
+    # The folder is mounted in the nodes: only its content is replaced.
     settings.torch.mkdir(parents=True, exist_ok=True)
     for path in settings.torch.iterdir():
         shutil.rmtree(path) if path.is_dir() else path.unlink()
-    # Nodes can not write there: without its bytecode every process would compile all anew.
+    # Nodes cannot write there: without bytecode every process would compile all modules.
     run(settings.python, "-c", COMPILE, *IMPORTS)
     same = source.stat().st_dev == settings.torch.stat().st_dev
     shutil.copytree(
@@ -124,7 +124,7 @@ def torch(settings: Settings) -> None:
         ignore=shutil.ignore_patterns("*.pth", "_editable*"),
     )
     (settings.torch / PACE.name).write_text(pace)
-    # As an installed package says that PyTorch shall call it when it is imported.
+    # The entry point by which PyTorch imports an installed backend.
     installed = settings.torch / "lab_pace-1.dist-info"
     installed.mkdir()
     (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: lab_pace\nVersion: 1\n")

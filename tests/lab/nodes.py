@@ -1,4 +1,4 @@
-"""The nodes: containers on a network of their own, and what can happen to a machine."""
+"""The nodes: containers on their own network, and faults of machines and links."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Nodes:
         return sorted(name.removeprefix(prefix) for name in found if name != f"{prefix}services")
 
     def check(self, node: str) -> str:
-        """Return the name of a node that there is."""
+        """Return the name of an existing node; raises LabError."""
         there = self.all()
         if node not in there:
             nodes = f"there are {', '.join(there)}" if there else "there is none: make lab"
@@ -43,7 +43,7 @@ class Nodes:
         return node
 
     def up(self, count: int) -> None:
-        """Start what does not run yet."""
+        """Start the nodes that do not run."""
         settings, wanted = self.settings, names(count)
         self.engine.start()
         image = node_image(settings, self.engine)
@@ -62,7 +62,7 @@ class Nodes:
         inventory(settings, self.all(), write=True)
 
     def down(self) -> None:
-        """Remove the nodes with all that they hold, their network and their files."""
+        """Remove the nodes with their content, network and files."""
         settings = self.settings
         if settings.folder.exists():
             # The engine may have been killed, or the machine, with the nodes in it.
@@ -87,7 +87,7 @@ class Nodes:
         return works("docker", "-H", f"unix://{self.settings.socket(node)}", "version")
 
     def power(self, verb: str, node: str) -> None:
-        """Do what a power switch, or a hanging kernel, does: kill, stop, start, pause, unpause."""
+        """Act like a power switch or a hung kernel: kill, stop, start, pause, unpause."""
         options = ("-t", "30") if verb == "stop" else ()
         self.engine.docker(verb, *options, self.settings.container(node))
         if verb == "start" and node != "services":
@@ -108,7 +108,7 @@ class Nodes:
         """Limit what the node sends; `off` lifts it, and so does pulling the cable."""
         own = self.settings.address(node)
         found = json.loads(self.inside(node, "ip", "-json", "-4", "address"))
-        # By address: after a cable was plugged again the interface has another name.
+        # By address: a replugged interface has another name.
         devices = [
             link["ifname"] for link in found if any(a["local"] == own for a in link["addr_info"])
         ]
@@ -116,14 +116,14 @@ class Nodes:
             raise LabError(f"{node} has no network: tests/lab/lab connect {node}", 2)
         place = ("dev", devices[0], "root")
         if rate == "off":
-            # What a virtual interface begins with; to delete a limit that is not there would fail.
+            # The default of a virtual interface; deleting a missing limit would fail.
             self.inside(node, "tc", "qdisc", "replace", *place, "noqueue")
             return
         limit = ("tbf", "rate", rate, "burst", "256k", "latency", "50ms")
         self.inside(node, "tc", "qdisc", "replace", *place, *limit)
 
     def gpus(self, node: str, models: Iterable[str]) -> None:
-        """Exchange the node's GPUs, and tell its engine."""
+        """Replace the node's GPUs, and reload its engine."""
         node_files(self.settings, node, [gpu(node, i, model) for i, model in enumerate(models)])
         self.inside(node, "/opt/lab/install-gpus")
         self.inside(node, "systemctl", "restart", "docker")
@@ -208,7 +208,7 @@ class Nodes:
         form = '--format={{index .Config.Labels "kit.lab.recipe"}}'
         if self.engine.docker("container", "inspect", form, container, check=False) == recipe:
             return
-        # Of an older lab: made anew, its volume stays.
+        # Of an older lab: it is recreated, its volume stays.
         self.engine.docker("rm", "--force", container, check=False)
         self.engine.docker("volume", "create", "--label", own, container)
         label = f"--label=kit.lab.recipe={recipe}"
@@ -216,6 +216,6 @@ class Nodes:
 
 
 def each(work: Callable[[str], object], names: Iterable[str]) -> None:
-    """Do it for all at once; the first failure counts."""
+    """Do the work for all names concurrently; raise the first failure."""
     with ThreadPoolExecutor() as pool:
         list(pool.map(work, names))

@@ -1,4 +1,4 @@
-"""Somebody with a project and the way to the lab's hosts."""
+"""An operator with a project and access to the lab's hosts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Operator:
     env: dict[str, str]
 
     def start(self, *arguments: str, **variables: str) -> subprocess.Popen[str]:
-        """Start kit, and go on."""
+        """Start kit without waiting for its end."""
         return subprocess.Popen(
             [sys.executable, "-m", "kit", *arguments],
             cwd=self.project.folder,
@@ -39,31 +39,31 @@ class Operator:
         )
 
     def kit(self, *arguments: str, status: int = 0, **variables: str) -> str:
-        """Run kit to its end and return all that it has printed."""
+        """Run kit to its end and return its output."""
         process = self.start(*arguments, **variables)
         try:
             output, _ = process.communicate(timeout=PATIENCE)
         finally:
             process.kill()
         assert process.returncode == status, output
-        # A training's own words may hold one.
+        # A training's own lines may contain one.
         assert "Traceback" not in output or arguments[0] == "logs"
         return output
 
     def status(self, job: str = "digits") -> dict[str, Any]:
-        """How a job or a server is doing, as a program reads it; empty where there is none."""
+        """Return the status of a job or a server from JSON; empty if there is none."""
         told = json.loads(self.kit("status", "--json"))
         every = told["jobs"] + told["servers"]
         return next((entry for entry in every if entry["job"] == job), {})
 
     def split(self, *arguments: str) -> str:
-        """Move GPUs, and render what that makes."""
+        """Move GPUs, and render."""
         made = self.kit("split", *arguments, "--yes")
         self.kit("render")
         return made
 
     def trains(self, job: str = "digits") -> bool:
-        """Whether a job has come to its first checkpoint."""
+        """Whether a job has its first checkpoint."""
         status = self.status(job)
         progress = status.get("progress")
         return bool(progress and progress["step"] > 0 and status["checkpoint"])

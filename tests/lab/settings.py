@@ -1,4 +1,4 @@
-"""What can be set about a lab, and what follows from it: names, addresses, GPUs, files."""
+"""The settings of a lab, and the names, addresses, GPUs and files that follow from them."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ GPUS: Mapping[str, tuple[str, ...]] = {  # two unequal desktops, and a machine w
 
 
 RESERVED = {"cache", "engine", "lock"}
-"""What lies beside the labs' folders."""
+"""Names beside the labs' folders."""
 
 
 class LabError(Exception):
-    """What can be said in a line; `status` is 2 where the user can set it right."""
+    """An error with a message of one line; `status` is 2 if the user can correct it."""
 
     def __init__(self, message: str, status: int = 1) -> None:
         super().__init__(message)
@@ -39,7 +39,7 @@ class LabError(Exception):
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU that stands in for one, as the nodes' table lists it."""
+    """A stand-in for a GPU, as the nodes' table lists it."""
 
     index: int
     uuid: str
@@ -57,7 +57,7 @@ class Gpu:
 
 
 def gpu(node: str, index: int, model: str) -> Gpu:
-    """A GPU whose UUID follows from its place: the same in every lab."""
+    """A GPU whose UUID follows from node and index: the same in every lab."""
     if model not in MODELS:
         raise LabError(f"{model!r} is not a known model; name one of {', '.join(MODELS)}", 2)
     identifier = uuid.uuid5(uuid.NAMESPACE_DNS, f"{index}.{node}.{model}")
@@ -93,7 +93,7 @@ class Settings:
 
     @property
     def torch(self) -> Path:
-        """This lab's own: another lab may be of a checkout with another PyTorch."""
+        """The folder of this lab's PyTorch: another lab's checkout may have another version."""
         return self.folder / "torch"
 
     @property
@@ -131,7 +131,7 @@ class Settings:
         return self.node(node) / "docker.sock"
 
     def gpus(self, node: str) -> list[Gpu]:
-        """What was set for the node, else the default."""
+        """The GPUs that were set for the node, else the default."""
         table = self.node(node) / "gpus"
         if table.exists():
             return [Gpu.read(line) for line in table.read_text().splitlines()]
@@ -146,7 +146,7 @@ def load(environ: Mapping[str, str] = os.environ) -> Settings:
     """Read the settings from the environment.
 
     Raises:
-        LabError: One of them is of no use.
+        LabError: One of them is invalid.
     """
     cache = Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     settings = Settings(
@@ -171,7 +171,7 @@ def count(text: str) -> int:
     """Read a number of nodes.
 
     Raises:
-        LabError: It is none, or too large for the addresses n1 to n9 have.
+        LabError: It is not a number from 1 to 9.
     """
     if not text.isdigit() or not 1 <= int(text) <= 9:
         raise LabError(f"{text!r} is not a number of nodes; a lab has 1 to 9", 2)

@@ -1,4 +1,4 @@
-"""`kit bench` in the lab: a slow link and a slow host are named, and nothing stays behind."""
+"""`kit bench` in the lab: a slow link and a slow host are named, and no container remains."""
 
 from __future__ import annotations
 

@@ -27,12 +27,12 @@ checkpoint: {{every_epochs: 1}}
 environment: {{OMP_NUM_THREADS: "1", LAB_PACE: "0.1"}}
 """
 STEPS = 15
-"""Of an epoch: 1,437 samples in global batches of 96."""
+"""Steps of an epoch: 1,437 samples in global batches of 96."""
 LEFT = ("ps --all --quiet --filter label=kit.cluster", "network ls --quiet --filter name=train-")
 
 
 def left(lab: Lab) -> list[str]:
-    """What there is of jobs on the hosts."""
+    """The containers and networks of jobs on the hosts."""
     return [
         line
         for host in HOSTS
@@ -123,7 +123,7 @@ def test_what_is_missing_is_told_and_nothing_is_started(operator: Operator, lab:
 
 
 def test_a_start_that_fails_on_one_host_is_taken_back_on_all(operator: Operator, lab: Lab) -> None:
-    # Something of somebody else's that has the name of kit's container.
+    # A container of another owner with the name of kit's container.
     lab.docker("n2", "create", "--name", "test_train-digits-train-1", IMAGE)
     try:
         output = operator.kit("deploy", status=1)

@@ -1,4 +1,4 @@
-"""kit image in the lab: a real build, real registries, and stacks that run the very bytes."""
+"""kit image in the lab: a real build, real registries, and stacks that run the built image."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def on(lab: Lab, node: str, script: str) -> str:
 
 @pytest.fixture(scope="module")
 def base(lab: Lab) -> str:
-    """An image on n1 that the trainer's can be built on without a package index."""
+    """A base image on n1, on which the trainer's image needs no package index."""
     on(lab, "n1", f"echo '{PYTORCH_FILE}' | DOCKER_BUILDKIT=0 docker build -q -t {PYTORCH} -")
     return PYTORCH
 
@@ -64,8 +64,8 @@ def registry_image(lab: Lab) -> str:
 
 @pytest.fixture
 def reach(lab: Lab, monkeypatch: pytest.MonkeyPatch, docker: Docker, tmp_path: Path) -> None:
-    """Let kit's docker and ssh reach the nodes, with logins of their own."""
-    # This docker before the machine's, which may be older.
+    """Let kit's docker and ssh reach the nodes, with separate logins."""
+    # This docker goes before the machine's, which may be older.
     monkeypatch.setenv("PATH", f"{Path(docker.program).parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("PATH", lab.environment("n1")["PATH"])
     config = tmp_path / "docker"
@@ -74,12 +74,12 @@ def reach(lab: Lab, monkeypatch: pytest.MonkeyPatch, docker: Docker, tmp_path: P
 
 
 def image(project: Project, *arguments: str) -> Result:
-    """Run kit image, as a process: what python-on-whales leaves open is not kit's to answer for."""
+    """Run kit image in a separate process, as python-on-whales leaves files open."""
     return kit_process(project.folder, "image", *arguments)
 
 
 def done(project: Project, *arguments: str) -> str:
-    """Run kit image, which must succeed; return what it says."""
+    """Run kit image, which must succeed; return its output."""
     result = image(project, *arguments)
     assert result.status == 0, result.err + result.out
     return result.out
@@ -127,7 +127,7 @@ def test_all_hosts_run_the_bytes_that_were_locked(lab: Lab, base: str, project: 
     said = done(project, "lock")
     digest = (read_lock(project.folder / "images.lock") or {})[IMAGE]
     assert f"+ {IMAGE}: {digest}" in said
-    # The tag moves on; what was locked stays what runs.
+    # The tag gets a new image; the locked image still runs.
     again = f"echo 'FROM {IMAGE}\nLABEL newer=yes' | DOCKER_BUILDKIT=0 docker build -q -t {IMAGE} -"
     on(lab, "n1", f"{again} && docker push -q {IMAGE}")
     assert image(project, "lock", "--check").status == 1
@@ -152,7 +152,7 @@ def test_all_hosts_run_the_bytes_that_were_locked(lab: Lab, base: str, project: 
 
 @pytest.fixture
 def told(lab: Lab) -> Iterator[list[str]]:
-    """Nodes whose daemon.json a test has replaced; they get their own back."""
+    """Nodes whose daemon.json a test has replaced; it is restored afterwards."""
     nodes: list[str] = []
     before = {node: on(lab, node, "cat /etc/docker/daemon.json") for node in ("n2", "n3")}
     yield nodes
@@ -196,7 +196,7 @@ def test_kit_serves_a_registry(
         done(project, "lock", "--on", "n3")
         digest = (read_lock(project.folder / "images.lock") or {})[own]
         lab.docker("n3", "pull", "-q", f"{own}@{digest}")
-        # Its images outlive it.
+        # Its images remain.
         remove(lab, "test-platform")
         stack(lab, tree, "platform.stack.yaml", "test-platform")
         wait_for(partial(running, lab, "n3", "test-platform_registry"), "the registry")

@@ -46,7 +46,7 @@ def service(lab: Lab) -> Iterator[str]:
 
 
 def create(lab: Lab, name: str, node: str, devices: str, *command: str) -> None:
-    """Start a service as kit renders them: Swarm counts the GPUs, the environment says which."""
+    """Start a service as kit renders it: Swarm counts the GPUs, a variable names them."""
     lab.docker(
         *("n1", "service", "create", "--detach", "--name", name, "--restart-condition", "none"),
         *("--generic-resource", "kit_gpu=1", "--env", f"NVIDIA_VISIBLE_DEVICES={devices}"),
@@ -134,7 +134,7 @@ def test_containers_see_what_they_ask_for(lab: Lab) -> None:
     }
     for wanted, uuids in expected.items():
         assert seen(lab, "n2", "--env", f"NVIDIA_VISIBLE_DEVICES={wanted}") == uuids, wanted
-    # A host that has the runtime for reservations alone, as Compose makes them.
+    # On a host whose NVIDIA runtime is only used for reservations, as Compose makes them.
     reserved = ("--runtime", "runc", "--gpus", f'"device={both[1]}"')
     assert seen(lab, "n2", *reserved) == both[1:]
     assert seen(lab, "n2", "--runtime", "runc") == []
@@ -230,11 +230,11 @@ def test_a_shaped_link_is_slower(lab: Lab) -> None:
         return time.monotonic() - began
 
     def best() -> float:
-        """What other tests on this machine slow down least."""
+        """The best of several measurements, as other tests slow this machine."""
         return min(seconds() for _ in range(3))
 
     free = best()
-    # Eight seconds for what takes a fraction of one, so that other work does not decide.
+    # Eight seconds for a transfer of a fraction of one, so that other work has no effect.
     lab.do("shape", "n2", "2mbit")
     try:
         shaped = seconds()

@@ -42,7 +42,7 @@ def train(epochs: int) -> str:
 
 
 def seen(operator: Operator, name: str) -> dict[str, list[str]]:
-    """The GPUs that each host's container says it sees."""
+    """The GPUs that each host's container reports."""
     return {host["host"]: host["seen"] for host in operator.status(name)["hosts"]}
 
 
@@ -54,7 +54,7 @@ def step_of(server: dict[str, Any]) -> int:
 
 @pytest.fixture
 def made(lab: Lab, project: Project, docker: Docker) -> Iterator[dict[str, Operator]]:
-    """Operators by their engines; what they leave is removed."""
+    """Operators by their engines; their workloads are removed at the end."""
     operators = {
         engine: make_operator(lab, project, docker, engine) for engine in ("compose", "swarm")
     }
@@ -63,7 +63,7 @@ def made(lab: Lab, project: Project, docker: Docker) -> Iterator[dict[str, Opera
     finally:
         for operator in operators.values():
             with contextlib.suppress(AssertionError):
-                # Shown where the test has failed.
+                # Shown if the test has failed.
                 print(operator.kit("status"), *operator.kit("logs").splitlines()[-60:], sep="\n")
                 operator.kit("stop", "--all", "--engine", operator.engine)
         for node in NODES:
@@ -111,7 +111,7 @@ def test_one_machine_trains_on_two_gpus_and_serves_on_the_third(
     page = urllib.request.urlopen(f"{url}/", timeout=10).read().decode()
     assert "<canvas" in page
 
-    # All back to training, which goes on with three.
+    # All GPUs back to training, which continues with three.
     operator.split("--infer", "0")
     operator.project.write(None, {"digits": train(65)}, {"digits": SERVER})
     operator.kit("render")
@@ -126,7 +126,7 @@ def test_one_machine_trains_on_two_gpus_and_serves_on_the_third(
 
 
 def events(lab: Lab, node: str, since: float) -> list[tuple[str, str]]:
-    """What containers of kit's did on a node, in the order of time: `start` or `die`, and whose."""
+    """The events of kit's containers on a node, in order: `start` or `die`, and the workload."""
     form = "{{.Action}} {{.Actor.Attributes.name}}"
     span = ("--since", f"{since:.0f}", "--until", f"{time.time():.0f}")
     told = lab.docker(node, "events", *span, "--filter", "type=container", "--format", form)
@@ -147,7 +147,7 @@ def test_two_hosts_of_a_swarm_exchange_gpus(made: dict[str, Operator], lab: Lab)
     first = lab.docker("n1", "ps", "--quiet", "--filter", "name=train-digits_train-on-n1")
     at, began = operator.status()["progress"]["step"], time.time()
 
-    # The weakest GPU is the Quadro: n1 is not touched, and goes on with n2's other one.
+    # The weakest GPU is the Quadro: n1 is unchanged, and continues with n2's other GPU.
     assert "kit split --infer 0" in operator.split("--infer", "1")
     operator.kit("deploy", DIGITS_TOKEN=TOKEN)
     url = f"http://{lab.settings.address('n2')}:8080"
@@ -163,7 +163,7 @@ def test_two_hosts_of_a_swarm_exchange_gpus(made: dict[str, Operator], lab: Lab)
     )
     assert "goes on from step" in operator.kit("logs", "digits")
 
-    # A second GPU for inference, on another host: who serves already does not notice.
+    # A second GPU for inference, on another host: the present server is not affected.
     with Client(url, TOKEN) as client:
         operator.split("--infer", "n1:0")
         operator.kit("deploy", DIGITS_TOKEN=TOKEN)
@@ -173,14 +173,14 @@ def test_two_hosts_of_a_swarm_exchange_gpus(made: dict[str, Operator], lab: Lab)
     assert client.failed == []
     assert seen(operator, "serve-digits") == {"n1": lab.uuids("n1"), "n2": [serving]}
     assert seen(operator, "digits") == {"n2": [training]}
-    # n1 has no part in the job any more: what it serves comes from n2.
+    # n1 is no longer in the job: its server gets checkpoints from n2.
     wait_for(
         lambda: get(f"{other}/model", token=TOKEN)["checkpoint"]["host"] == "n2", "n2's checkpoint"
     )
     assert right_answers(other, TOKEN) > 0.95
     assert json.loads(operator.kit("status", "--json"))["wrong_gpus"] == []
 
-    # A swap on one host: each gets what the other had.
+    # A swap on one host: job and server exchange GPUs.
     operator.split("--infer", "n2:0", "--train", "n2:1")
     shown = operator.kit("deploy", "--dry-run", DIGITS_TOKEN=TOKEN)
     assert "it swaps GPUs with another workload" in shown

@@ -21,7 +21,7 @@ from tests.sandbox import ROOT, Project
 pytestmark = pytest.mark.lab
 NODES = ["n1", "n2", "n3"]
 TORCH = "registry.lab:5000/torch:lab"
-"""As pytorch/pytorch: PyTorch and nothing of kit."""
+"""Like pytorch/pytorch: PyTorch without kit."""
 TRAIN = f"""\
 image: {IMAGE}
 train: {{dataset: digits, model: cnn, epochs: 30, batch_size: 32, learning_rate: 0.05}}
@@ -35,7 +35,7 @@ exchange: {timeout: 10s}
 hosts: {min: 1}
 """
 )
-# Longer than any machine is fast, at its ease.
+# More epochs than any machine completes, with pauses.
 ELASTIC = QUICK.replace("epochs: 30", "epochs: 9999").replace('"1"', '"1", LAB_PACE: "0.1"')
 OWN = f"""\
 image: {TORCH}
@@ -66,7 +66,7 @@ def on(lab: Lab, node: str, script: str) -> str:
 
 @pytest.fixture(scope="module")
 def hosts(lab: Lab) -> Iterator[Lab]:
-    """The nodes in no swarm, with the user's scripts, and an image with PyTorch alone."""
+    """The nodes in no swarm, with the user's scripts, and an image with only PyTorch."""
     for node in reversed(NODES):
         lab.ssh(node, "docker swarm leave --force")
     dockerfile = f"FROM {BASE}\\nENV KIT_LAB_TORCH=/opt/torch PYTHONPATH=/opt/torch"
@@ -103,7 +103,7 @@ def listed(lab: Lab, kind: str) -> set[str]:
 
 
 def leftovers(lab: Lab, nodes: Sequence[str] = NODES) -> set[str]:
-    """What there is of jobs on the nodes."""
+    """The remains of jobs on the nodes."""
     kinds = {"service", "config", "secret"}
     found = {f"{kind} {name}" for kind in kinds for name in listed(lab, kind)}
     for node in nodes:
@@ -113,7 +113,7 @@ def leftovers(lab: Lab, nodes: Sequence[str] = NODES) -> set[str]:
 
 
 class Processes:
-    """Notes the command lines of all processes of this machine, the nodes' among them."""
+    """Records the command lines of all processes of this machine, including the nodes'."""
 
     def __init__(self) -> None:
         self.lines: set[str] = set()
@@ -188,13 +188,13 @@ def test_two_desktops_train_lose_a_host_and_go_on(operator: Operator, hosts: Lab
     wait_for(lambda: "n2: the node is down" in operator.status()["message"], "the loss of n2")
     assert operator.status()["state"] == "running"
     own = partial(operator.kit, "logs", "--host", "n1")
-    # torchrun gives the ranks by address: rank 0 may have been on n2, and its lines are away.
+    # torchrun assigns ranks by address: rank 0 may have been on n2, and its lines are lost.
     alone = re.compile(r"rank \d of 3, .*rank 0 of 1, .*goes on from step [1-9]", re.DOTALL)
     wait_for(lambda: alone.search(own()), "n1 to go on alone, from a checkpoint")
     hosts.do("start", "n2")
     whole = re.compile(alone.pattern + r".*rank \d of 3, ", re.DOTALL)
     wait_for(lambda: whole.search(own()), "n2 to be back in the run")
-    # The end is brought near when all of that is seen.
+    # After these checks the job is made shorter.
     wait_for(lambda: operator.status()["progress"], "its figures")
     done = operator.status()["progress"]["epoch"]
     operator.write({"digits": QUICK.replace("epochs: 30", f"epochs: {done + 30}")})
@@ -225,7 +225,7 @@ def test_ones_own_script_loses_a_host_and_goes_on(operator: Operator, hosts: Lab
     hosts.do("kill", "n2")
     wait_for(lambda: "n2: the node is down" in operator.status("own")["message"], "the loss of n2")
     hosts.do("start", "n2")
-    # Its gloo would wait 30 minutes for a peer that is silent: n2's return is what begins anew.
+    # gloo would wait 30 minutes for a hung peer: the return of n2 causes the restart.
     again = re.compile(r"becomes torchrun.*becomes torchrun", re.DOTALL)
     own = partial(operator.kit, "logs", "--host", "n2")
     wait_for(lambda: again.search(own()), "n2 to be back in the run")
@@ -300,14 +300,14 @@ def test_a_mistake_in_the_input_ends_a_job_with_its_reason(operator: Operator, h
 
 
 def newest(lab: Lab) -> str:
-    """What Swarm says of the newest task of n2's part, and wants of it."""
+    """The state and the desired state of the newest task of n2's part."""
     form = "{{.DesiredState}} {{.CurrentState}}"
     told = lab.docker("n1", "service", "ps", "--format", form, "train-digits_train-on-n2")
     return told.splitlines()[0]
 
 
 def kill_training(lab: Lab) -> None:
-    """Kill n2's container, however far it has come."""
+    """Kill n2's container in any state."""
     found = "docker ps --quiet --filter name=train-digits_train"
     wait_for(lambda: on(lab, "n2", found), "a container to kill")
     on(lab, "n2", f"docker kill $({found})")
@@ -316,7 +316,7 @@ def kill_training(lab: Lab) -> None:
 def test_a_host_out_of_restarts_comes_back_and_may_leave(operator: Operator, hosts: Lab) -> None:
     operator.write({"digits": ELASTIC})
     operator.kit("deploy")
-    # Twice, instead of the ten times that the rendered file grants.
+    # Two starts, instead of the ten of the rendered file.
     once = ("--restart-max-attempts", "1", "train-digits_train-on-n2")
     hosts.docker("n1", "service", "update", "--detach", *once)
     wait_for(lambda: "Running Running" in newest(hosts), "the task with the new limit")
@@ -332,7 +332,7 @@ def test_a_host_out_of_restarts_comes_back_and_may_leave(operator: Operator, hos
     assert said in status["message"]
     assert re.search(r"start digits again on n2 +its rest", operator.kit("deploy", "--dry-run"))
     assert "digits/n2: running" in operator.kit("deploy")
-    assert first < tasks(hosts, "train-digits")  # n1 and the rendezvous go on as they are.
+    assert first < tasks(hosts, "train-digits")  # n1 and the rendezvous continue.
     assert operator.status()["message"] == ""
 
     inventory = hosts.inventory()
@@ -359,7 +359,7 @@ def test_a_deploy_that_is_killed_is_followed_by_a_whole_one(operator: Operator, 
         assert "Traceback" not in said
     assert "digits/n2: running" in operator.kit("deploy", "--break-lock")
 
-    # Of two at once one deploys, and the other one says who does.
+    # Of two concurrent deploys, one runs, and the other names its user.
     operator.write({"digits": ELASTIC.replace("batch_size: 32", "batch_size: 16")})
     both = [operator.start("deploy") for _ in range(2)]
     texts = [process.communicate(timeout=240)[0] for process in both]

@@ -1,4 +1,4 @@
-"""The page about the lab, line by line, as a newcomer copies it."""
+"""Runs the page about the lab line by line, as a newcomer would."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_the_page_leads_to_a_model_and_a_split(lab: Lab, tmp_path: Path, docker:
     env = {**os.environ, **docker.env, **NAME, "PATH": path}
 
     def run(*lines: str) -> str:
-        """Run lines in a shell that begins where the first ones have led to."""
+        """Run lines in a shell that begins in the folder of the first ones."""
         script = "\n".join(("set -e", setup, *lines)).replace("../play", str(tmp_path / "play"))
         done = subprocess.run(
             ["bash", "-c", script],

@@ -1,9 +1,9 @@
-"""What each way of exchange costs in accuracy, on real data: scikit-learn's digits.
+"""The accuracy that each exchange mode costs, on real data: scikit-learn's digits.
 
     python -m tests.bench_accuracy [--replicas 2 3 4] [--seeds 5] [--epochs 20]
 
-Every way trains the same job with the same seeds; a seed also decides which images are the test's.
-The accuracies are means over the seeds; beside them what is lost against plain DDP, in points, and
+Every mode trains the same job with the same seeds; a seed also determines the test images. The
+output has the mean accuracies over the seeds, the loss against plain DDP in percentage points, and
 the standard error of that difference over the seeds.
 """
 
@@ -56,13 +56,13 @@ WAYS: dict[str, dict[str, Any]] = {
     },
 }
 WARM_UP = 15
-"""Plain steps, an epoch: after the default of 100 there would be little left to lose."""
+"""Plain steps, an epoch: after the default of 100 the modes would hardly differ."""
 GLOBAL_BATCH = 96
-"""That of jobs/digits.yaml, whatever the number of replicas."""
+"""As in jobs/digits.yaml, for any number of replicas."""
 
 
 def accuracy(world: World, folder: Path, settings: dict[str, Any]) -> float:
-    """Train a job in this process group; return the share of the test images that it gets right."""
+    """Train a job in this process group; return the accuracy on the test images."""
     own = folder / str(world.rank)
     own.mkdir(exist_ok=True)
     job = load_job(write_job(own, batch_size=GLOBAL_BATCH // world.size, **settings))
@@ -75,7 +75,7 @@ def accuracy(world: World, folder: Path, settings: dict[str, Any]) -> float:
 
 
 def work(folder: Path, seeds: int, epochs: int, ways: Sequence[str]) -> None:
-    """Be one of the replicas; rank 0 writes the accuracies of all ways and seeds."""
+    """Run one of the replicas; rank 0 writes the accuracies of all modes and seeds."""
     world = join_world(os.environ, timedelta(seconds=60))
     found: dict[str, list[float]] = {way: [] for way in ways}
     for seed in range(seeds):
@@ -90,7 +90,7 @@ def work(folder: Path, seeds: int, epochs: int, ways: Sequence[str]) -> None:
 
 
 def main() -> None:
-    """Print a table of accuracy by way of exchange and number of replicas."""
+    """Print a table of accuracy by exchange mode and number of replicas."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--replicas", type=int, nargs="+", default=[2, 3, 4])
     parser.add_argument("--seeds", type=int, default=5)

@@ -1,9 +1,9 @@
-"""Time that training stands still for a checkpoint, written in place and by a thread.
+"""Time that training pauses for a checkpoint, written synchronously and by a thread.
 
     python -m tests.bench_checkpoint [saves]
 
 A ResNet-18 with SGD's momentum, 90 MB, on the CPU or the first GPU, trains between saves; both ways
-take turns within one run, so that the ratio holds whatever else the machine and its disk do.
+take turns within one run, so that other load of the machine and its disk hardly affects the ratio.
 """
 
 import statistics
@@ -41,7 +41,7 @@ def main(saves: int) -> None:
             optimizer.zero_grad()
             functional.cross_entropy(model(images), labels).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
-            # As in training, which ends each step with an exchange.
+            # As in training, where each step ends with an exchange.
             torch.cuda.synchronize() if device.type == "cuda" else None
             steps += 1
         return steps
@@ -65,7 +65,7 @@ def main(saves: int) -> None:
             stall = time.monotonic() - began
             steps = work()
             savers[way].wait()
-            # The first of each allocates: later ones use its memory again.
+            # The first of each allocates memory, which later ones reuse.
             if number > 1:
                 stalls[way].append(stall)
                 rates[way].append(steps / WORK)

@@ -1,12 +1,11 @@
-"""How much of the time is left for computing on slow links, by the way of exchange.
+"""The share of time for computation on slow links, by exchange mode.
 
     python -m tests.bench_links [--hosts 2 3 4] [--speed 1gbit] [--step 0.06]
 
-Each host is a network namespace of this machine with a link of its own, shaped by tc's token bucket
-filter. What runs there is the trainer itself with the parameters of a ResNet-18; only the computing
-is pretended, by a sleep that fills each step up to its time, because the cores here are too few for
-it. A GPU would not be slowed by what else the CPU does, so the figures are on the low side. Needs
-root, ip and tc.
+Each host is a network namespace of this machine with its own link, shaped by tc's token bucket
+filter. It runs the trainer with the parameters of a ResNet-18; only the computation is simulated,
+by a sleep for the rest of each step's time, as this machine has too few cores. Other work of the
+CPU would not slow a GPU, so the figures are rather low. Needs root, ip and tc.
 """
 
 from __future__ import annotations
@@ -40,9 +39,9 @@ WAYS: dict[str, dict[str, Any]] = {
     },
     "DiLoCo 128 fp16": {"mode": "diloco", "every_steps": 128, "compression": "fp16"},
 }
-"""Those that have other steps to begin with begin at once."""
+"""The exchange modes, without warm-up steps."""
 SHORT, LONG = 20, 256
-"""Steps of an epoch with an exchange at each, and of one whose ranks work alone for some."""
+"""Steps of an epoch with an exchange at every step, and of one with local steps."""
 
 
 def run(*words: str) -> None:
@@ -52,10 +51,10 @@ def run(*words: str) -> None:
 
 @contextmanager
 def network(count: int, speed: str) -> Iterator[list[str]]:
-    """Namespaces of hosts, each link shaped in both directions; gone afterwards.
+    """Network namespaces of hosts, each link shaped in both directions; removed afterwards.
 
-    The bridge between them is in a namespace too: firewall rules of this machine, such as Docker's,
-    do not reach it.
+    The bridge between them is also in a namespace: firewall rules of this machine, such as
+    Docker's, do not affect it.
     """
     mark = f"kit{os.getpid()}"
     switch, names = f"{mark}-switch", [f"{mark}-{number}" for number in range(count)]
@@ -84,7 +83,7 @@ def network(count: int, speed: str) -> Iterator[list[str]]:
 def rate(
     local: Hosts, names: list[str], way: dict[str, Any], steps: int, step: float, *, apart: bool
 ) -> float:
-    """Train on all hosts, together or at once but apart; return their samples a second."""
+    """Train on all hosts, as one job or as concurrent separate jobs; return samples per second."""
     folder = Path(tempfile.mkdtemp(dir=local.folder))
     at_once = {"warm_up_steps": 0} if "mode" in way or way.get("compression") == "powersgd" else {}
     way = {**way, **at_once, "epochs": 2, "every_epochs": 2}
@@ -118,7 +117,7 @@ def rate(
 
 
 def main() -> None:
-    """Print a table of efficiency by way of exchange and number of hosts."""
+    """Print a table of efficiency by exchange mode and number of hosts."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--hosts", type=int, nargs="+", default=[2, 3, 4])
     parser.add_argument("--speed", default="1gbit", help="as tc has it")
@@ -149,7 +148,7 @@ def main() -> None:
 
 
 def say(text: str, options: argparse.Namespace) -> None:
-    """Show progress, on standard error where the output is for a program."""
+    """Show progress, on standard error if the output is for a program."""
     print(text, file=sys.stderr if options.json else sys.stdout, flush=True)
 
 

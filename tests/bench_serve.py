@@ -42,7 +42,7 @@ MODELS = {
 
 @dataclass(frozen=True)
 class Figures:
-    """What one turn has measured."""
+    """The measurements of one turn."""
 
     rate: float  # Requests a second.
     median: float  # Milliseconds.

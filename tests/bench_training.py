@@ -1,4 +1,4 @@
-"""What this training is worth beside others: ratios of images/s.
+"""Compares this training with others: ratios of images/s.
 
     python -m tests.bench_training [engine | loop | processes | balance] [--repeats N]
 
@@ -6,14 +6,14 @@ engine     jobs/digits.yaml by `kit deploy --engine local` on two hosts of one G
            plain torchrun with two processes
 loop       this trainer and the loop of PyTorch's tutorials (tests/trainer/tutorial.py), in one
            process
-processes  three processes and one, on one core, with one global batch: what it costs a cnn on
-           images of MNIST's shape that it is divided
-balance    two ranks, one of which takes twice as long for a sample, with even shares of every
-           batch and with fitted ones
+processes  three processes and one, on one core, with the same global batch: the cost of the
+           division for a cnn on images of MNIST's shape
+balance    two ranks, one with twice the time for a sample, with even shares of every batch and
+           with shares by speed
 
-The sides of a comparison take turns, so a ratio holds whatever else the machine does; it is the
-median of the ratios of all turns, with the least and the greatest behind it. Images/s are medians.
-GPUs are used where there are enough: two for engine, one for loop.
+The sides of a comparison take turns, so that other load hardly affects the ratio. It is the median
+of the ratios of all turns, followed by the least and the greatest. Images/s are medians. GPUs are
+used if there are enough: two for engine, one for loop.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ from trainer.data.samples import DataSet, Samples
 from trainer.parallel.world import World, join_world
 
 SETTLED = 2
-"""Epochs that are not looked at: caches fill, and `balance: auto` comes to know the ranks."""
+"""Epochs that are not measured: caches fill, and `balance: auto` measures the ranks."""
 LONGEST = 1800.0
-"""Seconds for one training: something hangs."""
+"""Timeout of one training, in seconds."""
 INVENTORY = """\
 cluster: test
 hosts:
@@ -67,7 +67,7 @@ BATCH, GLOBAL, SHARED = 256, 192, 256
 
 
 def engine(repeats: int, epochs: int, _: int) -> None:
-    """Checkpoints are left to the end: two hosts write two of them, one host only one."""
+    """Checkpoints are written only at the end: two hosts write two of them, one host one."""
     print(f"engine: digits, 2 processes, {epochs} epochs, {repeats} turns")
     gpus = local_gpus()[:2]
     plain = {
@@ -117,7 +117,7 @@ def loop(repeats: int, _: int, samples: int) -> None:
     usual = tutorial.Trainer(tutorial.Images(images, labels), BATCH, world.device)
     theirs = "tutorial's loop, fp32"
     sides = {theirs: timed(samples, usual.run_epoch)}
-    # As it comes and, where that is not the same, in the precision of the other.
+    # With the default precision and, if it differs, with that of the tutorials.
     for precision in ("auto", "fp32"):
         name, run_epoch = ours(world, like_cifar10(images, labels), repeats + 1, precision)
         sides.setdefault(name, timed(samples, run_epoch))
@@ -134,7 +134,7 @@ def loop(repeats: int, _: int, samples: int) -> None:
 def ours(
     world: World, data: DataSet, epochs: int, precision: Any
 ) -> tuple[str, Callable[[], object]]:
-    """This trainer's name and its next epoch; what it shows of itself is not shown."""
+    """This trainer's name and its next epoch, without the trainer's output."""
     settings = Train(
         dataset="cifar10",
         model="lenet",
@@ -157,7 +157,7 @@ def ours(
 
 
 def like_cifar10(images: torch.Tensor, labels: torch.Tensor) -> DataSet:
-    """A data set that is not augmented: digits, with other images in it."""
+    """A data set without augmentation: digits, with other images."""
     digits = load_data(
         Train(dataset="digits", model="cnn", epochs=1, batch_size=1, learning_rate=1.0), Path()
     )
@@ -167,7 +167,7 @@ def like_cifar10(images: torch.Tensor, labels: torch.Tensor) -> DataSet:
 
 
 def timed(samples: int, work: Callable[[], object]) -> Callable[[], float]:
-    """The same work, which returns how many samples it does in a second."""
+    """Return a function that does the work and returns its samples per second."""
 
     def work_timed() -> float:
         began = time.perf_counter()
@@ -178,7 +178,7 @@ def timed(samples: int, work: Callable[[], object]) -> Callable[[], float]:
 
 
 def processes(repeats: int, epochs: int, samples: int) -> None:
-    """One core for all, so that nothing is won by more processes."""
+    """One core for all, so that more processes give no speedup."""
     core = max(os.sched_getaffinity(0))
     print(
         f"processes: cnn, {samples:,} x 1x28x28, global batch {GLOBAL}, core {core}, "
@@ -217,7 +217,7 @@ def write_mnist(folder: Path, samples: int) -> None:
 
 @contextmanager
 def pinned(core: int) -> Iterator[None]:
-    """What is started here runs on one core, with all that it starts."""
+    """Processes started in this context, and their children, run on one core."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {core})
     try:
@@ -227,7 +227,7 @@ def pinned(core: int) -> Iterator[None]:
 
 
 def balance(repeats: int, epochs: int, _: int) -> None:
-    """The ranks' speed is pretended (tests/trainer/faulty.py): their work is mostly a pause."""
+    """The ranks' speed is simulated (tests/trainer/faulty.py): their work is mostly a pause."""
     print(f"balance: digits, {SHARED} a rank, {epochs} epochs, {repeats} turns")
     ends: list[list[float]] = []
     with temporary() as folder, hosts(folder, cold=True) as local:
@@ -319,7 +319,7 @@ def main() -> None:
         value is not None and value < 1 for value in (given.repeats, given.epochs, given.samples)
     ):
         parser.error("the numbers must be 1 or more")
-    # As an exception, so that what runs is ended too.
+    # As an exception, so that running processes are ended too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     print(f"torch {torch.__version__}, {os.cpu_count()} cores, {torch.cuda.device_count()} GPUs")
     for name in [given.which] if given.which else COMPARISONS:

@@ -1,4 +1,4 @@
-"""What all tests share: a project in a folder of its own, and a docker CLI."""
+"""Fixtures of all tests: a project in its own folder, and a docker CLI."""
 
 import os
 import shutil
@@ -18,7 +18,7 @@ SHARED = {
     "hosts": ("bench", "discover", "doctor", "prepare", "prepare_swarm", "short_way"),
 }
 LABS = {f"{LAB}test_{file}.py": lab for lab, files in SHARED.items() for file in files}
-"""The lab that a file's tests share, of three side by side; that of the other files has no name."""
+"""The lab of a file's tests, one of three that run side by side; the third has no name here."""
 LONGEST = (
     LAB,
     "tests/test_vision",
@@ -32,7 +32,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 settings.register_profile(
     "kit",
-    deadline=None,  # the machines that run the tests run other things beside
+    deadline=None,  # the machines that run the tests also run other work
     derandomize=True,
     database=None,
     suppress_health_check=[HealthCheck.too_slow],
@@ -49,12 +49,12 @@ class _Groups(LoadScopeScheduling):  # type: ignore[misc]
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> _Groups:
-    """Share the tests out; marks for xdist's own groups do nothing with pytest 9.2."""
+    """Distribute the tests; marks for xdist's own groups have no effect with pytest 9.2."""
     return _Groups(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with those that take the longest: at the end small files keep both processes busy."""
+    """Run the longest tests first: at the end, small files keep both processes busy."""
 
     def turn(item: pytest.Item) -> int:
         return next((n for n, at in enumerate(LONGEST) if item.nodeid.startswith(at)), len(LONGEST))
@@ -69,7 +69,7 @@ def project(tmp_path: Path) -> Project:
 
 @dataclass(frozen=True)
 class Docker:
-    """A docker CLI: no engine stands behind it."""
+    """A docker CLI without an engine."""
 
     program: str
     env: dict[str, str] = field(default_factory=dict)

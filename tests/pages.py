@@ -29,7 +29,7 @@ def first_cells(path: str) -> list[str]:
 
 
 def prose(text: str) -> str:
-    """Return a page without its code, in which nothing is a link or a heading."""
+    """Return a page without its code, which has no links or headings."""
     text = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
     return re.sub(r"^ {4}.*$", "", text, flags=re.MULTILINE)
 

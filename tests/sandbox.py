@@ -1,4 +1,4 @@
-"""A project in a folder of its own: writes the files that people write, and runs kit on them."""
+"""A project in its own folder: writes a user's files, and runs kit on them."""
 
 import contextlib
 import io
@@ -77,7 +77,7 @@ def kit(folder: Path, *arguments: str) -> Result:
 
 
 def kit_process(folder: Path, *arguments: str, env: Mapping[str, str] | None = None) -> Result:
-    """Run the command line as a process of its own."""
+    """Run the command line in a separate process."""
     done = subprocess.run(
         [sys.executable, "-m", "kit", *arguments],
         cwd=folder,
@@ -90,7 +90,7 @@ def kit_process(folder: Path, *arguments: str, env: Mapping[str, str] | None = N
 
 
 def snapshot(folder: Path) -> dict[str, bytes | None]:
-    """Return every path below `folder` with its content; None for what is no file."""
+    """Return every path below `folder` with its content; None if it is not a file."""
     return {
         path.relative_to(folder).as_posix(): path.read_bytes()
         if path.is_file()
@@ -138,7 +138,7 @@ class Project:
         return self.lowered().plan
 
     def stack(self, index: int = 0) -> Stack:
-        """What is rendered of a job under Swarm."""
+        """A job's rendered stack."""
         stacks = [each.values["stack"] for each in self.lowered().outputs if each.stack]
         stack = stacks[index]
         assert isinstance(stack, Stack)

@@ -1,4 +1,4 @@
-"""The benchmarks' commands work, in the smallest sizes; what they measure is not judged here."""
+"""The benchmarks' commands work, in the smallest sizes; their results are not checked."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The command line: help, exit statuses, what goes where, a project of one's own."""
+"""The command line: help, exit statuses, output streams, a user's own project."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What containers may do on their hosts, and whose they are, as it stands in the rendered files."""
+"""The privileges and users of containers in the rendered files."""
 
 from typing import Any
 
@@ -33,7 +33,7 @@ def test_a_user_is_a_training_without_privileges(project: Project, engine: str) 
     for _, service in all_services(project):
         assert (service["user"], service["cap_drop"]) == ("1000:1000", ["ALL"])
         assert service["environment"]["HOME"] == "/tmp"
-    # Root is a wish, too: of an image that nobody else can run.
+    # Root is a valid user: some images need it.
     project.write(inventory, {"digits": JOB + "user: root\n"})
     for _, service in all_services(project):
         assert service["user"] == "root"
@@ -68,7 +68,7 @@ def test_a_host_has_two_clusters(project: Project) -> None:
 
 
 def offered_at(project: Project, inventory: str) -> list[tuple[str, Any]]:
-    """Where the endpoints of checkpoints listen, and where Docker publishes them."""
+    """The addresses at which checkpoint endpoints listen, and at which Docker publishes them."""
     project.write(inventory, {"digits": JOB}, {"digits": SERVER})
     return [
         (

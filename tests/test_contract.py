@@ -1,4 +1,4 @@
-"""What kit and the trainer agree on: the job file, the environment, the models' sizes."""
+"""The interface between kit and the trainer: job file, environment, sizes of models."""
 
 from __future__ import annotations
 
@@ -213,14 +213,14 @@ def test_both_answer_a_mistake_in_the_same_words(
 
 
 def test_a_key_that_nobody_uses_changes_no_job(project: Project) -> None:
-    """Nor its version: what runs is not started again, and an older trainer can read the file."""
+    """Nor its version: running jobs are not restarted, and an older trainer can read the file."""
     train = project.write().plan().jobs[0]
     assert train.job.train is not None
     unused = {each.name for each in fields(train.job.train) if each.default is None}
     content = json.loads(project.workload().document.text)
     assert unused
     assert not unused & content["train"].keys()
-    assert train.job_hash == "67edaf83e5ee"  # As before there were such keys.
+    assert train.job_hash == "67edaf83e5ee"  # The same as before there were such keys.
 
 
 def refused_by_kit(document: dict[str, Any]) -> list[Fault]:
@@ -237,7 +237,7 @@ WRITTEN = [keys.section_name(kind) for kind in SECTIONS]
 
 
 def test_rules_ask_for_keys_that_exist() -> None:
-    """Without a valid value a rule says nothing: of a key without a name it never would."""
+    """A rule reports nothing without a valid value: with a misspelt key it would never report."""
     values = {
         f"{keys.section_name(kind)}.{each.name}": each.default
         for kind in SECTIONS

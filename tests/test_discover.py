@@ -1,4 +1,4 @@
-"""What the probe prints, what is made of it, and what is written into the inventory."""
+"""The probe's output, the facts parsed from it, and the changes of the inventory."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ permission denied while trying to connect to the Docker daemon socket"""
 
 
 def printed(**changes: str) -> str:
-    """What the probe prints on a desktop with two GPUs; `changes` are sections."""
+    """The probe's output on a desktop with two GPUs; `changes` are sections."""
     sections = {
         "host": "pc2\nLinux 5.15.0-105\nx86_64\n192.168.8.20 50000 192.168.8.114 22",
         "os": 'NAME="Ubuntu"\nPRETTY_NAME="Ubuntu 22.04.4 LTS"',

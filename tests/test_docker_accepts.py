@@ -1,4 +1,4 @@
-"""The committed examples are held against the real docker CLI."""
+"""The real docker CLI accepts the committed examples."""
 
 from pathlib import Path
 
@@ -48,5 +48,5 @@ def test_an_empty_value_is_not_the_operators(
     assert (result.returncode, result.stderr) == (0, "")
     assert "password" not in result.stdout
     for service in yaml.safe_load(result.stdout)["services"].values():
-        # Swarm fills a task's placeholders in: this one with nothing.
+        # Swarm replaces placeholders in a task: this one with an empty text.
         assert service["environment"].get("HTTP_PROXY", "") in {"", '{{""}}'}

@@ -223,7 +223,7 @@ def test_the_splits_are_possible(project: Project) -> None:
 
 def test_the_variables_of_a_container_are_all_there() -> None:
     told = set(re.findall(r"KIT_\w+", page("docs/reference/container.md")))
-    # Set by kit where nobody starts the store afresh.
+    # kit sets it if nothing restarts the store.
     assert set(re.findall(r"KIT_\w+", launch.__doc__ or "")) - {"KIT_ONE_RUN"} <= told
 
 
@@ -232,7 +232,7 @@ FOREIGN = {"UnknownIssuer"}
 
 
 def strings(file: Path) -> str:
-    """Return the texts of a module, `…` where a value is filled in."""
+    """Return the strings of a module, with `…` for inserted values."""
     found = []
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.JoinedStr):

@@ -1,4 +1,4 @@
-"""What kit plan makes of the exchange between hosts, and of the GPUs' types."""
+"""kit plan's figures and advice for the exchange between hosts, and for types of GPUs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def weighed(
     seconds: float | None = None,
     **own: Any,
 ) -> ExchangePlan:
-    """Weigh a job by its numbers alone."""
+    """Compare exchange and computation of a job, only by its numbers."""
     assert PLAIN.exchange is not None
     changed = dataclasses.replace(PLAIN.exchange, **own)
     job = dataclasses.replace(PLAIN, step_seconds=seconds, exchange=changed)
@@ -109,7 +109,7 @@ def test_a_ring_is_monotone_in_bytes_ranks_and_speed(
     assert ring_seconds(size * (1 + more), count, speed) > seconds
     assert ring_seconds(size, count, speed * (1 + more)) < seconds
     assert ring_seconds(size, count + more, speed) >= seconds
-    # However many ranks, no link carries more than twice the bytes.
+    # For any number of ranks, no link carries more than twice the bytes.
     assert size * 8 / speed * 0.999 <= seconds <= 2 * size * 8 / speed
 
 

@@ -1,4 +1,4 @@
-"""The trainer's image, the registry and the lock: what can be told without an engine."""
+"""The trainer's image, the registry and the lock, as far as no engine is needed."""
 
 from __future__ import annotations
 
@@ -242,7 +242,7 @@ def test_without_an_engine_a_hosts_is_offered(
 
 
 class Registries:
-    """What the registries have, and who asked."""
+    """Stand-in registries, which record requests."""
 
     def __init__(self, **digests: str) -> None:
         self.digests = digests
@@ -366,7 +366,7 @@ def test_the_context_is_the_trainer_and_its_dockerfile() -> None:
         assert Path("serve/page/index.html") in page
         assert (folder / "Dockerfile").read_text() == (trainer / "Dockerfile").read_text()
         assert (folder / "trainer/launch.py").read_bytes() == launcher_path().read_bytes()
-        # What Docker's cache and a layer's digest depend on.
+        # Docker's cache and a layer's digest depend on it.
         assert {path.stat().st_mtime for path in (folder / "trainer").rglob("*")} == {0}
         assert {path.stat().st_mode & 0o777 for path in copies} == {0o644}
     assert not folder.exists()
@@ -391,7 +391,7 @@ def test_whose_an_image_is(image: str, expected: str) -> None:
 
 
 def header(monkeypatch: pytest.MonkeyPatch, folder: Path, config: object, server: str) -> object:
-    """Return what an engine would be told of the login, as Docker's configuration has it."""
+    """Return the login that an engine would get, with this Docker configuration."""
     (folder / "config.json").write_text(json.dumps(config))
     monkeypatch.setenv("DOCKER_CONFIG", str(folder))
     found = registry.login(server)

@@ -1,4 +1,4 @@
-"""Who may import whom: the rooms of the project, by the syntax of its files."""
+"""The allowed imports between the project's packages, checked in the syntax of its files."""
 
 import ast
 import functools
@@ -102,7 +102,7 @@ WORLD = {
 
 @functools.cache
 def imports(path: Path) -> frozenset[str]:
-    """Return the full names that a module imports, wherever in it."""
+    """Return the full names that a module imports, anywhere in it."""
     return frozenset(_imports(path))
 
 
@@ -126,7 +126,7 @@ def is_of(package: str, name: str) -> bool:
 
 
 def contract() -> Iterator[str]:
-    """Yield the modules of trainer.contract and what is in each of them, by their full names."""
+    """Yield the full names of the modules of trainer.contract and of their members."""
     yield "trainer.contract"
     for path in (ROOT / "trainer" / "contract").glob("*.py"):
         module = f"trainer.contract.{path.stem}"
@@ -151,7 +151,7 @@ def test_rooms_keep_apart(path: Path) -> None:
         assert rooms(path) & {"kit", "tests"} == set()
         return
     assert rooms(path) & {"torch", "numpy", "tests"} == set()
-    # What kit and the trainer agree on, and nothing else of the trainer.
+    # Of the trainer, only the contract.
     assert {name for name in imports(path) if is_of("trainer", name)} <= CONTRACT
 
 
@@ -202,7 +202,7 @@ def test_the_pure_path_of_this_machine_is_no_file() -> None:
 @pytest.mark.parametrize("path", PURE, ids=lambda path: str(path.relative_to(ROOT)))
 def test_what_is_pure_imports_nothing_else(path: Path) -> None:
     pure = {module_of(each) for each in PURE}
-    # Texts are edited by their positions, which it knows.
+    # Edits of texts need the parser's positions.
     edits = {"kit.split.edit", "kit.discover.update"}
     parser = {"kit.yamlfile"} if module_of(path) in edits else set()
     bare = {name for name, file in KIT.items() if not set(imports(file))}  # Packages.
@@ -276,7 +276,7 @@ def test_no_target_knows_another(target: str) -> None:
 
 def test_no_module_of_kit_imports_itself_in_the_end() -> None:
     graph = {
-        # A package that holds a module is named by each import of it.
+        # The import of a module also names its package.
         name: {other for other in of_kit(path) if not is_of(other, name)}
         for name, path in KIT.items()
     }
@@ -335,7 +335,7 @@ MAY_IMPORT = {
     "contract": set[str](),
     "output": {"contract"},
     "data": {"contract", "vision"},
-    # Imported where a job needs it, and nowhere else: `test_torchvision_is_imported_on_use`.
+    # Imported only if a job needs it: `test_torchvision_is_imported_on_use`.
     "vision": {"contract", "output", "data", "core.job"},
     "parallel": {"contract"},
     "checkpoints": {"contract", "output", "parallel"},
@@ -385,13 +385,13 @@ def test_what_runs_without_torch_needs_no_packages(name: str) -> None:
         todo += [other for other in others | parents if other not in seen]
         seen.add(module)
         found = rooms(TRAINER[module])
-        if module == "trainer.launch":  # It finds PyTorch where it becomes torchrun, or the store.
+        if module == "trainer.launch":  # It imports PyTorch to become torchrun, or the store.
             found -= {"torch"}
         assert found <= sys.stdlib_module_names | {"trainer"}, module
 
 
 def test_torchvision_is_imported_on_use() -> None:
-    """To import it takes each process seconds, and not every machine has it."""
+    """The import takes seconds in each process, and not every machine has torchvision."""
     for path in MODULES:
         own = path.is_relative_to(ROOT / "trainer" / "vision")
         assert own or "torchvision" not in rooms(path), path
@@ -402,7 +402,7 @@ def test_torchvision_is_imported_on_use() -> None:
 
 @pytest.mark.parametrize("name", ["trainer.train", "trainer.serve.server"])
 def test_ordinary_jobs_import_no_decoder_of_images(name: str) -> None:
-    """Nor torchvision: its own rooms and Pillow come with the jobs that need them."""
+    """Nor torchvision: only jobs that need them import torchvision and Pillow."""
     seen, todo = set[str](), [name]
     while todo:
         module = todo.pop()

@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - a message is one line
-"""Mistakes in the input: each answered at its line, all at once, with nothing written."""
+"""Mistakes in the input: each is reported with its line, all at once, and nothing is written."""
 
 import ctypes
 import os
@@ -29,7 +29,7 @@ from tests.sandbox import DEADLINE, INVENTORY, JOB, ROOT, Project, kit, kit_proc
 
 PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH = 24, 1, 2
 DANGEROUS = (BRACKETS, DASHES, LAUGHS)
-"""These have ended, or not ended, the process: they get one of their own."""
+"""These once crashed or blocked the process: they run in a separate one."""
 
 
 def cases() -> list[Any]:
@@ -363,7 +363,7 @@ def test_a_folder_that_may_not_be_read_is_told(project: Project, folder: str) ->
     libc = ctypes.CDLL(None)
 
     def without_override() -> None:
-        """Root reads everything, unless these capabilities are gone."""
+        """Root can read all files, unless these capabilities are dropped."""
         for capability in (CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH):
             libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
 

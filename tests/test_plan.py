@@ -1,4 +1,4 @@
-"""Who gets which GPU, and every number that follows from it."""
+"""The assignment of GPUs, and all numbers that follow from it."""
 
 import difflib
 import json

@@ -1,4 +1,4 @@
-"""What is rendered: true examples, the same bytes on every run, one owner for every GPU."""
+"""Rendering: valid examples, the same bytes on every run, one owner for every GPU."""
 
 import json
 import re

@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - a message is one line
-"""Splits: what somebody means, which GPUs are the weakest, texts edited byte for byte."""
+"""Splits: the chosen GPUs, the weakest GPUs, texts edited byte for byte."""
 
 import json
 import re
@@ -53,7 +53,7 @@ def always(_: Split) -> bool:
 
 
 def chosen(text: str, wanted: Wanted) -> dict[str, str]:
-    """Return what changes, by the names of the command line."""
+    """Return the changes, by the names on the command line."""
     inventory = inventory_of(text)
     split = select(inventory, wanted, always)
     return {slot.name: str(split[slot.key]) for slot in slots(inventory) if slot.key in split}
@@ -163,7 +163,7 @@ hosts:
       - {uuid: GPU-n, model: GT 710, use: none}
   b: {address: 10.0.0.2, gpus: 2}
 """
-# By capability, then memory; what is not known comes last, and of equals the last is the first.
+# By capability, then memory; unknown GPUs come last, and equals in reverse order.
 ORDER = ["a:4", "a:6", "a:3", "a:5", "a:0", "a:2", "b:1", "b:0", "a:1"]
 
 
@@ -487,7 +487,7 @@ def test_any_split_and_its_reverse_give_back_the_bytes(text: str, data: st.DataO
 
 
 def plain_list(text: str) -> bool:
-    """Whether a list says no more than `gpus: 2` does: that is what comes back."""
+    """Whether a list has no more information than `gpus: 2`, which an undo restores."""
     return re.search(r"\[\{index: 0\}(, \{index: \d\})*\]", text) is not None
 
 

@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - a message is one line
-"""Templates of one's own: single ones are overridden, a slip names its file and line."""
+"""A user's own templates: single ones are overridden, a mistake names its file and line."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The rendered tree on disk: what differs is told, what is replaced is kit's own."""
+"""The rendered tree on disk: differences are reported, and only kit's own files are replaced."""
 
 import os
 import resource
@@ -289,7 +289,7 @@ def test_what_is_in_the_way_is_named(
 ) -> None:
     block(project.write().folder)
     before = {path: path.is_dir() for path in project.folder.rglob("*")}
-    result = kit_process(project.folder, "render")  # a pipe would keep it waiting
+    result = kit_process(project.folder, "render")  # opening a pipe would block
     assert (result.status, result.out) == (status, "")
     assert result.err.startswith(message)
     assert {path: path.is_dir() for path in project.folder.rglob("*")} == before

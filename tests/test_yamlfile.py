@@ -174,7 +174,7 @@ VALUES: st.SearchStrategy[Any] = st.recursive(
 
 
 class Dumper(yaml.SafeDumper):
-    """Dumps what reads the same by YAML 1.1 and 1.2: texts are quoted, values share nothing."""
+    """Dumps text with the same meaning in YAML 1.1 and 1.2: strings are quoted, no aliases."""
 
     def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002
         return True

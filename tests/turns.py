@@ -1,4 +1,4 @@
-"""What benchmarks share: sides that take turns, so that ratios hold on a machine that is busy."""
+"""Shared by benchmarks: sides take turns, so that other load hardly affects ratios."""
 
 import statistics
 from collections.abc import Callable, Mapping
@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 def turns(repeats: int, sides: Mapping[str, Callable[[], T]]) -> dict[str, list[T]]:
-    """Let the sides take turns; return what each has measured."""
+    """Let the sides take turns; return the measurements of each."""
     found: dict[str, list[T]] = {side: [] for side in sides}
     for _ in range(repeats):
         for side, work in sides.items():

@@ -1,7 +1,7 @@
 """A real Chromium without a window, driven by its DevTools protocol.
 
-Through a pair of pipes (--remote-debugging-pipe: JSON with a zero byte behind each message), so
-that it takes neither a port nor a package. chromedevtools.github.io lists the methods.
+It uses a pair of pipes (--remote-debugging-pipe: JSON with a zero byte behind each message), so
+that it needs no port and no package. chromedevtools.github.io lists the methods.
 """
 
 import base64
@@ -28,7 +28,7 @@ OPTIONS = (
     "--disable-gpu",
     "--disable-dev-shm-usage",
     "--no-first-run",
-    # What it would ask other hosts for by itself.
+    # Without the browser's own requests to other hosts.
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
@@ -80,7 +80,7 @@ class Page:
         return self.result(method, self.post(method, **parameters))
 
     def post(self, method: str, **parameters: Any) -> "queue.Queue[dict[str, Any]]":
-        """Send a command without waiting for what comes of it."""
+        """Send a command without waiting for its result."""
         self._number += 1
         number, answers = self._number, queue.Queue[dict[str, Any]]()
         self._answers[number] = answers
@@ -98,7 +98,7 @@ class Page:
         return result
 
     def show(self, width: int, height: int, scheme: str = "light", *, still: bool = True) -> None:
-        """The window's size, and what the user prefers."""
+        """Set the window's size and the user's preferences."""
         phone = width < 500
         self.send(
             "Emulation.setDeviceMetricsOverride",
@@ -183,7 +183,7 @@ class Page:
         self.send("Page.bringToFront")
 
     def complaints(self) -> list[str]:
-        """What the console has shown as errors or warnings, and what was thrown."""
+        """The errors and warnings on the console, and the exceptions."""
         found = []
         for event in list(self.events):
             name, about = event["method"], event["params"]
@@ -196,7 +196,7 @@ class Page:
         return found
 
     def requested(self) -> list[str]:
-        """The addresses that it has asked for."""
+        """The addresses that the page has requested."""
         sent = [each for each in list(self.events) if each["method"] == "Network.requestWillBeSent"]
         return [str(each["params"]["request"]["url"]) for each in sent]
 

@@ -1,4 +1,4 @@
-"""A trained model for all that serve one."""
+"""A trained model for all tests of the server."""
 
 from pathlib import Path
 

@@ -18,7 +18,7 @@ from trainer.data.samples import DataSet
 
 FAULT, AT = os.environ["FAULT"], int(os.environ.get("FAULT_AT", "0"))
 SECONDS = float(os.environ.get("FAULT_SECONDS", "0.001"))
-"""For a sample, of a rank whose work is pretended."""
+"""Seconds for a sample, on a rank with simulated work."""
 UNLUCKY = int(os.environ.get("RANK", "0")) == int(os.environ.get("FAULT_RANK", "1"))
 
 
@@ -28,7 +28,7 @@ class Faulty(nn.Module):
         self.model = model
         # Its figures depend on how the samples are divided between the ranks.
         self.norm = nn.Identity() if FAULT == "half" else nn.BatchNorm2d(1)
-        self.calls = -1  # The rehearsal is none.
+        self.calls = -1  # The rehearsal is not counted.
 
     def forward(self, images: Tensor) -> Tensor:
         self.calls += self.training
@@ -36,7 +36,7 @@ class Faulty(nn.Module):
         if due and FAULT == "slow":
             time.sleep(0.25)
         if due and FAULT == "half":
-            # As a GPU of half the speed: time by the sample.
+            # Like a GPU of half the speed: a time for each sample.
             time.sleep(SECONDS * len(images))
         if self.training and FAULT == "half":
             time.sleep(SECONDS * len(images))
@@ -47,7 +47,7 @@ class Faulty(nn.Module):
         if due and FAULT == "mistake":
             raise ValueError("a mistake in the model")
         if due and FAULT == "perturbed":
-            # The replica averages gradients: what one rank alone adds stays.
+            # DDP averages only gradients: a change on one rank remains.
             self.model[-1].bias.data[3] += 0.001  # type: ignore[index]
         if due and FAULT == "nan" and self.calls == AT:
             images = images * torch.nan

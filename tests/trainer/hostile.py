@@ -1,4 +1,4 @@
-"""Sources of checkpoints that do whatever they should not, each on a port of its own."""
+"""Hostile sources of checkpoints, each on its own port."""
 
 import gzip
 import io
@@ -22,12 +22,12 @@ from trainer.checkpoints.format import Saved
 Answer = bytes | Iterator[bytes]
 Entry = dict[str, Any]
 SLOWLY = 0.2  # Seconds between two bytes.
-CLAIM = 10**6  # A step: more than what is really there.
+CLAIM = 10**6  # A step above that of the real checkpoint.
 
 
 @dataclass
 class Source:
-    """Answers each path as its function says; whoever connects is counted."""
+    """Answers each path with a function, and counts connections."""
 
     answer: Callable[[str], Answer]
     listener: socket.socket = field(
@@ -125,7 +125,7 @@ def entry(saved: Saved, **values: Any) -> Entry:
 
 
 def offering(saved: Saved, listed: str = "", **files: Answer | Callable[[], Answer]) -> Any:
-    """Lists one checkpoint and gives it, but for what `files` give otherwise."""
+    """Lists and sends one checkpoint, except for the answers in `files`."""
 
     def answer(path: str) -> Answer:
         if path == "/checkpoints":
@@ -144,7 +144,7 @@ def listing(text: str) -> Any:
 
 
 def packed(state: bytes) -> bytes:
-    """The same file, compressed, with zeros that nobody asked for."""
+    """The same file, compressed, with additional zeros."""
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as target:
         with zipfile.ZipFile(io.BytesIO(state)) as source:

@@ -22,7 +22,7 @@ EventT = TypeVar("EventT", bound=events.Event)
 ROOT = Path(__file__).resolve().parents[2]
 LAUNCH = ROOT / "trainer" / "launch.py"
 DEADLINE = 300.0
-"""Seconds that only a failure takes: the machine may have other work."""
+"""Seconds that only failures need, even on a busy machine."""
 
 TRAIN: dict[str, Any] = {
     "dataset": "digits",
@@ -89,13 +89,13 @@ class Task:
 
     @property
     def text(self) -> str:
-        """What was printed for people, without the ranks that the launcher puts in front."""
+        """The lines for people, without the ranks that the launcher puts before them."""
         plain = re.sub(r"^\[rank\d+\]: ", "", self.log.read_text(), flags=re.MULTILINE)
         return re.sub(rf"^{events.MARK}.*\n", "", plain, flags=re.MULTILINE)
 
     @property
     def events(self) -> list[events.Event]:
-        """What was printed for programs; every line with the mark must be whole."""
+        """The events; every line with the mark must be complete."""
         lines = re.sub(r"^\[rank\d+\]: ", "", self.log.read_text(), flags=re.MULTILINE)
         marked = [line for line in lines.splitlines() if line.startswith(events.MARK)]
         found = [event for event in map(events.parse, marked) if event is not None]
@@ -134,7 +134,7 @@ class Task:
         return found
 
     def end(self) -> None:
-        """Kill it and what it started, and nothing else."""
+        """Kill the process and its descendants only."""
         for pid in (*descendants(self.process.pid), self.process.pid):
             if self.process.poll() is None or pid != self.process.pid:
                 try:
@@ -150,7 +150,7 @@ class Hosts:
 
     folder: Path
     cold: bool = False
-    """Whether each process is to import PyTorch by itself, as users' processes do."""
+    """Whether each process imports PyTorch itself, as users' processes do."""
     tasks: list[Task] = field(default_factory=list)
 
     def start(
@@ -167,7 +167,7 @@ class Hosts:
             for key, value in os.environ.items()
             if not key.startswith(("KIT_", "NCCL_", "GLOO_", "NVIDIA_", "PYTHON"))
         }
-        # What a prefix limits or mounts would not reach a process that is forked elsewhere.
+        # The limits and mounts of a prefix would not affect a process that is forked elsewhere.
         cold = self.cold or prefix or argv[0] == "-S"
         python = sys.executable if cold else warm_python().executable
         with log.open("wb") as stream:
@@ -211,7 +211,7 @@ class Hosts:
                 "KIT_NPROC": str(processes),
                 "KIT_HOST": name,
                 "KIT_CHECKPOINTS": checkpoints,
-                # Nobody starts the store afresh, unless the test does.
+                # Nothing restarts the store, except for a test.
                 "KIT_ONE_RUN": "1",
                 **more,
             },
@@ -228,7 +228,7 @@ class Hosts:
 
 @contextmanager
 def hosts(folder: Path, *, cold: bool = False) -> Iterator[Hosts]:
-    """Hosts that are gone afterwards, whatever happens."""
+    """Hosts that are always ended afterwards."""
     result = Hosts(folder, cold)
     try:
         yield result

@@ -1,4 +1,4 @@
-"""The built-in training with the parameters of its model and a sleep in the place of its work.
+"""The built-in training with the parameters of its model and a sleep instead of its computation.
 
 PRETENDED_SAMPLES are in an epoch; forward and backward of a step take PRETENDED_SECONDS.
 """
@@ -25,9 +25,9 @@ SECONDS = float(os.environ["PRETENDED_SECONDS"])
 class Pretended(nn.Module):
     """Has the parameters of a model; a third of a step's time is forward, two thirds backward.
 
-    The gradients come one after the other through the backward pass, the last layer's first, so
-    that the exchange can overlap with it as it does in earnest. What this process's core needs for
-    copies, compression and the optimizer, which a GPU does in passing, is taken off the sleep.
+    The gradients arrive one after the other during the backward pass, the last layer's first, so
+    that the exchange can overlap with it as in reality. The CPU time for copies, compression and
+    the optimizer, which take a GPU little time, is subtracted from the sleep.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -50,7 +50,7 @@ class Pretended(nn.Module):
 
 
 class Touch(torch.autograd.Function):
-    """Hands the scores on; the weight's gradient is a constant that is there at a set time."""
+    """Passes the scores on; the weight's gradient is a constant, available at a set time."""
 
     ended = time.thread_time()  # This thread's, at the last time that is set.
 
@@ -67,7 +67,7 @@ class Touch(torch.autograd.Function):
 
 
 def sleep_until(moment: float) -> None:
-    """Return at a moment of time.monotonic(), or at once when it has passed."""
+    """Return at a moment of time.monotonic(), or at once if it has passed."""
     time.sleep(max(0.0, moment - time.monotonic()))
 
 
@@ -90,7 +90,7 @@ def build(train: Train, data: DataSet) -> nn.Module:
 
 
 def build_optimizer(model: nn.Module, *_: object) -> torch.optim.Optimizer:
-    """The cheapest there is: a core would be busy for longer than a step with the job's own."""
+    """The cheapest optimizer: the job's own would need more than a step's time on a core."""
     groups = [{"params": list(model.parameters()), "scale": 1.0}]
     return torch.optim.SGD(groups, 1e-6, foreach=True)
 

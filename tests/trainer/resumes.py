@@ -1,10 +1,10 @@
-"""Each job trained as a whole, and once more with interruptions, by the same processes.
+"""Trains each job without and with interruptions, in the same processes.
 
     resumes.py [JOB:MASTER_PORT…]…
 
-Each argument is one training: the job file, and the steps before which it is told to stop, with a
-port for each group: JOB:PORT:STEP:PORT:STEP:…:PORT. The model has a BatchNorm, whose figures each
-rank has of its own. Two hosts are folders. So torch is imported once for all of them.
+Each argument is one training: the job file, and the steps before which it must stop, with a port
+for each group: JOB:PORT:STEP:PORT:STEP:…:PORT. The model has a BatchNorm, whose buffers differ
+between ranks. The two hosts are folders, so that torch is imported only once.
 """
 
 import os
@@ -22,13 +22,13 @@ from trainer.core.step import StepResult, train_step
 from trainer.data.samples import DataSet
 from trainer.train import main
 
-os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "False"  # It keeps what an earlier group has written.
+os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "False"  # It keeps the keys of earlier groups.
 STOP: list[int] = []
 PLACES = (
     (("pc1", "0"), ("pc2", "0"), ("pc2", "1")),
     (("pc2", "0"), ("pc2", "1"), ("pc1", "0")),
 )
-"""Host and local rank of each rank: every start moves them to other hosts."""
+"""Host and local rank of each rank: every start moves ranks to other hosts."""
 
 
 def build(train: Train, data: DataSet) -> nn.Module:

@@ -149,7 +149,7 @@ def inputs(count: int, first: int = 0) -> Any:
 
 
 def put(source: Path, target: Path, *names: str) -> None:
-    """Let checkpoints appear in another folder as the trainer does: whole or not at all."""
+    """Copy checkpoints to another folder atomically, as the trainer writes them."""
     target.mkdir(exist_ok=True)
     for name in names:
         draft = target / f".writing-{name}"
@@ -158,7 +158,7 @@ def put(source: Path, target: Path, *names: str) -> None:
 
 
 def damage(checkpoint: Path) -> None:
-    """Change one byte of the state, and not its length."""
+    """Change one byte of the state, but not its length."""
     file = checkpoint / "state.pt"
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1

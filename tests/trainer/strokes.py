@@ -1,4 +1,4 @@
-"""Digits as somebody draws them with a finger: lines in a square of 0 to 1, y downwards."""
+"""Digits as drawn with a finger: lines in a square of 0 to 1, y downwards."""
 
 from math import cos, pi, sin
 

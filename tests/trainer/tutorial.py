@@ -1,4 +1,4 @@
-"""The training that people have before they come here, to compare with: PyTorch's tutorials.
+"""The training of PyTorch's tutorials, for comparison.
 
 The loop of the DDP tutorial (examples, ddp-tutorial-series, single_gpu.py to multigpu.py) with the
 data and the network of the CIFAR-10 one: a Dataset that makes one normalised tensor of one image at
@@ -17,7 +17,7 @@ WORKERS = 2
 
 
 class Images(Dataset[tuple[Tensor, int]]):
-    """As torchvision's CIFAR10, ToTensor and Normalize, but for the detour by Pillow's images."""
+    """Like torchvision's CIFAR10, ToTensor and Normalize, but without Pillow's images."""
 
     def __init__(self, images: Tensor, labels: Tensor) -> None:
         """Take uint8 [N, C, S, S] and int64 [N]."""

@@ -1,9 +1,9 @@
-"""Two ranks as two hosts whose surroundings differ, one case after the other.
+"""Two ranks as two hosts with different environments, one case after the other.
 
     unlike.py CASE:JOB:MASTER_PORT…
 
-The second rank finds its data in another folder, of the name of the case; the cases torch, trainer
-and job are pretended on it.
+The second rank has its data in another folder, named after the case; the cases torch, trainer and
+job are simulated on it.
 """
 
 import os
@@ -15,7 +15,7 @@ import torch
 from trainer.core import alike
 from trainer.train import main
 
-os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "False"  # It keeps what an earlier group has written.
+os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "False"  # It keeps the keys of earlier groups.
 if __name__ == "__main__":
     second = os.environ["RANK"] == "1"
     os.environ |= {"LOCAL_RANK": "0", "KIT_HOST": "pc2" if second else "pc1"}

@@ -1,8 +1,8 @@
-"""The built-in training of several jobs, one after the other, by the same processes.
+"""The built-in training of several jobs, one after the other, in the same processes.
 
     ways.py JOB:MASTER_PORT…
 
-So torch is imported once. Every training forms a group of its own, and leaves its checkpoints
+So torch is imported only once. Every training forms its own group, and writes its checkpoints
 beside the job file, in a folder of the job's name.
 """
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from trainer.train import main
 
-os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "False"  # It keeps what an earlier group has written.
+os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "False"  # It keeps the keys of earlier groups.
 for argument in sys.argv[1:]:
     name, _, port = argument.rpartition(":")
     job = Path(name)

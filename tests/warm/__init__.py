@@ -1,8 +1,8 @@
-"""A Python that has imported PyTorch already, for tests of processes that would each import it.
+"""A Python process that has imported PyTorch, for tests of processes that would each import it.
 
 `server.py` imports it once and forks a process for every program; `client.py` is the `python` that
-tests start, and stands in the process tree for the forked one: signals go on to it, its exit status
-comes back. What the forked process starts with `sys.executable` is warm as well.
+tests start. It represents the forked process in the process tree: it forwards signals and returns
+the exit status. Programs that the forked process starts with `sys.executable` are warm too.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ HERE = Path(__file__).parent
 
 
 class WarmPython:
-    """A server and its folder, which end with the process that made them, however that ends."""
+    """A server and its folder; both end with the process that made them."""
 
     def __init__(self) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="kit-warm-"))
         client = self._folder / "python"
         self.executable = str(client)
-        # Neither site-packages nor variables concern the client: so it starts in 20 ms.
+        # The client needs neither site-packages nor variables: so it starts in 20 ms.
         source = (HERE / "client.py").read_text(encoding="utf-8")
         client.write_text(f"#!{sys.executable} -IS\n{source}", encoding="utf-8")
         client.chmod(0o755)
@@ -42,23 +42,23 @@ class WarmPython:
         assert self._server.stdout.readline() == b"ready\n", "the warm Python has not started"
 
     def program_of(self, client: int) -> int | None:
-        """The process that a client stands for."""
+        """The process that a client represents."""
         try:
             return int((self._folder / str(client)).read_text(encoding="ascii"))
         except (OSError, ValueError):
             return None
 
     def show_stacks(self) -> None:
-        """Let all that runs print where its threads are, on standard error."""
+        """Let all programs print the stacks of their threads, on standard error."""
         clients = {int(note.name) for note in self._folder.glob("[0-9]*")}
-        # A program that has become another is a client itself.
+        # A program that has called exec is itself a client.
         programs = {program for client in clients if (program := self.program_of(client))}
         for program in programs - clients:
             with suppress(ProcessLookupError):
                 os.kill(program, signal.SIGUSR2)
 
     def close(self) -> None:
-        """End the server, which ends what it has forked."""
+        """End the server, which ends its forked processes."""
         assert self._server.stdin
         self._server.stdin.close()
         self._server.wait()
@@ -66,7 +66,7 @@ class WarmPython:
 
 @cache
 def warm_python() -> WarmPython:
-    """The one of this process, started when it is first needed."""
+    """Return the warm Python of this process, started at its first use."""
     result = WarmPython()
     atexit.register(result.close)
     return result

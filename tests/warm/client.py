@@ -1,4 +1,4 @@
-"""Lets the server beside it run a program, and behaves as that program's process would."""
+"""Lets the server run a program, and behaves like that program's process."""
 
 import marshal
 import os

@@ -33,7 +33,7 @@ IMPORTED = (
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What a client wants to be run, and as what."""
+    """The program that a client requests, and its process settings."""
 
     argv: list[str]
     environ: dict[bytes, bytes]
@@ -44,9 +44,9 @@ class Program:
 
 @dataclass(slots=True)
 class Forked:
-    """A process by the two descriptors that tell of an end: its own, and its client's.
+    """A process with two descriptors that report an end: its own, and its client's.
 
-    The file `note` tells whom the client stands for.
+    The file `note` names the process that the client represents.
     """
 
     pid: int
@@ -57,14 +57,14 @@ class Forked:
 
 @dataclass
 class Server:
-    """Forks, and brings ends both ways."""
+    """Forks, and forwards ends in both directions."""
 
     folder: Path
     listener: socket.socket
     forked: list[Forked] = field(default_factory=list)
 
     def serve(self) -> Program | None:
-        """Return in each forked process with its program, and with None when nobody is left."""
+        """Return in each forked process with its program; in the server, return None at the end."""
         while True:
             watched: list[int | socket.socket] = [STDIN, self.listener]
             watched += [end for each in self.forked for end in (each.end, each.client)]
@@ -75,7 +75,7 @@ class Server:
             for each in [each for each in self.forked if each.end in ready]:
                 self._ended(each)
             for each in [each for each in self.forked if each.client in ready]:
-                os.kill(each.pid, signal.SIGKILL)  # Somebody has killed its client.
+                os.kill(each.pid, signal.SIGKILL)  # Its client was killed.
             if self.listener in ready and (program := self._fork()):
                 return program
 
@@ -83,7 +83,7 @@ class Server:
         connection, _ = self.listener.accept()
         try:
             program = _receive(connection)
-        except (OSError, ValueError, EOFError):  # The client was killed in the middle of asking.
+        except (OSError, ValueError, EOFError):  # The client was killed during its request.
             connection.close()
             return None
         note = self.folder / str(program.client)
@@ -109,7 +109,7 @@ class Server:
         with suppress(OSError):
             forked.client.sendall(b"%d\n" % status)
         forked.client.close()
-        forked.note.unlink(missing_ok=True)  # It may have been killed before it wrote any.
+        forked.note.unlink(missing_ok=True)  # It may have been killed before it wrote one.
         os.close(forked.end)
         self.forked.remove(forked)
 
@@ -129,7 +129,7 @@ def _receive(connection: socket.socket) -> Program:
 
 
 def become(program: Program) -> list[str]:
-    """Take on what a process of its own would have; return the arguments behind the flags."""
+    """Apply the settings of a separate process; return the arguments behind the flags."""
     os.setsid()
     faulthandler.register(SHOW_STACKS, file=2, all_threads=True)
     os.fchdir(program.folder)
@@ -140,7 +140,7 @@ def become(program: Program) -> list[str]:
     os.environb.clear()
     os.environb.update(program.environ)
     sys.executable, *arguments = program.argv
-    if arguments[0] == "-u":  # The streams are so in any case.
+    if arguments[0] == "-u":  # The streams are always unbuffered.
         arguments.pop(0)
     sys.stdin = io.TextIOWrapper(io.FileIO(0, closefd=False))
     sys.stdout, sys.stderr = (_stream(number) for number in (1, 2))
@@ -158,7 +158,7 @@ def _stream(number: int) -> io.TextIOWrapper:
 
 
 def run(arguments: list[str]) -> None:
-    """Run a module, a command or a file as the interpreter itself would."""
+    """Run a module, a command or a file as the interpreter would."""
     if arguments[0] == "-m":
         sys.argv = arguments[1:]
         sys.path.insert(0, str(Path.cwd()))
@@ -175,10 +175,10 @@ def run(arguments: list[str]) -> None:
 
 
 def warm_up() -> None:
-    """Import what a rank and its agent would; nothing of it starts a thread."""
+    """Import the modules of a rank and its agent; none of them starts a thread."""
     for name in IMPORTED:
         import_module(name)
-    # As one process each they would not share a state of random numbers either.
+    # Separate processes would not share the state of random numbers.
     os.register_at_fork(after_in_child=import_module("numpy").random.seed)
     gc.collect()
     gc.freeze()

@@ -1,4 +1,4 @@
-"""What a container has left in its volume of dumps is taken as files, and as nothing else."""
+"""Only plain files of a container's volume of dumps are copied."""
 
 import io
 import tarfile

@@ -1,4 +1,4 @@
-"""What is read from events: a workload's place, ranks, GPUs, failures, wherever reading begins."""
+"""Reading events: a workload's progress, ranks, GPUs, failures, from any position in the log."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_ranks_follow_the_last_world() -> None:
     reader = told(*three)
     assert reader.ranks == {"a": (0,), "b": (1, 2)}
     assert (reader.world_size, reader.seen) == (3, {"a": ("GPU-a",), "b": ("GPU-b",)})
-    # Host a is gone, then it is back behind b.
+    # Host a leaves, then returns after b.
     two = [*three, member(0, 2, 0, "b"), member(1, 2, 1, "b")]
     reader = told(*two)
     assert (reader.ranks, reader.world_size) == ({"b": (0, 1)}, 2)
@@ -145,7 +145,7 @@ def source(lines: list[tuple[float, Event]], asked: list[float | None]) -> Sourc
 
     def read(since: float | None) -> Sequence[LogLine]:
         asked.append(since)
-        # As Docker does, which tells the last line again.
+        # As Docker does, which sends the last line again.
         return [
             LogLine("j", "a", line(event), time=moment)
             for moment, event in lines

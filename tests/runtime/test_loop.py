@@ -1,4 +1,4 @@
-"""The loop that takes steps: their order, what is taken at once, and what a failure leaves."""
+"""The loop that executes steps: order, concurrency, and the steps left after a failure."""
 
 from __future__ import annotations
 

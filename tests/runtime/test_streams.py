@@ -71,7 +71,7 @@ def test_a_silent_source_keeps_the_others_waiting_for_the_window_alone() -> None
     together = merged([silent(), iter([2, 4])], float, window=0.05)
     assert [next(together), next(together)] == [2, 4]
     go.set()
-    # What came too late is not lost.
+    # Late lines are not lost.
     assert list(together) == [1, 5]
 
 

@@ -26,7 +26,7 @@ hosts:
 
 
 def free_port() -> int:
-    """A port that nobody listens on now."""
+    """A port without a listener at present."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         return int(sock.getsockname()[1])
@@ -42,7 +42,7 @@ def wait_for(condition: Callable[[], object], what: str, seconds: float = DEADLI
 
 @dataclass
 class Cluster:
-    """A project folder with a state directory of its own."""
+    """A project folder with its own state directory."""
 
     folder: Path
     started: list[subprocess.Popen[str]] = field(default_factory=list)
@@ -105,7 +105,7 @@ class Cluster:
 
 @contextmanager
 def cluster_in(folder: Path, inventory: str = INVENTORY) -> Iterator[Cluster]:
-    """A cluster called test; whatever it leaves running is ended."""
+    """A cluster called test; its remaining processes are ended."""
     made = Cluster(folder)
     (folder / "jobs").mkdir()
     (folder / "inventory.yaml").write_text(inventory)

@@ -12,6 +12,6 @@ from tests.targets.cluster import Cluster, cluster_in
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    """A cluster of two hosts with 1 + 2 processes; whatever it leaves running is ended."""
+    """A cluster of two hosts with 1 + 2 processes; remaining processes are ended."""
     with cluster_in(tmp_path) as made:
         yield made

@@ -1,4 +1,4 @@
-"""What the Compose engine decides and tells, from what hosts look like: pure values."""
+"""Decisions and status of the Compose engine for given states of hosts: pure values."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def planned(project: Project, job: str = JOB) -> Workload:
 
 
 def having(*containers: Container, **changes: Any) -> dict[str, HostState]:
-    """What is seen, with these containers on their hosts and pc1 as told."""
+    """The observed state, with these containers on their hosts and this state of pc1."""
     there = {
         name: replace(seen, containers=tuple(one for one in containers if one.host == name))
         for name, seen in SEEN.items()
@@ -91,7 +91,7 @@ def done(steps: Sequence[Step]) -> list[tuple[type[Step], str]]:
 def decided(
     work: Workload | Sequence[Workload], seen: dict[str, HostState], *, fresh: bool = False
 ) -> tuple[Step, ...]:
-    """What is decided where all files have the version that RUNNING has."""
+    """The decision if all files have the version of RUNNING."""
     every = [work] if isinstance(work, Workload) else list(work)
     versions = {(each.name, host): "0000" for each in every for host in each.hosts}
     return decide("lab", every, versions, seen, fresh=fresh)
@@ -141,7 +141,7 @@ def test_an_unhealthy_container_is_started_again(project: Project) -> None:
     actions = decided(planned(project), having(*both(healthy=False)))
     assert done(actions) == [(kind, "pc2") for kind in (Pull, End, Remove, Start)]
     assert {action.cause for action in actions[1:]} == {"it is not healthy"}
-    # One that has ended for good, or is on its way, tells nothing of its health.
+    # A container that has ended, or is starting, has no health to report.
     assert decided(planned(project), having(*both(healthy=False, status="restarting"))) == ()
 
 

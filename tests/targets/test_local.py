@@ -1,4 +1,4 @@
-"""The local engine, with real processes: what is started, what is told, what is left."""
+"""The local engine, with real processes: starts, status, and what remains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is started and ended on this machine, from values: nothing runs."""
+"""The local engine's decisions on starts and ends, from values: nothing runs."""
 
 from __future__ import annotations
 

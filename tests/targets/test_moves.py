@@ -131,7 +131,7 @@ def test_nothing_waits_for_a_host_that_has_left_the_inventory(lowered: Lowered) 
         task("train-on-pc2", "pc2", "running", devices=("GPU-b",)),
     )
     steps = decide("lab", [alone], seen, VERSIONS, {}, {"pc2"}, fresh=False)
-    # kit has no way to its engine, and gives its GPUs to nobody.
+    # kit cannot reach its engine, and does not reassign its GPUs.
     assert [(type(step), step.where) for step in steps] == [(Label, "pc1")]
 
 

@@ -1,4 +1,4 @@
-"""What the local engine would start, and on which GPUs: pure values."""
+"""The processes that the local engine would start, and their GPUs: pure values."""
 
 from __future__ import annotations
 

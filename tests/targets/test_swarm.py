@@ -1,4 +1,4 @@
-"""What kit decides about a Swarm, from values: no engine is asked."""
+"""kit's decisions about a Swarm, from values: without an engine."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def test_what_is_there_is_left_alone(plan: Lowered) -> None:
 
 
 def apply(plan: Lowered, seen: Cluster | None, steps: list[Step]) -> Cluster:
-    """What the managers would see after the steps."""
+    """The state that the managers would observe after the steps."""
     made = seen or Cluster("swarm", 5, (), (), (), ())
     nodes = {each.id: each for each in made.nodes}
     services = list(made.services)

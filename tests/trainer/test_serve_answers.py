@@ -1,4 +1,4 @@
-"""What a server answers, and what it refuses: a real one, with a model of digits."""
+"""The answers and refusals of a real server, with a model of digits."""
 
 import base64
 import io
@@ -257,7 +257,7 @@ def test_figures_for_prometheus(server: Server) -> None:
     assert server.metric("kit_serve_reloads_total") == 1
     assert server.metric("kit_serve_queue_length") == 0
     assert server.metric("kit_serve_failures_total") == 0
-    # A path of somebody's invention is no label.
+    # An unknown path is not a label of the metrics.
     server.get("/nowhere-1")
     assert "nowhere" not in server.get("/metrics").body.decode()
 

@@ -1,4 +1,4 @@
-"""Hostile clients: what they ask for, how slowly, from where; others are answered meanwhile."""
+"""Hostile clients: harmful, slow and foreign requests; others are answered meanwhile."""
 
 import asyncio
 import io
@@ -84,7 +84,7 @@ def test_megabytes_of_json_are_read_beside_the_others(server: Server) -> None:
         while not large.done():
             assert server.predict(inputs(1)).status == 200
         assert large.result()[0] == 413
-    # The body itself, a few times over; what is made of it was in another process.
+    # A few copies of the body; another process decoded it.
     assert peak(server) - before < 100
 
 
@@ -324,7 +324,7 @@ def test_slow_clients_do_not_stop_the_endpoint(trained: Path, tmp_path: Path) ->
     with hosts(tmp_path) as local, ExitStack() as stack:
         port = endpoint(local, trained)
         open_several(stack, port, 200, b"GET /checkpoints HTTP/1.1\r\n")
-        # Those that take nothing of what they have asked for.
+        # Clients that do not read their answers.
         asked = b"GET /checkpoints/step-00000360/state.pt HTTP/1.1\r\nHost: l\r\n\r\n"
         open_several(stack, port, 50, asked)
         client = Server(local.tasks[0], port)

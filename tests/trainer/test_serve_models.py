@@ -176,7 +176,7 @@ def test_a_server_goes_on_with_texts(tmp_path: Path) -> None:
         ):
             status, error = complete(server, **{"text": "a", key: value})
             assert (status, error.partition(":")[0]) == (422, key)
-        # Half of a character that needs two: it is told, though it cannot be sent back as it is.
+        # A lone surrogate: the message names it, although it cannot be encoded.
         status, error = complete(server, text="a\ud800")
         assert (status, error.partition(":")[0]) == (422, "text")
         assert complete(server, text="a" * 70_000) == (413, "the text is too large")

@@ -56,7 +56,7 @@ def visit(
 
 
 def recognise(page: Page, digit: int) -> str:
-    """Draw a digit on the cleared board with the mouse; return what the page makes of it."""
+    """Draw a digit on the cleared board with the mouse; return the page's answer."""
     page.click("#clear")
     for line in STROKES[digit]:
         page.drag("#canvas", line)
@@ -79,7 +79,7 @@ def test_drawn_digits_are_recognised(page: Page, server: Server, tmp_path: Path)
     assert rows == 10
     assert "probable" in page.text("#sure")
     assert "Answered in " in page.text("#timing")
-    # What is nearly nothing is no zero.
+    # A tiny probability is not shown as zero.
     assert "0.0 %" not in page.text("#bars")
     assert "< 0.1 %" in page.text("#bars")
     assert page.run(f"{SEEN}(document.querySelector('#seen'))") == [8, 8]
@@ -288,7 +288,7 @@ def test_it_waits_for_a_checkpoint_and_takes_a_newer_one(
     assert page.run("document.querySelector('#result').hidden")
     page.click("#problem button")
     page.until("!document.querySelector('#problem').hidden")
-    # What was drawn is sent again by itself.
+    # The drawing is sent again automatically.
     start(local, folder, port=server.port)
     page.until(READY)
     page.until(ANSWERED)
@@ -335,7 +335,7 @@ def test_a_text_is_gone_on_with(page: Page, local: Hosts, tmp_path: Path) -> Non
     page.send("Input.insertText", text="abc")
     page.click("#go")
     page.until("!document.querySelector('#completion').hidden")
-    # What was written, as it stands there, and 200 characters more.
+    # The text as it was written, and 200 more characters.
     assert page.run("document.querySelector('#completion').textContent.length") == 203
     require_clean(page, server)
     page.click("#text")

@@ -55,7 +55,7 @@ def test_newer_ones_are_taken_under_load_and_broken_ones_passed_over(
     server = start(local, folder, wait="/health")
     reason = "the training digits has not saved yet"
     wait_until(lambda: server.get("/ready").json["error"] == f"not ready: {reason}", "the reason")
-    # Folders and addresses are for those who may read the log.
+    # Folders and addresses are only in the log.
     server.task.expect(f"waits: {reason} (there is no checkpoint in {folder})\n")
     assert server.get("/model").json["reason"] == reason
     early = server.predict(inputs(1))
@@ -117,7 +117,7 @@ def test_others_checkpoints_are_fetched_and_verified(
     damage(tampered / LAST)
     _, port = endpoint(local, theirs)
     _, other = endpoint(local, tampered, "n3")
-    # By a name, and one that nobody listens at.
+    # A name, and an address without a listener.
     sources = f"http://localhost:{port},http://127.0.0.1:{other},http://127.0.0.1:{free_port()}"
     server = start(local, tmp_path / "absent", environ={"KIT_CHECKPOINT_SOURCES": sources})
     assert served(server) == FIRST
@@ -165,7 +165,7 @@ def test_a_job_that_has_begun_anew_is_followed() -> None:
     assert candidates([served, fresh], "newest", served) == []
     assert candidates([older], "newest", served) == []
     assert candidates([fresh], "newest", served) == [fresh]
-    # Whoever has it is silent for a moment.
+    # Its source does not answer for a moment.
     assert candidates([fresh], "newest", served, [served]) == []
     again = offer(300, 0.8, 2000)
     assert candidates([again], "step-00000300", served) == [again]
@@ -184,7 +184,7 @@ def test_whatever_a_source_lists_does_no_harm(content: object) -> None:
 
 
 def raw(port: int, path: str) -> tuple[int, bytes]:
-    """Ask for a path as it is: clients tidy up what has dots in it."""
+    """Request a path unchanged: clients normalise paths with dots."""
     with socket.create_connection(("127.0.0.1", port), timeout=DEADLINE) as connection:
         connection.sendall(f"GET {path} HTTP/1.0\r\n\r\n".encode())
         content = b""

@@ -1,4 +1,4 @@
-"""What a server is told: its file, the environment, the token, its GPUs."""
+"""The settings of a server: its file, the environment, the token, its GPUs."""
 
 import asyncio
 import json

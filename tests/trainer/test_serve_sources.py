@@ -1,4 +1,4 @@
-"""Sources and checkpoints that are bad in every way, and a server that goes on."""
+"""Bad sources and checkpoints of all kinds do not stop a server."""
 
 import json
 import os
@@ -108,7 +108,7 @@ def test_what_is_wrong_in_ones_own_folder_is_told_once(
     until_served(server, SECOND)
     for name in (*wrong, "step-00000407", "step-00000408"):
         assert len(about(server, name)) == 1, name
-    # The endpoint offers none of them either, and gives what it offers.
+    # The endpoint does not offer them either, and serves those that it offers.
     task, port = endpoint(local, own)
     other = start(
         local, tmp_path / "none", environ={"KIT_CHECKPOINT_SOURCES": f"http://127.0.0.1:{port}"}

@@ -1,4 +1,4 @@
-"""Hosts that differ: told by all ranks, with the hosts' names, before a step is made."""
+"""Hosts that differ: all ranks report them by name before the first step."""
 
 import re
 import shutil
@@ -27,7 +27,7 @@ TOLD = {
 
 @pytest.fixture(scope="module")
 def said(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """What two ranks say in every case, and in one where nothing differs."""
+    """The output of two ranks in every case, and in one without a difference."""
     folder = tmp_path_factory.mktemp("unlike")
     (folder / "verse.txt").write_text(VERSE * 40)
     (folder / "text").mkdir()

@@ -31,7 +31,7 @@ EVENTS: list[str] = []
 
 
 def backward_parts(graph: Any, _: Any) -> Any:
-    """Compile a part of a backward pass to what only notes that it runs."""
+    """Compile a part of a backward pass to a function that records its run."""
 
     def run(*arguments: Any) -> Any:
         EVENTS.append("part")

@@ -334,7 +334,7 @@ def test_batches_are_decoded_ahead_in_the_order_in_which_they_are_taken(tmp_path
         images, labels = read.train.take(batch, CPU)
         # The first channel is red's, of class 1.
         assert (images[:, 0].float().mean(dim=(1, 2)) > 100).tolist() == (labels == 1).tolist()
-    # Another batch than the next one, and of another part; then one that nobody expects any more.
+    # A batch other than the next one, of another part; then one that is no longer expected.
     assert len(read.test.take(torch.arange(3), CPU)[0]) == 3
     assert read.train.take(batches[2], CPU)[1].tolist() == [1, 0, 1]
     # The share of a rank where there are more ranks than images for the test.
@@ -431,7 +431,7 @@ def test_crops_shift_and_mirror() -> None:
     shifted = down.apply(images, torch.tensor([0, 1]))
     assert torch.equal(shifted[1], images[1])
     assert torch.equal(shifted[0, :, :5, 2:], images[0, :, 1:, :4])
-    # Beyond the border it goes on as if mirrored there.
+    # Reflection padding at the border.
     assert torch.equal(shifted[0, :, 5, 2:], images[0, :, 4, :4])
     assert torch.equal(shifted[0, :, :5, :2], images[0, :, 1:, [2, 1]])
 

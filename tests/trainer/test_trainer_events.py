@@ -1,4 +1,4 @@
-"""Events: what the training, the launcher and the server tell programs, read as kit reads it."""
+"""Events of the training, the launcher and the server, read as kit reads them."""
 
 import json
 import os
@@ -117,7 +117,7 @@ def test_any_object_behind_the_mark_is_an_event_or_none(content: dict[str, Any],
     read = parse(MARK + json.dumps({"v": events.VERSION, "event": name, **content}))
     assert read is None or parse(line(read)) is not None
     if read is not None:
-        # Whatever was read can be worked with: each value is of its field's type.
+        # Every parsed event is valid: each value has its field's type.
         assert isinstance(read.time, (int, float))
         assert asdict(read)
 
@@ -153,7 +153,7 @@ def test_a_training_tells_its_progress(tmp_path: Path) -> None:
         assert told[0].seconds_left is not None
         assert told[0].seconds_left > 0
         assert told[1].seconds_left == 0
-        # Whoever begins to read in the second epoch knows what the first has brought.
+        # A reader that begins in the second epoch knows the results of the first.
         later = [each for each in task.of(Progress) if each.epoch == 1]
         assert {each.accuracy for each in later} == {told[0].accuracy}
         assert [each.checkpoint for each in task.of(Saved)] == ["step-00000003", "step-00000006"]

@@ -1,4 +1,4 @@
-"""Ways of exchange, balance, precision and what is seen: real processes on gloo."""
+"""Exchange modes, balance, precision and reports: real processes on gloo."""
 
 import json
 import re
@@ -177,14 +177,14 @@ def test_a_slow_rank_gets_fewer_samples_and_the_result_stays(tmp_path: Path) -> 
     with hosts(tmp_path) as local:
         for balance in ("even", "auto"):
             job = write_job(tmp_path, name=balance, epochs=4, batch_size=96, balance=balance)
-            # Seconds of a sample: long beside what a busy core needs for it.
+            # Seconds of a sample: long compared with its computation on a busy core.
             more = {"FAULT": "half", "FAULT_SECONDS": "0.005", "FAULT_JOB": job}
             task = launch(local, job, 2, FAULTY, **more)
             assert task.wait() == 0, task.text
             found[balance] = metrics(tmp_path / balance)
     assert found["even"][-1]["batch"] == [0.5, 0.5]
     fast, slow = found["auto"][-1]["batch"]
-    # Twice as fast, besides what does not depend on the samples.
+    # Twice as fast, except for work that does not depend on the samples.
     assert fast / slow == pytest.approx(2, abs=0.5)
     # Each way's best epoch: another process may slow any of them.
     speed = {

@@ -1,4 +1,4 @@
-"""What goes wrong in a worker, and what the person reads of it: real processes on gloo."""
+"""Failures in a worker, and the messages for the user: real processes on gloo."""
 
 import json
 import re
@@ -61,7 +61,7 @@ def test_a_fingerprint_sees_every_bit_and_nothing_else() -> None:
     for tensor in twin.state_dict().values():
         flat = tensor.view(-1) if tensor.is_contiguous() else tensor.permute(0, 2, 3, 1).view(-1)
         was = flat[-1].clone()
-        # The next number that can be told apart.
+        # The next representable number.
         flat[-1] = was + 1 if not was.is_floating_point() else torch.nextafter(was, was + 1)
         assert fingerprint(twin) != before
         flat[-1] = was
@@ -129,7 +129,7 @@ def test_out_of_memory_says_which_batch_to_try(tmp_path: Path) -> None:
             assert task.process.returncode == 1
             assert name + "batch_size: 16 with accumulation: 2" in last_line(task), task.text
             assert "Traceback" not in task.text
-        # Started again once, to tell the others; not as often as a fault that may pass.
+        # Restarted once, to inform the other hosts; a temporary fault is restarted more often.
         assert (tasks[0].text + tasks[1].text).count("rank 0 of 3") == 2
 
 
@@ -234,7 +234,7 @@ def test_a_closed_run_is_followed_by_the_next(tmp_path: Path) -> None:
         assert local.agent("pc1", job, endpoint, 1).wait() == 1
         broken.unlink()
         # As an engine does: the host at once, and the store once it has ended. It cannot end before
-        # both have met it, however long they take: somebody is connected.
+        # both have met it, at any speed: an agent is connected.
         host, _, port = endpoint.rpartition(":")
         with socket.create_connection((host, int(port))):
             again = local.agent("pc1", job, endpoint, 1, KIT_ONE_RUN="")

@@ -1,4 +1,4 @@
-"""The job file of the built-in training: what is accepted, and how a mistake is named."""
+"""The job file of the built-in training: accepted values, and messages for mistakes."""
 
 import json
 from pathlib import Path

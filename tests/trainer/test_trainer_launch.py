@@ -1,4 +1,4 @@
-"""The launcher: what it decides, and what it says when it can not go on."""
+"""The launcher: its decisions, and its messages when it can not continue."""
 
 import ast
 import json
@@ -80,13 +80,13 @@ def test_a_wrong_variable_is_named(name: str, value: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("counts", "over"),
     [
-        ([1] * 60, False),  # nobody has come yet
+        ([1] * 60, False),  # no agent has connected yet
         ([1, 2, 1, *[1] * 60], False),  # a launcher has looked whether the store is there
         ([1, 3, 3, 3, *[1] * 9], False),  # all have just gone: they may come again
         ([1, 3, 3, 3, *[1] * 10], True),
         ([1, 3, 3, *[1] * 9, 2, *[1] * 9], False),
         ([1, 3, 2, *[2] * 60], False),  # one is left
-        ([3, 3, 3, *[1] * 10], False),  # the first looks tell nothing before the lowest is known
+        ([3, 3, 3, *[1] * 10], False),  # the first counts mean nothing before the lowest is known
     ],
 )
 def test_a_run_is_over_when_all_agents_have_gone(counts: list[int], over: bool) -> None:
@@ -516,7 +516,7 @@ def test_the_rendezvous_serves_until_it_is_told_to_end(
             socket.create_connection(("127.0.0.2", port))
         address = launch.find_rendezvous(launch.parse_endpoint(endpoint))
         assert address == "127.0.0.1"
-        # Somebody who only looks must not disturb it.
+        # A client that only connects must not disturb it.
         second = local.start("second", [LAUNCH, "rendezvous"], {"KIT_RENDEZVOUS": endpoint})
         assert second.wait() == 1
         assert "can not be served" in second.text

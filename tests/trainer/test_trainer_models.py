@@ -1,4 +1,4 @@
-"""Sizes, shapes and arithmetic of the models: their size decides what a gradient exchange costs."""
+"""Sizes, shapes and arithmetic of the models: the size determines the cost of an exchange."""
 
 from pathlib import Path
 
@@ -170,7 +170,7 @@ def test_airbenchs_norms_learn_faster_and_decay_alike() -> None:
     assert trained == parameter_count(model)
     assert fast["lr"] == 64 * slow["lr"] == 64 * fast["scale"] * 0.1 / 64
     assert fast["lr"] * fast["weight_decay"] == pytest.approx(slow["lr"] * slow["weight_decay"])
-    # The optimizer must accept what it does not know.
+    # The optimizer must accept keys that it does not know.
     torch.optim.SGD([slow, fast], lr=0.1, momentum=0.9, nesterov=True)
 
 

@@ -172,7 +172,7 @@ def local_job(world: World, tmp_path: Path) -> TrainJob:
 
 
 def resumed(job: TrainJob, world: World, folder: Path) -> tuple[int, bool]:
-    """Where the job goes on, and whether with the momentum that its rank had."""
+    """The position at which the job resumes, and whether its rank keeps its momentum."""
     run = set_up(job, world, load_data(job.train, folder), folder / "c", 0.0)
     found = resume(run)
     resume_own(run, found)
@@ -225,7 +225,7 @@ def test_parts_go_with_their_checkpoints(local_job: TrainJob, tmp_path: Path) ->
     shutil.rmtree(folder / "step-00000030")
     prune_parts(folder, 90)
     names = sorted(path.name for path in folder.glob("ranks-*"))
-    # A later one may be another rank's, who is ahead.
+    # A later one may be that of a rank that is ahead.
     assert names == ["ranks-00000060", "ranks-00000090", "ranks-00000100"]
 
 

@@ -82,7 +82,7 @@ def test_every_host_has_the_same_checkpoints(finished: Finished) -> None:
     found, others = (complete_steps(finished.folder / name) for name in ("pc1", "pc2"))
     assert found == others
     assert found[-3:] == kept
-    # The best of all, which is one of these or stays besides.
+    # The best of all is one of these, or is kept besides them.
     lines = [x for x in metrics(finished.folder / "pc1", finished.folder / "pc2") if x["accuracy"]]
     best = max(lines, key=lambda line: float(line["accuracy"]))
     assert set(found) == {*kept, f"step-{best['step']:08d}"}
@@ -236,7 +236,7 @@ def test_the_hosts_that_are_left_go_on(tmp_path: Path) -> None:
         both = pc1.text + pc2.text
     stop = next(line for line in metrics(*folders) if line["event"] == "stop")
     assert "another host had to stop; this process ends to be started again" in both
-    # What the host that left had done is not done again.
+    # The work of the host that left is not repeated.
     assert f"goes on from step {stop['step']}, " in pc1.text
     end = metrics(*folders)[-1]
     assert (end["event"], end["world_size"], end["epoch"]) == ("end", 1, 30)

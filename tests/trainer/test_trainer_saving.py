@@ -136,7 +136,7 @@ def test_a_disk_that_takes_nothing_stops_the_run_with_its_words(tmp_path: Path) 
 
 
 def on_small_disk(folder: Path, size: str, before: str = ":") -> list[str]:
-    """What runs a command that sees a disk of `size` at a folder, after a script in there."""
+    """A prefix that runs a command with a disk of `size` at a folder, after a script there."""
     root = [] if os.geteuid() == 0 else ["--map-root-user"]
     mount = f"mount -t tmpfs -o size={size} none {folder} && cd {folder} && {before}"
     return ["unshare", *root, "--mount", "sh", "-c", f'{mount} && exec "$@"', "sh"]
@@ -163,7 +163,7 @@ def test_a_full_disk_is_told_with_host_and_room_and_ends_the_run(tmp_path: Path)
     room = r"0\.\d MB are free, it needs 0\.[1-9] MB: make room there"
     assert re.search(said + room, last), task.text
     assert task.of(events.Failed)[-1].kind == "disk"
-    # Started again once, to tell other hosts; not as often as a fault that may pass.
+    # Restarted once, to inform other hosts; a temporary fault is restarted more often.
     assert task.text.count("rank 0 of 1") == 2
 
 

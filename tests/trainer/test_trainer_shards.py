@@ -1,4 +1,4 @@
-"""Each sample exactly once, whoever works on it."""
+"""Each sample is used exactly once, at any world size."""
 
 import pytest
 import torch

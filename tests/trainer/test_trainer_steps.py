@@ -1,4 +1,4 @@
-"""Single optimizer steps, in this very process: the gradients, and what is done to them."""
+"""Single optimizer steps in this process: the gradients and the update."""
 
 import signal
 from collections.abc import Iterator
@@ -82,7 +82,7 @@ def test_small_gradients_stay_as_they_are(world: World, tmp_path: Path) -> None:
 
 
 def test_gradients_are_clipped_at_their_own_scale(world: World, tmp_path: Path) -> None:
-    """The scaler of fp16 multiplies them; the norm is of what they are without it."""
+    """fp16's scaler multiplies gradients; the norm is that of unscaled gradients."""
     run = start(world, tmp_path, clip_norm=NORM, precision="fp16")
     run = replace(run, scaler=torch.amp.GradScaler("cpu", init_scale=2.0**8))
     train_step(run, Progress(), torch.arange(32), None, Stop())

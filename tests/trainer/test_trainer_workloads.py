@@ -1,4 +1,4 @@
-"""Whole trainings on data of one's own: a text, and a folder of images."""
+"""Whole trainings on a user's own data: a text, and a folder of images."""
 
 import random
 from pathlib import Path

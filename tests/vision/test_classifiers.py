@@ -1,4 +1,4 @@
-"""The classifiers of torchvision, and what they start from; most are built without any values."""
+"""The classifiers of torchvision, and their initial weights; most are built without values."""
 
 from pathlib import Path
 from typing import Any

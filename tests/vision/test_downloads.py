@@ -35,7 +35,7 @@ pytestmark = [
 
 
 class Mirror(ThreadingHTTPServer):
-    """Serves files, and remembers what was asked for."""
+    """Serves files, and records requests."""
 
     def __init__(self, files: dict[str, bytes]) -> None:
         super().__init__(("127.0.0.1", 0), Answer)
@@ -127,7 +127,7 @@ def patch_cifar(
 
 @contextmanager
 def mirror_of(name: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mirror]:
-    """Serve a small data set of the true format, whose checksums torchvision is told."""
+    """Serve a small data set of the real format, with its checksums set in torchvision."""
     if "mnist" in name:
         kind: Any = datasets.MNIST if name == "mnist" else datasets.FashionMNIST
         files = mnist(np.random.default_rng(0))
@@ -185,7 +185,7 @@ def test_one_process_of_a_host_downloads_while_the_others_wait(
     assert data.train.inputs.shape == (parts * COUNT, *shape)
     assert (data.train.inputs.dtype, data.train.labels.dtype) == (torch.uint8, torch.int64)
     assert data.classes == len(data.labels) == (100 if name == "cifar100" else 10)
-    # What torchvision itself makes of the files.
+    # The files as torchvision reads them.
     kind: Any = {
         "mnist": datasets.MNIST,
         "fashion_mnist": datasets.FashionMNIST,

@@ -80,7 +80,7 @@ def test_a_folder_trains_on_two_ranks_resumes_and_is_served(tmp_path: Path) -> N
         assert manifest["job"]["model"] == MODEL
         assert manifest["serving"]["input"]["side"] == 64
         assert manifest["serving"]["labels"] == sorted(COLOURS)
-        # torchvision itself can load what was trained.
+        # torchvision can load the trained weights.
         model = build(MODEL, 3, 64).eval()
         model.load_state_dict(first)
     # Its decoders must not inherit the memory of torch, as they would from a warm Python.

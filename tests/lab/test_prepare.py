@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -15,8 +16,7 @@ from tests.conftest import Docker
 from tests.lab import toolkit
 from tests.lab.conftest import Lab, wait_for
 from tests.lab.operator import Operator, make_operator
-from tests.lab.settings import BASE
-from tests.lab.test_lab import ready, seen
+from tests.lab.test_lab import TRAINING, ready, seen
 from tests.sandbox import Project
 
 pytestmark = pytest.mark.lab
@@ -190,48 +190,66 @@ def test_a_firewall_lets_swarm_pass(operator: Operator, lab: Lab) -> None:
         on(lab, "n3", "nft delete table inet lab; rm -rf /etc/nftables.*")
 
 
-def test_nodes_are_drained_and_a_lost_one_stops_the_others(operator: Operator, lab: Lab) -> None:
-    operator.write({})
-    operator.kit("host", "prepare", "--run", "--yes")
-    lab.docker(
-        "n1", "service", "create", "-d", "--name", "idle", "--mode", "global", BASE, "sleep", "9d"
-    )
-    tasks = ("service", "ps", "idle", "--format", "{{.Node}} {{.CurrentState}}")
+@pytest.fixture
+def files(lab: Lab) -> Iterator[dict[str, str]]:
+    """The nodes' daemon.json; they get them back."""
+    before = {node: on(lab, node, f"cat {CONFIG}") for node in ("n1", "n2", "n3")}
+    yield before
+    on(lab, "n2", "ln -sf /opt/lab/systemctl /usr/local/bin/systemctl")
+    for node, text in before.items():
+        on(lab, node, f"echo '{text}' >{CONFIG}; rm -f {CONFIG}.* /run/kit-restart-docker")
+        on(lab, node, "systemctl restart docker")
+    wait_for(lambda: ready(lab) == set(before), "all nodes to be ready")
+    lab.docker("n1", "node", "update", "--availability", "active", "n2")
 
-    def listed() -> list[str]:
-        """Return nodes with the states of their tasks."""
-        lines = lab.docker("n1", *tasks).splitlines()
-        return sorted(" ".join(line.split()[:2]) for line in lines)
 
-    files = {node: on(lab, node, f"cat {CONFIG}") for node in ("n1", "n2", "n3")}
+def test_hosts_of_a_job_restart_one_after_the_other(
+    operator: Operator, lab: Lab, files: dict[str, str]
+) -> None:
+    job = TRAINING.replace("epochs: 1", "epochs: 9999") + "hosts: {min: 1}\n"
+    operator.write({"digits": job})
+    operator.kit("deploy")
     try:
-        wait_for(lambda: listed() == ["n1 Running", "n2 Running", "n3 Running"], "the service")
-        on(lab, "n3", f"echo '{{}}' >{CONFIG}")
-        told = operator.kit("host", "prepare", "n3", "--run", "--yes")
-        assert "restart of Docker: n3 (1 container will end)" in told
-        assert "n3: active again" in told
-        assert ready(lab) == {"n1", "n2", "n3"}
-        wait_for(lambda: "n3 Running" in listed(), "the service on n3")
-        assert "n3 Shutdown" in listed()
-
-        # An engine that stops and does not start again.
-        for node in files:
-            on(lab, node, f"echo '{{}}' >{CONFIG}")
-        broken = "#!/bin/sh\\n/opt/lab/systemctl stop docker\\n"
-        on(lab, "n2", f"rm /usr/local/bin/systemctl; printf '{broken}' >/usr/local/bin/systemctl")
-        on(lab, "n2", "chmod +x /usr/local/bin/systemctl")
-        pid = on(lab, "n1", "cat /run/docker.pid")
-        told = operator.kit("host", "prepare", "--run", "--yes", status=1)
-        assert "kit: n2: Docker does not start" in told
-        assert "not restarted: n1" in told
-        assert "n2 is drained; when it is back, on a manager: docker node update" in told
-        assert on(lab, "n1", "cat /run/docker.pid") == pid
-        assert (availability(lab, "n2"), availability(lab, "n3")) == ("drain", "active")
+        wait_for(operator.trains, "a checkpoint")
+        for node in ("n1", "n2"):
+            on(lab, node, f"""echo '{{"labels": ["rack=7"]}}' >{CONFIG}""")
+        told = operator.kit("host", "prepare", "n1", "n2", "--run", "--yes").splitlines()
+        steps = [line for line in told if re.match("wait|n1: (drain|act)|n2: (drain|act)", line)]
+        assert steps == [
+            "n2: drain it: its tasks end or move",
+            "n2: active again",
+            "wait until digits runs again on all its hosts",
+            "n1: drain it: its tasks end or move",
+            "n1: active again",
+        ]
+        assert [availability(lab, node) for node in ("n1", "n2")] == ["active", "active"]
+        wait_for(lambda: operator.status().get("world_size") == 3, "the job on both hosts")
+        for node in ("n1", "n2"):
+            assert lab.docker(node, "info", "--format", "{{.Labels}}") == "[rack=7]"
     finally:
-        lab.docker("n1", "service", "rm", "idle")
-        on(lab, "n2", "ln -sf /opt/lab/systemctl /usr/local/bin/systemctl")
-        for node, text in files.items():
-            on(lab, node, f"echo '{text}' >{CONFIG}; rm -f {CONFIG}.* /run/kit-restart-docker")
-            on(lab, node, "systemctl restart docker")
-        wait_for(lambda: ready(lab) == {"n1", "n2", "n3"}, "all nodes to be ready")
-        lab.docker("n1", "node", "update", "--availability", "active", "n2")
+        operator.kit("stop", "digits")
+
+
+BROKEN = """\
+#!/bin/sh
+[ "$1" != restart ] || exec /opt/lab/systemctl stop docker
+exec /opt/lab/systemctl "$@"
+"""
+
+
+def test_a_host_that_does_not_come_back_stops_the_others(
+    operator: Operator, lab: Lab, files: dict[str, str]
+) -> None:
+    operator.write({})
+    for node in files:
+        on(lab, node, f"echo '{{}}' >{CONFIG}")
+    # An engine that stops and does not start again.
+    program = "/usr/local/bin/systemctl"
+    on(lab, "n2", f"rm {program}; echo '{BROKEN}' >{program}; chmod +x {program}")
+    pid = on(lab, "n1", "cat /run/docker.pid")
+    told = operator.kit("host", "prepare", "--run", "--yes", status=1)
+    assert "kit: n2: Docker does not start" in told
+    assert "not restarted: n1" in told
+    assert "n2 is drained; when it is back, on a manager: docker node update" in told
+    assert on(lab, "n1", "cat /run/docker.pid") == pid
+    assert (availability(lab, "n2"), availability(lab, "n3")) == ("drain", "active")

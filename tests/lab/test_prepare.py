@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -14,9 +13,9 @@ import pytest
 
 from tests.conftest import Docker
 from tests.lab import toolkit
-from tests.lab.conftest import Lab, wait_for
+from tests.lab.conftest import Lab
 from tests.lab.operator import Operator, make_operator
-from tests.lab.test_lab import TRAINING, ready, seen
+from tests.lab.test_lab import seen
 from tests.sandbox import Project
 
 pytestmark = pytest.mark.lab
@@ -47,24 +46,25 @@ def operator(lab: Lab, project: Project, docker: Docker) -> Operator:
     return make_operator(lab, project, docker, "swarm")
 
 
-@pytest.fixture
-def bare(lab: Lab) -> Iterator[None]:
-    """n2 has its driver and Docker alone, and is in no swarm."""
-    lab.do("bare", "n2")
+@pytest.fixture(scope="module")
+def whole_again(lab: Lab) -> Iterator[None]:
+    """After all of these tests, n2 has what the lab's nodes have, and is in the swarm."""
     yield
     lab.do("bare", "n2")
     lab.do("gpus", "n2", "TITAN RTX", "Quadro GV100")
     lab.do("swarm")
 
 
+@pytest.fixture
+def bare(lab: Lab, whole_again: None) -> None:
+    """n2 has its driver and Docker alone, and is in no swarm."""
+    lab.do("bare", "n2")
+
+
 def on(lab: Lab, node: str, command: str) -> str:
     done = lab.ssh(node, command)
     assert done.returncode == 0, done.stderr
     return done.stdout
-
-
-def availability(lab: Lab, node: str) -> str:
-    return lab.docker("n1", "node", "inspect", "--format", "{{.Spec.Availability}}", node)
 
 
 @pytest.mark.usefixtures("bare")
@@ -145,111 +145,7 @@ def test_an_operators_own_settings_stay_and_conflicts_are_told(
     assert on(lab, "n2", "cat /run/docker.pid") == pid
 
 
-@pytest.mark.usefixtures("bare")
 def test_a_password_for_sudo_needs_a_terminal(operator: Operator, lab: Lab) -> None:
     operator.write({}, USER2)
     told = operator.kit("host", "prepare", "n2", "--check", status=1)
     assert "kit: n2: sudo asks for a password" in told
-    assert lab.ssh("n2", f"test -e {CONFIG}").returncode != 0
-
-
-FIREWALL = """\
-flush ruleset inet
-table inet lab {
-  chain input {
-    type filter hook input priority 0; policy drop;
-    ct state established,related accept
-    iif lo accept
-    tcp dport 22 accept
-  }
-}
-"""
-
-
-def reaches(lab: Lab, node: str, port: int) -> bool:
-    """Tell whether n1 can connect to a port of a node."""
-    return lab.ssh("n1", f"timeout 2 bash -c '</dev/tcp/{node}/{port}'").returncode == 0
-
-
-def test_a_firewall_lets_swarm_pass(operator: Operator, lab: Lab) -> None:
-    operator.write({})
-    operator.kit("host", "prepare", "n3", "--run", "--yes")
-    assert reaches(lab, "n3", 7946)
-    on(lab, "n3", f"echo '{FIREWALL}' | sed 1d >/etc/nftables.conf; nft -f /etc/nftables.conf")
-    try:
-        assert not reaches(lab, "n3", 7946)
-        told = operator.kit("host", "prepare", "n3", "--check", status=1)
-        assert "  change   nftables: let tcp 7946 and udp 4789 7946 pass from 10." in told
-        operator.kit("host", "prepare", "n3", "--run", "--yes")
-        assert reaches(lab, "n3", 7946)
-        assert operator.kit("host", "prepare", "n3", "--check").endswith("nothing to change\n")
-        # As at the next boot.
-        on(lab, "n3", "nft delete table inet lab; nft -f /etc/nftables.conf")
-        assert reaches(lab, "n3", 7946)
-    finally:
-        on(lab, "n3", "nft delete table inet lab; rm -rf /etc/nftables.*")
-
-
-@pytest.fixture
-def files(lab: Lab) -> Iterator[dict[str, str]]:
-    """The nodes' daemon.json; they get them back."""
-    before = {node: on(lab, node, f"cat {CONFIG}") for node in ("n1", "n2", "n3")}
-    yield before
-    on(lab, "n2", "ln -sf /opt/lab/systemctl /usr/local/bin/systemctl")
-    for node, text in before.items():
-        on(lab, node, f"echo '{text}' >{CONFIG}; rm -f {CONFIG}.* /run/kit-restart-docker")
-        on(lab, node, "systemctl restart docker")
-    wait_for(lambda: ready(lab) == set(before), "all nodes to be ready")
-    lab.docker("n1", "node", "update", "--availability", "active", "n2")
-
-
-def test_hosts_of_a_job_restart_one_after_the_other(
-    operator: Operator, lab: Lab, files: dict[str, str]
-) -> None:
-    job = TRAINING.replace("epochs: 1", "epochs: 9999") + "hosts: {min: 1}\n"
-    operator.write({"digits": job})
-    operator.kit("deploy")
-    try:
-        wait_for(operator.trains, "a checkpoint")
-        for node in ("n1", "n2"):
-            on(lab, node, f"""echo '{{"labels": ["rack=7"]}}' >{CONFIG}""")
-        told = operator.kit("host", "prepare", "n1", "n2", "--run", "--yes").splitlines()
-        steps = [line for line in told if re.match("wait|n1: (drain|act)|n2: (drain|act)", line)]
-        assert steps == [
-            "n2: drain it: its tasks end or move",
-            "n2: active again",
-            "wait until digits runs again on all its hosts",
-            "n1: drain it: its tasks end or move",
-            "n1: active again",
-        ]
-        assert [availability(lab, node) for node in ("n1", "n2")] == ["active", "active"]
-        wait_for(lambda: operator.status().get("world_size") == 3, "the job on both hosts")
-        for node in ("n1", "n2"):
-            assert lab.docker(node, "info", "--format", "{{.Labels}}") == "[rack=7]"
-    finally:
-        operator.kit("stop", "digits")
-
-
-BROKEN = """\
-#!/bin/sh
-[ "$1" != restart ] || exec /opt/lab/systemctl stop docker
-exec /opt/lab/systemctl "$@"
-"""
-
-
-def test_a_host_that_does_not_come_back_stops_the_others(
-    operator: Operator, lab: Lab, files: dict[str, str]
-) -> None:
-    operator.write({})
-    for node in files:
-        on(lab, node, f"echo '{{}}' >{CONFIG}")
-    # An engine that stops and does not start again.
-    program = "/usr/local/bin/systemctl"
-    on(lab, "n2", f"rm {program}; echo '{BROKEN}' >{program}; chmod +x {program}")
-    pid = on(lab, "n1", "cat /run/docker.pid")
-    told = operator.kit("host", "prepare", "--run", "--yes", status=1)
-    assert "kit: n2: Docker does not start" in told
-    assert "not restarted: n1" in told
-    assert "n2 is drained; when it is back, on a manager: docker node update" in told
-    assert on(lab, "n1", "cat /run/docker.pid") == pid
-    assert (availability(lab, "n2"), availability(lab, "n3")) == ("drain", "active")

@@ -1,0 +1,128 @@
+"""`kit host prepare` in a running swarm: a firewall, a job, a lost host."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from tests.conftest import Docker
+from tests.lab.conftest import Lab, wait_for
+from tests.lab.operator import Operator, make_operator
+from tests.lab.test_lab import TRAINING, ready
+from tests.lab.test_prepare import CONFIG, on
+from tests.sandbox import Project
+
+pytestmark = pytest.mark.lab
+
+
+@pytest.fixture
+def operator(lab: Lab, project: Project, docker: Docker) -> Operator:
+    return make_operator(lab, project, docker, "swarm")
+
+
+def availability(lab: Lab, node: str) -> str:
+    return lab.docker("n1", "node", "inspect", "--format", "{{.Spec.Availability}}", node)
+
+
+FIREWALL = """\
+flush ruleset inet
+table inet lab {
+  chain input {
+    type filter hook input priority 0; policy drop;
+    ct state established,related accept
+    iif lo accept
+    tcp dport 22 accept
+  }
+}
+"""
+
+
+def reaches(lab: Lab, node: str, port: int) -> bool:
+    """Tell whether n1 can connect to a port of a node."""
+    return lab.ssh("n1", f"timeout 2 bash -c '</dev/tcp/{node}/{port}'").returncode == 0
+
+
+def test_a_firewall_lets_swarm_pass(operator: Operator, lab: Lab) -> None:
+    operator.write({})
+    operator.kit("host", "prepare", "n3", "--run", "--yes")
+    assert reaches(lab, "n3", 7946)
+    on(lab, "n3", f"echo '{FIREWALL}' | sed 1d >/etc/nftables.conf; nft -f /etc/nftables.conf")
+    try:
+        assert not reaches(lab, "n3", 7946)
+        told = operator.kit("host", "prepare", "n3", "--check", status=1)
+        assert "  change   nftables: let tcp 7946 and udp 4789 7946 pass from 10." in told
+        operator.kit("host", "prepare", "n3", "--run", "--yes")
+        assert reaches(lab, "n3", 7946)
+        assert operator.kit("host", "prepare", "n3", "--check").endswith("nothing to change\n")
+        # As at the next boot.
+        on(lab, "n3", "nft delete table inet lab; nft -f /etc/nftables.conf")
+        assert reaches(lab, "n3", 7946)
+    finally:
+        on(lab, "n3", "nft delete table inet lab; rm -rf /etc/nftables.*")
+
+
+@pytest.fixture
+def files(lab: Lab) -> Iterator[dict[str, str]]:
+    """The nodes' daemon.json; they get them back."""
+    before = {node: on(lab, node, f"cat {CONFIG}") for node in ("n1", "n2", "n3")}
+    yield before
+    on(lab, "n2", "ln -sf /opt/lab/systemctl /usr/local/bin/systemctl")
+    for node, text in before.items():
+        on(lab, node, f"echo '{text}' >{CONFIG}; rm -f {CONFIG}.* /run/kit-restart-docker")
+        on(lab, node, "systemctl restart docker")
+    wait_for(lambda: ready(lab) == set(before), "all nodes to be ready")
+    lab.docker("n1", "node", "update", "--availability", "active", "n2")
+
+
+def test_hosts_of_a_job_restart_one_after_the_other(
+    operator: Operator, lab: Lab, files: dict[str, str]
+) -> None:
+    job = TRAINING.replace("epochs: 1", "epochs: 9999") + "hosts: {min: 1}\n"
+    operator.write({"digits": job})
+    operator.kit("deploy")
+    try:
+        wait_for(operator.trains, "a checkpoint")
+        for node in ("n1", "n2"):
+            on(lab, node, f"""echo '{{"labels": ["rack=7"]}}' >{CONFIG}""")
+        told = operator.kit("host", "prepare", "n1", "n2", "--run", "--yes").splitlines()
+        steps = [line for line in told if re.match("wait|n1: (drain|act)|n2: (drain|act)", line)]
+        assert steps == [
+            "n2: drain it: its tasks end or move",
+            "n2: active again",
+            "wait until digits runs again on all its hosts",
+            "n1: drain it: its tasks end or move",
+            "n1: active again",
+        ]
+        assert [availability(lab, node) for node in ("n1", "n2")] == ["active", "active"]
+        wait_for(lambda: operator.status().get("world_size") == 3, "the job on both hosts")
+        for node in ("n1", "n2"):
+            assert lab.docker(node, "info", "--format", "{{.Labels}}") == "[rack=7]"
+    finally:
+        operator.kit("stop", "digits")
+
+
+BROKEN = """\
+#!/bin/sh
+[ "$1" != restart ] || exec /opt/lab/systemctl stop docker
+exec /opt/lab/systemctl "$@"
+"""
+
+
+def test_a_host_that_does_not_come_back_stops_the_others(
+    operator: Operator, lab: Lab, files: dict[str, str]
+) -> None:
+    operator.write({})
+    for node in files:
+        on(lab, node, f"echo '{{}}' >{CONFIG}")
+    # An engine that stops and does not start again.
+    program = "/usr/local/bin/systemctl"
+    on(lab, "n2", f"rm {program}; echo '{BROKEN}' >{program}; chmod +x {program}")
+    pid = on(lab, "n1", "cat /run/docker.pid")
+    told = operator.kit("host", "prepare", "--run", "--yes", status=1)
+    assert "kit: n2: Docker does not start" in told
+    assert "not restarted: n1" in told
+    assert "n2 is drained; when it is back, on a manager: docker node update" in told
+    assert on(lab, "n1", "cat /run/docker.pid") == pid
+    assert (availability(lab, "n2"), availability(lab, "n3")) == ("drain", "active")

@@ -135,6 +135,7 @@ def test_a_report_is_read_line_by_line() -> None:
         "change   restart Docker: containers=2 swarm=active",
     ]
     report = read_report(host("pc1"), 1, said)
+    assert report.explained
     assert report.lines[:2] == (Line("ok", "Docker runs"), Line("", "         +{"))
     assert report.changes == ("restart Docker: containers=2 swarm=active",)
     assert report.restart == Restart(2, swarm=True)
@@ -243,3 +244,22 @@ def test_hosts_that_do_not_answer_are_told_and_the_files_are_written(project: Pr
     assert result.err.startswith("kit: pc1: cannot be reached: ")
     assert (project.folder / "compose/lab/hosts/pc2/prepare.sh").exists()
     assert project.kit("render", "--check").status == 0
+
+
+@pytest.mark.parametrize(
+    ("status", "said", "explained"),
+    [
+        (0, [], True),
+        (1, [], False),
+        (1, ["ok       x"], False),
+        (1, ["failed   x"], True),
+        (2, ["usage: …"], False),
+        (2, ["problem  x"], True),
+        (3, ["waits    restart Docker: containers=1 swarm=active"], True),
+        (127, ["sh: tar: not found"], False),
+    ],
+)
+def test_a_status_without_a_reason_is_not_taken_for_one(
+    status: int, said: list[str], explained: bool
+) -> None:
+    assert read_report(host("pc1"), status, said).explained is explained

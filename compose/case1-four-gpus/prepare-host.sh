@@ -47,7 +47,8 @@ DEBIAN_FRONTEND=noninteractive
 export PATH LC_ALL DEBIAN_FRONTEND
 
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+finished=no
+trap 'rm -rf "$work"; [ "$finished" = yes ] || say failed "this ended before its end; the line above may say why"' EXIT
 user=${SUDO_USER:-$(id -un)}
 problems=0 changes=0 restart_needed=no
 
@@ -65,7 +66,11 @@ problem() {
 }
 fail() {
     say failed "$1"
-    exit 1
+    finish 1
+}
+finish() {
+    finished=yes
+    exit "$1"
 }
 
 # change TEXT: true if the step must do it now; `changed` then reports it.
@@ -115,7 +120,7 @@ find_system() {
     elif [ "$(id -u)" != 0 ] && ! sudo -n true 2>/dev/null && ! (: </dev/tty) 2>/dev/null; then
         problem "$user may not use sudo without a password, and there is no terminal to ask for it"
     fi
-    [ "$problems" = 0 ] || exit 2
+    [ "$problems" = 0 ] || finish 2
 }
 
 install_packages() {
@@ -208,7 +213,11 @@ container_toolkit() {
         restart_needed=yes
         if change "install NVIDIA's container toolkit from $source"; then
             note_restart
-            "install_toolkit_from_$kind"
+            case $kind in
+                system) install_packages nvidia-container-toolkit ;;
+                folder) install_toolkit_from_folder ;;
+                mirror) install_toolkit_from_mirror ;;
+            esac
             has nvidia-container-runtime || fail "$doing: it has no nvidia-container-runtime"
             changed
             version=$(nvidia-ctk --version 2>/dev/null | sed -n 's/.*version \([0-9][^ ]*\).*/\1/p' | head -n 1)
@@ -235,8 +244,6 @@ choose_source() {
             ;;
     esac
 }
-
-install_toolkit_from_system() { install_packages nvidia-container-toolkit; }
 
 install_toolkit_from_folder() {
     case $packages in
@@ -443,7 +450,11 @@ firewall() {
     elif [ -z "$network" ]; then
         problem "$active runs, and no interface has the address $address: let the hosts of the cluster pass, tcp $tcp, udp $udp"
     else
-        "open_$active"
+        case $active in
+            ufw) open_ufw ;;
+            firewalld) open_firewalld ;;
+            nftables) open_nftables ;;
+        esac
     fi
 }
 
@@ -560,7 +571,7 @@ restart_docker() {
     change "restart Docker: containers=$running swarm=$state" || return 0
     if [ "$restart" = no ] || { [ "$restart" = auto ] && [ "$running$state" != 0inactive ]; }; then
         say waits "restart Docker: containers=$running swarm=$state: drain this node if it is in a Swarm, then add --restart"
-        exit 3
+        finish 3
     fi
     old=$(root cat "$note_file" 2>/dev/null || echo keep)
     root systemctl restart docker >"$work/output" 2>&1 </dev/null || true
@@ -617,10 +628,11 @@ pass=survey
 [ "$check" = no ] || pass=check
 find_system
 steps
-[ "$problems" = 0 ] || exit 2
+[ "$problems" = 0 ] || finish 2
 if [ "$check" = yes ]; then
-    [ "$changes" = 0 ] || exit 1
-    exit 0
+    [ "$changes" = 0 ] || finish 1
+    finish 0
 fi
 pass=apply
 steps
+finish 0

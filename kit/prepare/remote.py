@@ -25,16 +25,17 @@ TOOLKIT = "toolkit"
 # The first line of the input is sudo's password, or empty; a tar follows. With `-k` sudo reads the
 # password also if it remembers an older one.
 SCRIPT = """\
+exec 2>&1
 folder=$(mktemp -d) && trap 'rm -rf "$folder"' EXIT || exit
 IFS= read -r password
 tar -xf - -C "$folder" || exit
 script=$folder/hosts/{host}/prepare.sh
-if [ "$(id -u)" != 0 ] && ! sudo -n true 2>/dev/null; then
+if [ "$(id -u)" != 0 ] && ! sudo -n true 2>/dev/null && command -v sudo >/dev/null; then
     [ -n "$password" ] || exit {needs}
     printf '%s\\n' "$password" | sudo -k -S -p '' true 2>/dev/null || exit {wrong}
-    printf '%s\\n' "$password" | sudo -k -S -p '' sh "$script" {options} 2>&1
+    printf '%s\\n' "$password" | sudo -k -S -p '' sh "$script" {options}
 else
-    sh "$script" {options} 2>&1 </dev/null
+    sh "$script" {options} </dev/null
 fi
 """
 
@@ -94,7 +95,11 @@ def run(
         raise NeedsPasswordError(host)
     if status == WRONG_PASSWORD:
         raise KitError(f"{host.name}: sudo does not accept the password", "try again")
-    return read_report(host, status, lines)
+    report = read_report(host, status, lines)
+    if not report.explained:
+        last = next((line for line in reversed(lines) if line.strip()), "it printed nothing")
+        raise KitError(f"{host.name}: prepare.sh ended with status {status}: {last.strip()}")
+    return report
 
 
 def packages_in(folder: Path) -> tuple[Path, ...]:

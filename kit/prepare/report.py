@@ -59,6 +59,20 @@ class Report:
         return tuple(line.text for line in self.lines if line.kind in {"problem", "failed"})
 
     @property
+    def explained(self) -> bool:
+        """Whether the lines give the reason of the exit status."""
+        match self.status:
+            case Status.DONE:
+                return True
+            case Status.FAILED:
+                return bool(self.changes or self.problems)
+            case Status.CONFLICT:
+                return bool(self.problems)
+            case Status.WAITS:
+                return self.restart is not None
+        return False
+
+    @property
     def restart(self) -> Restart | None:
         """The restart of Docker that is necessary, if any."""
         for line in self.lines:

@@ -94,10 +94,10 @@ quietly() {
 
 has() { command -v "$1" >/dev/null 2>&1; }
 
-# write FILE: standard input becomes the file, at once.
+# write FILE: standard input becomes the file, at once; it keeps its permissions.
 write() {
     cat >"$work/new"
-    root install -D -m 644 "$work/new" "$1.kit-new"
+    root install -D -m "$(root stat -c %a "$1" 2>/dev/null || echo 644)" "$work/new" "$1.kit-new"
     root mv "$1.kit-new" "$1"
 }
 
@@ -134,13 +134,19 @@ install_packages() {
 # ---- Docker Engine, and the group whose members may use it
 
 docker_engine() {
-    if ! has dockerd && ! has docker; then
+    case $(readlink -f "$(command -v docker || true)") in
+        */snap/*)
+            problem 'Docker is a snap, which cannot use the container toolkit: install docker.io instead'
+            return
+            ;;
+    esac
+    if ! has dockerd; then
         case $packages in
             apt) line='apt-get install docker.io' ;;
             dnf) line='dnf install docker-ce, from https://download.docker.com/linux/rhel/docker-ce.repo' ;;
         esac
         if [ "$install_docker" = no ]; then
-            problem "Docker Engine is not installed: $line, or run this again with --install-docker"
+            problem "Docker Engine is not installed (Podman does not replace it): $line, or run this again with --install-docker"
         elif change "install Docker Engine: $line"; then
             case $packages in
                 apt)
@@ -158,9 +164,6 @@ docker_engine() {
         fi
         return
     fi
-    case $(readlink -f "$(command -v docker)") in
-        */snap/*) problem 'Docker is a snap, which cannot use the container toolkit: install docker.io instead' ;;
-    esac
     if root docker version >/dev/null 2>&1; then
         ok "Docker $(root docker version --format '{{.Server.Version}}') runs"
     elif change 'start Docker, also at boot'; then
@@ -173,7 +176,7 @@ docker_group() {
     [ "$user" != root ] || return 0
     case " $(id -nG "$user") " in
         *' docker '*) ok "$user is in the group docker" ;;
-        *) if change "add $user to the group docker: this is as much as root"; then
+        *) if change "add $user to the group docker, whose members can become root"; then
             quietly root usermod -aG docker "$user"
             changed
         fi ;;
@@ -309,7 +312,7 @@ toolkit_settings() {
             known=$(nvidia-ctk cdi list 2>/dev/null || true)
             for gpu in $(offered_gpus); do
                 case $gpu in
-                    *-*) echo "$known" | grep -qF "$gpu" || note "CDI mode: no specification names $gpu; sudo systemctl restart nvidia-cdi-refresh, or: nvidia-ctk cdi generate" ;;
+                    *-*) echo "$known" | grep -qF "$gpu" || note "CDI mode: no specification names $gpu; sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml" ;;
                 esac
             done
             ok "the toolkit is in CDI mode"
@@ -382,13 +385,18 @@ docker_configuration() {
         return
     fi
     [ "$how" != restart ] || restart_needed=yes
-    [ "$pass" != check ] || diff -u --label "$config" --label "$config" "$work/present" "$merged" | sed 's/^/         /'
+    [ "$pass" != check ] || show_difference
     if change "$config: add what kit needs, keep everything else"; then
         keep_old
         write "$config" <"$merged"
         if [ "$how" = reload ]; then quietly root systemctl reload docker; fi
         changed
     fi
+}
+
+# An address of a proxy may hold a password.
+show_difference() {
+    diff -U 1 --label "$config" --label "$config" "$work/present" "$merged" | sed 's#://[^/@ ]*@#://…@#g; s/^/         /'
 }
 
 merge() {
@@ -427,7 +435,8 @@ keep_old() {
 
 # note_restart [OLD]: Docker must be restarted; if it fails, OLD is the file to go back to.
 note_restart() {
-    root test -e "$note_file" && [ $# = 0 ] && return
+    # A restart that waits already knows the file that Docker runs with.
+    if root test "$note_file" -nt /var/run/docker.pid && [ "$# $(root cat "$note_file")" != '1 keep' ]; then return; fi
     echo "${1:-keep}" | write "$note_file"
 }
 
@@ -465,7 +474,7 @@ find_network() {
     [ -n "$ip" ] || return 0
     interface=$(ip -o -4 addr show | awk -v ip="$ip" '{split($4, a, "/")} a[1] == ip {print $2; exit}')
     [ -n "$interface" ] || return 0
-    network=$(ip -o -4 route show dev "$interface" scope link | awk '{print $1; exit}')
+    network=$(ip -o -4 route show dev "$interface" scope link src "$ip" | awk '{print $1; exit}')
 }
 
 active_firewall() {
@@ -635,4 +644,5 @@ if [ "$check" = yes ]; then
 fi
 pass=apply
 steps
+[ "$problems" = 0 ] || finish 1
 finish 0

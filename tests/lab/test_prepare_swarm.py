@@ -81,8 +81,9 @@ def test_hosts_of_a_job_restart_one_after_the_other(
 ) -> None:
     job = TRAINING.replace("epochs: 1", "epochs: 9999") + "hosts: {min: 1}\n"
     operator.write({"digits": job})
-    operator.kit("deploy")
+    operator.kit("swarm", "up", "--yes")
     try:
+        operator.kit("deploy")
         wait_for(operator.trains, "a checkpoint")
         for node in ("n1", "n2"):
             on(lab, node, f"""echo '{{"labels": ["rack=7"]}}' >{CONFIG}""")
@@ -101,6 +102,7 @@ def test_hosts_of_a_job_restart_one_after_the_other(
             assert lab.docker(node, "info", "--format", "{{.Labels}}") == "[rack=7]"
     finally:
         operator.kit("stop", "digits")
+        operator.kit("swarm", "down", "--yes")
 
 
 BROKEN = """\

@@ -8,8 +8,9 @@ import shlex
 import sys
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
-from tests.lab import images, settings
+from tests.lab import images, settings, toolkit
 from tests.lab.files import inventory, remove
 from tests.lab.host import Engine, locked, mounts, require
 from tests.lab.nodes import Nodes
@@ -36,6 +37,8 @@ The lab: a real Docker Swarm on this machine, each node a container with an engi
   gpus NODE [MODEL…]    exchange its GPUs, as in: gpus n3 "TITAN RTX" "Quadro GV100"
   bare NODE             leave it the driver and Docker: no toolkit, no daemon.json, no swarm; `gpus`
                         makes it whole again, and `swarm` a member
+  toolkit FOLDER        build what stands in for NVIDIA's package there, as in:
+                        kit host prepare n2 --run --toolkit FOLDER
   image                 build the trainer's image, registry.lab:5000/trainer:lab, with PyTorch
   torch                 show the nodes this machine's PyTorch as it is now, at /opt/torch
 
@@ -63,7 +66,7 @@ class Lab:
     def verbs(self) -> dict[str, Callable[..., None]]:
         power = ("kill", "start", "stop", "pause", "unpause")
         own = ("make", "up", "swarm", "down", "status", "inventory", "env", "sh", "docker", "logs")
-        others = ("shape", "restart", "gpus", "bare", "torch", "image")
+        others = ("shape", "restart", "gpus", "bare", "toolkit", "torch", "image")
         return {
             **{verb: getattr(self, verb) for verb in (*own, *others)},
             **{verb: partial(self.power, verb) for verb in power},
@@ -162,6 +165,9 @@ class Lab:
 
     def bare(self, node: str) -> None:
         self.nodes.bare(self.nodes.check(node))
+
+    def toolkit(self, folder: str) -> None:
+        print(toolkit.package(Path(folder)))
 
     def torch(self) -> None:
         with locked(self.settings):

@@ -109,7 +109,7 @@ def test_an_operators_own_settings_stay_and_conflicts_are_told(
     operator: Operator, lab: Lab, tmp_path: Path
 ) -> None:
     operator.write({}, USER1)
-    toolkit.package(tmp_path)
+    lab.do("toolkit", str(tmp_path))
     own = ("host", "prepare", "n2", "--toolkit", str(tmp_path))
     on(lab, "n2", f"""echo '{{"default-runtime": "crun"}}' >{CONFIG}""")
     told = operator.kit(*own, "--run", "--yes", status=2)

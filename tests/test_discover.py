@@ -162,7 +162,10 @@ def test_memory_that_the_driver_does_not_tell() -> None:
         ({"docker": DENIED, "docker_info": ""}, "docker cannot be used: permission denied"),
         ({"docker": "sh: 1: docker: not found", "docker_info": ""}, "docker is not installed"),
         ({"docker": "", "docker_info": ""}, "docker is not installed"),
-        ({"toolkit": "", "docker_info": "{}"}, "it has GPUs, but no NVIDIA container toolkit"),
+        (
+            {"toolkit": "", "docker_info": "{}"},
+            "it has GPUs, but no NVIDIA container toolkit: kit host prepare --run",
+        ),
         (
             {"gpus": "Failed to initialize NVML: Driver/library version mismatch"},
             "nvidia-smi: Failed to initialize NVML: Driver/library version mismatch",

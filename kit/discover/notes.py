@@ -64,7 +64,7 @@ def _host(facts: HostFacts) -> Iterator[str]:
         yield f"nvidia-smi: {facts.gpu_fault}"
     toolkit = facts.hook or facts.toolkit or "nvidia" in facts.docker.runtimes
     if facts.gpus and not toolkit and not facts.docker.cdi:
-        yield "it has GPUs, but no NVIDIA container toolkit"
+        yield "it has GPUs, but no NVIDIA container toolkit: kit host prepare --run"
     if abs(facts.clock_offset) > CLOCK:
         direction = "ahead" if facts.clock_offset > 0 else "behind"
         yield f"its clock is {abs(facts.clock_offset):.0f} s {direction}: set up NTP (timedatectl)"

@@ -209,8 +209,9 @@ def _run(
     preparation.restart([wave for wave in order if wave])
     seconds = time.monotonic() - began
     click.echo(f"{count(len(todo), 'host')} prepared in {seconds:.0f} s")
-    if waiting and lowered.engine is EngineName.COMPOSE:
-        click.echo("next: kit deploy, which starts what the restart of Docker has ended")
+    ended = [each for each in map(done.__getitem__, waiting) if _containers(each)]
+    if ended and lowered.engine is EngineName.COMPOSE:
+        click.echo("next: kit deploy, which starts what did not start again with Docker")
     return 1 if lost else 0
 
 
@@ -220,6 +221,11 @@ def _changes(result: Report | KitError) -> bool:
 
 def _waits(result: Report | KitError) -> bool:
     return isinstance(result, Report) and result.status == Status.WAITS
+
+
+def _containers(result: Report | KitError) -> int:
+    """Return the number of containers that the restart of a host ends."""
+    return result.restart.containers if isinstance(result, Report) and result.restart else 0
 
 
 def _told(failed: Sequence[Report | KitError]) -> str:
@@ -255,7 +261,7 @@ def _announce(order: Sequence[Wave], found: Found) -> None:
         for host in wave:
             result = found[host.name]
             if isinstance(result, Report) and result.restart:
-                containers = result.restart.containers
+                containers = _containers(result)
                 told = f" ({count(containers, 'container')} will end)" if containers else ""
                 names.append(f"{host.name}{told}")
         if names:

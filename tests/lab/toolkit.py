@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 from tests.lab.host import run
-from tests.lab.settings import HERE
+from tests.lab.settings import HERE, LabError
 
 NAME = "nvidia-container-toolkit"
 VERSION = "1.18.1"
@@ -57,7 +57,14 @@ def package(folder: Path) -> Path:
 
 
 def repository(folder: Path) -> None:
-    """Build a mirror of NVIDIA's repository: its key, and the packages for amd64 and arm64."""
+    """Build a mirror of NVIDIA's repository: its key, and the packages for amd64 and arm64.
+
+    Raises:
+        LabError: This machine has no gpg.
+    """
+    missing = [program for program in ("gpg", "gpg-agent") if shutil.which(program) is None]
+    if missing:
+        raise LabError(f"a signed repository needs {' and '.join(missing)}: apt-get install", 2)
     for architecture in ("amd64", "arm64"):
         place = folder / "stable" / "deb" / architecture
         place.mkdir(parents=True)

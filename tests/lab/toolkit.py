@@ -64,10 +64,8 @@ def repository(folder: Path) -> None:
     """
     missing = [program for program in ("gpg", "gpg-agent") if shutil.which(program) is None]
     if missing:
-        raise LabError(
-            f"a signed repository needs {' and '.join(missing)}: apt-get install {' '.join(missing)}",
-            2,
-        )
+        names = " ".join(missing)
+        raise LabError(f"a signed repository needs {names}: apt-get install {names}", 2)
     for architecture in ("amd64", "arm64"):
         place = folder / "stable" / "deb" / architecture
         place.mkdir(parents=True)

@@ -6,7 +6,6 @@ import json
 import random
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -19,6 +18,8 @@ pytestmark = pytest.mark.lab
 SEED = 6
 SLOW = {"KIT-SSH-001", "KIT-SWARM-003", "KIT-SWARM-004", "KIT-SWARM-005", "KIT-DOCKER-002"}
 """Codes of faults that take long to make or to correct; `python -m tests.lab.faults` has all."""
+PACED = "environment: {LAB_PACE: '0.2'}\n"
+"""A training that leaves the cores to others: see tests/lab/pace."""
 FEW = random.Random(SEED).sample([fault for fault in FAULTS if fault.code not in SLOW], 3)
 
 
@@ -78,7 +79,8 @@ def test_nothing_is_left_by_an_interrupted_doctor(world: World) -> None:
     try:
         wait_for(lambda: containers(world), "a container")
         process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130
+        process.communicate(timeout=60)
+        assert process.returncode == 130
     finally:
         process.kill()
     wait_for(lambda: not containers(world), "the end of all containers")
@@ -97,15 +99,19 @@ def test_a_deploy_is_refused_in_the_words_of_the_doctor(world: World) -> None:
     assert "mnist" in world.kit("deploy", "--dry-run")
 
 
-def test_a_running_job_keeps_its_gpus(world: World, tmp_path: Path) -> None:
-    """A container with a GPU, as a job's: the doctor starts none on it, and it runs on."""
-    stack = ("--label", "com.docker.stack.namespace=train-mnist")
-    visible = ("-e", f"NVIDIA_VISIBLE_DEVICES={world.settings.gpus('n1')[0].uuid}")
-    run = ("run", "-d", "--rm", "--name", "job", *stack, *visible, "--entrypoint", "sleep")
-    world.nodes.docker("n1", *run, IMAGE, "600")
+def test_a_running_job_is_left_alone(world: World) -> None:
+    digits = ("dataset: mnist", "dataset: digits")
+    world.write([digits, ("epochs: 1", "epochs: 1000"), ("mounts:", f"{PACED}mounts:")])
+    world.kit("render")
+    world.kit("deploy")
     try:
+        before = world.kit("status", "--json")
         shown = world.kit("doctor")
-        assert "note   KIT-GPU-007     n1: GPUs of mnist were not tried: job uses them" in shown
-        assert world.nodes.docker("n1", "ps", "-q", "--filter", "name=^job$")
+        assert "note   KIT-GPU-007     n1: GPUs of mnist were not tried: train-mnist_train" in shown
+        assert "ok     KIT-NET-007     the rendezvous can be reached: n1, n2, n3" in shown
+        job, was = (json.loads(text)["jobs"][0] for text in (world.kit("status", "--json"), before))
+        assert (job["state"], job["restarts"]) == ("running", 0)
+        assert job["started"] == was["started"]
+        assert [host["state"] for host in job["hosts"]] == ["running", "running"]
     finally:
-        world.nodes.docker("n1", "rm", "--force", "job")
+        world.kit("stop", "mnist")

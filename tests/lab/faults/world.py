@@ -87,8 +87,9 @@ class World:
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         """Start kit as a person would, with the lab's ssh."""
         path = f"{self.settings.folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
+        # A shell's background processes ignore Ctrl-C, and their children do.
         return subprocess.Popen(
-            [sys.executable, "-m", "kit", *arguments],
+            ["env", "--default-signal=INT", sys.executable, "-m", "kit", *arguments],
             cwd=self.folder,
             env={**os.environ, "PATH": path},
             stdout=subprocess.PIPE,

@@ -95,7 +95,8 @@ def _toolkit(report: Report) -> Iterator[Finding]:
     elif "nvidia" not in docker.runtimes and not facts.hook:
         yield wrong(codes.TOOLKIT, report.host, "Docker has no runtime nvidia", run)
     else:
-        yield ok(codes.TOOLKIT, report.host, facts.toolkit)
+        mode = report.vitals.toolkit.get("mode", "auto")
+        yield ok(codes.TOOLKIT, report.host, f"{facts.toolkit or 'no version'}, mode {mode}")
 
 
 def _settings(report: Report) -> Iterator[Finding]:

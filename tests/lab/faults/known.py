@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 IMAGE = "registry.lab:5000/trainer:lab"
 DATA = "/srv/mnist"
 UUID = "$(nvidia-smi --query-gpu=uuid --format=csv,noheader | head -n 1)"
+N3 = "$(docker node ls | awk '/ n3 .*Ready/ {print $1}')"
+"""The ID of the node: a host that has joined again has several of one name."""
 CONFIG = "/etc/nvidia-container-runtime/config.toml"
 HOST_NETWORK = ("network: {", "network: {driver: host, ")
 
@@ -247,8 +249,8 @@ FAULTS = (
         "n3 is drained",
         "KIT-SWARM-001",
         "n1",
-        "docker node update --availability drain n3",
-        "docker node update --availability active n3",
+        f"docker node update --availability drain {N3}",
+        f"docker node update --availability active {N3}",
     ),
     Fault(
         "a node has lost its label",

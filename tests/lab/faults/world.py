@@ -144,8 +144,10 @@ class World:
             self._restore_torch()
         self.write(fault.edits)
         self.kit("render")
-        if fault.code in {"KIT-SWARM-005"}:
+        if fault.code == "KIT-SWARM-005":  # It is a new node, and was another one meanwhile.
             self.kit("swarm", "up", "--yes")
+            gone = "docker node ls | awk '/ Down / {print $1}' | xargs -r docker node rm --force"
+            self.inside("n1", gone)
 
     def _bridge_mtu(self, node: str, mtu: int) -> None:
         """Change the MTU of the other end of a node's cable: the node does not see it."""

@@ -214,7 +214,7 @@ def test_help_and_unknown_options(tree: Path) -> None:
 
 REFUSED = [
     (("--run", "--check"), "kit: --run changes the hosts, --check and --json do not\n"),
-    (("pc3",), "kit: the inventory has no host pc3\ndid you mean pc"),
+    (("pc3",), "kit: there is no host pc3\ndid you mean pc"),
     (("--toolkit", "/nonexistent"), "kit: --toolkit: /nonexistent has no .deb or .rpm files\n"),
 ]
 

@@ -16,7 +16,7 @@ from kit.bench.container import command as container_command
 from kit.bench.findings import findings, show_bits
 from kit.bench.measure import Results, measure, start
 from kit.bench.steps import data_mounts, from_run, measure_steps
-from kit.commands.options import with_paths
+from kit.commands.options import chosen_hosts, with_paths
 from kit.commands.tables import console, table
 from kit.commands.targets import target_for
 from kit.errors import InputError, KitError
@@ -135,11 +135,7 @@ def _hosts(lowered: Lowered, names: Sequence[str]) -> list[Host]:
             f"{lowered.plan.file} says `engine: local`: there are no other hosts to measure",
             "`kit bench step JOB` measures a step on this machine",
         )
-    known = {host.name: host for host in lowered.plan.hosts}
-    for name in names:
-        if name not in known:
-            raise InputError(f"there is no host {name}", f"the inventory has {', '.join(known)}")
-    return [known[name] for name in dict.fromkeys(names)] or list(known.values())
+    return chosen_hosts(lowered.plan.hosts, names)
 
 
 def _require_idle(lowered: Lowered, paths: Paths, *, anyway: bool) -> None:

@@ -13,7 +13,7 @@ from typing import Protocol
 import click
 
 from kit.commands.expectations import expectations
-from kit.commands.options import with_paths
+from kit.commands.options import chosen_hosts, with_paths
 from kit.doctor.examine import examine
 from kit.doctor.facts import Wanted
 from kit.doctor.findings import Finding, Verdict
@@ -25,7 +25,6 @@ from kit.model import EngineName
 from kit.paths import Paths
 from kit.project import load_lowered
 from kit.targets.lowered import Lowered
-from trainer.contract.words import nearest
 
 COLOURS = {Verdict.OK: None, Verdict.NOTE: "yellow", Verdict.WRONG: "red"}
 
@@ -95,11 +94,8 @@ def _wanted(lowered: Lowered, paths: Paths, names: Sequence[str]) -> Wanted:
             "write `engine: swarm` or `engine: compose`",
         )
     wanted = expectations(lowered, paths)
-    known = [host.name for host in wanted.hosts]
-    for name in names:
-        if name not in known:
-            raise InputError(f"there is no host {name}", nearest(name, known))
-    return only(wanted, names) if names else wanted
+    chosen = chosen_hosts([each.host for each in wanted.hosts], names)
+    return only(wanted, [host.name for host in chosen]) if names else wanted
 
 
 class _Shows(Protocol):

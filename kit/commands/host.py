@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from kit import tree
-from kit.commands.options import with_paths
+from kit.commands.options import chosen_hosts, with_paths
 from kit.commands.targets import target_for
 from kit.errors import InputError, KitError
 from kit.hosts.docker import Docker
@@ -29,7 +29,6 @@ from kit.render import Tree
 from kit.targets.lowered import MERGE_FILE, STEPS_FILE, Lowered
 from kit.targets.swarm.observe import first_answer
 from kit.values import count
-from trainer.contract.words import nearest
 
 Found = Mapping[str, Report | KitError]
 FEW = 8
@@ -100,11 +99,7 @@ def _chosen(lowered: Lowered, names: Sequence[str]) -> list[Host]:
             f"{lowered.plan.file} says `engine: local`: this machine needs no preparation",
             "write `engine: swarm` or `engine: compose`",
         )
-    known = {host.name: host for host in lowered.plan.hosts}
-    for name in names:
-        if name not in known:
-            raise InputError(f"the inventory has no host {name}", nearest(name, known))
-    return [known[name] for name in dict.fromkeys(names)] or list(lowered.plan.hosts)
+    return chosen_hosts(lowered.plan.hosts, names)
 
 
 def _own_files(rendered: Tree) -> Tree:

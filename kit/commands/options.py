@@ -1,15 +1,18 @@
-"""Options that several commands share."""
+"""Options and arguments that several commands share."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
+from kit.errors import InputError
+from kit.model import Host
 from kit.paths import Paths
+from trainer.contract.words import nearest
 
 _PATH = click.Path(path_type=Path)
 
@@ -49,3 +52,16 @@ def with_paths(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(paths=Paths(inventory, jobs_dir, output, templates), **rest)
 
     return wrapped
+
+
+def chosen_hosts(hosts: Sequence[Host], names: Sequence[str]) -> list[Host]:
+    """Return the hosts with these names; without names, all.
+
+    Raises:
+        InputError: A name is not in the inventory.
+    """
+    known = {host.name: host for host in hosts}
+    for name in names:
+        if name not in known:
+            raise InputError(f"there is no host {name}", nearest(name, known))
+    return [known[name] for name in dict.fromkeys(names)] or list(hosts)

@@ -80,7 +80,8 @@ def rows(results: Sequence[Result]) -> str:
         host = f"{named['host']}: " if named["host"] else ""
         said = f"{host}{named['evidence']}".replace("|", "\\|")
         code = f"[{each.fault.code}](../troubleshooting.md#{each.fault.code.lower()})"
-        lines.append(f"| {each.fault.name} | {code} | `{said}` |")
+        quoted = f"`` {said} ``" if "`" in said else f"`{said}`"
+        lines.append(f"| {each.fault.name} | {code} | {quoted} |")
     return "\n".join(lines) + "\n"
 
 

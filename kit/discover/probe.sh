@@ -48,7 +48,8 @@ nvidia topo -m 2>/dev/null
 section docker
 docker version --format '{{json .}}' 2>&1
 section docker-info
-docker info --format '{{json .}}' 2>/dev/null
+info=$(docker info --format '{{json .}}' 2>/dev/null)
+printf '%s\n' "$info"
 section toolkit
 nvidia-ctk --version 2>/dev/null
 command -v nvidia-container-runtime-hook

@@ -35,7 +35,8 @@ grep -hE '^[[:space:]]*(mode|swarm-resource|accept-nvidia-visible-devices-envvar
 section char-devices
 ls -d /dev/char/195:* 2>/dev/null
 section room
-root=$(docked info --format '{{.DockerRootDir}}')
+# Each call of docker takes some hundredths of a second of the host: what is known is not asked again.
+root=$(printf '%s' "$info" | sed -n 's/.*"DockerRootDir":"\([^"]*\)".*/\1/p')
 # Not every user may look into Docker's folder; its own file system is known then.
 for path in "$root" "$root/volumes" $paths; do
     [ -e "$path" ] && df -Pk "$path" 2>/dev/null | awk -v path="$path" 'NR == 2 {print $2, $4, path}'
@@ -63,10 +64,11 @@ if [ -n "$root" ]; then
     # The environment may hold secrets: only the one variable leaves the host.
     [ -n "$running" ] && docked inspect --format '{{.Id}}|{{.Name}}|{{.Config.Image}}|{{.HostConfig.Runtime}}|{{index .Config.Labels "com.docker.stack.namespace"}}|{{index .Config.Labels "com.docker.compose.project"}}|{{json .HostConfig.DeviceRequests}}|{{range .Config.Env}}{{if eq (printf "%.23s" .) "NVIDIA_VISIBLE_DEVICES="}}{{.}}{{end}}{{end}}' $running
     section nodes
-    if [ "$(docked info --format '{{.Swarm.ControlAvailable}}')" = true ]; then
+    case $info in *'"ControlAvailable":true'*)
         nodes=$(docker node ls -q 2>&1) || { echo "error: $nodes"; nodes=; }
         [ -n "$nodes" ] && docked node inspect --format '{{.ID}}|{{.Description.Hostname}}|{{.Status.State}}|{{.Status.Message}}|{{.Status.Addr}}|{{.Spec.Availability}}|{{.Spec.Role}}|{{if .ManagerStatus}}{{.ManagerStatus.Reachability}}{{end}}|{{json .Spec.Labels}}' $nodes
-    fi
+        ;;
+    esac
     section volumes
     docked volume ls -q
     section networks

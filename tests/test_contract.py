@@ -79,7 +79,7 @@ def test_the_launcher_understands_the_environment(inventory: Path) -> None:
     places = Places("python3", here / "launch.py", here, here, here, here)
     for job in lowered.plan.jobs:
         work = lowered.workload(job.name)
-        assert work.meeting is not None
+        assert work.rendezvous is not None
         devices = {placement.host.name: "" for placement in job.placements}
         _, *agents = processes(work, places, devices, cores=2)
         for agent, placement in zip(agents, job.placements, strict=True):
@@ -87,7 +87,7 @@ def test_the_launcher_understands_the_environment(inventory: Path) -> None:
             assert settings.host == placement.host.name
             assert settings.nproc == placement.processes
             assert settings.nnodes == f"{job.nodes[0]}:{job.nodes[1]}"
-            assert settings.rendezvous == (work.meeting.address, work.meeting.port)
+            assert settings.rendezvous == (work.rendezvous.address, work.rendezvous.port)
 
 
 READERS = {

@@ -193,8 +193,8 @@ def test_hosts_meet(
 ) -> None:
     inventory = FOUR.replace("swarm", engine) + f"network: {{driver: {driver}}}\n"
     job = project.write(inventory, {"j": JOB}).workload()
-    assert job.meeting is not None
-    assert (job.meeting.host.name, job.meeting.endpoint) == (host, endpoint)
+    assert job.rendezvous is not None
+    assert (job.rendezvous.host.name, job.rendezvous.endpoint) == (host, endpoint)
     assert job.host_network is shared
     if constraint:
         assert [service.constraint for service in project.stack().helpers] == [constraint]
@@ -203,22 +203,22 @@ def test_hosts_meet(
 def test_one_host_by_compose_needs_no_network_of_its_own(project: Project) -> None:
     inventory = "cluster: lab\nengine: compose\nhosts:\n  a: {address: 10.0.0.1, gpus: 2}\n"
     job = project.write(inventory).workload()
-    assert job.meeting is not None
-    assert (job.host_network, job.meeting.endpoint) == (False, "rendezvous:29400")
+    assert job.rendezvous is not None
+    assert (job.host_network, job.rendezvous.endpoint) == (False, "rendezvous:29400")
 
 
 def test_a_compose_job_meets_on_one_of_its_own_hosts(project: Project) -> None:
     jobs = with_hosts({"j": "{names: [a, d]}"})
     job = project.write(FOUR.replace("swarm", "compose"), jobs).workload()
-    assert job.meeting is not None
-    assert job.meeting.host.name == "a"  # the manager, b, has no part in it
+    assert job.rendezvous is not None
+    assert job.rendezvous.host.name == "a"  # the manager, b, has no part in it
 
 
 def test_a_port_of_ones_own(project: Project) -> None:
     job = JOB + "rendezvous: {port: 31000}\n"
-    meeting = project.write(FOUR, {"j": job}).workload().meeting
-    assert meeting is not None
-    assert meeting.port == 31000
+    rendezvous = project.write(FOUR, {"j": job}).workload().rendezvous
+    assert rendezvous is not None
+    assert rendezvous.port == 31000
 
 
 def test_the_global_batch(project: Project) -> None:
@@ -547,13 +547,13 @@ network: {driver: host}
 def test_ipv6_stands_in_brackets_where_a_port_follows(project: Project) -> None:
     lowered = project.write(SIX, servers={"digits": SERVER}).lowered()
     job, server = lowered.workloads
-    assert job.meeting is not None
-    assert job.meeting.endpoint == f"[fd00::1]:{job.meeting.port}"
+    assert job.rendezvous is not None
+    assert job.rendezvous.endpoint == f"[fd00::1]:{job.rendezvous.port}"
     assert server.urls == ("http://[fd00::1]:8080",)
     assert server.sources == ("http://[fd00::1]:8081", "http://[fd00::2]:8081")
     assert [host.ssh for host in lowered.plan.hosts] == ["u@[fd00::1]", "[fd00::2]"]
     assert (
-        f'KIT_RENDEZVOUS: "{job.meeting.endpoint}"'
+        f'KIT_RENDEZVOUS: "{job.rendezvous.endpoint}"'
         in (project.rendered() / "hosts/b/train-digits.compose.yaml").read_text()
     )
 

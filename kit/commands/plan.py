@@ -78,7 +78,7 @@ def show(lowered: Lowered, predictions: Mapping[str, Prediction], *, every: bool
         prediction = predictions.get(job.name)
         lines = [_batch(job), *_precision(work), _traffic(job)]
         lines += [] if prediction else _exchange(job)
-        lines.append(_meeting(job, work))
+        lines.append(_rendezvous(job, work))
         for line in lines:
             screen.print(f"  {line}")
         if len(job.placements) > 1:
@@ -213,8 +213,8 @@ def _line(way: ExchangeWay) -> str:
     return f"exchange: {{{', '.join(f'{key}: {value}' for key, value in items.items())}}}"
 
 
-def _meeting(job: JobPlan, work: Workload) -> str:
+def _rendezvous(job: JobPlan, work: Workload) -> str:
     fewest, most = job.nodes
     hosts = f"{count(most, 'host')}, all needed" if fewest == most else f"{fewest} to {most} hosts"
-    assert work.meeting is not None
-    return f"rendezvous  {work.meeting.endpoint} on {work.meeting.host.name}; {hosts}"
+    assert work.rendezvous is not None
+    return f"rendezvous  {work.rendezvous.endpoint} on {work.rendezvous.host.name}; {hosts}"

@@ -166,7 +166,7 @@ TOOLKIT = _code(
     "KIT-GPU-003",
     "the NVIDIA container toolkit is set up",
     "The toolkit is not installed, or Docker's daemon.json does not name its runtime.",
-    "Install nvidia-container-toolkit and merge `hosts/HOST/daemon.json`; kit host prepare does "
+    "Install nvidia-container-toolkit and merge `hosts/HOST/daemon.json`; `kit host prepare` does "
     "both.",
     quick=True,
 )

@@ -222,7 +222,7 @@ class Wanted:
     mtu: int
     overlay: str
     hosts: tuple[WantedHost, ...]
-    meetings: tuple[Rendezvous, ...] = ()
+    rendezvous: tuple[Rendezvous, ...] = ()
 
     @property
     def images(self) -> tuple[str, ...]:

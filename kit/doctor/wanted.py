@@ -33,7 +33,7 @@ def wanted_of(
             for placement in part.placements:
                 use = _use(workload, part, placement, jobs.get(workload.name))
                 uses[placement.host.name].append(use)
-    meetings = tuple(_meetings(workloads)) if not overlay else ()
+    rendezvous = tuple(_stores(workloads)) if not overlay else ()
     hosts = tuple(
         WantedHost(
             host=host,
@@ -44,7 +44,7 @@ def wanted_of(
         )
         for host in plan.hosts
     )
-    return Wanted(plan.cluster, tree, swarm, plan.network.mtu, overlay, hosts, meetings)
+    return Wanted(plan.cluster, tree, swarm, plan.network.mtu, overlay, hosts, rendezvous)
 
 
 def only(wanted: Wanted, names: Collection[str]) -> Wanted:
@@ -57,7 +57,7 @@ def only(wanted: Wanted, names: Collection[str]) -> Wanted:
         wanted.mtu,
         wanted.overlay,
         hosts,
-        tuple(each for each in wanted.meetings if each.host in names),
+        tuple(each for each in wanted.rendezvous if each.host in names),
     )
 
 
@@ -89,8 +89,8 @@ def _use(workload: Workload, part: Part, placement: Placement, job: JobPlan | No
     )
 
 
-def _meetings(workloads: Collection[Workload]) -> Iterator[Rendezvous]:
+def _stores(workloads: Collection[Workload]) -> Iterator[Rendezvous]:
     for workload in workloads:
-        if workload.kind is Kind.JOB and workload.meeting:
-            host = workload.meeting.host
-            yield Rendezvous(workload.name, host.name, host.address, workload.meeting.port)
+        if workload.kind is Kind.JOB and workload.rendezvous:
+            host = workload.rendezvous.host
+            yield Rendezvous(workload.name, host.name, host.address, workload.rendezvous.port)

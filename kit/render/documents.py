@@ -79,7 +79,7 @@ def _gpu(gpu: Gpu) -> dict[str, Any]:
 
 
 def _job(job: JobPlan, workload: Workload, prediction: Any, *, whole: bool) -> str:
-    meeting, precision = workload.meeting, workload.precision
+    rendezvous, precision = workload.rendezvous, workload.precision
     items = {
         "name": job.name,
         "image": job.image,
@@ -88,7 +88,8 @@ def _job(job: JobPlan, workload: Workload, prediction: Any, *, whole: bool) -> s
         "batch": dataclasses.asdict(job.batch),
         "precision": dataclasses.asdict(precision) if precision else None,
         "traffic": dataclasses.asdict(job.traffic),
-        "rendezvous": meeting and {"host": meeting.host.name, "endpoint": meeting.endpoint},
+        "rendezvous": rendezvous
+        and {"host": rendezvous.host.name, "endpoint": rendezvous.endpoint},
     }
     if whole:
         items["exchange"] = dataclasses.asdict(job.exchange) if job.exchange else None

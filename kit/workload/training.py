@@ -21,9 +21,9 @@ from kit.workload.types import (
     Environment,
     HealthCheck,
     Kind,
-    Meeting,
     Part,
     Port,
+    Rendezvous,
     Role,
     Store,
     Symbol,
@@ -67,21 +67,21 @@ def own_port(plan: JobPlan) -> int:
 def training(
     plan: Plan,
     job: JobPlan,
-    meeting: Meeting,
+    rendezvous: Rendezvous,
     *,
     host_network: bool,
     defaults: Mapping[str, str] = FAULT_VARIABLES,
 ) -> Workload:
-    """Make the parts of a job whose agents use the rendezvous `meeting`.
+    """Make the parts of a job whose agents use the rendezvous `rendezvous`.
 
     The inventory and the job may override the variables of `defaults`.
     """
     document = Document(f"jobs/{job.name}.json", job_json(job, generated(plan.file, job.job.file)))
     user = dict(plan.network.nccl) | dict(job.job.nccl) | dict(job.job.environment)
     variables = {**defaults, **user}
-    parts = [_rendezvous(job, meeting)]
+    parts = [_rendezvous(job, rendezvous)]
     for name, members in groups(Role.TRAIN, job.placements).items():
-        environment = _environment(job, meeting, members, variables, host_network=host_network)
+        environment = _environment(job, rendezvous, members, variables, host_network=host_network)
         parts.append(_train(plan, job, document, name, members, environment))
     return Workload(
         kind=Kind.JOB,
@@ -98,7 +98,7 @@ def training(
         summary=_summary(job),
         inventory_hash=job.inventory_hash,
         job_hash=job.job_hash,
-        meeting=meeting,
+        rendezvous=rendezvous,
         store=_store(job),
         precision=job.precision,
     )
@@ -114,28 +114,28 @@ def _launcher(job: JobPlan) -> tuple[str, tuple[Config, ...]]:
     return MOUNTED_LAUNCHER, (Config("launcher", LAUNCHER_FILE, MOUNTED_LAUNCHER),)
 
 
-def _rendezvous(job: JobPlan, meeting: Meeting) -> Part:
+def _rendezvous(job: JobPlan, rendezvous: Rendezvous) -> Part:
     """It reads the launcher and no job file, so that a changed job does not restart it."""
     user = job.job.user or NOBODY
     launcher, mounted = _launcher(job)
     return Part(
         role=Role.RENDEZVOUS,
         name=Role.RENDEZVOUS,
-        hosts=(meeting.host,),
+        hosts=(rendezvous.host,),
         placements=(),
         replicas=1,
         image=job.image,
         launch=("python3", launcher),
         arguments=("rendezvous",),
         environment=(
-            Variable("KIT_RENDEZVOUS", meeting.endpoint),
+            Variable("KIT_RENDEZVOUS", rendezvous.endpoint),
             Variable("NVIDIA_VISIBLE_DEVICES", Word("void")),
             *default_variables(user, ()),
         ),
         user=user,
         unprivileged=unprivileged(user),
         read_only=True,
-        ports=(Port(meeting.port, ("rendezvous", "port"), public=False),),
+        ports=(Port(rendezvous.port, ("rendezvous", "port"), public=False),),
         configs=mounted,
         limits=RENDEZVOUS_LIMITS,
     )
@@ -175,7 +175,7 @@ def _train(
 
 def _environment(
     job: JobPlan,
-    meeting: Meeting,
+    rendezvous: Rendezvous,
     members: Sequence[Placement],
     variables: Mapping[str, str],
     *,
@@ -184,7 +184,7 @@ def _environment(
     """Return the variables of every container of a group, kit's own first."""
     found = [
         Variable("KIT_JOB", Word(JOB_FILE)),
-        Variable("KIT_RENDEZVOUS", meeting.endpoint),
+        Variable("KIT_RENDEZVOUS", rendezvous.endpoint),
         Variable("KIT_NNODES", f"{job.nodes[0]}:{job.nodes[1]}"),
         Variable("KIT_NPROC", str(members[0].processes), own=True),
         Variable("NVIDIA_VISIBLE_DEVICES", Symbol.GPUS, own=True),

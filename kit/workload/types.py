@@ -152,7 +152,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Meeting:
+class Rendezvous:
     """The rendezvous: the host and the endpoint of the TCPStore of torchrun's agents."""
 
     host: Host
@@ -190,7 +190,7 @@ class Workload:
     """A job or a server as its parts. A server without a GPU is idle and has no parts.
 
     `stack` names its stack and its Compose projects. `file` defines it. `needed` is the smallest
-    number of hosts. `meeting` and `store` are set for jobs. `reads` is the job that wrote a
+    number of hosts. `rendezvous` and `store` are set for jobs. `reads` is the job that wrote a
     server's checkpoints, `sources` are the URLs of its checkpoints, `urls` are the server's own.
     The hashes are the versions of the inventory's entries and of the file.
     """
@@ -209,7 +209,7 @@ class Workload:
     summary: str
     inventory_hash: str
     job_hash: str
-    meeting: Meeting | None = None
+    rendezvous: Rendezvous | None = None
     store: Store | None = None
     precision: Precision | None = None
     reads: str = ""

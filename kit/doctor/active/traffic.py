@@ -14,7 +14,7 @@ MANAGER, GOSSIP, VXLAN = 2377, 7946, 4789
 """Swarm's ports."""
 HIGH = 45123
 """A port as NCCL and Gloo choose them, of Linux' usual range."""
-MEETING = 29400
+RENDEZVOUS_PORT = 29400
 """The rendezvous' port on the overlay."""
 SIZES = (9000, 8950, 8000, 4000, 2000, 1500, 1492, 1480, 1450, 1420, 1400, 1380, 1300, 1280, 1000)
 """Sizes of packets to try below the planned one; MTUs of usual links and tunnels."""
@@ -71,7 +71,7 @@ def _all_heard(start: str, heard: set[tuple[str, int, int]], mtu: int) -> bool:
 
 def _tcp_ports(name: str, wanted: Wanted) -> list[int]:
     """Return the TCP ports that other hosts must reach on a host."""
-    found = [each.port for each in wanted.meetings if each.host == name]
+    found = [each.port for each in wanted.rendezvous if each.host == name]
     if wanted.swarm:
         found += [MANAGER, GOSSIP] if wanted.of(name).manager else [GOSSIP]
     if not wanted.overlay:
@@ -165,7 +165,7 @@ def exchange(sessions: Mapping[str, Session]) -> dict[tuple[str, str], str]:
 
     An agent that did not start has an error for the way to itself.
     """
-    request = {"tcp": [MEETING], "udp": [], "token": 0}
+    request = {"tcp": [RENDEZVOUS_PORT], "udp": [], "token": 0}
     started = ask_each(sessions, "listen", **request)
     faults = {
         (name, name): each.message
@@ -176,7 +176,7 @@ def exchange(sessions: Mapping[str, Session]) -> dict[tuple[str, str], str]:
     requests = {
         start: {
             "do": "exchange",
-            "port": MEETING,
+            "port": RENDEZVOUS_PORT,
             "targets": [
                 {"host": end, "name": session.name}
                 for end, session in ready.items()
@@ -202,7 +202,7 @@ def reach(
     found: dict[tuple[str, str], str] = {}
     names = {job: stack for job, stack in stacks.items() if stack in running}
     targets = [
-        {"host": job, "name": f"{stack}_rendezvous", "port": MEETING}
+        {"host": job, "name": f"{stack}_rendezvous", "port": RENDEZVOUS_PORT}
         for job, stack in names.items()
         if not job.startswith("serve-")
     ]

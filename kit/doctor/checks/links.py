@@ -22,8 +22,8 @@ def check(tried: Tried, wanted: Wanted) -> Iterator[Finding]:
         yield from _tcp(links, codes.GOSSIP_TCP, GOSSIP)
         for code, port in ((codes.GOSSIP_UDP, GOSSIP), (codes.VXLAN, VXLAN)):
             yield from _udp(links, code, port, blind)
-    for meeting in wanted.meetings:
-        yield from _tcp(links, codes.RENDEZVOUS, meeting.port, meeting.job)
+    for rendezvous in wanted.rendezvous:
+        yield from _tcp(links, codes.RENDEZVOUS, rendezvous.port, rendezvous.job)
     if not wanted.overlay:
         yield from _tcp(links, codes.HIGH_PORTS, HIGH)
     yield from _mtu(links, wanted)

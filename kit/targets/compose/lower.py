@@ -23,8 +23,8 @@ from kit.workload.training import RENDEZVOUS_PORT, own_port, training
 from kit.workload.types import (
     Environment,
     Kind,
-    Meeting,
     Part,
+    Rendezvous,
     Role,
     Symbol,
     Variable,
@@ -87,10 +87,10 @@ def _job(plan: Plan, job: JobPlan) -> Workload:
     host_network = several or network.driver == "host" or network.infiniband
     if host_network:
         host = manager_of(job.hosts)
-        meeting = Meeting(host, host.address, own_port(job))
+        rendezvous = Rendezvous(host, host.address, own_port(job))
     else:
-        meeting = Meeting(job.hosts[0], Role.RENDEZVOUS, job.job.port or RENDEZVOUS_PORT)
-    return training(plan, job, meeting, host_network=host_network)
+        rendezvous = Rendezvous(job.hosts[0], Role.RENDEZVOUS, job.job.port or RENDEZVOUS_PORT)
+    return training(plan, job, rendezvous, host_network=host_network)
 
 
 def _server(plan: Plan, server: ServerPlan) -> Workload:

@@ -19,7 +19,7 @@ from kit.targets.lowered import Lowered
 from kit.workload.ports import Listener, port_faults
 from kit.workload.serving import serving
 from kit.workload.training import own_port, training
-from kit.workload.types import Meeting, Part, Symbol, Workload
+from kit.workload.types import Part, Rendezvous, Symbol, Workload
 
 HERE = "127.0.0.1"
 
@@ -76,9 +76,9 @@ def lower(plan: Plan) -> Lowered:
 
 
 def _job(plan: Plan, job: JobPlan) -> Workload:
-    meeting = Meeting(job.hosts[0], HERE, own_port(job))
+    rendezvous = Rendezvous(job.hosts[0], HERE, own_port(job))
     # The variables against hangs are not needed here, and torch warns about their old names.
-    made = training(plan, job, meeting, host_network=False, defaults={})
+    made = training(plan, job, rendezvous, host_network=False, defaults={})
     # It runs on this machine's GPUs or on the CPU.
     return replace(made, precision=None)
 

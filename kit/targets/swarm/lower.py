@@ -23,8 +23,8 @@ from kit.workload.serving import MOST_SOURCES, endpoints, serving, source_hosts
 from kit.workload.training import FAULT_VARIABLES, RENDEZVOUS_PORT, own_port, training
 from kit.workload.types import (
     Environment,
-    Meeting,
     Part,
+    Rendezvous,
     Role,
     Symbol,
     Variable,
@@ -122,15 +122,15 @@ def _job(plan: Plan, job: JobPlan, *, host_network: bool) -> Workload:
     # Managers stay, while training hosts may leave and return.
     host = manager_of(plan.hosts)
     if host_network:
-        meeting = Meeting(host, host.address, own_port(job))
+        rendezvous = Rendezvous(host, host.address, own_port(job))
     else:
         # The stack's name makes it unique: other jobs have a rendezvous on the same network.
         name = f"{stack_of_job(job.name)}_{Role.RENDEZVOUS}"
-        meeting = Meeting(host, name, job.job.port or RENDEZVOUS_PORT)
+        rendezvous = Rendezvous(host, name, job.job.port or RENDEZVOUS_PORT)
     # Swarm cannot add devices; this variable makes the nvidia runtime add those of InfiniBand.
     infiniband = {"NVIDIA_MOFED": "enabled"} if plan.network.infiniband else {}
     defaults = FAULT_VARIABLES | infiniband
-    made = training(plan, job, meeting, host_network=host_network, defaults=defaults)
+    made = training(plan, job, rendezvous, host_network=host_network, defaults=defaults)
     return _readable(made)
 
 
@@ -225,7 +225,7 @@ def _manager_notes(plan: Plan) -> Iterator[str]:
 def _metrics_notes(plan: Plan, workloads: Iterable[Workload]) -> Iterator[str]:
     """Describe how to reach a metrics port on the overlay network."""
     for workload in workloads:
-        first = workload.working[0] if workload.meeting and workload.working else None
+        first = workload.working[0] if workload.rendezvous and workload.working else None
         if first is not None and first.ports and not workload.host_network:
             name, port = f"tasks.{workload.stack}_{first.name}", first.ports[0].number
             yield (
@@ -256,7 +256,7 @@ def _outputs(plan: Plan, platform: Platform, workloads: Sequence[Workload]) -> I
     for workload in workloads:
         if not workload.parts:
             continue
-        kind = "train-{job}" if workload.meeting else "serve-{server}"
+        kind = "train-{job}" if workload.rendezvous else "serve-{server}"
         yield Output(
             f"{workload.stack}.stack.yaml",
             f"{kind}.stack.yaml.j2",

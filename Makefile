@@ -14,7 +14,7 @@ TORCH_CPU := https://download.pytorch.org/whl/cpu
 # A matching pair for tests of torchvision; PyPI has no torchvision for the CPU build above.
 VISION := torch==2.15.0 torchvision==0.29.2
 # Test processes. Three of them have a lab each and mostly wait, so that there may be more than cores.
-WORKERS ?= 5
+WORKERS ?= 4
 # Additional arguments of a command, for example: make deploy ARGS="digits --detach"
 ARGS ?=
 

@@ -132,12 +132,18 @@ class Nodes:
     def bare(self, node: str) -> None:
         """Take from a node what a person would have installed: all but the driver and Docker."""
         member = self.docker(node, "info", "--format", "{{.Swarm.NodeID}}")
-        self.docker(node, "swarm", "leave", "--force", check=False)
+        wait_for(lambda: self._left(node), f"{node} to leave its swarm")
         if member and node != "n1":
             self.docker("n1", "node", "rm", "--force", member, check=False)
         self.settings.bare(node).touch()
         self.inside(node, "/opt/lab/make-bare")
         self.inside(node, "systemctl", "restart", "docker")
+
+    def _left(self, node: str) -> bool:
+        """Have a node leave its swarm; a busy engine may need another call."""
+        self.docker(node, "swarm", "leave", "--force", check=False)
+        state = self.docker(node, "info", "--format", "{{.Swarm.LocalNodeState}}", check=False)
+        return state == "inactive"
 
     def swarm(self) -> None:
         """Make one swarm of the nodes, n1 its manager, and wait until all are ready."""

@@ -29,8 +29,9 @@ class Operator:
 
     def start(self, *arguments: str, **variables: str) -> subprocess.Popen[str]:
         """Start kit without waiting for its end."""
+        # A shell's background processes ignore Ctrl-C, and so do their children.
         return subprocess.Popen(
-            [sys.executable, "-m", "kit", *arguments],
+            ["env", "--default-signal=INT", sys.executable, "-m", "kit", *arguments],
             cwd=self.project.folder,
             env={**self.env, **variables},
             stdout=subprocess.PIPE,

@@ -19,7 +19,7 @@ def test_a_second_render_changes_nothing(project: Project) -> None:
     tree = project.write().rendered()
     before = {path: path.stat().st_mtime_ns for path in tree.rglob("*")}
     result = project.kit("render")
-    assert result.out == "compose/lab: 7 files for engine swarm; 0 written, 0 deleted\n"
+    assert result.out == "compose/lab: 11 files for engine swarm; 0 written, 0 deleted\n"
     assert {path: path.stat().st_mtime_ns for path in tree.rglob("*")} == before
 
 
@@ -139,7 +139,7 @@ def test_a_check_without_a_tree_writes_none(project: Project) -> None:
     result = project.kit("render", "--check")
     assert result.status == 1
     assert result.err.startswith(
-        "kit: compose/lab differs from the inventory and the jobs in 8 files"
+        "kit: compose/lab differs from the inventory and the jobs in 12 files"
     )
     assert not (project.folder / "compose").exists()
 

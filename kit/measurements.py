@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from math import comb
 
 FILE = "measurements.json"
 """The file's name."""
@@ -117,27 +118,32 @@ class Measurements:
         """Return these with `new` ones in the place of older ones of the same hosts or job."""
         hosts = {each.name for each in new.hosts}
         jobs = {each.job for each in new.steps}
+        addresses = {each.name: each.address for each in (*self.hosts, *new.hosts)}
+        kept = self.of_hosts(addresses)
         return Measurements(
             new.measured,
-            (*(each for each in self.hosts if each.name not in hosts), *new.hosts),
-            (*_apart(self.links, hosts), *new.links),
+            (*(each for each in kept.hosts if each.name not in hosts), *new.hosts),
+            (*(each for each in kept.links if not {each.one, each.other} <= hosts), *new.links),
             (
-                *(each for each in self.reductions if not hosts & set(each.hosts)),
+                *(each for each in kept.reductions if not set(each.hosts) <= hosts),
                 *new.reductions,
             ),
             (*(each for each in self.steps if each.job not in jobs), *new.steps),
         )
 
-    def speed_of(self, host: str) -> float | None:
-        """Return the median speed of a host's links; None if none was measured."""
-        speeds = sorted(each.speed for each in self.links if host in {each.one, each.other})
-        return speeds[len(speeds) // 2] if speeds else None
+    def link_speeds(self) -> dict[str, float]:
+        """Return the median speed of the links of each host that has some."""
+        speeds: dict[str, list[float]] = {}
+        for link in self.links:
+            for name in (link.one, link.other):
+                speeds.setdefault(name, []).append(link.speed)
+        return {name: sorted(found)[len(found) // 2] for name, found in speeds.items()}
 
     def reduction_speed(self, hosts: Collection[str]) -> float | None:
         """Return the speed of an all-reduce among these hosts; None if it was not measured.
 
-        It was measured among just these hosts, among some more, or in pairs, of which the slowest
-        counts.
+        It was measured among just these hosts, among some more, or in all their pairs, of which the
+        slowest counts.
         """
         wanted = set(hosts)
         around = [each for each in self.reductions if wanted <= set(each.hosts)]
@@ -145,14 +151,12 @@ class Measurements:
             nearest = min(around, key=lambda each: len(each.hosts))
             if len(nearest.hosts) == len(wanted) or len(wanted) > 2:
                 return nearest.speed
-        pairs = [each for each in self.reductions if len(each.hosts) == 2]
-        own = [each.speed for each in pairs if set(each.hosts) <= wanted]
-        return min(own, default=None)
-
-
-def _apart(links: Iterable[Link], hosts: Collection[str]) -> Iterable[Link]:
-    """Return the links that are not between two of the hosts."""
-    return (each for each in links if not {each.one, each.other} <= set(hosts))
+        pairs = [
+            each.speed
+            for each in self.reductions
+            if len(each.hosts) == 2 and set(each.hosts) <= wanted
+        ]
+        return min(pairs) if pairs and len(pairs) == comb(len(wanted), 2) else None
 
 
 def to_text(measurements: Measurements) -> str:

@@ -6,6 +6,7 @@ import json
 import random
 import subprocess
 import sys
+import time
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import combinations
@@ -53,7 +54,8 @@ def host(number: int, speed: int = 10**9) -> Host:
 
 def inventory(hosts: int, gpus: str = "1", engine: str = "compose") -> str:
     lines = [
-        f"  n{number}: {{address: 10.0.0.{number}, roles: [manager], gpus: {gpus}}}"
+        f"  n{number}: {{address: 10.0.{number // 256}.{number % 256}, gpus: {gpus}"
+        f"{', roles: [manager]' if number == 1 else ''}}}"
         for number in range(1, hosts + 1)
     ]
     return "\n".join(["cluster: c", f"engine: {engine}", "hosts:", *lines, ""])
@@ -188,6 +190,30 @@ def test_a_reduction_is_known_from_the_nearest_group() -> None:
     assert measured.reduction_speed(["a", "b"]) == pytest.approx(9e8)
     assert measured.reduction_speed(["a", "b", "c"]) == pytest.approx(4e8)
     assert measured.reduction_speed(["b", "e"]) is None
+    assert measured.reduction_speed(["a", "b", "e"]) is None, "nothing is known of e"
+    pairs = (reduction("ab", 9e8), reduction("bc", 5e8), reduction("ac", 8e8))
+    assert Measurements(reductions=pairs).reduction_speed(["a", "b", "c"]) == pytest.approx(5e8)
+
+
+def test_a_new_bench_of_some_hosts_keeps_what_it_did_not_measure() -> None:
+    def made(names: str, address: str = "") -> Measurements:
+        pairs = tuple(combinations(names, 2))
+        return Measurements(
+            hosts=tuple(HostRates(name, f"10.0.0.{name}{address}") for name in names),
+            links=tuple(Link(a, b, 1e9, 1e9, 1e-4) for a, b in pairs),
+            reductions=tuple(Reduction(pair, "gloo", 10**6, 0.1) for pair in pairs),
+        )
+
+    def groups(measured: Measurements) -> list[str]:
+        return sorted("".join(each.hosts) for each in measured.reductions)
+
+    old = made("abc")
+    again = old.updated(made("ab"))
+    assert groups(again) == ["ab", "ac", "bc"]
+    assert sorted(each.one + each.other for each in again.links) == ["ab", "ac", "bc"]
+    moved = old.updated(made("ab", address="7"))
+    assert groups(moved) == ["ab"], "others were measured at the old addresses"
+    assert [each.name for each in moved.hosts] == ["c", "a", "b"]
 
 
 def forecast(
@@ -264,6 +290,34 @@ def test_hosts_together_are_never_faster_than_their_sum(
         assert 0 < each.efficiency <= 1 + 1e-9
         assert each.speed_up <= number + 1e-9
     assert all(0 < way.efficiency <= 1 + 1e-9 for way in made.ways)
+
+
+@given(seconds=st.floats(1e-4, 10), speed=st.floats(1e7, 1e11))
+def test_half_of_the_bytes_never_take_longer(
+    four_hosts: JobPlan, seconds: float, speed: float
+) -> None:
+    measured = Measurements(
+        links=links(dict.fromkeys(combinations(range(1, 5), 2), speed)),
+        steps=(step(seconds),),
+    )
+    made = predict(four_hosts, measured, overlay=False)
+    assert made is not None
+    rates = {way.compression: way for way in reversed(made.ways) if way.mode == "every_step"}
+    assert rates["fp16"].images_per_second >= rates["none"].images_per_second
+
+
+def test_the_prediction_takes_time_in_proportion_to_the_hosts(project: Project) -> None:
+    """Each number of hosts in turn took a minute for 4,000: 16 times the time of 1,000."""
+
+    def seconds(job: JobPlan) -> float:
+        begun = time.process_time()
+        made = predict(job, Measurements(steps=(step(0.06),)), overlay=False)
+        assert made is not None
+        assert [len(each.hosts) for each in made.forecasts][:9] == [*range(1, 9), 16]
+        return time.process_time() - begun
+
+    some, more = plan_of(project, 250), plan_of(project, 1000)
+    assert min(map(seconds, 3 * [more])) < 9 * min(map(seconds, 3 * [some]))
 
 
 def test_an_old_gpu_that_costs_more_than_it_brings_is_named(project: Project) -> None:

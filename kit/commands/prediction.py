@@ -61,10 +61,13 @@ def _lines(prediction: Prediction) -> list[str]:
 
 
 def _way(way: WayForecast) -> str:
+    return f"{_name(way)} {way.images_per_second:,.0f} images/s ({way.efficiency:.0%})"
+
+
+def _name(way: WayForecast) -> str:
     name = "every step" if way.mode == "every_step" else f"{way.mode} every {way.every_steps}"
     name += "" if way.compression == "none" else f" in {way.compression}"
-    name += " overlapped" if way.overlap else ""
-    return f"{name} {way.images_per_second:,.0f} images/s ({way.efficiency:.0%})"
+    return name + (" overlapped" if way.overlap else "")
 
 
 def _worth(prediction: Prediction, most: int) -> str:
@@ -72,8 +75,13 @@ def _worth(prediction: Prediction, most: int) -> str:
         return f"yes, all {count(most, 'host')}"
     if prediction.worth == 1:
         return "no: a second host brings less than half of what it does alone"
-    ordinal = prediction.worth + 1
-    return f"up to {prediction.worth} hosts; host {ordinal} brings less than half of its own speed"
+    added = next(
+        len(each.hosts) for each in prediction.forecasts if len(each.hosts) > prediction.worth
+    )
+    more = f"up to {prediction.worth} hosts"
+    if added == prediction.worth + 1:
+        return f"{more}; host {added} brings less than half of its own speed"
+    return f"{more}; those up to {added} bring less than half of their own speed"
 
 
 def _better(prediction: Prediction) -> str:
@@ -87,5 +95,5 @@ def _better(prediction: Prediction) -> str:
     if prediction.wanted_batch:
         found.append(f"batch_size: {prediction.wanted_batch}")
     if ways:
-        found.append(_way(ways[0]).rpartition(" images/s")[0].rpartition(" ")[0])
+        found.append(_name(ways[0]))
     return f"{GOOD:.0%} with {', or '.join(found)}" if found else ""

@@ -15,7 +15,8 @@ def valid(measured: Measurements, inventory: Inventory) -> Measurements:
 
 def with_measured_links(inventory: Inventory, measured: Measurements) -> Inventory:
     """Return the inventory with the measured speeds of its hosts' links, to three digits."""
-    hosts = tuple(_measured(host, measured.speed_of(host.name)) for host in inventory.hosts)
+    speeds = measured.link_speeds()
+    hosts = tuple(_measured(host, speeds.get(host.name)) for host in inventory.hosts)
     return replace(inventory, hosts=hosts)
 
 

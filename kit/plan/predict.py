@@ -7,8 +7,11 @@ a bucket of gradients as soon as the backward pass has computed it (Li et al. 20
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+from math import inf
 
 from kit.measurements import Measurements, StepTime
 from kit.plan.exchange import LADDER, OF_A_SCRIPT, SHOWN, SHRUNK
@@ -73,11 +76,11 @@ class WayForecast:
 class Prediction:
     """The speed on 1 to all hosts, the fastest first, with the job's own way to exchange.
 
-    `own` is None if its way's size is known to the trainer alone (PowerSGD). `steps` are the
-    measured times. `measured_links`: the speed between hosts was measured. `wanted_speed` (bits per
-    second) and `wanted_batch` (samples of a GPU) would bring all hosts to an efficiency of 90 % by
-    themselves; None if they have it. `better_without` names GPUs without which the job is faster,
-    and by which factor.
+    `steps` are the measured times. `measured_links`: the speed between hosts was measured. `worth`
+    is the largest number of `forecasts` up to which the added hosts bring half of what they do
+    alone. `wanted_speed` (bits per second) and `wanted_batch` (samples of a GPU) would bring all
+    hosts to an efficiency of 90 % by themselves; None if they have it. `better_without` names GPUs
+    without which the job is faster, and by which factor.
     """
 
     steps: tuple[StepTime, ...]
@@ -102,19 +105,48 @@ class _Member:
         return self.placement.host.name
 
 
-Members = Sequence[_Member]
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Hosts, and the bits per second of an all-reduce among them."""
+
+    members: tuple[_Member, ...]
+    speed: float
+
+    @property
+    def seconds(self) -> list[float]:
+        """The computing seconds of a step on each GPU."""
+        return [seconds for member in self.members for seconds in member.seconds]
+
+
+@dataclass(frozen=True)
+class _Links:
+    """The links between hosts: `measured` ones before the declared ones."""
+
+    measured: Measurements
+
+    @cached_property
+    def of_hosts(self) -> dict[str, float]:
+        return self.measured.link_speeds()
+
+    def group(self, members: Iterable[_Member]) -> _Group:
+        """Return a group: its all-reduce was measured, or is that of its slowest link."""
+        chosen = tuple(members)
+        speed = self.measured.reduction_speed([member.name for member in chosen]) or min(
+            self.of_hosts.get(member.name, member.placement.host.speed * PAYLOAD)
+            for member in chosen
+        )
+        return _Group(chosen, speed)
 
 
 @dataclass(frozen=True, slots=True)
 class _Costs:
     """What a step costs: gradients of `size` bytes, exchanged in one `way`.
 
-    `faster` multiplies the speed of all links. `batch` are the samples of a step on one GPU, of
+    `faster` multiplies the speed of each group. `batch` are the samples of a step on one GPU, of
     which the last of `accumulation` parts computes during an exchange. `auto`: the batch is divided
     by the speed of the GPUs.
     """
 
-    measured: Measurements
     size: float
     way: Way
     batch: int
@@ -122,57 +154,54 @@ class _Costs:
     auto: bool
     faster: float
 
-    def compute(self, members: Members) -> float:
+    def compute(self, group: _Group) -> float:
         """Return the computing seconds of a step: all wait for the slowest GPU."""
-        times = [seconds for member in members for seconds in member.seconds]
+        times = group.seconds
         return len(times) / sum(1 / each for each in times) if self.auto else max(times)
 
-    def exchange(self, members: Members, compute: float) -> float:
+    def exchange(self, group: _Group, compute: float) -> float:
         """Return the seconds of a step's exchange that computing does not hide."""
-        if len(members) < 2:
+        if len(group.members) < 2:
             return 0.0
         mode, every, compression, overlap = self.way
-        size = self.size / SHRUNK[compression]
-        whole = self.ring(members, size)
+        whole = self.ring(group, self.size / SHRUNK[compression])
         if mode == "every_step":
             backward = (1 - FORWARD) * compute / self.accumulation
-            return max(self.ring(members, last_bucket(size)), whole - backward)
+            last = self.ring(group, last_bucket(self.size) / SHRUNK[compression])
+            return max(last, whole - backward)
         return (max(0.0, whole - every * compute) if overlap else whole) / every
 
-    def ring(self, members: Members, size: float) -> float:
+    def ring(self, group: _Group, size: float) -> float:
         """Return the seconds of an all-reduce of `size` bytes among the hosts' ranks."""
-        return ring_seconds(size, _ranks(members), 1) / (self.speed(members) * self.faster)
+        return ring_seconds(size, len(group.seconds), 1) / (group.speed * self.faster)
 
-    def speed(self, members: Members) -> float:
-        """Return the speed of an all-reduce: measured, or that of the slowest link."""
-        names = [member.name for member in members]
-        declared = {member.name: member.placement.host.speed * PAYLOAD for member in members}
-        return self.measured.reduction_speed(names) or min(
-            self.measured.speed_of(name) or declared[name] for name in names
-        )
-
-    def rate(self, members: Members) -> float:
+    def rate(self, group: _Group) -> float:
         """Return the samples per second of the hosts together."""
-        compute = self.compute(members)
-        return _ranks(members) * self.batch / (compute + self.exchange(members, compute))
+        compute = self.compute(group)
+        return len(group.seconds) * self.batch / (compute + self.exchange(group, compute))
 
-    def efficiency(self, members: Members) -> float:
+    def rate_of(self, member: _Member) -> float:
+        """Return the samples per second of one host alone."""
+        return self.rate(_Group((member,), inf))
+
+    def efficiency(self, group: _Group) -> float:
         """Return the share of the hosts' speeds alone."""
-        return self.rate(members) / sum(self.rate([member]) for member in members)
+        return self.rate(group) / sum(map(self.rate_of, group.members))
 
-    def forecast(self, members: Members) -> Forecast:
+    def forecast(self, group: _Group) -> Forecast:
         """Return the forecast for these hosts."""
-        compute = self.compute(members)
-        exchange = self.exchange(members, compute)
+        compute = self.compute(group)
+        exchange = self.exchange(group, compute)
+        rate, alone = self.rate(group), [self.rate_of(member) for member in group.members]
         return Forecast(
-            hosts=tuple(member.name for member in members),
-            ranks=_ranks(members),
+            hosts=tuple(member.name for member in group.members),
+            ranks=len(group.seconds),
             compute=compute,
             exchange=exchange,
             step=compute + exchange,
-            images_per_second=self.rate(members),
-            speed_up=self.rate(members) / max(self.rate([member]) for member in members),
-            efficiency=self.efficiency(members),
+            images_per_second=rate,
+            speed_up=rate / max(alone),
+            efficiency=rate / sum(alone),
         )
 
 
@@ -187,7 +216,6 @@ def predict(job: JobPlan, measured: Measurements, *, overlay: bool) -> Predictio
     if not steps or way is None or not job.placements:
         return None
     costs = _Costs(
-        measured=measured,
         size=job.traffic.gradient_bytes or steps[0].parameters * GRADIENT_BYTES,
         way=way,
         batch=(job.batch.per_gpu or steps[0].batch_size) * job.batch.accumulation,
@@ -197,18 +225,22 @@ def predict(job: JobPlan, measured: Measurements, *, overlay: bool) -> Predictio
     )
     members = sorted(
         (_Member(each, _seconds(each, steps, costs.batch)) for each in job.placements),
-        key=lambda member: -costs.rate([member]),
+        key=lambda member: -costs.rate_of(member),
     )
-    good = costs.efficiency(members) >= GOOD
+    links = _Links(measured)
+    groups = [links.group(members[:number]) for number in _numbers(len(members))]
+    forecasts = tuple(costs.forecast(group) for group in groups)
+    whole = groups[-1]
+    good = forecasts[-1].efficiency >= GOOD
     return Prediction(
         steps=steps,
         measured_links=bool(measured.links or measured.reductions),
-        forecasts=tuple(costs.forecast(members[:number]) for number in _numbers(len(members))),
-        ways=_ways(job, costs, members) if len(members) > 1 else (),
-        worth=_worth(costs, members),
-        wanted_speed=None if good else _wanted_speed(costs, members),
-        wanted_batch=None if good else _wanted_batch(costs, members),
-        better_without=_better_without(costs, members),
+        forecasts=forecasts,
+        ways=_ways(job, costs, whole) if len(members) > 1 else (),
+        worth=_worth(forecasts, [costs.rate_of(member) for member in whole.members]),
+        wanted_speed=None if good else _wanted_speed(costs, whole),
+        wanted_batch=None if good else _wanted_batch(costs, whole),
+        better_without=_better_without(costs, links, whole),
     )
 
 
@@ -229,10 +261,6 @@ def _seconds(placement: Placement, steps: Sequence[StepTime], batch: int) -> tup
     return tuple(times.get(gpu.model or gpu.title, slowest) for gpu in placement.gpus)
 
 
-def _ranks(members: Members) -> int:
-    return sum(len(member.seconds) for member in members)
-
-
 def _numbers(hosts: int) -> list[int]:
     """Return the numbers of hosts to show: all up to 8, then doubling, then all."""
     powers = [2**power for power in range(4, hosts.bit_length())]
@@ -240,65 +268,73 @@ def _numbers(hosts: int) -> list[int]:
 
 
 def last_bucket(size: float) -> float:
-    """Return the bytes of DDP's bucket that is complete when the backward pass ends."""
+    """Return the bytes of DDP's bucket that is complete when the backward pass ends.
+
+    `size` is that of all gradients as they are computed: buckets are compressed afterwards.
+    """
     if size <= FIRST_BUCKET:
         return size
     return (size - FIRST_BUCKET) % BUCKET or BUCKET
 
 
-def _ways(job: JobPlan, costs: _Costs, members: Members) -> tuple[WayForecast, ...]:
+def _ways(job: JobPlan, costs: _Costs, group: _Group) -> tuple[WayForecast, ...]:
     """Return the job's way, those that are always shown, and the first that is good enough."""
     possible = [way for way in LADDER if job.job.exchange or way in OF_A_SCRIPT]
     shown = dict.fromkeys((costs.way, *(way for way in SHOWN if way in possible)))
     for way in possible:
-        if replace(costs, way=way).efficiency(members) >= GOOD:
+        if replace(costs, way=way).efficiency(group) >= GOOD:
             shown.setdefault(way)
             break
-    return tuple(_way(replace(costs, way=way), members) for way in shown)
+    return tuple(_way(replace(costs, way=way), group) for way in shown)
 
 
-def _way(costs: _Costs, members: Members) -> WayForecast:
-    return WayForecast(*costs.way, costs.rate(members), costs.efficiency(members))
+def _way(costs: _Costs, group: _Group) -> WayForecast:
+    return WayForecast(*costs.way, costs.rate(group), costs.efficiency(group))
 
 
-def _worth(costs: _Costs, members: Members) -> int:
-    """Return the number of hosts up to which each brings half of its own speed."""
-    for number in range(2, len(members) + 1):
-        gain = costs.rate(members[:number]) - costs.rate(members[: number - 1])
-        if gain < WORTH * costs.rate([members[number - 1]]):
-            return number - 1
-    return len(members)
+def _worth(forecasts: Sequence[Forecast], alone: Sequence[float]) -> int:
+    """Return the number of hosts up to which the added ones bring half of their own speed.
+
+    Only the numbers of the forecasts are looked at, which are all up to eight: each host in turn
+    would be 4,000 sums over 4,000 hosts.
+    """
+    for before, after in pairwise(forecasts):
+        first, last = len(before.hosts), len(after.hosts)
+        gain = after.images_per_second - before.images_per_second
+        if gain < WORTH * sum(alone[first:last]):
+            return first
+    return len(alone)
 
 
-def _wanted_speed(costs: _Costs, members: Members) -> float | None:
+def _wanted_speed(costs: _Costs, group: _Group) -> float | None:
     for factor in FACTORS:
-        if replace(costs, faster=costs.faster * factor).efficiency(members) >= GOOD:
-            return costs.speed(members) * factor
+        if replace(costs, faster=costs.faster * factor).efficiency(group) >= GOOD:
+            return group.speed * factor
     return None
 
 
-def _wanted_batch(costs: _Costs, members: Members) -> int | None:
+def _wanted_batch(costs: _Costs, group: _Group) -> int | None:
     for factor in BATCHES:
-        compute = costs.compute(members) * factor
-        if compute / (compute + costs.exchange(members, compute)) >= GOOD:
+        compute = costs.compute(group) * factor
+        if compute / (compute + costs.exchange(group, compute)) >= GOOD:
             return factor * costs.batch // costs.accumulation
     return None
 
 
-def _better_without(costs: _Costs, members: Members) -> tuple[str, float] | None:
+def _better_without(costs: _Costs, links: _Links, group: _Group) -> tuple[str, float] | None:
     """Return the slowest GPUs if the others are faster alone, and how many times."""
-    slowest = max(seconds for member in members for seconds in member.seconds)
+    slowest = max(group.seconds)
     left = [
         replace(member, seconds=tuple(each for each in member.seconds if each < slowest))
-        for member in members
+        for member in group.members
     ]
     left = [member for member in left if member.seconds]
-    factor = costs.rate(left) / costs.rate(members) if left else 0.0
+    factor = costs.rate(links.group(left)) / costs.rate(group) if left else 0.0
     if factor <= 1:
         return None
     names = [
         f"{gpu.model or gpu.title} of {member.name}"
-        for member in members
+        for member in group.members
         for gpu, seconds in zip(member.placement.gpus, member.seconds, strict=True)
         if seconds == slowest
     ]

@@ -57,7 +57,7 @@ PURE_MODULES = (
     "targets/swarm/labels",
     "targets/swarm/members",
     "targets/swarm/order",
-    "targets/swarm/seen",
+    "targets/swarm/state",
     "targets/swarm/status",
     "targets/swarm/steps",
 )

@@ -15,7 +15,7 @@ def say(text: str, to: TextIO | None = None) -> None:
     stream.flush()
 
 
-def complain(text: str) -> None:
+def say_error(text: str) -> None:
     """Write one line to standard error."""
     say(text, sys.stderr)
 

@@ -49,7 +49,7 @@ from trainer.data.files import (
 )
 from trainer.data.load import load_data
 from trainer.data.samples import DataError, DataSet
-from trainer.output import complain, emit, say
+from trainer.output import emit, say, say_error
 from trainer.parallel.halt import HaltError, raise_if_halted, request_halt
 from trainer.parallel.world import World, describe, is_lost_peer, join_world, leave_world
 
@@ -66,11 +66,11 @@ def main() -> int:
         job = load_job(Path(os.environ.get("KIT_JOB", "")))
         data, weights = load(job, Path(os.environ.get("KIT_DATA") or "/data"))
     except JobError as error:
-        return give_up("input", str(error), MISTAKE)
+        return fail("input", str(error), MISTAKE)
     except (DataMissingError, DataError) as error:
-        return give_up("data", str(error), MISTAKE)
+        return fail("data", str(error), MISTAKE)
     except DownloadError as error:
-        return give_up("data", str(error), FAILURE)
+        return fail("data", str(error), FAILURE)
     world = None
     try:
         world = join_world(os.environ, timedelta(seconds=job.exchange.timeout))
@@ -119,7 +119,7 @@ def require_working_torchvision(need: str) -> None:
         raise DataMissingError(f"{what}; install the two of one release") from error
 
 
-def give_up(kind: FailureClass, message: str, code: int) -> int:
+def fail(kind: FailureClass, message: str, code: int) -> int:
     """End before the rendezvous, for a reason that a restart would repeat."""
     return 0 if request_halt(kind, message, code) else fail(kind, message, code)
 
@@ -128,7 +128,7 @@ def fail(kind: FailureClass, message: str, code: int) -> int:
     """Report why this process ends; return its exit code."""
     rank, line = int(os.environ.get("RANK", "0")), message.splitlines()[0]
     emit(events.Failed(kind=kind, message=line, rank=rank, exit_code=code))
-    complain(f"trainer: error: {message}")
+    say_error(f"trainer: error: {message}")
     return code
 
 

@@ -607,7 +607,7 @@ def join_the_next(reason: str) -> NoReturn:
     say(f"{reason}; waits for the store to end, then joins the next run")
     # Connections to the old store would stay open in the process that replaces this one.
     os.closerange(3, 1024)
-    time.sleep(DESERTED + 5)
+    time.sleep(ABSENT + 5)
     os.execv(sys.executable, [sys.executable, str(Path(__file__).resolve())])
 
 
@@ -631,7 +631,7 @@ def first_failure(failures: Mapping[int, Any], folder: Path) -> LaunchError:
     trace = message["extraInfo"]["py_callstack"] if isinstance(message, dict) else ""
     if code < 0:
         return LaunchError(f"{who}, {how}\n{trace}".rstrip(), FAILURE, "killed", rank, 128 - code)
-    said = trace.rstrip().rpartition("\n")[2] or last_words(folder / str(rank))
+    said = trace.rstrip().rpartition("\n")[2] or exception_in(folder / str(rank))
     hopeless = HOPELESS.match(said)
     text = f"{who}, {how}{f': {said}' if said else ''}"
     if hopeless:
@@ -640,7 +640,7 @@ def first_failure(failures: Mapping[int, Any], folder: Path) -> LaunchError:
     return LaunchError(f"{text}\n{trace}".rstrip(), code_of_all, kind, rank, code)
 
 
-def last_words(file: Path) -> str:
+def exception_in(file: Path) -> str:
     """The exception that a worker's `Prefix` wrote, a moment after the worker's end, or ""."""
     for _ in range(20):
         with suppress(OSError):
@@ -768,7 +768,7 @@ class Trace:
 ESTABLISHED = "01"  # State of a connection in /proc/net/tcp (include/net/tcp_states.h).
 NO_NEW_PRIVILEGES = 38  # Of prctl (linux/prctl.h).
 IN_USE = 2  # Counts in a row, one a second, with an agent connected: the store is in use.
-DESERTED = 10  # Counts in a row without an agent: the store's run is over.
+ABSENT = 10  # Counts in a row without an agent: the store's run is over.
 
 
 def connections(port: int) -> int:
@@ -793,7 +793,7 @@ class Attendance:
         here = count > self._idle
         self._present, self._absent = (self._present + 1, 0) if here else (0, self._absent + 1)
         self._used = self._used or self._present >= IN_USE
-        return self._used and self._absent >= DESERTED
+        return self._used and self._absent >= ABSENT
 
 
 RESOLVED = 10.0  # Seconds within which a container finds its own name in Docker's DNS.

@@ -95,7 +95,7 @@ class Agent:
         finally:
             limit.cancel()
         if not line:
-            raise KitError(f"{self.name}: the measuring container ended: {self._last_words()}")
+            raise KitError(f"{self.name}: the measuring container ended: {self._last_error()}")
         try:
             answer: dict[str, Any] = json.loads(line)
         except ValueError:
@@ -116,7 +116,7 @@ class Agent:
         """
         self.ask("hello", patience=FIRST_PATIENCE)
 
-    def _last_words(self) -> str:
+    def _last_error(self) -> str:
         try:
             self._process.wait(5)
         except subprocess.TimeoutExpired:

@@ -20,14 +20,16 @@ from kit.workload.types import Kind
 from trainer.contract.words import nearest
 
 
-@click.command("logs", short_help="Print what the hosts have printed.")
+@click.command("logs", short_help="Print the log lines of jobs and servers.")
 @click.argument("jobs", nargs=-1)
 @with_paths
 @with_engine
 @click.option("-f", "--follow", is_flag=True, help="Continue until the jobs have ended.")
 @click.option("--host", help="Only the lines of this host.")
 @click.option("--rank", type=int, help="Only the lines of this rank.")
-@click.option("--since", metavar="DURATION", help="Only lines of the last, for example, 10m.")
+@click.option(
+    "--since", metavar="DURATION", help="Only the lines of this last time, for example 10m."
+)
 @click.option("--events", is_flag=True, help="Also print the events for programs.")
 @click.option(
     "--dumps",

@@ -23,7 +23,7 @@ from kit.targets.swarm.lower import PLATFORM
 from kit.targets.swarm.members import steps_down, steps_up, unlisted_nodes, warnings
 from kit.targets.swarm.observe import observe_cluster, observe_member
 from kit.targets.swarm.registers import history
-from kit.targets.swarm.seen import Cluster, Member
+from kit.targets.swarm.state import Cluster, Member
 
 
 @click.group("swarm", short_help="Make the hosts one Swarm, or undo that.")

@@ -82,7 +82,7 @@ def test_a_job_trains_is_stopped_and_goes_on(operator: Operator, lab: Lab) -> No
     operator.write({"digits": quick.replace("epochs: 2000", f"epochs: {epochs}")})
     output = operator.kit("deploy", "--wait")
     lines = output.splitlines()
-    assert f"goes on from step {step}, " in output
+    assert f"resumes at step {step}, " in output
     for host in HOSTS:
         devices = ",".join(lab.uuids(host))
         told = [line for line in lines if f"on {host}, cpu, NVIDIA_VISIBLE_DEVICES" in line]

@@ -119,7 +119,7 @@ def test_one_machine_trains_on_two_gpus_and_serves_on_the_third(
     assert waiting in operator.kit("status")
     output = operator.kit("deploy", "--wait", DIGITS_TOKEN=TOKEN)
     assert "serve-digits: is idle: it has no GPU" in output
-    assert f"goes on from step {last}, " in output
+    assert f"resumes at step {last}, " in output
     assert seen(operator, "digits") == {"n3": one_machine}
     operator.kit("stop", "--all")
     assert lab.docker("n3", "ps", "--all", "--quiet") == ""
@@ -161,7 +161,7 @@ def test_two_hosts_of_a_swarm_exchange_gpus(made: dict[str, Operator], lab: Lab)
     assert told.index(("die", "train-digits_train-on-n2")) < told.index(
         ("start", "serve-digits_serve-on-n2")
     )
-    assert "goes on from step" in operator.kit("logs", "digits")
+    assert "resumes at step" in operator.kit("logs", "digits")
 
     # A second GPU for inference, on another host: the present server is not affected.
     with Client(url, TOKEN) as client:

@@ -189,7 +189,7 @@ def test_two_desktops_train_lose_a_host_and_go_on(operator: Operator, hosts: Lab
     assert operator.status()["state"] == "running"
     own = partial(operator.kit, "logs", "--host", "n1")
     # torchrun assigns ranks by address: rank 0 may have been on n2, and its lines are lost.
-    alone = re.compile(r"rank \d of 3, .*rank 0 of 1, .*goes on from step [1-9]", re.DOTALL)
+    alone = re.compile(r"rank \d of 3, .*rank 0 of 1, .*resumes at step [1-9]", re.DOTALL)
     wait_for(lambda: alone.search(own()), "n1 to go on alone, from a checkpoint")
     hosts.do("start", "n2")
     whole = re.compile(alone.pattern + r".*rank \d of 3, ", re.DOTALL)
@@ -417,7 +417,7 @@ def test_two_jobs_a_change_of_one_a_secret_and_a_lock(operator: Operator, hosts:
     wait_for(lambda: not leftovers(hosts), f"an end of {leftovers(hosts)}")
     resumed = operator.kit("resume", "digits", TOKEN="hush-2")
     assert "digits/n2: running" in resumed
-    wait_for(lambda: "goes on from step" in operator.kit("logs", "digits"), "the resumption")
+    wait_for(lambda: "resumes at step" in operator.kit("logs", "digits"), "the resumption")
 
 
 def test_what_was_rendered_before_is_refused(operator: Operator) -> None:

@@ -15,7 +15,7 @@ from kit.runtime.status import HostStatus, JobStatus, State
 from kit.targets.lowered import Lowered
 from kit.targets.swarm.decide import decide
 from kit.targets.swarm.order import in_order
-from kit.targets.swarm.seen import Cluster
+from kit.targets.swarm.state import Cluster
 from kit.targets.swarm.steps import AwaitEnd, AwaitGpus, DeployStack, Label, RemoveStack
 from kit.workload.types import Kind, Workload
 from tests.sandbox import INVENTORY, JOB, SERVER, Project

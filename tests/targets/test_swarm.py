@@ -15,7 +15,7 @@ from kit.runtime.steps import Step
 from kit.targets.lowered import Lowered
 from kit.targets.swarm.decide import decide
 from kit.targets.swarm.members import steps_down, steps_up, warnings
-from kit.targets.swarm.seen import Cluster, Member, Node, Service, Task
+from kit.targets.swarm.state import Cluster, Member, Node, Service, Task
 from kit.targets.swarm.status import host_statuses, job_state, state_of
 from kit.targets.swarm.steps import (
     DeleteCheckpoints,

@@ -124,7 +124,7 @@ def test_what_was_accepted_is_answered_before_the_end(trained: Path, tmp_path: P
         with pytest.raises(OSError, match="refused"):
             server.get("/health")
         text = server.task.text
-    assert text.endswith("serve n1: ends, all that was asked is answered\n")
+    assert text.endswith("serve n1: ends, all requests are answered\n")
     assert "Traceback" not in text
 
 

@@ -146,7 +146,7 @@ def test_a_job_goes_on_with_another_exchange_and_precision(plain: Path, tmp_path
     with hosts(tmp_path) as local:
         task = launch(local, job, 2)
         assert task.wait() == 0, task.text
-    assert "goes on from step 30, epoch 2 + 0" in task.text
+    assert "resumes at step 30, epoch 2 + 0" in task.text
     assert "fp16, exchange diloco" in task.text
     assert metrics(tmp_path / "plain")[-1]["accuracy"] > 0.9
 

@@ -114,7 +114,7 @@ def test_another_world_goes_on_with_the_mean(trained: Path, tmp_path: Path) -> N
     for had in ("powersgd", "optimizer, scaler"):
         mean = f"2 ranks go on with the mean of what 3 of 3 ranks had of their own ({had})"
         assert mean in task.text
-    assert task.text.count("goes on from step 30, epoch 2 + 0") == 3
+    assert task.text.count("resumes at step 30, epoch 2 + 0") == 3
     # The ranks began alike, or their parameters would not have been equal at the end.
     assert all(content(tmp_path / name) for name in again)
 

@@ -129,7 +129,7 @@ def test_a_host_that_lost_its_disk_gets_the_newest_that_is_whole(
         assert pc2.wait() == 0, pc2.text
         both = pc1.text + pc2.text
     assert f"trainer pc2: warning: passes over {damaged.parent}: state.pt has" in both
-    assert "goes on from step 135, epoch 9 + 0" in both
+    assert "resumes at step 135, epoch 9 + 0" in both
     assert complete_steps(tmp_path / "pc1") == ["step-00000135", "step-00000150", "step-00000165"]
     assert (tmp_path / "pc1" / "step-00000135" / "state.pt").read_bytes() == (
         finished.folder / "pc2" / "step-00000135" / "state.pt"
@@ -211,11 +211,11 @@ def test_a_stop_and_a_fault_lose_no_sample(tmp_path: Path) -> None:
 
         tasks = local.pair(job)
         wait_until(lambda: epoch() >= stop["epoch"] + 6, "six epochs more")
-        assert f"goes on from step {stop['step']}, " in tasks[0].text + tasks[1].text
+        assert f"resumes at step {stop['step']}, " in tasks[0].text + tasks[1].text
         os.kill(tasks[1].workers()[-1], signal.SIGKILL)
         assert [task.wait() for task in tasks] == [0, 0]
         both = tasks[0].text + tasks[1].text
-    assert both.count("goes on from step") == 2
+    assert both.count("resumes at step") == 2
     lines = metrics(*folders)
     # An epoch that was done twice because of the fault ends at the same step again.
     assert all(line["step"] == 15 * line["epoch"] for line in lines if line["event"] == "epoch")
@@ -237,7 +237,7 @@ def test_the_hosts_that_are_left_go_on(tmp_path: Path) -> None:
     stop = next(line for line in metrics(*folders) if line["event"] == "stop")
     assert "another host had to stop; this process ends to be started again" in both
     # The work of the host that left is not repeated.
-    assert f"goes on from step {stop['step']}, " in pc1.text
+    assert f"resumes at step {stop['step']}, " in pc1.text
     end = metrics(*folders)[-1]
     assert (end["event"], end["world_size"], end["epoch"]) == ("end", 1, 30)
 

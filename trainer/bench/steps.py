@@ -29,7 +29,7 @@ from trainer.core.run import Run, Stop
 from trainer.core.setup import set_up
 from trainer.data.files import DataMissingError, DownloadError
 from trainer.data.samples import DataError
-from trainer.output import complain, say
+from trainer.output import say, say_error
 from trainer.parallel.halt import HaltError
 from trainer.parallel.world import join_world, leave_world
 from trainer.train import MISTAKE, load
@@ -100,7 +100,7 @@ def main() -> int:
     """Measure the job of KIT_JOB; return the exit code."""
     seconds = float(sys.argv[1])
     if not 0 < seconds < math.inf:
-        complain("trainer: error: the seconds must be a positive number")
+        say_error("trainer: error: the seconds must be a positive number")
         return MISTAKE
     if "OMP_NUM_THREADS" not in os.environ:  # As in launch.py.
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // processes()))
@@ -119,10 +119,10 @@ def main() -> int:
             found = measure(run, seconds)
         leave_world(world)
     except (JobError, DataMissingError, DataError, DownloadError, HaltError) as error:
-        complain(f"trainer: error: {error}")
+        say_error(f"trainer: error: {error}")
         return MISTAKE
     except torch.cuda.OutOfMemoryError:
-        complain(f"trainer: error: batch_size {job.train.batch_size} does not fit into the memory")
+        say_error(f"trainer: error: batch_size {job.train.batch_size} does not fit into the memory")
         return MISTAKE
     say(json.dumps(asdict(found)))
     return 0

@@ -10,7 +10,7 @@ from trainer.checkpoints.format import NONE, Saved
 from trainer.checkpoints.layout import folder_name
 from trainer.checkpoints.parts import own_of, read_part
 from trainer.contract.job import TrainJob
-from trainer.output import complain
+from trainer.output import say_error
 from trainer.parallel.world import World
 
 
@@ -48,7 +48,7 @@ def newest_of_all(folder: Path, job: TrainJob, world: World) -> Found | None:
         if before and not before.lacking:
             if world.rank == 0:
                 ranks, name = ", ".join(map(str, found.lacking)), folder_name(found.saved.step)
-                complain(
+                say_error(
                     f"trainer: warning: passes over {name}: no host has the part of rank {ranks}"
                 )
             found = before
@@ -66,7 +66,7 @@ def agree(folder: Path, job: TrainJob, world: World, before: int | None = None) 
     own = None
     if is_writer(job, world):
         warning = f"trainer {world.host}: warning: "
-        own = checkpoints.newest(folder, job, lambda text: complain(warning + text), before)
+        own = checkpoints.newest(folder, job, lambda text: say_error(warning + text), before)
     steps = world.gather(own.step if own else NONE)
     if max(steps) == NONE:
         return None

@@ -17,7 +17,7 @@ from trainer.core.step import StepResult, train_step
 from trainer.core.watch import compare_ranks
 from trainer.data import shards
 from trainer.data.crops import Crops
-from trainer.output import complain
+from trainer.output import say_error
 from trainer.parallel.halt import HaltError
 
 
@@ -100,4 +100,4 @@ def skip_or_halt(run: Run, progress: Progress, step: StepResult) -> None:
     if run.job.train.on_nan == "stop":
         raise HaltError("loss", f"the loss is not finite {where}")
     if run.world.rank == 0:
-        complain(f"trainer: warning: skips an update, the loss is not finite {where}")
+        say_error(f"trainer: warning: skips an update, the loss is not finite {where}")

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from trainer.checkpoints.format import Progress
 from trainer.core.announce import Announcer
-from trainer.output import complain, say
+from trainer.output import say, say_error
 from trainer.parallel.world import World
 
 BAR = 24  # Characters.
@@ -116,6 +116,6 @@ def serve(world: World, port: int) -> dict[str, Any]:
         registry = CollectorRegistry()
         start_http_server(port, registry=registry)
     except (ImportError, OSError) as error:
-        complain(f"trainer {world.host}: warning: no metrics on port {port}: {error}")
+        say_error(f"trainer {world.host}: warning: no metrics on port {port}: {error}")
         return {}
     return {name: Gauge(f"kit_training_{name}", text, registry=registry) for name, text in GAUGES}

@@ -36,7 +36,7 @@ def introduce(run: Run, progress: Progress, start: Figures) -> None:
     if run.compiled:
         say(f"compiled to {run.compiled}")
     if progress.step:
-        say(f"goes on from step {progress.step}, epoch {progress.epoch} + {progress.position}")
+        say(f"resumes at step {progress.step}, epoch {progress.epoch} + {progress.position}")
     say(HEADER)
     gpus = {host: uuids.split(",") for host, uuids in seen.items() if uuids}
     append(run.checkpoints, replace(start, gpus=gpus))

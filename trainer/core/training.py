@@ -10,7 +10,7 @@ from trainer.core.report import introduce, tell_epoch
 from trainer.core.run import Run, Stop
 from trainer.core.schedule import require_warm_up_fits
 from trainer.core.state import resume, resume_own, save
-from trainer.output import complain, say
+from trainer.output import say, say_error
 
 FAILURE = 1  # Exit code for work that failed; torchrun then restarts all workers.
 
@@ -74,5 +74,5 @@ def interrupt(run: Run, epoch: EpochResult, stop: Stop) -> int:
         return 0
     # Another host must end, but not this one: after exit code 0, torchrun would regard the job as
     # complete; after a failure, it restarts this host's workers with the remaining hosts.
-    complain("trainer: another host had to stop; this process ends to be started again")
+    say_error("trainer: another host had to stop; this process ends to be started again")
     return FAILURE

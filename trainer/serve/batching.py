@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import NamedTuple
 
-from trainer.output import complain
+from trainer.output import say_error
 from trainer.serve.config import Settings
 from trainer.serve.kind import Array, Kind
 from trainer.serve.metrics import Metrics
@@ -183,7 +183,9 @@ class Batcher:
         self._metrics.failures.inc()
         reason = str(error).splitlines()[0] if str(error) else repr(error)
         host = self._settings.host
-        complain(f"serve {host}: error: a batch of {len(batch)} failed on {model.device}: {reason}")
+        say_error(
+            f"serve {host}: error: a batch of {len(batch)} failed on {model.device}: {reason}"
+        )
         for sample in batch:
             if not sample.future.done():
                 fix = "try again; whoever runs this finds the reason in the server's log"

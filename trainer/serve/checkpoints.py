@@ -64,7 +64,7 @@ def described(found: Found, host: str) -> dict[str, Any]:
     }
 
 
-class Visitor:
+class Connection:
     """A connection of the endpoint."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -85,42 +85,42 @@ class Endpoint:
 
     async def visit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve a connection until its client fails."""
-        visitor = Visitor(reader, writer)
+        connection = Connection(reader, writer)
         with suppress(OSError, EOFError, asyncio.LimitOverrunError):
             try:
-                if self._limits.enter(visitor):
-                    await self._answer(visitor)
+                if self._limits.enter(connection):
+                    await self._answer(connection)
                     # The client has received the answer, or is too slow.
                     await writer.drain()
                     writer.close()
                     await writer.wait_closed()
             finally:
-                self._limits.leave(visitor)
+                self._limits.leave(connection)
                 writer.transport.abort()
 
-    async def _answer(self, visitor: Visitor) -> None:
-        head = (await visitor.reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-        self._limits.answer(visitor)
+    async def _answer(self, connection: Connection) -> None:
+        head = (await connection.reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+        self._limits.answer(connection)
         first, *lines = head.splitlines()
         pairs = (line.partition(":") for line in lines)
         headers = {name.strip().lower(): value.strip() for name, _, value in pairs}
         method, path, *_ = [*first.split(" "), "", ""]
         if refused := self._refused(method, path, headers):
-            return self._send_json(visitor, method, *refused)
+            return self._send_json(connection, method, *refused)
         if path == "/health":
-            return self._send_json(visitor, method, 200, {"status": "ok"})
+            return self._send_json(connection, method, 200, {"status": "ok"})
         if path == "/checkpoints":
             async with self._lock:  # One request at a time reads manifests.
                 found, _ = await asyncio.to_thread(self._listing.look)
             listed = [described(each, self.host) for each in found]
-            return self._send_json(visitor, method, 200, listed)
+            return self._send_json(connection, method, 200, listed)
         try:
             stream = await asyncio.to_thread(find, self.folder, path)
         except OSError:
             missing = {"error": "there is no such thing", "fix": "see /checkpoints"}
-            return self._send_json(visitor, method, 404, missing)
+            return self._send_json(connection, method, 404, missing)
         with stream:
-            await self._send_file(visitor, method, stream)
+            await self._send_file(connection, method, stream)
         return None
 
     def _refused(
@@ -139,20 +139,20 @@ class Endpoint:
             return 401, {"error": "the token is missing or wrong", "fix": fix}
         return None
 
-    def _send_json(self, visitor: Visitor, method: str, status: int, content: Any) -> None:
+    def _send_json(self, connection: Connection, method: str, status: int, content: Any) -> None:
         body = json.dumps(content).encode()
-        send_head(visitor, status, "application/json", len(body))
-        self._limits.wait(visitor, PATIENCE)
-        if method != "HEAD" and self._limits.hold(visitor, len(body)):
-            visitor.writer.write(body)
+        send_head(connection, status, "application/json", len(body))
+        self._limits.wait(connection, PATIENCE)
+        if method != "HEAD" and self._limits.hold(connection, len(body)):
+            connection.writer.write(body)
 
-    async def _send_file(self, visitor: Visitor, method: str, stream: BinaryIO) -> None:
+    async def _send_file(self, connection: Connection, method: str, stream: BinaryIO) -> None:
         size, loop = os.fstat(stream.fileno()).st_size, asyncio.get_running_loop()
-        send_head(visitor, 200, "application/octet-stream", size)
+        send_head(connection, 200, "application/octet-stream", size)
         for start in range(0, size if method != "HEAD" else 0, CHUNK):
-            self._limits.wait(visitor, PATIENCE)
+            self._limits.wait(connection, PATIENCE)
             count = min(CHUNK, size - start)
-            await loop.sendfile(visitor.writer.transport, stream, start, count)
+            await loop.sendfile(connection.writer.transport, stream, start, count)
 
 
 def find(folder: Path, path: str) -> BinaryIO:
@@ -164,13 +164,13 @@ def find(folder: Path, path: str) -> BinaryIO:
     return open_file(folder / name, file)
 
 
-def send_head(visitor: Visitor, status: int, kind: str, size: int) -> None:
+def send_head(connection: Connection, status: int, kind: str, size: int) -> None:
     """Send an answer's head."""
     head = (
         f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nContent-Type: {kind}\r\n"
         f"Content-Length: {size}\r\nConnection: close\r\n\r\n"
     )
-    visitor.writer.write(head.encode())
+    connection.writer.write(head.encode())
 
 
 async def serve(endpoint: Endpoint, limits: Connections, address: tuple[str, int]) -> None:

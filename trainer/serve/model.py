@@ -64,12 +64,14 @@ class Content:
             RuntimeError,
             EOFError,
         ) as error:
-            raise UnusableError(f"it is not of this trainer ({ascii(error)[:200]})") from error
+            raise UnusableError(
+                f"it was not made by this trainer ({ascii(error)[:200]})"
+            ) from error
 
     def _kind(self, labels: list[str]) -> Kind:
         train, name = self.train, self.train.dataset
         if not isinstance(labels, list) or not all(isinstance(each, str) for each in labels):
-            raise UnusableError("it is not of this trainer (its labels are no list of texts)")
+            raise UnusableError("it was not made by this trainer (its labels are no list of texts)")
         # The last layer gives the scores, in SqueezeNet a convolution; gpt uses its embedding of
         # characters for them.
         layers = [weight for weight in self.weights.values() if weight.ndim in (2, 4)]
@@ -93,10 +95,12 @@ def read_train(job: dict[str, Any]) -> Train:
     values = {name: job[name] for name in ("dataset", "path", "image_size", "context", "model")}
     for name, value in values.items():
         if fault := keys.fault(Train, known[name], value):
-            raise UnusableError(f"it is not of this trainer (train.{name}: {fault[0]})")
+            raise UnusableError(f"it was not made by this trainer (train.{name}: {fault[0]})")
     named = {f"train.{name}": value for name, value in values.items()}
     for problem in rules.problems(named, ()):
-        raise UnusableError(f"it is not of this trainer (train.{problem.key}: {problem.what})")
+        raise UnusableError(
+            f"it was not made by this trainer (train.{problem.key}: {problem.what})"
+        )
     return Train(epochs=1, batch_size=1, learning_rate=0, **values)
 
 
@@ -107,7 +111,7 @@ def require_stored(state: bytes) -> None:
             if sum(each.file_size for each in archive.infolist()) > len(state):
                 raise UnusableError("it is compressed, which torch.save never does")
     except zipfile.BadZipFile as error:
-        raise UnusableError(f"it is not of this trainer ({error})") from error
+        raise UnusableError(f"it was not made by this trainer ({error})") from error
 
 
 def weights(state: State, *, averaged: bool) -> dict[str, Tensor]:
@@ -115,7 +119,7 @@ def weights(state: State, *, averaged: bool) -> dict[str, Tensor]:
     prefix = "average." if averaged else ""
     found = state["average" if averaged else "model"]
     if not all(isinstance(value, Tensor) for value in found.values()):
-        raise UnusableError("it is not of this trainer (some of its weights are no tensors)")
+        raise UnusableError("it was not made by this trainer (some of its weights are no tensors)")
     return {name.removeprefix(prefix): value for name, value in found.items()}
 
 

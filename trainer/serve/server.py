@@ -22,7 +22,7 @@ import uvicorn
 from trainer.contract import events
 from trainer.core.torch_version import torch_fault
 from trainer.launch import FAILURE, LaunchError, available_cores, stay_unprivileged
-from trainer.output import complain, emit, say
+from trainer.output import emit, say, say_error
 from trainer.serve.config import Settings, read_settings
 from trainer.serve.connections import IDLE, Connections, most_connections
 from trainer.serve.gpus import Gpus
@@ -50,7 +50,7 @@ def serve() -> int:
     except LaunchError as error:
         kind: Any = error.kind
         emit(events.Failed(kind=kind, message=str(error), exit_code=error.code))
-        complain(f"serve {host}: error: {error}")
+        say_error(f"serve {host}: error: {error}")
         return error.code
     torch.set_num_threads(max(1, available_cores() // settings.replicas))
     limits = Connections(most)
@@ -111,14 +111,14 @@ class EndingServer(uvicorn.Server):
         began = monotonic()
         await super().shutdown(sockets)
         all_answered = monotonic() - began < GRACE
-        what = "all that was asked is answered" if all_answered else f"not all within {GRACE} s"
+        what = "all requests are answered" if all_answered else f"not all within {GRACE} s"
         say(f"serve {self._host}: ends, {what}")
         # Without waiting for threads: one may still compute or run nvidia-smi.
         sys.stderr.flush()
         os._exit(0)
 
 
-class Seldom(logging.Filter):
+class RateLimit(logging.Filter):
     """Passes a few lines a minute: clients with invalid requests must not fill a disk."""
 
     def __init__(self) -> None:
@@ -137,7 +137,7 @@ def log_to_stderr(host: str) -> None:
     """Let uvicorn and asyncio log in the server's format, a few lines a minute."""
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter(f"serve {host}: %(name)s: %(message)s"))
-    handler.addFilter(Seldom())
+    handler.addFilter(RateLimit())
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
 
 

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Hashable
 from time import monotonic
 
-from trainer.output import complain
+from trainer.output import say_error
 
 REMEMBERED = 64  # Texts of a source.
 MOST, WITHIN = 10, 600.0  # Lines about a source, within so many seconds.
@@ -27,4 +27,4 @@ class Warnings:
         lately = sum(now - when < WITHIN for _, when in told)
         if lately < MOST and all(text != each for each, _ in told):
             told.append((text, now))
-            complain(f"serve {self._host}: warning: {text}")
+            say_error(f"serve {self._host}: warning: {text}")

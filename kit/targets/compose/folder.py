@@ -20,8 +20,8 @@ from kit.errors import KitError
 from kit.hosts import ssh
 from kit.model import Host
 from kit.runtime.history import Deployment
+from kit.runtime.last_status import read, written
 from kit.runtime.lock import Holder, holder
-from kit.runtime.remembered import read, written
 from kit.runtime.status import JobStatus
 from kit.runtime.steps import Say
 

@@ -12,7 +12,7 @@ from kit.runtime.steps import Step
 from kit.targets.swarm.labels import NOWHERE, job_label, places
 from kit.targets.swarm.lower import PLATFORM
 from kit.targets.swarm.order import Gpu, gpus_of, in_order
-from kit.targets.swarm.seen import OVER, Cluster, Node
+from kit.targets.swarm.state import OVER, Cluster, Node
 from kit.targets.swarm.status import USED_UP, gpus_wanted, host_statuses, state_of
 from kit.targets.swarm.steps import (
     AwaitEnd,

@@ -13,7 +13,7 @@ from kit.runtime.event_log import TAIL, Source
 from kit.runtime.events import split
 from kit.runtime.status import LogLine
 from kit.runtime.streams import WINDOW, Readable, lines, merged
-from kit.targets.swarm.seen import OVER, Cluster
+from kit.targets.swarm.state import OVER, Cluster
 from kit.targets.swarm.status import working
 
 SILENCE = 5.0

@@ -12,7 +12,7 @@ from kit.runtime.steps import Step
 from kit.targets.lowered import Lowered
 from kit.targets.swarm.labels import HOST_LABEL, JOB_LABEL, node_labels
 from kit.targets.swarm.lower import PLATFORM, network_name
-from kit.targets.swarm.seen import Cluster, Member, Node
+from kit.targets.swarm.state import Cluster, Member, Node
 from kit.targets.swarm.steps import (
     JOINED_LABEL,
     DeleteHistory,

@@ -10,7 +10,7 @@ from kit.hosts.docker import Docker
 from kit.hosts.stamps import seconds
 from kit.model import Host, resource_of
 from kit.targets.swarm.labels import HOST_LABEL
-from kit.targets.swarm.seen import Cluster, Member, Node, Service, Task
+from kit.targets.swarm.state import Cluster, Member, Node, Service, Task
 
 GPU_KIND = "kit_gpu"
 """The kind of generic resource in daemon.json for a host's GPUs."""

@@ -17,8 +17,8 @@ from typing import Any
 from kit.errors import KitError
 from kit.hosts.docker import Docker, EngineError
 from kit.runtime.history import Deployment
+from kit.runtime.last_status import read, written
 from kit.runtime.lock import Holder, holder
-from kit.runtime.remembered import read, written
 from kit.runtime.status import JobStatus
 
 LOCK = "kit-lock"

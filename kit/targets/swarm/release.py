@@ -12,7 +12,7 @@ from kit.hosts.docker import Docker, EngineError
 from kit.model import Host
 from kit.targets.swarm.observe import STACK_LABEL, observe_cluster, observe_tasks
 from kit.targets.swarm.order import Gpu
-from kit.targets.swarm.seen import Service
+from kit.targets.swarm.state import Service
 
 STACK_GONE = 120.0
 """Seconds until a removed stack must be gone, after the grace periods of its tasks."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from kit.runtime.status import ENDED, HostStatus, State
 from kit.targets.swarm.labels import job_label
-from kit.targets.swarm.seen import OVER, Cluster, Node, Service, Task
+from kit.targets.swarm.state import OVER, Cluster, Node, Service, Task
 from kit.values import count
 from kit.workload.types import Role
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from kit.model import Host
 from kit.runtime.steps import Step
 from kit.targets.swarm.labels import JOB_LABEL, NOWHERE
-from kit.targets.swarm.seen import FILE_LABEL, Cluster, Node, Service
+from kit.targets.swarm.state import FILE_LABEL, Cluster, Node, Service
 
 JOINED_LABEL = "kit.joined"
 """The label on nodes that kit added to the Swarm: `kit swarm down` removes only these."""

@@ -27,7 +27,7 @@ from kit.targets.swarm.decide import decide, secret_name
 from kit.targets.swarm.execute import Executor
 from kit.targets.swarm.logs import Logs, sources
 from kit.targets.swarm.observe import first_answer, observe_cluster
-from kit.targets.swarm.seen import Cluster, Service
+from kit.targets.swarm.state import Cluster, Service
 from kit.targets.swarm.status import (
     fewest_of,
     host_statuses,

@@ -12,7 +12,7 @@ from kit.runtime.mistake import MISTAKE
 from kit.runtime.status import ENDED, HostStatus, State
 from kit.runtime.steps import Say
 from kit.targets.swarm.observe import observe_cluster
-from kit.targets.swarm.seen import Cluster
+from kit.targets.swarm.state import Cluster
 from kit.targets.swarm.status import PULLING, RELEASING, fewest_of, host_statuses
 from kit.values import count
 

@@ -66,11 +66,11 @@ def main() -> int:
         job = load_job(Path(os.environ.get("KIT_JOB", "")))
         data, weights = load(job, Path(os.environ.get("KIT_DATA") or "/data"))
     except JobError as error:
-        return fail("input", str(error), MISTAKE)
+        return fail_job("input", str(error), MISTAKE)
     except (DataMissingError, DataError) as error:
-        return fail("data", str(error), MISTAKE)
+        return fail_job("data", str(error), MISTAKE)
     except DownloadError as error:
-        return fail("data", str(error), FAILURE)
+        return fail_job("data", str(error), FAILURE)
     world = None
     try:
         world = join_world(os.environ, timedelta(seconds=job.exchange.timeout))
@@ -119,7 +119,7 @@ def require_working_torchvision(need: str) -> None:
         raise DataMissingError(f"{what}; install the two of one release") from error
 
 
-def fail(kind: FailureClass, message: str, code: int) -> int:
+def fail_job(kind: FailureClass, message: str, code: int) -> int:
     """End before the rendezvous, for a reason that a restart would repeat."""
     return 0 if request_halt(kind, message, code) else fail(kind, message, code)
 

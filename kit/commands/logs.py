@@ -27,9 +27,7 @@ from trainer.contract.words import nearest
 @click.option("-f", "--follow", is_flag=True, help="Continue until the jobs have ended.")
 @click.option("--host", help="Only the lines of this host.")
 @click.option("--rank", type=int, help="Only the lines of this rank.")
-@click.option(
-    "--since", metavar="DURATION", help="Only the lines of this last time, for example 10m."
-)
+@click.option("--since", metavar="DURATION", help="Only lines since so long ago, for example 10m.")
 @click.option("--events", is_flag=True, help="Also print the events for programs.")
 @click.option(
     "--dumps",

@@ -109,8 +109,8 @@ def test_checkpoints_from_before_labels_were_kept() -> None:
             lambda manifest: manifest["job"].update(model="resnet18"),
             "its weights are not resnet18's",
         ),
-        (lambda manifest: manifest["job"].pop("dataset"), "not of this trainer"),
-        (lambda manifest: manifest["job"].update(ema=True), "not of this trainer"),
+        (lambda manifest: manifest["job"].pop("dataset"), "not made by this trainer"),
+        (lambda manifest: manifest["job"].update(ema=True), "not made by this trainer"),
     ],
 )
 def test_what_does_not_fit_is_unusable(change: Callable[[dict[str, Any]], Any], words: str) -> None:

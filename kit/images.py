@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
 from pathlib import Path
@@ -15,8 +15,7 @@ from typing import cast
 from kit.errors import InputError, KitError
 from kit.hosts.docker import Docker, EngineError
 from kit.registry import explained
-
-Say = Callable[[str], None]
+from kit.values import Say
 
 # Patterns in the output of a build, each with its hint.
 _FAILURES = (

@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Callable
 from fractions import Fraction
 
 from trainer.contract.words import shown
+
+Say = Callable[[str], object]
+"""Shows one line of progress."""
 
 _SIZE_UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _SPEED_UNITS = {"Mbit": 10**6, "Gbit": 10**9}

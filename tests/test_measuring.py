@@ -422,7 +422,7 @@ def test_hosts_are_measured_by_the_program_that_runs_on_them(tmp_path: Path) -> 
         data = agents["n1"].ask("disk", folder=str(tmp_path), seconds=5)
         with pytest.raises(RefusedError, match=r"n1: .*refused"):
             agents["n1"].ask("ping", to=["127.0.0.1", 1], count=1)
-    assert results.failures == []
+    assert results.failures == ()
     found = results.measurements
     assert [(each.one, each.other) for each in found.links] == [("n1", "n2")]
     assert found.links[0].speed > 1e8

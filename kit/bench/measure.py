@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
@@ -15,7 +15,7 @@ from kit.bench.rounds import group_sizes, rounds
 from kit.errors import KitError
 from kit.measurements import GpuRates, HostRates, Link, Measurements, Reduction
 from kit.model import Host
-from kit.values import count
+from kit.values import Say, count
 
 STREAM_SECONDS = 0.5
 """Long beside TCP's slow start on a local network."""
@@ -35,16 +35,15 @@ ROUND_SECONDS = 1.5
 MANY_ROUNDS = 60
 """Rounds from which their time is announced."""
 
-Say = Callable[[str], None]
 Pair = tuple[str, str]
 
 
-@dataclass
+@dataclass(frozen=True, slots=True)
 class Results:
-    """What was measured, and what failed."""
+    """What was measured, and messages about what failed."""
 
-    measurements: Measurements = field(default_factory=Measurements)
-    failures: list[str] = field(default_factory=list)
+    measurements: Measurements
+    failures: tuple[str, ...]
 
 
 def measure(hosts: Sequence[Host], agents: Mapping[str, Agent], say: Say) -> Results:
@@ -112,7 +111,7 @@ class _Bench:
         order = list(self.hosts)
         links.sort(key=lambda link: (order.index(link.one), order.index(link.other)))
         found = Measurements(hosts=rates, links=tuple(links), reductions=tuple(reductions))
-        return Results(found, self.failures)
+        return Results(found, tuple(self.failures))
 
     def _all(
         self, work: Callable[[str], dict[str, Any] | None]

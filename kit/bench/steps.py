@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +21,7 @@ from kit.plan.types import MountPoint
 from kit.plan.work import JobPlan
 from kit.runtime.events import is_event
 from kit.runtime.status import LogLine
+from kit.values import Say
 from kit.workload.types import Workload
 from trainer.contract import events
 
@@ -47,7 +48,7 @@ def measure_steps(
     work: Workload,
     engine: EngineName,
     seconds: float,
-    say: Callable[[str], None],
+    say: Say,
 ) -> list[StepTime]:
     """Measure a step of the job on one GPU of each model, all at once.
 

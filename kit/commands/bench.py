@@ -179,7 +179,7 @@ def _measured(lowered: Lowered, hosts: Sequence[Host], image: str | None) -> Res
         failures = [each.message for each in started.values() if isinstance(each, KitError)]
         agents = {name: each for name, each in started.items() if isinstance(each, Agent)}
         measured = measure([host for host in hosts if host.name in agents], agents, _progress)
-    return Results(measured.measurements, failures + measured.failures)
+    return Results(measured.measurements, (*failures, *measured.failures))
 
 
 def _data(lowered: Lowered, host: Host) -> tuple[MountPoint, ...]:

@@ -16,7 +16,6 @@ from kit.commands.options import with_paths
 from kit.config.load import Project
 from kit.errors import InputError, KitError
 from kit.hosts.docker import Docker
-from kit.images import Say
 from kit.lock import lock_path, lock_text, read_lock
 from kit.model import EngineName, Host, Lock
 from kit.paths import Paths, launcher_path
@@ -24,7 +23,7 @@ from kit.plan.work import manager_of
 from kit.project import load_lowered, load_project
 from kit.registry import digest
 from kit.targets.lowered import Lowered
-from kit.values import WrongValueError, count
+from kit.values import Say, WrongValueError, count
 from trainer.contract.words import nearest
 
 HERE = "this machine"

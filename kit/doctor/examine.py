@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from kit.doctor import codes
 from kit.doctor.checks.all import check_all
 from kit.doctor.facts import Report, Wanted
 from kit.doctor.findings import Finding, wrong
 from kit.doctor.probe import ask_all
 from kit.errors import KitError
+from kit.values import Say
 
 
-def examine(
-    wanted: Wanted, *, active: bool, progress: Callable[[str], object] = lambda _: None
-) -> list[Finding]:
+def examine(wanted: Wanted, *, active: bool, progress: Say = lambda _: None) -> list[Finding]:
     """Return all findings; `progress` is told what is done now."""
     answers = _ask(wanted, progress)
     reports = [answer for answer in answers.values() if isinstance(answer, Report)]
@@ -26,7 +23,7 @@ def examine(
     return findings
 
 
-def _ask(wanted: Wanted, progress: Callable[[str], object]) -> dict[str, Report | KitError]:
+def _ask(wanted: Wanted, progress: Say) -> dict[str, Report | KitError]:
     left = {host.name for host in wanted.hosts}
     total = len(left)
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from kit.discover.ask import Answer, Login, ask_with, extended
 from kit.doctor.facts import Report, Wanted, WantedHost
 from kit.doctor.parse import read_vitals
 from kit.errors import KitError
+from kit.values import Say
 
 VITALS = Path(__file__).with_name("vitals.sh")
 QUICK = frozenset(
@@ -29,9 +30,7 @@ NOBODY = "kit-doctor.invalid"
 """A name that does not exist (RFC 2606): a silent name server stalls its look-up too."""
 
 
-def ask_all(
-    wanted: Wanted, done: Callable[[str], object] = lambda _: None
-) -> dict[str, Report | KitError]:
+def ask_all(wanted: Wanted, done: Say = lambda _: None) -> dict[str, Report | KitError]:
     """Return the report of each host, or the error that prevented it."""
     hosts = wanted.hosts
     registries = {_registry(image) for image in wanted.images} - {""}
@@ -72,7 +71,7 @@ def _registry(image: str) -> str:
 def _ask(
     hosts: Sequence[WantedHost],
     script: str,
-    done: Callable[[str], object] = lambda _: None,
+    done: Say = lambda _: None,
     connect: int | None = None,
 ) -> dict[str, Report | KitError]:
     logins = [Login(host.name, host.host.ssh) for host in hosts]

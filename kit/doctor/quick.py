@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from kit.doctor.checks.all import check_all
@@ -11,6 +11,7 @@ from kit.doctor.facts import Report, Wanted
 from kit.doctor.findings import Finding, Verdict
 from kit.doctor.probe import ask_quickly
 from kit.errors import KitError
+from kit.values import Say
 
 PATIENCE = 15.0
 """Seconds to wait for the slowest host; the deploy itself has the last word on it."""
@@ -30,7 +31,7 @@ class QuickDoctor:
         # The deploy reports hosts that cannot be reached: a job may do without some.
         self._reports += [each for each in answers.values() if isinstance(each, Report)]
 
-    def refuse(self, needed: Mapping[str, int], say: Callable[[str], object]) -> None:
+    def refuse(self, needed: Mapping[str, int], say: Say) -> None:
         """Report what is wrong; `needed` is the smallest number of hosts of each workload.
 
         Raises:

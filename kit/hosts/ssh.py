@@ -6,11 +6,11 @@ import shlex
 import subprocess
 import tempfile
 import threading
-from collections.abc import Callable
 from contextlib import suppress
 
 from kit.errors import InputError, KitError
 from kit.model import Host
+from kit.values import Say
 
 OPTIONS = ("BatchMode=yes", "ConnectTimeout=10", "ServerAliveInterval=10")
 """No password prompts, and timeouts for hosts that are down or die (ssh_config(5))."""
@@ -70,9 +70,7 @@ def run(host: Host, script: str, content: bytes = b"", connect: int | None = Non
     return done.stdout.decode(errors="replace")
 
 
-def stream(
-    host: Host, script: str, content: bytes, say: Callable[[str], object], patience: float
-) -> int:
+def stream(host: Host, script: str, content: bytes, say: Say, patience: float) -> int:
     """Run a script in the host's sh, pass each line of its output to `say`, return its exit status.
 
     `content` is the script's standard input, which it must read before it prints much.
@@ -108,9 +106,7 @@ def stream(
     return status
 
 
-def _converse(
-    process: subprocess.Popen[bytes], content: bytes, say: Callable[[str], object]
-) -> None:
+def _converse(process: subprocess.Popen[bytes], content: bytes, say: Say) -> None:
     assert process.stdin is not None
     assert process.stdout is not None
     with suppress(BrokenPipeError):  # The exit status has the reason.

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 from kit.errors import KitError
 from kit.runtime.status import ENDED, JobStatus, State
 from kit.runtime.target import Target
+from kit.values import Say
 
 SETTLED = 600.0
 """The most seconds until jobs run again after a restart: the first step may compile a model."""
@@ -16,7 +16,7 @@ SETTLED = 600.0
 class RunningJobs:
     """The workloads of a target that run now; the target may not know yet, on unprepared hosts."""
 
-    def __init__(self, target: Target, say: Callable[[str], object]) -> None:
+    def __init__(self, target: Target, say: Say) -> None:
         self._target, self._say = target, say
         try:
             status = target.status()

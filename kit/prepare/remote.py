@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import shlex
 import tarfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from kit.errors import InputError, KitError
 from kit.hosts import ssh
 from kit.model import Host
 from kit.prepare.report import Report, read_report
+from kit.values import Say
 
 PATIENCE = 1800.0
 """The most seconds of a script: package managers wait for slow mirrors."""
@@ -64,9 +65,7 @@ class Task:
     install_docker: bool = False
 
 
-def run(
-    task: Task, host: Host, options: Sequence[str], password: str, say: Callable[[str], object]
-) -> Report:
+def run(task: Task, host: Host, options: Sequence[str], password: str, say: Say) -> Report:
     """Run the script of a host; pass each line of its output to `say`.
 
     Raises:

@@ -12,8 +12,7 @@ from kit.prepare import nodes, remote
 from kit.prepare.order import Wave
 from kit.prepare.remote import NeedsPasswordError, Task
 from kit.prepare.report import Report, Status
-
-Say = Callable[[str], object]
+from kit.values import Say
 
 
 @dataclass

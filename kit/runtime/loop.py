@@ -8,7 +8,8 @@ from itertools import groupby
 
 from kit.errors import KitError
 from kit.hosts.docker import concurrently
-from kit.runtime.steps import Say, Step
+from kit.runtime.steps import Step
+from kit.values import Say
 
 LONG = 1.0
 """Seconds after which the end of a step is reported too."""

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from kit.values import count
 from kit.workload.types import Kind, Workload
 
-Say = Callable[[str], None]
 """Prints a line for the user."""
 
 

@@ -8,7 +8,8 @@ from typing import ClassVar, Protocol
 
 from kit.runtime.history import Deployment
 from kit.runtime.status import JobStatus, LogLine
-from kit.runtime.steps import Say, Step
+from kit.runtime.steps import Step
+from kit.values import Say
 from kit.workload.types import Kind, Workload
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
@@ -14,7 +14,7 @@ from kit.doctor.checks import containers, links
 from kit.doctor.facts import Report, Use, Wanted
 from kit.doctor.findings import Finding
 from kit.doctor.tried import Inside, Listing, Sight, Torch, Tried
-from kit.values import count
+from kit.values import Say, count
 
 FILES = 65536
 """The limit of open files of a job's containers, as templates write it."""
@@ -22,16 +22,14 @@ Sessions = Mapping[str, Session]
 Answers = Mapping[str, "dict[str, Any] | SessionError"]
 
 
-def run_active(
-    reports: Sequence[Report], wanted: Wanted, progress: Callable[[str], object]
-) -> list[Finding]:
+def run_active(reports: Sequence[Report], wanted: Wanted, progress: Say) -> list[Finding]:
     """Return the findings of containers on the hosts that have answered."""
     usable = [report for report in reports if not report.facts.docker.fault]
     tried = try_all(usable, wanted, progress)
     return [*containers.check(tried, usable, wanted), *links.check(tried, wanted)]
 
 
-def try_all(reports: Sequence[Report], wanted: Wanted, progress: Callable[[str], object]) -> Tried:
+def try_all(reports: Sequence[Report], wanted: Wanted, progress: Say) -> Tried:
     """Start a container on each host, and one for each of its GPU assignments."""
     token = secrets.token_hex(4)
     hosts = {report.host: wanted.of(report.host).host for report in reports}
@@ -42,9 +40,7 @@ def try_all(reports: Sequence[Report], wanted: Wanted, progress: Callable[[str],
         raise
 
 
-def _try_all(
-    reports: Sequence[Report], wanted: Wanted, token: str, progress: Callable[[str], object]
-) -> Tried:
+def _try_all(reports: Sequence[Report], wanted: Wanted, token: str, progress: Say) -> Tried:
     images = {report.host: _image(report, wanted) for report in reports}
     ready = [report for report in reports if images[report.host]]
     progress(f"containers: starting on {count(len(ready), 'host')}")

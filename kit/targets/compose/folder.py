@@ -23,7 +23,7 @@ from kit.runtime.history import Deployment
 from kit.runtime.last_status import read, written
 from kit.runtime.lock import Holder, holder
 from kit.runtime.status import JobStatus
-from kit.runtime.steps import Say
+from kit.values import Say
 
 T = TypeVar("T")
 WHOLE = ".whole"

@@ -17,7 +17,7 @@ from kit.runtime.history import Deployment, deployment
 from kit.runtime.loop import StepsError, execute_steps
 from kit.runtime.mistake import as_failed, mistake_error
 from kit.runtime.status import ENDED, JobStatus, LogLine
-from kit.runtime.steps import Say, Step, size, unchanged_message
+from kit.runtime.steps import Step, size, unchanged_message
 from kit.runtime.target import Known
 from kit.secrets import read_secrets
 from kit.targets.compose.decide import HostState, Start, decide
@@ -28,6 +28,7 @@ from kit.targets.compose.observe import observe_host
 from kit.targets.compose.status import job_status, state_of
 from kit.targets.compose.wait import wait_until_launched
 from kit.targets.lowered import file_version
+from kit.values import Say
 from kit.workload.types import Workload
 
 UNCHANGED = "nothing was changed on any host"

@@ -12,7 +12,7 @@ from kit.errors import InputError, KitError
 from kit.runtime.history import Deployment
 from kit.runtime.loop import execute_steps
 from kit.runtime.status import JobStatus, LogLine
-from kit.runtime.steps import Say, Step, unchanged_message
+from kit.runtime.steps import Step, unchanged_message
 from kit.runtime.target import Known
 from kit.secrets import read_secrets
 from kit.targets.local.decide import Start, decide, started_as
@@ -20,6 +20,7 @@ from kit.targets.local.execute import POLL, Executor, end
 from kit.targets.local.folder import JobFolder, Run, jobs_of, read_history
 from kit.targets.local.logs import Tail
 from kit.targets.local.observe import WatchedFolder, has_ended, observe_machine, observe_workloads
+from kit.values import Say
 from kit.workload.types import Role, Workload
 
 

@@ -14,7 +14,7 @@ from kit.errors import KitError
 from kit.hosts.docker import Docker, EngineError
 from kit.model import Host
 from kit.runtime.loop import execute_steps
-from kit.runtime.steps import Say, Step
+from kit.runtime.steps import Step
 from kit.targets.swarm import registers, release
 from kit.targets.swarm.steps import (
     JOINED_LABEL,
@@ -35,6 +35,7 @@ from kit.targets.swarm.steps import (
     RestartTasks,
     SetHeartbeat,
 )
+from kit.values import Say
 
 PORT = 2377
 """Docker's default port of managers."""

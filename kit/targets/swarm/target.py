@@ -18,7 +18,7 @@ from kit.runtime.history import Deployment, deployment
 from kit.runtime.mistake import as_failed, mistake_error
 from kit.runtime.rendered import rendered
 from kit.runtime.status import ENDED, JobStatus, LogLine, State
-from kit.runtime.steps import Say, Step, unchanged_message
+from kit.runtime.steps import Step, unchanged_message
 from kit.runtime.target import Known
 from kit.secrets import fingerprint, read_secrets
 from kit.targets.lowered import file_version
@@ -38,6 +38,7 @@ from kit.targets.swarm.status import (
 )
 from kit.targets.swarm.steps import DeployStack
 from kit.targets.swarm.wait import NotUpError, wait_until_up
+from kit.values import Say
 from kit.workload.types import Kind, Workload
 from trainer.contract.words import nearest
 

@@ -10,11 +10,10 @@ from kit.errors import KitError
 from kit.hosts.docker import Docker
 from kit.runtime.mistake import MISTAKE
 from kit.runtime.status import ENDED, HostStatus, State
-from kit.runtime.steps import Say
 from kit.targets.swarm.observe import observe_cluster
 from kit.targets.swarm.state import Cluster
 from kit.targets.swarm.status import PULLING, RELEASING, fewest_of, host_statuses
-from kit.values import count
+from kit.values import Say, count
 
 POLL = 0.5
 """Seconds between two queries of the tasks."""

@@ -97,16 +97,17 @@ def write(root: Path, tree: Tree) -> list[Change]:
 
 def _write(root: Path, tree: Tree) -> list[Change]:
     own, there = _own(root), list(_files(root))
+    known = own | set(tree)
     todo = _changes(root, with_manifest(tree), there)
     refuse_foreign(root, todo)
     for path in there:
-        if _temporary(path, own | set(tree)):
+        if _temporary(path, known):
             (root / path).unlink(missing_ok=True)
     if not todo:
         return []
     # First write a manifest of the old and the new files: after an interruption the next render
     # recognizes all of them as its own.
-    files.replace(root / MANIFEST, _manifest(own | set(tree)))
+    files.replace(root / MANIFEST, _manifest(known))
     for change in todo:
         if change.after is not None and change.path != MANIFEST:
             files.replace(root / change.path, change.after)

@@ -485,7 +485,7 @@ JOBS: list[tuple[str, str, str, list[str]]] = [
         "1: image: 'registry.lab:5000/trainer:1.4:2' is not the name of an image; write for example registry.lab:5000/trainer:1.4",
     ]),
     ('data set is unknown', 'digits', 'imagenet', [
-        "3: train.dataset: 'imagenet' is not known; use one of digits, mnist, fashion_mnist, cifar10, cifar100, folder, text",
+        "3: train.dataset: 'imagenet' is not known; use one of digits, mnist, fashion_mnist, cifar10, cifar100, folder, shards, text",
     ]),
     ('data set is near a known one', 'digits', 'cifar', [
         "3: train.dataset: 'cifar' is not known; did you mean cifar10?",
@@ -495,6 +495,19 @@ JOBS: list[tuple[str, str, str, list[str]]] = [
     ]),
     ('model of text on images', 'model: cnn', 'model: gpt', [
         '4: train.model: gpt is for text; write for example `model: cnn`',
+    ]),
+    ('address of other data', 'dataset: digits', 'dataset: digits\n  url: http://pc1/x', [
+        '4: train.url: is for `dataset: shards`; leave it out',
+    ]),
+    ('address with a password', 'dataset: digits', 'dataset: shards\n  url: http://a:b@pc1/x', [
+        "4: train.url: 'http://a:b@pc1/x' is not an address of a folder; write for example "
+        '`url: http://pc1:8080/imagenet`, without user and password',
+    ]),
+    ('address and path', 'dataset: digits', 'dataset: shards\n  url: http://pc1\n  path: x', [
+        '5: train.path: is left out with `url`; write one of them',
+    ]),
+    ('cache without address', 'dataset: digits', 'dataset: shards\n  path: x\n  cache_gib: 9', [
+        '5: train.cache_gib: is for shards with a `url`; leave it out',
     ]),
     ('folder without path', 'dataset: digits', 'dataset: folder', [
         '2: train.path: is missing; write for example `path: flowers`, below the data folder',

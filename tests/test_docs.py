@@ -163,7 +163,16 @@ def test_every_job_is_accepted(project: Project) -> None:
             jobs["shared"] = jobs["ddp"].partition("mounts:")[0] + text
         else:
             jobs["more"] = digits + text
-    assert [*jobs] == ["digits", "cifar10", "shakespeare", "airbench", "more", "ddp", "shared"]
+    assert [*jobs] == [
+        "digits",
+        "cifar10",
+        "shakespeare",
+        "airbench",
+        "imagenet",
+        "more",
+        "ddp",
+        "shared",
+    ]
     for name, job in jobs.items():
         result = project.write(inventory, {name: job}).kit("render")
         assert (result.status, result.err) == (0, "")

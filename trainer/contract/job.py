@@ -24,22 +24,35 @@ class Train:
     """The built-in training."""
 
     dataset: Literal[
-        "digits", "mnist", "fashion_mnist", "cifar10", "cifar100", "folder", "text"
+        "digits", "mnist", "fashion_mnist", "cifar10", "cifar100", "folder", "shards", "text"
     ] = key()
     path: str = key(
         "",
         form="data path",
         optional=True,
         examples=("flowers",),
-        description="For folder and text: place below the data folder",
+        description="For folder, shards and text: place below the data folder",
+    )
+    url: str | None = key(
+        None,
+        examples=("http://pc1:8080/imagenet",),
+        description="For shards: address of the folder, from which each host fetches shards "
+        "shortly before their use; instead of `path`",
+    )
+    cache_gib: int | None = key(
+        None,
+        ge=1,
+        examples=(100,),
+        description="For shards with a `url`: largest size of the shards kept on a host; "
+        "default: 32",
     )
     image_size: int = key(
         32,
         ge=8,
         le=1024,
         examples=(32,),
-        description="For folder: pixels a side to which the images are scaled; a multiple of 4, "
-        "but for models of torchvision",
+        description="For folder and shards: pixels a side to which the images are scaled; "
+        "a multiple of 4, but for models of torchvision",
     )
     context: int = key(64, ge=8, le=4096, description="For text: characters in a sample")
     model: str = key(
@@ -93,12 +106,12 @@ class Train:
     ema: bool = key(False, description="Test a moving average of the weights")
     flip_at_test: bool = key(
         False,
-        description="For fashion_mnist, cifar10, cifar100 and folder: test the mean over each "
-        "image and its mirror",
+        description="For fashion_mnist, cifar10, cifar100, folder and shards: test the mean over "
+        "each image and its mirror",
     )
     augmentation: Literal["auto", "rand", "trivial"] | None = key(
         None,
-        description="For folder: a policy of torchvision (AutoAugment, RandAugment or "
+        description="For folder and shards: a policy of torchvision (AutoAugment, RandAugment or "
         "TrivialAugmentWide) on random crops, which may be mirrored",
     )
     precision: Literal["auto", "fp32", "bf16", "fp16"] = key(

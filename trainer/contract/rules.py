@@ -6,6 +6,7 @@ those that the user wrote. A rule that reads a key without a valid value reports
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -14,10 +15,12 @@ from trainer.contract.models import LEAST_SIDE, input_side, is_weights_name, of_
 
 SIDES = {"digits": 8, "mnist": 28, "fashion_mnist": 28, "cifar10": 32, "cifar100": 32}
 """Pixels a side; images of a folder are resized to `image_size`."""
-OWN_DATA = ("folder", "text")
+OWN_DATA = ("folder", "shards", "text")
 """The user's own data sets, at a path. Their classes or characters are counted in the data, and
 determine the number of the model's parameters."""
-MIRRORED = ("fashion_mnist", "cifar10", "cifar100", "folder")
+PHOTOGRAPHS = ("folder", "shards")
+"""Data sets of images in files, of any size."""
+MIRRORED = ("fashion_mnist", "cifar10", "cifar100", *PHOTOGRAPHS)
 """Data sets whose images keep their class when they are mirrored; digits do not."""
 DOWNLOADED = ("mnist", "fashion_mnist", "cifar10", "cifar100")
 """Data sets that torchvision can download."""
@@ -44,9 +47,9 @@ def problems(values: Values, written: Written) -> Iterator[Problem]:
 
 
 def path_leads_to_own_data(values: Values, _: Written) -> Iterator[Problem]:
-    """Only a folder or a text has a path, and it needs one."""
+    """Only data of the user's own have a path, and need one; shards may have an address."""
     dataset, path = values["train.dataset"], values["train.path"]
-    if not path and dataset in OWN_DATA:
+    if not path and dataset in OWN_DATA and not values["train.url"]:
         example = "shakespeare.txt" if dataset == "text" else "flowers"
         fix = f"write for example `path: {example}`, below the data folder"
         yield Problem("train", "path", "is missing", fix)
@@ -54,10 +57,30 @@ def path_leads_to_own_data(values: Values, _: Written) -> Iterator[Problem]:
         yield Problem("train", "path", f"{dataset} is found by its name", "leave it out")
 
 
+def url_leads_to_shards(values: Values, _: Written) -> Iterator[Problem]:
+    """Only shards are fetched during the training, from one place."""
+    url = values["train.url"]
+    if url is None:
+        return
+    if values["train.dataset"] != "shards":
+        yield Problem("train", "url", "is for `dataset: shards`", "leave it out")
+    elif values["train.path"]:
+        yield Problem("train", "path", "is left out with `url`", "write one of them")
+    elif not re.fullmatch(r"https?://[^\s/?#@]+(/[^\s?#]*)?", url):
+        fix = "write for example `url: http://pc1:8080/imagenet`, without user and password"
+        yield Problem("train", "url", f"{url!r} is not an address of a folder", fix)
+
+
+def cache_is_of_a_url(values: Values, written: Written) -> Iterator[Problem]:
+    """Other data stay where they are."""
+    if "train.cache_gib" in written and not values["train.url"]:
+        yield Problem("train", "cache_gib", "is for shards with a `url`", "leave it out")
+
+
 def image_size_is_of_a_folder(values: Values, written: Written) -> Iterator[Problem]:
     """Images of other data sets have a fixed size."""
     dataset = values["train.dataset"]
-    if "train.image_size" in written and dataset != "folder":
+    if "train.image_size" in written and dataset not in PHOTOGRAPHS:
         side = SIDES.get(dataset)
         known = f"images of {dataset} are {side}×{side} already"
         yield Problem(
@@ -68,7 +91,7 @@ def image_size_is_of_a_folder(values: Values, written: Written) -> Iterator[Prob
 def image_size_fits_the_model(values: Values, _: Written) -> Iterator[Problem]:
     """The trainer's models halve the side twice; torchvision's were designed for photographs."""
     side, model = values["train.image_size"], values["train.model"]
-    if values["train.dataset"] != "folder":
+    if values["train.dataset"] not in PHOTOGRAPHS:
         return
     if of_torchvision(model):
         if side < LEAST_SIDE:
@@ -92,7 +115,9 @@ def model_fits_data(values: Values, _: Written) -> Iterator[Problem]:
     if found := _misfit(dataset, model):
         yield Problem("train", "model", *found)
     elif (
-        dataset == "folder" and model in {"lenet", "airbench"} and values["train.image_size"] != 32
+        dataset in PHOTOGRAPHS
+        and model in {"lenet", "airbench"}
+        and values["train.image_size"] != 32
     ):
         fix = "write `image_size: 32`, or `model: resnet18`"
         yield Problem("train", "model", f"{model} needs images of 32×32", fix)
@@ -132,7 +157,7 @@ def download_has_a_source(values: Values, _: Written) -> Iterator[Problem]:
 
 def augmentation_is_of_a_folder(values: Values, _: Written) -> Iterator[Problem]:
     """Other images are shifted and mirrored on the GPU, which is faster than a policy."""
-    if values["train.augmentation"] and values["train.dataset"] != "folder":
+    if values["train.augmentation"] and values["train.dataset"] not in PHOTOGRAPHS:
         yield Problem("train", "augmentation", "is for `dataset: folder`", "leave it out")
 
 
@@ -210,6 +235,8 @@ def static_graph_is_of_every_step(values: Values, _: Written) -> Iterator[Proble
 
 RULES: tuple[Callable[[Values, Written], Iterator[Problem]], ...] = (
     path_leads_to_own_data,
+    url_leads_to_shards,
+    cache_is_of_a_url,
     image_size_is_of_a_folder,
     image_size_fits_the_model,
     context_is_of_a_text,

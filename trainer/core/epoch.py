@@ -15,7 +15,6 @@ from trainer.core.run import Run, Stop
 from trainer.core.schedule import set_rate
 from trainer.core.step import StepResult, train_step
 from trainer.core.watch import compare_ranks
-from trainer.data import shards
 from trainer.data.crops import Crops
 from trainer.output import say_error
 from trainer.parallel.halt import HaltError
@@ -60,7 +59,7 @@ def train_epoch(run: Run, progress: Progress, stop: Stop) -> EpochResult:
     Raises HaltError on all ranks if a loss is not finite and the job does not skip such steps.
     """
     samples, seed, padding = len(run.data.train), run.job.train.seed, run.data.padding
-    order = shards.permutation(samples, seed, progress.epoch)
+    order = run.data.train.order(seed, progress.epoch)
     crops = Crops.of_epoch(samples, seed, progress.epoch, padding) if padding else None
     run.model.train()
     tally, stopping = Tally(run, samples - progress.position), False

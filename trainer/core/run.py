@@ -66,7 +66,8 @@ class Run:
     def pieces(self, batch: Tensor) -> list[Tensor]:
         """This rank's micro-batches of the global batch int64 [n]."""
         steps = self.job.train.accumulation
-        return shards.pieces(batch, self.world.rank, self.balance.shares, steps)
+        grouped = self.data.train.grouped(batch)
+        return shards.pieces(grouped, self.world.rank, self.balance.shares, steps)
 
     @property
     def global_batch(self) -> int:

@@ -1,14 +1,23 @@
-"""The augmentation: training images are shifted and mirrored.
+"""The augmentation: training images are shifted and mirrored, or cropped by torchvision.
 
 Shapes: N samples, C channels, S pixels a side.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from trainer.contract.job import Train
+from trainer.contract.models import of_torchvision
+from trainer.contract.rules import PHOTOGRAPHS
 from trainer.data.shards import generator
+
+if TYPE_CHECKING:
+    from trainer.data.images import Transform
 
 AUGMENTATION = 1  # A random stream of its own, independent of the order of samples.
 
@@ -21,7 +30,7 @@ class Crops:
     mirrored: Tensor  # bool [N].
 
     @staticmethod
-    def of_epoch(samples: int, seed: int, epoch: int, padding: int) -> "Crops":
+    def of_epoch(samples: int, seed: int, epoch: int, padding: int) -> Crops:
         """Draw them; each epoch mirrors the images that the last did not (arXiv 2404.00498)."""
         draw, once = generator(seed, epoch, AUGMENTATION), generator(seed, 0, 0, AUGMENTATION)
         shifts = torch.randint(-padding, padding + 1, (samples, 2), generator=draw)
@@ -37,3 +46,17 @@ class Crops:
         sample = torch.arange(len(images), device=device)[:, None, None]
         # Advanced indices around a slice: the channels become the last dimension.
         return images[sample, :, rows[:, :, None], columns[:, None]].permute(0, 3, 1, 2)
+
+
+def image_transform(train: Train) -> Transform | None:
+    """The random transform of training images; None for centre crops."""
+    if not random_crops(train):
+        return None
+    from trainer.vision.transforms import training_transform
+
+    return training_transform(train.image_size, train.augmentation)
+
+
+def random_crops(train: Train) -> bool:
+    """Whether training images are random crops by torchvision's transforms."""
+    return train.dataset in PHOTOGRAPHS and bool(train.augmentation or of_torchvision(train.model))

@@ -102,6 +102,9 @@ def find_files(train: Train, root: Path) -> list[Path]:
     if dataset == "folder":
         _find_package(dataset)
         return _find_images(root / train.path)
+    if dataset == "shards":
+        _find_package("folder")
+        return [] if train.url else [_find_index(root / train.path)]
     if dataset == "text":
         choices = [[root / train.path]]
     elif dataset == "mnist":
@@ -123,6 +126,15 @@ def find_files(train: Train, root: Path) -> list[Path]:
         f"there on every host before training (nothing is downloaded unless the job says "
         f"`download: true`), or set KIT_DATA to the folder that has them instead of {root}"
         + _command(train, root)
+    )
+
+
+def _find_index(folder: Path) -> Path:
+    if (index := folder / "shards.npz").is_file():
+        return index
+    raise DataMissingError(
+        f"{folder} has no shards.npz; put the shards there on every host, and make their index: "
+        f"python -m trainer.streaming.index {folder}"
     )
 
 

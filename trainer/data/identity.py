@@ -27,6 +27,7 @@ def identity(data: DataSet) -> str:
 
 def _add(hashed: Any, samples: Samples) -> None:
     _add_tensor(hashed, samples.labels)
+    hashed.update(samples.content)
     files = samples.paths
     if not files:
         return _add_tensor(hashed, samples.inputs)

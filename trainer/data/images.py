@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -32,10 +32,17 @@ TRANSFORM = 2  # A random stream of its own, independent of others with the same
 Transform = Callable[[Image.Image], Image.Image]
 
 
+class Member(Protocol):
+    """An image in a larger file; its text names both."""
+
+    def open(self) -> IO[bytes]:
+        """Return its content; raises DataError."""
+
+
 class Request(NamedTuple):
     """Images to decode."""
 
-    files: list[Path]
+    files: list[Path | Member]
     side: int
     transform: Transform | None  # A random one to S x S, for training images.
     seeds: list[int]  # Of the transform, for each image.
@@ -57,14 +64,16 @@ class Decoding(Dataset[Any]):
         return torch.cat(images)
 
 
-def decode(file: Path, side: int, transform: Transform | None = None) -> Tensor:
+def decode(file: Path | Member, side: int, transform: Transform | None = None) -> Tensor:
     """Decode to uint8 [3, S, S]: transformed, or the centre crop; raises DataError."""
     try:
-        with Image.open(file) as image:
+        with Image.open(file if isinstance(file, Path) else file.open()) as image:
             if transform:  # Its smallest crops are a quarter of the image's side.
                 crop = np.array(transform(opened(image, 4 * side)))
                 return torch.from_numpy(crop).permute(2, 0, 1)
             return torch.from_numpy(square(opened(image, 2 * side), side))
+    except DataError:  # The image could not be read.
+        raise
     except Exception as error:  # Its class depends on the format.
         raise DataError(f"{file} can not be decoded ({error}); replace or delete it") from error
 
@@ -169,13 +178,17 @@ class ImageFiles(Samples):
         """As of `Samples`."""
         return self.files
 
+    def file(self, number: int) -> Path | Member:
+        """Where an image is."""
+        return self.files[number]
+
     def request(self, indices: list[int], epoch: int | None) -> Request:
         """Return the request for a worker; without an epoch, no transform is random."""
         transform = None if epoch is None else self.transform
         words = [(epoch or 0, number, TRANSFORM) for number in indices] if transform else []
         seeds = [generator(self.seed, *each).initial_seed() for each in words]
         side = self.inputs.shape[-1]
-        return Request([self.files[number] for number in indices], side, transform, seeds)
+        return Request([self.file(number) for number in indices], side, transform, seeds)
 
     def expect(self, batches: Iterable[Tensor], epoch: int | None = None) -> None:
         """As of `Samples`, in worker processes."""

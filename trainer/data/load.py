@@ -3,10 +3,13 @@
 Shapes: N samples, C channels, S pixels a side, T characters. Images are uint8 until they are used.
 """
 
+from __future__ import annotations
+
 import codecs
 import gzip
 import pickle
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +19,21 @@ from torch import Tensor
 
 from trainer.contract.job import Train
 from trainer.contract.models import input_side, of_torchvision
+from trainer.contract.rules import PHOTOGRAPHS
+from trainer.data.crops import image_transform, random_crops
 from trainer.data.files import READ_BY_TORCHVISION, find_files
 from trainer.data.samples import DataError, DataSet, Samples
 from trainer.data.shards import generator
 
 # Mean and deviation of the training images per channel, as a share of the largest value: for digits
-# computed over all images, for the others (folder: ImageNet) the usual figures.
+# computed over all images, for the others (photographs: ImageNet) the usual figures.
 STATISTICS = {
     "digits": ((0.3053,), (0.3760,)),
     "mnist": ((0.1307,), (0.3081,)),
     "fashion_mnist": ((0.2860,), (0.3530,)),
     "cifar10": ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
     "cifar100": ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
-    "folder": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    **dict.fromkeys(PHOTOGRAPHS, ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))),
 }
 LARGEST = {"digits": 16}  # The largest value of a stored pixel, if it is not 255.
 CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -36,6 +41,7 @@ CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "hors
 
 def load_data(train: Train, root: Path) -> DataSet:
     """Load a job's data set from the folder `root`; raises DataMissingError or DataError."""
+    parts: Sequence[Samples]
     name, files, names = train.dataset, find_files(train, root), tuple[str, ...]()
     if name == "text":
         return load_text(files[0], train.context)
@@ -51,6 +57,10 @@ def load_data(train: Train, root: Path) -> DataSet:
         from trainer.vision.datasets import read
 
         parts, names = read(name, root)
+    elif name == "shards":
+        from trainer.streaming.samples import load_shards
+
+        parts, names = load_shards(train, root)
     else:
         parts = load_folder(files, train)
     largest = LARGEST.get(name, 255)
@@ -65,11 +75,6 @@ def load_data(train: Train, root: Path) -> DataSet:
         padding = 0  # The transforms shift and mirror.
     inputs = input_side(train.model, side) if of_torchvision(train.model) else 0
     return DataSet(parts[0], parts[1], mean, deviation, classes, padding, names[:classes], inputs)
-
-
-def random_crops(train: Train) -> bool:
-    """Whether training images are random crops by torchvision's transforms."""
-    return train.dataset == "folder" and bool(train.augmentation or of_torchvision(train.model))
 
 
 def split(labels: Tensor, seed: int) -> tuple[Tensor, Tensor]:
@@ -91,11 +96,7 @@ def load_folder(files: list[Path], train: Train) -> list[Samples]:
     """Images in folders by part and class; without a part for the test, split by class."""
     from trainer.data.images import ImageFiles
 
-    side, seed, transform = train.image_size, train.seed, None
-    if random_crops(train):
-        from trainer.vision.transforms import training_transform
-
-        transform = training_transform(side, train.augmentation)
+    side, seed, transform = train.image_size, train.seed, image_transform(train)
     classes = [file.parent.name for file in files]
     labels = torch.from_numpy(np.unique(classes, return_inverse=True)[1])
     trained = sum(file.parts[-3] == "train" for file in files)

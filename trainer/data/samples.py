@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from trainer.data.shards import permutation
+
 
 class DataError(Exception):
     """A file's content is not what it should be; the message names the file."""
@@ -35,6 +37,19 @@ class Samples:
     def paths(self) -> list[Path]:
         """The files of samples that are not in memory."""
         return []
+
+    @property
+    def content(self) -> bytes:
+        """A hash of the data that are neither in memory nor in `paths`."""
+        return b""
+
+    def order(self, seed: int, epoch: int) -> Tensor:
+        """The order of an epoch: int64 [N], each sample once."""
+        return permutation(len(self), seed, epoch)
+
+    def grouped(self, batch: Tensor) -> Tensor:
+        """A global batch int64 [n] in the order in which the ranks divide it."""
+        return batch
 
     def expect(self, batches: Iterable[Tensor], epoch: int | None = None) -> None:
         """Begin to read samples, int64 [n] of each batch; those in memory need no reading.

@@ -1,0 +1,1 @@
+"""Images in tar shards that need not fit a disk: their index, their files, their order."""

@@ -1,0 +1,188 @@
+"""Images in tar shards, fetched shortly before their use.
+
+Shapes: N samples, M shards.
+
+The order of an epoch is a function of seed and epoch alone, as for other data sets: so no sample is
+left out or repeated at any world size. Each shard belongs to one of up to 64 lanes, by its number.
+A window has one shard of each lane, and its samples are shuffled. A global batch is sorted by lane
+before the ranks divide it: so each rank reads about the same lanes all the time, and hosts fetch
+different shards.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+import threading
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trainer.contract.job import Train
+from trainer.data.crops import image_transform
+from trainer.data.images import ImageFiles
+from trainer.data.samples import DataError
+from trainer.data.shards import generator
+from trainer.streaming.files import Member, ShardFiles
+from trainer.streaming.index import Index, Shard, part_of, read
+
+LANES = 64
+"""Shards that are shuffled together; a rank of W reads about 64 / W of them at the same time."""
+CACHE_GIB = 32
+AHEAD = 4
+"""Shards that a rank fetches before they are used."""
+LANE = 3  # A random stream of its own, independent of others with the same seed.
+
+
+class Prefetch:
+    """Fetches a rank's shards in the order of their use, a few ahead."""
+
+    def __init__(self, files: ShardFiles, shards: list[Shard]) -> None:
+        self._files, self._shards = files, shards
+        self._stop, self._permits = threading.Event(), threading.Semaphore(0)
+        self._used: set[int] = set()
+
+    def begin(self, batches: Iterable[Tensor]) -> None:
+        """Begin anew; `batches` have the numbers of their shards, int64 [n] each."""
+        self.end()
+        self._stop, self._permits = threading.Event(), threading.Semaphore(AHEAD)
+        self._used = set()
+        place = (batches, self._stop, self._permits)
+        threading.Thread(target=self._fetch, args=place, daemon=True).start()
+
+    def use(self, shards: Iterable[int]) -> None:
+        """Note that shards are used: as many others may be fetched."""
+        for number in set(shards) - self._used:
+            self._used.add(number)
+            self._permits.release()
+
+    def end(self) -> None:
+        """End fetching after the present shard."""
+        self._stop.set()
+        self._permits.release()
+
+    def _fetch(
+        self, batches: Iterable[Tensor], stop: threading.Event, permits: threading.Semaphore
+    ) -> None:
+        fetched = set[int]()
+        for batch in batches:
+            for number in sorted(set(batch.tolist())):
+                if number in fetched:
+                    continue
+                fetched.add(number)
+                permits.acquire()
+                if stop.is_set():
+                    return
+                with suppress(DataError, OSError):  # The process that decodes reports it.
+                    self._files.fetch(self._shards[number])
+
+
+@dataclass(frozen=True, eq=False)
+class StreamedImages(ImageFiles):
+    """Images in shards; `files` is empty."""
+
+    source: ShardFiles = field(kw_only=True)
+    shards: list[Shard] = field(kw_only=True)  # M.
+    shard: Tensor = field(kw_only=True)  # int64 [N].
+    offset: Tensor = field(kw_only=True)  # int64 [N].
+    length: Tensor = field(kw_only=True)  # int64 [N].
+    prefetch: Prefetch = field(kw_only=True)
+
+    @property
+    def content(self) -> bytes:
+        """A hash of the shards."""
+        return hashlib.sha256("".join(each.sha256 for each in self.shards).encode()).digest()
+
+    @property
+    def lanes(self) -> int:
+        """The number of lanes."""
+        return min(LANES, len(self.shards))
+
+    def file(self, number: int) -> Member:
+        """As of `ImageFiles`."""
+        shard = self.shards[int(self.shard[number])]
+        return Member(self.source, shard, int(self.offset[number]), int(self.length[number]))
+
+    def order(self, seed: int, epoch: int) -> Tensor:
+        """As of `Samples`: window after window, shuffled within each.
+
+        The shuffled samples of each shard are spread evenly over the window: every global batch has
+        about as many of one lane as of another.
+        """
+        window = torch.empty(len(self.shards), dtype=torch.int64)
+        for lane in range(self.lanes):
+            own = torch.arange(lane, len(self.shards), self.lanes)
+            draw = generator(seed, epoch, lane, LANE)
+            window[own[torch.randperm(len(own), generator=draw)]] = torch.arange(len(own))
+        shuffled = super().order(seed, epoch)
+        by_shard = shuffled[self.shard[shuffled].argsort(stable=True)]
+        shard = self.shard[by_shard]
+        counts = self.shard.bincount(minlength=len(self.shards))
+        number = torch.arange(len(self)) - (counts.cumsum(0) - counts)[shard]  # In its shard.
+        jitter = torch.rand(len(self), dtype=torch.float64, generator=generator(seed, epoch, LANE))
+        return by_shard[(window[shard] + (number + jitter) / counts[shard]).argsort(stable=True)]
+
+    def grouped(self, batch: Tensor) -> Tensor:
+        """As of `Samples`: by lane."""
+        return batch[(self.shard[batch] % self.lanes).argsort(stable=True)]
+
+    def expect(self, batches: Iterable[Tensor], epoch: int | None = None) -> None:
+        """As of `ImageFiles`; shards are fetched ahead."""
+        known = list(batches)
+        super().expect(known, epoch)  # Before the thread: it forks.
+        if self.source.remote:
+            self.prefetch.begin(self.shard[batch] for batch in known)
+
+    def take(self, indices: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
+        """As of `ImageFiles`."""
+        self.prefetch.use(self.shard[indices].tolist())
+        return super().take(indices, device)
+
+
+def load_shards(train: Train, root: Path) -> tuple[list[StreamedImages], tuple[str, ...]]:
+    """Load the index of a job's shards: both parts, and the classes; raises DataError."""
+    source = shard_files(train, root)
+    index = read(source.index(), source.place)
+    parts = [_part(index, part, train, source) for part in ("train", "test")]
+    return parts, tuple(index.classes.tolist())
+
+
+def shard_files(train: Train, root: Path) -> ShardFiles:
+    """Return where a job's shards are."""
+    if not train.url:
+        return ShardFiles(str(root / train.path))
+    base = Path(os.environ.get("KIT_SHARD_CACHE") or Path(tempfile.gettempdir(), "kit-shards"))
+    address = train.url.rstrip("/")
+    name = hashlib.sha256(address.encode()).hexdigest()[:12]
+    return ShardFiles(address, base / name, (train.cache_gib or CACHE_GIB) * 2**30)
+
+
+def _part(index: Index, part: str, train: Train, source: ShardFiles) -> StreamedImages:
+    chosen = np.array([part_of(name) == part for name in index.names.tolist()])
+    number = np.cumsum(chosen) - 1  # In the part.
+    own = chosen[index.shard]
+    if not own.any():
+        raise DataError(f"{source.place}: its shards have no samples to {part}")
+    columns = (number[index.shard], index.offset, index.length, index.label)
+    shard, offset, length, label = (torch.from_numpy(column[own]) for column in columns)
+    shards = [each for each, wanted in zip(index.shards, chosen, strict=True) if wanted]
+    side = train.image_size
+    return StreamedImages(
+        torch.empty(0, 3, side, side, dtype=torch.uint8),
+        label,
+        [],
+        image_transform(train),
+        train.seed,
+        source=source,
+        shards=shards,
+        shard=shard,
+        offset=offset,
+        length=length,
+        prefetch=Prefetch(source, shards),
+    )

@@ -32,6 +32,7 @@ COMMANDS = {
     "render": "render:command",
     "image": "image:command",
     "swarm": "swarm:command",
+    "data": "data:command",
     "deploy": "deploy:command",
     "status": "status:command",
     "logs": "logs:command",

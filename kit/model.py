@@ -112,10 +112,38 @@ class Registry:
 
 
 @dataclass(frozen=True, slots=True)
+class DataService:
+    """The settings of the data services.
+
+    The server and the agents of all hosts listen on `port` and `peer_port`. `cache` is the most
+    bytes of a host's copies (None: no limit), `image` the services' (None: a training job's).
+    """
+
+    port: int
+    peer_port: int
+    cache: int | None
+    image: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class DataSet:
+    """A data set that a job needs. `version` is None for the newest."""
+
+    name: str
+    version: int | None
+
+    @property
+    def title(self) -> str:
+        """Its name in messages and commands: `cifar10@1`, or `cifar10`."""
+        return self.name if self.version is None else f"{self.name}@{self.version}"
+
+
+@dataclass(frozen=True, slots=True)
 class Inventory:
     """The hosts of a cluster. `file` is the name in the headers of rendered files.
 
-    `heartbeat` belongs to the Swarm dispatcher and is in seconds.
+    `heartbeat` belongs to the Swarm dispatcher and is in seconds. `data` is None if the file has no
+    such section: the data services then run only if a job needs them.
     """
 
     file: str
@@ -125,6 +153,7 @@ class Inventory:
     network: Network
     heartbeat: int
     registry: Registry | None
+    data: DataService | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +200,7 @@ class Job:
 
     `exchange` is set with `train`. `step_seconds` is the measured computing time of a step.
     `metrics_port` is the port of the trainer's metrics. `user` is the containers' user (None: the
-    image's).
+    image's). `data` are the data sets that each host fetches before the job starts.
     """
 
     name: str
@@ -196,6 +225,7 @@ class Job:
     metrics_port: int | None
     stop_grace: int
     user: str | None
+    data: tuple[DataSet, ...]
 
 
 @dataclass(frozen=True, slots=True)

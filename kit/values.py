@@ -113,6 +113,17 @@ def duration(text: object) -> int:
     return _whole(text, number, seconds, "duration", "60s")
 
 
+def data_set(value: object) -> str:
+    """Check the name of a data set: it is a folder's name and a part of URLs."""
+    if isinstance(value, str) and re.fullmatch(r"[a-z0-9][a-z0-9._-]{0,62}", value):
+        return value
+    fix = "use lower-case letters, digits, '.', '_' and '-', as in cifar10"
+    if isinstance(value, str) and "@" in value:
+        name, _, version = value.partition("@")
+        fix = f"write `{{name: {name}, version: {version}}}`"
+    raise WrongValueError(f"{shown(value)} is not the name of a data set", fix)
+
+
 def checkpoint(value: object) -> str:
     """Check the choice of a checkpoint: `newest`, `best`, or a checkpoint's name."""
     if isinstance(value, str) and re.fullmatch(r"newest|best|step-[0-9]{8}", value):
@@ -294,6 +305,16 @@ def show_size(number: int) -> str:
         if number and number % _SIZE_UNITS[unit] == 0:
             return f"{number // _SIZE_UNITS[unit]}{unit}"
     return f"{number}B"
+
+
+def show_bytes(number: int) -> str:
+    """Format an amount of data with three digits and a decimal unit: `170 MB`, `1.25 TB`."""
+    size = float(number)
+    for unit in ("B", "kB", "MB", "GB"):
+        if float(f"{size:.3g}") < 1000:
+            return f"{float(f'{size:.3g}'):g} {unit}"
+        size /= 1000
+    return f"{float(f'{size:.3g}'):,g} TB"
 
 
 def show_speed(bits: int) -> str:

@@ -26,6 +26,6 @@ def expectations(lowered: Lowered, paths: Paths, names: Collection[str] | None =
         swarm=swarm,
         tree=str(paths.tree(lowered.cluster)),
         managers=managers_of(plan.hosts) if swarm else (),
-        labels=node_labels(plan.hosts, placed) if swarm else {},
+        labels=node_labels(plan.hosts, placed, plan.data) if swarm else {},
         overlay=network_name(plan) if swarm and plan.network.driver == "overlay" else "",
     )

@@ -13,9 +13,11 @@ from kit.commands.options import with_paths
 from kit.commands.plan_tables import host_rows, placement_rows, serving_rows
 from kit.commands.prediction import show_prediction
 from kit.commands.tables import console
+from kit.datasets.sizes import load as load_sizes
 from kit.measurements import Measurements
 from kit.model import EngineName, Use
 from kit.paths import Paths
+from kit.plan.data import Sizes, fetches
 from kit.plan.exchange import FINE, WANTED
 from kit.plan.measured import valid, with_measured_links
 from kit.plan.predict import Prediction, predict
@@ -25,7 +27,7 @@ from kit.project import load_project, lowered_of
 from kit.render import header
 from kit.render.documents import plan_json
 from kit.targets.lowered import Lowered
-from kit.values import count, show_seconds, show_speed
+from kit.values import count, show_bytes, show_seconds, show_speed
 from kit.workload.types import Workload
 
 
@@ -39,11 +41,13 @@ def command(paths: Paths, as_json: bool, every: bool) -> None:
     measured = valid(load(paths.inventory), project.inventory)
     lowered = lowered_of(project, with_measured_links(project.inventory, measured))
     predictions = _predictions(lowered, measured)
+    sizes = load_sizes(paths.inventory) if lowered.plan.data else {}
     if as_json:
         generated = header(lowered, *lowered.plan.sources)
-        click.echo(plan_json(lowered, generated, predictions=predictions), nl=False)
+        text = plan_json(lowered, generated, predictions=predictions, sizes=sizes)
+        click.echo(text, nl=False)
         return
-    show(lowered, predictions, every=every)
+    show(lowered, predictions, sizes, every=every)
     if measured.links:
         click.echo(f"links as measured by `kit bench`, {measured.measured}")
 
@@ -55,7 +59,9 @@ def _predictions(lowered: Lowered, measured: Measurements) -> dict[str, Predicti
     return {name: each for name, each in found.items() if each is not None}
 
 
-def show(lowered: Lowered, predictions: Mapping[str, Prediction], *, every: bool) -> None:
+def show(
+    lowered: Lowered, predictions: Mapping[str, Prediction], sizes: Sizes, *, every: bool
+) -> None:
     """Print the plan as tables; equal hosts share a row unless `every` is set."""
     from rich.text import Text
 
@@ -76,7 +82,7 @@ def show(lowered: Lowered, predictions: Mapping[str, Prediction], *, every: bool
         screen.print(placement_rows(job, every=every))
         work = lowered.workload(job.name)
         prediction = predictions.get(job.name)
-        lines = [_batch(job), *_precision(work), _traffic(job)]
+        lines = [_batch(job), *_precision(work), *_data(lowered, job, sizes), _traffic(job)]
         lines += [] if prediction else _exchange(job)
         lines.append(_rendezvous(job, work))
         for line in lines:
@@ -151,6 +157,27 @@ def _precision(work: Workload) -> list[str]:
         return []
     oldest = f"{work.precision.gpu} on {work.precision.host}"
     return [f"precision   {work.precision.type} by the oldest GPU, {oldest}"]
+
+
+def _data(lowered: Lowered, job: JobPlan, sizes: Sizes) -> list[str]:
+    """Return a line for each data set: its size, and the time of the first fetch."""
+    data = lowered.plan.data
+    if data is None or not job.job.data:
+        return []
+    lines = []
+    for fetch in fetches(data, job.job.data, job.hosts, sizes):
+        what = f"{fetch.data.title} on {data.storage.name}"
+        if fetch.bytes is None:
+            what += ", of unknown size; `kit data add` stores it, `kit data ls` asks for its size"
+        else:
+            what += f", {show_bytes(fetch.bytes)}"
+        if fetch.slowest is not None and fetch.seconds is not None:
+            hosts = count(len(fetch.hosts), "host")
+            link = show_speed(fetch.slowest.speed)
+            time = show_seconds(fetch.seconds)
+            what += f": the first fetch by {hosts} takes {time} over {link}"
+        lines.append(f"data        {what}")
+    return lines
 
 
 def _exchange(job: JobPlan) -> list[str]:

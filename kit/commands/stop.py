@@ -17,11 +17,17 @@ from kit.workload.types import Kind
 @click.argument("jobs", nargs=-1)
 @with_paths
 @with_engine
-@click.option("--all", "everything", is_flag=True, help="Also end the servers.")
+@click.option(
+    "--all",
+    "everything",
+    is_flag=True,
+    help="Also end the servers and the data services of Compose and this machine.",
+)
 def command(paths: Paths, jobs: tuple[str, ...], engine: str | None, *, everything: bool) -> None:
     """End JOBS (default: all that run), after a last checkpoint.
 
-    Servers continue, unless you name them (serve-NAME) or add --all.
+    Servers continue, unless you name them (serve-NAME) or add --all. So do the data services; those
+    of a Swarm end with `kit swarm down`.
     """
     cluster, own = identity(paths)
     target = target_for(engine or own, cluster, paths.tree(cluster))
@@ -33,6 +39,8 @@ def command(paths: Paths, jobs: tuple[str, ...], engine: str | None, *, everythi
         report(status)
         if status.kind is Kind.JOB and status.state is not State.COMPLETED:
             click.echo(f"`kit resume {job}` continues it")
+    if everything and target.stop_data():
+        click.echo("the data services have ended; `kit deploy` starts them with a job")
     left = [name for name in found if name in servers and name not in ended]
     if left and not jobs:
         click.echo(f"{', '.join(left)} continues: `kit stop {' '.join(left)}` ends it")

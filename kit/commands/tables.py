@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-def console() -> Console:
+def console(*, stderr: bool = False) -> Console:
     """Return the console for tables. Output to a file or a pipe is not wrapped."""
     from rich.console import Console
 
-    made = Console(highlight=False, soft_wrap=True, markup=False)
+    made = Console(highlight=False, soft_wrap=True, markup=False, stderr=stderr)
     if not made.is_terminal:
         made.width = 200
     return made

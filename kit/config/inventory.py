@@ -9,6 +9,7 @@ from typing import Literal
 from pydantic import Field, field_validator
 
 from kit import ranges, values
+from kit.config.data import DataSection, data_faults, to_data
 from kit.config.fields import (
     Duration,
     Interface,
@@ -43,7 +44,8 @@ class HostSection(Section):
     roles: list[Literal["manager", "storage"]] = Field(
         [],
         examples=[["manager"]],
-        description="`manager` of a Swarm: one host, or three; `storage` only shows in the plan",
+        description="`manager` of a Swarm: one host, or three; `storage`: the host that keeps the "
+        "data sets of `kit data`",
     )
     gpus: Gpus = 0
     interface: Interface | None = Field(
@@ -99,6 +101,7 @@ class InventorySection(Section):
     network: NetworkSection = Field(NetworkSection(), examples=[{"speed": "1Gbit"}])
     swarm: SwarmSection = Field(SwarmSection(), examples=[{"heartbeat": "2s"}])
     registry: RegistrySection | None = Field(None, examples=[{"address": "registry.lab:5000"}])
+    data: DataSection | None = Field(None, examples=[{"cache": "100GiB"}])
 
     @field_validator("hosts", mode="before")
     @classmethod
@@ -147,6 +150,7 @@ def to_inventory(section: InventorySection, file: str) -> Inventory:
         ),
         heartbeat=section.swarm.heartbeat,
         registry=to_registry(section.registry),
+        data=to_data(section.data),
     )
 
 
@@ -287,6 +291,7 @@ def _check_cluster(section: InventorySection, hosts: list[Host], faults: list[Fa
     if section.engine == "swarm" and network.driver == "overlay":
         _check_overlay(network, hosts, fault)
     faults += registry_faults(section.registry, hosts)
+    faults += data_faults(section.data, section.registry, hosts)
     managers = [host for host in hosts if "manager" in host.roles]
     if len(managers) > MOST_MANAGERS:
         what = f"{len(managers)} hosts are managers"

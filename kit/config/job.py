@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, Tag, field_validator, model_validator
 
+from kit.config.data import DataSets, to_data_sets
 from kit.config.fields import (
     AbsolutePath,
     Cpus,
@@ -227,6 +228,7 @@ class JobSection(Section):
         CheckpointSection(), examples=[{"every_epochs": 1, "keep": 3}]
     )
     hosts: JobHostsSection = Field(JobHostsSection(), examples=[{"names": ["pc1"]}])
+    data: DataSets = Field([])
     mounts: list[MountSection] = Field([], examples=[[{"bind": "/srv/data", "to": "/data"}]])
     environment: Environment = Field({})
     secrets: Secrets = Field({})
@@ -284,12 +286,31 @@ class JobSection(Section):
                 raise wrong(f"two mounts at {target}", "give each its own folder", index, "to")
         return mounts
 
+    @field_validator("data", mode="before")
+    @classmethod
+    def _listed(cls, data: object) -> object:
+        if isinstance(data, str):
+            raise wrong("is a list", f"write `data: [{data}]`")
+        return data
+
+    @field_validator("data")
+    @classmethod
+    def _once(cls, data: list[Any]) -> list[Any]:
+        names = [each.name for each in to_data_sets(data)]
+        for index, name in enumerate(names):
+            if name in names[:index]:
+                raise wrong(f"{name} is named twice", "keep one of the two", index)
+        return data
+
     @model_validator(mode="after")
     def _one_work(self) -> JobSection:
         if (self.train is None) == (self.command is None):
             both = "train and command are both given" if self.train else "there is nothing to run"
             raise wrong(both, "write exactly one of `train:` and `command:`")
         for index, mount in enumerate(self.mounts):
+            if self.data and f"{mount.to}/".startswith("/datasets/"):
+                what = "/datasets holds the data sets of `data:`"
+                raise wrong(what, "choose another folder", "mounts", index, "to")
             if self.train and f"{mount.to}/".startswith("/opt/kit/"):
                 what = "/opt/kit holds the trainer that `train` runs"
                 raise wrong(what, "choose another folder", "mounts", index, "to")
@@ -351,6 +372,7 @@ def to_job(section: JobSection, name: str, file: str) -> Job:
         metrics_port=section.metrics.port,
         stop_grace=section.stop_grace_period,
         user=section.user,
+        data=to_data_sets(section.data),
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from kit.doctor.facts import Rendezvous, Use, Wanted, WantedHost
 from kit.model import Host
-from kit.plan.storage import DATA
+from kit.plan.storage import DATA, DATA_SETS
 from kit.plan.types import Placement
 from kit.plan.work import JobPlan, Plan
 from kit.workload.types import Kind, Part, Workload
@@ -68,6 +68,8 @@ def _use(workload: Workload, part: Part, placement: Placement, job: JobPlan | No
         if mount.kind == "bind":
             folders.append(mount.source)
         volume = volumes.get(mount.source)
+        if mount.target == DATA_SETS:  # The data agent fills it before the job starts.
+            continue
         read = mount.target == DATA or mount.read_only
         if read and not (volume and volume.nfs_address):
             mounts.append((volume.name if volume else mount.source, mount.target))
@@ -84,7 +86,7 @@ def _use(workload: Workload, part: Part, placement: Placement, job: JobPlan | No
         memlock=part.limits.memlock if part.limits else None,
         folders=tuple(folders),
         mounts=tuple(mounts),
-        document=workload.document.text if trains else "",
+        document=workload.document.text if trains and not workload.data else "",
         checkpoint_bytes=(parameters or 0) * BYTES_PER_PARAMETER,
     )
 

@@ -75,6 +75,11 @@ class Docker:
         return cls(host.name, f"{SSH}{host.ssh}", prelude)
 
     @property
+    def options(self) -> tuple[str, ...]:
+        """The options with which the docker command reaches the engine."""
+        return ("--host", self.url) if self.url else ()
+
+    @property
     def prelude_output(self) -> str:
         """The output of the prelude on the last connection."""
         return self._connection.prelude_output
@@ -112,9 +117,8 @@ class Docker:
         Raises:
             KitError: The command failed; the message names `what`.
         """
-        host = ["--host", self.url] if self.url else []
         done = subprocess.run(
-            [_program(), *host, *arguments],
+            [_program(), *self.options, *arguments],
             env={**clean(os.environ), **(env or {})},
             stdin=subprocess.DEVNULL,
             capture_output=True,

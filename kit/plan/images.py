@@ -18,6 +18,8 @@ def images(inventory: Inventory, jobs: Sequence[Job], servers: Sequence[Server])
     names = {job.image for job in jobs} | {server.image for server in servers}
     if inventory.registry and inventory.registry.host:
         names.add(inventory.registry.image)
+    if inventory.data and inventory.data.image:
+        names.add(inventory.data.image)
     return tuple(sorted(name for name in names if "@" not in name))
 
 

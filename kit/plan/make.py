@@ -15,6 +15,7 @@ from kit.errors import FaultsError
 from kit.model import Inventory, Job, Lock, Server
 from kit.plan import storage
 from kit.plan.allocate import allocate
+from kit.plan.data import data_faults, data_plan
 from kit.plan.exchange import exchange
 from kit.plan.gpus import precision
 from kit.plan.images import images, pinned
@@ -40,7 +41,7 @@ def make_plan(
         FaultsError: The jobs do not fit the inventory, or conflict with each other.
     """
     training, inferring, faults = allocate(inventory, jobs, servers)
-    if faults := [*faults, *server_faults(servers, jobs)]:
+    if faults := [*faults, *server_faults(servers, jobs), *data_faults(inventory, jobs)]:
         raise FaultsError(faults)
     plans = [
         _job_plan(inventory, lock, job, placements)
@@ -72,6 +73,7 @@ def make_plan(
         notes=(*job_notes(plans), *server_notes(serving)),
         images=images(inventory, jobs, servers),
         lock=lock,
+        data=data_plan(inventory, jobs, lock),
     )
 
 
@@ -125,6 +127,8 @@ def _version(section: Job | Server) -> str:
     if section.user is None:  # Files without the new key keep their version.
         del content["user"]
     if isinstance(section, Job):  # An unused new key must not change the version of a job.
+        if not section.data:
+            del content["data"]
         for name in ("train", "exchange", "checkpoint"):
             if part := getattr(section, name):
                 content[name] = written(part, planned=False)

@@ -10,6 +10,8 @@ from kit.model import Job, Mount
 from kit.plan.types import MountPoint, Volume
 
 DATA = "/data"
+DATA_SETS = "/datasets"
+"""The folder of the data sets that the host's agent has fetched."""
 CHECKPOINTS = "/checkpoints"
 DUMPS = "/dumps"
 """The folder in which NCCL's flight recorder writes the pending operation of each rank."""
@@ -33,6 +35,9 @@ def mounts(cluster: str, job: Job) -> tuple[Mount, ...]:
             (f"{job.name}-dumps", DUMPS),
         )
     ]
+    if job.data:
+        sets = volume_name(cluster, "datasets")
+        defaults.append(Mount("volume", sets, DATA_SETS, read_only=True))
     taken = {mount.target for mount in job.mounts}
     return (*(mount for mount in defaults if mount.target not in taken), *job.mounts)
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from kit.model import Host, Job, Lock, Network, Registry, Server
+from kit.plan.data import DataPlan
 from kit.plan.types import (
     Batch,
     ExchangePlan,
@@ -97,7 +98,8 @@ class Plan:
     """The allocation of all GPUs. `notes` are hints for the user.
 
     `heartbeat` belongs to the Swarm dispatcher and is in seconds. `images` are the names of all
-    images that hosts run, without the digests of the `lock`.
+    images that hosts run, without the digests of the `lock`. `data` is None if no job needs the
+    data services and the inventory does not ask for them.
     """
 
     file: str
@@ -111,6 +113,7 @@ class Plan:
     notes: tuple[str, ...]
     images: tuple[str, ...]
     lock: Lock | None
+    data: DataPlan | None
 
     @property
     def serving(self) -> tuple[ServerPlan, ...]:

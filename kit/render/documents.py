@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kit.model import Gpu, Host
+from kit.plan.data import DataPlan, Sizes, fetches
 from kit.plan.types import Placement
 from kit.plan.work import JobPlan, ServerPlan
 from kit.targets.lowered import Lowered
@@ -31,17 +32,29 @@ def _object(items: dict[str, str], indent: str = "") -> str:
 
 
 def plan_json(
-    lowered: Lowered, generated: str, *, predictions: Mapping[str, object] | None = None
+    lowered: Lowered,
+    generated: str,
+    *,
+    predictions: Mapping[str, object] | None = None,
+    sizes: Sizes | None = None,
 ) -> str:
     """Return the plan as JSON, with one line for each host and each placement.
 
     Only with `predictions` (dataclasses by job) it contains ranks, because a new host would change
-    those of all later hosts, and the costs of the exchange modes.
+    those of all later hosts, and the costs of the exchange modes. With the `sizes` of data sets, it
+    has the times of their first fetch.
     """
     plan, whole = lowered.plan, predictions is not None
     network = dataclasses.asdict(plan.network) | {"nccl": dict(plan.network.nccl)}
     jobs = [
-        _job(job, lowered.workload(job.name), (predictions or {}).get(job.name), whole=whole)
+        _job(
+            job,
+            lowered.workload(job.name),
+            (predictions or {}).get(job.name),
+            plan.data,
+            sizes,
+            whole=whole,
+        )
         for job in plan.jobs
     ]
     servers = [_server(server, lowered.workload(server.name)) for server in plan.servers]
@@ -55,11 +68,24 @@ def plan_json(
                 "hosts": _rows([_compact(_host(host)) for host in plan.hosts], "  "),
                 "jobs": _rows(jobs, "  "),
                 "servers": _rows(servers, "  "),
+                **({"data": _compact(_data(plan.data))} if plan.data else {}),
                 "notes": _rows([_compact(note) for note in lowered.notes], "  "),
             }
         )
         + "\n"
     )
+
+
+def _data(data: DataPlan) -> dict[str, Any]:
+    return {
+        "storage": data.storage.name,
+        "agents": [host.name for host in data.agents],
+        "port": data.port,
+        "peer_port": data.peer_port,
+        "cache": data.cache,
+        "volume": data.volume,
+        "image": data.image,
+    }
 
 
 def _host(host: Host) -> dict[str, Any]:
@@ -78,7 +104,15 @@ def _gpu(gpu: Gpu) -> dict[str, Any]:
     return {key: value for key, value in known.items() if value is not None}
 
 
-def _job(job: JobPlan, workload: Workload, prediction: Any, *, whole: bool) -> str:
+def _job(
+    job: JobPlan,
+    workload: Workload,
+    prediction: Any,
+    data: DataPlan | None,
+    sizes: Sizes | None,
+    *,
+    whole: bool,
+) -> str:
     rendezvous, precision = workload.rendezvous, workload.precision
     items = {
         "name": job.name,
@@ -91,6 +125,19 @@ def _job(job: JobPlan, workload: Workload, prediction: Any, *, whole: bool) -> s
         "rendezvous": rendezvous
         and {"host": rendezvous.host.name, "endpoint": rendezvous.endpoint},
     }
+    if job.job.data:
+        items["data"] = [dataclasses.asdict(each) for each in job.job.data]
+        if data is not None and sizes is not None:
+            found = fetches(data, job.job.data, job.hosts, sizes)
+            items["fetches"] = [
+                {
+                    "name": each.data.name,
+                    "hosts": [host.name for host in each.hosts],
+                    "bytes": each.bytes,
+                    "seconds": each.seconds,
+                }
+                for each in found
+            ]
     if whole:
         items["exchange"] = dataclasses.asdict(job.exchange) if job.exchange else None
         items["prediction"] = dataclasses.asdict(prediction) if prediction else None

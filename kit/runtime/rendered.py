@@ -6,25 +6,30 @@ So a mistake in the inventory does not prevent `kit status` and `kit stop`.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from kit.errors import InputError
 from kit.files import read_plain
-from kit.model import Host
+from kit.model import DataSet, Host
+from kit.plan.data import DataPlan
 
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
     """The hosts of a rendered tree, with their jobs and servers.
 
-    `devices` are the GPUs by workload and host, `urls` the addresses of each server.
+    `devices` are the GPUs by workload and host, `urls` the addresses of each server. `data` is None
+    without data services; `needs` are the data sets of each job.
     """
 
     hosts: tuple[Host, ...]
     devices: dict[str, dict[str, tuple[str, ...]]]
     urls: dict[str, tuple[str, ...]]
+    data: DataPlan | None = None
+    needs: Mapping[str, tuple[DataSet, ...]] = field(default_factory=dict)
 
 
 def rendered(tree: Path) -> Rendered:
@@ -41,10 +46,29 @@ def rendered(tree: Path) -> Rendered:
             for job in (*plan["jobs"], *plan["servers"])
         }
         urls = {server["name"]: tuple(server["urls"]) for server in plan["servers"]}
+        data = _data(plan["data"], hosts) if "data" in plan else None
+        needs = {job["name"]: _needs(job["data"]) for job in plan["jobs"] if "data" in job}
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         what = f"{tree / 'plan.json'} has no valid list of hosts ({error})"
         raise InputError(what, "write it with `kit render`") from None
-    return Rendered(hosts, devices, urls)
+    return Rendered(hosts, devices, urls, data, needs)
+
+
+def _data(data: dict[str, Any], hosts: tuple[Host, ...]) -> DataPlan:
+    by_name = {host.name: host for host in hosts}
+    return DataPlan(
+        storage=by_name[data["storage"]],
+        agents=tuple(by_name[name] for name in data["agents"]),
+        port=data["port"],
+        peer_port=data["peer_port"],
+        cache=data["cache"],
+        volume=data["volume"],
+        image=data["image"],
+    )
+
+
+def _needs(data: list[dict[str, Any]]) -> tuple[DataSet, ...]:
+    return tuple(DataSet(each["name"], each["version"]) for each in data)
 
 
 def _host(host: dict[str, Any]) -> Host:

@@ -70,5 +70,18 @@ class Target(Protocol):
             KitError: It is not running.
         """
 
+    def start_data(self, names: Sequence[str], say: Say) -> None:
+        """Bring up the data services of these hosts and of the storage host.
+
+        Raises:
+            KitError: They cannot be started.
+        """
+
+    def stop_data(self) -> bool:
+        """End the data services of all hosts, and return whether there were any to end.
+
+        Those of a Swarm belong to its platform: `kit swarm down` ends them.
+        """
+
     def history(self) -> tuple[Deployment, ...]:
         """Return the deployments, the newest first."""

@@ -9,6 +9,10 @@ JOB_PREFIX = "train-"
 """The prefix of the names of jobs' stacks. A server's stack has the server's name."""
 
 
+DATA = "data"
+"""The name of the data services' Compose projects."""
+
+
 def stack_of_job(name: str) -> str:
     """Return the name of a job's stack."""
     return f"{JOB_PREFIX}{name}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from kit.errors import INVENTORY, Fault, Loc
@@ -20,16 +20,38 @@ class Listener:
     address: str
 
 
-def port_faults(registry: Part | None, listeners: Iterable[Listener]) -> list[Fault]:
+@dataclass(frozen=True, slots=True)
+class Service:
+    """A service of the platform that listens on a port of a host, at one `address` of the host."""
+
+    title: str
+    port: Port
+    address: str
+
+
+def data_services(parts: Iterable[Part], address: Callable[[Host], str]) -> Iterator[Service]:
+    """Yield the ports of the data services on the hosts."""
+    for part in parts:
+        for port in part.ports:
+            for host in part.hosts:
+                yield Service("the data services", port, address(host))
+
+
+def port_faults(
+    registry: Part | None, listeners: Iterable[Listener], services: Iterable[Service] = ()
+) -> list[Fault]:
     """Reject two listeners on the same port of the same host.
 
-    Report one fault for each workload, even if a thousand hosts repeat it.
+    Report one fault for each workload, even if a thousand hosts repeat it. The inventory's check
+    finds conflicts between the registry and the data services.
     """
     faults: dict[str, Fault] = {}
     seen: dict[tuple[str, int], tuple[str, Loc, str]] = {}
     if registry is not None:
         port = registry.ports[0]
         seen[registry.hosts[0].address, port.number] = (INVENTORY, port.loc, "the registry")
+    for each in services:
+        seen[each.address, each.port.number] = (INVENTORY, each.port.loc, each.title)
     for one in listeners:
         name, port = one.workload.name, one.port
         own = (name, port.loc, one.workload.title)

@@ -11,6 +11,7 @@ from kit.plan.storage import CHECKPOINTS, DUMPS
 from kit.plan.types import Placement
 from kit.plan.work import JobPlan, Plan
 from kit.values import count
+from kit.workload.data import data_sets_json
 from kit.workload.documents import generated, job_json
 from kit.workload.groups import groups
 from kit.workload.names import stack_of_job
@@ -101,6 +102,7 @@ def training(
         rendezvous=rendezvous,
         store=_store(job),
         precision=job.precision,
+        data=job.job.data,
     )
 
 
@@ -199,6 +201,9 @@ def _environment(
             for name, value in named.items()
             if name not in variables
         ]
+    if job.job.data:
+        why = "The launcher waits until the host's data agent has fetched these data sets."
+        found.append(Variable("KIT_DATA_SETS", data_sets_json(job.job.data), why))
     if job.job.secrets:
         names = ",".join(secret.name for secret in job.job.secrets)
         why = "The launcher sets these variables from files in /run/secrets."

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum, StrEnum
 
 from kit.errors import Loc
-from kit.model import Host, Limits, Secret
+from kit.model import DataSet, Host, Limits, Secret
 from kit.plan.types import MountPoint, Placement, Precision, Volume
 from kit.values import endpoint
 
@@ -26,6 +26,8 @@ class Role(StrEnum):
     SERVE = "serve"
     CHECKPOINTS = "checkpoints"
     REGISTRY = "registry"
+    DATA_SERVER = "data-server"
+    DATA_AGENT = "data-agent"
 
     @property
     def works(self) -> bool:
@@ -192,6 +194,7 @@ class Workload:
     `stack` names its stack and its Compose projects. `file` defines it. `needed` is the smallest
     number of hosts. `rendezvous` and `store` are set for jobs. `reads` is the job that wrote a
     server's checkpoints, `sources` are the URLs of its checkpoints, `urls` are the server's own.
+    `data` are the data sets of a job.
     The hashes are the versions of the inventory's entries and of the file.
     """
 
@@ -215,6 +218,7 @@ class Workload:
     reads: str = ""
     urls: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
+    data: tuple[DataSet, ...] = ()
 
     @property
     def title(self) -> str:

@@ -20,7 +20,7 @@ class HostState:
 
     `gpus` are the UUIDs from `nvidia-smi -L`. `hook`: Docker finds NVIDIA's hook. `ports` are the
     ports in use. `containers` are those of all jobs. `images` and `volumes` are the requested names
-    that exist.
+    that exist. `data` are the containers of the data services.
     """
 
     gpus: tuple[str, ...]
@@ -29,6 +29,7 @@ class HostState:
     containers: tuple[Container, ...]
     images: frozenset[str]
     volumes: frozenset[str]
+    data: tuple[Container, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

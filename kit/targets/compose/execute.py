@@ -11,10 +11,11 @@ from functools import singledispatchmethod
 
 from kit.errors import KitError
 from kit.runtime.steps import Step
-from kit.targets.compose.decide import DeleteCheckpoints, End, Pull, Remove, Start
+from kit.targets.compose.data import StartData
+from kit.targets.compose.decide import DeleteCheckpoints, End, HostStep, Pull, Remove, Start
 from kit.targets.compose.folder import HostFolder
 from kit.targets.compose.hosts import Hosts
-from kit.workload.names import project_of
+from kit.workload.names import DATA, project_of
 from kit.workload.training import LAUNCHER_FILE
 from kit.workload.types import Workload
 
@@ -67,14 +68,23 @@ class Executor:
         """Pass secrets in the environment: arguments would be visible in the process list."""
         work = self._workloads[step.name]
         folder = self._send(work, step.host)
-        file = str(self._hosts.file(work, step.host))
-        name = project_of(self._hosts.cluster, work.stack)
-        project = ("--file", file, "--project-name", name)
+        self._up(step, work.stack, folder, self._secrets[step.name])
+
+    @execute.register
+    def _(self, step: StartData) -> None:
+        file = self._hosts.tree / "hosts" / step.host / f"{DATA}.compose.yaml"
+        name = file.relative_to(self._hosts.tree).as_posix()
+        folder = HostFolder(self._hosts.all[step.host], self._hosts.cluster)
+        self._up(step, DATA, folder.put({name: file.read_bytes()}), {})
+
+    def _up(self, step: HostStep, stack: str, folder: str, env: Mapping[str, str]) -> None:
+        file = self._hosts.tree / "hosts" / step.host / f"{stack}.compose.yaml"
+        name = project_of(self._hosts.cluster, stack)
+        project = ("--file", str(file), "--project-name", name)
         # Mounted files are on the host, so relative paths start there.
         place = ("--project-directory", f"{folder}/hosts/{step.host}")
         up = ("up", "--detach", "--quiet-pull", "--pull", "never")
         docker = self._hosts.dockers[step.host]
-        env = self._secrets[step.name]
         docker.command(f"start {step.name}", "compose", *project, *place, *up, env=env)
 
     def _send(self, work: Workload, host: str) -> str:

@@ -16,7 +16,7 @@ from kit.plan.work import manager_of
 from kit.runtime.rendered import Rendered, rendered
 from kit.targets.compose.containers import PROJECT, Container
 from kit.targets.compose.folder import HostFolder
-from kit.targets.compose.observe import containers
+from kit.targets.compose.observe import containers, containers_of
 from kit.workload.names import owner_of, project_of
 from kit.workload.types import Workload
 
@@ -115,6 +115,20 @@ class Hosts:
             ours = project.startswith(project_of(self.cluster, "")) or "_" not in project
             if ours and owned is not None and owned[1] == name:
                 _delete(docker, f"/networks/{network['Id']}")
+
+    def remove_project(self, project: str, host: str) -> bool:
+        """Remove a project that belongs to no job from a host; return whether it was there."""
+        docker = self.dockers[host]
+        found = containers_of(docker, project)
+        running = [one.id for one in found if one.runs]
+        if running:
+            with docker.acting(f"stop {project}") as client:
+                client.container.stop(running)
+        for one in found:
+            _delete(docker, f"/containers/{one.id}", force="1", v="1")
+        for network in docker.get("/networks", filters={"label": [f"{PROJECT}={project}"]}):
+            _delete(docker, f"/networks/{network['Id']}")
+        return bool(found)
 
 
 def require_all(results: Mapping[str, T | KitError], otherwise: str = "") -> dict[str, T]:

@@ -15,8 +15,9 @@ from kit.plan.work import JobPlan, Plan, ServerPlan, manager_of
 from kit.targets.hosts import host_outputs
 from kit.targets.lowered import Lowered, Output
 from kit.values import endpoint
-from kit.workload.names import project_of
-from kit.workload.ports import Listener, port_faults
+from kit.workload.data import Addresses, data_parts, some_peers
+from kit.workload.names import DATA, project_of
+from kit.workload.ports import Listener, data_services, port_faults
 from kit.workload.registry import registry_part
 from kit.workload.serving import endpoints, serving, source_hosts
 from kit.workload.training import RENDEZVOUS_PORT, own_port, training
@@ -58,6 +59,17 @@ class Project:
     helper: Container | None
 
 
+@dataclass(frozen=True, slots=True)
+class DataProject:
+    """The values of a host's file with its data services."""
+
+    name: str
+    cluster: str
+    host: Host
+    containers: tuple[Container, ...]
+    volume: str
+
+
 def lower(plan: Plan) -> Lowered:
     """Lower the plan to Compose projects.
 
@@ -69,15 +81,41 @@ def lower(plan: Plan) -> Lowered:
     workloads = (*jobs, *servers)
     registry = registry_part(plan)
     listeners = (each for workload in workloads for each in _listeners(workload))
-    if faults := port_faults(registry, listeners):
+    data = _data(plan)
+    if faults := port_faults(registry, listeners, data_services(data, lambda host: host.address)):
         raise FaultsError(faults)
     return Lowered(
         engine=EngineName.COMPOSE,
         plan=plan,
         workloads=workloads,
-        outputs=tuple(_outputs(plan, registry, workloads)),
+        outputs=(*_data_outputs(plan, data), *_outputs(plan, registry, workloads)),
         images=plan.images,
     )
+
+
+def _data(plan: Plan) -> tuple[Part, ...]:
+    """Return the data services, which find each other at the hosts' published ports."""
+    data = plan.data
+    if data is None:
+        return ()
+    peers = [endpoint(host.address, data.peer_port) for host in data.agents]
+    server = f"http://{endpoint(data.storage.address, data.port)}"
+    return data_parts(data, Addresses(server, some_peers(data, peers)))
+
+
+def _data_outputs(plan: Plan, parts: Sequence[Part]) -> Iterator[Output]:
+    if plan.data is None:
+        return
+    for host in plan.data.agents:
+        project = DataProject(
+            name=project_of(plan.cluster, DATA),
+            cluster=plan.cluster,
+            host=host,
+            containers=tuple(_container(part, host, None) for part in parts if host in part.hosts),
+            volume=plan.data.volume,
+        )
+        template = "hosts/{host}/data.compose.yaml.j2"
+        yield Output(f"hosts/{host.name}/{DATA}.compose.yaml", template, {"project": project})
 
 
 def _job(plan: Plan, job: JobPlan) -> Workload:

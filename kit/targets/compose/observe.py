@@ -15,6 +15,7 @@ from kit.model import Host
 from kit.plan.storage import CHECKPOINTS
 from kit.targets.compose.containers import (
     CLUSTER,
+    PROJECT,
     SERVICE,
     VERSION,
     Container,
@@ -37,9 +38,11 @@ true
 
 
 def observe_host(
-    host: Host, docker: Docker, images: Iterable[str], volumes: Iterable[str]
+    host: Host, docker: Docker, images: Iterable[str], volumes: Iterable[str], data: str
 ) -> HostState:
-    """Return the state of a host; `images` and `volumes` are names to look for.
+    """Return the state of a host.
+
+    `images` and `volumes` are names to look for, `data` is the project of the data services.
 
     Raises:
         KitError: It cannot be reached over SSH or by Docker.
@@ -52,6 +55,7 @@ def observe_host(
         containers=containers(docker),
         images=frozenset(name for name in images if _there(docker, f"/images/{name}/json")),
         volumes=frozenset(name for name in volumes if _there(docker, f"/volumes/{name}")),
+        data=containers_of(docker, data),
     )
 
 
@@ -76,6 +80,15 @@ def containers(docker: Docker, cluster: str | None = None) -> tuple[Container, .
                 inspected = docker.get(f"/containers/{listed['Id']}/json")
                 found.append(container(docker.name, inspected))
     return tuple(found)
+
+
+def containers_of(docker: Docker, project: str) -> tuple[Container, ...]:
+    """Return the containers of a project that belongs to no job."""
+    wanted = {"label": [f"{PROJECT}={project}"]}
+    listed = docker.get("/containers/json", all="1", filters=wanted)
+    return tuple(
+        container(docker.name, docker.get(f"/containers/{one['Id']}/json")) for one in listed
+    )
 
 
 def _there(docker: Docker, path: str) -> bool:

@@ -20,6 +20,7 @@ from kit.runtime.status import ENDED, JobStatus, LogLine
 from kit.runtime.steps import Step, size, unchanged_message
 from kit.runtime.target import Known
 from kit.secrets import read_secrets
+from kit.targets.compose.data import steps_of_data
 from kit.targets.compose.decide import HostState, Start, decide
 from kit.targets.compose.execute import Executor
 from kit.targets.compose.hosts import Found, Hosts, require_all
@@ -29,6 +30,7 @@ from kit.targets.compose.status import job_status, state_of
 from kit.targets.compose.wait import wait_until_launched
 from kit.targets.lowered import file_version
 from kit.values import Say
+from kit.workload.names import DATA, project_of
 from kit.workload.types import Workload
 
 UNCHANGED = "nothing was changed on any host"
@@ -70,12 +72,58 @@ class ComposeTarget:
         volumes = {each.store.volume for each in workloads if each.store and each.store.volume}
         needed = [(each, name) for each in workloads for name in each.hosts]
         versions = {(each.name, name): _version(hosts.file(each, name)) for each, name in needed}
-        found = hosts.on(
-            hosts.all, lambda host: observe_host(host, hosts.dockers[host.name], images, volumes)
+        data = self._data_versions([name for each, name in needed if each.data])
+        if data and hosts.rendered.data:
+            images.add(hosts.rendered.data.image)
+        found = self._observe(images, volumes)
+        require_all(
+            {name: found[name] for name in (*(name for _, name in needed), *data)}, UNCHANGED
         )
-        require_all({name: found[name] for _, name in needed}, UNCHANGED)
         seen = {name: one for name, one in found.items() if isinstance(one, HostState)}
-        return decide(hosts.cluster, workloads, versions, seen, fresh=fresh)
+        steps = decide(hosts.cluster, workloads, versions, seen, fresh=fresh)
+        return (*self._data_steps(data, seen), *steps)
+
+    def _observe(self, images: set[str], volumes: set[str]) -> dict[str, HostState | KitError]:
+        hosts = self._hosts
+        project = project_of(hosts.cluster, DATA)
+        return hosts.on(
+            hosts.all,
+            lambda host: observe_host(host, hosts.dockers[host.name], images, volumes, project),
+        )
+
+    def _data_versions(self, names: Sequence[str]) -> dict[str, str]:
+        """Return the hash of the data services' file of each of these hosts, and of the storage."""
+        data = self._hosts.rendered.data
+        if data is None or not names:
+            return {}
+        wanted = [host.name for host in data.agents if host.name in names or host == data.storage]
+        folder = self._hosts.tree / "hosts"
+        return {name: _version(folder / name / f"{DATA}.compose.yaml") for name in wanted}
+
+    def _data_steps(
+        self, versions: Mapping[str, str], seen: Mapping[str, HostState]
+    ) -> tuple[Step, ...]:
+        data = self._hosts.rendered.data
+        return steps_of_data(data, versions, seen) if data is not None else ()
+
+    def start_data(self, names: Sequence[str], say: Say) -> None:
+        """Bring the data services of hosts up; see `Target.start_data`."""
+        _require_compose()
+        data = self._hosts.rendered.data
+        versions = self._data_versions(names)
+        found = self._observe({data.image} if data else set(), set())
+        require_all({name: found[name] for name in versions}, UNCHANGED)
+        seen = {name: one for name, one in found.items() if isinstance(one, HostState)}
+        with self._hosts.central.locked(say):
+            executor = Executor(self._hosts, (), {})
+            for _ in execute_steps(self._data_steps(versions, seen), executor.execute, say):
+                pass
+
+    def stop_data(self) -> bool:
+        """End the data services of all hosts; see `Target.stop_data`."""
+        hosts, project = self._hosts, project_of(self._hosts.cluster, DATA)
+        ended = hosts.on(hosts.all, lambda host: hosts.remove_project(project, host.name))
+        return any(require_all(ended).values())
 
     def deploy(self, workloads: Sequence[Workload], *, fresh: bool, say: Say) -> None:
         """Start a project on each host; see `Target.deploy`."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kit.errors import KitError
+from kit.plan.data import DataPlan
 from kit.plan.storage import CHECKPOINTS
 from kit.runtime.steps import Step, size
 from kit.targets.local.gpus import serving_devices, visible_devices
@@ -13,6 +14,7 @@ from kit.targets.local.lower import (
     HERE,
     Places,
     Process,
+    data_processes,
     on_this_machine,
     processes,
     server_process,
@@ -67,6 +69,24 @@ class Start(Step):
     version: str
     checkpoints: tuple[str, ...]
     processes: tuple[Process, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StartData(Step):
+    """Start a supervisor for the data services, after the end of older ones."""
+
+    version: str
+    processes: tuple[Process, ...]
+
+
+def steps_of_data(data: DataPlan, seen: WorkloadState, machine: Machine) -> tuple[Step, ...]:
+    """Return the step that brings the data services up, or none if they run."""
+    wanted = f"{data.port} {data.peer_port}"
+    if seen.supervised and seen.version == wanted:
+        return ()
+    cause = "their ports have changed" if seen.supervised else "they do not run"
+    made = data_processes(data, machine.places)
+    return (StartData(WHERE, "start the data services", cause, wanted, made),)
 
 
 def decide(

@@ -16,14 +16,17 @@ from pathlib import Path
 from kit.errors import KitError
 from kit.runtime.history import deployment
 from kit.runtime.steps import Step
-from kit.targets.local.decide import DeleteCheckpoints, End, Start
-from kit.targets.local.folder import JobFolder, Run, add_to_history, state_home
+from kit.targets.local.decide import DeleteCheckpoints, End, Start, StartData
+from kit.targets.local.folder import SERVICES, JobFolder, Run, add_to_history, state_home
 from kit.targets.local.supervise import run_processes
+from kit.workload.types import Kind
 
 POLL = 0.1
 """Seconds between two reads of the state."""
 START = 30.0
 """Seconds for the start of a supervisor, which only starts Python."""
+GRACE = 10
+"""Seconds for the end of the data services, as Docker has it."""
 
 
 class Executor:
@@ -67,6 +70,22 @@ class Executor:
         )
         self._start(run, self._secrets[work.name])
         add_to_history(self._cluster, deployment(work, run.started))
+
+    @execute.register
+    def _(self, step: StartData) -> None:
+        end(JobFolder(self._cluster, SERVICES))
+        run = Run(
+            id=uuid.uuid4().hex,
+            job=SERVICES,
+            kind=Kind.SERVER,
+            version=step.version,
+            started=time.time(),
+            nodes_min=len(step.processes),
+            stop_grace=GRACE,
+            checkpoints=(),
+            processes=step.processes,
+        )
+        self._start(run, {})
 
     def _start(self, run: Run, secrets: Mapping[str, str]) -> None:
         folder = JobFolder(self._cluster, run.job)

@@ -1,6 +1,8 @@
 """The folders of the jobs that were deployed on this machine, which outlive the terminal.
 
 $XDG_STATE_HOME/kit/<cluster>/history.jsonl: the deployments
+$XDG_STATE_HOME/kit/<cluster>/.datasets/: the data sets of `kit data`
+        services/       the data services, with the files of a job
 $XDG_STATE_HOME/kit/<cluster>/<job>/
         run.json        the run, written once by `kit deploy`
         state.json      its state, replaced by the supervisor
@@ -20,7 +22,7 @@ from typing import IO, Any
 
 from kit.errors import KitError
 from kit.runtime.history import Deployment
-from kit.targets.local.lower import Process
+from kit.targets.local.lower import DATA_SETS, Process
 from kit.workload.types import Kind
 
 
@@ -29,6 +31,15 @@ def state_home() -> Path:
     base = os.environ.get("XDG_STATE_HOME", "")
     home = Path(base) if base.startswith("/") else Path.home() / ".local" / "state"
     return home / "kit"
+
+
+SERVICES = f"{DATA_SETS}/services"
+"""The folder of the data services, in the place of a job's."""
+
+
+def data_folder(cluster: str) -> Path:
+    """Return the folder of a cluster's data sets on this machine."""
+    return state_home() / cluster / DATA_SETS
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,16 +12,20 @@ from pathlib import PurePosixPath
 
 from kit.errors import FaultsError
 from kit.model import EngineName
+from kit.plan.data import DataPlan
 from kit.plan.storage import CHECKPOINTS, DATA
 from kit.plan.types import MountPoint, Placement
 from kit.plan.work import JobPlan, Plan
 from kit.targets.lowered import Lowered
-from kit.workload.ports import Listener, port_faults
+from kit.workload.data import CACHE, SOCKET, STORE, Addresses, data_parts
+from kit.workload.ports import Listener, data_services, port_faults
 from kit.workload.serving import serving
 from kit.workload.training import own_port, training
 from kit.workload.types import Part, Rendezvous, Symbol, Workload
 
 HERE = "127.0.0.1"
+DATA_SETS = ".datasets"
+"""The folder of the data sets. No job has such a name, because a DNS label has no dot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,11 @@ class Places:
     data: PurePosixPath
     here: PurePosixPath
 
+    @property
+    def datasets(self) -> PurePosixPath:
+        """The folder of the data sets of `kit data`."""
+        return self.folders / DATA_SETS
+
     def of(self, workload: Workload) -> PurePosixPath:
         """Return the folder of a workload."""
         return self.folders / workload.name
@@ -70,7 +79,8 @@ def lower(plan: Plan) -> Lowered:
     servers = [serving(plan, each, (), (), host_network=False) for each in plan.servers]
     workloads = (*jobs, *servers)
     listeners = (each for workload in workloads for each in _listeners(workload))
-    if faults := port_faults(None, listeners):
+    services = data_services(data_services_here(plan.data), lambda _: HERE) if plan.data else ()
+    if faults := port_faults(None, listeners, services):
         raise FaultsError(faults)
     return Lowered(EngineName.LOCAL, plan, workloads)
 
@@ -139,6 +149,8 @@ def _agent(
         "KIT_CHECKPOINTS": str(on_this_machine(CHECKPOINTS, workload, host, places)),
         "CUDA_VISIBLE_DEVICES": devices[host],
     }
+    if workload.data:
+        variables["KIT_DATA_SOCKET"] = str(places.datasets / SOCKET)
     folder = places.here
     if part.working_dir is not None:
         folder = on_this_machine(part.working_dir, workload, host, places)
@@ -150,6 +162,31 @@ def _agent(
         variables=tuple(variables.items()),
         folder=str(folder),
         log=str(places.of(workload) / host / "log"),
+    )
+
+
+def data_services_here(data: DataPlan) -> tuple[Part, ...]:
+    """Return the data services of this machine, which stores and fetches for all hosts."""
+    alone = replace(data, agents=(data.storage,))
+    return data_parts(alone, Addresses(f"http://{HERE}:{data.port}", ()))
+
+
+def data_processes(data: DataPlan, places: Places) -> tuple[Process, ...]:
+    """Return the processes of the data services."""
+    return tuple(
+        Process(
+            host=part.hosts[0].name,
+            part=part.role,
+            workers=0,
+            argv=tuple(
+                str(places.datasets) if word in {STORE, CACHE} else word
+                for word in (*_command(part, places), "--address", HERE)
+            ),
+            variables=(("CUDA_VISIBLE_DEVICES", ""),),
+            folder=str(places.here),
+            log=str(places.datasets / "services" / f"{part.role}.log"),
+        )
+        for part in data_services_here(data)
     )
 
 

@@ -11,13 +11,14 @@ from typing import ClassVar
 from kit.errors import InputError, KitError
 from kit.runtime.history import Deployment
 from kit.runtime.loop import execute_steps
+from kit.runtime.rendered import rendered
 from kit.runtime.status import JobStatus, LogLine
 from kit.runtime.steps import Step, unchanged_message
 from kit.runtime.target import Known
 from kit.secrets import read_secrets
-from kit.targets.local.decide import Start, decide, started_as
+from kit.targets.local.decide import Machine, Start, StartData, decide, started_as, steps_of_data
 from kit.targets.local.execute import POLL, Executor, end
-from kit.targets.local.folder import JobFolder, Run, jobs_of, read_history
+from kit.targets.local.folder import SERVICES, JobFolder, Run, jobs_of, read_history
 from kit.targets.local.logs import Tail
 from kit.targets.local.observe import WatchedFolder, has_ended, observe_machine, observe_workloads
 from kit.values import Say
@@ -42,7 +43,26 @@ class LocalTarget:
         """Return the steps; see `Target.preview`."""
         seen = observe_workloads(self._cluster, [each.name for each in workloads])
         machine = observe_machine(self._cluster, self._tree, self._launcher)
-        return decide(workloads, self._jobs, seen, machine, fresh=fresh)
+        steps = decide(workloads, self._jobs, seen, machine, fresh=fresh)
+        services = self._data_steps(machine) if any(each.data for each in workloads) else ()
+        return (*services, *steps)
+
+    def _data_steps(self, machine: Machine) -> tuple[Step, ...]:
+        data = rendered(self._tree).data
+        if data is None:
+            return ()
+        return steps_of_data(data, observe_workloads(self._cluster, [SERVICES])[SERVICES], machine)
+
+    def start_data(self, names: Sequence[str], say: Say) -> None:  # noqa: ARG002
+        """Start the data services of this machine; see `Target.start_data`."""
+        machine = observe_machine(self._cluster, self._tree, self._launcher)
+        execute = Executor(self._cluster, {}).execute
+        for _ in execute_steps(self._data_steps(machine), execute, say):
+            pass
+
+    def stop_data(self) -> bool:
+        """End the data services of this machine; see `Target.stop_data`."""
+        return end(JobFolder(self._cluster, SERVICES))
 
     def deploy(self, workloads: Sequence[Workload], *, fresh: bool, say: Say) -> None:
         """Start a supervisor for each workload; see `Target.deploy`."""
@@ -61,6 +81,8 @@ class LocalTarget:
             for step in batch:
                 if isinstance(step, Start):
                     say(f"{step.workload.name}: started as {started_as(step.workload)}")
+                elif isinstance(step, StartData):
+                    say("the data services: started, `kit stop --all` ends them")
 
     def break_lock(self) -> None:
         """Do nothing: the kernel releases the lock of a dead process."""

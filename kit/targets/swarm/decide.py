@@ -9,7 +9,7 @@ from kit.errors import KitError
 from kit.plan.types import Placement
 from kit.runtime.status import ENDED, State
 from kit.runtime.steps import Step
-from kit.targets.swarm.labels import NOWHERE, job_label, places
+from kit.targets.swarm.labels import DATA_LABEL, NOWHERE, job_label, places
 from kit.targets.swarm.lower import PLATFORM
 from kit.targets.swarm.order import Gpu, gpus_of, in_order
 from kit.targets.swarm.state import OVER, Cluster, Node
@@ -42,6 +42,7 @@ def decide(
     versions: Mapping[str, str],
     secrets: Mapping[str, Mapping[str, str]],
     hosts: Collection[str],
+    data: Mapping[str, str] | None = None,
     *,
     fresh: bool,
 ) -> list[Step]:
@@ -49,7 +50,8 @@ def decide(
 
     GPUs are released before they are reassigned. `versions` are the hashes of the rendered stacks
     by file name, `secrets` the hashes of the secrets by workload and name, `hosts` the names in the
-    inventory. Nodes with other names get no GPU, so no step waits for their tasks.
+    inventory. Nodes with other names get no GPU, so no step waits for their tasks. `data` are the
+    labels of the data services by host.
 
     Raises:
         KitError: Hosts are missing or down, or their GPUs are in use.
@@ -57,7 +59,7 @@ def decide(
     problems = [problem for each in work for problem in _problems(each, work, cluster, fresh=fresh)]
     if problems:
         raise KitError("\n".join(problems))
-    steps: list[Step] = []
+    steps: list[Step] = list(_data_labels(data or {}, cluster))
     if PLATFORM in versions:
         stack = f"{cluster_name}-platform"
         cause = stack_cause(cluster.stack(stack), versions[PLATFORM])
@@ -85,6 +87,14 @@ def decide(
         left = {gpu: name for gpu, name in held.items() if name != each.name}
         steps += _work(each, cluster, version, own, left, again=each.stack in removed, fresh=fresh)
     return steps
+
+
+def _data_labels(data: Mapping[str, str], cluster: Cluster) -> Iterator[Step]:
+    for host, label in data.items():
+        node = cluster.node_of(host)
+        step = label_step(host, node, {DATA_LABEL: label}) if node else None
+        if step is not None:
+            yield step
 
 
 def _removals(

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from kit.model import Host
+from kit.plan.data import DataPlan
 from kit.workload.types import Workload
 
 HOST_LABEL = "kit.host"
 JOB_LABEL = "kit.job."
+DATA_LABEL = "kit.data"
+"""The label with a host's data service: `storage` or `agent`."""
 NOWHERE = "none"
 """The label's value on a host without a part in the workload. A missing label means the same."""
 
@@ -23,22 +26,36 @@ def constraint(name: str, service: str) -> str:
     return f"node.labels.{job_label(name)} == {service}"
 
 
+def data_constraint(service: str) -> str:
+    """Return the placement constraint of a data service: `storage` or `agent`."""
+    return f"node.labels.{DATA_LABEL} == {service}"
+
+
+def data_labels(data: DataPlan, hosts: Iterable[str]) -> dict[str, str]:
+    """Return the label of each host's data service."""
+    agents = {host.name for host in data.agents}
+    found = {host: "agent" if host in agents else NOWHERE for host in hosts}
+    return found | {data.storage.name: "storage"}
+
+
 def places(workload: Workload) -> dict[str, str]:
     """Return the service of each host."""
     return {host.name: part.name for part in workload.working for host in part.hosts}
 
 
 def node_labels(
-    hosts: Sequence[Host], workloads: Sequence[Workload]
+    hosts: Sequence[Host], workloads: Sequence[Workload], data: DataPlan | None = None
 ) -> dict[str, tuple[tuple[str, str], ...]]:
     """Return the labels of each host's node, for the services' constraints.
 
     A host without a part in a workload gets the value `none`, which overwrites older labels.
     """
+    serving = data_labels(data, (host.name for host in hosts)) if data else {}
     found = [(job_label(each.name), places(each)) for each in workloads]
     return {
         host.name: (
             (HOST_LABEL, host.name),
+            *(((DATA_LABEL, serving[host.name]),) if serving else ()),
             *((label, place.get(host.name, NOWHERE)) for label, place in found),
         )
         for host in hosts

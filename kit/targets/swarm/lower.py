@@ -14,10 +14,11 @@ from kit.plan.types import MountPoint, Volume
 from kit.plan.work import JobPlan, Plan, ServerPlan, manager_of, managers_of
 from kit.targets.hosts import host_outputs
 from kit.targets.lowered import Lowered, Output
-from kit.targets.swarm.labels import HOST_LABEL, constraint, node_labels
-from kit.values import count
+from kit.targets.swarm.labels import HOST_LABEL, constraint, data_constraint, node_labels
+from kit.values import count, endpoint
+from kit.workload.data import Addresses, data_parts, some_peers
 from kit.workload.names import stack_of_job
-from kit.workload.ports import Listener, port_faults
+from kit.workload.ports import Listener, data_services, port_faults
 from kit.workload.registry import registry_part
 from kit.workload.serving import MOST_SOURCES, endpoints, serving, source_hosts
 from kit.workload.training import FAULT_VARIABLES, RENDEZVOUS_PORT, own_port, training
@@ -75,7 +76,10 @@ class Stack:
 
 @dataclass(frozen=True, slots=True)
 class Platform:
-    """The values of the platform's file; `network_image` is None without an overlay."""
+    """The values of the platform's file; `network_image` is None without an overlay.
+
+    `data` are the data services; the server is reached on its host's `data_port` too.
+    """
 
     cluster: str
     network: str
@@ -85,6 +89,9 @@ class Platform:
     registry: Part | None
     registry_address: str
     registry_volume: str
+    data: tuple[Service, ...]
+    data_port: int
+    data_volume: str
 
 
 def lower(plan: Plan) -> Lowered:
@@ -98,10 +105,16 @@ def lower(plan: Plan) -> Lowered:
     servers = [_server(plan, server, host_network=host_network) for server in plan.servers]
     workloads = (*jobs, *servers)
     listeners = (each for workload in workloads for each in _listeners(workload))
-    faults = [*port_faults(registry_part(plan), listeners), *_name_faults(plan, workloads)]
+    platform = _platform(plan)
+    parts = [each.part for each in platform.data]
+    open_parts = parts if host_network else [p for p in parts if p.role is Role.DATA_SERVER]
+    services = data_services(open_parts, attrgetter("address"))
+    faults = [
+        *port_faults(registry_part(plan), listeners, services),
+        *_name_faults(plan, workloads),
+    ]
     if faults:
         raise FaultsError(faults)
-    platform = _platform(plan)
     return Lowered(
         engine=EngineName.SWARM,
         plan=plan,
@@ -116,6 +129,31 @@ def lower(plan: Plan) -> Lowered:
 def network_name(plan: Plan) -> str:
     """Return the name of the overlay network of all workloads."""
     return f"{plan.cluster}-training"
+
+
+def _data(plan: Plan) -> tuple[Service, ...]:
+    """Return the data services; on the overlay they find each other by the names of services."""
+    data = plan.data
+    if data is None:
+        return ()
+    if plan.network.driver == "host":
+        peers = [endpoint(host.address, data.peer_port) for host in data.agents]
+        server = f"http://{endpoint(data.storage.address, data.port)}"
+        addresses = Addresses(server, some_peers(data, peers))
+    else:
+        # The stack's name makes them unique: other stacks are on the same network.
+        stack = f"{plan.cluster}-platform"
+        names = ["data-storage", *([Role.DATA_AGENT] if len(data.agents) > 1 else [])]
+        peers = [f"tasks.{stack}_{name}:{data.peer_port}" for name in names]
+        addresses = Addresses(f"http://{stack}_{Role.DATA_SERVER}:{data.port}", tuple(peers))
+    return tuple(
+        Service(
+            part,
+            data_constraint("agent" if part.name == Role.DATA_AGENT else "storage"),
+            _written(part, part.environment),
+        )
+        for part in data_parts(data, addresses)
+    )
 
 
 def _job(plan: Plan, job: JobPlan, *, host_network: bool) -> Workload:
@@ -196,9 +234,11 @@ def _name_faults(plan: Plan, workloads: Sequence[Workload]) -> Iterator[Fault]:
                 what = f"{name} is too long a name for a Swarm {kind} (at most {most})"
                 over = count(len(name) - most, "letter")
                 yield Fault(workload.name, (), what, f"shorten {whose} by {over}")
-    most = LONGEST_SERVICE - len("-platform_network")
-    if plan.network.driver == "overlay" and len(plan.cluster) > most:
-        what = f"{plan.cluster} is too long: <cluster>-platform_network is a Swarm service"
+    service = "-platform_network" if plan.data is None else "-platform_data-storage"
+    most = LONGEST_SERVICE - len(service)
+    there = plan.network.driver == "overlay" or plan.data is not None
+    if there and len(plan.cluster) > most:
+        what = f"{plan.cluster} is too long: <cluster>{service} is a Swarm service"
         yield Fault(INVENTORY, ("cluster",), what, f"write at most {most} letters")
 
 
@@ -246,11 +286,14 @@ def _platform(plan: Plan) -> Platform:
         registry=registry_part(plan),
         registry_address=plan.registry.address if plan.registry else "",
         registry_volume=volume_name(plan.cluster, "registry"),
+        data=_data(plan),
+        data_port=plan.data.port if plan.data else 0,
+        data_volume=plan.data.volume if plan.data else "",
     )
 
 
 def _outputs(plan: Plan, platform: Platform, workloads: Sequence[Workload]) -> Iterator[Output]:
-    there = bool(platform.network_image or platform.registry)
+    there = bool(platform.network_image or platform.registry or platform.data)
     if there:
         yield Output(PLATFORM, "platform.stack.yaml.j2", {"platform": platform})
     for workload in workloads:
@@ -266,7 +309,7 @@ def _outputs(plan: Plan, platform: Platform, workloads: Sequence[Workload]) -> I
             workload.stack,
         )
     placed = [workload for workload in workloads if workload.parts]
-    labels = {"labels": node_labels(plan.hosts, placed)}
+    labels = {"labels": node_labels(plan.hosts, placed, plan.data)}
     yield Output("label-nodes.sh", "label-nodes.sh.j2", labels, plan.sources)
     insecure = platform.registry_address if platform.registry else ""
     managers = managers_of(plan.hosts)

@@ -10,7 +10,7 @@ from kit.model import Host
 from kit.plan.work import Plan, managers_of
 from kit.runtime.steps import Step
 from kit.targets.lowered import Lowered
-from kit.targets.swarm.labels import HOST_LABEL, JOB_LABEL, node_labels
+from kit.targets.swarm.labels import DATA_LABEL, HOST_LABEL, JOB_LABEL, node_labels
 from kit.targets.swarm.lower import PLATFORM, network_name
 from kit.targets.swarm.state import Cluster, Member, Node
 from kit.targets.swarm.steps import (
@@ -68,7 +68,8 @@ def steps_up(
         network = f"network {network_name(plan)}" if plan.network.driver == "overlay" else ""
         served = plan.registry is not None and plan.registry.host is not None
         registry = f"registry on {plan.registry.host}" if plan.registry and served else ""
-        what = f"deploy {PLATFORM}: {', '.join(filter(None, (network, registry)))}"
+        data = f"data services, stored on {plan.data.storage.name}" if plan.data else ""
+        what = f"deploy {PLATFORM}: {', '.join(filter(None, (network, registry, data)))}"
         steps.append(DeployStack("swarm", what, cause, stack, PLATFORM))
     return steps
 
@@ -174,7 +175,7 @@ def _labels(
 ) -> Iterator[Step]:
     nodes = {node.id: node for node in cluster.nodes} if cluster else {}
     placed = [each for each in lowered.workloads if each.parts]
-    for host, labels in node_labels(lowered.plan.hosts, placed).items():
+    for host, labels in node_labels(lowered.plan.hosts, placed, lowered.plan.data).items():
         node = nodes.get(members[host].node)
         wanted: dict[str, str | None] = dict(labels)
         if node is not None and cluster is not None:
@@ -221,7 +222,7 @@ def steps_down(
         own = {
             name: None
             for name, _ in node.labels
-            if name == HOST_LABEL or name.startswith(JOB_LABEL)
+            if name in {HOST_LABEL, DATA_LABEL} or name.startswith(JOB_LABEL)
         }
         step = label_step(node.name, node, own)
         if step is not None:

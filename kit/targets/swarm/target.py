@@ -25,6 +25,7 @@ from kit.targets.lowered import file_version
 from kit.targets.swarm import registers
 from kit.targets.swarm.decide import decide, secret_name
 from kit.targets.swarm.execute import Executor
+from kit.targets.swarm.labels import data_labels
 from kit.targets.swarm.logs import Logs, sources
 from kit.targets.swarm.observe import first_answer, observe_cluster
 from kit.targets.swarm.state import Cluster, Service
@@ -94,7 +95,10 @@ class SwarmTarget:
         }
         hosts = frozenset(host.name for host in self._rendered.hosts)
         seen = self._see()
-        return tuple(decide(self._cluster, workloads, seen, versions, hashed, hosts, fresh=fresh))
+        data = self._rendered.data
+        labels = data_labels(data, hosts) if data else {}
+        found = decide(self._cluster, workloads, seen, versions, hashed, hosts, labels, fresh=fresh)
+        return tuple(found)
 
     def _require_stacks(self, workloads: Sequence[Workload]) -> None:
         for each in workloads:
@@ -225,6 +229,16 @@ class SwarmTarget:
         executor.remove(cluster.of(name)[0].stack)
         executor.drop_secrets(name)
         return status
+
+    def start_data(self, names: Sequence[str], say: Say) -> None:  # noqa: ARG002
+        """Deploy the platform's stack, which has the data services; see `Target.start_data`."""
+        executor = self._executor()
+        with registers.locked(executor.manager):
+            executor.execute_all(self._steps((), {}, fresh=False), say)
+
+    def stop_data(self) -> bool:
+        """Leave them: they belong to the platform; see `Target.stop_data`."""
+        return False
 
     def history(self) -> tuple[Deployment, ...]:
         """Return the recorded deployments; see `Target.history`."""

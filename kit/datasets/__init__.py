@@ -1,0 +1,1 @@
+"""The data sets of a cluster: the programs on the storage host, the agents, uploads, sizes."""

@@ -1,0 +1,131 @@
+"""The data services of a deployed cluster: where its store is, and its agents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from kit.datasets import agents, programs
+from kit.datasets.agents import Agent
+from kit.datasets.programs import Message, Programs
+from kit.datasets.sizes import Stored
+from kit.datasets.upload import Upload
+from kit.errors import KitError
+from kit.hosts.docker import concurrently
+from kit.plan.data import DataPlan
+
+ATTEMPTS = 5
+"""Uploads that are tried in a row without a byte more on the storage host."""
+UPLOADS = ".uploads"
+"""The folder of the store with what was received."""
+
+Say = Callable[[str, str, int, int | None], object]
+"""Shows a transfer: its name, its state, the bytes done, those in all (None: unknown)."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataCluster:
+    """The store and the agents; `folder` is set if they are processes of this machine."""
+
+    cluster: str
+    data: DataPlan
+    folder: Path | None = None
+
+    def programs(self, source: str | None = None) -> Programs:
+        """Return the way to change the store; `source` is a folder of the storage host."""
+        if self.folder is not None:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            return programs.here(str(self.folder))
+        data = self.data
+        return programs.on_host(data.storage, self.cluster, data.image, data.volume, source)
+
+    def finders(self) -> dict[str, Callable[[], Agent]]:
+        """Return a function for each host that finds its agent."""
+        if self.folder is not None:
+            return {"this machine": partial(agents.agent_here, self.folder)}
+        return {
+            host.name: partial(agents.agent_on, host, self.cluster) for host in self.data.agents
+        }
+
+    def stored(self) -> list[Stored]:
+        """Return the versions in the store.
+
+        Raises:
+            KitError: The storage host cannot be reached, or its image cannot run.
+        """
+        listed = programs.run(self.programs(), ("ls", "--json"))
+        names = Stored.__dataclass_fields__
+        return [
+            Stored(**{name: value for name, value in each.items() if name in names})
+            for each in listed or []
+        ]
+
+    def add(
+        self, name: str, source: str, options: tuple[str, ...], say: Say, mount: str | None = None
+    ) -> Message:
+        """Add a version from a source that the storage host can read; return its description.
+
+        Raises:
+            KitError: It failed; what was downloaded stays for the next try.
+        """
+        words = ("add", name, source, *options, "--json")
+        done: Message = programs.run(self.programs(mount), words, partial(_shown, say, name))
+        return done
+
+    def upload(self, name: str, upload: Upload, say: Say) -> str:
+        """Send a folder or an archive of this machine; return its path on the storage host.
+
+        A broken connection is resumed where it ended, also by a later call.
+
+        Raises:
+            KitError: It failed.
+        """
+        run = partial(programs.run, self.programs())
+        asked = ("receive", name, upload.name, "--offset")
+        tries, offset = 0, int(run((*asked, "?")))
+        while offset < upload.total:
+            feed = _counted(upload, offset, partial(say, name, "sending"))
+            try:
+                now = int(run((*asked, str(offset)), feed=feed))
+            except KitError:
+                now = int(run((*asked, "?")))
+                tries = 0 if now > offset else tries + 1
+                if tries >= ATTEMPTS:
+                    raise
+            offset = now
+        return f"{self.programs().store}/{UPLOADS}/{name}/{upload.name}"
+
+    def statuses(self) -> dict[str, Message | KitError]:
+        """Return the status of each host's agent, or the reason why it is unknown."""
+        found = self.finders()
+
+        def status(find: Callable[[], Agent]) -> Message:
+            return find().ask("GET", "/status")
+
+        return dict(zip(found, concurrently(status, found.values()), strict=True))
+
+
+def complete_on(statuses: Mapping[str, Message | KitError], stored: Stored) -> list[str]:
+    """Return the hosts whose agent has a complete copy."""
+    return [
+        host
+        for host, status in statuses.items()
+        if not isinstance(status, KitError)
+        for each in status.get("held", [])
+        if (each.get("name"), each.get("version")) == (stored.name, stored.version)
+        and each.get("state") == "ready"
+    ]
+
+
+def _shown(say: Say, name: str, message: Message) -> None:
+    if isinstance(message.get("bytes"), int):
+        say(name, str(message.get("state", "")), message["bytes"], message.get("total") or None)
+
+
+def _counted(upload: Upload, offset: int, say: Callable[[int, int], object]) -> Iterator[bytes]:
+    for block in upload.read(offset):
+        yield block
+        offset += len(block)
+        say(offset, upload.total)

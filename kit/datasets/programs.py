@@ -1,0 +1,176 @@
+"""The trainer's programs for data sets: where they run, and what they print.
+
+`trainer.datasets.store` changes the stored data sets. It runs in a container of the trainer's image
+on the storage host, or as a process of this machine. It prints one JSON object a line.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import IO, Any
+
+from kit.errors import InputError, KitError
+from kit.hosts.docker import Docker, last_line
+from kit.hosts.environment import clean
+from kit.model import Host
+
+Message = dict[str, Any]
+PASSED = (
+    "HF_TOKEN",
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "AWS_DEFAULT_REGION",
+    "AWS_ENDPOINT_URL",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "NO_PROXY",
+)
+"""The variables of this machine that the program gets: credentials of its sources, and proxies."""
+MISTAKE = 2
+"""The exit status of a program that found a mistake in its input."""
+
+
+@dataclass(frozen=True, slots=True)
+class Programs:
+    """A way to run the program: `words` come before its arguments, `store` is its folder there.
+
+    `where` is the host's name in messages, `environment` that of the command on this machine.
+    """
+
+    where: str
+    words: tuple[str, ...]
+    store: str
+    environment: Mapping[str, str]
+
+    def command(self, *arguments: str) -> list[str]:
+        """Return the command with the program's arguments."""
+        return [*self.words, "--store", self.store, *arguments]
+
+
+def here(folder: str) -> Programs:
+    """Return the way to run it as a process of this machine."""
+    words = (sys.executable, "-m", "trainer.datasets.store")
+    return Programs("this machine", words, folder, os.environ)
+
+
+def on_host(
+    host: Host, cluster: str, image: str, volume: str, source: str | None = None
+) -> Programs:
+    """Return the way to run it in a container of a host; `source` is a folder of the host.
+
+    The folder is mounted at its own path, read-only. Docker takes the values of variables from its
+    own environment: they are not in the process list.
+    """
+    docker = Docker.of(host)
+    passed = {name: os.environ[name] for name in PASSED if os.environ.get(name)}
+    mounts = [f"--mount=type=volume,source={volume},target=/store"]
+    if source is not None:
+        mounts.append(f"--mount=type=bind,source={source},target={source},readonly")
+    words = (
+        *("docker", *docker.options, "run", "--rm", "--interactive", "--init"),
+        *(f"--label=kit.store={cluster}", "--user=0:0", "--cap-drop=ALL", "--read-only"),
+        *("--security-opt=no-new-privileges:true", "--tmpfs=/tmp"),
+        *mounts,
+        *("--env=NVIDIA_VISIBLE_DEVICES=void", "--env=HOME=/tmp"),
+        *(f"--env={name}" for name in passed),
+        *("--entrypoint=python3", image, "-m", "trainer.datasets.store"),
+    )
+    return Programs(host.name, words, "/store", clean(os.environ) | passed)
+
+
+def run(
+    programs: Programs,
+    arguments: Sequence[str],
+    say: Callable[[Message], object] = lambda _: None,
+    feed: Iterable[bytes] | None = None,
+) -> Any:
+    """Run the program, pass the objects that it prints to `say`, and return its last value.
+
+    `feed` is its standard input. If this process is interrupted, the program ends too.
+
+    Raises:
+        KitError: It failed; the message is its own.
+    """
+    last: Any = None
+    command = programs.command(*arguments)
+    for last in talk(command, programs.environment, programs.where, feed):
+        if isinstance(last, dict):
+            say(last)
+    return last
+
+
+def talk(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    where: str,
+    feed: Iterable[bytes] | None = None,
+) -> Iterator[Any]:
+    """Run a command and yield the JSON values that it prints, one a line.
+
+    Raises:
+        KitError: It failed, with its message and what to do about it.
+    """
+    last: Message = {}
+    with _running(command, environment, feed) as (process, errors):
+        assert process.stdout is not None
+        for line in process.stdout:
+            with suppress(ValueError):
+                value = json.loads(line)
+                last = value if isinstance(value, dict) else {}
+                yield value
+        process.wait()
+        errors.seek(0)
+        said = errors.read().decode(errors="replace")
+    if last.get("state") == "failed":
+        kind = InputError if process.returncode == MISTAKE else KitError
+        raise kind(f"{where}: {last.get('message', '')}", str(last.get("fix") or ""))
+    if process.returncode:
+        raise KitError(f"{where}: {last_line(said)}")
+
+
+@contextmanager
+def _running(
+    command: Sequence[str], environment: Mapping[str, str], feed: Iterable[bytes] | None
+) -> Iterator[tuple[subprocess.Popen[bytes], IO[bytes]]]:
+    with tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen(
+            command,
+            env=dict(environment),
+            stdin=subprocess.DEVNULL if feed is None else subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            start_new_session=True,  # kit handles Ctrl-C and ends the program itself.
+        )
+        failed: list[KitError] = []
+        feeder = threading.Thread(target=_feed, args=(process, feed or (), failed), daemon=True)
+        if feed is not None:
+            feeder.start()
+        try:
+            yield process, errors
+        finally:
+            if process.poll() is None:
+                process.terminate()  # docker passes it on to the container.
+            process.wait()
+    if failed:
+        raise failed[0]
+
+
+def _feed(process: subprocess.Popen[bytes], feed: Iterable[bytes], failed: list[KitError]) -> None:
+    assert process.stdin is not None
+    try:
+        with suppress(OSError):  # The exit status has the reason.
+            for block in feed:
+                process.stdin.write(block)
+    except KitError as error:
+        failed.append(error)
+    with suppress(OSError):
+        process.stdin.close()

@@ -1,0 +1,159 @@
+"""A folder or an archive of this machine as one stream of bytes that can be resumed anywhere.
+
+A folder is sent as a tar archive whose bytes depend only on the names, sizes and contents of its
+files, so that a second attempt continues where the first one ended.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from kit.errors import InputError, KitError
+
+ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".zip")
+"""The archives that the storage host unpacks."""
+BLOCK = 2**20
+"""Bytes that are read at once."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """A file of the folder, with its name in the archive."""
+
+    name: str
+    path: Path
+    size: int
+    changed: int
+
+    @cached_property
+    def header(self) -> bytes:
+        """The header in the archive: only name and size, which make it the same every time."""
+        info = tarfile.TarInfo(self.name)
+        info.size = self.size
+        return info.tobuf(tarfile.PAX_FORMAT)
+
+    @property
+    def padding(self) -> int:
+        """The zero bytes after the content."""
+        return -self.size % tarfile.BLOCKSIZE
+
+    @property
+    def length(self) -> int:
+        """The bytes in the archive."""
+        return len(self.header) + self.size + self.padding
+
+
+@dataclass(frozen=True)
+class Upload:
+    """A source of this machine: an archive, or the members of a folder."""
+
+    members: tuple[Member, ...]
+    archive: bool
+
+    @cached_property
+    def total(self) -> int:
+        """The bytes of the stream."""
+        if self.archive:
+            return self.members[0].size
+        return sum(member.length for member in self.members) + 2 * tarfile.BLOCKSIZE
+
+    @cached_property
+    def name(self) -> str:
+        """The stream's name on the storage host: a changed source has another one."""
+        described = [(each.name, each.size, each.changed) for each in self.members]
+        digest = hashlib.sha256(repr(described).encode()).hexdigest()[:16]
+        first = self.members[0].path.name
+        suffix = next((end for end in ARCHIVES if self.archive and first.endswith(end)), ".tar")
+        return f"{digest}{suffix}"
+
+    def read(self, offset: int) -> Iterator[bytes]:
+        """Yield the stream from a byte on.
+
+        Raises:
+            KitError: A file has changed or cannot be read.
+        """
+        if self.archive:
+            yield from _content(self.members[0], offset)
+            return
+        for member in self.members:
+            if offset < member.length:
+                yield from _member(member, offset)
+                offset = 0
+            else:
+                offset -= member.length
+        yield bytes(2 * tarfile.BLOCKSIZE)[offset:]
+
+
+def upload_of(source: Path) -> Upload:
+    """Return a folder, an archive or a single file as an upload.
+
+    Raises:
+        InputError: There is no such file, or the folder has links or no file.
+    """
+    try:
+        if source.is_dir():
+            members = tuple(_files(source))
+            if not members:
+                raise InputError(f"{source}: the folder has no file", "name a folder with files")
+            return Upload(members, archive=False)
+        member = _found(source, source.name)
+    except OSError as error:
+        raise InputError(f"{error.filename}: cannot be read: {error.strerror}") from None
+    return Upload((member,), archive=source.name.endswith(ARCHIVES))
+
+
+def _files(folder: Path) -> Iterator[Member]:
+    """Yield the files in a fixed order, without those of hidden folders and editors."""
+    for entry in sorted(os.scandir(folder), key=lambda each: each.name):
+        path = Path(entry.path)
+        if entry.is_dir(follow_symlinks=False):
+            yield from (_below(entry.name, member) for member in _files(path))
+        else:
+            yield _found(path, entry.name)
+
+
+def _below(folder: str, member: Member) -> Member:
+    return Member(f"{folder}/{member.name}", member.path, member.size, member.changed)
+
+
+def _found(path: Path, name: str) -> Member:
+    found = path.lstat()
+    if not stat.S_ISREG(found.st_mode):
+        what = "a link" if stat.S_ISLNK(found.st_mode) else "no plain file"
+        raise InputError(f"{path}: is {what}", "a data set has plain files: copy it")
+    return Member(name, path, found.st_size, found.st_mtime_ns)
+
+
+def _member(member: Member, offset: int) -> Iterator[bytes]:
+    """Yield a member's bytes in the archive from an offset on."""
+    head = len(member.header)
+    if offset < head:
+        yield member.header[offset:]
+    yield from _content(member, max(0, offset - head))
+    past = max(0, offset - head - member.size)
+    if member.padding > past:
+        yield bytes(member.padding - past)
+
+
+def _content(member: Member, offset: int) -> Iterator[bytes]:
+    left = member.size - offset
+    if left <= 0:
+        return
+    try:
+        with member.path.open("rb") as file:
+            file.seek(offset)
+            while left:
+                block = file.read(min(BLOCK, left))
+                if not block:
+                    raise KitError(f"{member.path} became shorter while it was sent", "try again")
+                left -= len(block)
+                yield block
+    except OSError as error:
+        raise KitError(f"{member.path}: cannot be read: {error.strerror}") from None

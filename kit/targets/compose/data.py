@@ -1,0 +1,75 @@
+"""The decision on the steps that bring the data services up with Compose. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from kit.errors import KitError
+from kit.plan.data import DataPlan
+from kit.runtime.steps import Step
+from kit.targets.compose.containers import Container
+from kit.targets.compose.decide import HostState, HostStep, Pull
+from kit.workload.names import DATA
+
+
+@dataclass(frozen=True, slots=True)
+class StartData(HostStep):
+    """Start a host's data services, or bring them up to date."""
+
+
+def steps_of_data(
+    data: DataPlan, versions: Mapping[str, str], seen: Mapping[str, HostState]
+) -> tuple[Step, ...]:
+    """Return the steps for the hosts of `versions`, which are the hashes of their files.
+
+    Raises:
+        KitError: A port is in use.
+    """
+    causes = {
+        host: cause
+        for host, version in versions.items()
+        if (cause := _cause(seen[host].data, version))
+    }
+    problems = [problem for host in causes for problem in _problems(data, host, seen[host])]
+    if problems:
+        raise KitError("\n".join(problems), "nothing was changed on any host")
+    pulls = [
+        Pull(host, f"pull {data.image}", "the data services need it", DATA, host, data.image)
+        for host in causes
+        if data.image not in seen[host].images
+    ]
+    starts = [
+        StartData(host, f"start the {_services(data, host)}", cause, DATA, host)
+        for host, cause in causes.items()
+    ]
+    return (*pulls, *starts)
+
+
+def _services(data: DataPlan, host: str) -> str:
+    return "data server and agent" if host == data.storage.name else "data agent"
+
+
+def _cause(there: Sequence[Container], version: str) -> str:
+    if not there:
+        return "it does not run"
+    if any(one.version != version for one in there):
+        return "its file has changed"
+    if not all(one.runs for one in there):
+        return "it has ended"
+    return "" if all(one.healthy for one in there) else "it is not healthy"
+
+
+def _problems(data: DataPlan, host: str, seen: HostState) -> Iterator[str]:
+    """Yield the ports that another program uses; the services' own are published by themselves."""
+    if any(one.runs for one in seen.data):
+        return
+    ports = [("peer_port", port) for port in data.peer_ports]
+    if host == data.storage.name:
+        ports.append(("port", data.port))
+    for key, port in ports:
+        if port in seen.ports:
+            yield (
+                f"{host}: port {port} is in use (`ss -tlnp` on the host shows by which process); "
+                f"end that, or write `data: {{{key}: …}}` in the inventory"
+            )

@@ -1,0 +1,122 @@
+"""The data services as parts: the server of the storage host, and an agent on each host.
+
+The server offers the stored data sets over HTTP, to anyone and read-only: the network must be
+trusted. The agents fetch what the jobs of their host need, and exchange pieces with each other.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kit.model import DataSet, Host, Limits
+from kit.plan.data import DataPlan
+from kit.plan.types import MountPoint
+from kit.workload.privileges import NOBODY, default_variables
+from kit.workload.types import HealthCheck, Part, Port, Role, Variable, Word
+
+STORE = "/store"
+CACHE = "/cache"
+SOCKET = "agent.sock"
+"""The agent's Unix socket, in the folder of the data sets."""
+ROOT = "0:0"
+"""The user of the agents. Volumes belong to root, who needs no capability for own files."""
+LIMITS = Limits(0, 2 * 2**30, None, None, None)
+"""Of each service. The kernel's cache of files counts too, and is freed before the limit."""
+MOST_PEERS = 64
+"""Peers that an agent is told: connected agents tell each other the rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """How services reach each other under a target.
+
+    `server` is the server's URL. `peers` are `host:port`; a name may have several addresses.
+    """
+
+    server: str
+    peers: tuple[str, ...]
+
+
+def data_sets_json(sets: Sequence[DataSet]) -> str:
+    """Return the value of KIT_DATA_SETS, from which the launcher knows what to ask for."""
+    return json.dumps(
+        [{"name": each.name} | ({"version": each.version} if each.version else {}) for each in sets]
+    )
+
+
+def data_parts(data: DataPlan, addresses: Addresses) -> tuple[Part, ...]:
+    """Make the parts: the server, the agent beside it, and the agents of the other hosts."""
+    others = tuple(host for host in data.agents if host is not data.storage)
+    seeder = _agent(data, addresses, "data-storage", (data.storage,), ("--store", CACHE))
+    if not others:
+        return (_server(data), seeder)
+    size = ("--size", str(data.cache)) if data.cache is not None else ()
+    return (_server(data), seeder, _agent(data, addresses, Role.DATA_AGENT, others, size))
+
+
+def _server(data: DataPlan) -> Part:
+    url = f"http://127.0.0.1:{data.port}/healthz"
+    code = f"import urllib.request as u; u.urlopen('{url}', timeout=15)"
+    return Part(
+        role=Role.DATA_SERVER,
+        name=Role.DATA_SERVER,
+        hosts=(data.storage,),
+        placements=(),
+        replicas=1,
+        image=data.image,
+        launch=("python3", "-m", "trainer.datasets.server"),
+        arguments=("--store", STORE, "--port", str(data.port)),
+        environment=_environment(NOBODY),
+        mounts=(MountPoint("volume", data.volume, STORE, read_only=True),),
+        ports=(Port(data.port, ("data", "port"), public=True),),
+        health=HealthCheck(("python3", "-c", code)),
+        limits=LIMITS,
+        user=NOBODY,
+        unprivileged=True,
+        read_only=True,
+    )
+
+
+def _agent(
+    data: DataPlan, addresses: Addresses, name: str, hosts: tuple[Host, ...], more: tuple[str, ...]
+) -> Part:
+    peers = ("--peers", ",".join(addresses.peers))
+    code = f"import socket as s; s.socket(s.AF_UNIX).connect('{CACHE}/{SOCKET}')"
+    return Part(
+        role=Role.DATA_AGENT,
+        name=name,
+        hosts=hosts,
+        placements=(),
+        replicas=len(hosts),
+        image=data.image,
+        launch=("python3", "-m", "trainer.datasets.agent"),
+        arguments=(
+            *("--cache", CACHE, "--server", addresses.server),
+            *(peers if addresses.peers else ()),
+            *("--port", str(data.peer_port), *more),
+        ),
+        environment=_environment(ROOT),
+        mounts=(MountPoint("volume", data.volume, CACHE, read_only=False),),
+        ports=tuple(Port(port, ("data", "peer_port"), public=False) for port in data.peer_ports),
+        health=HealthCheck(("python3", "-c", code)),
+        limits=LIMITS,
+        user=ROOT,
+        unprivileged=True,
+        read_only=True,
+    )
+
+
+def _environment(user: str) -> tuple[Variable, ...]:
+    return (
+        Variable("NVIDIA_VISIBLE_DEVICES", Word("void")),
+        *default_variables(user, ()),
+    )
+
+
+def some_peers(data: DataPlan, addresses: Sequence[str]) -> tuple[str, ...]:
+    """Return the peers that each agent is told, the storage host's first."""
+    order = {host.name: address for host, address in zip(data.agents, addresses, strict=True)}
+    first = order.pop(data.storage.name)
+    return (first, *order.values())[:MOST_PEERS]

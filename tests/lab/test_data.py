@@ -1,0 +1,73 @@
+"""Data sets on a real Swarm: one host stores, the others fetch from it and train."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Docker
+from tests.lab.client import get
+from tests.lab.conftest import CLUSTER, Lab, wait_for
+from tests.lab.operator import Operator, make_operator
+from tests.lab.settings import IMAGE
+from tests.sandbox import Project
+from tests.targets.test_data import write_cifar10
+
+pytestmark = pytest.mark.lab
+NODES = ("n1", "n2", "n3")
+VOLUME = f"kit-{CLUSTER}_datasets"
+JOB = f"""\
+image: {IMAGE}
+data: [cifar10]
+train: {{dataset: cifar10, model: lenet, epochs: 1, batch_size: 16}}
+environment: {{OMP_NUM_THREADS: "1"}}
+"""
+
+
+@pytest.fixture
+def operator(lab: Lab, project: Project, docker: Docker) -> Iterator[Operator]:
+    """The host without GPUs stores; both others fetch."""
+    made = make_operator(lab, project, docker, "swarm")
+    roles = ("[manager, storage]", "[manager]"), ("  n3:\n", "  n3:\n    roles: [storage]\n")
+    made.write({"digits": JOB}, *roles)
+    made.kit("swarm", "up", "--yes")
+    try:
+        yield made
+    finally:
+        for job in made.status():
+            made.kit("stop") if job else None
+        made.kit("swarm", "down", "--yes")
+        lab.do("swarm")
+        for node in NODES:
+            lab.ssh(node, f"docker volume rm -f {VOLUME} kit-test_digits-checkpoints")
+
+
+def test_a_data_set_is_stored_once_and_fetched_by_each_host(
+    operator: Operator, lab: Lab, tmp_path: Path
+) -> None:
+    write_cifar10(tmp_path / "download", samples=200)
+    added = operator.kit("data", "add", "cifar10", str(tmp_path / "download"))
+    assert "cifar10@1: " in added
+    assert "in 6 files on n3" in added
+    # People and programs read it from the storage host.
+    index = get(f"http://{lab.settings.address('n3')}:8090/")
+    assert "cifar10" in json.dumps(index)
+
+    operator.kit("data", "prefetch", "cifar10", "n1")
+    (listed,) = json.loads(operator.kit("data", "ls", "--json"))["datasets"]
+    assert sorted(listed["complete"]) == ["n1", "n3"]
+
+    operator.kit("deploy")
+    wait_for(lambda: operator.status()["state"] == "completed", "the end of the training")
+    (listed,) = json.loads(operator.kit("data", "ls", "--json"))["datasets"]
+    assert sorted(listed["complete"]) == ["n1", "n2", "n3"]
+    operator.kit("stop")
+    assert "cifar10@1: deleted on n3" in operator.kit("data", "rm", "cifar10@1", "--yes")
+    for node in NODES:
+        found = lab.docker(
+            node, "run", "--rm", "-v", f"{VOLUME}:/d:ro", "--entrypoint=ls", IMAGE, "/d"
+        )
+        assert "cifar10" not in found.split() or node == "n3"

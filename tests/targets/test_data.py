@@ -1,0 +1,118 @@
+"""Data sets under the local engine, with real processes: stored, trained on, deleted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.targets.cluster import INVENTORY, Cluster, free_port, wait_for
+
+pytest.importorskip("libtorrent")
+CLASSES = 10
+TRAIN = """\
+data: [cifar10]
+train: {dataset: cifar10, model: lenet, epochs: 1, batch_size: 16}
+"""
+SCRIPT = """\
+import json, os, pathlib
+folder = pathlib.Path(json.loads(os.environ["KIT_DATA_PATHS"])["words"])
+print("read", (folder / "words.txt").read_text(), flush=True)
+"""
+
+
+def three_free_ports() -> tuple[int, int]:
+    """A port for the server, and one for the agent, whose next port is free too."""
+    while True:
+        server, peer = free_port(), free_port()
+        if server not in {peer, peer + 1} and peer < 65000:
+            return server, peer
+
+
+@pytest.fixture
+def stored(cluster: Cluster) -> Cluster:
+    """A cluster whose first host stores, with ports of its own."""
+    server, peer = three_free_ports()
+    inventory = INVENTORY.replace("[manager]", "[manager, storage]")
+    (cluster.folder / "inventory.yaml").write_text(
+        f"{inventory}data: {{port: {server}, peer_port: {peer}, image: none}}\n"
+    )
+    return cluster
+
+
+def write_cifar10(folder: Path, samples: int = 64) -> None:
+    """Write a stand-in in CIFAR-10's binary format: a byte of the class, 3,072 of the picture."""
+    made = folder / "cifar-10-batches-bin"
+    made.mkdir(parents=True)
+    pictures = Random(0)
+    for name in (*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin"):
+        rows = (bytes([index % CLASSES]) + pictures.randbytes(3072) for index in range(samples))
+        (made / name).write_bytes(b"".join(rows))
+
+
+def test_a_job_trains_on_a_data_set_that_was_added(stored: Cluster, tmp_path: Path) -> None:
+    write_cifar10(tmp_path / "download")
+    stored.job("digits", TRAIN)
+    stored.kit("render")
+    added = stored.kit("data", "add", "cifar10", str(tmp_path / "download"), "--licence", "none")
+    assert "cifar10@1: " in added
+    assert "in 6 files on pc1" in added
+
+    output = stored.kit("deploy")
+    assert "the data services: started" in output
+    assert "digits completed after" in output
+    listed = json.loads(stored.kit("data", "ls", "--json"))
+    (one,) = listed["datasets"]
+    assert (one["name"], one["version"], one["files"], one["complete"]) == (
+        *("cifar10", 1, 6), ["this machine"],
+    )  # fmt: skip
+    assert "cifar10@1 is intact" in stored.kit("data", "verify")
+    # They do not run a second time, and end with --all.
+    assert "the data services" not in stored.kit("deploy")
+    assert "the data services have ended" in stored.kit("stop", "--all")
+    wait_for(lambda: not stored.processes(), "an end of all processes")
+
+
+def test_a_script_gets_its_folder_and_the_set_cannot_be_removed_meanwhile(
+    stored: Cluster, tmp_path: Path
+) -> None:
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "words.txt").write_text("one")
+    stored.script("wait", SCRIPT + "import time\ntime.sleep(600)\n")
+    file = stored.folder / "jobs" / "wait.yaml"
+    file.write_text(file.read_text() + "data: [words]\n")
+    stored.kit("render")
+    stored.kit("data", "add", "words", str(tmp_path / "source"))
+    stored.kit("deploy", "--detach")
+    wait_for(lambda: "| read one" in stored.kit("logs"), "the script's line")
+    refused = stored.kit("data", "rm", "words@1", "--yes", status=1)
+    assert "words@1 is named by wait, which is deployed" in refused
+    stored.kit("stop")
+    # A new version leaves the old one as it is.
+    (tmp_path / "source" / "words.txt").write_text("two")
+    assert "words@2" in stored.kit("data", "add", "words", str(tmp_path / "source"))
+    assert "words@1: deleted on pc1" in stored.kit("data", "rm", "words@1", "--yes")
+    (left,) = json.loads(stored.kit("data", "ls", "--json"))["datasets"]
+    assert left["version"] == 2
+    stored.kit("stop", "--all")
+
+
+def test_a_damaged_file_is_found_and_a_missing_set_ends_the_job(
+    stored: Cluster, tmp_path: Path
+) -> None:
+    (tmp_path / "words.txt").write_text("one")
+    stored.script("read", SCRIPT)
+    file = stored.folder / "jobs" / "read.yaml"
+    file.write_text(file.read_text() + "data: [words]\n")
+    stored.kit("render")
+    failed = stored.kit("deploy", status=1)
+    assert "words" in failed
+    assert "read failed" in failed
+    stored.kit("data", "add", "words", str(tmp_path / "words.txt"))
+    (copy,) = (stored.state / ".datasets").glob("words/1/data/words.txt")
+    copy.chmod(0o644)
+    copy.write_text("two")
+    assert "words@1 is damaged" in stored.kit("data", "verify", status=1)
+    stored.kit("stop", "--all")

@@ -1,0 +1,304 @@
+"""Data sets: validation, the plan, the files of each target, and uploads."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from kit.config.data import PEER_PORT, PORT
+from kit.datasets.upload import Upload, upload_of
+from kit.errors import InputError, KitError
+from kit.model import DataSet
+from kit.plan.data import DEFAULTS, fetch_seconds
+from tests.conftest import Docker
+from tests.sandbox import COMMAND, INVENTORY, JOB, Project
+
+STORED = INVENTORY.replace("roles: [manager]", "roles: [manager, storage]")
+NEEDS = JOB + "data: [digits, {name: imagenet, version: 3}]\n"
+IMAGE = "registry.lab:5000/trainer:1.4"
+
+
+def test_the_defaults_of_both_sides_are_the_same() -> None:
+    assert (DEFAULTS.port, DEFAULTS.peer_port) == (PORT, PEER_PORT)
+
+
+MISTAKES = [
+    (INVENTORY, NEEDS, "jobs/digits.yaml:7: data: no host stores the data sets; give one host the "
+     "role: `pc1: {roles: [manager, storage], …}`"),
+    (STORED.replace("  pc2:\n", "  pc2:\n    roles: [storage]\n"), NEEDS,
+     "inventory.yaml:10: hosts.pc2.roles: pc2 and pc1 both store the data sets; leave the role "
+     "storage to one of them"),
+    (STORED, JOB + "data: cifar10\n",
+     "jobs/digits.yaml:7: data: is a list; write `data: [cifar10]`"),
+    (STORED, JOB + "data: [cifar10@1]\n", "write `{name: cifar10, version: 1}`"),
+    (STORED, JOB + "data: [../etc]\n", "is not the name of a data set"),
+    (STORED, JOB + "data: [a, {name: a, version: 2}]\n",
+     "jobs/digits.yaml:7: data[1]: a is named twice; keep one of the two"),
+    (STORED, JOB + "data: [{name: a, version: 0}]\n", "jobs/digits.yaml:7: data[0].version:"),
+    (STORED, JOB + "data: [7]\n", "is not a data set; write its name"),
+    (STORED, NEEDS + "mounts: [{bind: /srv, to: /datasets}]\n",
+     "jobs/digits.yaml:8: mounts[0].to: /datasets holds the data sets of `data:`"),
+    (STORED + "data: {port: 6882}\n", JOB, "data.port: 6882 is a port of the agents"),
+    (STORED + "data: {cache: 100}\n", JOB, "data.cache: 100 has no unit"),
+    (STORED + "registry: {address: 'pc1:8090', host: pc1}\ndata: {}\n", JOB,
+     "data.port: 8090 is the port of the registry on pc1"),
+    (STORED, COMMAND + "data: [cifar10]\n",
+     "jobs/digits.yaml:3: data: the data services run in the trainer's image, and no job with "
+     "`train:` names it; write `data: {image: …}` in the inventory"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("inventory", "job", "message"), MISTAKES)
+def test_a_mistake_has_its_line(project: Project, inventory: str, job: str, message: str) -> None:
+    result = project.write(inventory, {"digits": job}).kit("plan")
+    assert result.status == 2
+    assert message in result.err
+
+
+def test_a_port_of_a_job_that_the_data_services_use(project: Project) -> None:
+    inventory = STORED.replace("{speed: 1Gbit}", "{speed: 1Gbit, driver: host}")
+    job = NEEDS + "rendezvous: {port: 6882}\n"
+    result = project.write(inventory + "data: {}\n", {"digits": job}).kit("plan")
+    assert "port 6882 of pc1 is already used by the data services" in result.err
+
+
+def test_a_cluster_without_data_has_no_services(project: Project) -> None:
+    tree = project.write(STORED).rendered()
+    text = "".join(path.read_text() for path in tree.rglob("*") if path.is_file())
+    assert "datasets" not in text
+    assert '"data"' not in (tree / "plan.json").read_text()
+
+
+@pytest.fixture
+def stack(project: Project) -> dict[str, Any]:
+    tree = project.write(STORED, {"digits": NEEDS}).rendered()
+    return {path.name: yaml.safe_load(path.read_text()) for path in tree.glob("*.stack.yaml")}
+
+
+def test_a_swarm_has_the_services_in_its_platform(stack: dict[str, Any]) -> None:
+    platform = stack["platform.stack.yaml"]
+    server, storage, agent = (
+        platform["services"][name] for name in ("data-server", "data-storage", "data-agent")
+    )
+    for service in (server, storage, agent):
+        assert service["image"] == IMAGE
+        assert (service["cap_drop"], service["read_only"]) == (["ALL"], True)
+        assert service["environment"]["NVIDIA_VISIBLE_DEVICES"] == "void"
+    assert server["user"] == "65534:65534"
+    assert server["volumes"][0] == {
+        "type": "volume", "source": "datasets", "target": "/store", "read_only": True,
+    }  # fmt: skip
+    assert server["ports"] == [
+        {"target": 8090, "published": 8090, "protocol": "tcp", "mode": "host"}
+    ]
+    assert "ports" not in agent
+    assert agent["deploy"]["mode"] == "global"
+    assert [each["deploy"]["placement"]["constraints"] for each in (server, storage, agent)] == [
+        ["node.labels.kit.data == storage"],
+        ["node.labels.kit.data == storage"],
+        ["node.labels.kit.data == agent"],
+    ]
+    assert storage["command"][-2:] == ["--store", "/cache"]
+    words = agent["command"]
+    assert words[words.index("--server") + 1] == "http://lab-platform_data-server:8090"
+    assert words[words.index("--peers") + 1] == (
+        "tasks.lab-platform_data-storage:6881,tasks.lab-platform_data-agent:6881"
+    )
+    assert platform["volumes"]["datasets"]["name"] == "kit-lab_datasets"
+
+
+def test_a_job_gets_the_names_and_the_folder(stack: dict[str, Any]) -> None:
+    services = stack["train-digits.stack.yaml"]["services"]
+    service = services["train-on-pc1"]
+    assert json.loads(service["environment"]["KIT_DATA_SETS"]) == [
+        {"name": "digits"},
+        {"name": "imagenet", "version": 3},
+    ]
+    mounts = {mount["target"]: mount for mount in service["volumes"]}
+    assert mounts["/datasets"] == {
+        "type": "volume", "source": "kit-lab_datasets", "target": "/datasets", "read_only": True,
+    }  # fmt: skip
+
+
+def test_nodes_have_the_label_of_their_service(project: Project) -> None:
+    inventory = STORED + "data: {cache: 100GiB}\n"
+    inventory = inventory.replace("network:", "  pc3: {address: 192.168.8.9}\nnetwork:")
+    tree = project.write(inventory).rendered()
+    text = (tree / "label-nodes.sh").read_text()
+    for host, label in (("pc1", "storage"), ("pc2", "agent"), ("pc3", "none")):
+        assert re.search(rf"--label-add kit\.data={label} .*{host} \|\|", text)
+    platform = yaml.safe_load((tree / "platform.stack.yaml").read_text())["services"]
+    assert platform["data-agent"]["command"][-2:] == ["--size", str(100 * 2**30)]
+    assert "--size" not in platform["data-storage"]["command"]
+
+
+def test_hosts_on_their_own_network_are_each_others_peers(project: Project) -> None:
+    inventory = STORED.replace("{speed: 1Gbit}", "{speed: 1Gbit, driver: host}")
+    tree = project.write(inventory, {"digits": NEEDS}).rendered()
+    platform = yaml.safe_load((tree / "platform.stack.yaml").read_text())
+    words = platform["services"]["data-agent"]["command"]
+    assert words[words.index("--server") + 1] == "http://192.168.8.151:8090"
+    assert words[words.index("--peers") + 1] == "192.168.8.151:6881,192.168.8.114:6881"
+    assert platform["services"]["data-server"]["networks"] == ["hosts"]
+    assert "ports" not in platform["services"]["data-server"]
+
+
+def test_compose_has_a_project_on_each_host(project: Project, docker: Docker) -> None:
+    inventory = STORED.replace("engine: swarm", "engine: compose")
+    tree = project.write(inventory, {"digits": NEEDS}).rendered()
+    files = {
+        host: yaml.safe_load((tree / "hosts" / host / "data.compose.yaml").read_text())
+        for host in ("pc1", "pc2")
+    }
+    assert list(files["pc1"]["services"]) == ["data-server", "data-storage"]
+    assert list(files["pc2"]["services"]) == ["data-agent"]
+    agent = files["pc2"]["services"]["data-agent"]
+    assert agent["ports"] == ["6881:6881", "6882:6882"]
+    assert agent["security_opt"] == ["no-new-privileges:true"]
+    assert files["pc2"]["name"] == "lab_data"
+    for host in files:
+        result = docker.run(
+            "compose", "-f", f"hosts/{host}/data.compose.yaml", "config", folder=tree
+        )
+        assert (result.returncode, result.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("name", ["platform", "train-digits"])
+def test_docker_takes_the_stacks(project: Project, docker: Docker, name: str) -> None:
+    tree = project.write(STORED + "data: {}\n", {"digits": NEEDS}).rendered()
+    result = docker.run("stack", "config", "-c", f"{name}.stack.yaml", folder=tree)
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+FETCHES = [
+    (10**9, 10**9, [], 0.0),
+    (125 * 10**6, 10**9, [10**9], 1.0),  # One host: as long as a copy.
+    (125 * 10**6, 10**9, [10**9] * 8, 1.0),  # Eight hosts: they give pieces to each other.
+    (125 * 10**6, 10**9, [10**9, 10**8], 10.0),  # The slowest host has to receive all.
+    (125 * 10**6, 10**8, [10**9], 10.0),  # The source has to send all.
+    (125 * 10**6, 10**9, [10**10] * 20, 1.0),
+]
+
+
+@pytest.mark.parametrize(("size", "source", "speeds", "seconds"), FETCHES)
+def test_the_time_of_a_fetch(size: int, source: int, speeds: list[int], seconds: float) -> None:
+    assert fetch_seconds(size, source, speeds) == pytest.approx(seconds)
+
+
+def test_the_plan_has_the_time_of_the_first_fetch(project: Project) -> None:
+    project.write(STORED, {"digits": NEEDS})
+    assert "imagenet@3 on pc1, of unknown size" in project.kit("plan").out
+    listed = [{"name": "imagenet", "version": v, "bytes": v * 10**9} for v in (3, 4)]
+    (project.folder / "datasets.json").write_text(json.dumps({"datasets": listed}))
+    shown = project.kit("plan").out
+    assert (
+        "data        imagenet@3 on pc1, 3 GB: the first fetch by 1 host takes 24 s over 1Gbit"
+        in (shown)
+    )
+    (job,) = json.loads(project.kit("plan", "--json").out)["jobs"]
+    assert [each["seconds"] for each in job["fetches"]] == [None, 24.0]
+    (project.folder / "datasets.json").write_text("[]")
+    result = project.kit("plan")
+    assert (result.status, "delete it and run `kit data ls`" in result.err) == (2, True)
+
+
+def test_a_new_data_set_changes_the_version_of_a_job(project: Project) -> None:
+    before = project.write(STORED).workload()
+    after = project.write(STORED, {"digits": NEEDS}).workload()
+    assert before.job_hash != after.job_hash
+    assert after.data == (DataSet("digits", None), DataSet("imagenet", 3))
+
+
+REFUSED = [
+    (["ls"], "has no data services"),
+    (["add", "x", "nothing"], "has no data services"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), REFUSED)
+def test_data_needs_services(project: Project, arguments: list[str], message: str) -> None:
+    project.write().rendered()
+    result = project.kit("data", *arguments)
+    assert (result.status, message in result.err) == (2, True)
+
+
+SLIPS = [
+    (["add", "../x", "."], "is not the name of a data set"),
+    (["add", "x", "nothing"], "nothing: there is no such file or folder here"),
+    (["add", "x", "pc2:/srv"], "pc2 is not the host that stores the data sets"),
+    (["rm", "x", "--yes"], "x has no version"),
+    (["rm", "x@0"], "'0' is not a version"),
+    (["prefetch", "x", "pc9"], "no data agent is planned for pc9"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), SLIPS)
+def test_a_slip_changes_nothing(project: Project, arguments: list[str], message: str) -> None:
+    project.write(STORED, {"digits": NEEDS}).rendered()
+    result = project.kit("data", *arguments)
+    assert (result.status, message in result.err) == (2, True)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "flowers"
+    for name, content in (
+        ("a/1.png", b"x" * 700), ("a/2.png", b""), ("b.txt", b"y" * 512), ("é" * 60 + ".txt", b"z"),
+    ):  # fmt: skip
+        (made / name).parent.mkdir(parents=True, exist_ok=True)
+        (made / name).write_bytes(content)
+    return made
+
+
+def stream(upload: Upload, offset: int = 0) -> bytes:
+    return b"".join(upload.read(offset))
+
+
+def test_a_folder_is_an_archive(folder: Path) -> None:
+    content = stream(upload_of(folder))
+    with tarfile.open(fileobj=io.BytesIO(content)) as tar:
+        files = {member.name: tar.extractfile(member) for member in tar}
+        assert {name: file.read() for name, file in files.items() if file} == {
+            path.relative_to(folder).as_posix(): path.read_bytes()
+            for path in folder.rglob("*")
+            if path.is_file()
+        }
+
+
+def test_an_upload_goes_on_at_any_byte(folder: Path) -> None:
+    upload = upload_of(folder)
+    whole = stream(upload)
+    assert len(whole) == upload.total
+    for offset in range(0, len(whole) + 1, 37):
+        assert stream(upload, offset) == whole[offset:]
+    assert upload_of(folder).name == upload.name
+    (folder / "b.txt").write_bytes(b"more" * 512)
+    assert upload_of(folder).name != upload.name
+
+
+def test_an_archive_is_sent_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "set.tar.gz"
+    path.write_bytes(b"0123456789")
+    upload = upload_of(path)
+    assert (stream(upload, 4), upload.total) == (b"456789", 10)
+    assert upload.name.endswith(".tar.gz")
+
+
+def test_a_folder_with_a_link_is_refused(folder: Path) -> None:
+    (folder / "link").symlink_to("/etc/passwd")
+    with pytest.raises(InputError, match="is a link"):
+        upload_of(folder)
+
+
+def test_a_file_that_shrinks_meanwhile_is_noticed(folder: Path) -> None:
+    upload = upload_of(folder)
+    (folder / "b.txt").write_bytes(b"")
+    with pytest.raises(KitError, match="became shorter"):
+        stream(upload)

@@ -171,7 +171,8 @@ def _data(lowered: Lowered, job: JobPlan, sizes: Sizes) -> list[str]:
             what += ", of unknown size; `kit data add` stores it, `kit data ls` asks for its size"
         else:
             what += f", {show_bytes(fetch.bytes)}"
-        if fetch.slowest is not None and fetch.seconds is not None:
+        alone = lowered.engine is EngineName.LOCAL
+        if fetch.slowest is not None and fetch.seconds is not None and not alone:
             hosts = count(len(fetch.hosts), "host")
             link = show_speed(fetch.slowest.speed)
             time = show_seconds(fetch.seconds)

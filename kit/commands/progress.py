@@ -27,7 +27,7 @@ class Transfers:
         self._lock = threading.Lock()
         self._bars: Bars | None = None
         self._tasks: dict[str, TaskID] = {}
-        self._printed: dict[str, tuple[str, float]] = {}
+        self._printed: dict[str, float] = {}
 
     def __enter__(self) -> Transfers:
         screen = console(stderr=True)
@@ -68,10 +68,9 @@ class Transfers:
 
     def _print(self, name: str, state: str, done: int, total: int | None) -> None:
         now = time.monotonic()
-        before, at = self._printed.get(name, ("", 0.0))
-        if state == before and now - at < EVERY:
+        if now - self._printed.setdefault(name, now) < EVERY:
             return
-        self._printed[name] = state, now
+        self._printed[name] = now
         size = f" {show_bytes(done)}" if done else ""
         share = f" of {show_bytes(total)}" if total and done else ""
         click.echo(f"{name}: {state}{size}{share}", err=True)

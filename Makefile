@@ -120,7 +120,7 @@ reachable = $(BIN)/python -c 'import sys, urllib.request; urllib.request.urlopen
 	    command -v nvidia-smi >/dev/null || ! $(call reachable,$(TORCH_CPU)/) || index="--extra-index-url $(TORCH_CPU)"; \
 	    $(BIN)/pip install --quiet --disable-pip-version-check $$index $(TORCH); \
 	}
-	@$(UV) --editable '.[digits,folder,metrics,serve]'
+	@$(UV) --editable '.[data,digits,folder,metrics,serve]'
 	@touch $@
 
 .venv/.dev: .venv/.kit
@@ -133,7 +133,7 @@ reachable = $(BIN)/python -c 'import sys, urllib.request; urllib.request.urlopen
 	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python .tools/vision
 	@backend=; ! $(call reachable,$(TORCH_CPU)/) || backend="--torch-backend cpu"; \
 	    $(BIN)/uv pip install --quiet --python .tools/vision/bin/python $$backend $(VISION) \
-	    --editable '.[digits,folder,metrics,serve]' --group dev
+	    --editable '.[data,digits,folder,metrics,serve]' --group dev
 	@touch $@
 
 .venv/.docs: .venv/.kit

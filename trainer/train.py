@@ -40,6 +40,7 @@ from trainer.core.setup import set_up
 from trainer.core.state import NotSavedError
 from trainer.core.torch_version import torch_fault
 from trainer.core.training import FAILURE, train
+from trainer.data.fetched import place_data
 from trainer.data.files import (
     DataMissingError,
     DownloadError,
@@ -92,7 +93,7 @@ def load(job: TrainJob, root: Path) -> tuple[DataSet, Weights]:
 
     Raises JobError, DataMissingError, DataError or DownloadError.
     """
-    train = job.train
+    train, root = place_data(job.train, root, os.environ)
     if to_download(train, root):  # The launcher downloads; torchrun by hand does not.
         require_working_torchvision("download")
         from trainer.vision.downloads import download

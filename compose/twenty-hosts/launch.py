@@ -7,8 +7,8 @@
 
 One file that uses only the standard library and Python 3.10, so that it can be mounted alone into
 any image with torch 2.2 or newer (the built-in training needs 2.6). Each of its sections can be
-read alone: output, settings, GPUs, connection to the rendezvous, start, agent, worker, rendezvous,
-subcommands.
+read alone: output, settings, GPUs, data sets, connection to the rendezvous, start, agent, worker,
+rendezvous, subcommands.
 
     KIT_JOB                  path of the job file (JSON) in the container
     KIT_RENDEZVOUS           host:port or [IPv6]:port of the store; a name must have one address
@@ -17,6 +17,9 @@ subcommands.
     KIT_HOST                 this host's name in the log; default: its hostname
     KIT_CHECKPOINTS          folder of checkpoints; default: /checkpoints
     KIT_DATA                 folder of data sets; default: /data
+    KIT_DATA_SETS            data sets to fetch first: [{"name": "cifar10", "version": 1}]; the
+                             training finds their folders in KIT_DATA_PATHS: {"cifar10": "/…"}
+    KIT_DATA_SOCKET          socket of the data agent; default: /datasets/agent.sock
     KIT_SECRETS              names of files in /run/secrets that become variables of the training
     KIT_RENDEZVOUS_TIMEOUT   seconds to wait for the store; default: 300
     KIT_ONE_RUN              set if nothing restarts the store: a closed run is then final
@@ -43,6 +46,7 @@ import time
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from functools import partial
+from http.client import HTTPConnection, HTTPException
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -107,6 +111,8 @@ class Settings:
         self.nproc = _number(environ, "KIT_NPROC")
         self.checkpoints = Path(_value(environ, "KIT_CHECKPOINTS", "/checkpoints"))
         self.data = Path(_value(environ, "KIT_DATA", "/data"))
+        self.data_sets = read_data_sets(environ.get("KIT_DATA_SETS") or "[]")
+        self.data_socket = Path(_value(environ, "KIT_DATA_SOCKET", "/datasets/agent.sock"))
         self.wait = _number(environ, "KIT_RENDEZVOUS_TIMEOUT", "300")
         bounds = re.fullmatch(r"([1-9]\d*):([1-9]\d*)", self.nnodes)
         if not bounds or int(bounds[1]) > int(bounds[2]):
@@ -168,6 +174,16 @@ def read_job(path: Path) -> Job:
     if not words or ("command" in content and not command):
         raise LaunchError(f'{path}: command: must be a list of words such as ["ddp.py", "50"]')
     return Job(name, tuple(command))
+
+
+def read_data_sets(text: str) -> list[Any]:
+    """Read KIT_DATA_SETS; the data agent checks names and versions."""
+    with suppress(ValueError):
+        found = json.loads(text)
+        if isinstance(found, list) and all(isinstance(each, dict) for each in found):
+            return found
+    form = '[{"name": "cifar10", "version": 1}]'
+    raise LaunchError(f"KIT_DATA_SETS must be a list such as {form}, is {text}")
 
 
 def read_secrets(names: str, folder: Path) -> dict[str, str]:
@@ -273,6 +289,114 @@ def raise_open_files() -> None:
     most = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < most:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+# -------- Data sets: the data agent of this host fetches them before the training starts
+
+SILENT = (
+    30  # Seconds without a line after which the agent is taken for dead; it sends one a second.
+)
+
+
+class DataAgent(HTTPConnection):
+    """A connection to the data agent's Unix socket."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__("agent", timeout=SILENT)
+        self._path = str(path)
+
+    def connect(self) -> None:
+        """Connect to the socket."""
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(SILENT)
+        self.sock.connect(self._path)
+
+
+def fetch_data(settings: Settings, job: str) -> dict[str, str]:
+    """Wait until this host has the job's data sets; return the folder of each.
+
+    The connection, and a lock on each data set, stay open in the programs that replace this one:
+    as long as they are, the agent removes none of these data sets.
+    """
+    if not settings.data_sets:
+        return {}
+    began, said = time.monotonic(), ("", 0.0)
+    while True:
+        try:
+            return ask_data_agent(settings, job)
+        except (OSError, HTTPException, ValueError) as error:
+            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        waited = time.monotonic() - began
+        if waited > settings.wait:
+            silence = f"no data agent answered at {settings.data_socket} for {settings.wait} s"
+            advice = "is the data agent of this host running, and its cache mounted here?"
+            raise LaunchError(f"{silence} ({reason}); {advice}", FAILURE, "data")
+        if said != (reason, waited // REPEAT):
+            left = settings.wait - waited
+            say(f"waits {left:.0f} s for the data agent at {settings.data_socket} ({reason})")
+            said = reason, waited // REPEAT
+        time.sleep(0.5)
+
+
+def ask_data_agent(settings: Settings, job: str) -> dict[str, str]:
+    """Ask the agent for the job's data sets, and wait. OSError: try again later."""
+    agent = DataAgent(settings.data_socket)
+    body = json.dumps({"who": job, "data": settings.data_sets})
+    agent.request("POST", "/use", body, {"Content-Type": "application/json"})
+    sock = agent.sock
+    answer = agent.getresponse()
+    if answer.status != 200:
+        found = json.loads(answer.read())
+        raise LaunchError(f"KIT_DATA_SETS: {found['error']}; {found['fix']}", kind="data")
+    progress = FetchProgress()
+    while line := answer.readline():
+        found = json.loads(line)
+        if found["state"] == "failed":
+            message = f"{found['message']}; {found['fix']}"
+            raise LaunchError(message, FAILURE, "data")
+        if found["state"] == "ready":
+            os.set_inheritable(os.dup(sock.fileno()), True)
+            return {name: hold(settings, found, path) for name, path in found["paths"].items()}
+        progress.show(found)
+    raise OSError("the data agent has ended")
+
+
+class FetchProgress:
+    """Tells how far the agent is: at once if something changes, else every 10 s."""
+
+    def __init__(self) -> None:
+        self._last, self._due = "", 0.0
+
+    def show(self, line: Mapping[str, Any]) -> None:
+        """Say a line of the agent, or not."""
+        kind = f"{line['name']}@{line['version']} {line['state']} {line.get('note', '')}"
+        if kind == self._last and time.monotonic() < self._due:
+            return
+        self._last, self._due = kind, time.monotonic() + 10
+        text = f"data set {line['name']}@{line['version']}: {line['state']}"
+        if line["total"]:
+            text += f" {show_bytes(line['bytes'])} of {show_bytes(line['total'])}"
+        if line["rate"]:
+            left = (line["total"] - line["bytes"]) / line["rate"]
+            hosts = "1 host" if line["peers"] == 1 else f"{line['peers']} hosts"
+            text += f", {show_bytes(line['rate'])}/s from {hosts}, {left:.0f} s left"
+        say(f"{text} ({line['note']})" if line.get("note") else text)
+
+
+def hold(settings: Settings, answer: Mapping[str, Any], path: str) -> str:
+    """Lock a data set against removal; return its folder as this container sees it."""
+    with suppress(ValueError):  # Of a path in the store, which is mounted at the same place.
+        path = str(settings.data_socket.parent / Path(path).relative_to(answer["cache"]))
+    mark = Path(path).parent / "COMPLETE"
+    try:
+        handle = os.open(mark, os.O_RDONLY)
+        os.set_inheritable(handle, True)
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        what = f"{mark} can not be read ({error.strerror})"
+        fix = "mount the data agent's folder into this container, and see KIT_DATA_SOCKET"
+        raise LaunchError(f"{what}; {fix}", FAILURE, "data") from error
+    return path
 
 
 # -------- The connection to the rendezvous
@@ -399,15 +523,16 @@ def check_training(settings: Settings) -> str:
     # These modules too use only the standard library.
     from trainer.core.job import JobError, load_job
     from trainer.core.torch_version import installed_torch, torch_fault
+    from trainer.data.fetched import place_data
     from trainer.data.files import DataMissingError, DownloadError, find_files, to_download
 
     if fault := torch_fault(installed_torch()):
         raise LaunchError(fault)
     try:
-        train = load_job(settings.job).train
-        if to_download(train, settings.data):
-            download(train, settings)
-        find_files(train, settings.data)
+        train, data = place_data(load_job(settings.job).train, settings.data, os.environ)
+        if to_download(train, data):
+            download(train, data, settings.host)
+        find_files(train, data)
     except JobError as error:
         raise LaunchError(str(error)) from error
     except DataMissingError as error:
@@ -431,7 +556,7 @@ def check_checkpoints(folder: Path) -> None:
         raise LaunchError(f"{wrong}; {fix}", kind="disk")
 
 
-def download(train: Any, settings: Settings) -> None:
+def download(train: Any, data: Path, host: str) -> None:
     """Download missing data with torchvision, before the ranks of this host start.
 
     Raises LaunchError if torchvision cannot be imported, or the errors of the trainer's `download`.
@@ -443,8 +568,8 @@ def download(train: Any, settings: Settings) -> None:
         from trainer.vision.downloads import download as download_all
     except Exception as error:  # Of a torchvision that does not match torch.
         raise LaunchError(f"torchvision does not work here: {error}") from error
-    os.environ["KIT_HOST"] = settings.host
-    download_all(train, settings.data)
+    os.environ["KIT_HOST"] = host
+    download_all(train, data)
 
 
 def unchangeable(folder: Path) -> str:
@@ -531,6 +656,9 @@ def train() -> None:
     emit("started", gpus=gpu_uuids(gpus))
     for line in gpus:
         say(f"sees {line.strip()}")
+    if folders := fetch_data(settings, job.name):
+        os.environ["KIT_DATA_PATHS"] = json.dumps(folders)
+        say(f"has {', '.join(folders)}")
     # For metrics.jsonl and for the events of the workers.
     os.environ["KIT_GPUS"] = ",".join(gpu_uuids(gpus))
     package_root = None if job.command else Path(__file__).resolve().parent.parent

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import inspect
 import io
 import os
 import shutil
@@ -15,10 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torchvision import datasets
 
 from trainer.contract.job import Train
 from trainer.contract.models import is_weights_name
 from trainer.contract.rules import DOWNLOADED
+from trainer.contract.words import nearest
 from trainer.data.files import DataMissingError, DownloadError, find_files
 from trainer.output import say
 from trainer.vision.cache import cached, named_weights, places
@@ -27,6 +30,7 @@ from trainer.vision.datasets import CLASSES
 
 SILENCE = 60.0  # Seconds without a byte after which a download fails.
 DRAFT = ".kit-download-"
+SPLITS = ("train", "val", "valid", "trainval", "test", "extra", "unlabeled")
 
 
 def download(train: Train, root: Path) -> None:
@@ -122,3 +126,41 @@ def download_weights(weights: Any, root: Path) -> None:
     target.parent.mkdir(exist_ok=True)
     prefix = target.stem.rpartition("-")[2]
     torch.hub.download_url_to_file(weights.url, str(target), prefix, progress=False)
+
+
+def download_any(name: str, folder: Path) -> None:
+    """Download all parts of a data set that torchvision knows, by its loader and checksums.
+
+    Raises LookupError with what is wrong and what would be right, OSError or RuntimeError.
+    """
+    classes = {each.lower(): getattr(datasets, each) for each in datasets.__all__}
+    kind = CLASSES.get(name) or classes.get(name.replace("_", "").lower())
+    wanted = inspect.signature(kind).parameters if kind else {}
+    if "download" not in wanted:
+        known = [
+            each for each in classes if "download" in inspect.signature(classes[each]).parameters
+        ]
+        raise LookupError(f"torchvision can not download {name}", nearest(name, known))
+    parts: list[dict[str, object]] = [{}]
+    if "train" in wanted:
+        parts = [{"train": True}, {"train": False}]
+    elif "split" in wanted:
+        parts = [{"split": split} for split in SPLITS]
+    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()), quiet():
+        done = sum(_download_part(kind, folder, part) for part in parts)
+    if not done:
+        raise LookupError(
+            f"torchvision asks for more to download {name}", "give its files as a folder"
+        )
+
+
+def _download_part(kind: Any, folder: Path, part: dict[str, object]) -> bool:
+    try:
+        kind(folder, download=True, **part)
+    except (TypeError, ValueError) as error:
+        if part and "split" in part and "split" in str(error):
+            return False  # This data set has no such split.
+        raise LookupError(
+            f"torchvision's {kind.__name__}: {error}", "give its files as a folder"
+        ) from error
+    return True

@@ -1,0 +1,209 @@
+"""One version on its way into the cache: metadata, room, pieces, verification."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import suppress
+
+import libtorrent
+
+from trainer.datasets.cache import Cache, bytes_of
+from trainer.datasets.engine import Engine, Key, Torrent
+from trainer.datasets.errors import DataSetError
+from trainer.datasets.layout import Place, complete, show_bytes, write
+from trainer.datasets.manifest import Manifest, find_damage, has_sizes
+from trainer.datasets.peers import Others, UnreachableError
+from trainer.output import say
+
+TICK = 0.1  # Seconds between two looks at a fetch.
+FALLBACK = 3.0  # Seconds without a byte from a peer, after which the server is asked for pieces.
+RECONNECT = 2.0  # Seconds between two attempts to connect to the peers.
+SAVED = 5.0  # Seconds between two records of what is there, for a restart.
+STATES = libtorrent.torrent_status.states
+CHECKING = (STATES.checking_files, STATES.checking_resume_data, STATES.queued_for_checking)
+ATTEMPTS = 3  # Times that a version may fail its verification.
+
+
+class Fetch:
+    """A version that is fetched, verified or ready; `task` ends when it is ready or has failed."""
+
+    def __init__(
+        self, place: Place, cache: Cache, engine: Engine, others: Others, patience: float
+    ) -> None:
+        """`patience`: seconds without progress after which the fetch fails."""
+        self.place, self.state, self.note = place, "waiting", ""
+        self.done = self.total = self.rate = self.peers = 0  # Bytes; bytes a second; hosts.
+        self._cache, self._engine, self._others = cache, engine, others
+        self._patience, self._last = patience, time.monotonic()
+        self.task = asyncio.create_task(self._run(), name=f"{place.name}@{place.version}")
+        self.task.add_done_callback(self._end)
+
+    def line(self) -> dict[str, object]:
+        """The present state, for the users."""
+        content: dict[str, object] = {
+            "state": self.state,
+            "name": self.place.name,
+            "version": self.place.version,
+            "bytes": self.done,
+            "total": self.total,
+            "rate": self.rate,
+            "peers": self.peers,
+        }
+        return {**content, "note": self.note} if self.note else content
+
+    def _end(self, task: asyncio.Task[None]) -> None:
+        self._cache.promised.pop(self.place.key, None)
+        if not task.cancelled() and task.exception():
+            say(f"data agent: {self._name}: {task.exception()}")
+
+    async def _run(self) -> None:
+        if self.place.complete:
+            manifest = await asyncio.to_thread(self.place.read)
+            if await asyncio.to_thread(has_sizes, manifest, self.place.data):
+                self._finish(manifest)
+                return
+            self.place.mark.unlink()  # Something has changed its files: they are fetched again.
+            self._engine.stop(self.place.key)
+        manifest = await self._prepare()
+        self.total = manifest.bytes
+        for _ in range(ATTEMPTS):
+            torrent = self._start(manifest)
+            await self._download(torrent)
+            damage = await self._verify(torrent, manifest)
+            if not damage:
+                await asyncio.to_thread(complete, self.place, manifest.bytes)
+                (self.place.folder / "resume").unlink(missing_ok=True)
+                self._finish(manifest)
+                return
+            # A disk has changed what was received: all pieces are hashed again.
+            self.note = f"{damage[0]}: fetches that part again"
+            self._engine.stop(self.place.key)
+            (self.place.folder / "resume").unlink(missing_ok=True)
+        what = f"{self._name} has failed its verification {ATTEMPTS} times ({damage[0]})"
+        raise DataSetError(what, "check this host's disk and memory, and the copy in the store")
+
+    @property
+    def _name(self) -> str:
+        return f"{self.place.name}@{self.place.version}"
+
+    def _finish(self, manifest: Manifest) -> None:
+        self.state, self.note, self.rate = "ready", "", 0
+        self.done = self.total = manifest.bytes
+
+    async def _prepare(self) -> Manifest:
+        """Get the metadata, make room, and write the metadata."""
+        manifest, text, torrent = await self._metadata()
+        self.total = manifest.bytes
+        present = await asyncio.to_thread(bytes_of, self.place)
+        await self._make_room(max(0, manifest.bytes - present))
+        self.place.data.mkdir(parents=True, exist_ok=True)
+        write(self.place.torrent, torrent)
+        write(self.place.manifest, text)
+        return manifest
+
+    async def _metadata(self) -> tuple[Manifest, bytes, bytes]:
+        with suppress(DataSetError, OSError):  # Of a fetch that was interrupted.
+            manifest = await asyncio.to_thread(self.place.read)
+            content = self.place.manifest.read_bytes(), self.place.torrent.read_bytes()
+            return manifest, *content
+        while True:
+            try:
+                return await self._others.metadata(self.place.key)
+            except UnreachableError as error:
+                self.note = f"{error}; tries again"
+                self._require_patience(str(error))
+            await asyncio.sleep(1)
+
+    def _start(self, manifest: Manifest) -> Torrent:
+        self._engine.stop(self.place.key)
+        self._last = time.monotonic()
+        return self._engine.fetch(self.place, manifest)
+
+    async def _download(self, torrent: Torrent) -> None:
+        """Wait until all pieces are there; raises DataSetError."""
+        self.state = "fetching"
+        connected = saved = checked = time.monotonic()
+        await self._connect(torrent)
+        while not (status := torrent.status).is_seeding:
+            now = time.monotonic()
+            self._look(torrent, status)
+            self._choose_source(torrent, now)
+            if now - connected > RECONNECT:
+                connected = now
+                await self._connect(torrent)
+            if now - saved > SAVED:
+                saved = now
+                self._engine.save()
+            if now - checked > 1:
+                checked = now
+                await self._make_room(self.total - status.total_done)
+            if torrent.error:
+                what = f"{self._name} can not be written: {torrent.error}"
+                raise DataSetError(what, "see to the disk of the cache, and start again")
+            self._require_patience(self._missing(torrent))
+            await asyncio.sleep(TICK)
+        self.done, self.note = self.total, ""
+
+    def _look(self, torrent: Torrent, status: libtorrent.torrent_status) -> None:
+        checks = status.state in CHECKING
+        if status.total_done > self.done or checks:
+            self._last, self.note = time.monotonic(), ""
+        self.state = "checking" if checks else "fetching"
+        self.done, self.rate = status.total_done, status.download_payload_rate
+        self.peers = len(torrent.bittorrent_peers())
+
+    async def _connect(self, torrent: Torrent) -> None:
+        for address in await self._others.addresses():
+            torrent.handle.connect_peer(address)
+
+    def _choose_source(self, torrent: Torrent, now: float) -> None:
+        """Ask the server for pieces only while no peer sends any: it is one for all hosts."""
+        url = f"{self._others.server}/{self.place.name}/{self.place.version}/"
+        used = bool(torrent.handle.url_seeds())
+        if not used and now - self._last > FALLBACK:
+            torrent.handle.add_url_seed(url)
+        elif used and any(peer.progress == 1 for peer in torrent.bittorrent_peers()):
+            torrent.handle.remove_url_seed(url)
+
+    async def _make_room(self, left: int) -> None:
+        promised = self._cache.promised
+        promised.pop(self.place.key, None)
+        if left:
+            await self._cache.free(left, self._engine)
+        promised[self.place.key] = left
+
+    def _missing(self, torrent: Torrent) -> str:
+        left = show_bytes(max(0, self.total - self.done))
+        what = f"nobody sends the {left} that {self._name} lacks"
+        if torrent.failed_pieces:
+            what += f"; {torrent.failed_pieces} pieces arrived damaged"
+        return what
+
+    def _require_patience(self, what: str) -> None:
+        silent = time.monotonic() - self._last
+        if silent > FALLBACK and not self.note:
+            self.note = what
+        if silent > self._patience:
+            fix = (
+                f"does {self._others.server} answer, and is a copy there intact (kit data verify)?"
+            )
+            raise DataSetError(f"{what}, for {silent:.0f} s", fix)
+
+    async def _verify(self, torrent: Torrent, manifest: Manifest) -> list[str]:
+        """Hash all files; return what differs from the manifest."""
+        self.state, self.rate, self.done = "verifying", 0, 0
+        before = torrent.flushed
+        torrent.handle.flush_cache()
+        while torrent.flushed == before:
+            await asyncio.sleep(TICK)
+
+        def add(count: int) -> None:
+            self.done += count
+
+        return await asyncio.to_thread(find_damage, manifest, self.place.data, add)
+
+
+def key_text(key: Key) -> str:
+    """A version, for people."""
+    return f"{key[0]}@{key[1]}"

@@ -1,0 +1,123 @@
+"""The other hosts: the server and the peers' agents, by name; manifests and torrents from them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass, field
+from http.client import HTTPException
+from typing import Any
+
+from trainer.datasets.engine import Address, Key
+from trainer.datasets.errors import MISTAKE, DataSetError
+from trainer.datasets.manifest import Manifest, parse
+from trainer.datasets.torrent import load_torrent
+
+RESOLVED = 10.0  # Seconds for which a peer's addresses are kept.
+TIMEOUT = 5.0  # Seconds without a byte.
+LARGEST = 2**30  # Bytes of a manifest or torrent; those of a million files have about 2**27.
+
+
+class UnreachableError(Exception):
+    """Nobody answers who knows; the caller tries again."""
+
+
+@dataclass
+class Others:
+    """The server's address (URL) and the names of peers."""
+
+    server: str
+    peers: list[Address]
+    _found: frozenset[Address] = frozenset()
+    _at: float = field(default=-RESOLVED)
+
+    async def addresses(self) -> frozenset[Address]:
+        """The addresses of all peers, resolved again now and then: hosts come and go."""
+        if time.monotonic() - self._at >= RESOLVED:
+            self._at = time.monotonic()
+            found = await asyncio.gather(*(_resolve(*peer) for peer in self.peers))
+            self._found = frozenset().union(*found) or self._found
+        return self._found
+
+    async def newest(self, name: str) -> int:
+        """The newest version of a data set; raises DataSetError or UnreachableError."""
+        found = await self._index()
+        versions = found.get(name)
+        if not versions:
+            raise self._unknown(name, found)
+        return max(versions)
+
+    async def metadata(self, key: Key) -> tuple[Manifest, bytes, bytes]:
+        """Manifest, its text, and torrent of a version, checked against each other.
+
+        From the server or, if that does not have it, from a peer. Raises DataSetError if nobody
+        has it and the server answers, UnreachableError if it does not.
+        """
+        below, broken = f"{key[0]}/{key[1]}", None
+        for source in await self._sources():
+            try:
+                text = await _get(f"{source}/{below}/manifest.json")
+                torrent = await _get(f"{source}/{below}/dataset.torrent")
+                manifest = await asyncio.to_thread(_check, key, text, torrent)
+            except DataSetError as error:
+                broken = error
+            except (OSError, HTTPException, ValueError):
+                continue
+            else:
+                return manifest, text, torrent
+        if broken:
+            raise broken
+        raise self._unknown(f"{key[0]}@{key[1]}", await self._index())
+
+    async def _index(self) -> dict[str, list[int]]:
+        for source in await self._sources():
+            try:
+                found: Any = json.loads(await _get(source + "/"))
+                return {str(name): [int(each) for each in found[name]] for name in found}
+            except (OSError, HTTPException, ValueError, TypeError):
+                continue
+        raise UnreachableError(f"nothing answers at {self.server}, nor does a peer")
+
+    async def _sources(self) -> list[str]:
+        """The server, then the peers' agents: they offer manifests at the port above their own."""
+        hosts = sorted(await self.addresses())
+        shown = ((f"[{host}]" if ":" in host else host, port) for host, port in hosts)
+        return [self.server, *(f"http://{host}:{port + 1}" for host, port in shown)]
+
+    def _unknown(self, what: str, found: dict[str, list[int]]) -> DataSetError:
+        known = ", ".join(f"{name}@{max(found[name])}" for name in sorted(found)) or "nothing"
+        fix = f"it has {known}; to add a data set: kit data add NAME SOURCE"
+        return DataSetError(f"{self.server} has no data set {what}", fix, MISTAKE)
+
+
+def _check(key: Key, text: bytes, torrent: bytes) -> Manifest:
+    manifest = parse(json.loads(text))
+    if manifest.key != key:
+        raise DataSetError(f"the manifest is of {manifest.name}@{manifest.version}", "add it again")
+    load_torrent(torrent, manifest)
+    return manifest
+
+
+async def _resolve(host: str, port: int) -> frozenset[Address]:
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=1)  # SOCK_STREAM
+    except OSError:
+        return frozenset()
+    return frozenset((str(entry[4][0]), port) for entry in found)
+
+
+async def _get(url: str) -> bytes:
+    return await asyncio.to_thread(_get_now, url)
+
+
+def _get_now(url: str) -> bytes:
+    # Proxies of the environment are for addresses outside.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(url, timeout=TIMEOUT) as answer:
+        content: bytes = answer.read(LARGEST + 1)
+    if len(content) > LARGEST:
+        raise ValueError(f"{url} is larger than {LARGEST} bytes")
+    return content

@@ -1,0 +1,125 @@
+"""The read-only web interface of a store: an index, manifests, torrents and files with ranges.
+
+    GET /                                   {"cifar10": [1, 2], …}: complete versions
+    GET /<name>/<version>/manifest.json, dataset.torrent, data/<path>
+    GET /healthz
+
+A path is not resolved but looked up in the manifest, so none can leave the folder.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import stat
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.routing import Route
+
+from trainer.datasets.errors import MISTAKE, DataSetError
+from trainer.datasets.layout import Place, index, is_version
+from trainer.datasets.manifest import NAME
+
+OWN = ("manifest.json", "dataset.torrent")
+CONNECTIONS = 256  # At once; the others are answered 503.
+IDLE = 15  # Seconds after which a connection without a request is closed.
+HEAD = 2**14  # Bytes of a request's head.
+
+
+def make_app(roots: Sequence[Path], *, data: bool) -> Starlette:
+    """An application that offers the versions of folders; without `data`, not their files."""
+
+    async def answer_index(_: Request) -> Response:
+        found: dict[str, set[int]] = {}
+        for root in roots:
+            for name, versions in (await asyncio.to_thread(index, root)).items():
+                found.setdefault(name, set()).update(versions)
+        return JSONResponse({name: sorted(versions) for name, versions in found.items()})
+
+    async def answer_file(request: Request) -> Response:
+        words = request.path_params
+        if data or words["path"] in OWN:
+            for root in roots:
+                if file := await asyncio.to_thread(find_file, root, **words):
+                    return FileResponse(file)
+        raise HTTPException(404, "there is no such file of a complete version")
+
+    async def answer_health(_: Request) -> Response:
+        return Response("ok\n", media_type="text/plain")
+
+    routes = [
+        Route("/", answer_index),
+        Route("/healthz", answer_health),
+        Route("/{name}/{version}/{path:path}", answer_file),
+    ]
+    return Starlette(routes=routes, exception_handlers={HTTPException: answer_error})
+
+
+async def answer_error(_: Request, error: Exception) -> Response:
+    """Answer an HTTPException."""
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    return JSONResponse({"error": getattr(error, "detail", "see the server's log")}, status)
+
+
+def find_file(root: Path, name: str, version: str, path: str) -> Path | None:
+    """The file of a complete version that a request names."""
+    if not NAME.fullmatch(name) or not is_version(version):
+        return None
+    place = Place(root, name, int(version))
+    if not place.complete:
+        return None
+    if path in OWN:
+        return place.folder / path
+    file = place.folder / path
+    known = path in paths_of(place)
+    return file if known and stat.S_ISREG(file.lstat().st_mode) else None
+
+
+@lru_cache(maxsize=8)
+def paths_of(place: Place) -> frozenset[str]:
+    """The paths of a version, which never changes: its manifest may have a million."""
+    try:
+        return frozenset(f"data/{file.path}" for file in place.read().files)
+    except DataSetError:
+        return frozenset()
+
+
+def make_config(app: Starlette) -> uvicorn.Config:
+    """The settings of uvicorn for an application, with limits."""
+    return uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        lifespan="off",
+        ws="none",
+        http="h11",
+        limit_concurrency=CONNECTIONS,
+        timeout_keep_alive=IDLE,
+        timeout_graceful_shutdown=2,
+        h11_max_incomplete_event_size=HEAD,
+        server_header=False,
+    )
+
+
+def listen(address: str, port: int) -> socket.socket:
+    """Open a listening socket, by default on all addresses; raises DataSetError."""
+    try:
+        if address:
+            family = socket.AF_INET6 if ":" in address else socket.AF_INET
+            return socket.create_server((address, port), family=family)
+        if socket.has_dualstack_ipv6():
+            with suppress(OSError):  # IPv6 may be switched off.
+                both = socket.AF_INET6
+                return socket.create_server(("", port), family=both, dualstack_ipv6=True)
+        return socket.create_server(("", port))
+    except OSError as error:
+        what = f"port {port} can not be used ({error.strerror})"
+        raise DataSetError(what, "end what uses it, or give another --port", MISTAKE) from error

@@ -300,7 +300,7 @@ def test_kit_installs_without_torch() -> None:
 
 LIMITS = {
     "": 1020,
-    "contract": 750,
+    "contract": 770,
     "data": 720,
     "datasets": 2100,
     "parallel": 550,

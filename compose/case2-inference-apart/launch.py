@@ -355,6 +355,7 @@ def ask_data_agent(settings: Settings, job: str) -> dict[str, str]:
             message = f"{found['message']}; {found['fix']}"
             raise LaunchError(message, FAILURE, "data")
         if found["state"] == "ready":
+            progress.end()
             os.set_inheritable(os.dup(sock.fileno()), True)
             return {name: hold(settings, found, path) for name, path in found["paths"].items()}
         progress.show(found)
@@ -366,6 +367,7 @@ class FetchProgress:
 
     def __init__(self) -> None:
         self._last, self._due = "", 0.0
+        self._shown: dict[str, Any] = {}
 
     def show(self, line: Mapping[str, Any]) -> None:
         """Say a line of the agent, or not."""
@@ -373,6 +375,9 @@ class FetchProgress:
         if kind == self._last and time.monotonic() < self._due:
             return
         self._last, self._due = kind, time.monotonic() + 10
+        numbers = {key: int(line.get(key) or 0) for key in ("bytes", "total", "rate", "peers")}
+        self._shown = {"name": line["name"], "version": line["version"], **numbers}
+        emit("fetch", state=line["state"], **self._shown)
         text = f"data set {line['name']}@{line['version']}: {line['state']}"
         if line["total"]:
             text += f" {show_bytes(line['bytes'])} of {show_bytes(line['total'])}"
@@ -381,6 +386,11 @@ class FetchProgress:
             hosts = "1 host" if line["peers"] == 1 else f"{line['peers']} hosts"
             text += f", {show_bytes(line['rate'])}/s from {hosts}, {left:.0f} s left"
         say(f"{text} ({line['note']})" if line.get("note") else text)
+
+    def end(self) -> None:
+        """Report the end of the last fetch, if there was one."""
+        if self._shown:
+            emit("fetch", state="ready", **(self._shown | {"rate": 0}))
 
 
 def hold(settings: Settings, answer: Mapping[str, Any], path: str) -> str:

@@ -43,6 +43,8 @@ class Reader:
         """The last failure of a process; "" if a world has formed since."""
         self.seen: dict[str, tuple[str, ...]] = {}
         """The UUIDs of the GPUs visible in each host's container."""
+        self.fetching: dict[str, str] = {}
+        """The data set that each host waits for, and how much of it is there."""
         self._restarts: dict[str, int] = {}
         self._holders: dict[int, str] = {}
 
@@ -67,7 +69,15 @@ class Reader:
 
     def _started(self, event: events.Started, line: LogLine) -> None:
         self.seen[line.host] = event.gpus
+        self.fetching.pop(line.host, None)
         self._restarts.pop(line.host, None)
+
+    def _fetch(self, event: events.Fetch, line: LogLine) -> None:
+        self.fetching.pop(line.host, None)
+        if event.state != "ready":
+            share = f": {event.bytes * 100 // event.total} %" if event.total else ""
+            left = f", {(event.total - event.bytes) / event.rate:,.0f} s left" if event.rate else ""
+            self.fetching[line.host] = f"fetches {event.name}@{event.version}{share}{left}"
 
     def _member(self, event: events.Member, line: LogLine) -> None:
         self.world_size = event.world_size
@@ -115,6 +125,7 @@ class Reader:
         self._advance(epoch=event.epoch, step=event.step)
 
     def _failed(self, event: events.Failed, line: LogLine) -> None:
+        self.fetching.pop(line.host, None)
         self.failure = f"{line.host}: {event.message}"
 
     def _serving(self, event: events.Serving, _line: LogLine) -> None:
@@ -127,6 +138,7 @@ class Reader:
 
 _READERS: dict[type[events.Event], Callable[[Reader, Any, LogLine], None]] = {
     events.Started: Reader._started,
+    events.Fetch: Reader._fetch,
     events.Member: Reader._member,
     events.Restart: Reader._restart,
     events.Begin: Reader._begin,

@@ -18,6 +18,7 @@ from trainer.contract.events import (
     Epoch,
     Event,
     Failed,
+    Fetch,
     Member,
     Progress,
     Restart,
@@ -189,3 +190,16 @@ def test_a_source_that_is_lost_tells_later_and_another_run_begins_anew() -> None
     assert event_log.reader.progress is not None
     event_log.update({"three": source([(9.0, Started(gpus=()))], [])})
     assert event_log.reader.progress is None
+
+
+def fetch(done: int, **more: int | str) -> Fetch:
+    values = {"name": "cifar10", "version": 1, "state": "fetching", "bytes": done, "total": 1000}
+    return Fetch(**{**values, **more})  # type: ignore[arg-type]
+
+
+def test_a_host_that_fetches_is_named_until_it_has_the_data() -> None:
+    there = told(("a", fetch(0, total=0)), ("b", fetch(430, rate=19)))
+    assert there.fetching == {"a": "fetches cifar10@1", "b": "fetches cifar10@1: 43 %, 30 s left"}
+    assert told(fetch(430), fetch(1000, state="ready")).fetching == {}
+    assert told(fetch(430), Failed(kind="data", message="the disk is full")).fetching == {}
+    assert told(fetch(430), Started(gpus=())).fetching == {}

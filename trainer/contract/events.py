@@ -59,6 +59,24 @@ class Started(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Fetch(Event):
+    """The launcher waits for a data set that the host's data agent fetches.
+
+    At most every ten seconds, and once with `state` "ready". `bytes` of `total` are there (0: the
+    size is not known yet), `rate` is in bytes per second, `peers` are the hosts that send.
+    """
+
+    NAME = "fetch"
+    name: str
+    version: int
+    state: str
+    bytes: int = 0
+    total: int = 0
+    rate: int = 0
+    peers: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class Member(Event):
     """A worker has its rank in the world; the launcher prints it for each worker, every minute.
 
@@ -180,6 +198,7 @@ KINDS: dict[str, type[Event]] = {
     kind.NAME: kind
     for kind in (
         Started,
+        Fetch,
         Member,
         Restart,
         Begin,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from kit.runtime.events import Reader
 from kit.runtime.status import ENDED, HostStatus, JobStatus, State
@@ -21,6 +22,9 @@ def job_status(
     training = sorted((one for one in containers if one.trains), key=lambda one: one.host)
     hosts = [
         one.part(reader.ranks.get(one.host, ()), reader.seen.get(one.host, ())) for one in training
+    ]
+    hosts = [
+        replace(host, message=host.message or reader.fetching.get(host.host, "")) for host in hosts
     ]
     missing = "cannot be reached"
     hosts += [

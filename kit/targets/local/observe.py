@@ -149,6 +149,7 @@ def _hosts(
                 devices=tuple(visible.split(",")) if visible else (),
                 ranks=reader.ranks.get(process.host, ()),
                 seen=reader.seen.get(process.host, ()),
+                message=reader.fetching.get(process.host, ""),
             )
         )
     return tuple(hosts)

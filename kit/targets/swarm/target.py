@@ -176,6 +176,7 @@ class SwarmTarget:
                     host,
                     ranks=reader.ranks.get(host.host, ()),
                     seen=reader.seen.get(host.host, ()),
+                    message=host.message or reader.fetching.get(host.host, ""),
                 )
                 for host in hosts
             ),

@@ -117,6 +117,7 @@ def add(
     options += ("--version", str(version)) if version else ()
     with Transfers() as shown:
         place, mount = _place(cluster, name, source, shown.show)
+        options += ("--described", source)
         done = cluster.services.add(name, place, options, shown.show, mount)
     cluster.stored()
     if as_json:

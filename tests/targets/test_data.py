@@ -65,9 +65,8 @@ def test_a_job_trains_on_a_data_set_that_was_added(stored: Cluster, tmp_path: Pa
     assert "digits completed after" in output
     listed = json.loads(stored.kit("data", "ls", "--json"))
     (one,) = listed["datasets"]
-    assert (one["name"], one["version"], one["files"], one["complete"]) == (
-        *("cifar10", 1, 6), ["this machine"],
-    )  # fmt: skip
+    assert (one["name"], one["version"], one["files"]) == ("cifar10", 1, 6)
+    assert (one["complete"], one["source"]) == (["this machine"], str(tmp_path / "download"))
     assert "cifar10@1 is intact" in stored.kit("data", "verify")
     # They do not run a second time, and end with --all.
     assert "the data services" not in stored.kit("deploy")

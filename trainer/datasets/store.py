@@ -89,11 +89,21 @@ class Reporter:
 
 
 def add(
-    store: Path, name: str, source: str, licence: str, version: int | None, reporter: Reporter
+    store: Path,
+    name: str,
+    source: str,
+    licence: str,
+    version: int | None,
+    reporter: Reporter,
+    described: str = "",
 ) -> Manifest:
-    """Add a version; it appears when it is complete. Raises DataSetError."""
+    """Add a version; it appears when it is complete. Raises DataSetError.
+
+    The manifest names the source as `described`, if that is given.
+    """
+    described = described or source
     check_name(name)
-    if not licence.isprintable() or not source.isprintable() or len(source) > LONGEST_TEXT:
+    if not licence.isprintable() or not described.isprintable() or len(described) > LONGEST_TEXT:
         raise DataSetError("--licence and SOURCE must be lines of text", "shorten them", MISTAKE)
     fix = "wait for its end"
     with locked(store / name / ".lock", f"{name} is being added by another program", fix):
@@ -104,7 +114,7 @@ def add(
         (draft / "data").mkdir(parents=True)
         try:
             fill(source, draft / "data", store, name, reporter.show)
-            manifest = _describe(draft, place, source, licence, reporter)
+            manifest = _describe(draft, place, described, licence, reporter)
             draft.rename(place.folder)
         except BaseException:
             _keep_uploads(draft, store, name)
@@ -172,7 +182,13 @@ def find(store: Path, reference: str) -> list[Place]:
 def run_add(options: argparse.Namespace, reporter: Reporter) -> None:
     """Add a version and say which."""
     manifest = add(
-        options.store, options.name, options.source, options.licence, options.version, reporter
+        options.store,
+        options.name,
+        options.source,
+        options.licence,
+        options.version,
+        reporter,
+        options.described,
     )
     size, count = show_bytes(manifest.bytes), len(manifest.files)
     text = f"added {manifest.name}@{manifest.version}: {size} in {count} files"
@@ -263,6 +279,7 @@ def parser() -> argparse.ArgumentParser:
         return sub
 
     adding = command("add", run_add, "name", "source")
+    adding.add_argument("--described", default="", help="the source, as the manifest names it")
     adding.add_argument("--licence", default="", help="the licence of the data, or its address")
     adding.add_argument("--version", type=int, help="default: one more than the newest")
     command("ls", run_ls)

@@ -225,6 +225,7 @@ def test_a_restarted_server_is_found_again(world: DataHosts) -> None:
         world.serve()
         world.seeder(port=origin.port)
         assert ready(read_lines(connection))
+        connection.close()
     assert world.equal(agent)
 
 

@@ -19,7 +19,7 @@ from trainer.datasets.torrent import load_torrent
 Key = tuple[str, int]
 Address = tuple[str, int]
 
-ALERTS = ("error", "status", "storage", "piece_progress", "ip_block")
+ALERTS = ("error", "status", "storage", "peer")
 PLAIN = 2  # libtorrent's pe_disabled: connections are not obfuscated.
 SETTINGS: dict[str, Any] = {
     "user_agent": "kit",

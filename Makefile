@@ -1,7 +1,7 @@
 # To begin: `make demo` and `make test`. For daily work: `make render deploy`.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test setup plan render check deploy status logs stop examples docs pictures lint bench lab lab-down lab-test clean
+.PHONY: help demo test setup plan render check deploy status logs stop examples dashboards docs pictures lint bench lab lab-down lab-test clean
 
 PYTHON ?= $(firstword $(foreach name,python3 python3.14 python3.13 python3.12 python3.11,\
             $(shell $(name) -c 'import sys; sys.version_info >= (3, 11) and print(sys.executable)' 2>/dev/null)))
@@ -68,6 +68,9 @@ examples: .venv/.kit ## regenerate the examples in compose/, the schemas and the
 	done
 	@$(BIN)/python -m docs.generate
 
+dashboards: .venv/.dev ## write the templates of Grafana's dashboards, by its SDK
+	@$(BIN)/python -m docs.generate.dashboards
+
 docs: .venv/.docs ## build the documentation as a site, into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "site/index.html"
@@ -120,7 +123,7 @@ reachable = $(BIN)/python -c 'import sys, urllib.request; urllib.request.urlopen
 	    command -v nvidia-smi >/dev/null || ! $(call reachable,$(TORCH_CPU)/) || index="--extra-index-url $(TORCH_CPU)"; \
 	    $(BIN)/pip install --quiet --disable-pip-version-check $$index $(TORCH); \
 	}
-	@$(UV) --editable '.[data,digits,folder,metrics,serve]'
+	@$(UV) --editable '.[data,digits,folder,serve]'
 	@touch $@
 
 .venv/.dev: .venv/.kit
@@ -133,7 +136,7 @@ reachable = $(BIN)/python -c 'import sys, urllib.request; urllib.request.urlopen
 	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python .tools/vision
 	@backend=; ! $(call reachable,$(TORCH_CPU)/) || backend="--torch-backend cpu"; \
 	    $(BIN)/uv pip install --quiet --python .tools/vision/bin/python $$backend $(VISION) \
-	    --editable '.[data,digits,folder,metrics,serve]' --group dev
+	    --editable '.[data,digits,folder,serve]' --group dev
 	@touch $@
 
 .venv/.docs: .venv/.kit

@@ -139,6 +139,31 @@ class DataSet:
 
 
 @dataclass(frozen=True, slots=True)
+class Monitoring:
+    """Prometheus, Grafana and the exporters, by their images.
+
+    `retention` is a time as Prometheus writes it. `host` runs Prometheus and Grafana, the latter
+    at `port`; None leaves the choice to kit. `password` is that of Grafana's user admin.
+    `alertmanager` is `host:port`.
+    """
+
+    retention: str
+    host: str | None
+    port: int
+    password: Secret
+    alertmanager: str | None
+    prometheus: str
+    grafana: str
+    node_exporter: str
+    dcgm_exporter: str
+
+    @property
+    def images(self) -> tuple[str, ...]:
+        """The names of all images."""
+        return (self.prometheus, self.grafana, self.node_exporter, self.dcgm_exporter)
+
+
+@dataclass(frozen=True, slots=True)
 class Inventory:
     """The hosts of a cluster. `file` is the name in the headers of rendered files.
 
@@ -154,6 +179,7 @@ class Inventory:
     heartbeat: int
     registry: Registry | None
     data: DataService | None
+    monitoring: Monitoring | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +225,7 @@ class Job:
     """A job. Exactly one of `train` and `command` is set; `stop_grace` is in seconds.
 
     `exchange` is set with `train`. `step_seconds` is the measured computing time of a step.
-    `metrics_port` is the port of the trainer's metrics. `user` is the containers' user (None: the
+    `metrics_port` is the port of each host's metrics. `user` is the containers' user (None: the
     image's). `data` are the data sets that each host fetches before the job starts.
     """
 

@@ -22,10 +22,15 @@ def read_secrets(work: Workload) -> dict[str, str]:
     Raises:
         InputError: A secret is missing, or is not text of at most LARGEST bytes.
     """
-    return {secret.name: _value(work.title, secret) for secret in work.secrets}
+    return {secret.name: read_secret(work.title, secret) for secret in work.secrets}
 
 
-def _value(whose: str, secret: Secret) -> str:
+def read_secret(whose: str, secret: Secret) -> str:
+    """Return the value of a secret; `whose` is for messages.
+
+    Raises:
+        InputError: It is missing, or is not text of at most LARGEST bytes.
+    """
     where = f"{whose}: secret {secret.name}"
     if secret.file is None:
         value = os.environ.get(secret.name, "")

@@ -891,9 +891,6 @@ COMMANDS: list[tuple[str, list[str]]] = [
     ('command: [ddp.py]\nexchange: {mode: diloco}', [
         '3: exchange: is for `train`; leave it out: a script exchanges by itself',
     ]),
-    ('command: [ddp.py]\nmetrics: {port: 9500}', [
-        '3: metrics: is for `train`; leave it out: a script serves its own',
-    ]),
     ('command: [""]', [
         '2: command: names no script; write for example `command: [ddp.py, "50"]`',
     ]),

@@ -49,6 +49,7 @@ PURE_MODULES = (
     "targets/hosts",
     "targets/lower",
     "targets/lowered",
+    "targets/monitoring",
     "targets/*/lower",
     "targets/*/decide",
     "targets/compose/containers",
@@ -299,13 +300,13 @@ def test_kit_installs_without_torch() -> None:
 
 
 LIMITS = {
-    "": 1020,
-    "contract": 770,
+    "": 1230,
+    "contract": 990,
     "data": 720,
     "datasets": 2100,
     "parallel": 550,
     "checkpoints": 620,
-    "core": 1520,
+    "core": 1740,
     "serve": 2800,
     "streaming": 580,
     "vision": 360,

@@ -6,8 +6,8 @@
 
 One file that uses only the standard library and Python 3.10, so that it can be mounted alone into
 any image with torch 2.2 or newer (the built-in training needs 2.6). Each of its sections can be
-read alone: output, settings, GPUs, data sets, connection to the rendezvous, start, agent, worker,
-rendezvous, subcommands.
+read alone: output, settings, GPUs, data sets, connection to the rendezvous, start, agent, metrics,
+worker, rendezvous, subcommands.
 
     KIT_JOB                  path of the job file (JSON) in the container
     KIT_RENDEZVOUS           host:port or [IPv6]:port of the store; a name must have one address
@@ -20,6 +20,7 @@ rendezvous, subcommands.
                              training finds their folders in KIT_DATA_PATHS: {"cifar10": "/…"}
     KIT_DATA_SOCKET          socket of the data agent; default: /datasets/agent.sock
     KIT_SECRETS              names of files in /run/secrets that become variables of the training
+    KIT_METRICS_PORT         port of the metrics of this host; default: that of the job file, if any
     KIT_RENDEZVOUS_TIMEOUT   seconds to wait for the store; default: 300
     KIT_ONE_RUN              set if nothing restarts the store: a closed run is then final
 
@@ -41,11 +42,13 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from functools import partial
 from http.client import HTTPConnection, HTTPException
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -123,6 +126,7 @@ class Job(NamedTuple):
 
     name: str  # Also part of the rendezvous id.
     command: tuple[str, ...]  # The user's own script, its arguments; empty: the built-in training.
+    metrics_port: int = 0  # 0: no metrics.
 
 
 def parse_endpoint(text: str) -> tuple[str, int]:
@@ -172,7 +176,11 @@ def read_job(path: Path) -> Job:
     words = isinstance(command, list) and all(isinstance(word, str) for word in command)
     if not words or ("command" in content and not command):
         raise LaunchError(f'{path}: command: must be a list of words such as ["ddp.py", "50"]')
-    return Job(name, tuple(command))
+    metrics = content.get("metrics", {})
+    port = metrics.get("port", 0) if isinstance(metrics, dict) else None
+    if not isinstance(port, int) or not 0 <= port < 65536:
+        raise LaunchError(f"{path}: metrics: port: must be the number of a port")
+    return Job(name, tuple(command), port)
 
 
 def read_data_sets(text: str) -> list[Any]:
@@ -644,6 +652,8 @@ def torchrun_environ(
         "NCCL_SOCKET_IFNAME": f"={interface}",  # "=": an exact name, not a prefix.
         "GLOO_SOCKET_IFNAME": interface,
         "OMP_NUM_THREADS": str(max(1, cores // nproc)),
+        # CUDA's own order begins with the fastest GPU: rank and GPU of a metric would not match.
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         # Otherwise the workers' store is in rank 0's agent, and the job fails with that host.
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
         **{name: value for name, value in environ.items() if value or not name.endswith("_IFNAME")},
@@ -656,6 +666,7 @@ def torchrun_environ(
 
 def train() -> None:
     """Check everything, then become torchrun, so that it receives the signals."""
+    os.environ["KIT_BEGAN"] = str(time.time())
     settings = Settings(os.environ)
     raise_open_files()
     job = read_job(settings.job)
@@ -678,6 +689,9 @@ def train() -> None:
     say(f"rendezvous {endpoint_text(settings.rendezvous)} answers")
     interface = pick_interface(address, interface_addresses(), os.environ)
     say(f"reaches it from {address} by interface {interface}")
+    if own := os.environ.get("KIT_METRICS_PORT") or str(job.metrics_port or ""):
+        port = _number({"KIT_METRICS_PORT": own}, "KIT_METRICS_PORT")
+        os.environ |= {"KIT_METRICS_AT": endpoint_text((address, port)), "KIT_NAME": job.name}
     say(f"becomes torchrun for {settings.nnodes} hosts")
     secrets = read_secrets(os.environ.get("KIT_SECRETS", ""), Path("/run/secrets"))
     environ = torchrun_environ(
@@ -706,6 +720,9 @@ def run_agent() -> int:
         halt = Path(folder, "halt")
         halt.touch()
         os.environ |= {"KIT_HALT": str(halt), "KIT_LAST_WORDS": folder}
+        if at := os.environ.get("KIT_METRICS_AT"):
+            os.environ["KIT_METRICS"] = tempfile.mkdtemp(prefix="metrics-", dir=folder)
+            serve_metrics(parse_endpoint(at), Path(os.environ["KIT_METRICS"]))
         try:
             torchrun(["--log-dir", folder, *sys.argv[2:]])
         except multiprocessing.errors.ChildFailedError as error:
@@ -786,6 +803,145 @@ def exception_in(file: Path) -> str:
     return ""
 
 
+# -------- Metrics: one port and one text for all ranks of this host
+
+# Name, type and meaning, as in trainer/contract/metrics.py; a test compares them.
+START = ("kit_launcher_start_time_seconds", "gauge", "Start of the launcher in this container")
+WORKERS = {
+    "began": ("kit_worker_start_time_seconds", "gauge", "Start of the worker's process"),
+    "restarts": (
+        "kit_worker_restarts_total",
+        "counter",
+        "Restarts of this host's workers by torchrun",
+    ),
+    "world_size": ("kit_worker_world_size", "gauge", "Processes over all hosts"),
+}
+MIB = 2.0**20
+# Columns of `nvidia-smi --query-gpu`, and their units in base units.
+GPUS = {
+    "utilization.gpu": (
+        0.01,
+        ("kit_gpu_utilization_ratio", "gauge", "Share of time with a running kernel"),
+    ),
+    "memory.used": (MIB, ("kit_gpu_memory_used_bytes", "gauge", "Memory in use on the GPU")),
+    "memory.total": (MIB, ("kit_gpu_memory_size_bytes", "gauge", "Memory of the GPU")),
+    "temperature.gpu": (1.0, ("kit_gpu_temperature_celsius", "gauge", "Temperature of the GPU")),
+    "power.draw": (1.0, ("kit_gpu_power_watts", "gauge", "Power that the GPU draws")),
+}
+GPUS_EVERY = 5.0  # Seconds between two calls of nvidia-smi, which takes up to a second.
+Family = tuple[str, str, str]  # Name, type, meaning.
+Sample = Sequence[Any]  # Suffix of the name, labels, value.
+
+
+def serve_metrics(endpoint: tuple[str, int], folder: Path) -> None:
+    """Serve /metrics in a thread. `folder` has a file of each worker, and one of each rank.
+
+    If the port cannot be used, this only warns: the training does not need it.
+    """
+    metrics = Metrics(folder, os.environ)
+
+    class Handler(BaseHTTPRequestHandler):
+        timeout = 10  # Seconds.
+
+        def do_GET(self) -> None:
+            """Answer with the metrics, at one path."""
+            found = self.path.partition("?")[0] == "/metrics"
+            content = metrics.text().encode() if found else b"see /metrics\n"
+            self.send_response(200 if found else 404)
+            self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_: object) -> None:
+            """Log nothing: Prometheus asks every few seconds."""
+
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True
+        address_family = family_of(endpoint[0])
+
+    try:
+        server = Server(endpoint, Handler)
+    except OSError as error:
+        say(f"warning: no metrics at {endpoint_text(endpoint)}: {error.strerror}", error=True)
+        return
+    threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
+    say(f"metrics at http://{endpoint_text(endpoint)}/metrics")
+
+
+class Metrics:
+    """Joins the metrics of the launcher, of its workers and of their GPUs to one text."""
+
+    def __init__(self, folder: Path, environ: Mapping[str, str]) -> None:
+        self._folder = folder
+        self._labels = {"job": environ.get("KIT_NAME", ""), "host": environ.get("KIT_HOST", "")}
+        self._labels["host"] = self._labels["host"] or socket.gethostname()
+        self._began = float(environ.get("KIT_BEGAN") or time.time())
+        self._uuids = [uuid for uuid in environ.get("KIT_GPUS", "").split(",") if uuid]
+        self._rows: list[list[str]] = []
+        self._due, self._lock = 0.0, threading.Lock()
+
+    def text(self) -> str:
+        """All metrics in Prometheus' text format (0.0.4): each family in one block."""
+        families: dict[Family, list[Sample]] = {START: [("", self._labels, self._began)]}
+        for family, sample in [*self._workers(), *self._gpus()]:
+            families.setdefault(family, []).append(sample)
+        return "".join(map(block, families, families.values()))
+
+    def _workers(self) -> Iterator[tuple[Family, Sample]]:
+        for file in sorted(self._folder.glob("worker-*.json")):
+            worker = read_object(file)
+            local = worker.get("local_rank", 0)
+            gpu = self._uuids[local] if local < len(self._uuids) else ""
+            labels = {**self._labels, "rank": str(worker.get("rank")), "gpu": gpu}
+            for key, family in WORKERS.items():
+                yield family, ("", labels, worker.get(key, 0))
+            rank = read_object(file.with_name(f"rank-{local}.json"))
+            for name, kind, meaning, samples in rank.get("families", []):
+                for sample in samples:
+                    yield (name, kind, meaning), sample
+
+    def _gpus(self) -> Iterator[tuple[Family, Sample]]:
+        for uuid, *values in self._query():
+            for (factor, family), value in zip(GPUS.values(), values, strict=False):
+                with suppress(ValueError):  # [N/A]: this GPU does not measure it.
+                    labels = {**self._labels, "gpu": uuid}
+                    yield family, ("", labels, float(value) * factor)
+
+    def _query(self) -> list[list[str]]:
+        """The rows of nvidia-smi, at most GPUS_EVERY seconds old; none if it does not answer."""
+        with self._lock:
+            if self._uuids and time.monotonic() >= self._due:
+                command = ["nvidia-smi", f"--query-gpu={','.join(('uuid', *GPUS))}"]
+                command += ["--format=csv,noheader,nounits"]
+                self._rows = []
+                with suppress(OSError, subprocess.TimeoutExpired):
+                    found = subprocess.run(command, capture_output=True, text=True, timeout=5)
+                    rows = [line.split(", ") for line in found.stdout.splitlines()]
+                    self._rows = [row for row in rows if row[0] in self._uuids]
+                self._due = time.monotonic() + GPUS_EVERY
+            return self._rows
+
+
+def block(family: Family, samples: Sequence[Sample]) -> str:
+    """A family in Prometheus' text format."""
+    name, kind, meaning = family
+    lines = [f"# HELP {name} {meaning}", f"# TYPE {name} {kind}"]
+    for suffix, labels, value in samples:
+        escaped = {key: json.dumps(each, ensure_ascii=False) for key, each in labels.items()}
+        words = ",".join(f"{key}={each}" for key, each in escaped.items())
+        lines.append(f"{name}{suffix}{{{words}}} {float(value)!r}")
+    return "\n".join(lines) + "\n"
+
+
+def read_object(file: Path) -> dict[str, Any]:
+    """The JSON object of a file; empty if it is gone or being written."""
+    with suppress(OSError, ValueError):
+        found = json.loads(file.read_text())
+        return found if isinstance(found, dict) else {}
+    return {}
+
+
 # -------- The worker: a rank before each line, and the rank's place in the world
 
 LINE = 16384  # Bytes after which a line is split, as in Docker's log.
@@ -809,6 +965,7 @@ def run_worker() -> None:
         os.dup2(end, stream)
         os.close(begin)
         os.close(end)
+    os.environ["KIT_BORN"] = str(time.time())  # For the metrics.
     os.execv(sys.executable, [sys.executable, "-u", *sys.argv[2:]])
 
 
@@ -826,6 +983,7 @@ class Prefix:
         self._rest = dict.fromkeys(sources, b"")
         self._out, self._error = targets[0], targets[-1]
         self._trace = Trace()
+        self._note: Path | None = None  # The worker's file for the metrics.
 
     def copy(self) -> None:
         """Copy until all sources have ended."""
@@ -835,6 +993,7 @@ class Prefix:
         restarts = self._number("TORCHELASTIC_RESTART_COUNT")
         if restarts and not self._number("LOCAL_RANK"):
             self._write(self._out, event("restart", restarts=restarts).encode())
+        self._note_worker(restarts)
         due = time.monotonic()
         while self._rest:
             if time.monotonic() >= due:
@@ -845,6 +1004,18 @@ class Prefix:
                 self._take(source)
         with suppress(OSError):
             left.write_text(self._trace.exception)
+        if self._note and read_object(self._note).get("copier") == os.getpid():
+            self._note.unlink(missing_ok=True)
+
+    def _note_worker(self, restarts: int) -> None:
+        """Write the worker's place for the metrics, for as long as it runs."""
+        folder, local = self._environ.get("KIT_METRICS"), self._number("LOCAL_RANK")
+        self._note = Path(folder, f"worker-{local}.json") if folder else None
+        if self._note:
+            place = {"local_rank": local, "rank": self._number("RANK"), "began": time.time()}
+            place |= {"world_size": self._number("WORLD_SIZE"), "restarts": restarts}
+            with suppress(OSError):
+                self._note.write_text(json.dumps({**place, "copier": os.getpid()}))
 
     def _member(self, restarts: int) -> str:
         return event(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
@@ -17,13 +18,15 @@ from kit.paths import Paths
 from kit.plan.work import Plan, managers_of
 from kit.project import load_lowered, rendered_tree
 from kit.runtime.steps import Step
+from kit.secrets import read_secret
 from kit.targets.lowered import Lowered, file_version
 from kit.targets.swarm.execute import Executor
-from kit.targets.swarm.lower import PLATFORM
+from kit.targets.swarm.lower import MONITORING, PLATFORM, monitoring_secret
 from kit.targets.swarm.members import steps_down, steps_up, unlisted_nodes, warnings
 from kit.targets.swarm.observe import observe_cluster, observe_member
 from kit.targets.swarm.registers import history
 from kit.targets.swarm.state import Cluster, Member
+from kit.targets.swarm.steps import MakeSecret
 
 
 @click.group("swarm", short_help="Make the hosts one Swarm, or undo that.")
@@ -48,13 +51,29 @@ def up(paths: Paths, *, yes: bool, dry_run: bool) -> int:
     plan, root = lowered.plan, rendered_tree(lowered, paths)
     members = _members(plan.hosts)
     cluster, manager = _cluster(plan, members)
-    file = root / PLATFORM
-    platform = file_version(file.read_text(encoding="utf-8")) if file.exists() else None
-    steps = steps_up(lowered, members, cluster, platform)
+    versions = (_version(root / file) for file in (PLATFORM, MONITORING))
+    steps = steps_up(lowered, members, cluster, *versions)
     for text in warnings(plan, members, cluster, str(root)):
         click.echo(f"note: {text}", err=True)
-    executor = Executor(plan.cluster, manager, Docker.of(manager), root)
+    secrets = _secrets(plan) if any(isinstance(step, MakeSecret) for step in steps) else {}
+    executor = Executor(plan.cluster, manager, Docker.of(manager), root, secrets)
     return _execute(executor, steps, yes=yes, dry_run=dry_run)
+
+
+def _version(file: Path) -> str | None:
+    return file_version(file.read_text(encoding="utf-8")) if file.exists() else None
+
+
+def _secrets(plan: Plan) -> dict[str, str]:
+    """Return the values of the secrets of the monitoring, by their names in Swarm.
+
+    Raises:
+        InputError: Grafana's password is not set.
+    """
+    if plan.monitoring is None:
+        return {}
+    secret = plan.monitoring.password
+    return {monitoring_secret(plan.cluster, secret): read_secret("Grafana", secret)}
 
 
 @command.command("down")

@@ -21,6 +21,7 @@ from kit.config.fields import (
     wrong,
 )
 from kit.config.gpus import Gpus, index_faults, to_gpus
+from kit.config.monitoring import MonitoringSection, monitoring_faults, to_monitoring
 from kit.config.registry import RegistrySection, registry_faults, to_registry
 from kit.errors import INVENTORY, Fault, FaultsError, Loc
 from kit.model import AUTO, EngineName, Host, Inventory, Network
@@ -102,6 +103,7 @@ class InventorySection(Section):
     swarm: SwarmSection = Field(SwarmSection(), examples=[{"heartbeat": "2s"}])
     registry: RegistrySection | None = Field(None, examples=[{"address": "registry.lab:5000"}])
     data: DataSection | None = Field(None, examples=[{"cache": "100GiB"}])
+    monitoring: MonitoringSection | None = Field(None, examples=[{"retention": "30d"}])
 
     @field_validator("hosts", mode="before")
     @classmethod
@@ -151,6 +153,7 @@ def to_inventory(section: InventorySection, file: str) -> Inventory:
         heartbeat=section.swarm.heartbeat,
         registry=to_registry(section.registry),
         data=to_data(section.data),
+        monitoring=to_monitoring(section.monitoring),
     )
 
 
@@ -292,6 +295,7 @@ def _check_cluster(section: InventorySection, hosts: list[Host], faults: list[Fa
         _check_overlay(network, hosts, fault)
     faults += registry_faults(section.registry, hosts)
     faults += data_faults(section.data, section.registry, hosts)
+    faults += monitoring_faults(section.monitoring, hosts)
     managers = [host for host in hosts if "manager" in host.roles]
     if len(managers) > MOST_MANAGERS:
         what = f"{len(managers)} hosts are managers"

@@ -326,8 +326,6 @@ class JobSection(Section):
     def _train_alone(self) -> JobSection:
         if self.train is None and "exchange" in self.model_fields_set:
             raise wrong("is for `train`", "leave it out: a script exchanges by itself", "exchange")
-        if self.train is None and "metrics" in self.model_fields_set:
-            raise wrong("is for `train`", "leave it out: a script serves its own", "metrics")
         for name in self.secrets:
             if name in self.environment:
                 raise wrong("is in `environment` too", "keep one of the two", "secrets", name)

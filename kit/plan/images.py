@@ -20,6 +20,8 @@ def images(inventory: Inventory, jobs: Sequence[Job], servers: Sequence[Server])
         names.add(inventory.registry.image)
     if inventory.data and inventory.data.image:
         names.add(inventory.data.image)
+    if inventory.monitoring:
+        names |= set(inventory.monitoring.images)
     return tuple(sorted(name for name in names if "@" not in name))
 
 

@@ -74,6 +74,7 @@ def make_plan(
         images=images(inventory, jobs, servers),
         lock=lock,
         data=data_plan(inventory, jobs, lock),
+        monitoring=inventory.monitoring,
     )
 
 

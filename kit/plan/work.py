@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from kit.model import Host, Job, Lock, Network, Registry, Server
+from kit.model import Host, Job, Lock, Monitoring, Network, Registry, Server
 from kit.plan.data import DataPlan
 from kit.plan.types import (
     Batch,
@@ -114,6 +114,7 @@ class Plan:
     images: tuple[str, ...]
     lock: Lock | None
     data: DataPlan | None
+    monitoring: Monitoring | None
 
     @property
     def serving(self) -> tuple[ServerPlan, ...]:

@@ -45,9 +45,9 @@ def render(lowered: Lowered, templates: Templates, launcher: str, merge: str) ->
             tree[workload.document.path] = workload.document.text
     if any(config.file == LAUNCHER_FILE for each in lowered.outputs for config in each.configs):
         tree[LAUNCHER_FILE] = f"# {header(lowered)}\n{launcher}"
-    return tree | {
-        each.path: _output(lowered, each, templates, tree, merge) for each in lowered.outputs
-    }
+    for each in lowered.outputs:  # Files that containers read come before those that mount them.
+        tree[each.path] = _output(lowered, each, templates, tree, merge)
+    return tree
 
 
 def _output(lowered: Lowered, output: Output, templates: Templates, tree: Tree, merge: str) -> str:

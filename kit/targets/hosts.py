@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterator
 from kit.model import EngineName, Gpu, Host
 from kit.plan.work import Plan
 from kit.targets.lowered import MERGE_FILE, STEPS_FILE, Output
+from kit.workload.monitoring import ENGINE_PORT
 
 
 def host_outputs(
@@ -26,7 +27,13 @@ def host_outputs(
     for host in plan.hosts:
         names = tuple(name for gpu in host.gpus if (name := offered(gpu)))
         infiniband = plan.network.infiniband
-        daemon = {"host": host, "resources": names, "insecure": insecure, "infiniband": infiniband}
+        daemon = {
+            "host": host,
+            "resources": names,
+            "insecure": insecure,
+            "infiniband": infiniband,
+            "metrics_port": ENGINE_PORT if plan.monitoring else None,
+        }
         yield Output(f"hosts/{host.name}/daemon.json", "hosts/{host}/daemon.json.j2", daemon)
         values = {
             "host": host,

@@ -19,18 +19,23 @@ def generated(file: str, *sources: str) -> str:
     )
 
 
-def job_json(job: JobPlan, generated: str) -> str:
-    """Return the job file for the launcher and the trainer. It is the same on every host."""
+def job_json(job: JobPlan, generated: str, port: int | None = None) -> str:
+    """Return the job file for the launcher and the trainer. It is the same on every host.
+
+    `port` is that of the metrics.
+    """
     document: dict[str, Any] = {"generated": generated, "name": job.name}
     if job.job.train is None or job.job.exchange is None:
         document["command"] = job.job.command
+        if port is not None:
+            document["metrics"] = {"port": port}
     else:
         checkpoint = dataclasses.replace(job.job.checkpoint, shared=job.shared_checkpoints)
         document |= {
             "train": written(job.job.train),
             "exchange": written(job.job.exchange),
             "checkpoint": written(checkpoint),
-            "metrics": {"port": job.job.metrics_port or 0},
+            "metrics": {"port": port or 0},
         }
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from kit.errors import INVENTORY, Fault, Loc
 from kit.model import Host
-from kit.workload.types import Part, Port, Workload
+from kit.workload.types import Part, Port, Role, Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,35 +29,32 @@ class Service:
     address: str
 
 
-def data_services(parts: Iterable[Part], address: Callable[[Host], str]) -> Iterator[Service]:
-    """Yield the ports of the data services on the hosts."""
+def services(parts: Iterable[Part], address: Callable[[Host], str]) -> Iterator[Service]:
+    """Yield the ports on the hosts of parts that no job or server owns."""
     for part in parts:
+        data = part.role in {Role.DATA_SERVER, Role.DATA_AGENT}
+        title = "the data services" if data else f"the {part.role}"
         for port in part.ports:
             for host in part.hosts:
-                yield Service("the data services", port, address(host))
+                yield Service(title, port, address(host))
 
 
-def port_faults(
-    registry: Part | None, listeners: Iterable[Listener], services: Iterable[Service] = ()
-) -> list[Fault]:
+def port_faults(platform: Iterable[Service], listeners: Iterable[Listener]) -> list[Fault]:
     """Reject two listeners on the same port of the same host.
 
     Report one fault for each workload, even if a thousand hosts repeat it. The inventory's check
-    finds conflicts between the registry and the data services.
+    finds conflicts between the services of the platform.
     """
     faults: dict[str, Fault] = {}
     seen: dict[tuple[str, int], tuple[str, Loc, str]] = {}
-    if registry is not None:
-        port = registry.ports[0]
-        seen[registry.hosts[0].address, port.number] = (INVENTORY, port.loc, "the registry")
-    for each in services:
-        seen[each.address, each.port.number] = (INVENTORY, each.port.loc, each.title)
+    for each in platform:
+        seen.setdefault((each.address, each.port.number), (INVENTORY, each.port.loc, each.title))
     for one in listeners:
         name, port = one.workload.name, one.port
         own = (name, port.loc, one.workload.title)
-        source, other, user = first = seen.setdefault((one.address, port.number), own)
+        source, other, who = first = seen.setdefault((one.address, port.number), own)
         if first != own and name not in faults:
-            what = f"port {port.number} of {one.host.name} is already used by {user} ({{line}})"
+            what = f"port {port.number} of {one.host.name} is already used by {who} ({{line}})"
             fix = f"write `{port.written(port.number % 65535 + 1)}`"
             faults[name] = Fault(name, port.loc, what, fix, other, source)
     return list(faults.values())

@@ -37,6 +37,8 @@ RENDEZVOUS_PORT = 29400
 """torchrun's default port for the c10d rendezvous."""
 PORTS = 1000
 """The number of ports from RENDEZVOUS_PORT on. On a host's network each job needs its own."""
+METRICS_PORT = 9500
+"""The port of the metrics of a job in a monitored cluster that names none."""
 IMAGE_LAUNCHER = "/opt/kit/trainer/launch.py"
 MOUNTED_LAUNCHER = "/kit/launch.py"
 LAUNCHER_FILE = "launch.py"
@@ -65,25 +67,38 @@ def own_port(plan: JobPlan) -> int:
     return RENDEZVOUS_PORT + zlib.crc32(plan.name.encode()) % PORTS
 
 
+def metrics_port(plan: Plan, job: JobPlan, *, own_addresses: bool) -> int | None:
+    """Return the port of a job's metrics on each of its hosts, or None if it has none."""
+    if job.job.metrics_port is not None or plan.monitoring is None:
+        return job.job.metrics_port
+    return METRICS_PORT + (0 if own_addresses else zlib.crc32(job.name.encode()) % PORTS)
+
+
 def training(
     plan: Plan,
     job: JobPlan,
     rendezvous: Rendezvous,
     *,
     host_network: bool,
+    own_addresses: bool = False,
     defaults: Mapping[str, str] = FAULT_VARIABLES,
 ) -> Workload:
     """Make the parts of a job whose agents use the rendezvous `rendezvous`.
 
+    `own_addresses`: each container has an address of its own, so that jobs may use equal ports.
     The inventory and the job may override the variables of `defaults`.
     """
-    document = Document(f"jobs/{job.name}.json", job_json(job, generated(plan.file, job.job.file)))
+    port = metrics_port(plan, job, own_addresses=own_addresses)
+    text = job_json(job, generated(plan.file, job.job.file), port)
+    document = Document(f"jobs/{job.name}.json", text)
     user = dict(plan.network.nccl) | dict(job.job.nccl) | dict(job.job.environment)
     variables = {**defaults, **user}
     parts = [_rendezvous(job, rendezvous)]
     for name, members in groups(Role.TRAIN, job.placements).items():
         environment = _environment(job, rendezvous, members, variables, host_network=host_network)
-        parts.append(_train(plan, job, document, name, members, environment))
+        parts.append(
+            replace(_train(plan, job, document, name, members, environment), ports=_metrics(port))
+        )
     return Workload(
         kind=Kind.JOB,
         name=job.name,
@@ -163,7 +178,6 @@ def _train(
         environment=environment,
         working_dir=job.job.working_dir,
         mounts=job.mounts,
-        ports=_metrics(job),
         configs=(Config("job", document.path, JOB_FILE), *mounted),
         secrets=job.job.secrets,
         health=HealthCheck(("python3", launcher, "health")),
@@ -212,8 +226,7 @@ def _environment(
     return (*found, *(Variable(name, value) for name, value in variables.items()))
 
 
-def _metrics(job: JobPlan) -> tuple[Port, ...]:
-    port = job.job.metrics_port
+def _metrics(port: int | None) -> tuple[Port, ...]:
     return () if port is None else (Port(port, ("metrics", "port"), public=False),)
 
 

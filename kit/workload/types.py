@@ -28,6 +28,10 @@ class Role(StrEnum):
     REGISTRY = "registry"
     DATA_SERVER = "data-server"
     DATA_AGENT = "data-agent"
+    PROMETHEUS = "prometheus"
+    GRAFANA = "grafana"
+    NODE_EXPORTER = "node-exporter"
+    DCGM_EXPORTER = "dcgm-exporter"
 
     @property
     def works(self) -> bool:

@@ -5,7 +5,6 @@ import re
 import shutil
 import subprocess
 import sys
-import urllib.request
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -205,27 +204,6 @@ def test_a_rank_that_is_silent_is_named(tmp_path: Path) -> None:
     # Rank 0 asks, and knows.
     assert "error: rank 2 on pc1 (cpu) did not take part in an exchange; a restart" in task.text
     assert "error: rank 1" not in task.text
-
-
-def test_figures_can_be_read_while_it_trains(tmp_path: Path) -> None:
-    port = free_port()
-    job = write_job(tmp_path, epochs=400, port=port)
-    with hosts(tmp_path) as local:
-        task = launch(local, job, 2)
-        task.expect("\n   3/400")
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
-            text = answer.read().decode()
-        # Another process of the same port does without, and says so.
-        other = launch(local, write_job(tmp_path, name="other", epochs=1, port=port), 1)
-        assert other.wait() == 0
-        assert f"warning: no metrics on port {port}: " in other.text
-    figures = dict(re.findall(r"^kit_training_(\w+) (\S+)$", text, re.MULTILINE))
-    assert float(figures["epoch"]) >= 3
-    assert float(figures["step"]) >= 3 * 23
-    assert float(figures["world_size"]) == 2
-    assert 0 < float(figures["accuracy"]) <= 1
-    shares = [float(figures[name]) for name in ("data", "compute", "communication")]
-    assert sum(shares) == pytest.approx(1)
 
 
 def test_a_bar_on_a_terminal_and_lines_in_a_log(tmp_path: Path) -> None:

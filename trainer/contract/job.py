@@ -181,7 +181,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, kw_only=True)
 class Metrics:
-    """Where each host's first process serves its figures to Prometheus."""
+    """Where each host of the job serves its metrics to Prometheus."""
 
     port: int = key(0, ge=1024, le=65535, optional=True, examples=(9500,))  # 0: nowhere.
 

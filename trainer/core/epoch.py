@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -38,6 +39,10 @@ class Tally:
         self._before = run.watch.read()
         run.watch.mark("compute")
 
+    def mean(self, seen: float) -> float:
+        """This rank's mean loss of `seen` samples; waits for the device."""
+        return self.loss.item() / max(seen, 1)
+
     def figures(self, run: Run) -> dict[str, Any]:
         """Sum the ranks' counts; all ranks must call it."""
         # Reading the loss waits until the device has completed all steps: the time includes it.
@@ -64,6 +69,7 @@ def train_epoch(run: Run, progress: Progress, stop: Stop) -> EpochResult:
     run.model.train()
     tally, stopping = Tally(run, samples - progress.position), False
     shares: list[float] = []
+    run.meter.begin_epoch()
     while progress.position < samples and not stopping:
         run.saver.check()
         left = order[progress.position :]
@@ -80,11 +86,15 @@ def train_epoch(run: Run, progress: Progress, stop: Stop) -> EpochResult:
         tally.loss += step.loss
         seen = (tally.samples - len(left) + done) * run.balance.shares[run.world.rank]
         run.live.tick(progress, samples, tally.loss, seen)
+        run.meter.step(progress, step.samples, partial(tally.mean, seen))
     run.live.clear()
     if progress.position < samples:
+        run.meter.end_steps(progress, len(tally.skipped))
         return EpochResult(progress, interrupted=True, figures={"skipped": tally.skipped})
     end = Progress(progress.epoch + 1, 0, progress.step)
-    return EpochResult(end, stopping, tally.figures(run))
+    figures = tally.figures(run)
+    run.meter.end_steps(end, len(tally.skipped))
+    return EpochResult(end, stopping, figures)
 
 
 def own_pieces(run: Run, left: Tensor) -> Iterator[Tensor]:

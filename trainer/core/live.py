@@ -1,34 +1,20 @@
-"""The figures of a running epoch: a bar or lines, events, Prometheus."""
+"""The figures of a running epoch: a bar or lines, and events."""
 
 from __future__ import annotations
 
 import sys
 import time
-from typing import Any
 
 from torch import Tensor
 
 from trainer.checkpoints.format import Progress
 from trainer.core.announce import Announcer
-from trainer.output import say, say_error
+from trainer.output import say
 from trainer.parallel.world import World
 
 BAR = 24  # Characters.
 BAR_EVERY, LINE_EVERY = 0.2, 10.0  # Seconds between two.
 ERASE = "\r\033[K"  # ECMA-48: go to the beginning of the line, delete to its end.
-
-GAUGES = (
-    ("epoch", "Whole epochs done"),
-    ("step", "Optimizer steps done"),
-    ("loss", "Mean cross entropy per training sample of the epoch so far, nats"),
-    ("accuracy", "Share of all test samples that are classified correctly"),
-    ("images_per_second", "Training samples per second over all ranks"),
-    ("world_size", "Processes over all hosts"),
-    ("stall", "Seconds that the training stood still for the last checkpoint"),
-    ("data", "Share of all ranks' time in the last epoch that went to data"),
-    ("compute", "Share of all ranks' time in the last epoch that went to compute"),
-    ("communication", "Share of all ranks' time in the last epoch spent waiting for others"),
-)
 
 
 class Pace:
@@ -52,11 +38,10 @@ class Pace:
 class Live:
     """Shows progress between two rows of the table."""
 
-    def __init__(self, world: World, epochs: int, port: int, announcer: Announcer) -> None:
+    def __init__(self, world: World, epochs: int, announcer: Announcer) -> None:
         self._epochs, self._terminal = epochs, world.rank == 0 and sys.stdout.isatty()
         self._lines = world.rank == 0 and not self._terminal
-        self._gauges = serve(world, port) if port and world.local_rank == 0 else {}
-        self._shows = bool(self._terminal or self._lines or self._gauges)
+        self._shows = world.rank == 0
         self._every = BAR_EVERY if self._terminal else LINE_EVERY
         self._announcer = announcer
         self._people, self._programs = Pace(), Pace()
@@ -76,7 +61,6 @@ class Live:
 
     def _show(self, progress: Progress, share: float, loss: float, rate: float) -> None:
         epoch, step = progress.epoch, progress.step
-        self.publish(epoch=epoch, step=step, loss=loss, images_per_second=rate)
         text = (
             f"epoch {epoch + 1}/{self._epochs} {share * 100:3.0f} %, step {step}, loss {loss:.4f}, "
             f"{rate:.0f} images/s"
@@ -93,12 +77,6 @@ class Live:
         if self._terminal:
             sys.stdout.write(ERASE)
 
-    def publish(self, **figures: float | None) -> None:
-        """Set the figures for Prometheus; None leaves a figure unchanged."""
-        for name, value in figures.items():
-            if self._gauges and value is not None:
-                self._gauges[name].set(value)
-
 
 def event_seconds(age: float) -> float:
     """Seconds between two events of a training of a given age.
@@ -106,16 +84,3 @@ def event_seconds(age: float) -> float:
     Docker keeps only the newest lines of a log: in a long run, events must not be most of them.
     """
     return max(1.0, min(10.0, age / 60))
-
-
-def serve(world: World, port: int) -> dict[str, Any]:
-    """Serve `GAUGES` as kit_training_... at /metrics; none if that is not possible."""
-    try:
-        from prometheus_client import CollectorRegistry, Gauge, start_http_server
-
-        registry = CollectorRegistry()
-        start_http_server(port, registry=registry)
-    except (ImportError, OSError) as error:
-        say_error(f"trainer {world.host}: warning: no metrics on port {port}: {error}")
-        return {}
-    return {name: Gauge(f"kit_training_{name}", text, registry=registry) for name, text in GAUGES}

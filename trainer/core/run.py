@@ -15,6 +15,7 @@ from trainer.contract.job import TrainJob
 from trainer.core.announce import Announcer
 from trainer.core.compiled import Compiled
 from trainer.core.live import Live
+from trainer.core.meter import Meter
 from trainer.core.models import Lookahead
 from trainer.core.watch import Balance, Watch
 from trainer.data import shards
@@ -56,6 +57,7 @@ class Run:
     watch: Watch
     balance: Balance
     live: Live
+    meter: Meter
     announcer: Announcer
 
     @property

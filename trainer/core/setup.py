@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from trainer.contract.job import Train, TrainJob
 from trainer.core.announce import Announcer
 from trainer.core.compiled import Compiled
 from trainer.core.live import Live
+from trainer.core.meter import Meter
 from trainer.core.models import Lookahead, build_model, parameter_groups
 from trainer.core.precision import choose, loss_scaler
 from trainer.core.run import Run
@@ -65,7 +67,8 @@ def set_up(
         saver=Saver(asynchronous=job.checkpoint.asynchronous),
         watch=watch,
         balance=Balance(world, watch, auto=train.balance == "auto"),
-        live=Live(world, train.epochs, job.metrics.port, announcer),
+        live=Live(world, train.epochs, announcer),
+        meter=Meter(world, watch, job.name, os.environ),
         announcer=announcer,
     )
     # From here on a different seed on each rank, for layers like dropout; data have own generators.

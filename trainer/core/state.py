@@ -133,6 +133,7 @@ def save(run: Run, progress: Progress, accuracy: float | None = None) -> None:
             run.saver.save(state, lambda state: write(run, state, progress, accuracy, words))
     run.saver.step = progress.step
     run.saver.stalls.append(time.monotonic() - began)
+    run.meter.stalled(run.saver.stalls[-1])
 
 
 def random_states(device: torch.device) -> dict[str, Tensor]:
@@ -195,6 +196,7 @@ def write_files(
     )
     path = checkpoints.write(run.checkpoints, saved, job, job.checkpoint.keep)
     parts.prune_parts(run.checkpoints, progress.step)
+    run.meter.saved()
     if run.world.rank == 0:
         run.live.clear()
         say(f"saved {path.name}")

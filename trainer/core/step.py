@@ -25,6 +25,7 @@ class StepResult:
     loss: Tensor  # Sum of the losses of this rank's own samples, float32 scalar on its device.
     stopping: bool = False  # Whether any rank was asked to stop.
     bad_losses: tuple[str, ...] = ()  # Losses that were not finite, with ranks and samples.
+    samples: int = 0  # Of this rank.
 
 
 class Verdict(NamedTuple):
@@ -56,8 +57,9 @@ def train_step(
         update(run, progress)
     if local:
         verdict = end_local(run, stop, number, bad_loss, last=len(batch) == len(left))
-    run.balance.note(sum(map(len, own)))
-    return StepResult(loss, *verdict)
+    samples = sum(map(len, own))
+    run.balance.note(samples)
+    return StepResult(loss, *verdict, samples)
 
 
 def exchange_verdicts(run: Run, stop: Stop, bad_loss: str) -> Verdict:

@@ -22,6 +22,7 @@ def train(run: Run, stop: Stop) -> int:
     start = measure(run, "start", EpochResult(progress, interrupted=False))
     require_warm_up_fits(run, start.steps)
     run.announcer.begin(progress, start.steps)
+    run.meter.begin(progress, start.steps, run.job.train.epochs)
     if progress.epoch >= run.job.train.epochs:
         if run.world.rank == 0:
             say(f"job {run.job.name} has done all of its {progress.epoch} epochs: nothing to do")
@@ -48,13 +49,14 @@ def finish_epoch(run: Run, epoch: EpochResult) -> None:
     if last and run.average:
         run.average.update(run.model, run.average.decay(1))
     correct, seen = evaluate(run)
+    run.meter.validated(correct / seen)
     if last or progress.epoch % run.job.checkpoint.every_epochs == 0:
         save(run, progress, correct / seen)
     if last:
         run.saver.wait()
+        run.meter.waited()
     figures = measure(run, "epoch", epoch, correct / seen)
-    names = ("epoch", "step", "loss", "accuracy", "images_per_second", "world_size", "stall")
-    run.live.publish(**{name: getattr(figures, name) for name in names}, **figures.shares)
+    run.meter.end_epoch(figures.shares)
     told = (figures.loss, figures.images_per_second, figures.accuracy)
     run.announcer.epoch(progress, *told, figures.shares.get("communication"))
     if run.world.rank == 0:
@@ -66,6 +68,7 @@ def interrupt(run: Run, epoch: EpochResult, stop: Stop) -> int:
     progress = epoch.progress
     save(run, progress)
     run.saver.wait()
+    run.meter.waited()
     run.announcer.stopped(progress)
     if run.world.rank == 0:
         append(run.checkpoints, measure(run, "stop", epoch))

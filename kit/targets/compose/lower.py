@@ -6,6 +6,7 @@ import ipaddress
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from operator import attrgetter
 
 from kit.errors import FaultsError
 from kit.model import EngineName, Host
@@ -14,10 +15,21 @@ from kit.plan.types import Placement
 from kit.plan.work import JobPlan, Plan, ServerPlan, manager_of
 from kit.targets.hosts import host_outputs
 from kit.targets.lowered import Lowered, Output
+from kit.targets.monitoring import monitoring_outputs
 from kit.values import endpoint
 from kit.workload.data import Addresses, data_parts, some_peers
+from kit.workload.monitoring import (
+    PROMETHEUS_PORT,
+    Monitoring,
+    Scrape,
+    at,
+    metrics_port,
+    monitoring,
+    platform_parts,
+    server_scrapes,
+)
 from kit.workload.names import DATA, project_of
-from kit.workload.ports import Listener, data_services, port_faults
+from kit.workload.ports import Listener, port_faults, services
 from kit.workload.registry import registry_part
 from kit.workload.serving import endpoints, serving, source_hosts
 from kit.workload.training import RENDEZVOUS_PORT, own_port, training
@@ -31,6 +43,8 @@ from kit.workload.types import (
     Variable,
     Workload,
 )
+
+MONITORING = "monitoring"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +95,15 @@ def lower(plan: Plan) -> Lowered:
     workloads = (*jobs, *servers)
     registry = registry_part(plan)
     listeners = (each for workload in workloads for each in _listeners(workload))
-    data = _data(plan)
-    if faults := port_faults(registry, listeners, data_services(data, lambda host: host.address)):
+    data, made = _data(plan), _monitoring(plan, workloads)
+    shared = (*([registry] if registry else []), *platform_parts(made), *data)
+    if faults := port_faults(services(shared, attrgetter("address")), listeners):
         raise FaultsError(faults)
     return Lowered(
         engine=EngineName.COMPOSE,
         plan=plan,
         workloads=workloads,
-        outputs=(*_data_outputs(plan, data), *_outputs(plan, registry, workloads)),
+        outputs=(*_data_outputs(plan, data), *_outputs(plan, registry, workloads, made)),
         images=plan.images,
     )
 
@@ -156,7 +171,47 @@ def opened(workload: Workload, host: str) -> Iterator[tuple[int, str]]:
             yield each.port.number, each.port.written()
 
 
-def _outputs(plan: Plan, registry: Part | None, workloads: Sequence[Workload]) -> Iterator[Output]:
+def _monitoring(plan: Plan, workloads: Sequence[Workload]) -> Monitoring | None:
+    targets = tuple(
+        at(host, port)
+        for each in workloads
+        if (port := metrics_port(each))
+        for part in each.working
+        for host in part.first_hosts
+    )
+    scrapes = [Scrape("train", targets, own_labels=True)] if targets else []
+    where = f"http://{Role.PROMETHEUS}:{PROMETHEUS_PORT}"
+    return monitoring(plan, [*scrapes, *server_scrapes(workloads)], where)
+
+
+def _monitoring_outputs(plan: Plan, made: Monitoring) -> Iterator[Output]:
+    yield from monitoring_outputs(made.scrapes, made.alertmanager)
+    for host in plan.hosts:
+        here = host is made.host
+        gpus = made.dcgm_exporter if host.gpus else None
+        found = [*made.prometheus.configs, *made.grafana.configs] if here else []
+        found += gpus.configs if gpus else ()
+        values = {
+            "project": project_of(plan.cluster, MONITORING),
+            "cluster": plan.cluster,
+            "host": host,
+            "monitoring": made,
+            "here": here,
+            "dcgm": gpus,
+            "volumes": {
+                name: volume_name(plan.cluster, name) for name in (Role.PROMETHEUS, Role.GRAFANA)
+            },
+        }
+        file = f"{MONITORING}.compose.yaml"
+        path, template = f"hosts/{host.name}/{file}", f"hosts/{{host}}/{file}.j2"
+        yield Output(
+            path, template, values, configs=tuple(found), stack=MONITORING, hashes_configs=True
+        )
+
+
+def _outputs(
+    plan: Plan, registry: Part | None, workloads: Sequence[Workload], made: Monitoring | None
+) -> Iterator[Output]:
     for workload in workloads:
         for host in plan.hosts:
             if host.name in workload.hosts:
@@ -171,6 +226,8 @@ def _outputs(plan: Plan, registry: Part | None, workloads: Sequence[Workload]) -
         }
         template = "hosts/{host}/registry.compose.yaml.j2"
         yield Output(f"hosts/{host.name}/registry.compose.yaml", template, values)
+    if made is not None:
+        yield from _monitoring_outputs(plan, made)
     insecure = plan.registry.address if registry is not None and plan.registry else ""
     yield from host_outputs(plan, EngineName.COMPOSE, (), lambda _: None, insecure)
 

@@ -17,11 +17,13 @@ from kit.plan.storage import CHECKPOINTS, DATA
 from kit.plan.types import MountPoint, Placement
 from kit.plan.work import JobPlan, Plan
 from kit.targets.lowered import Lowered
+from kit.targets.monitoring import monitoring_outputs
 from kit.workload.data import CACHE, SOCKET, STORE, Addresses, data_parts
-from kit.workload.ports import Listener, data_services, port_faults
+from kit.workload.monitoring import Scrape, Target, metrics_port
+from kit.workload.ports import Listener, port_faults, services
 from kit.workload.serving import serving
 from kit.workload.training import own_port, training
-from kit.workload.types import Part, Rendezvous, Symbol, Workload
+from kit.workload.types import Kind, Part, Rendezvous, Role, Symbol, Workload
 
 HERE = "127.0.0.1"
 DATA_SETS = ".datasets"
@@ -79,10 +81,33 @@ def lower(plan: Plan) -> Lowered:
     servers = [serving(plan, each, (), (), host_network=False) for each in plan.servers]
     workloads = (*jobs, *servers)
     listeners = (each for workload in workloads for each in _listeners(workload))
-    services = data_services(data_services_here(plan.data), lambda _: HERE) if plan.data else ()
-    if faults := port_faults(None, listeners, services):
+    data = data_services_here(plan.data) if plan.data else ()
+    if faults := port_faults(services(data, lambda _: HERE), listeners):
         raise FaultsError(faults)
-    return Lowered(EngineName.LOCAL, plan, workloads)
+    outputs = tuple(monitoring_outputs(tuple(_scrapes(workloads)), "")) if plan.monitoring else ()
+    return Lowered(EngineName.LOCAL, plan, workloads, outputs)
+
+
+def metrics_ports(workload: Workload) -> dict[str, int]:
+    """Return the port of each host's metrics: the hosts share one address here."""
+    first = metrics_port(workload)
+    names = [placement.host.name for placement in workload.placements]
+    return {} if first is None else {name: first + index for index, name in enumerate(names)}
+
+
+def _scrapes(workloads: Sequence[Workload]) -> Iterator[Scrape]:
+    """Yield what a Prometheus on this machine scrapes; kit starts none here."""
+    ports = (each for work in workloads for each in metrics_ports(work).items())
+    targets = [Target(f"{HERE}:{port}", (("host", host),)) for host, port in ports]
+    if targets:
+        yield Scrape("train", tuple(targets), own_labels=True)
+    servers = [
+        Target(f"{HERE}:{each.working[0].ports[0].number}", (("server", each.name),))
+        for each in workloads
+        if each.kind is Kind.SERVER and each.parts
+    ]
+    if servers:
+        yield Scrape("serve", tuple(servers))
 
 
 def _job(plan: Plan, job: JobPlan) -> Workload:
@@ -96,7 +121,12 @@ def _job(plan: Plan, job: JobPlan) -> Workload:
 def _listeners(workload: Workload) -> Iterator[Listener]:
     for part in workload.parts:
         for port in part.ports:
-            yield Listener(workload, port, part.hosts[0], HERE)
+            if part.role is not Role.TRAIN:
+                yield Listener(workload, port, part.hosts[0], HERE)
+    for part in workload.working if workload.kind is Kind.JOB else ():
+        for host in part.hosts if part.ports else ():
+            own = replace(part.ports[0], number=metrics_ports(workload)[host.name])
+            yield Listener(workload, own, host, HERE)
 
 
 def processes(
@@ -151,6 +181,8 @@ def _agent(
     }
     if workload.data:
         variables["KIT_DATA_SOCKET"] = str(places.datasets / SOCKET)
+    if port := metrics_ports(workload).get(host):
+        variables["KIT_METRICS_PORT"] = str(port)
     folder = places.here
     if part.working_dir is not None:
         folder = on_this_machine(part.working_dir, workload, host, places)

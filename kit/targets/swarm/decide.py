@@ -10,7 +10,7 @@ from kit.plan.types import Placement
 from kit.runtime.status import ENDED, State
 from kit.runtime.steps import Step
 from kit.targets.swarm.labels import DATA_LABEL, NOWHERE, job_label, places
-from kit.targets.swarm.lower import PLATFORM
+from kit.targets.swarm.lower import MONITORING, PLATFORM, monitoring_stack
 from kit.targets.swarm.order import Gpu, gpus_of, in_order
 from kit.targets.swarm.state import OVER, Cluster, Node
 from kit.targets.swarm.status import USED_UP, gpus_wanted, host_statuses, state_of
@@ -65,6 +65,12 @@ def decide(
         cause = stack_cause(cluster.stack(stack), versions[PLATFORM])
         if cause:
             steps.append(DeployStack("swarm", f"deploy {PLATFORM}", cause, stack, PLATFORM))
+    if MONITORING in versions:
+        stack = monitoring_stack(cluster_name)
+        there = cluster.stack(stack)
+        # `kit swarm up` deploys it first, with Grafana's password.
+        if there and (cause := stack_cause(there, versions[MONITORING])):
+            steps.append(DeployStack("swarm", f"deploy {MONITORING}", cause, stack, MONITORING))
     held = {gpu: cluster.owner(stack) for gpu, stack in cluster.holders().items()}
     ordered, first = in_order([each for each in work if each.parts], held)
     removed = dict(_removals(work, cluster, first, fresh=fresh))

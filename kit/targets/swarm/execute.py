@@ -179,7 +179,7 @@ class Executor:
         self.remove(step.stack)
 
     def remove(self, stack: str) -> None:
-        """Remove a stack, and return when it is removed completely.
+        """Remove a stack and its secrets, and return when it is removed completely.
 
         Raises:
             KitError: Parts of it remain.
@@ -187,6 +187,7 @@ class Executor:
         with self.manager.acting(f"remove {stack}") as client:
             client.stack.remove(stack)
         release.stack_gone(self.manager, stack)
+        self.drop_secrets(stack)
 
     @execute.register
     def _(self, step: AwaitEnd) -> None:

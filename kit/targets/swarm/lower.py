@@ -7,21 +7,32 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 
 from kit.errors import INVENTORY, Fault, FaultsError
-from kit.model import EngineName
+from kit.model import EngineName, Host, Secret
 from kit.plan.images import pinned
 from kit.plan.storage import volume_name
 from kit.plan.types import MountPoint, Volume
 from kit.plan.work import JobPlan, Plan, ServerPlan, manager_of, managers_of
 from kit.targets.hosts import host_outputs
 from kit.targets.lowered import Lowered, Output
+from kit.targets.monitoring import monitoring_outputs
 from kit.targets.swarm.labels import HOST_LABEL, constraint, data_constraint, node_labels
 from kit.values import count, endpoint
 from kit.workload.data import Addresses, data_parts, some_peers
+from kit.workload.monitoring import (
+    PROMETHEUS_PORT,
+    Monitoring,
+    Scrape,
+    at,
+    metrics_port,
+    monitoring,
+    platform_parts,
+    server_scrapes,
+)
 from kit.workload.names import stack_of_job
-from kit.workload.ports import Listener, data_services, port_faults
+from kit.workload.ports import Listener, port_faults, services
 from kit.workload.registry import registry_part
 from kit.workload.serving import MOST_SOURCES, endpoints, serving, source_hosts
-from kit.workload.training import FAULT_VARIABLES, RENDEZVOUS_PORT, own_port, training
+from kit.workload.training import FAULT_VARIABLES, METRICS_PORT, RENDEZVOUS_PORT, own_port, training
 from kit.workload.types import (
     Environment,
     Part,
@@ -36,6 +47,7 @@ from kit.workload.types import (
 NETWORK_IMAGE = "hello-world:linux"
 """The image of the service that holds the overlay network. It has no task, so no host pulls it."""
 PLATFORM = "platform.stack.yaml"
+MONITORING = "monitoring.stack.yaml"
 LONGEST_SERVICE = 63
 """Swarm rejects longer service names, including the stack's name."""
 LONGEST_CONFIG = 64
@@ -61,7 +73,8 @@ class Stack:
     """The values of a stack's file.
 
     `environment` is common to all services that train or answer. `network` is their external
-    network, `alias` the common name of all checkpoint endpoints on it. `after_platform`: the
+    network, `alias` the common name of all checkpoint endpoints on it, `metrics_alias` of all
+    containers that Prometheus finds by it, or "". `after_platform`: the
     platform must be deployed before.
     """
 
@@ -72,6 +85,7 @@ class Stack:
     network: str
     alias: str
     after_platform: bool
+    metrics_alias: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +119,13 @@ def lower(plan: Plan) -> Lowered:
     servers = [_server(plan, server, host_network=host_network) for server in plan.servers]
     workloads = (*jobs, *servers)
     listeners = (each for workload in workloads for each in _listeners(workload))
-    platform = _platform(plan)
-    parts = [each.part for each in platform.data]
-    open_parts = parts if host_network else [p for p in parts if p.role is Role.DATA_SERVER]
-    services = data_services(open_parts, attrgetter("address"))
+    platform, made = _platform(plan), _monitoring(plan, workloads)
+    data = [each.part for each in platform.data]
+    published = data if host_network else [p for p in data if p.role is Role.DATA_SERVER]
+    registry = registry_part(plan)
+    shared = (*([registry] if registry else []), *platform_parts(made), *published)
     faults = [
-        *port_faults(registry_part(plan), listeners, services),
+        *port_faults(services(shared, attrgetter("address")), listeners),
         *_name_faults(plan, workloads),
     ]
     if faults:
@@ -119,7 +134,7 @@ def lower(plan: Plan) -> Lowered:
         engine=EngineName.SWARM,
         plan=plan,
         workloads=workloads,
-        outputs=tuple(_outputs(plan, platform, workloads)),
+        outputs=tuple(_outputs(plan, platform, workloads, made)),
         images=plan.images,
         optional_images=(NETWORK_IMAGE,) if platform.network_image else (),
         own_notes=(*_manager_notes(plan), *_metrics_notes(plan, workloads)),
@@ -168,7 +183,14 @@ def _job(plan: Plan, job: JobPlan, *, host_network: bool) -> Workload:
     # Swarm cannot add devices; this variable makes the nvidia runtime add those of InfiniBand.
     infiniband = {"NVIDIA_MOFED": "enabled"} if plan.network.infiniband else {}
     defaults = FAULT_VARIABLES | infiniband
-    made = training(plan, job, rendezvous, host_network=host_network, defaults=defaults)
+    made = training(
+        plan,
+        job,
+        rendezvous,
+        host_network=host_network,
+        own_addresses=not host_network,
+        defaults=defaults,
+    )
     return _readable(made)
 
 
@@ -240,6 +262,10 @@ def _name_faults(plan: Plan, workloads: Sequence[Workload]) -> Iterator[Fault]:
     if there and len(plan.cluster) > most:
         what = f"{plan.cluster} is too long: <cluster>{service} is a Swarm service"
         yield Fault(INVENTORY, ("cluster",), what, f"write at most {most} letters")
+    most = LONGEST_CONFIG - len("-monitoring-board-cluster-") - 8
+    if plan.monitoring is not None and len(plan.cluster) > most:
+        what = f"{plan.cluster} is too long: Swarm's configs of the monitoring begin with it"
+        yield Fault(INVENTORY, ("cluster",), what, f"write at most {most} letters")
 
 
 def _names(workload: Workload) -> Iterator[tuple[str, str, int, str]]:
@@ -263,7 +289,9 @@ def _manager_notes(plan: Plan) -> Iterator[str]:
 
 
 def _metrics_notes(plan: Plan, workloads: Iterable[Workload]) -> Iterator[str]:
-    """Describe how to reach a metrics port on the overlay network."""
+    """Describe how to reach a metrics port on the overlay network, without kit's Prometheus."""
+    if plan.monitoring is not None:
+        return
     for workload in workloads:
         first = workload.working[0] if workload.rendezvous and workload.working else None
         if first is not None and first.ports and not workload.host_network:
@@ -292,7 +320,80 @@ def _platform(plan: Plan) -> Platform:
     )
 
 
-def _outputs(plan: Plan, platform: Platform, workloads: Sequence[Workload]) -> Iterator[Output]:
+def metrics_alias(port: int) -> str:
+    """Return the name on the overlay of all containers with metrics at a port."""
+    return f"kit-metrics-{port}"
+
+
+def monitoring_stack(cluster: str) -> str:
+    """Return the name of the stack of the monitoring."""
+    return f"{cluster}-monitoring"
+
+
+def monitoring_secret(cluster: str, secret: Secret) -> str:
+    """Return the name in Swarm of a secret of the monitoring."""
+    return f"{monitoring_stack(cluster)}-{secret.name}"
+
+
+def _monitoring(plan: Plan, workloads: Sequence[Workload]) -> Monitoring | None:
+    """Prometheus finds jobs by a name on the overlay, or at their hosts' addresses."""
+    jobs = [(each, port) for each in workloads if (port := metrics_port(each))]
+    if plan.network.driver == "host":
+        targets = tuple(at(host, port) for each, port in jobs for host in _hosts(each))
+        scrapes = [Scrape("train", targets, own_labels=True)] if targets else []
+        where = f"http://127.0.0.1:{PROMETHEUS_PORT}"
+    else:
+        # A job without a port of its own adds no port: the configuration stays.
+        ports = sorted({METRICS_PORT, *(port for _, port in jobs)})
+        scrapes = [
+            Scrape(
+                "train" if port == METRICS_PORT else f"train-{port}",
+                dns=metrics_alias(port),
+                port=port,
+                own_labels=True,
+            )
+            for port in ports
+        ]
+        where = f"http://{monitoring_stack(plan.cluster)}_{Role.PROMETHEUS}:{PROMETHEUS_PORT}"
+    scrapes += server_scrapes(workloads)
+    return monitoring(plan, scrapes, where, host_network=plan.network.driver == "host")
+
+
+def _hosts(workload: Workload) -> list[Host]:
+    return [host for part in workload.working for host in part.hosts]
+
+
+def _monitoring_outputs(plan: Plan, made: Monitoring) -> Iterator[Output]:
+    yield from monitoring_outputs(made.scrapes, made.alertmanager)
+    without = [host.name for host in plan.hosts if not host.gpus]
+    values = {
+        "monitoring": made,
+        "cluster": plan.cluster,
+        "stack": monitoring_stack(plan.cluster),
+        "network": network_name(plan) if plan.network.driver == "overlay" else "",
+        "constraint_home": f"node.labels.{HOST_LABEL} == {made.host.name}",
+        "with_gpus": [f"node.labels.{HOST_LABEL} != {name}" for name in without],
+        "secrets": {
+            secret.name: monitoring_secret(plan.cluster, secret) for secret in made.grafana.secrets
+        },
+        "volumes": {
+            name: volume_name(plan.cluster, name) for name in (Role.PROMETHEUS, Role.GRAFANA)
+        },
+    }
+    configs = [*made.prometheus.configs, *made.grafana.configs]
+    configs += made.dcgm_exporter.configs if made.dcgm_exporter else ()
+    yield Output(
+        MONITORING,
+        f"{MONITORING}.j2",
+        values,
+        configs=tuple(configs),
+        stack=monitoring_stack(plan.cluster),
+    )
+
+
+def _outputs(
+    plan: Plan, platform: Platform, workloads: Sequence[Workload], made: Monitoring | None
+) -> Iterator[Output]:
     there = bool(platform.network_image or platform.registry or platform.data)
     if there:
         yield Output(PLATFORM, "platform.stack.yaml.j2", {"platform": platform})
@@ -308,6 +409,8 @@ def _outputs(plan: Plan, platform: Platform, workloads: Sequence[Workload]) -> I
             workload.working[0].configs,
             workload.stack,
         )
+    if made is not None:
+        yield from _monitoring_outputs(plan, made)
     placed = [workload for workload in workloads if workload.parts]
     labels = {"labels": node_labels(plan.hosts, placed, plan.data)}
     yield Output("label-nodes.sh", "label-nodes.sh.j2", labels, plan.sources)
@@ -319,6 +422,7 @@ def _outputs(plan: Plan, platform: Platform, workloads: Sequence[Workload]) -> I
 
 def _stack(plan: Plan, workload: Workload, *, after_platform: bool) -> Stack:
     first = workload.working[0]
+    port, overlay = metrics_port(workload), not workload.host_network
     return Stack(
         workload=workload,
         environment=_written(first, (each for each in first.environment if not each.own)),
@@ -327,6 +431,7 @@ def _stack(plan: Plan, workload: Workload, *, after_platform: bool) -> Stack:
         network="host" if workload.host_network else network_name(plan),
         alias=_alias(workload.name),
         after_platform=after_platform,
+        metrics_alias=metrics_alias(port) if plan.monitoring and port and overlay else "",
     )
 
 

@@ -11,7 +11,13 @@ from kit.plan.work import Plan, managers_of
 from kit.runtime.steps import Step
 from kit.targets.lowered import Lowered
 from kit.targets.swarm.labels import DATA_LABEL, HOST_LABEL, JOB_LABEL, node_labels
-from kit.targets.swarm.lower import PLATFORM, network_name
+from kit.targets.swarm.lower import (
+    MONITORING,
+    PLATFORM,
+    monitoring_secret,
+    monitoring_stack,
+    network_name,
+)
 from kit.targets.swarm.state import Cluster, Member, Node
 from kit.targets.swarm.steps import (
     JOINED_LABEL,
@@ -20,6 +26,7 @@ from kit.targets.swarm.steps import (
     Init,
     Join,
     Leave,
+    MakeSecret,
     Promote,
     RemoveNode,
     RemoveStack,
@@ -35,11 +42,15 @@ OLDEST = (25, 0, 3)
 
 
 def steps_up(
-    lowered: Lowered, members: Mapping[str, Member], cluster: Cluster | None, platform: str | None
+    lowered: Lowered,
+    members: Mapping[str, Member],
+    cluster: Cluster | None,
+    platform: str | None,
+    monitoring: str | None = None,
 ) -> list[Step]:
     """Return the steps that change the Swarm to the plan.
 
-    `platform` is the hash of the platform's file, or None if there is none.
+    `platform` and `monitoring` are the hashes of these files, or None if there is none.
 
     Raises:
         KitError: Hosts are in another Swarm, or cannot take part in their current state.
@@ -71,7 +82,21 @@ def steps_up(
         data = f"data services, stored on {plan.data.storage.name}" if plan.data else ""
         what = f"deploy {PLATFORM}: {', '.join(filter(None, (network, registry, data)))}"
         steps.append(DeployStack("swarm", what, cause, stack, PLATFORM))
-    return steps
+    return [*steps, *_monitoring(plan, cluster, monitoring)]
+
+
+def _monitoring(plan: Plan, cluster: Cluster | None, version: str | None) -> Iterator[Step]:
+    stack = monitoring_stack(plan.cluster)
+    if plan.monitoring is None or version is None:
+        if cluster and cluster.stack(stack):
+            yield RemoveStack("swarm", f"remove {stack}", "no `monitoring` in the inventory", stack)
+        return
+    secret = monitoring_secret(plan.cluster, plan.monitoring.password)
+    if secret not in (cluster.secrets if cluster else ()):
+        yield MakeSecret("swarm", f"make secret {secret}", "Grafana needs it", stack, secret)
+    if cause := stack_cause(cluster.stack(stack) if cluster else (), version):
+        what = f"deploy {MONITORING}: Prometheus, Grafana, exporters"
+        yield DeployStack("swarm", what, cause, stack, MONITORING)
 
 
 def _refuse(plan: Plan, members: Mapping[str, Member], cluster: Cluster | None) -> None:
@@ -207,11 +232,10 @@ def steps_down(
     if jobs:
         raise KitError(f"still deployed: {', '.join(jobs)}", f"end them: kit stop {' '.join(jobs)}")
     steps: list[Step] = []
-    platform = f"{plan.cluster}-platform"
-    if cluster.stack(platform):
-        steps.append(
-            RemoveStack("swarm", f"remove {platform}", "kit swarm up deployed it", platform)
-        )
+    # The network of the platform must be free of other stacks first.
+    for stack in (monitoring_stack(plan.cluster), f"{plan.cluster}-platform"):
+        if cluster.stack(stack):
+            steps.append(RemoveStack("swarm", f"remove {stack}", "kit swarm up deployed it", stack))
     by_node = {member.node: member for member in members.values() if member.node}
     leaving: list[tuple[Node, Member]] = []
     for node in cluster.nodes:

@@ -1,0 +1,103 @@
+"""The inventory's section `monitoring`: Prometheus, Grafana, the exporters and their settings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field, WithJsonSchema
+
+from kit.config.fields import Image, Label, RegistryAddress, SecretPath, Section, validator_of
+from kit.errors import INVENTORY, Fault
+from kit.model import Host, Monitoring, Secret
+from kit.values import WrongValueError
+from trainer.contract.words import nearest, shown
+
+PASSWORD = "GRAFANA_PASSWORD"
+"""The secret with the password of Grafana's user admin."""
+PROMETHEUS = "prom/prometheus:v3.5.0"
+GRAFANA = "grafana/grafana:12.1.1"
+NODE_EXPORTER = "prom/node-exporter:v1.9.1"
+DCGM_EXPORTER = "nvcr.io/nvidia/k8s/dcgm-exporter:4.4.2-4.7.0-distroless"
+
+
+def _retention(value: object) -> str:
+    if isinstance(value, str) and re.fullmatch(r"[1-9][0-9]{0,4}[hdwy]", value):
+        return value
+    raise WrongValueError(f"{shown(value)} is not a time to keep metrics", "write for example 30d")
+
+
+Retention = Annotated[
+    str,
+    BeforeValidator(validator_of(_retention)),
+    WithJsonSchema({"type": "string", "pattern": "^[1-9][0-9]*[hdwy]$", "examples": ["30d"]}),
+]
+
+
+class MonitoringImagesSection(Section):
+    """The images of the monitoring; without internet, their copies in a registry of your own."""
+
+    prometheus: Image = Field(PROMETHEUS)
+    grafana: Image = Field(GRAFANA)
+    node_exporter: Image = Field(NODE_EXPORTER)
+    dcgm_exporter: Image = Field(DCGM_EXPORTER)
+
+
+class MonitoringSection(Section):
+    """Prometheus with rules and alerts, Grafana with dashboards, and exporters on every host."""
+
+    retention: Retention = Field(
+        "30d", description="Time to keep metrics: hours, days, weeks or years"
+    )
+    host: Label | None = Field(
+        None,
+        description="The host of Prometheus and Grafana; default: the first one with the role "
+        "`storage`, else the first manager",
+        examples=["pc1"],
+    )
+    port: int = Field(3000, ge=1, le=65535, description="Grafana's port on this host")
+    password: SecretPath | None = Field(
+        None,
+        description=f"A file with the password of Grafana's user admin, on the machine that runs "
+        f"kit; default: the variable {PASSWORD}",
+        examples=["~/.grafana-password"],
+    )
+    alertmanager: RegistryAddress | None = Field(
+        None, description="Where Prometheus sends alerts", examples=["alerts.lab:9093"]
+    )
+    images: MonitoringImagesSection = Field(
+        MonitoringImagesSection(), examples=[{"grafana": "registry.lab:5000/grafana:12.1.1"}]
+    )
+
+
+def to_monitoring(section: MonitoringSection | None) -> Monitoring | None:
+    """Convert the validated section to a value."""
+    if section is None:
+        return None
+    images = section.images
+    return Monitoring(
+        retention=section.retention,
+        host=section.host,
+        port=section.port,
+        password=Secret(PASSWORD, section.password),
+        alertmanager=section.alertmanager,
+        prometheus=images.prometheus,
+        grafana=images.grafana,
+        node_exporter=images.node_exporter,
+        dcgm_exporter=images.dcgm_exporter,
+    )
+
+
+def monitoring_faults(section: MonitoringSection | None, hosts: Sequence[Host]) -> Iterable[Fault]:
+    """Check the section against the hosts."""
+    names = [host.name for host in hosts]
+    if section is None:
+        return
+    if section.host is not None and section.host not in names:
+        what = f"{section.host} is not in the inventory"
+        yield Fault(INVENTORY, ("monitoring", "host"), what, nearest(section.host, names))
+    if section.alertmanager is not None and ":" not in section.alertmanager:
+        what = f"{section.alertmanager} has no port"
+        fix = f"write {section.alertmanager}:9093"
+        yield Fault(INVENTORY, ("monitoring", "alertmanager"), what, fix)

@@ -1,0 +1,179 @@
+"""Metrics for Prometheus: of real trainings and scripts, read over HTTP by a foreign parser."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+from prometheus_client import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.trainer.hosts import Task, free_port, hosts, wait_until, write_job
+from trainer import launch
+from trainer.contract.metrics import LAUNCHER, METRICS, RANK, STATES, TRAINER
+
+SMI = """#!/bin/sh
+case $1 in
+    -L) echo 'GPU 0: A100 (UUID: GPU-a)'; echo 'GPU 1: A100 (UUID: GPU-b)' ;;
+    *) echo 'GPU-a, 50, 1024, 40960, 61, 250.50'; echo 'GPU-b, [N/A], 2048, 40960, 62, 200.00' ;;
+esac
+"""
+
+
+def page(port: int) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+        return str(answer.read().decode())
+
+
+def scrape(port: int) -> dict[str, Metric]:
+    """The families by the name that the contract has."""
+    found = {}
+    for family in text_string_to_metric_families(page(port)):
+        found[family.name + ("_total" if family.type == "counter" else "")] = family
+    return found
+
+
+def values(family: Metric, **labels: str) -> list[float]:
+    return [s.value for s in family.samples if labels.items() <= s.labels.items()]
+
+
+def wait_for_steps(port: int, ranks: int, task: Task) -> None:
+    def there() -> bool:
+        assert task.process.poll() is None, task.text
+        try:
+            family = scrape(port).get("kit_train_steps_total")
+        except urllib.error.URLError:
+            return False
+        return family is not None and len(family.samples) == ranks
+
+    wait_until(there, "steps of all ranks in the metrics")
+
+
+def test_all_ranks_of_a_host_share_a_port(tmp_path: Path) -> None:
+    ports = free_port(), free_port()
+    job = write_job(tmp_path, epochs=9999, every_epochs=5)
+    with hosts(tmp_path) as local:
+        end = local.rendezvous()
+        tasks = [
+            local.agent(name, job, end, number, KIT_METRICS_PORT=str(port))
+            for name, number, port in zip(("pc1", "pc2"), (1, 2), ports, strict=True)
+        ]
+        for port, number, task in zip(ports, (1, 2), tasks, strict=True):
+            wait_for_steps(port, number, task)
+        tasks[0].expect("\n  20/9999")
+        time.sleep(2.5)  # Until the next write.
+        first, second = map(scrape, ports)
+    for found in (first, second):
+        assert found.keys() <= METRICS.keys()
+        for name, family in found.items():
+            assert family.type == METRICS[name].kind
+            for sample in family.samples:
+                assert sample.labels.keys() - {"le"} == set(METRICS[name].labels)
+                assert sample.labels["job"] == "digits"
+    # Without a GPU and without skipped steps, all others are there.
+    missing = set(METRICS) - first.keys() - second.keys()
+    assert missing == {name for name in METRICS if "gpu" in name}
+    ranks = [s.labels["rank"] for f in (first, second) for s in f["kit_train_step"].samples]
+    assert sorted(ranks) == ["0", "1", "2"]
+    assert values(second["kit_worker_world_size"]) == [3, 3]
+    (count,) = [s.value for s in first["kit_train_step_seconds"].samples if s.name[-6:] == "_count"]
+    assert values(first["kit_train_steps_total"]) == [count]
+    assert 0 < values(first["kit_train_validation_accuracy_ratio"])[0] <= 1
+    shares = values(first["kit_train_time_ratio"])
+    assert abs(sum(shares) - 1) < 0.001
+    assert len(shares) == 3
+
+
+def goodput_of(found: dict[str, Metric], rank: str) -> tuple[dict[str, float], float]:
+    """The seconds of each state, and the wall time that they must add up to."""
+    states = {
+        s.labels["state"]: s.value
+        for s in found["kit_train_seconds_total"].samples
+        if s.labels["rank"] == rank
+    }
+    (written,) = values(found["kit_train_update_time_seconds"], rank=rank)
+    return states, written - values(found["kit_launcher_start_time_seconds"])[0]
+
+
+def test_the_states_add_up_to_wall_time_over_a_restart(tmp_path: Path) -> None:
+    port = free_port()
+    # No checkpoint: after a restart, everything is done again.
+    job = write_job(tmp_path, epochs=9999, every_epochs=9999, port=port)
+    with hosts(tmp_path) as local:
+        task = local.agent("pc1", job, local.rendezvous(), 2, "1:1")
+        wait_for_steps(port, 2, task)
+        time.sleep(3)
+        before = scrape(port)
+        states, wall = goodput_of(before, "1")
+        assert abs(sum(states.values()) - wall) < 0.02 * wall, states
+        assert states.keys() == STATES.keys()
+        assert states["lost"] == 0
+        assert min(states["useful"], states["exchange"], states["restart"]) > 0
+        steps = values(before["kit_train_steps_total"], rank="1")[0]
+        os.kill(task.workers()[0], signal.SIGKILL)
+
+        def again() -> bool:
+            try:
+                found = scrape(port)
+            except urllib.error.URLError:
+                return False
+            done = values(found.get("kit_train_steps_total", Metric("x", "x", "counter")), rank="1")
+            return bool(done) and done[0] > 1.2 * steps
+
+        wait_until(again, "steps after the restart")
+        after = scrape(port)
+        states, wall = goodput_of(after, "1")
+    assert abs(sum(states.values()) - wall) < 0.02 * wall, states
+    assert states["lost"] > 0
+    assert values(after["kit_worker_restarts_total"], rank="1") == [1]
+
+
+def test_a_script_has_the_launchers_share(tmp_path: Path) -> None:
+    port, program = free_port(), tmp_path / "nvidia-smi"
+    program.write_text(SMI)
+    program.chmod(0o755)
+    script = tmp_path / "own.py"
+    script.write_text("import time\ntime.sleep(600)\n")
+    job = tmp_path / "own.json"
+    job.write_text(json.dumps({"name": "own", "command": [str(script)], "metrics": {"port": port}}))
+    more = {"NVIDIA_VISIBLE_DEVICES": "all", "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    with hosts(tmp_path) as local:
+        task = local.agent("pc1", job, local.rendezvous(), 2, "1:1", **more)
+        task.expect(f"metrics at http://127.0.0.1:{port}/metrics")
+        wait_until(lambda: 'rank="1"' in page(port), "both workers")
+        found = scrape(port)
+        # Another job on the same port does without, and says so.
+        other = local.agent("pc2", job, local.rendezvous(), 1, "1:1")
+        other.expect(f"warning: no metrics at 127.0.0.1:{port}: Address already in use")
+    assert found.keys() == {each.name for each in LAUNCHER}
+    started = found["kit_worker_start_time_seconds"].samples
+    assert [(s.labels["rank"], s.labels["gpu"]) for s in started] == [
+        ("0", "GPU-a"),
+        ("1", "GPU-b"),
+    ]
+    assert all(0 <= time.time() - s.value < 300 for s in started)
+    assert values(found["kit_gpu_utilization_ratio"]) == [0.5]
+    assert values(found["kit_gpu_memory_used_bytes"], gpu="GPU-b") == [2**31]
+    assert values(found["kit_gpu_power_watts"]) == [250.5, 200.0]
+
+
+def test_the_launcher_names_metrics_as_the_contract_does() -> None:
+    gpus = (family for _, family in launch.GPUS.values())
+    own = [launch.START, *launch.WORKERS.values(), *gpus]
+    assert own == [(each.name, each.kind, each.meaning) for each in LAUNCHER]
+
+
+def test_names_follow_the_conventions() -> None:
+    for metric in METRICS.values():
+        assert metric.name.startswith("kit_")
+        assert metric.name.endswith("_total") == (metric.kind == "counter")
+        base = metric.name.removesuffix("_total")
+        units = {"s": "_seconds", "s since 1970": "_seconds", "byte": "_bytes", "0 to 1": "_ratio"}
+        assert base.endswith(units.get(metric.unit, ""))
+    assert all(set(RANK) <= set(each.labels) for each in TRAINER)

@@ -69,7 +69,10 @@ def test_the_launcher_and_the_trainer_read_the_job_files(inventory: Path, tmp_pa
             assert training.exchange == job.job.exchange
             assert training.checkpoint.shared is job.shared_checkpoints
             assert replace(training.checkpoint, shared=False) == job.job.checkpoint
-            assert training.metrics.port == (job.job.metrics_port or 0)
+            ports = [
+                port.number for part in lowered.workload(job.name).working for port in part.ports
+            ]
+            assert training.metrics.port == (ports or [0])[0]
 
 
 @pytest.mark.parametrize("inventory", INVENTORIES, ids=lambda path: path.parent.name)

@@ -301,7 +301,7 @@ def test_kit_installs_without_torch() -> None:
 
 LIMITS = {
     "": 1230,
-    "contract": 990,
+    "contract": 1030,
     "data": 720,
     "datasets": 2100,
     "parallel": 550,

@@ -85,8 +85,10 @@ def test_the_stack_is_what_docker_accepts(project: Project, docker: Docker) -> N
     assert stack["secrets"][secret] == {"name": f"lab-monitoring-{secret}", "external": True}
     assert all(len(each["name"]) <= 64 for each in stack["configs"].values())
     job = yaml.safe_load((tree / "train-digits.stack.yaml").read_text())["services"]
-    (train,) = {name: each for name, each in job.items() if name != "rendezvous"}.values()
-    assert train["networks"] == {"training": {"aliases": ["kit-metrics-9500"]}}
+    working = [each for name, each in job.items() if name != "rendezvous"]
+    assert [each["networks"] for each in working] == [
+        {"training": {"aliases": ["kit-metrics-9500"]}}
+    ] * 2
     assert json.loads((tree / "jobs/digits.json").read_text())["metrics"] == {"port": 9500}
     assert json.loads((tree / "hosts/pc1/daemon.json").read_text())["metrics-addr"]
 
@@ -165,7 +167,7 @@ def test_dashboards_are_dashboards(board: dashboards.Board, rules: Path) -> None
 
 def unit_of(query: str) -> str | None:
     """The unit of a simple query by the name of its metric; None if it is computed."""
-    found = re.fullmatch(r"(?:(?:sum|max|min|avg) by \(.+?\) \()?([\w:]+)(?:\{.*?\})?\)?", query)
+    found = re.fullmatch(r"(?:(?:sum|max|min|avg) by \(.+?\) \()?([\w:]+)(?:\{[^}]*\})?\)?", query)
     if found is None:
         return None
     ends = {"_ratio": "percentunit", "_bytes": "bytes", "_seconds": "s", ":seconds": "s"}
@@ -275,6 +277,7 @@ def test_every_query_of_the_dashboards_returns_data(project: Project, tmp_path: 
         ):
             missing = wait_for_data(own, partial(server.predict, sample))
         exporter.shutdown()
+        exporter.server_close()
     assert missing == []
 
 

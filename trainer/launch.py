@@ -890,8 +890,9 @@ class Metrics:
 
     def _workers(self) -> Iterator[tuple[Family, Sample]]:
         for file in sorted(self._folder.glob("worker-*.json")):
-            worker = read_object(file)
-            local = worker.get("local_rank", 0)
+            if not (worker := read_object(file)):
+                continue
+            local = worker["local_rank"]
             gpu = self._uuids[local] if local < len(self._uuids) else ""
             labels = {**self._labels, "rank": str(worker.get("rank")), "gpu": gpu}
             for key, family in WORKERS.items():

@@ -16,7 +16,8 @@ is [`metrics`](job.md#metrics) of the job. With `monitoring` in the inventory ev
 With the local engine, the hosts of a job take consecutive ports of 127.0.0.1.
 
 The labels are those of the job, not of Prometheus' target: `job`, `host`, `rank` and `gpu`, the
-UUID. Without a GPU, `gpu` is empty, which Prometheus treats as missing. A rank writes its metrics every two seconds of training.
+UUID. Without a GPU, `gpu` is empty, which Prometheus treats as missing. A rank writes its metrics
+every two seconds of training.
 `trainer/contract/metrics.py` defines them. The last column is the [event](events.md) with the same
 figure.
 """

@@ -124,6 +124,7 @@ def test_torchrun_environment_fills_in_what_is_not_set() -> None:
         "NCCL_SOCKET_IFNAME": "=eth1",
         "GLOO_SOCKET_IFNAME": "eth1",
         "OMP_NUM_THREADS": "2",
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
         "PYTHONPATH": "/opt/kit",
     }

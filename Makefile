@@ -75,8 +75,9 @@ docs: .venv/.docs ## build the documentation as a site, into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "site/index.html"
 
-pictures: setup ## record the documentation's terminal pictures from real runs
+pictures: setup .venv/.dev ## record the documentation's pictures from real runs
 	@$(BIN)/python -m docs.generate.recordings
+	@$(BIN)/python -m docs.generate.reports
 
 lint: setup .venv/.dev ## check format, style and types
 	$(BIN)/ruff format --check .

@@ -38,6 +38,8 @@ COMMANDS = {
     "logs": "logs:command",
     "stop": "stop:command",
     "resume": "deploy:resume",
+    "top": "top:command",
+    "report": "report:command",
     "history": "history:command",
     "schema": "schema:command",
 }

@@ -70,7 +70,7 @@ def accuracy(world: World, folder: Path, settings: dict[str, Any]) -> float:
     epoch = train_epoch(run, Progress(), Stop())
     while epoch.progress.epoch < job.train.epochs:
         epoch = train_epoch(run, epoch.progress, Stop())
-    correct, seen = evaluate(run)
+    correct, seen, _ = evaluate(run)
     return correct / seen
 
 

@@ -42,6 +42,13 @@ PURE_MODULES = (
     "prepare/merge",
     "prepare/order",
     "prepare/report",
+    "report/charts",
+    "report/curves",
+    "report/document",
+    "report/predictions",
+    "report/record",
+    "report/times",
+    "report/view",
     "runtime/events",
     "runtime/proof",
     "runtime/status",
@@ -62,6 +69,8 @@ PURE_MODULES = (
     "targets/swarm/state",
     "targets/swarm/status",
     "targets/swarm/steps",
+    "top/board",
+    "top/smi",
 )
 PURE = [
     path
@@ -241,6 +250,8 @@ ROOMS_OF_KIT = {
     "doctor": {"discover", "hosts", "workload", "plan", "model", "values", "errors"},
     "bench": {"runtime", "hosts", "workload", "plan", "measurements", "model", "values"}
     | {"errors", "files"},
+    "report": {"runtime", "values", "errors"},
+    "top": {"runtime", "hosts", "model", "errors"},
     "split": {"project", "config", "plan", "model", "values", "ranges", "errors", "yamlfile"},
 }
 """The rooms of kit, and which of the others each may import; commands may import all."""
@@ -306,7 +317,8 @@ LIMITS = {
     "datasets": 2100,
     "parallel": 550,
     "checkpoints": 620,
-    "core": 1740,
+    "core": 1860,
+    "record": 560,
     "serve": 2800,
     "streaming": 580,
     "vision": 360,
@@ -346,8 +358,9 @@ MAY_IMPORT = {
     "datasets": {"contract", "output", "vision.downloads"},
     "parallel": {"contract"},
     "checkpoints": {"contract", "output", "parallel"},
-    "core": {"contract", "output", "data", "parallel", "checkpoints", "vision"},
-    "train": {"contract", "output", "data", "parallel", "checkpoints", "core", "vision"},
+    "record": {"contract", "output", "data", "parallel", "checkpoints"},
+    "core": {"contract", "output", "data", "parallel", "checkpoints", "record", "vision"},
+    "train": {"contract", "output", "data", "parallel", "checkpoints", "core", "record", "vision"},
     # Mounted alone into other images; in the trainer's it checks the job and the data first.
     "launch": {"core.job", "core.torch_version", "data.files", "data.fetched"}
     | {"vision.downloads"},

@@ -53,6 +53,7 @@ from trainer.data.samples import DataError, DataSet
 from trainer.output import emit, say, say_error
 from trainer.parallel.halt import HaltError, raise_if_halted, request_halt
 from trainer.parallel.world import World, describe, is_lost_peer, join_world, leave_world
+from trainer.record.board import board_fault
 
 MISTAKE = 2  # Exit code for something wrong in the input.
 Weights = dict[str, Tensor] | None
@@ -94,6 +95,8 @@ def load(job: TrainJob, root: Path) -> tuple[DataSet, Weights]:
     Raises JobError, DataMissingError, DataError or DownloadError.
     """
     train, root = place_data(job.train, root, os.environ)
+    if train.tensorboard and (fault := board_fault()):
+        raise JobError(fault)
     if to_download(train, root):  # The launcher downloads; torchrun by hand does not.
         require_working_torchvision("download")
         from trainer.vision.downloads import download

@@ -14,11 +14,12 @@ import click
 
 from kit.commands.follow import failed, follow, outcome
 from kit.commands.options import with_paths
+from kit.commands.records import keep_records
 from kit.commands.tables import show_steps
 from kit.commands.targets import target_for, with_engine
 from kit.errors import InputError, KitError
 from kit.model import EngineName
-from kit.paths import Paths
+from kit.paths import Paths, identity
 from kit.plan.notes import resume_notes
 from kit.project import load_lowered, rendered_tree
 from kit.runtime.status import ENDED, JobStatus
@@ -82,6 +83,8 @@ def command(
     if dry_run:
         show_steps(target.preview(chosen, fresh=fresh))
         return 0
+    if fresh:
+        keep_records(target, identity(paths)[0], chosen)
     follows = wait or (target.tied_to_terminal and not detach)
     return _deploy(target, chosen, engine, fresh=fresh, follows=follows)
 

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
+from collections.abc import Sequence
 from datetime import datetime
+from pathlib import Path
 
 import click
 
 from kit.commands.options import with_paths
+from kit.commands.records import archive_of
+from kit.commands.report import TOLERANCE
 from kit.commands.tables import console, table
 from kit.commands.targets import target_for, with_engine
 from kit.paths import Paths, identity
+from kit.report.archive import Archive, began
+from kit.runtime.history import Deployment
 
 
 @click.command("history", short_help="Show what was deployed when, and by whom.")
@@ -21,15 +28,43 @@ from kit.paths import Paths, identity
 def command(paths: Paths, engine: str | None, *, as_json: bool) -> None:
     """Show what was deployed when, by whom and from which input, the newest first.
 
-    Equal hashes mean equal input; comments and the order of keys do not count.
+    Equal hashes mean equal input; comments and the order of keys do not count. The runs are those
+    that `kit report` has read on this machine: `kit report JOB@RUN` shows one again.
     """
     cluster, own = identity(paths)
     deployments = target_for(engine or own, cluster, paths.tree(cluster)).history()
+    runs = _runs(archive_of(cluster), deployments)
     if as_json:
-        click.echo(json.dumps([dataclasses.asdict(each) for each in deployments], indent=2))
+        found = [
+            {**dataclasses.asdict(each), "runs": [run for run, _ in own_runs], "reports": reports}
+            for each, own_runs in zip(deployments, runs, strict=True)
+            for reports in [[str(path) for _, path in own_runs if path is not None]]
+        ]
+        click.echo(json.dumps(found, indent=2))
         return
-    rows = table("when", "job", "by", "inventory", "job's hash", "image")
-    for each in deployments:
+    rows = table("when", "job", "by", "inventory", "job's hash", "image", "run", "report")
+    for each, own_runs in zip(deployments, runs, strict=True):
         when = datetime.fromtimestamp(each.time).astimezone().isoformat(" ", "seconds")
-        rows.add_row(when, each.job, each.by, each.inventory, each.job_hash, each.image)
+        pages = dict.fromkeys(str(path) for _, path in own_runs if path is not None)
+        rows.add_row(
+            *(when, each.job, each.by, each.inventory, each.job_hash, each.image),
+            "\n".join(f"{each.job}@{run}" for run, _ in own_runs),
+            "\n".join(pages),
+        )
     console().print(rows)
+
+
+def _runs(
+    archive: Archive, deployments: Sequence[Deployment]
+) -> list[list[tuple[str, Path | None]]]:
+    """Return the runs that began with each deployment, and the newest report of each."""
+    found = []
+    for number, each in enumerate(deployments):
+        newer = [other.time for other in deployments[:number] if other.job == each.job]
+        own = [
+            run
+            for run in archive.runs(each.job)
+            if each.time - TOLERANCE <= began(run) < min(newer, default=math.inf) - TOLERANCE
+        ]
+        found.append([(run, archive.report_of(each.job, run)) for run in own])
+    return found

@@ -42,6 +42,11 @@ def mounts(cluster: str, job: Job) -> tuple[Mount, ...]:
     return (*(mount for mount in defaults if mount.target not in taken), *job.mounts)
 
 
+def checkpoints_volume(cluster: str, job: str) -> MountPoint:
+    """Return the mount of a job's checkpoints, unless the job has its own."""
+    return MountPoint("volume", volume_name(cluster, f"{job}-checkpoints"), CHECKPOINTS, False)
+
+
 def mount_points(wanted: Iterable[Mount]) -> tuple[MountPoint, ...]:
     """Return the mounts of each container."""
     return tuple(

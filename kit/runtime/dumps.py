@@ -10,11 +10,10 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from kit.errors import KitError
-from kit.hosts.docker import Docker, EngineError, on_each
+from kit.hosts.docker import Docker, on_each
 from kit.model import Host
+from kit.runtime.volumes import read_mount
 
-NOT_FOUND = 404
-FOLDER = "/dumps"
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
@@ -42,29 +41,8 @@ def dumps(hosts: Iterable[Host], volume: str) -> tuple[tuple[Dump, ...], tuple[K
 
 def _of_host(host: Host, volume: str) -> tuple[Dump, ...]:
     with closing(Docker.of(host)) as docker:
-        try:
-            docker.get(f"/volumes/{volume}")
-        except EngineError as error:
-            if error.status == NOT_FOUND:
-                return ()
-            raise
-        return tuple(unpacked(host.name, _packed(docker, volume)))
-
-
-def _packed(docker: Docker, volume: str) -> bytes:
-    """Return a volume's content as tar, through a container of any image that never runs."""
-    images = docker.get("/images/json")
-    if not images:
-        raise KitError(
-            f"{docker.name}: it has no image, which kit needs to read the volume {volume}"
-        )
-    mount = {"Type": "volume", "Source": volume, "Target": FOLDER, "ReadOnly": True}
-    body = {"Image": images[0]["Id"], "Cmd": ["none"], "HostConfig": {"Mounts": [mount]}}
-    made = docker.post("/containers/create", body)["Id"]
-    try:
-        return docker.read(f"/containers/{made}/archive", path=f"{FOLDER}/.")
-    finally:
-        docker.request("DELETE", f"/containers/{made}", None, None, force="1")
+        packed = read_mount(docker, "volume", volume)
+    return tuple(unpacked(host.name, packed)) if packed else ()
 
 
 def unpacked(host: str, packed: bytes) -> Iterator[Dump]:

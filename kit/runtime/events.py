@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from kit.runtime.status import LogLine, Progress
+from kit.runtime.status import LogLine, Progress, RankPace
 from trainer.contract import events
 
 _RANK = re.compile(r"\[rank(\d+)\]: ?")
@@ -47,6 +47,7 @@ class Reader:
         """The data set that each host waits for, and how much of it is there."""
         self._restarts: dict[str, int] = {}
         self._holders: dict[int, str] = {}
+        self._paces: dict[int, RankPace] = {}
 
     @property
     def ranks(self) -> dict[str, tuple[int, ...]]:
@@ -55,6 +56,12 @@ class Reader:
         for rank, host in sorted(self._holders.items()):
             ranks[host] = (*ranks.get(host, ()), rank)
         return ranks
+
+    @property
+    def paces(self) -> tuple[RankPace, ...]:
+        """The newest pace of each rank of the current world."""
+        size = self.world_size or 0
+        return tuple(self._paces[rank] for rank in sorted(self._paces) if rank < size)
 
     @property
     def restarts(self) -> int:
@@ -117,6 +124,17 @@ class Reader:
         self.checkpoint = event.checkpoint or self.checkpoint
         self.last_step = event.time
 
+    def _pace(self, event: events.Pace, line: LogLine) -> None:
+        self._paces[event.rank] = RankPace(
+            rank=event.rank,
+            host=line.host,
+            time=event.time,
+            step=event.step,
+            seconds=event.step_seconds,
+            work=event.data_seconds + event.compute_seconds,
+            exchange=event.exchange_seconds,
+        )
+
     def _saved(self, event: events.Saved, _line: LogLine) -> None:
         self.checkpoint = event.checkpoint
 
@@ -145,6 +163,7 @@ _READERS: dict[type[events.Event], Callable[[Reader, Any, LogLine], None]] = {
     events.Resumed: Reader._resumed,
     events.Progress: Reader._progress,
     events.Epoch: Reader._progress,
+    events.Pace: Reader._pace,
     events.Saved: Reader._saved,
     events.Stopped: Reader._stopped,
     events.Failed: Reader._failed,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from kit.runtime.status import HostStatus, JobStatus, Progress, State
+from kit.runtime.status import HostStatus, JobStatus, Progress, RankPace, State
 from kit.workload.types import Kind
 
 
@@ -36,5 +36,6 @@ def read(found: dict[str, Any]) -> JobStatus:
         "hosts": hosts,
         "progress": Progress(**found["progress"]) if found["progress"] else None,
         "urls": tuple(found["urls"]),
+        "paces": tuple(RankPace(**each) for each in found.get("paces", ())),
     }
     return JobStatus(**{**found, **parts})

@@ -59,6 +59,22 @@ class HostStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class RankPace:
+    """The mean time of a rank's newest steps, in seconds; `work` is data and compute.
+
+    `time` is that of the report, in seconds since the epoch.
+    """
+
+    rank: int
+    host: str
+    time: float
+    step: int
+    seconds: float
+    work: float
+    exchange: float
+
+
+@dataclass(frozen=True, slots=True)
 class JobStatus:
     """One job or one server; `job` is its name.
 
@@ -66,7 +82,7 @@ class JobStatus:
     epoch. `checkpoint` is the newest, or a server's current one. `urls` are a server's addresses.
     `world_size` is the current one, None before a world has formed; `planned` is the plan's.
     `restarts` is the largest number of restarts of a host's workers. `failure` is the reason of
-    the last failure, "" if they train again.
+    the last failure, "" if they train again. `paces` are those of the ranks that report them.
     """
 
     job: str
@@ -83,6 +99,7 @@ class JobStatus:
     last_step: float | None = None
     restarts: int = 0
     failure: str = ""
+    paces: tuple[RankPace, ...] = ()
 
     @property
     def planned(self) -> int:

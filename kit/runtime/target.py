@@ -6,7 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
+from kit.plan.types import MountPoint
 from kit.runtime.history import Deployment
+from kit.runtime.record_files import FoundRecords
 from kit.runtime.status import JobStatus, LogLine
 from kit.runtime.steps import Step
 from kit.values import Say
@@ -81,6 +83,15 @@ class Target(Protocol):
         """End the data services of all hosts, and return whether there were any to end.
 
         Those of a Swarm belong to its platform: `kit swarm down` ends them.
+        """
+
+    def records(self, job: str, mount: MountPoint) -> FoundRecords:
+        """Return the files of the records of a job's runs, from all hosts that answer.
+
+        `mount` is that of its checkpoints.
+
+        Raises:
+            KitError: The hosts cannot be queried.
         """
 
     def history(self) -> tuple[Deployment, ...]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from kit.model import Limits
 from kit.plan.storage import CHECKPOINTS, DUMPS
-from kit.plan.types import Placement
+from kit.plan.types import MountPoint, Placement
 from kit.plan.work import JobPlan, Plan
 from kit.values import count
 from kit.workload.data import data_sets_json
@@ -119,6 +119,12 @@ def training(
         precision=job.precision,
         data=job.job.data,
     )
+
+
+def checkpoints_mount(workload: Workload) -> MountPoint:
+    """Return the mount of a job's checkpoints: a volume of kit, or storage of the user."""
+    mounts = workload.working[0].mounts
+    return next(mount for mount in mounts if mount.target == CHECKPOINTS)
 
 
 def _launcher(job: JobPlan) -> tuple[str, tuple[Config, ...]]:

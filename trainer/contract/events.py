@@ -154,6 +154,24 @@ class Epoch(Progress):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Pace(Event):
+    """The mean time of a rank's newest steps, from each rank: at most every 10 s.
+
+    In seconds: the whole step, and of it data, compute, and communication that compute does not
+    hide.
+    """
+
+    NAME = "pace"
+    rank: int
+    local_rank: int
+    step: int
+    step_seconds: float
+    data_seconds: float
+    compute_seconds: float
+    exchange_seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Saved(Event):
     """A checkpoint is on the disk of rank 0's host."""
 
@@ -205,6 +223,7 @@ KINDS: dict[str, type[Event]] = {
         Resumed,
         Progress,
         Epoch,
+        Pace,
         Saved,
         Stopped,
         Failed,

@@ -129,6 +129,11 @@ class Train:
     on_nan: Literal["stop", "skip"] = key(
         "stop", description="If a loss is not finite: end, or leave out the optimizer step"
     )
+    tensorboard: bool | None = key(
+        None,
+        description="Also write TensorBoard's event files, to the folder tensorboard beside the "
+        "checkpoints of rank 0",
+    )
 
     def __post_init__(self) -> None:
         if not self.learning_rate:

@@ -64,7 +64,7 @@ def describe(job: TrainJob, host: str, data: DataSet) -> dict[str, Any]:
     where = f"{job.train.dataset} {job.train.path}".strip()
     return {
         "host": host,
-        "trainer": {"trainer": sources(Path(__file__).parents[1])},
+        "trainer": {"trainer": sources_of_trainer()},
         "torch": {"torch": torch.__version__} | torchvision_version(job),
         "job": {"name": job.name, **settings},
         "data": {where: identity(data)},
@@ -78,6 +78,11 @@ def torchvision_version(job: TrainJob) -> dict[str, str]:
     from trainer.vision.classifiers import version
 
     return {"torchvision": version()}
+
+
+def sources_of_trainer() -> str:
+    """Hash the modules of this trainer."""
+    return sources(Path(__file__).parents[1])
 
 
 def sources(folder: Path) -> str:

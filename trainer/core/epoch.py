@@ -67,9 +67,10 @@ def train_epoch(run: Run, progress: Progress, stop: Stop) -> EpochResult:
     order = run.data.train.order(seed, progress.epoch)
     crops = Crops.of_epoch(samples, seed, progress.epoch, padding) if padding else None
     run.model.train()
-    tally, stopping = Tally(run, samples - progress.position), False
+    tally, stopping, seen = Tally(run, samples - progress.position), False, 0.0
     shares: list[float] = []
     run.meter.begin_epoch()
+    run.recorder.start_epoch()
     while progress.position < samples and not stopping:
         run.saver.check()
         left = order[progress.position :]
@@ -85,8 +86,10 @@ def train_epoch(run: Run, progress: Progress, stop: Stop) -> EpochResult:
             tally.skipped, tally.samples = (*tally.skipped, progress.step), tally.samples - done
         tally.loss += step.loss
         seen = (tally.samples - len(left) + done) * run.balance.shares[run.world.rank]
+        run.recorder.step(progress, tally.loss, seen)
         run.live.tick(progress, samples, tally.loss, seen)
         run.meter.step(progress, step.samples, partial(tally.mean, seen))
+    run.recorder.end_window(progress, tally.loss, seen)
     run.live.clear()
     if progress.position < samples:
         run.meter.end_steps(progress, len(tally.skipped))

@@ -26,6 +26,7 @@ class Figures:
     batch: tuple[float, ...]  # Each rank's share of the global batch.
     loss: float | None = None  # Mean cross entropy of the epoch's training samples so far, nats.
     images_per_second: float | None = None  # Over all ranks, without evaluation and saving.
+    validation_loss: float | None = None  # Mean cross entropy of the test samples, nats.
     skipped: tuple[int, ...] = ()  # Steps of the epoch skipped for a loss that is not finite.
     shares: dict[str, float] = field(default_factory=dict)
     """Shares of all ranks' time: data, compute, communication that compute does not hide."""

@@ -22,6 +22,7 @@ from trainer.data import shards
 from trainer.data.samples import DataSet
 from trainer.parallel.ranks import Ranks
 from trainer.parallel.world import World
+from trainer.record.recorder import Recorder
 
 
 class Stop:
@@ -59,6 +60,7 @@ class Run:
     live: Live
     meter: Meter
     announcer: Announcer
+    recorder: Recorder
 
     @property
     def model(self) -> nn.Module:

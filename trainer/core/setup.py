@@ -25,6 +25,7 @@ from trainer.data.shards import generator
 from trainer.parallel.local import LocalReplicas
 from trainer.parallel.replicas import Replicas
 from trainer.parallel.world import World
+from trainer.record.recorder import Recorder
 
 MOMENTUM = 0.9  # Of SGD, in Nesterov's form (Sutskever et al. 2013).
 
@@ -70,6 +71,7 @@ def set_up(
         live=Live(world, train.epochs, announcer),
         meter=Meter(world, watch, job.name, os.environ),
         announcer=announcer,
+        recorder=Recorder(job, world, folder, started),
     )
     # From here on a different seed on each rank, for layers like dropout; data have own generators.
     torch.manual_seed(generator(train.seed, world.rank).initial_seed())

@@ -40,6 +40,7 @@ def resume(run: Run) -> Resumed:
     restore(run, state)
     progress = Progress(**state["progress"])
     run.saver.step = progress.step
+    run.recorder.run = state.get("run", "")
     run.announcer.know(folder_name(progress.step), found.saved.accuracy)
     return Resumed(progress, found)
 
@@ -127,13 +128,14 @@ def save(run: Run, progress: Progress, accuracy: float | None = None) -> None:
         if is_writer(run.job, run.world):
             state |= {name: part.state_dict() for name, part in run.parts().items()}
             state |= {"progress": vars(progress), "seed": run.job.train.seed}
-            state |= {"rng": [states for states, _ in known]}
+            state |= {"rng": [states for states, _ in known], "run": run.recorder.run}
         if own or is_writer(run.job, run.world):
             words = {"model": model, "ranks": ranks, "way": run.ranks.way}
             run.saver.save(state, lambda state: write(run, state, progress, accuracy, words))
     run.saver.step = progress.step
     run.saver.stalls.append(time.monotonic() - began)
     run.meter.stalled(run.saver.stalls[-1])
+    run.recorder.note("saved", progress, stall=run.saver.stalls[-1])
 
 
 def random_states(device: torch.device) -> dict[str, Tensor]:

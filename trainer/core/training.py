@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
+
 from trainer.core.epoch import EpochResult, train_epoch
 from trainer.core.evaluation import evaluate
 from trainer.core.figures import append, measure
+from trainer.core.recording import begin_record, record_epoch
 from trainer.core.rehearsal import rehearse
 from trainer.core.report import introduce, tell_epoch
 from trainer.core.run import Run, Stop
@@ -32,6 +36,7 @@ def train(run: Run, stop: Stop) -> int:
     rehearse(run)
     resume_own(run, resumed)
     introduce(run, progress, start)
+    begin_record(run, progress, start)
     while progress.epoch < run.job.train.epochs:
         epoch = train_epoch(run, progress, stop)
         progress = epoch.progress
@@ -48,15 +53,20 @@ def finish_epoch(run: Run, epoch: EpochResult) -> None:
     last = progress.epoch == settings.epochs
     if last and run.average:
         run.average.update(run.model, run.average.decay(1))
-    correct, seen = evaluate(run)
+    began = time.monotonic()
+    correct, seen, loss = evaluate(run)
+    seconds = time.monotonic() - began
     run.meter.validated(correct / seen)
-    if last or progress.epoch % run.job.checkpoint.every_epochs == 0:
+    due = last or progress.epoch % run.job.checkpoint.every_epochs == 0
+    if due:
         save(run, progress, correct / seen)
     if last:
         run.saver.wait()
         run.meter.waited()
     figures = measure(run, "epoch", epoch, correct / seen)
+    figures = replace(figures, validation_loss=loss / seen)
     run.meter.end_epoch(figures.shares)
+    record_epoch(run, figures, progress, seconds, saved=due, last=last)
     told = (figures.loss, figures.images_per_second, figures.accuracy)
     run.announcer.epoch(progress, *told, figures.shares.get("communication"))
     if run.world.rank == 0:
@@ -70,6 +80,8 @@ def interrupt(run: Run, epoch: EpochResult, stop: Stop) -> int:
     run.saver.wait()
     run.meter.waited()
     run.announcer.stopped(progress)
+    run.recorder.note("stop", progress)
+    run.recorder.close()
     if run.world.rank == 0:
         append(run.checkpoints, measure(run, "stop", epoch))
         say(f"stopped at step {progress.step}, epoch {progress.epoch} + {progress.position}, saved")

@@ -46,6 +46,7 @@ def job_status(
         last_step=reader.last_step,
         restarts=reader.restarts,
         failure=reader.failure,
+        paces=reader.paces,
     )
 
 

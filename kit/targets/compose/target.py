@@ -12,10 +12,12 @@ from typing import ClassVar
 
 from kit.errors import InputError, KitError
 from kit.hosts.docker import Docker
+from kit.plan.types import MountPoint
 from kit.runtime.event_log import EventLog
 from kit.runtime.history import Deployment, deployment
 from kit.runtime.loop import StepsError, execute_steps
 from kit.runtime.mistake import as_failed, mistake_error
+from kit.runtime.record_files import FoundRecords, from_hosts
 from kit.runtime.status import ENDED, JobStatus, LogLine
 from kit.runtime.steps import Step, size, unchanged_message
 from kit.runtime.target import Known
@@ -191,6 +193,10 @@ class ComposeTarget:
             KitError: The host with the lock cannot be reached.
         """
         self._hosts.central.break_lock()
+
+    def records(self, job: str, mount: MountPoint) -> FoundRecords:  # noqa: ARG002 (the target's)
+        """Return the records beside the checkpoints; see `Target.records`."""
+        return from_hosts(self._hosts.rendered.hosts, mount.kind, mount.source)
 
     def history(self) -> tuple[Deployment, ...]:
         """Return the recorded deployments; see `Target.history`."""

@@ -114,6 +114,7 @@ class WatchedFolder:
             last_step=reader.last_step,
             restarts=reader.restarts,
             failure=reader.failure,
+            paces=reader.paces,
         )
 
 

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import ClassVar
 
 from kit.errors import InputError, KitError
+from kit.plan.types import MountPoint
 from kit.runtime.history import Deployment
 from kit.runtime.loop import execute_steps
+from kit.runtime.record_files import FoundRecords, from_folder
 from kit.runtime.rendered import rendered
 from kit.runtime.status import JobStatus, LogLine
 from kit.runtime.steps import Step, unchanged_message
@@ -135,6 +137,22 @@ class LocalTarget:
         if not end(folder):
             raise KitError(f"job {name} is not running", "observe_workloads `kit status`")
         return WatchedFolder(folder, run).status()
+
+    def records(self, job: str, mount: MountPoint) -> FoundRecords:  # noqa: ARG002 (the target's)
+        """Return the records beside the checkpoints; see `Target.records`."""
+        run = JobFolder(self._cluster, job).read_run()
+        folders = {
+            process.host: Path(dict(process.variables)["KIT_CHECKPOINTS"])
+            for process in (run.processes if run else ())
+            if process.part == Role.TRAIN
+        }
+        # Folders of hosts that took part in an earlier run have the same layout.
+        own = JobFolder(self._cluster, job).path
+        for folder in list(folders.values()):
+            if folder.is_relative_to(own):
+                folders |= {each.parent.name: each for each in own.glob(f"*/{folder.name}")}
+        files = [file for host, folder in folders.items() for file in from_folder(host, folder)]
+        return FoundRecords(tuple(files))
 
     def history(self) -> tuple[Deployment, ...]:
         """Return the recorded deployments; see `Target.history`."""

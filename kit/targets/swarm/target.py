@@ -12,10 +12,12 @@ from typing import ClassVar
 from kit.errors import InputError, KitError
 from kit.hosts.docker import Docker
 from kit.model import Host
+from kit.plan.types import MountPoint
 from kit.runtime.event_log import EventLog
 from kit.runtime.events import Reader
 from kit.runtime.history import Deployment, deployment
 from kit.runtime.mistake import as_failed, mistake_error
+from kit.runtime.record_files import FoundRecords, from_hosts
 from kit.runtime.rendered import rendered
 from kit.runtime.status import ENDED, JobStatus, LogLine, State
 from kit.runtime.steps import Step, unchanged_message
@@ -187,6 +189,7 @@ class SwarmTarget:
             last_step=reader.last_step,
             restarts=reader.restarts,
             failure=reader.failure,
+            paces=reader.paces,
         )
 
     def known(self) -> Mapping[str, Known]:
@@ -240,6 +243,10 @@ class SwarmTarget:
     def stop_data(self) -> bool:
         """Leave them: they belong to the platform; see `Target.stop_data`."""
         return False
+
+    def records(self, job: str, mount: MountPoint) -> FoundRecords:  # noqa: ARG002 (the target's)
+        """Return the records beside the checkpoints; see `Target.records`."""
+        return from_hosts(self._rendered.hosts, mount.kind, mount.source)
 
     def history(self) -> tuple[Deployment, ...]:
         """Return the recorded deployments; see `Target.history`."""

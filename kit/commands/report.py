@@ -1,0 +1,191 @@
+"""`kit report`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+
+import click
+
+from kit import __version__, files
+from kit.commands.options import with_paths
+from kit.commands.records import archive_of, read_runs
+from kit.commands.tables import console, table
+from kit.commands.targets import target_for, with_engine
+from kit.errors import InputError, KitError, ProblemsError
+from kit.model import SERVER_PREFIX, EngineName
+from kit.paths import Paths, identity
+from kit.project import load_lowered
+from kit.report.collect import chosen
+from kit.report.record import Run
+from kit.report.times import compare, division, paces
+from kit.report.view import NONE, Inventory, Origin, number, share
+from kit.runtime.history import Deployment
+from kit.targets.lowered import Lowered
+from kit.values import count
+from kit.workload.types import Kind
+from kit.yamlfile import read_text
+from trainer.contract.words import nearest
+
+MOST = 8
+"""Runs side by side; the page has as many colours."""
+TOLERANCE = 2.0
+"""Seconds by which the clock of a host may be before this machine's."""
+
+
+@click.command("report", short_help="Show runs side by side, as a page and in the terminal.")
+@click.argument("jobs", nargs=-1, metavar="[JOB[@RUN]]...")
+@with_paths
+@with_engine
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=Path("report.html"),
+    show_default=True,
+    help="File of the page.",
+)
+@click.option(
+    "--runs",
+    "most",
+    type=click.IntRange(1, MOST),
+    default=1,
+    show_default=True,
+    help="Number of the newest runs of each job.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, and write no page.")
+def command(
+    paths: Paths, engine: str | None, jobs: tuple[str, ...], out: Path, *, most: int, as_json: bool
+) -> None:
+    """Write a page that shows runs side by side, and a summary of them.
+
+    JOB is a job (default: all with records), JOB@RUN one of its earlier runs: `kit history` lists
+    them. The trainer records its runs beside the checkpoints; kit keeps a copy of those that it has
+    read.
+    """
+    cluster, own = identity(paths)
+    name = engine or own
+    target = target_for(name, cluster, paths.tree(cluster))
+    history = target.history()
+    lowered = _lowered(paths, name)
+    jobs_of_files = {each.name: each for each in lowered.workloads} if lowered else {}
+    known = {name for name, each in jobs_of_files.items() if each.kind is Kind.JOB}
+    known |= {each.job for each in history if not each.job.startswith(SERVER_PREFIX)}
+    known |= set(archive_of(cluster).jobs())
+    wanted = [(job, run) for job, _, run in (name.partition("@") for name in jobs)]
+    if unknown := next((job for job, _ in wanted if job not in known), None):
+        raise InputError(f"there is no job {unknown}", nearest(unknown, sorted(known)))
+    by_job = {
+        job: read_runs(target, cluster, job, jobs_of_files.get(job))
+        for job in (dict.fromkeys(job for job, _ in wanted) or sorted(known))
+    }
+    runs = _chosen(by_job, wanted, most)
+    origins = [_origin(run, history) for run in runs]
+    if as_json:
+        from kit.report.document import document
+
+        click.echo(json.dumps(document(runs, origins), indent=2, ensure_ascii=False))
+        return
+    hashes = {each.inventory_hash for name, each in jobs_of_files.items() if name in by_job}
+    text = _page(runs, origins, cluster, paths, ", ".join(sorted(hashes)))
+    try:
+        files.replace(out, text)
+    except OSError as error:
+        raise KitError(f"{out}: cannot be written: {error.strerror}") from None
+    for run in runs:
+        archive_of(cluster).note_report(run.job, run.id, out)
+    _summary(runs)
+    click.echo(f"{out}: {len(text.encode()) / 1000:,.0f} kB, {count(len(runs), 'run')}")
+
+
+def _lowered(paths: Paths, engine: str) -> Lowered | None:
+    """Return the jobs of the files; None if these have mistakes, which do not concern past runs."""
+    try:
+        return load_lowered(paths, EngineName(engine))
+    except ProblemsError:
+        return None
+
+
+def _chosen(
+    by_job: Mapping[str, list[Run]], wanted: Sequence[tuple[str, str]], most: int
+) -> list[Run]:
+    """Return the wanted runs, in the order of the arguments; without any, the newest of all jobs.
+
+    Raises:
+        KitError: A job has no record, or there are too many runs.
+    """
+    for job, _ in wanted:
+        if not by_job[job]:
+            raise KitError(
+                f"job {job} has no record of a run",
+                "the built-in trainer records its runs; see `kit status` and `kit logs` for others",
+            )
+    pairs = wanted or [(job, "") for job in by_job]
+    runs = [run for job, name in pairs for run in chosen(by_job[job], job, name, most)]
+    if not runs:
+        raise KitError("no job has a record of a run", "start one with `kit deploy`")
+    if len(runs) > MOST and wanted:
+        what = f"{len(runs)} runs are too many side by side"
+        raise InputError(what, f"name at most {MOST}, for example `kit report {runs[0].job}`")
+    if len(runs) > MOST:
+        runs = sorted(runs, key=lambda run: run.began)[-MOST:]
+    return list({run.title: run for run in runs}.values())
+
+
+def _origin(run: Run, deployments: Sequence[Deployment]) -> Origin:
+    """Return the newest deployment before a run; deployments are the newest first."""
+    for each in deployments:
+        if each.job == run.job and each.time <= run.attempts[-1].time + TOLERANCE:
+            return Origin(each.image, each.by, each.inventory, each.job_hash)
+    return Origin()
+
+
+def _page(
+    runs: Sequence[Run], origins: Sequence[Origin], cluster: str, paths: Paths, hashes: str
+) -> str:
+    from kit.report.page import page
+
+    text = read_text(paths.inventory, str(paths.inventory), "")
+    return page(
+        runs,
+        origins,
+        Inventory(str(paths.inventory), text, hashes),
+        cluster=cluster,
+        written=datetime.now().astimezone().isoformat(" ", "minutes"),
+        version=__version__,
+    )
+
+
+def _summary(runs: Sequence[Run]) -> None:
+    screen = console()
+    several = len(runs) > 1
+    columns = ["run", "ranks", "epochs", "seconds", "training", "images/s"]
+    columns += ["speed-up", "efficiency"] if several else []
+    columns += ["accuracy", "outcome"]
+    rows = table(*columns, right=columns[1:-1])
+    for each in compare(runs):
+        relative = (number(each.speedup, ".2f", " ×"), share(each.efficiency, 0))
+        rows.add_row(
+            each.run.title,
+            str(each.world_size),
+            str(each.epochs),
+            f"{each.seconds:.1f}",
+            f"{each.training:.1f}",
+            number(each.images_per_second, ",.0f"),
+            *(relative if several else ()),
+            share(each.accuracy),
+            each.run.state,
+        )
+    screen.print(rows)
+    spent = [division(run) for run in runs]
+    kinds = [kind for kind in spent[0] if any(each[kind] >= 0.05 for each in spent)]
+    times = table("seconds of", *kinds, right=kinds)
+    for run, own in zip(runs, spent, strict=True):
+        times.add_row(run.title, *(f"{own[kind]:.1f}" if own[kind] else NONE for kind in kinds))
+    screen.print(times)
+    for run in runs:
+        for pace in paces(run):
+            if pace.slow:
+                rank = f"rank {pace.rank.rank} on {pace.rank.host}"
+                screen.print(f"{run.title}: {rank} is slow: {pace.factor:.2f} × the others' work")

@@ -1,0 +1,307 @@
+"""A run as values, read from the lines of its record. Pure.
+
+trainer/record/files.py describes the files. A run consists of attempts: each begins when the ranks
+begin to train or resume, and ends with the next one, or with the run.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+Line = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The steps of a rank since its last window; the newest is `step`.
+
+    `epoch` is the position in epochs. Times are in seconds: `time` since 1970, of all `steps`
+    together `seconds`, `data`, `compute` and `exchange`, of one step `median`, `least` and `most`.
+    `loss` is the mean of the rank's `samples`, in nats.
+    """
+
+    time: float
+    step: int
+    epoch: float
+    steps: int
+    seconds: float
+    median: float
+    least: float
+    most: float
+    samples: float
+    loss: float | None
+    data: float
+    compute: float
+    exchange: float
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """One rank of an attempt. `setup` are the seconds from its process's start to the training."""
+
+    rank: int
+    host: str
+    device: str
+    gpu: str
+    setup: float
+    windows: tuple[Window, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """A complete epoch. `evaluation` is in seconds, losses in nats, accuracy is a share."""
+
+    time: float
+    epoch: int
+    step: int
+    loss: float | None
+    accuracy: float | None
+    validation_loss: float | None
+    images_per_second: float | None
+    evaluation: float
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something at a time, in seconds since 1970: saved, sample, stop, end.
+
+    `seconds` is its duration, for a checkpoint the pause of the training. `text` is a sample's.
+    """
+
+    kind: str
+    time: float
+    step: int
+    epoch: int
+    seconds: float = 0.0
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """The training from `time`, in seconds since 1970, at `step` until it ends or is interrupted.
+
+    `kept` is the step from which the next attempt resumed: later steps of this one are lost. None
+    if nothing was lost.
+    """
+
+    time: float
+    step: int
+    world_size: int
+    ranks: tuple[Rank, ...]
+    epochs: tuple[Epoch, ...]
+    events: tuple[Event, ...]
+    kept: int | None = None
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The hosts of its ranks."""
+        return tuple(dict.fromkeys(rank.host for rank in self.ranks))
+
+    @property
+    def last(self) -> float:
+        """The time of its last line."""
+        times = [window.time for rank in self.ranks for window in rank.windows[-1:]]
+        times += [epoch.time for epoch in self.epochs] + [event.time for event in self.events]
+        return max(times, default=self.time)
+
+    @property
+    def began(self) -> float:
+        """The time at which its processes began."""
+        return self.time - max((rank.setup for rank in self.ranks), default=0.0)
+
+    def is_kept(self, step: int) -> bool:
+        """Whether the work up to a step was not repeated by the next attempt."""
+        return self.kept is None or step <= self.kept
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of a job. `facts` are the trainer's own words at the newest beginning.
+
+    `name` is a short one in a report.
+    """
+
+    id: str
+    job: str
+    attempts: tuple[Attempt, ...]
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    evaluation: Mapping[str, Any] | None = None
+    name: str = ""
+
+    @property
+    def label(self) -> str:
+        """Its short name in a report, which is unique there."""
+        return self.name or self.title
+
+    @property
+    def title(self) -> str:
+        """Its job, and its name among the job's runs."""
+        return f"{self.job}@{self.id}"
+
+    @property
+    def began(self) -> float:
+        """The time at which its first process began."""
+        return self.attempts[0].began
+
+    @property
+    def ended(self) -> float:
+        """The time of its last line."""
+        return max(attempt.last for attempt in self.attempts)
+
+    @property
+    def state(self) -> str:
+        """`complete`, `stopped` or `not complete`."""
+        kinds = {event.kind for event in self.attempts[-1].events}
+        return "complete" if "end" in kinds else "stopped" if "stop" in kinds else "not complete"
+
+    @property
+    def epochs(self) -> tuple[Epoch, ...]:
+        """The epochs of all attempts, without repeated ones."""
+        return tuple(
+            epoch
+            for attempt in self.attempts
+            for epoch in attempt.epochs
+            if attempt.is_kept(epoch.step)
+        )
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """The events of all attempts."""
+        return tuple(event for attempt in self.attempts for event in attempt.events)
+
+    @property
+    def samples(self) -> int:
+        """Training samples of an epoch."""
+        return int(self.facts.get("train", 0))
+
+
+def named(runs: Sequence[Run]) -> list[Run]:
+    """Give runs short names: of the job, or of job and time if a job has several runs."""
+    jobs = [run.job for run in runs]
+    return [
+        replace(run, name=run.job if jobs.count(run.job) == 1 else f"{run.job}@{run.id[:15]}")
+        for run in runs
+    ]
+
+
+def lines_of(content: bytes) -> Iterator[Line]:
+    """Yield the lines of a rank's file; a line that is being written or is damaged is left out."""
+    for text in content.split(b"\n"):
+        try:
+            line = json.loads(text)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(line, dict) and isinstance(line.get("record"), str):
+            yield line
+
+
+def read_run(
+    run: str, job: str, ranks: Iterable[Iterable[Line]], evaluation: Mapping[str, Any] | None
+) -> Run | None:
+    """Return a run from the lines of each rank's files; None if rank 0 has not begun."""
+    found: dict[float, dict[int, list[Line]]] = {}
+    for lines in ranks:
+        part: list[Line] | None = None
+        for line in lines:
+            if line["record"] == "begin":
+                part = found.setdefault(_number(line, "attempt"), {}).setdefault(
+                    int(_number(line, "rank")), []
+                )
+            if part is not None:
+                part.append(line)
+    complete = [found[each] for each in sorted(found) if 0 in found[each]]
+    if not complete:
+        return None
+    begins = [next(_of(parts[0], "begin")) for parts in complete]
+    resumed = [int(_number(begin, "step")) for begin in begins]
+    attempts = tuple(
+        _attempt(parts, begin, resumed[number + 1 :])
+        for number, (parts, begin) in enumerate(zip(complete, begins, strict=True))
+    )
+    return Run(run, job, attempts, begins[-1], evaluation)
+
+
+def _attempt(parts: Mapping[int, Sequence[Line]], begin: Line, later: Sequence[int]) -> Attempt:
+    kept = min(later) if later else None
+    samples = max(_number(begin, "train"), 1.0)
+    return Attempt(
+        time=_number(begin, "time"),
+        step=int(_number(begin, "step")),
+        world_size=int(_number(begin, "world_size")),
+        ranks=tuple(_rank(parts[rank], samples) for rank in sorted(parts)),
+        epochs=tuple(_epoch(line) for line in _of(parts[0], "epoch")),
+        events=tuple(_events(parts[0])),
+        kept=kept,
+    )
+
+
+def _rank(lines: Sequence[Line], samples: float) -> Rank:
+    begin = lines[0]
+    windows = tuple(
+        Window(
+            time=_number(line, "time"),
+            step=int(_number(line, "step")),
+            epoch=_number(line, "epoch") + _number(line, "position") / samples,
+            steps=max(1, int(_number(line, "steps"))),
+            seconds=_number(line, "seconds"),
+            median=_number(line, "median"),
+            least=_number(line, "least"),
+            most=_number(line, "most"),
+            samples=_number(line, "samples"),
+            loss=_maybe(line, "loss"),
+            data=_number(line, "data"),
+            compute=_number(line, "compute"),
+            exchange=_number(line, "communication"),
+        )
+        for line in _of(lines, "steps")
+    )
+    return Rank(
+        rank=int(_number(begin, "rank")),
+        host=str(begin.get("host", "")),
+        device=str(begin.get("device", "")),
+        gpu=str(begin.get("gpu", "")),
+        setup=_number(begin, "setup"),
+        windows=windows,
+    )
+
+
+def _epoch(line: Line) -> Epoch:
+    return Epoch(
+        time=_number(line, "time"),
+        epoch=int(_number(line, "epoch")),
+        step=int(_number(line, "step")),
+        loss=_maybe(line, "loss"),
+        accuracy=_maybe(line, "accuracy"),
+        validation_loss=_maybe(line, "validation_loss"),
+        images_per_second=_maybe(line, "images_per_second"),
+        evaluation=_number(line, "evaluation"),
+    )
+
+
+def _events(lines: Sequence[Line]) -> Iterator[Event]:
+    for line in lines:
+        if line["record"] in {"saved", "sample", "stop", "end"}:
+            yield Event(
+                kind=line["record"],
+                time=_number(line, "time"),
+                step=int(_number(line, "step")),
+                epoch=int(_number(line, "epoch")),
+                seconds=_number(line, "stall") + _number(line, "evaluation"),
+                text=str(line.get("text", "")),
+            )
+
+
+def _of(lines: Iterable[Line], record: str) -> Iterator[Line]:
+    return (line for line in lines if line["record"] == record)
+
+
+def _number(line: Line, key: str) -> float:
+    return _maybe(line, key) or 0.0
+
+
+def _maybe(line: Line, key: str) -> float | None:
+    value = line.get(key)
+    return float(value) if isinstance(value, int | float) else None

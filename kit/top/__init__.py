@@ -1,0 +1,1 @@
+"""`kit top`: the GPUs of all hosts, with the ranks that hold them."""

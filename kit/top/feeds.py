@@ -1,0 +1,117 @@
+"""The GPUs of the hosts as they change: one process on each host, over one connection."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from kit.hosts import ssh
+from kit.model import Host
+from kit.top.smi import Gpu, parse, query
+
+AGAIN = 10.0
+"""Seconds until a lost connection is tried again."""
+FIRST = 15.0
+"""The most seconds to wait for the first answers."""
+
+
+@dataclass(slots=True)
+class Feed:
+    """The newest GPUs of a host by UUID, or the reason why there are none."""
+
+    gpus: dict[str, Gpu] = field(default_factory=dict)
+    message: str = ""
+
+
+class Feeds:
+    """Reads the GPUs of hosts in threads.
+
+    nvidia-smi stays resident: starting it takes longer than a query, and wakes GPUs without
+    persistence mode.
+    """
+
+    def __init__(self, commands: Mapping[str, list[str]], *, loops: bool) -> None:
+        """Read from a command for each host; `loops`: the commands do not end."""
+        self.feeds = {name: Feed() for name in commands}
+        self._loops = loops
+        self._processes: dict[str, subprocess.Popen[str]] = {}
+        self._over = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._read, args=(name, command), daemon=True)
+            for name, command in commands.items()
+        ]
+        self._first = {name: threading.Event() for name in commands}
+        for thread in self._threads:
+            thread.start()
+
+    def wait(self) -> None:
+        """Wait until each host has answered or failed, or until it takes too long."""
+        for name, first in self._first.items():
+            if not first.wait(FIRST):
+                self.feeds[name].message = f"no answer within {FIRST:.0f} s"
+        if not self._loops:
+            for thread in self._threads:
+                thread.join(FIRST)
+
+    def close(self) -> None:
+        """End all processes; nvidia-smi on the hosts ends with its connection."""
+        self._over.set()
+        for process in list(self._processes.values()):
+            process.kill()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(2)
+
+    def _read(self, name: str, command: list[str]) -> None:
+        feed = self.feeds[name]
+        while not self._over.is_set():
+            said = self._follow(name, command, feed)
+            if said or self._loops:
+                feed.gpus, feed.message = {}, said or "nvidia-smi has ended"
+            self._first[name].set()
+            if not self._loops or self._over.wait(AGAIN):
+                return
+
+    def _follow(self, name: str, command: list[str], feed: Feed) -> str:
+        """Read one process to its end; return its last words if it failed."""
+        try:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                start_new_session=True,  # kit handles Ctrl-C, not its ssh process.
+            )
+        except OSError as error:
+            return f"{command[0]}: {error.strerror}"
+        self._processes[name] = process
+        last = ""
+        assert process.stdout is not None
+        for line in process.stdout:
+            gpu = parse(line)
+            if gpu is None:
+                last = line.strip() or last
+                continue
+            feed.gpus = {**feed.gpus, gpu.uuid: gpu}
+            feed.message = ""
+            self._first[name].set()
+        return last if process.wait() else ""
+
+
+def commands(hosts: Iterable[Host], seconds: int | None) -> dict[str, list[str]]:
+    """Return the command for each host, over SSH."""
+    script = f"exec {query(seconds)}"
+    return {
+        host.name: [*ssh.command(host.ssh), f"exec sh -c {shlex.quote(script)}"] for host in hosts
+    }
+
+
+def local_command(name: str, seconds: int | None) -> dict[str, list[str]]:
+    """Return the command for this machine; none without a driver."""
+    return {name: query(seconds).split()} if shutil.which("nvidia-smi") else {}

@@ -1,0 +1,161 @@
+"""The record of a run: what the ranks write beside the checkpoints."""
+
+import base64
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.trainer.hosts import Hosts, hosts, write_job
+from trainer.contract import events
+from trainer.record import files
+
+Lines = list[dict[str, Any]]
+
+
+def lines(folder: Path, rank: int) -> Lines:
+    """The lines of a rank in the only record of a host."""
+    [file] = folder.glob(f"records/*/rank{rank}.jsonl")
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def of(found: Lines, record: str) -> Lines:
+    return [line for line in found if line["record"] == record]
+
+
+def test_every_rank_records_the_same_windows_of_steps(tmp_path: Path) -> None:
+    with hosts(tmp_path) as local:
+        job = write_job(tmp_path, epochs=2)
+        for task in local.pair(job):
+            assert task.wait() == 0, task.text
+    first = lines(tmp_path / "pc1", 0) if list((tmp_path / "pc1").glob("records/*/rank0.jsonl")) \
+        else lines(tmp_path / "pc2", 0)  # fmt: skip
+    found = [
+        [json.loads(line) for line in file.read_text().splitlines()]
+        for file in sorted(tmp_path.glob("pc*/records/*/rank*.jsonl"))
+    ]
+    assert len(found) == 3
+    assert len({file.parent.name for file in tmp_path.glob("pc*/records/*/rank*.jsonl")}) == 1
+    steps = [[line["step"] for line in of(each, "steps")] for each in found]
+    assert steps[0] == steps[1] == steps[2] == list(range(1, 2 * 15 + 1))
+    assert {line["attempt"] for each in found for line in of(each, "begin")} == {
+        of(first, "begin")[0]["attempt"]
+    }
+    # The ranks' samples are those of the data set, and their mean loss is that of the epoch.
+    samples = sum(line["samples"] for each in found for line in of(each, "steps"))
+    assert samples == pytest.approx(2 * 1437)
+    epoch = of(first, "epoch")[-1]
+    own = [line for each in found for line in of(each, "steps") if line["step"] > 15]
+    mean = sum(line["loss"] * line["samples"] for line in own) / sum(x["samples"] for x in own)
+    assert mean == pytest.approx(epoch["loss"], rel=1e-3)
+    assert epoch["validation_loss"] > 0
+    # The kinds of work are the time of the steps.
+    for each in found:
+        for line in of(each, "steps")[1:]:
+            kinds = line["data"] + line["compute"] + line["communication"]
+            assert kinds == pytest.approx(line["seconds"], rel=0.2, abs=0.005)
+    assert [line["record"] for line in first if line["record"] not in {"begin", "steps"}] == [
+        "saved",
+        "epoch",
+        "saved",
+        "epoch",
+        "end",
+    ]
+
+
+def test_predictions_are_those_of_the_test_samples(trained: Path) -> None:
+    [file] = trained.glob("records/*/evaluation.json")
+    found = json.loads(file.read_text())
+    truth, predicted = (base64.b64decode(found[key]) for key in ("truth", "predicted"))
+    right = sum(truth[n : n + 2] == predicted[n : n + 2] for n in range(0, len(truth), 2))
+    accuracy = of(lines(trained, 0), "epoch")[-1]["accuracy"]
+    assert right / (len(truth) // 2) == pytest.approx(accuracy)
+    assert len(truth) // 2 == found["samples"] == 360
+    wrong = [n for n in range(360) if truth[2 * n : 2 * n + 2] != predicted[2 * n : 2 * n + 2]]
+    assert {str(number) for number in wrong} <= found["pictures"].keys()
+    for content in found["pictures"].values():
+        assert base64.b64decode(content).startswith(b"\x89PNG\r\n")
+    assert file.stat().st_size < 100_000
+
+
+def test_a_restart_continues_the_record_of_its_run(tmp_path: Path) -> None:
+    with hosts(tmp_path) as local:
+        job = write_job(tmp_path, epochs=60)
+        environ = alone(tmp_path, job)
+        task = local.start("first", ["-m", "trainer.train"], environ)
+        task.expect("saved step-00000090")
+        task.process.send_signal(signal.SIGKILL)
+        task.wait()
+        write_job(tmp_path, epochs=6)
+        assert local.start("second", ["-m", "trainer.train"], environ).wait() == 0
+    begins = of(lines(tmp_path / "n1", 0), "begin")
+    assert [begin["step"] > 0 for begin in begins] == [False, True]
+    assert of(lines(tmp_path / "n1", 0), "end")
+
+
+def test_an_attempt_that_saved_nothing_is_of_the_same_run(tmp_path: Path) -> None:
+    files.rank_file(tmp_path, "a", 0).parent.mkdir(parents=True)
+    file = files.rank_file(tmp_path, "a", 0)
+    files.append(file, "begin", {"job": {"name": "digits"}})
+    assert files.unfinished(tmp_path, {"name": "digits"}) == "a"
+    assert files.unfinished(tmp_path, {"name": "other"}) is None
+    files.append(file, "saved", {"step": 3})
+    assert files.unfinished(tmp_path, {"name": "digits"}) is None
+
+
+def test_old_records_are_deleted(tmp_path: Path) -> None:
+    for number in range(files.KEEP + 3):
+        files.rank_file(tmp_path, f"run-{number:02}", 0).parent.mkdir(parents=True)
+    files.prune(tmp_path)
+    left = sorted(path.name for path in (tmp_path / files.FOLDER).iterdir())
+    assert left == [f"run-{number:02}" for number in range(3, files.KEEP + 3)]
+
+
+def test_a_full_disk_does_not_end_the_training(tmp_path: Path) -> None:
+    with hosts(tmp_path) as local:
+        (tmp_path / "n1").mkdir()
+        (tmp_path / "n1" / "records").write_text("not a folder")
+        task = local.start(
+            "n1", ["-m", "trainer.train"], alone(tmp_path, write_job(tmp_path, epochs=1))
+        )
+        assert task.wait() == 0, task.text
+    assert task.text.count("no record for kit report") == 1
+
+
+def test_a_text_is_written_at_each_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("to be or not to be, that is the question\n" * 60)
+    changes = {"dataset": "text", "path": "text.txt", "model": "gpt", "optimizer": "adamw"}
+    job = write_job(tmp_path, epochs=2, batch_size=8, context=16, learning_rate=0.003, **changes)
+    with hosts(tmp_path) as local:
+        environ = {**alone(tmp_path, job), "KIT_DATA": tmp_path}
+        task = local.start("n1", ["-m", "trainer.train"], environ)
+        assert task.wait() == 0, task.text
+    written = [line["text"] for line in of(lines(tmp_path / "n1", 0), "sample")]
+    assert len(written) == 2
+    assert all(len(text) == 240 and set(text) <= set("to be or not to be, that is the question\n")
+               for text in written)  # fmt: skip
+
+
+def test_ranks_report_their_pace(tmp_path: Path) -> None:
+    with hosts(tmp_path) as local:
+        job = write_job(tmp_path, epochs=9999)
+        environ = {**alone(tmp_path, job), "LAB_PACE": ""}
+        task = local.start("n1", ["-m", "trainer.train"], environ)
+        paces(task_events=local, task=task)
+
+
+def paces(task_events: Hosts, task: Any) -> None:
+    from tests.trainer.hosts import wait_until
+
+    wait_until(lambda: bool(task.of(events.Pace)), "a pace")
+    pace = task.of(events.Pace)[0]
+    assert pace.rank == 0
+    assert 0 < pace.compute_seconds <= pace.step_seconds * 1.2
+
+
+def alone(folder: Path, job: Path) -> dict[str, str | Path]:
+    from tests.trainer.hosts import ROOT
+
+    return {"KIT_JOB": job, "KIT_CHECKPOINTS": folder / "n1", "PYTHONPATH": ROOT, "KIT_HOST": "n1"}

@@ -1,0 +1,56 @@
+"""What the record of a run gets from the training: its beginning, its epochs, its end."""
+
+from __future__ import annotations
+
+import time
+
+from trainer.checkpoints.format import Progress
+from trainer.core.alike import sources_of_trainer
+from trainer.core.evaluation import classifier
+from trainer.core.figures import Figures
+from trainer.core.models import parameter_count
+from trainer.core.run import Run
+from trainer.record.predictions import predict
+from trainer.record.texts import write_text
+
+
+def begin_record(run: Run, progress: Progress, start: Figures) -> None:
+    """Begin the record of this process's part of the run; all ranks must call it."""
+    about = {
+        "steps": start.steps,
+        "epochs": start.epochs,
+        "global_batch": run.global_batch,
+        "parameters": parameter_count(run.model),
+        "precision": run.precision,
+        "trainer": sources_of_trainer(),
+    }
+    run.recorder.begin(progress, run.data, about, run.watch.read)
+
+
+def record_epoch(
+    run: Run, figures: Figures, progress: Progress, seconds: float, *, saved: bool, last: bool
+) -> None:
+    """Record an epoch, evaluated in `seconds`; all ranks must call it."""
+    run.recorder.note(
+        "epoch",
+        progress,
+        loss=figures.loss,
+        accuracy=figures.accuracy,
+        validation_loss=figures.validation_loss,
+        images_per_second=figures.images_per_second,
+        evaluation=seconds,
+        skipped=len(figures.skipped),
+        slow=figures.slow,
+    )
+    text = run.data.train.labels.ndim > 1
+    if text and saved and run.world.rank == 0:
+        train, data = run.job.train, run.data
+        written = write_text(run.model, data.labels, train.context, run.world.device)
+        run.recorder.note("sample", progress, text=written)
+    if not last:
+        return
+    began = time.monotonic()
+    if not text:
+        run.recorder.evaluation(predict(run.world, run.data, classifier(run)))
+    run.recorder.note("end", progress, evaluation=time.monotonic() - began)
+    run.recorder.close()

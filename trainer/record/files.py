@@ -1,0 +1,94 @@
+"""The files of a run's record, beside the checkpoints of each host.
+
+    records/20261122-224501-3f2a/
+        rank0.jsonl      one JSON object a line, of each rank that runs on this host
+        evaluation.json  the predictions of the trained model, on rank 0's host
+
+A line has `record` (begin, steps, epoch, saved, sample, stop or end) and `time`, in seconds since
+1970. A restarted rank appends to its file. The number of lines grows with the logarithm of the
+steps (recorder.py), the predictions are bounded (predictions.py), and only the newest runs are
+kept: a record stays small.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import secrets
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+FOLDER = "records"
+KEEP = 20
+"""Runs of which a host keeps the records."""
+EVALUATION = "evaluation.json"
+
+
+def new_run() -> str:
+    """Return a name for a run: its beginning (UTC) and a random part. Names sort by time."""
+    return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(2)}"
+
+
+def rank_file(checkpoints: Path, run: str, rank: int) -> Path:
+    """Return the file of a rank."""
+    return checkpoints / FOLDER / run / f"rank{rank}.jsonl"
+
+
+def append(file: Path, record: str, values: dict[str, Any]) -> None:
+    """Add a line to a file.
+
+    Raises:
+        OSError: The disk refuses it.
+    """
+    line = {"record": record, "time": round(time.time(), 3), **rounded(values)}
+    with file.open("a", encoding="utf-8") as stream:
+        stream.write(json.dumps(line, ensure_ascii=False) + "\n")
+
+
+def rounded(value: Any) -> Any:
+    """Return nested values with floats of six digits; those that are not finite become null."""
+    if isinstance(value, float):
+        return float(f"{value:.6g}") if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: rounded(each) for key, each in value.items()}
+    return [rounded(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def replace(file: Path, values: dict[str, Any]) -> None:
+    """Write a JSON file completely or not at all.
+
+    Raises:
+        OSError: The disk refuses it.
+    """
+    temporary = file.with_name(f".{file.name}.new")
+    temporary.write_text(json.dumps(values, ensure_ascii=False), encoding="utf-8")
+    temporary.replace(file)
+
+
+def unfinished(checkpoints: Path, job: dict[str, Any]) -> str | None:
+    """Return the newest run of this host if it is of the same job and has saved nothing.
+
+    Its next attempt begins at the first step again, and belongs to the same run.
+    """
+    files = sorted((checkpoints / FOLDER).glob("*/rank0.jsonl"))
+    if not files:
+        return None
+    try:
+        lines = [json.loads(line) for line in files[-1].read_text("utf-8").splitlines()]
+    except (OSError, ValueError):
+        return None
+    kinds = {line.get("record") for line in lines}
+    begun = next((line.get("job") for line in lines if line.get("record") == "begin"), None)
+    same = begun == rounded(job) and not kinds & {"saved", "stop", "end"}
+    return files[-1].parent.name if same else None
+
+
+def prune(checkpoints: Path) -> None:
+    """Delete all records but those of the newest runs."""
+    runs = sorted(each for each in (checkpoints / FOLDER).iterdir() if each.is_dir())
+    for old in runs[:-KEEP]:
+        with contextlib.suppress(OSError):
+            shutil.rmtree(old)

@@ -32,6 +32,7 @@ EPOCHS = 10
 
 def record(folder: Path, steps: int, rank: int, ranks: int) -> float:
     """Write a rank's record of so many steps; return the seconds of one `step`."""
+    folder.mkdir(exist_ok=True)
     job = load_job(write_job(folder, "long", epochs=EPOCHS))
     device = torch.device("cpu")
     world: Any = SimpleNamespace(

@@ -22,6 +22,7 @@ from kit.runtime.record_files import RecordFile, from_folder
 from kit.runtime.status import HostStatus, JobStatus, RankPace, State
 from kit.top import board, smi
 from kit.workload.types import Kind
+from tests import bench_report
 from tests.trainer.browser import Page, browser
 from tests.trainer.hosts import hosts, write_job
 from tests.trainer.test_trainer_record import alone
@@ -125,6 +126,17 @@ def test_a_thinned_curve_keeps_its_peaks() -> None:
     assert (54_321.0, 9.0) in found
     assert found[0] == points[0]
     assert list(found) == sorted(found)
+
+
+def test_a_record_grows_with_the_logarithm_of_its_steps(tmp_path: Path) -> None:
+    sizes = []
+    for steps in (2_000, 20_000):
+        bench_report.record(tmp_path / str(steps), steps, 0, 1)
+        [file] = from_folder("n0", tmp_path / str(steps))
+        [run] = runs_of("long", [file])
+        assert sum(window.steps for window in run.attempts[0].ranks[0].windows) == steps
+        sizes.append(len(file.content))
+    assert sizes[1] < 2.5 * sizes[0]
 
 
 def test_the_archive_keeps_what_the_hosts_lose(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def read_runs(target: Target, cluster: str, job: str, workload: Workload | None)
     """
     archive = archive_of(cluster)
     mount = checkpoints_mount(workload) if workload else checkpoints_volume(cluster, job)
-    found = target.records(job, mount)
+    found = target.records(job, mount.kind, mount.source)
     for error in found.errors:
         click.echo(f"warning: {error}", err=True)
     archive.keep(job, found.files)
@@ -42,5 +42,6 @@ def keep_records(target: Target, cluster: str, workloads: Iterable[Workload]) ->
     """Copy the records of jobs before their checkpoints are deleted."""
     for each in workloads:
         if each.kind is Kind.JOB:
-            found = target.records(each.name, checkpoints_mount(each))
+            mount = checkpoints_mount(each)
+            found = target.records(each.name, mount.kind, mount.source)
             archive_of(cluster).keep(each.name, found.files)

@@ -102,8 +102,12 @@ def bands(attempt: Attempt) -> tuple[Band, ...]:
     return tuple(Band(rank.rank, _joined(rank.windows)) for rank in attempt.ranks if rank.windows)
 
 
+BANDS = 80
+"""Columns of a band: each has several steps, also of a short run."""
+
+
 def _joined(windows: Sequence[Window]) -> tuple[tuple[float, float, float, float, float], ...]:
-    each = -(-len(windows) // MOST)
+    each = -(-len(windows) // BANDS)
     groups: Iterable[Sequence[Window]] = (
         windows[start : start + each] for start in range(0, len(windows), each)
     )

@@ -98,9 +98,10 @@ def mistakes(found: Predictions, most: int) -> list[Shown]:
 
 
 def successes(found: Predictions, most: int) -> list[Shown]:
-    """Return right predictions with a picture, in the order of the test set."""
-    numbers = [n for n in range(len(found.truth)) if _is_right(found, n)]
-    return _shown(found, numbers, most)
+    """Return right predictions with a picture, with equal distances in the test set."""
+    right = [n for n in range(len(found.truth)) if _is_right(found, n)]
+    pictured = [n for n in right if found.indices[n] in found.pictures]
+    return _shown(found, pictured[:: -(-len(pictured) // max(most, 1)) or 1], most)
 
 
 def _is_right(found: Predictions, number: int) -> bool:

@@ -89,7 +89,7 @@ def view(
 def _title(runs: Sequence[Run]) -> str:
     if len(runs) == 1:
         return f"Report of {runs[0].title}"
-    return f"Comparison of {', '.join(run.label for run in runs[:-1])} and {runs[-1].title}"
+    return f"Comparison of {', '.join(run.label for run in runs[:-1])} and {runs[-1].label}"
 
 
 def _heads(*names: str) -> list[View]:
@@ -112,7 +112,7 @@ def _comparison(found: Sequence[Comparison]) -> View:
     names = ["run", "ranks", "hosts", "epochs", "steps/epoch", "seconds", "of training", "images/s"]
     several = len(found) > 1
     names += ["speed-up", "efficiency"] if several else []
-    names += ["accuracy", "best", "validation loss", "outcome*"]
+    names += ["accuracy", "validation loss", "outcome*"]
     notes = []
     if several:
         notes.append(
@@ -127,7 +127,7 @@ def _comparison(found: Sequence[Comparison]) -> View:
 
 
 def _compared(each: Comparison, several: bool) -> list[str]:
-    relative = [number(each.speedup, ".2f", " ×"), share(each.efficiency, 0)]
+    relative = [number(each.speedup, ".2f", "\u00a0×"), share(each.efficiency, 0)]
     return [
         each.run.label,
         f"{each.world_size:,}",
@@ -139,7 +139,6 @@ def _compared(each: Comparison, several: bool) -> list[str]:
         number(each.images_per_second, ",.0f"),
         *(relative if several else []),
         share(each.accuracy),
-        share(each.best_accuracy),
         number(each.validation_loss, ".4f"),
         each.run.state,
     ]

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
-from kit.plan.types import MountPoint
 from kit.runtime.history import Deployment
 from kit.runtime.record_files import FoundRecords
 from kit.runtime.status import JobStatus, LogLine
@@ -85,10 +84,11 @@ class Target(Protocol):
         Those of a Swarm belong to its platform: `kit swarm down` ends them.
         """
 
-    def records(self, job: str, mount: MountPoint) -> FoundRecords:
+    def records(self, job: str, kind: str, source: str) -> FoundRecords:
         """Return the files of the records of a job's runs, from all hosts that answer.
 
-        `mount` is that of its checkpoints.
+        Its checkpoints are in the volume or the hosts' folder `source`; `kind` is `volume` or
+        `bind`.
 
         Raises:
             KitError: The hosts cannot be queried.

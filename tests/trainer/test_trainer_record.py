@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.trainer.hosts import Hosts, hosts, write_job
+from tests.trainer.hosts import ROOT, hosts, wait_until, write_job
 from trainer.contract import events
 from trainer.record import files
 
@@ -30,14 +30,13 @@ def test_every_rank_records_the_same_windows_of_steps(tmp_path: Path) -> None:
         job = write_job(tmp_path, epochs=2)
         for task in local.pair(job):
             assert task.wait() == 0, task.text
-    first = lines(tmp_path / "pc1", 0) if list((tmp_path / "pc1").glob("records/*/rank0.jsonl")) \
-        else lines(tmp_path / "pc2", 0)  # fmt: skip
     found = [
         [json.loads(line) for line in file.read_text().splitlines()]
         for file in sorted(tmp_path.glob("pc*/records/*/rank*.jsonl"))
     ]
     assert len(found) == 3
     assert len({file.parent.name for file in tmp_path.glob("pc*/records/*/rank*.jsonl")}) == 1
+    [first] = [each for each in found if each[0]["rank"] == 0]
     steps = [[line["step"] for line in of(each, "steps")] for each in found]
     assert steps[0] == steps[1] == steps[2] == list(range(1, 2 * 15 + 1))
     assert {line["attempt"] for each in found for line in of(each, "begin")} == {
@@ -138,24 +137,33 @@ def test_a_text_is_written_at_each_checkpoint(tmp_path: Path) -> None:
                for text in written)  # fmt: skip
 
 
+def test_tensorboard_reads_the_event_files(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    with hosts(tmp_path) as local:
+        job = write_job(tmp_path, epochs=2, tensorboard=True)
+        task = local.start("n1", ["-m", "trainer.train"], alone(tmp_path, job))
+        assert task.wait() == 0, task.text
+    [folder] = (tmp_path / "n1" / "tensorboard").iterdir()
+    found = EventAccumulator(str(folder))
+    found.Reload()
+    accuracies = [each.value for each in found.Scalars("accuracy/validation")]
+    epochs = of(lines(tmp_path / "n1", 0), "epoch")
+    assert accuracies == pytest.approx([epoch["accuracy"] for epoch in epochs])
+    assert [each.step for each in found.Scalars("loss/train")] == list(range(1, 91))
+
+
 def test_ranks_report_their_pace(tmp_path: Path) -> None:
     with hosts(tmp_path) as local:
-        job = write_job(tmp_path, epochs=9999)
-        environ = {**alone(tmp_path, job), "LAB_PACE": ""}
-        task = local.start("n1", ["-m", "trainer.train"], environ)
-        paces(task_events=local, task=task)
-
-
-def paces(task_events: Hosts, task: Any) -> None:
-    from tests.trainer.hosts import wait_until
-
-    wait_until(lambda: bool(task.of(events.Pace)), "a pace")
+        task = local.start(
+            "n1", ["-m", "trainer.train"], alone(tmp_path, write_job(tmp_path, epochs=9999))
+        )
+        wait_until(lambda: bool(task.of(events.Pace)), "a pace")
     pace = task.of(events.Pace)[0]
     assert pace.rank == 0
     assert 0 < pace.compute_seconds <= pace.step_seconds * 1.2
 
 
 def alone(folder: Path, job: Path) -> dict[str, str | Path]:
-    from tests.trainer.hosts import ROOT
-
+    """The variables of a training of one process."""
     return {"KIT_JOB": job, "KIT_CHECKPOINTS": folder / "n1", "PYTHONPATH": ROOT, "KIT_HOST": "n1"}

@@ -12,7 +12,6 @@ from typing import ClassVar
 
 from kit.errors import InputError, KitError
 from kit.hosts.docker import Docker
-from kit.plan.types import MountPoint
 from kit.runtime.event_log import EventLog
 from kit.runtime.history import Deployment, deployment
 from kit.runtime.loop import StepsError, execute_steps
@@ -194,9 +193,9 @@ class ComposeTarget:
         """
         self._hosts.central.break_lock()
 
-    def records(self, job: str, mount: MountPoint) -> FoundRecords:  # noqa: ARG002 (the target's)
+    def records(self, job: str, kind: str, source: str) -> FoundRecords:  # noqa: ARG002
         """Return the records beside the checkpoints; see `Target.records`."""
-        return from_hosts(self._hosts.rendered.hosts, mount.kind, mount.source)
+        return from_hosts(self._hosts.rendered.hosts, kind, source)
 
     def history(self) -> tuple[Deployment, ...]:
         """Return the recorded deployments; see `Target.history`."""

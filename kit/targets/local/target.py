@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import ClassVar
 
 from kit.errors import InputError, KitError
-from kit.plan.types import MountPoint
 from kit.runtime.history import Deployment
 from kit.runtime.loop import execute_steps
 from kit.runtime.record_files import FoundRecords, from_folder
@@ -138,7 +137,7 @@ class LocalTarget:
             raise KitError(f"job {name} is not running", "observe_workloads `kit status`")
         return WatchedFolder(folder, run).status()
 
-    def records(self, job: str, mount: MountPoint) -> FoundRecords:  # noqa: ARG002 (the target's)
+    def records(self, job: str, kind: str, source: str) -> FoundRecords:  # noqa: ARG002
         """Return the records beside the checkpoints; see `Target.records`."""
         run = JobFolder(self._cluster, job).read_run()
         folders = {

@@ -12,7 +12,6 @@ from typing import ClassVar
 from kit.errors import InputError, KitError
 from kit.hosts.docker import Docker
 from kit.model import Host
-from kit.plan.types import MountPoint
 from kit.runtime.event_log import EventLog
 from kit.runtime.events import Reader
 from kit.runtime.history import Deployment, deployment
@@ -244,9 +243,9 @@ class SwarmTarget:
         """Leave them: they belong to the platform; see `Target.stop_data`."""
         return False
 
-    def records(self, job: str, mount: MountPoint) -> FoundRecords:  # noqa: ARG002 (the target's)
+    def records(self, job: str, kind: str, source: str) -> FoundRecords:  # noqa: ARG002
         """Return the records beside the checkpoints; see `Target.records`."""
-        return from_hosts(self._rendered.hosts, mount.kind, mount.source)
+        return from_hosts(self._rendered.hosts, kind, source)
 
     def history(self) -> tuple[Deployment, ...]:
         """Return the recorded deployments; see `Target.history`."""

@@ -1,0 +1,94 @@
+"""`kit report` and `kit top` on the lab's hosts: records and GPUs over SSH, under both engines."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.conftest import Docker
+from tests.lab.conftest import Lab, wait_for
+from tests.lab.operator import Operator, make_operator
+from tests.lab.settings import IMAGE
+from tests.sandbox import Project
+
+pytestmark = pytest.mark.lab
+JOB = f"""\
+image: {IMAGE}
+train: {{dataset: digits, model: cnn, epochs: 2000, batch_size: 32, learning_rate: 0.05}}
+environment: {{OMP_NUM_THREADS: "1", LAB_PACE: "0.1"}}
+hosts: {{min: 1}}
+"""
+
+
+@pytest.fixture(params=["swarm", "compose"])
+def operator(
+    request: pytest.FixtureRequest, lab: Lab, project: Project, docker: Docker
+) -> Iterator[Operator]:
+    made = make_operator(lab, project, docker, request.param)
+    made.env["XDG_STATE_HOME"] = str(project.folder / "state")
+    made.write({"digits": JOB})
+    if request.param == "swarm":
+        made.kit("swarm", "up", "--yes")
+    try:
+        yield made
+    finally:
+        with contextlib.suppress(AssertionError):
+            made.kit("stop", "--all")
+        for host in ("n1", "n2"):
+            lab.ssh(host, "docker volume rm -f kit-test_digits-checkpoints")
+
+
+def report(operator: Operator, *arguments: str) -> list[dict[str, Any]]:
+    runs: list[dict[str, Any]] = json.loads(operator.kit("report", *arguments, "--json"))["runs"]
+    return runs
+
+
+def test_gpus_ranks_and_a_split_are_shown(operator: Operator, lab: Lab) -> None:
+    operator.kit("deploy")
+    wait_for(operator.trains, "a checkpoint")
+
+    def rows() -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = json.loads(operator.kit("top", "--json"))["gpus"]
+        return found
+
+    wait_for(lambda: all(row["pace"] for row in rows() if row["rank"] is not None), "paces")
+    found = rows()
+    assert [(row["host"], row["gpu"]["uuid"]) for row in found] == [
+        (host, uuid) for host in ("n1", "n2") for uuid in lab.uuids(host)
+    ]
+    assert {row["holder"] for row in found} == {"digits"}
+    assert sorted(row["rank"] for row in found) == [0, 1, 2]
+    assert all(row["pace"]["seconds"] > 0.1 for row in found)
+    assert "TITAN RTX" in operator.kit("top", "--once")
+
+    operator.split("--infer", "n2:1")
+    operator.kit("deploy")
+    wait_for(lambda: len(report(operator)[0]["attempts"]) == 2, "the run to go on")
+    wait_for(operator.trains, "progress")
+    operator.kit("stop")
+    [run] = report(operator, "digits")
+    assert [attempt["world_size"] for attempt in run["attempts"]] == [3, 2]
+    assert [sorted(attempt["hosts"]) for attempt in run["attempts"]] == [["n1", "n2"]] * 2
+    assert run["state"] == "stopped"
+    assert run["time"]["restart"] > 0
+    assert sum(run["time"].values()) == pytest.approx(run["ended"] - run["began"], rel=0.02)
+    assert {rank["host"] for rank in run["ranks"]} == {"n1", "n2"}
+    assert run["origin"]["image"] == IMAGE
+
+    # What is deleted with the checkpoints can still be compared.
+    name = f"digits@{run['run']}"
+    operator.write({"digits": JOB.replace("epochs: 2000", "epochs: 2").replace("0.1", "0")})
+    operator.kit("deploy", "--fresh", "--wait")
+    both = report(operator, "digits", name)
+    assert [each["state"] for each in both] == ["complete", "stopped"]
+    assert both[0]["predictions"]["samples"] == 360
+    printed = operator.kit("report", "digits", "--runs", "2")
+    assert "report.html: " in printed
+    assert "resumed with 2 ranks" in (operator.project.folder / "report.html").read_text()
+    history = json.loads(operator.kit("history", "--json"))
+    assert history[0]["runs"] == [both[0]["run"]]
+    assert history[0]["reports"] == [str(operator.project.folder / "report.html")]

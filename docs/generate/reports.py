@@ -14,10 +14,11 @@ from pathlib import Path
 from docs.generate.recordings import IMAGES, ROOT, _run
 from tests.trainer.browser import Page, browser
 
-WIDTH = 1040
+WIDTH = 1120
 JOB = """\
 image: registry.lab:5000/trainer:0.1.0
 train: {dataset: digits, model: cnn, epochs: 10, batch_size: 32, learning_rate: 0.1}
+environment: {OMP_NUM_THREADS: "1"} # Otherwise one process would use all cores.
 """
 PICTURES = {
     "report": ("#comparison", "#curves .by-epochs figure"),

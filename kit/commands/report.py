@@ -19,7 +19,7 @@ from kit.model import SERVER_PREFIX, EngineName
 from kit.paths import Paths, identity
 from kit.project import load_lowered
 from kit.report.collect import chosen
-from kit.report.record import Run
+from kit.report.record import Run, named
 from kit.report.times import compare, division, paces
 from kit.report.view import NONE, Inventory, Origin, number, share
 from kit.runtime.history import Deployment
@@ -158,7 +158,7 @@ def _page(
 
 
 def _summary(runs: Sequence[Run]) -> None:
-    screen = console()
+    screen, runs = console(), named(runs)
     several = len(runs) > 1
     columns = ["run", "ranks", "epochs", "seconds", "training", "images/s"]
     columns += ["speed-up", "efficiency"] if several else []
@@ -167,7 +167,7 @@ def _summary(runs: Sequence[Run]) -> None:
     for each in compare(runs):
         relative = (number(each.speedup, ".2f", " ×"), share(each.efficiency, 0))
         rows.add_row(
-            each.run.title,
+            each.run.label,
             str(each.world_size),
             str(each.epochs),
             f"{each.seconds:.1f}",
@@ -182,10 +182,10 @@ def _summary(runs: Sequence[Run]) -> None:
     kinds = [kind for kind in spent[0] if any(each[kind] >= 0.05 for each in spent)]
     times = table("seconds of", *kinds, right=kinds)
     for run, own in zip(runs, spent, strict=True):
-        times.add_row(run.title, *(f"{own[kind]:.1f}" if own[kind] else NONE for kind in kinds))
+        times.add_row(run.label, *(f"{own[kind]:.1f}" if own[kind] else NONE for kind in kinds))
     screen.print(times)
     for run in runs:
         for pace in paces(run):
             if pace.slow:
                 rank = f"rank {pace.rank.rank} on {pace.rank.host}"
-                screen.print(f"{run.title}: {rank} is slow: {pace.factor:.2f} × the others' work")
+                screen.print(f"{run.label}: {rank} is slow: {pace.factor:.2f} × the others' work")

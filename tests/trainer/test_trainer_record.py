@@ -91,6 +91,7 @@ def test_a_restart_continues_the_record_of_its_run(tmp_path: Path) -> None:
         assert local.start("second", ["-m", "trainer.train"], environ).wait() == 0
     begins = of(lines(tmp_path / "n1", 0), "begin")
     assert [begin["step"] > 0 for begin in begins] == [False, True]
+    assert begins[0]["attempt"] < begins[1]["attempt"]
     assert of(lines(tmp_path / "n1", 0), "end")
 
 

@@ -58,8 +58,8 @@ class Recorder:
         """
         job = asdict(self._job)
         own = self._world.rank == 0 and not self.run and files.unfinished(self._folder, job)
-        # The times of hosts differ: that of rank 0 names the attempt on all of them.
-        run, attempt = self._world.gather((own or files.new_run(), round(time.time(), 3)))[0]
+        # The times of hosts differ: that of rank 0, in ms, names the attempt on all of them.
+        run, attempt = self._world.gather((own or files.new_run(), int(time.time() * 1000)))[0]
         self.run = self.run or run
         self._watch = watch
         self._file = self._open()

@@ -98,10 +98,10 @@ def test_a_restart_continues_the_record_of_its_run(tmp_path: Path) -> None:
 def test_an_attempt_that_saved_nothing_is_of_the_same_run(tmp_path: Path) -> None:
     files.rank_file(tmp_path, "a", 0).parent.mkdir(parents=True)
     file = files.rank_file(tmp_path, "a", 0)
-    files.append(file, "begin", {"job": {"name": "digits"}})
+    files.append(file, [files.line("begin", {"job": {"name": "digits"}})])
     assert files.unfinished(tmp_path, {"name": "digits"}) == "a"
     assert files.unfinished(tmp_path, {"name": "other"}) is None
-    files.append(file, "saved", {"step": 3})
+    files.append(file, [files.line("saved", {"step": 3})])
     assert files.unfinished(tmp_path, {"name": "digits"}) is None
 
 

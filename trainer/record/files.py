@@ -37,15 +37,20 @@ def rank_file(checkpoints: Path, run: str, rank: int) -> Path:
     return checkpoints / FOLDER / run / f"rank{rank}.jsonl"
 
 
-def append(file: Path, record: str, values: dict[str, Any]) -> None:
-    """Add a line to a file.
+def line(record: str, values: dict[str, Any]) -> str:
+    """Return a line, with the present time."""
+    found = {"record": record, "time": round(time.time(), 3), **rounded(values)}
+    return json.dumps(found, ensure_ascii=False) + "\n"
+
+
+def append(file: Path, lines: list[str]) -> None:
+    """Add lines to a file.
 
     Raises:
-        OSError: The disk refuses it.
+        OSError: The disk refuses them.
     """
-    line = {"record": record, "time": round(time.time(), 3), **rounded(values)}
     with file.open("a", encoding="utf-8") as stream:
-        stream.write(json.dumps(line, ensure_ascii=False) + "\n")
+        stream.write("".join(lines))
 
 
 def rounded(value: Any) -> Any:
@@ -77,11 +82,11 @@ def unfinished(checkpoints: Path, job: dict[str, Any]) -> str | None:
     if not files:
         return None
     try:
-        lines = [json.loads(line) for line in files[-1].read_text("utf-8").splitlines()]
+        lines = [json.loads(text) for text in files[-1].read_text("utf-8").splitlines()]
     except (OSError, ValueError):
         return None
-    kinds = {line.get("record") for line in lines}
-    begun = next((line.get("job") for line in lines if line.get("record") == "begin"), None)
+    kinds = {each.get("record") for each in lines}
+    begun = next((each.get("job") for each in lines if each.get("record") == "begin"), None)
     same = begun == rounded(job) and not kinds & {"saved", "stop", "end"}
     return files[-1].parent.name if same else None
 

@@ -26,6 +26,8 @@ from trainer.record.board import Board
 WINDOWS = 250
 """A window of steps is one line. It has one step up to step 250, later this part of all steps so
 far: 100,000 steps make about 1,750 lines. All ranks have the same windows."""
+DELAY = 1.0
+"""Seconds that lines of steps may wait in memory: to open the file takes longer than some steps."""
 PACE = 10.0
 """Seconds between two `pace` events of a rank, from which `kit top` shows its step time."""
 
@@ -44,6 +46,8 @@ class Recorder:
         self._last = self._paced = 0.0
         self._loss, self._seen = 0.0, 0.0  # Sums at the end of the last window.
         self._spent: dict[str, float] = {}
+        self._lines: list[str] = []  # Not yet written.
+        self._written = 0.0
 
     def begin(
         self,
@@ -163,16 +167,25 @@ class Recorder:
 
     def close(self) -> None:
         """Write what is still in memory."""
+        if self._file:
+            self._flush(self._file)
         if self._board:
             self._board.close()
 
     def _write(self, record: str, values: dict[str, Any]) -> None:
+        """Write a line; short windows of steps wait for the next one, at most `DELAY`."""
         if self._file is None:
             return
+        self._lines.append(files.line(record, values))
+        if record != "steps" or time.monotonic() - self._written >= DELAY:
+            self._flush(self._file)
+
+    def _flush(self, file: Path) -> None:
         try:
-            files.append(self._file, record, values)
+            files.append(file, self._lines)
         except OSError as error:
             self._warn(error)
+        self._lines, self._written = [], time.monotonic()
 
     def _warn(self, error: OSError) -> None:
         """Report once that the record cannot be written: the training is worth more than it."""

@@ -84,7 +84,7 @@ class Reader:
         if event.state != "ready":
             share = f": {event.bytes * 100 // event.total} %" if event.total else ""
             left = f", {(event.total - event.bytes) / event.rate:,.0f} s left" if event.rate else ""
-            self.fetching[line.host] = f"fetches {event.name}@{event.version}{share}{left}"
+            self.fetching[line.host] = f"fetches {event.data_set}@{event.version}{share}{left}"
 
     def _member(self, event: events.Member, line: LogLine) -> None:
         self.world_size = event.world_size

@@ -193,7 +193,13 @@ def test_a_source_that_is_lost_tells_later_and_another_run_begins_anew() -> None
 
 
 def fetch(done: int, **more: int | str) -> Fetch:
-    values = {"name": "cifar10", "version": 1, "state": "fetching", "bytes": done, "total": 1000}
+    values = {
+        "data_set": "cifar10",
+        "version": 1,
+        "state": "fetching",
+        "bytes": done,
+        "total": 1000,
+    }
     return Fetch(**{**values, **more})  # type: ignore[arg-type]
 
 

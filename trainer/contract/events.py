@@ -67,7 +67,7 @@ class Fetch(Event):
     """
 
     NAME = "fetch"
-    name: str
+    data_set: str
     version: int
     state: str
     bytes: int = 0

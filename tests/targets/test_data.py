@@ -8,6 +8,10 @@ from random import Random
 
 import pytest
 
+from kit.datasets.cluster import DataCluster
+from kit.datasets.upload import upload_of
+from kit.model import Host
+from kit.plan.data import DataPlan
 from tests.targets.cluster import INVENTORY, Cluster, free_port, wait_for
 
 pytest.importorskip("libtorrent")
@@ -115,3 +119,24 @@ def test_a_damaged_file_is_found_and_a_missing_set_ends_the_job(
     copy.write_text("two")
     assert "words@1 is damaged" in stored.kit("data", "verify", status=1)
     stored.kit("stop", "--all")
+
+
+def test_an_upload_goes_on_where_it_ended(tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "words.txt").write_bytes(b"one" * 10**6)
+    store, upload = tmp_path / "store", upload_of(tmp_path / "source")
+    whole = b"".join(upload.read(0))
+    half = store / ".uploads" / "words" / upload.name
+    half.parent.mkdir(parents=True)
+    half.write_bytes(whole[: 2 * 10**6])
+    host = Host("pc1", "10.0.0.1", "10.0.0.1", (), (), None, 10**9, ())
+    data = DataPlan(host, (host,), 8090, 6881, None, "volume", "image")
+    sent: list[int] = []
+    cluster = DataCluster("test", data, store)
+    place = cluster.upload("words", upload, lambda _name, _state, done, _total: sent.append(done))
+    assert half.read_bytes() == whole
+    assert sent[0] > 2 * 10**6
+    done = cluster.add("words", place, ("--described", "here"), lambda *_: None)
+    assert (done["version"], done["files"], done["source"]) == (1, 1, "here")
+    assert (store / "words/1/data/words.txt").read_bytes() == b"one" * 10**6
+    assert not half.exists()

@@ -22,7 +22,7 @@ from kit.runtime.steps import Step, size, unchanged_message
 from kit.runtime.target import Known
 from kit.secrets import read_secrets
 from kit.targets.compose.data import steps_of_data
-from kit.targets.compose.decide import HostState, Start, decide
+from kit.targets.compose.decide import HostState, Pull, Start, decide
 from kit.targets.compose.execute import Executor
 from kit.targets.compose.hosts import Found, Hosts, require_all
 from kit.targets.compose.logs import follow_logs, new_lines, read_logs
@@ -82,7 +82,9 @@ class ComposeTarget:
         )
         seen = {name: one for name, one in found.items() if isinstance(one, HostState)}
         steps = decide(hosts.cluster, workloads, versions, seen, fresh=fresh)
-        return (*self._data_steps(data, seen), *steps)
+        # All images are pulled before anything changes; the sort keeps the order otherwise.
+        every = (*self._data_steps(data, seen), *steps)
+        return tuple(sorted(every, key=lambda step: not isinstance(step, Pull)))
 
     def _observe(self, images: set[str], volumes: set[str]) -> dict[str, HostState | KitError]:
         hosts = self._hosts

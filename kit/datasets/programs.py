@@ -160,6 +160,10 @@ def _running(
             if process.poll() is None:
                 process.terminate()  # docker passes it on to the container.
             process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
+            if feed is not None:
+                feeder.join()  # Its pipe has no reader any more.
     if failed:
         raise failed[0]
 

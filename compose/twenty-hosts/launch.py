@@ -384,7 +384,7 @@ class FetchProgress:
             return
         self._last, self._due = kind, time.monotonic() + 10
         numbers = {key: int(line.get(key) or 0) for key in ("bytes", "total", "rate", "peers")}
-        self._shown = {"name": line["name"], "version": line["version"], **numbers}
+        self._shown = {"data_set": line["name"], "version": line["version"], **numbers}
         emit("fetch", state=line["state"], **self._shown)
         text = f"data set {line['name']}@{line['version']}: {line['state']}"
         if line["total"]:

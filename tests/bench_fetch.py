@@ -155,7 +155,7 @@ def start_rsync(local: Hosts, name: str, folder: Path) -> None:
 def commands(files: int) -> dict[str, str]:
     """The commands to compare with."""
     url = f"http://{ORIGIN}:{PORT}/set/1/data/part-[0-{files - 1}]"
-    found = {"curl": f"curl -sfZ --parallel-max 2 '{url}' -o '{{target}}/part-#1'"}
+    found = {"curl": f"curl -sf '{url}' -o '{{target}}/part-#1'"}
     if shutil.which("rsync"):
         found["rsync"] = f"rsync -a rsync://{ORIGIN}:{RSYNC}/set/ {{target}}/"
     return found

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 
 import libtorrent
 
 from trainer.datasets.cache import Cache, bytes_of
-from trainer.datasets.engine import Engine, Key, Torrent
+from trainer.datasets.engine import Address, Engine, Key, Torrent
 from trainer.datasets.errors import DataSetError
 from trainer.datasets.layout import Place, complete, show_bytes, write
 from trainer.datasets.manifest import Manifest, find_damage, has_sizes
@@ -68,7 +69,7 @@ class Fetch:
         manifest = await self._prepare()
         self.total = manifest.bytes
         for _ in range(ATTEMPTS):
-            torrent = self._start(manifest)
+            torrent = self._start(manifest, await self._others.addresses())
             await self._download(torrent)
             damage = await self._verify(torrent, manifest)
             if not damage:
@@ -115,20 +116,22 @@ class Fetch:
                 self._require_patience(str(error))
             await asyncio.sleep(1)
 
-    def _start(self, manifest: Manifest) -> Torrent:
+    def _start(self, manifest: Manifest, peers: Iterable[Address]) -> Torrent:
         self._engine.stop(self.place.key)
         self._last = time.monotonic()
-        return self._engine.fetch(self.place, manifest)
+        return self._engine.fetch(self.place, manifest, peers)
 
     async def _download(self, torrent: Torrent) -> None:
         """Wait until all pieces are there; raises DataSetError."""
         self.state = "fetching"
         connected = saved = checked = time.monotonic()
-        await self._connect(torrent)
+        await asyncio.sleep(TICK)
+        torrent.handle.resume()
         while not (status := torrent.status).is_seeding:
             now = time.monotonic()
             self._look(torrent, status)
             self._choose_source(torrent, now)
+            torrent.take_share()
             if now - connected > RECONNECT:
                 connected = now
                 await self._connect(torrent)

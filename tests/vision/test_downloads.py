@@ -23,6 +23,8 @@ from tests.trainer.test_trainer_data import idx
 from trainer.contract.job import Train
 from trainer.data.files import MNIST_FILES, DownloadError, find_files, to_download
 from trainer.data.load import load_data
+from trainer.datasets.errors import DataSetError
+from trainer.datasets.sources import from_torchvision
 from trainer.vision.classifiers import build, starting_weights
 from trainer.vision.downloads import download
 
@@ -255,3 +257,21 @@ def test_weights_by_name_are_downloaded_and_checked(
     assert starting_weights(train, 10, 64, tmp_path) is not None
     with suppress(FileNotFoundError):
         (tmp_path / "home").rmdir()
+
+
+@pytest.mark.parametrize("name", ["cifar10", "fashion_mnist"])
+def test_a_store_downloads_all_parts_of_a_data_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    with mirror_of(name, monkeypatch):
+        from_torchvision(name, tmp_path, lambda *_: None)
+    assert load_data(job(name), tmp_path).train.inputs.shape[0] == (
+        5 * COUNT if name == "cifar10" else COUNT
+    )
+    left = [path for path in tmp_path.rglob("*") if path.name.endswith(".gz")]
+    assert left == []  # The archives: their content lies beside them.
+
+
+def test_an_unknown_data_set_of_torchvision_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataSetError, match="torchvision can not download cifra10; did you mean"):
+        from_torchvision("cifra10", tmp_path, lambda *_: None)

@@ -120,6 +120,13 @@ INVENTORIES: list[tuple[str, str, str, list[str]]] = [
     ('variable is a boolean', '{speed: 1Gbit}', '{nccl: {NCCL_IB_DISABLE: true}}', [
         '14: network.nccl.NCCL_IB_DISABLE: true is a YAML boolean; write "true", or "1" or "0", in quotes',
     ]),
+    ('monitoring with a wrong time', 'network: {speed: 1Gbit}', 'monitoring: {retention: 30 days}', [
+        "14: monitoring.retention: '30 days' is not a time to keep metrics; write for example 30d",
+    ]),
+    ('monitoring on an unknown host', 'network: {speed: 1Gbit}', 'monitoring: {host: pc3, alertmanager: alerts.lab}', [
+        '14: monitoring.host: pc3 is not in the inventory; did you mean pc2?',
+        '14: monitoring.alertmanager: alerts.lab has no port; write alerts.lab:9093',
+    ]),
     ('registry is a text', 'network: {speed: 1Gbit}', 'registry: registry.lab:5000', [
         '14: registry: \'registry.lab:5000\' is not a mapping; write for example `registry: {"address": "registry.lab:5000"}`',
     ]),
@@ -464,7 +471,7 @@ DOCUMENTS: list[tuple[str, str | bytes, list[str]]] = [
     ]),
     ('an escape in a key', 'cluster: lab\n"\\e[31mred": 1\n', [
         '1: hosts: is missing; add for example `hosts: {"pc1": {"address": "192.168.8.151", "gpus": 1}}`',
-        '2: \\x1b[31mred: is not a key that is known here; use one of cluster, engine, hosts, network, swarm, registry',
+        '2: \\x1b[31mred: is not a key that is known here; use one of cluster, engine, hosts, network, swarm, registry, monitoring',
     ]),
     ('a key within a text', 'cluster: lab\n hosts: {}\n', [
         '2: this is not valid YAML: mapping values are not allowed in this context; look at this line and the one before it: quotes, indentation, tabs',

@@ -1,7 +1,7 @@
 """The monitoring on a real Swarm: Prometheus finds jobs by DNS, and every dashboard has data.
 
-Prometheus and the node exporter are Debian's own. A stand-in answers for NVIDIA's exporter. Grafana is in no
-package: its service waits for an image.
+Prometheus and the node exporter are Debian's own. A stand-in answers for NVIDIA's exporter. Debian
+has no Grafana: its service waits for an image.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.conftest import Docker
 from tests.lab.conftest import CLUSTER, Lab, wait_for
 from tests.lab.operator import Operator, make_operator
 from tests.lab.settings import BASE, IMAGE, REGISTRY
-from tests.sandbox import ROOT, Project
+from tests.sandbox import Project
 
 pytestmark = pytest.mark.lab
 NODES = ["n1", "n2", "n3"]
@@ -137,7 +137,6 @@ def test_prometheus_finds_jobs_and_hosts(operator: Operator, lab: Lab) -> None:
     assert "Grafana: secret GRAFANA_PASSWORD: the variable is not set here" in refused
     password = {"GRAFANA_PASSWORD": "hush-hush"}
     assert "hush" not in operator.kit("swarm", "up", "--yes", **password)
-    assert "nothing to do" in operator.kit("swarm", "up", "--yes").lower() or True
     operator.kit("deploy", "digits", "--detach")
     queries = [
         re.sub(r"\$(job|host)\b", ".+", text)
@@ -162,4 +161,3 @@ def test_prometheus_finds_jobs_and_hosts(operator: Operator, lab: Lab) -> None:
         print(lab.docker("n1", "service", "ls"))
         print(lab.docker("n1", "stack", "ps", "--no-trunc", f"{CLUSTER}-monitoring"))
         print(missing)
-    assert ROOT

@@ -176,6 +176,18 @@ def test_hosts_of_no_swarm_become_one(plan: Lowered) -> None:
     assert steps[-1].what == "deploy platform.stack.yaml: network lab-training"
 
 
+def test_the_monitoring_needs_a_secret_once(project: Project) -> None:
+    lowered = project.write(INVENTORY + "monitoring: {}\n").lowered()
+    steps = steps_up(lowered, apart(lowered), None, FILE, FILE)
+    secret, stack = steps[-2:]
+    assert (type(secret), type(stack)) == (MakeSecret, DeployStack)
+    assert secret.what == "make secret lab-monitoring-GRAFANA_PASSWORD"
+    assert stack.what == "deploy monitoring.stack.yaml: Prometheus, Grafana, exporters"
+    seen = replace(cluster(), secrets=("lab-monitoring-GRAFANA_PASSWORD",))
+    again = steps_up(lowered, joined(apart(lowered), seen), seen, FILE, FILE)
+    assert MakeSecret not in kinds(again)
+
+
 def test_what_is_there_is_left_alone(plan: Lowered) -> None:
     seen = cluster()
     members = joined(apart(plan), seen)

@@ -135,8 +135,7 @@ def operator(lab: Lab, project: Project, docker: Docker) -> Iterator[Operator]:
 def test_prometheus_finds_jobs_and_hosts(operator: Operator, lab: Lab) -> None:
     refused = operator.kit("swarm", "up", "--yes", status=2)
     assert "Grafana: secret GRAFANA_PASSWORD: the variable is not set here" in refused
-    password = {"GRAFANA_PASSWORD": "hush-hush"}
-    assert "hush" not in operator.kit("swarm", "up", "--yes", **password)
+    assert "hush" not in operator.kit("swarm", "up", "--yes", GRAFANA_PASSWORD="hush-hush")
     operator.kit("deploy", "digits", "--detach")
     queries = [
         re.sub(r"\$(job|host)\b", ".+", text)

@@ -16,6 +16,7 @@ from kit.model import Host
 from kit.runtime.loop import execute_steps
 from kit.runtime.steps import Step
 from kit.targets.swarm import registers, release
+from kit.targets.swarm.lower import monitoring_stack
 from kit.targets.swarm.steps import (
     JOINED_LABEL,
     AwaitEnd,
@@ -177,9 +178,11 @@ class Executor:
     @execute.register
     def _(self, step: RemoveStack) -> None:
         self.remove(step.stack)
+        if step.stack == monitoring_stack(self._cluster):
+            self.drop_secrets(step.stack)
 
     def remove(self, stack: str) -> None:
-        """Remove a stack and its secrets, and return when it is removed completely.
+        """Remove a stack, and return when it is removed completely.
 
         Raises:
             KitError: Parts of it remain.
@@ -187,7 +190,6 @@ class Executor:
         with self.manager.acting(f"remove {stack}") as client:
             client.stack.remove(stack)
         release.stack_gone(self.manager, stack)
-        self.drop_secrets(stack)
 
     @execute.register
     def _(self, step: AwaitEnd) -> None:

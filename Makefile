@@ -88,6 +88,7 @@ bench: setup ## time plan and render, checkpoint stalls, training compared with 
 	@$(BIN)/python tests/bench_render.py
 	@$(BIN)/python -m tests.bench_checkpoint
 	@$(BIN)/python -m tests.bench_training $(ARGS)
+	@$(BIN)/python -m tests.bench_metrics
 	@$(BIN)/python -m tests.bench_serve
 
 lab: ## start a real Swarm of three nodes on this machine, as root

@@ -21,10 +21,11 @@ from kit.report.view import Inventory, Origin
 from kit.runtime.record_files import RecordFile, from_folder
 from kit.runtime.status import HostStatus, JobStatus, RankPace, State
 from kit.top import board, smi
+from kit.top.feeds import Feeds
 from kit.workload.types import Kind
 from tests import bench_report
 from tests.trainer.browser import Page, browser
-from tests.trainer.hosts import hosts, write_job
+from tests.trainer.hosts import hosts, wait_until, write_job
 from tests.trainer.test_trainer_record import alone
 
 CONTRASTS = (Path(__file__).parent / "trainer" / "contrasts.js").read_text()
@@ -312,3 +313,25 @@ def test_values_that_a_gpu_lacks_are_unknown() -> None:
     assert gpu is not None
     assert (gpu.power, gpu.limit, gpu.utilization, gpu.used) == (None, None, 0.05, 100 * 2**20)
     assert smi.parse("Failed to initialize NVML: Unknown Error") is None
+
+
+def test_a_feed_is_read_until_its_connection_is_lost() -> None:
+    line = "0, GPU-a, TITAN RTX, 97, 1024, 24576, 80, 270.12, 280.00"
+    script = f"echo '{line}'; sleep 0.2; echo '{line.replace('97', '3')}'; exec sleep 1000"
+    gone = "echo 'ssh: connect to host n2: No route to host'; exit 255"
+    commands = {"n1": ["sh", "-c", f"exec 2>&1; {script}"], "n2": ["sh", "-c", gone]}
+    feeds = Feeds(commands, loops=True)
+    try:
+        feeds.wait()
+        wait_until(
+            lambda: [gpu.utilization for gpu in feeds.feeds["n1"].gpus.values()] == [0.03],
+            "the second line",
+        )
+        assert feeds.feeds["n2"].message == "ssh: connect to host n2: No route to host"
+        assert feeds.feeds["n2"].gpus == {}
+    finally:
+        feeds.close()
+    once = Feeds({"n1": ["sh", "-c", f"echo '{line}'"]}, loops=False)
+    once.wait()
+    assert [gpu.model for gpu in once.feeds["n1"].gpus.values()] == ["TITAN RTX"]
+    assert once.feeds["n1"].message == ""

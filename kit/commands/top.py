@@ -174,7 +174,8 @@ def _cells(row: Row) -> Iterator[str]:
     used = _number(gpu.used, "{:.1f}", 2**30)
     yield f"{used}/{_number(gpu.memory, '{:.0f} GiB', 2**30)}" if row.gpu else "-"
     yield _number(gpu.temperature, "{:.0f} °C")
-    yield (f"{_number(gpu.power, '{:.0f}')}/{_number(gpu.limit, '{:.0f} W')}" if gpu else "-")
+    power = _number(gpu.power, "{:.0f}")
+    yield f"{power}/{_number(gpu.limit, '{:.0f} W')}" if row.gpu else "-"
     yield row.holder or ("free" if row.gpu else "-")
     yield "-" if row.rank is None else str(row.rank)
     yield _number(pace.seconds * 1000 if pace else None, "{:.1f} ms")

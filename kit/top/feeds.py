@@ -65,6 +65,8 @@ class Feeds:
             process.kill()
             with suppress(subprocess.TimeoutExpired):
                 process.wait(2)
+        for thread in self._threads:
+            thread.join(2)
 
     def _read(self, name: str, command: list[str]) -> None:
         feed = self.feeds[name]
@@ -93,14 +95,15 @@ class Feeds:
         self._processes[name] = process
         last = ""
         assert process.stdout is not None
-        for line in process.stdout:
-            gpu = parse(line)
-            if gpu is None:
-                last = line.strip() or last
-                continue
-            feed.gpus = {**feed.gpus, gpu.uuid: gpu}
-            feed.message = ""
-            self._first[name].set()
+        with process.stdout:
+            for line in process.stdout:
+                gpu = parse(line)
+                if gpu is None:
+                    last = line.strip() or last
+                    continue
+                feed.gpus = {**feed.gpus, gpu.uuid: gpu}
+                feed.message = ""
+                self._first[name].set()
         return last if process.wait() else ""
 
 

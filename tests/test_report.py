@@ -319,7 +319,11 @@ def test_a_feed_is_read_until_its_connection_is_lost() -> None:
     line = "0, GPU-a, TITAN RTX, 97, 1024, 24576, 80, 270.12, 280.00"
     script = f"echo '{line}'; sleep 0.2; echo '{line.replace('97', '3')}'; exec sleep 1000"
     gone = "echo 'ssh: connect to host n2: No route to host'; exit 255"
-    commands = {"n1": ["sh", "-c", f"exec 2>&1; {script}"], "n2": ["sh", "-c", gone]}
+    commands = {
+        "n1": ["sh", "-c", f"exec 2>&1; {script}"],
+        "n2": ["sh", "-c", gone],
+        "n3": ["sh", "-c", "exec no-such-nvidia-smi --loop=2"],
+    }
     feeds = Feeds(commands, loops=True)
     try:
         feeds.wait()
@@ -329,6 +333,7 @@ def test_a_feed_is_read_until_its_connection_is_lost() -> None:
         )
         assert feeds.feeds["n2"].message == "ssh: connect to host n2: No route to host"
         assert feeds.feeds["n2"].gpus == {}
+        assert feeds.feeds["n3"].message == "has no NVIDIA driver"
     finally:
         feeds.close()
     once = Feeds({"n1": ["sh", "-c", f"echo '{line}'"]}, loops=False)

@@ -16,6 +16,8 @@ from kit.top.smi import Gpu, parse, query
 
 AGAIN = 10.0
 """Seconds until a lost connection is tried again."""
+NOT_FOUND = 127
+"""The shell's exit status for a program that is not there."""
 FIRST = 15.0
 """The most seconds to wait for the first answers."""
 
@@ -71,15 +73,17 @@ class Feeds:
     def _read(self, name: str, command: list[str]) -> None:
         feed = self.feeds[name]
         while not self._over.is_set():
-            said = self._follow(name, command, feed)
-            if said or self._loops:
+            status, said = self._follow(name, command, feed)
+            if status == NOT_FOUND:
+                said = "has no NVIDIA driver"
+            if status or self._loops:
                 feed.gpus, feed.message = {}, said or "nvidia-smi has ended"
             self._first[name].set()
-            if not self._loops or self._over.wait(AGAIN):
+            if not self._loops or status == NOT_FOUND or self._over.wait(AGAIN):
                 return
 
-    def _follow(self, name: str, command: list[str], feed: Feed) -> str:
-        """Read one process to its end; return its last words if it failed."""
+    def _follow(self, name: str, command: list[str], feed: Feed) -> tuple[int, str]:
+        """Read one process to its end; return its exit status and its last words."""
         try:
             process = subprocess.Popen(
                 command,
@@ -91,7 +95,7 @@ class Feeds:
                 start_new_session=True,  # kit handles Ctrl-C, not its ssh process.
             )
         except OSError as error:
-            return f"{command[0]}: {error.strerror}"
+            return 1, f"{command[0]}: {error.strerror}"
         self._processes[name] = process
         last = ""
         assert process.stdout is not None
@@ -104,7 +108,7 @@ class Feeds:
                 feed.gpus = {**feed.gpus, gpu.uuid: gpu}
                 feed.message = ""
                 self._first[name].set()
-        return last if process.wait() else ""
+        return process.wait(), last
 
 
 def commands(hosts: Iterable[Host], seconds: int | None) -> dict[str, list[str]]:

@@ -207,10 +207,11 @@ def time_line(run: Run) -> str:
                 f'<text class="inside" x="{start + 6:.1f}" y="45">{attempt.world_size}</text>'
             )
         if number:
-            parts.append(
-                f'<line class="restart" x1="{start:.1f}" x2="{start:.1f}" y1="12" y2="70"/>'
-                f'<text class="tick middle" x="{start:.1f}" y="20">resumed</text>'
-            )
+            before = run.attempts[number - 1].world_size
+            same = before == attempt.world_size
+            said = "resumed" if same else f"{before} → {attempt.world_size} ranks"
+            line = f'x1="{start:.1f}" x2="{start:.1f}" y1="24" y2="70"'
+            parts += [f'<line class="restart" {line}/>', _text("tick middle", start, 18, said)]
     for event in run.events:
         if event.kind == "saved":
             at = x(event.time - run.began)

@@ -22,16 +22,16 @@ train: {{dataset: digits, model: cnn, epochs: 2000, batch_size: 32, learning_rat
 environment: {{OMP_NUM_THREADS: "1", LAB_PACE: "0.1"}}
 hosts: {{min: 1}}
 """
+SHORT = JOB.replace("epochs: 2000", "epochs: 2").replace('"0.1"', '"0"')
 
 
-@pytest.fixture(params=["swarm", "compose"])
-def operator(
-    request: pytest.FixtureRequest, lab: Lab, project: Project, docker: Docker
-) -> Iterator[Operator]:
-    made = make_operator(lab, project, docker, request.param)
+@contextlib.contextmanager
+def operating(engine: str, lab: Lab, project: Project, docker: Docker) -> Iterator[Operator]:
+    """An operator whose job and volumes are removed at the end."""
+    made = make_operator(lab, project, docker, engine)
     made.env["XDG_STATE_HOME"] = str(project.folder / "state")
     made.write({"digits": JOB})
-    if request.param == "swarm":
+    if engine == "swarm":
         made.kit("swarm", "up", "--yes")
     try:
         yield made
@@ -45,6 +45,12 @@ def operator(
 def report(operator: Operator, *arguments: str) -> list[dict[str, Any]]:
     runs: list[dict[str, Any]] = json.loads(operator.kit("report", *arguments, "--json"))["runs"]
     return runs
+
+
+@pytest.fixture
+def operator(lab: Lab, project: Project, docker: Docker) -> Iterator[Operator]:
+    with operating("swarm", lab, project, docker) as made:
+        yield made
 
 
 def test_gpus_ranks_and_a_split_are_shown(operator: Operator, lab: Lab) -> None:
@@ -81,7 +87,7 @@ def test_gpus_ranks_and_a_split_are_shown(operator: Operator, lab: Lab) -> None:
 
     # What is deleted with the checkpoints can still be compared.
     name = f"digits@{run['run']}"
-    operator.write({"digits": JOB.replace("epochs: 2000", "epochs: 2").replace("0.1", "0")})
+    operator.write({"digits": SHORT})
     operator.kit("deploy", "--fresh", "--wait")
     both = report(operator, "digits", name)
     assert [each["state"] for each in both] == ["complete", "stopped"]
@@ -92,3 +98,14 @@ def test_gpus_ranks_and_a_split_are_shown(operator: Operator, lab: Lab) -> None:
     history = json.loads(operator.kit("history", "--json"))
     assert history[0]["runs"] == [both[0]["run"]]
     assert history[0]["reports"] == [str(operator.project.folder / "report.html")]
+
+
+def test_records_are_read_under_compose(lab: Lab, project: Project, docker: Docker) -> None:
+    with operating("compose", lab, project, docker) as operator:
+        operator.write({"digits": SHORT})
+        operator.kit("deploy", "--wait")
+        [run] = report(operator)
+        assert {rank["host"] for rank in run["ranks"]} == {"n1", "n2"}
+        assert (run["state"], run["predictions"]["samples"]) == ("complete", 360)
+        gpus = json.loads(operator.kit("top", "--json"))["gpus"]
+        assert len(gpus) == sum(len(lab.uuids(host)) for host in ("n1", "n2"))

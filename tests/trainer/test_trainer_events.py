@@ -60,6 +60,8 @@ SAMPLE: dict[str, Any] = {
     "gpus": ("GPU-a", "MIG-b"),
     "checkpoint": "step-00000300",
     "source": "pc1",
+    "data_set": "cifar10",
+    "state": "fetching",
     "kind": "loss",
     "message": "the loss is not finite",
     "time": 1.5,

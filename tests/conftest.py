@@ -15,7 +15,16 @@ from tests.sandbox import ROOT, Project
 LAB = "tests/lab/"
 SHARED = {
     "swarm": ("swarm", "split"),
-    "hosts": ("bench", "discover", "doctor", "prepare", "prepare_swarm", "short_way"),
+    "hosts": (
+        "bench",
+        "data",
+        "discover",
+        "doctor",
+        "monitoring",
+        "prepare",
+        "prepare_swarm",
+        "short_way",
+    ),
 }
 LABS = {f"{LAB}test_{file}.py": lab for lab, files in SHARED.items() for file in files}
 """The lab of a file's tests, one of three that run side by side; the third has no name here."""

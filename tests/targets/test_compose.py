@@ -415,3 +415,9 @@ def test_a_rendezvous_that_fails_is_told_and_one_alone_is_no_job() -> None:
     alone = job_status("j", [STORE], {}, Reader())
     assert alone.state is State.FAILED
     assert alone.message == "it has no training container"
+
+
+def test_the_monitoring_sees_all_gpus_and_holds_none(project: Project) -> None:
+    exporter = replace(RUNNING, job="", service="dcgm-exporter", devices=("all",))
+    kinds = [kind for kind, _ in done(decided(planned(project), having(exporter)))]
+    assert kinds == [Pull, Pull, Start, Start]

@@ -537,3 +537,15 @@ def test_a_host_that_is_down_waits_though_its_task_is_said_to_run() -> None:
 def test_a_stack_without_replicas_was_stopped() -> None:
     none = tuple(replace(each, replicas=0) for each in cluster().services)
     assert state_of(cluster(task("x", "", "new"), services=none), "digits") is State.STOPPED
+
+
+def test_the_monitoring_sees_all_gpus_and_holds_none() -> None:
+    seen = cluster(
+        task("dcgm-exporter", "pc1", "running", stack="lab-monitoring", devices=("all",)),
+        task("another", "pc2", "running", stack="others", devices=("all",)),
+        services=(
+            service("dcgm-exporter", "lab-monitoring"),
+            service("another", "others", labels=()),
+        ),
+    )
+    assert set(seen.holders().values()) == {"others"}

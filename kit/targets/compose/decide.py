@@ -195,7 +195,8 @@ def _missing(placement: Placement, seen: HostState) -> Iterator[str]:
 
 def _held(placement: Placement, others: Iterable[Container], seen: HostState) -> Iterator[str]:
     own = {_uuid(gpu, seen.gpus): gpu.title for gpu in placement.gpus}
-    for one in (one for one in others if one.runs):
+    # The monitoring sees all GPUs and holds none.
+    for one in (one for one in others if one.runs and (one.job or not one.cluster)):
         held = {_named(device, seen.gpus) for device in one.devices}
         shared = [name for uuid, name in own.items() if uuid in held or "all" in held]
         if shared:

@@ -182,13 +182,14 @@ class Cluster:
     def holders(self) -> dict[tuple[str, str], str]:
         """Return the stack that holds each GPU, by the names of host and GPU.
 
-        A service without GPUs holds none.
+        A service without GPUs holds none, nor does the monitoring, which only sees them.
         """
         nodes = {node.id: node for node in self.nodes if node.ready}
+        shared = {each.id for each in self.services if each.label(FILE_LABEL) and not each.owner}
         found: dict[tuple[str, str], str] = {}
         for task in self.tasks:
             node = nodes.get(task.node)
-            if node is None or task.state in OVER:
+            if node is None or task.state in OVER or task.service in shared:
                 continue
             devices = node.gpus if task.devices == ("all",) else task.devices
             found |= {(node.name, device): task.stack for device in devices}

@@ -160,7 +160,8 @@ def test_compose_has_a_project_on_each_host(project: Project, docker: Docker) ->
     assert list(files["pc1"]["services"]) == ["data-server", "data-storage"]
     assert list(files["pc2"]["services"]) == ["data-agent"]
     agent = files["pc2"]["services"]["data-agent"]
-    assert agent["ports"] == ["6881:6881", "6882:6882"]
+    ports = [(port["host_ip"], port["published"]) for port in agent["ports"]]
+    assert ports == [("192.168.8.114", "6881"), ("192.168.8.114", "6882")]
     assert agent["security_opt"] == ["no-new-privileges:true"]
     assert files["pc2"]["name"] == "lab_data"
     for host in files:

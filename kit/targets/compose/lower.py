@@ -75,9 +75,10 @@ class Project:
 
 @dataclass(frozen=True, slots=True)
 class DataProject:
-    """The values of a host's file with its data services."""
+    """The values of a host's file with its data services; `address` as in `Project`."""
 
     name: str
+    address: str
     cluster: str
     host: Host
     containers: tuple[Container, ...]
@@ -124,6 +125,7 @@ def _data_outputs(plan: Plan, parts: Sequence[Part]) -> Iterator[Output]:
     for host in plan.data.agents:
         project = DataProject(
             name=project_of(plan.cluster, DATA),
+            address=_numeric(host.address),
             cluster=plan.cluster,
             host=host,
             containers=tuple(_container(part, host, None) for part in parts if host in part.hosts),

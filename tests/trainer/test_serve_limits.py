@@ -26,6 +26,7 @@ from trainer.serve.decoding import Decoders
 from trainer.serve.inputs import JSON, Limits
 from trainer.serve.kind import Kind
 from trainer.serve.names import allowed_host, allowed_origin
+from trainer.serve.pictures import fitted
 from trainer.serve.refusal import Refusal
 
 DIGITS = Kind("digits", "cnn", (1, 8, 8), (), 16)
@@ -380,3 +381,15 @@ def test_a_large_answer_is_refused(server: Server) -> None:
     stream = io.StringIO()
     json.dump({"inputs": [inputs(1)[0]] * 256, "top": 100}, stream)
     assert post(server, stream.getvalue())[0] == 200  # There are ten classes in all.
+
+
+@pytest.mark.parametrize("paper", [0, 255])
+def test_a_picture_of_clothing_becomes_light_on_black(paper: int) -> None:
+    """As those of Fashion-MNIST: the paper of a photograph is white."""
+    image = Image.new("L", (60, 90), paper)
+    image.paste(128 + (paper or 255) // 8, (20, 20, 40, 70))
+    kind = Kind("fashion_mnist", "lenet", (1, 28, 28), (), 255)
+    pixels = fitted(image, kind)
+    assert pixels.shape == (1, 28, 28)
+    assert pixels[0, 0, 0] == pixels[0, -1, -1] == 0
+    assert pixels[0, 14, 14] > 90

@@ -61,7 +61,7 @@ def fitted(image: Image.Image, kind: Kind) -> Array:
     if channels == 3:
         pixels = square(turned.convert("RGB"), side)
     elif not drawn:
-        pixels = clothing(turned.convert("L"), side)[None]
+        pixels = on_black(turned.convert("L"), side)[None]
     else:
         grey = turned.convert("L")
         # A picture of the model's size is regarded as one of its data set.
@@ -69,7 +69,7 @@ def fitted(image: Image.Image, kind: Kind) -> Array:
     return pixels.astype(np.float32) * np.float32(kind.largest / 255)
 
 
-def clothing(image: Image.Image, side: int) -> Array:
+def on_black(image: Image.Image, side: int) -> Array:
     """Prepare a picture like those of Fashion-MNIST, uint8 [S, S]: on black."""
     values = np.array(ImageOps.fit(image, (side, side)))
     border = np.concatenate((values[0], values[-1], values[:, 0], values[:, -1]))

@@ -41,7 +41,10 @@ STOPS = (6, 20, 27)
 
 
 def content(folder: Path) -> dict[str, Any]:
-    """All that the newest checkpoint of a job on two hosts has: the shared part and the ranks'."""
+    """All that the newest checkpoint of a job on two hosts has: the shared part and the ranks'.
+
+    The name of the run is that of its records, and differs.
+    """
     names = {complete_steps(folder / host)[-1] for host in ("pc1", "pc2")}
     assert len(names) == 1, names
     name = names.pop()
@@ -51,7 +54,9 @@ def content(folder: Path) -> dict[str, Any]:
         file.name: torch.load(file, weights_only=True)
         for file in folder.glob(f"*/ranks-{name[5:]}/*.pt")
     }
-    return {"shared": torch.load(folder / "pc1" / name / "state.pt", weights_only=True), **parts}
+    state = torch.load(folder / "pc1" / name / "state.pt", weights_only=True)
+    assert state.pop("run")
+    return {"shared": state, **parts}
 
 
 def differences(first: Any, second: Any, place: str = "") -> list[str]:

@@ -471,7 +471,7 @@ DOCUMENTS: list[tuple[str, str | bytes, list[str]]] = [
     ]),
     ('an escape in a key', 'cluster: lab\n"\\e[31mred": 1\n', [
         '1: hosts: is missing; add for example `hosts: {"pc1": {"address": "192.168.8.151", "gpus": 1}}`',
-        '2: \\x1b[31mred: is not a key that is known here; use one of cluster, engine, hosts, network, swarm, registry, monitoring',
+        '2: \\x1b[31mred: is not a key that is known here; use one of cluster, engine, hosts, network, swarm, registry, data, monitoring',
     ]),
     ('a key within a text', 'cluster: lab\n hosts: {}\n', [
         '2: this is not valid YAML: mapping values are not allowed in this context; look at this line and the one before it: quotes, indentation, tabs',
@@ -890,7 +890,7 @@ ADDED: list[tuple[str, list[str]]] = [
         "7: metrics.port: 9500 is the rendezvous' port already; write for example 9501",
     ]),
     ('resources: {gpus: 2}', [
-        '7: resources: is not a key that is known here; use one of image, train, command, working_dir, reference_batch, batch_size, parameters, step_seconds, exchange, metrics, checkpoint, hosts, mounts, environment, secrets, nccl, limits, rendezvous, stop_grace_period, user',
+        '7: resources: is not a key that is known here; use one of image, train, command, working_dir, reference_batch, batch_size, parameters, step_seconds, exchange, metrics, checkpoint, hosts, data, mounts, environment, secrets, nccl, limits, rendezvous, stop_grace_period … (21 in all)',
     ]),
 ]
 # What a job has after its image.

@@ -311,13 +311,17 @@ class DataAgent(HTTPConnection):
 
     def __init__(self, path: Path) -> None:
         super().__init__("agent", timeout=SILENT)
-        self._path = str(path)
+        self._path = path
 
     def connect(self) -> None:
-        """Connect to the socket."""
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(SILENT)
-        self.sock.connect(self._path)
+        """Connect to the socket, whose path may be longer than an address: 107 bytes (unix(7))."""
+        folder = os.open(self._path.parent, os.O_PATH)
+        try:
+            self.sock = socket.socket(socket.AF_UNIX)
+            self.sock.settimeout(SILENT)
+            self.sock.connect(f"/proc/self/fd/{folder}/{self._path.name}")
+        finally:
+            os.close(folder)
 
 
 def fetch_data(settings: Settings, job: str) -> dict[str, str]:

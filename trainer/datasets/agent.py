@@ -77,13 +77,15 @@ def open_socket(cache: Path) -> socket.socket:
     path = cache / "agent.sock"
     path.unlink(missing_ok=True)  # This process has the cache's lock.
     listener = socket.socket(socket.AF_UNIX)
+    # An address has at most 107 bytes (unix(7)), and a cache may have a longer path.
+    folder = os.open(cache, os.O_PATH)
     try:
-        listener.bind(str(path))
+        listener.bind(f"/proc/self/fd/{folder}/{path.name}")
     except OSError as error:
         what = f"{path} can not be made ({error})"
-        raise DataSetError(
-            what, "use a cache with a path of less than 90 bytes", MISTAKE
-        ) from error
+        raise DataSetError(what, "see to the rights of this folder, and to its disk") from error
+    finally:
+        os.close(folder)
     path.chmod(0o666)
     listener.listen(128)
     return listener

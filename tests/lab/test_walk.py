@@ -38,7 +38,7 @@ def test_the_page_leads_to_a_model_and_a_split(lab: Lab, tmp_path: Path, docker:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=500,
+            timeout=900,
             check=False,
         )
         assert done.returncode == 0, done.stdout

@@ -51,7 +51,7 @@ from http.client import HTTPConnection, HTTPException
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 MISTAKE, FAILURE = 2, 1  # Exit codes: something is wrong in the input; work has failed.
 
@@ -298,6 +298,43 @@ def raise_open_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
+# -------- Waiting for services that may start later
+
+REPEAT = 30  # Seconds between two lines on what the launcher waits for.
+Answer = TypeVar("Answer")
+
+
+class BrokenAnswerError(OSError):
+    """A service has begun its answer and not ended it: it was there."""
+
+
+def until_answered(
+    ask: Callable[[], Answer], names: tuple[str, str, str], wait: float, advice: str, kind: str
+) -> Answer:
+    """Ask twice a second until there is an answer, and now and then say why there is none.
+
+    `names` are the service's name, its address, and the word if it never answers. Raises
+    LaunchError after `wait` seconds of silence.
+    """
+    service, place, nobody = names
+    began, said = time.monotonic(), ("", 0.0)
+    while True:
+        try:
+            return ask()
+        except OSError as error:
+            reason = error.strerror or str(error) or type(error).__name__
+            if isinstance(error, BrokenAnswerError):
+                began = time.monotonic()
+        waited = time.monotonic() - began
+        if waited > wait:
+            silence = f"{nobody} answered at {place} for {wait} s ({reason})"
+            raise LaunchError(f"{silence}; {advice}", FAILURE, kind)
+        if said != (reason, waited // REPEAT):
+            say(f"waits {wait - waited:.0f} s for {service} at {place} ({reason})")
+            said = reason, waited // REPEAT
+        time.sleep(0.5)
+
+
 # -------- Data sets: the data agent of this host fetches them before the training starts
 
 SILENT = (
@@ -323,62 +360,17 @@ class DataAgent(HTTPConnection):
             os.close(folder)
 
 
-def fetch_data(settings: Settings, job: str) -> dict[str, str]:
-    """Wait until this host has the job's data sets; return the folder of each.
-
-    The connection, and a lock on each data set, stay open in the programs that replace this one:
-    as long as they are, the agent removes none of these data sets.
-    """
-    if not settings.data_sets:
-        return {}
-    began, said = time.monotonic(), ("", 0.0)
-    while True:
-        try:
-            return ask_data_agent(settings, job)
-        except (OSError, HTTPException, ValueError) as error:
-            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        waited = time.monotonic() - began
-        if waited > settings.wait:
-            silence = f"no data agent answered at {settings.data_socket} for {settings.wait} s"
-            advice = "is the data agent of this host running, and its cache mounted here?"
-            raise LaunchError(f"{silence} ({reason}); {advice}", FAILURE, "data")
-        if said != (reason, waited // REPEAT):
-            left = settings.wait - waited
-            say(f"waits {left:.0f} s for the data agent at {settings.data_socket} ({reason})")
-            said = reason, waited // REPEAT
-        time.sleep(0.5)
-
-
-def ask_data_agent(settings: Settings, job: str) -> dict[str, str]:
-    """Ask the agent for the job's data sets, and wait. OSError: try again later."""
-    agent = DataAgent(settings.data_socket)
-    body = json.dumps({"who": job, "data": settings.data_sets})
-    agent.request("POST", "/use", body, {"Content-Type": "application/json"})
-    sock = agent.sock
-    answer = agent.getresponse()
-    if answer.status != 200:
-        found = json.loads(answer.read())
-        raise LaunchError(f"KIT_DATA_SETS: {found['error']}; {found['fix']}", kind="data")
-    progress = FetchProgress()
-    while line := answer.readline():
-        found = json.loads(line)
-        if found["state"] == "failed":
-            message = f"{found['message']}; {found['fix']}"
-            raise LaunchError(message, FAILURE, "data")
-        if found["state"] == "ready":
-            progress.end()
-            os.set_inheritable(os.dup(sock.fileno()), True)
-            return {name: hold(settings, found, path) for name, path in found["paths"].items()}
-        progress.show(found)
-    raise OSError("the data agent has ended")
-
-
 class FetchProgress:
     """Tells how far the agent is: at once if something changes, else every 10 s."""
 
     def __init__(self) -> None:
         self._last, self._due = "", 0.0
         self._shown: dict[str, Any] = {}
+
+    @property
+    def begun(self) -> bool:
+        """Whether the agent has said anything."""
+        return bool(self._shown)
 
     def show(self, line: Mapping[str, Any]) -> None:
         """Say a line of the agent, or not."""
@@ -394,14 +386,63 @@ class FetchProgress:
             text += f" {show_bytes(line['bytes'])} of {show_bytes(line['total'])}"
         if line["rate"]:
             left = (line["total"] - line["bytes"]) / line["rate"]
-            hosts = "1 host" if line["peers"] == 1 else f"{line['peers']} hosts"
-            text += f", {show_bytes(line['rate'])}/s from {hosts}, {left:.0f} s left"
+            peers = "1 host" if line["peers"] == 1 else f"{line['peers']} hosts"
+            source = peers if line["peers"] else "the data server"
+            text += f", {show_bytes(line['rate'])}/s from {source}, {left:.0f} s left"
         say(f"{text} ({line['note']})" if line.get("note") else text)
 
     def end(self) -> None:
         """Report the end of the last fetch, if there was one."""
         if self._shown:
             emit("fetch", state="ready", **(self._shown | {"rate": 0}))
+
+
+def fetch_data(settings: Settings, job: str) -> dict[str, str]:
+    """Wait until this host has the job's data sets; return the folder of each.
+
+    The connection, and a lock on each data set, stay open in the programs that replace this one:
+    as long as they are, the agent removes none of these data sets.
+    """
+    if not settings.data_sets:
+        return {}
+    return until_answered(
+        partial(ask_data_agent, settings, job),
+        ("the data agent", str(settings.data_socket), "no data agent"),
+        settings.wait,
+        "is the data agent of this host running, and its cache mounted here?",
+        "data",
+    )
+
+
+def ask_data_agent(settings: Settings, job: str) -> dict[str, str]:
+    """Ask the agent for the job's data sets, and wait. OSError: try again later."""
+    agent, progress = DataAgent(settings.data_socket), FetchProgress()
+    body = json.dumps({"who": job, "data": settings.data_sets})
+    agent.request("POST", "/use", body, {"Content-Type": "application/json"})
+    try:
+        return follow_fetch(settings, agent, progress)
+    except (OSError, HTTPException, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise (BrokenAnswerError if progress.begun else OSError)(reason) from error
+
+
+def follow_fetch(settings: Settings, agent: DataAgent, progress: FetchProgress) -> dict[str, str]:
+    """Say how far the agent is until the data sets are there; the connection stays open."""
+    sock, answer = agent.sock, agent.getresponse()
+    if answer.status != 200:
+        found = json.loads(answer.read())
+        raise LaunchError(f"KIT_DATA_SETS: {found['error']}; {found['fix']}", kind="data")
+    while line := answer.readline():
+        found = json.loads(line)
+        if found["state"] == "failed":
+            message = f"{found['message']}; {found['fix']}"
+            raise LaunchError(message, FAILURE, "data")
+        if found["state"] == "ready":
+            progress.end()
+            os.set_inheritable(os.dup(sock.fileno()), True)
+            return {name: hold(settings, found, path) for name, path in found["paths"].items()}
+        progress.show(found)
+    raise OSError("the data agent has ended")
 
 
 def hold(settings: Settings, answer: Mapping[str, Any], path: str) -> str:
@@ -423,7 +464,6 @@ def hold(settings: Settings, answer: Mapping[str, Any], path: str) -> str:
 # -------- The connection to the rendezvous
 
 SIOCGIFADDR = 0x8915  # Linux ioctl that answers an interface's IPv4 address (linux/sockios.h).
-REPEAT = 30  # Seconds between two lines on what the launcher waits for.
 
 
 def find_rendezvous(endpoint: tuple[str, int]) -> str:
@@ -443,22 +483,13 @@ def find_rendezvous(endpoint: tuple[str, int]) -> str:
 
 def wait_for_rendezvous(settings: Settings) -> str:
     """Wait until the store answers; return this host's local address of the connection."""
-    place = endpoint_text(settings.rendezvous)
-    began, said = time.monotonic(), ("", 0.0)
-    while True:
-        try:
-            return find_rendezvous(settings.rendezvous)
-        except OSError as error:
-            reason = error.strerror or str(error)
-        waited = time.monotonic() - began
-        if waited > settings.wait:
-            silence = f"nothing answered at {place} for {settings.wait} s ({reason})"
-            advice = "is the rendezvous service running, and on the same network?"
-            raise LaunchError(f"{silence}; {advice}", FAILURE, "rendezvous")
-        if said != (reason, waited // REPEAT):
-            say(f"waits {settings.wait - waited:.0f} s for the rendezvous at {place} ({reason})")
-            said = reason, waited // REPEAT
-        time.sleep(0.5)
+    return until_answered(
+        partial(find_rendezvous, settings.rendezvous),
+        ("the rendezvous", endpoint_text(settings.rendezvous), "nothing"),
+        settings.wait,
+        "is the rendezvous service running, and on the same network?",
+        "rendezvous",
+    )
 
 
 def interface_addresses() -> dict[str, str]:

@@ -154,10 +154,16 @@ class Nodes:
             self.docker("n1", "swarm", "init", "--advertise-addr", address("n1"), heartbeat)
         token = self.docker("n1", "swarm", "join-token", "--quiet", "worker")
 
+        def joined(node: str) -> bool:
+            if self.docker(node, "info", "--format", state) == "active":
+                return True
+            own = ("--token", token, "--advertise-addr", address(node))
+            # A manager on a busy machine may refuse connections for a moment.
+            self.docker(node, "swarm", "join", *own, f"{address('n1')}:2377", check=False)
+            return False
+
         def join(node: str) -> None:
-            if self.docker(node, "info", "--format", state) != "active":
-                own = ("--token", token, "--advertise-addr", address(node))
-                self.docker(node, "swarm", "join", *own, f"{address('n1')}:2377")
+            wait_for(lambda: joined(node), f"{node} to join")
 
         each(join, [node for node in nodes if node != "n1"])
         wait_for(lambda: self.ready() >= set(nodes), "all nodes to be ready")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from pathlib import Path
 
 import numpy as np
 
-from tests.trainer.datahosts import DataHosts, data_hosts
+from tests.trainer.datahosts import DataHosts, data_hosts, wire
 from tests.trainer.hosts import DEADLINE, wait_until, write_job
 from trainer.datasets import store
 
@@ -58,6 +59,35 @@ def test_a_script_finds_its_data_set_which_stays_until_it_ends(tmp_path: Path) -
         (tmp_path / "end").touch()
         assert task.wait() == 0, task.text
         wait_until(lambda: again.get("DELETE", "/numbers/1")[0] == 200, "the use to end", 30)
+
+
+def test_an_agent_may_start_again_after_a_long_fetch(tmp_path: Path) -> None:
+    """The launcher counts silence from the agent's last word, not from its own first request."""
+    patience = 6
+    with data_hosts(tmp_path) as world, wire(world.server_port, rate=2**18) as slow:
+        world.add(6 * 2**20)
+        world.serve()
+        agent = world.agent("cache", url=f"http://127.0.0.1:{slow.port}")
+        task = world.local.agent(
+            "pc1",
+            write_script(tmp_path),
+            world.local.rendezvous(),
+            1,
+            "1:1",
+            KIT_DATA_SETS='[{"name": "numbers"}]',
+            KIT_DATA_SOCKET=agent.cache / "agent.sock",
+            KIT_RENDEZVOUS_TIMEOUT=str(patience),
+        )
+        task.expect("data set numbers@1: fetching")
+        time.sleep(patience + 1)
+        agent.task.process.kill()
+        agent.task.wait(30)
+        task.expect("for the data agent at")
+        slow.rate = 0
+        world.agent("cache")
+        task.expect("found ['part 0.bin', 'part 1.bin', 'part 2.bin']")
+        (tmp_path / "end").touch()
+        assert task.wait() == 0, task.text
 
 
 def launched(world: DataHosts, **environ: str | Path) -> tuple[int, str]:

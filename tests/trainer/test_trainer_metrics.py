@@ -150,7 +150,7 @@ def test_a_script_has_the_launchers_share(tmp_path: Path) -> None:
     with hosts(tmp_path) as local:
         task = local.agent("pc1", job, local.rendezvous(), 2, "1:1", **more)
         task.expect(f"metrics at http://127.0.0.1:{port}/metrics")
-        wait_until(lambda: 'rank="1"' in page(port), "both workers")
+        wait_until(lambda: all(f'rank="{each}"' in page(port) for each in "01"), "both workers")
         found = scrape(port)
         # Another job on the same port does without, and says so.
         other = local.agent("pc2", job, local.rendezvous(), 1, "1:1")

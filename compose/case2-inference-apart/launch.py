@@ -314,8 +314,8 @@ def until_answered(
 ) -> Answer:
     """Ask twice a second until there is an answer, and now and then say why there is none.
 
-    `names` are the service's name, its address, and the word if it never answers. Raises
-    LaunchError after `wait` seconds of silence.
+    `names` are the service, its address, and the beginning of the message if it never answers.
+    Raises LaunchError after `wait` seconds of silence.
     """
     service, place, nobody = names
     began, said = time.monotonic(), ("", 0.0)
@@ -328,7 +328,7 @@ def until_answered(
                 began = time.monotonic()
         waited = time.monotonic() - began
         if waited > wait:
-            silence = f"{nobody} answered at {place} for {wait} s ({reason})"
+            silence = f"{nobody} {place} for {wait} s ({reason})"
             raise LaunchError(f"{silence}; {advice}", FAILURE, kind)
         if said != (reason, waited // REPEAT):
             say(f"waits {wait - waited:.0f} s for {service} at {place} ({reason})")
@@ -408,7 +408,7 @@ def fetch_data(settings: Settings, job: str) -> dict[str, str]:
         return {}
     return until_answered(
         partial(ask_data_agent, settings, job),
-        ("the data agent", str(settings.data_socket), "no data agent"),
+        ("the data agent", str(settings.data_socket), "no data agent answered at"),
         settings.wait,
         "is the data agent of this host running, and its cache mounted here?",
         "data",
@@ -486,7 +486,7 @@ def wait_for_rendezvous(settings: Settings) -> str:
     """Wait until the store answers; return this host's local address of the connection."""
     return until_answered(
         partial(find_rendezvous, settings.rendezvous),
-        ("the rendezvous", endpoint_text(settings.rendezvous), "nothing"),
+        ("the rendezvous", endpoint_text(settings.rendezvous), "nothing answered at"),
         settings.wait,
         "is the rendezvous service running, and on the same network?",
         "rendezvous",

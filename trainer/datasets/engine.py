@@ -20,7 +20,7 @@ from trainer.datasets.torrent import load_torrent
 Key = tuple[str, int]
 Address = tuple[str, int]
 
-ALERTS = ("error", "status", "storage", "peer")
+ALERTS = ("error", "status", "storage", "peer", "file_progress")
 FIRST, LATER = 7, 1  # Priorities of pieces.
 QUEUE = 128  # Requests of 16 KiB that a host may have waiting at another.
 PLAIN = 2  # libtorrent's pe_disabled: connections are not obfuscated.
@@ -86,6 +86,8 @@ class Torrent:
     error: str = ""
     failed_pieces: int = 0  # Arrived with a wrong hash; they are fetched again.
     flushed: int = 0  # How often all that was received has been handed to the kernel.
+    completed: set[int] = field(default_factory=set)
+    """The files whose pieces have all arrived since the fetch began, by their index."""
     banned: set[str] = field(default_factory=set)
     """Peers that have sent wrong pieces."""
     share: tuple[int, int] = (0, 1)
@@ -120,6 +122,11 @@ class Torrent:
             count = len(self.handle.get_piece_priorities())
             order = [FIRST if index % parts == part else LATER for index in range(count)]
             self.handle.prioritize_pieces(order)
+
+    def take_in_order(self) -> None:
+        """A host that fetches alone gets file after file, so that they can be hashed meanwhile."""
+        order = libtorrent.torrent_flags.sequential_download
+        self.handle.set_flags(order if self.share[1] == 1 else 0, order)
 
 
 class Engine:
@@ -199,6 +206,8 @@ class Engine:
             torrent.failed_pieces += 1
         elif isinstance(alert, libtorrent.peer_ban_alert):
             torrent.banned.add(alert.endpoint[0])
+        elif isinstance(alert, libtorrent.file_completed_alert):
+            torrent.completed.add(alert.index)
         elif isinstance(alert, libtorrent.cache_flushed_alert):
             torrent.flushed += 1
         elif isinstance(alert, libtorrent.torrent_error_alert | libtorrent.file_error_alert):

@@ -12,8 +12,8 @@ import libtorrent
 from trainer.datasets.cache import Cache, bytes_of
 from trainer.datasets.engine import Address, Engine, Key, Torrent
 from trainer.datasets.errors import DataSetError
-from trainer.datasets.layout import Place, complete, show_bytes, write
-from trainer.datasets.manifest import Manifest, find_damage, has_sizes
+from trainer.datasets.layout import Place, complete, show_bytes, write, write_out
+from trainer.datasets.manifest import File, Manifest, find_damage, has_sizes
 from trainer.datasets.peers import Others, UnreachableError
 from trainer.output import say
 
@@ -23,6 +23,8 @@ RECONNECT = 2.0  # Seconds between two attempts to connect to the peers.
 SAVED = 5.0  # Seconds between two records of what is there, for a restart.
 STATES = libtorrent.torrent_status.states
 CHECKING = (STATES.checking_files, STATES.checking_resume_data, STATES.queued_for_checking)
+ALONE = 1.0  # Seconds after which a host without others that fetch takes file after file.
+EARLY = 0.5  # Seconds between two looks for files that are complete.
 ATTEMPTS = 3  # Times that a version may fail its verification.
 
 
@@ -37,6 +39,7 @@ class Fetch:
         self.done = self.total = self.rate = self.peers = 0  # Bytes; bytes a second; hosts.
         self._cache, self._engine, self._others = cache, engine, others
         self._patience, self._last = patience, time.monotonic()
+        self._sound: set[File] = set()  # Files whose content is that of the manifest.
         self.task = asyncio.create_task(self._run(), name=f"{place.name}@{place.version}")
         self.task.add_done_callback(self._end)
 
@@ -70,7 +73,11 @@ class Fetch:
         self.total = manifest.bytes
         for _ in range(ATTEMPTS):
             torrent = self._start(manifest, await self._others.addresses())
-            await self._download(torrent)
+            early = asyncio.create_task(self._verify_early(torrent, manifest))
+            try:
+                await self._download(torrent)
+            finally:
+                early.cancel()
             damage = await self._verify(torrent, manifest)
             if not damage:
                 await asyncio.to_thread(complete, self.place, manifest.bytes)
@@ -124,7 +131,7 @@ class Fetch:
     async def _download(self, torrent: Torrent) -> None:
         """Wait until all pieces are there; raises DataSetError."""
         self.state = "fetching"
-        connected = saved = checked = time.monotonic()
+        began = connected = saved = checked = time.monotonic()
         await asyncio.sleep(TICK)
         torrent.handle.resume()
         while not (status := torrent.status).is_seeding:
@@ -132,6 +139,8 @@ class Fetch:
             self._look(torrent, status)
             self._choose_source(torrent, now)
             torrent.take_share()
+            if now - began > ALONE:
+                torrent.take_in_order()
             if now - connected > RECONNECT:
                 connected = now
                 await self._connect(torrent)
@@ -193,18 +202,45 @@ class Fetch:
             )
             raise DataSetError(f"{what}, for {silent:.0f} s", fix)
 
+    async def _verify_early(self, torrent: Torrent, manifest: Manifest) -> None:
+        """Hash each file as soon as it is there, and write it to the disk.
+
+        A file that differs now is looked at again at the end.
+        """
+        seen: set[int] = set()
+        while True:
+            await asyncio.sleep(EARLY)
+            if not (found := torrent.completed - seen):
+                continue
+            seen |= found
+            await self._flush(torrent)
+            for file in (manifest.files[index] for index in sorted(found)):
+                if not await asyncio.to_thread(find_damage, [file], self.place.data, ignore):
+                    self._sound.add(file)
+            await asyncio.to_thread(write_out, self.place.folder)
+
     async def _verify(self, torrent: Torrent, manifest: Manifest) -> list[str]:
-        """Hash all files; return what differs from the manifest."""
-        self.state, self.rate, self.done = "verifying", 0, 0
+        """Hash the files that are left; return what differs from the manifest."""
+        self.state, self.rate = "verifying", 0
+        left = [file for file in manifest.files if file not in self._sound]
+        self.done = manifest.bytes - sum(file.bytes for file in left)
+        await self._flush(torrent)
+
+        def add(count: int) -> None:
+            self.done += count
+
+        return await asyncio.to_thread(find_damage, left, self.place.data, add)
+
+    async def _flush(self, torrent: Torrent) -> None:
+        """Wait until all that has arrived can be read from the files."""
         before = torrent.flushed
         torrent.handle.flush_cache()
         while torrent.flushed == before:
             await asyncio.sleep(TICK)
 
-        def add(count: int) -> None:
-            self.done += count
 
-        return await asyncio.to_thread(find_damage, manifest, self.place.data, add)
+def ignore(_: int) -> None:
+    """Progress that nobody is told."""
 
 
 def key_text(key: Key) -> str:

@@ -222,10 +222,10 @@ def digest(path: Path, progress: Progress) -> str:
     return sha.hexdigest()
 
 
-def find_damage(manifest: Manifest, folder: Path, progress: Progress) -> list[str]:
-    """Compare all files with the manifest; return a line for each file that differs."""
+def find_damage(files: Iterable[File], folder: Path, progress: Progress) -> list[str]:
+    """Compare files with their hashes; return a line for each file that differs."""
     with ThreadPoolExecutor(HASHERS) as pool:
-        lines = pool.map(lambda file: _damage(file, folder, progress), manifest.files)
+        lines = pool.map(lambda file: _damage(file, folder, progress), files)
         return [line for line in lines if line]
 
 

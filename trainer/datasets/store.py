@@ -224,7 +224,7 @@ def run_verify(options: argparse.Namespace, reporter: Reporter) -> None:
     for place in find(options.store, options.reference):
         manifest = place.read()
         count = reporter.counter("verifying", manifest.bytes)
-        lines = find_damage(manifest, place.data, count)
+        lines = find_damage(manifest.files, place.data, count)
         reference = f"{place.name}@{place.version}"
         facts = {"name": place.name, "version": place.version, "damage": lines}
         text = "\n".join((f"{reference} is {'damaged' if lines else 'intact'}", *lines))

@@ -1,8 +1,9 @@
-"""The cost of metrics for a training: `python -m tests.bench_metrics`.
+"""The cost of metrics and records for a training: `python -m tests.bench_metrics`.
 
-Epochs of one training take turns in one process: with metrics, written every two seconds, and with
-a meter that measures nothing. The metrics are read every second beside both. The time of processors
-counts, besides the time of the clock: other work on the machine hardly changes it.
+Epochs of one training take turns in one process: with metrics, written every two seconds, with the
+record for `kit report` too, and with neither. The metrics are read every second beside all. The
+time of processors counts, besides the time of the clock: other work on the machine hardly changes
+it.
 """
 
 from __future__ import annotations
@@ -49,19 +50,20 @@ def main() -> None:
     )
     with tempfile.TemporaryDirectory() as folder:
         metered = training(given.samples, Path(folder))
-        silent = replace(metered, meter=mock.Mock())
         sides = {
-            "without metrics": epochs(silent),
-            "with metrics": epochs(metered),
+            "with neither": epochs(replace(metered, meter=mock.Mock(), recorder=mock.Mock())),
+            "with metrics": epochs(replace(metered, recorder=mock.Mock())),
+            "with metrics and records": epochs(metered),
         }
         turns(1, sides)
         stop, scrapes = scraped(Path(folder))
         found = turns(given.repeats, sides)
         stop()
     for at, what in enumerate(("s by the clock", "s of processors, aim <= 1.01")):
-        without, with_metrics = ([each[at] for each in pairs] for pairs in found.values())
-        print(f"  without metrics{statistics.median(without):>37.3f} {what}")
-        compare("with / without", with_metrics, without, what)
+        neither, *others = ([each[at] for each in measured] for measured in found.values())
+        print(f"  with neither{statistics.median(neither):>40.3f} {what.split(',')[0]}")
+        for name, other in zip(list(found)[1:], others, strict=True):
+            compare(f"{name} / neither", other, neither, what)
     print(f"  a scrape{statistics.median(scrapes) * 1000:>50.2f} ms")
 
 
@@ -78,6 +80,7 @@ def training(samples: int, folder: Path) -> Run:
     with mock.patch.dict(os.environ, {"KIT_METRICS": str(folder)}), redirect_stdout(io.StringIO()):
         run = set_up(job, world, like_cifar10(images, labels), folder, time.monotonic())
     run.meter.begin(Progress(), 9999, 9999)
+    run.recorder.begin(Progress(), run.data, {}, run.watch.read)
     return run
 
 

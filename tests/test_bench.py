@@ -37,3 +37,12 @@ def test_servers_are_compared(tmp_path: Path) -> None:
         assert task.wait() == 0, task.text
     assert len(re.findall(r"[\d,]+ requests/s  p50 +[\d.]+ ms", task.text)) == 6, task.text
     assert len(re.findall(r"ratio [\d.]+ \(", task.text)) == 2
+
+
+def test_metrics_and_records_are_compared_with_neither(tmp_path: Path) -> None:
+    with hosts(tmp_path, cold=True) as local:
+        argv = ["-m", "tests.bench_metrics", "--repeats", "2", "--samples", "3200"]
+        task = local.start("metrics", argv, {"PYTHONPATH": ROOT}, cwd=ROOT)
+        assert task.wait() == 0, task.text
+    assert len(re.findall(r"/ neither +[\d.]+ \(", task.text)) == 4, task.text
+    assert re.search(r"a scrape +[\d.]+ ms", task.text)

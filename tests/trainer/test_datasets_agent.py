@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -98,13 +99,15 @@ def test_a_killed_fetch_goes_on_where_it_was(world: DataHosts) -> None:
     world.add(48 * MIB)
     world.serve()
     origin = world.seeder()
-    with wire(origin.port, rate=12 * MIB) as slow:
+    with wire(origin.port, rate=6 * MIB) as slow:
         world.peers = [f"127.0.0.1:{slow.port}"]
         agent = world.agent("one")
-        connection = agent.ask()
+        connection, resume = agent.ask(), agent.cache / NAME / "1" / "resume"
+        wait_until(lambda: slow.sent > 12 * MIB, "a part of the data", 60)
+        began = time.time()
         wait_until(
-            lambda: (agent.cache / NAME / "1" / "resume").exists() or partly(agent, 47 * MIB),
-            "a part of the data",
+            lambda: (resume.exists() and resume.stat().st_mtime > began) or partly(agent, 47 * MIB),
+            "a record of that part",
             60,
         )
         agent.task.process.send_signal(signal.SIGKILL)

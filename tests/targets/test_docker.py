@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from kit.errors import KitError
-from kit.hosts.docker import Docker
+from kit.hosts.docker import Docker, EngineError
 from kit.model import Host
+from kit.targets.swarm import execute
 
 HOST = Host("n1", "10.0.0.1", "me@n1", (), (), None, 10**9, ("hosts", "n1"))
 ENGINE = f"""#!{sys.executable}
@@ -87,3 +88,35 @@ def test_docker_reads_files_in_a_clean_environment(
     seen = Docker("here", None).command("tell", env={"KIT_SECRET_KEY": "0a1b"}).splitlines()
     assert not [line for line in seen if "password" in line]
     assert {"DOCKER_CONFIG=/mine", "KIT_SECRET_KEY=0a1b"} <= set(seen)
+
+
+REFUSING = f"""#!{sys.executable}
+import sys
+refused = 0
+while sys.stdin.buffer.readline().strip():
+    size = 0
+    while line := sys.stdin.buffer.readline().strip().lower():
+        size = int(line.split()[1]) if line.startswith(b"content-length:") else size
+    sys.stdin.buffer.read(size)
+    refused += 1
+    fault = b'{{"message": "dial tcp 10.0.0.2:2377: connect: connection refused"}}'
+    status, body = ("200 OK", b"{{}}") if refused > TIMES else ("503 Unavailable", fault)
+    head = f"HTTP/1.1 {{status}}\\r\\nContent-Length: {{len(body)}}\\r\\n\\r\\n"
+    sys.stdout.buffer.write(head.encode() + body)
+    sys.stdout.flush()
+"""
+
+
+@pytest.mark.parametrize("times", [2, 10**6])
+def test_a_host_joins_a_manager_that_has_just_begun(
+    calls: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    monkeypatch.setattr(execute, "LISTENING", 2.0)
+    (tmp_path / "bin" / "docker").write_text(REFUSING.replace("TIMES", str(times)))
+    docker = Docker.of(HOST)
+    if times == 2:
+        execute.join(docker, {})
+    else:
+        with pytest.raises(EngineError, match="connection refused"):
+            execute.join(docker, {})
+    docker.close()

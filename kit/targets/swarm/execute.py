@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import socket
+import time
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from functools import singledispatchmethod
@@ -42,6 +43,8 @@ PORT = 2377
 """Docker's default port of managers."""
 PORTS = f"{PORT}/tcp, 7946/tcp, 7946/udp, 4789/udp"
 """The ports between hosts for Swarm and its overlay networks."""
+LISTENING = 5.0
+"""Seconds until a new manager listens."""
 JOB_OF_SECRET = "kit.job"
 """The label with a secret's workload."""
 
@@ -118,7 +121,7 @@ class Executor:
         }
         docker = Docker.of(step.host)
         try:
-            docker.post("/swarm/join", body)
+            join(docker, body)
         except EngineError as error:
             raise KitError(str(error), f"between the hosts these must be open: {PORTS}") from None
         self._joined(docker)
@@ -224,6 +227,20 @@ class Executor:
         if not step.last:
             with self.manager.acting(f"strike {step.host.name} off") as client:
                 client.node.remove(node, force=True)
+
+
+def join(docker: Docker, body: Mapping[str, object]) -> None:
+    """Join; a manager that has just begun, on a busy machine, may refuse connections at first."""
+    deadline = time.monotonic() + LISTENING
+    while True:
+        try:
+            docker.post("/swarm/join", body)
+        except EngineError as error:
+            if "connection refused" not in error.message or time.monotonic() > deadline:
+                raise
+            time.sleep(0.5)
+        else:
+            return
 
 
 def _numeric(host: Host) -> str:

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from kit.model import Host
 from kit.prepare.merge import merge, merge_texts
 from kit.prepare.order import waves
 from kit.prepare.report import Line, Restart, read_report
-from tests.sandbox import INVENTORY, Project, kit_process
+from tests.sandbox import INVENTORY, JOB, Project, kit_process
 
 WANTED = {
     "default-runtime": "nvidia",
@@ -170,6 +171,8 @@ def test_the_script_of_a_host_says_what_the_host_is(project: Project) -> None:
         "gpus": "yes",
         "manager": "yes",
         "infiniband": "no",
+        "services": "",
+        "any_port": "no",
     }
     assert settings(INVENTORY, "pc2")["manager"] == "no"
     assert settings(INVENTORY.replace("swarm", "compose"), "pc1")["engine"] == "compose"
@@ -177,6 +180,65 @@ def test_the_script_of_a_host_says_what_the_host_is(project: Project) -> None:
     assert settings(infiniband, "pc1")["infiniband"] == "yes"
     daemon = json.loads((project.folder / "compose/lab/hosts/pc1/daemon.json").read_text())
     assert daemon["default-ulimits"]["memlock"] == {"Name": "memlock", "Soft": -1, "Hard": -1}
+
+
+SERVICES = """\
+data: {image: "trainer:1"}
+monitoring: {}
+registry: {address: "pc1:5000", host: pc1}
+"""
+
+
+def services_of(tree: Path, host: str) -> dict[int, str]:
+    """Return the ports that the script of a host opens, and the services that need them."""
+    text = (tree / f"hosts/{host}/prepare.sh").read_text().partition("services='\n")[2]
+    rows = (line.partition(" ") for line in text.partition("'")[0].splitlines())
+    return {int(port): service for port, _, service in rows}
+
+
+def published(tree: Path) -> dict[str, set[int]]:
+    """Return the ports that the rendered Compose files publish on each host."""
+    found: dict[str, set[int]] = {}
+    for file in tree.glob("hosts/*/*.compose.yaml"):
+        for service in yaml.safe_load(file.read_text())["services"].values():
+            for port in service.get("ports", ()):
+                number = port["published"] if isinstance(port, dict) else port.split(":")[-2]
+                found.setdefault(file.parent.name, set()).add(int(number))
+    return found
+
+
+def test_the_firewall_opens_what_the_files_publish(project: Project) -> None:
+    inventory = INVENTORY.replace("swarm", "compose").replace("[manager]", "[manager, storage]")
+    tree = project.write(inventory + SERVICES, {"digits": JOB}).rendered()
+    on_hosts_network = {9100, 9323, 9400}
+    for host, ports in published(tree).items():
+        opened = set(services_of(tree, host))
+        assert opened >= ports | on_hosts_network
+        # The job of two hosts is on their own network, the rendezvous on one of them.
+        rest = opened - ports - on_hosts_network
+        job = {port for port in rest if services_of(tree, host)[port] == "job digits"}
+        assert (rest, len(job)) == (job, 2 if host == "pc1" else 1)
+    assert set(published(tree)["pc2"]) == {6881, 6882}
+    assert "any_port=yes" in (tree / "hosts/pc2/prepare.sh").read_text()
+
+
+def test_an_overlay_needs_only_the_published_ports(project: Project) -> None:
+    inventory = INVENTORY.replace("[manager]", "[manager, storage]")
+    tree = project.write(inventory + SERVICES, {"digits": JOB}).rendered()
+    exporters = {
+        9100: "the node-exporter",
+        9323: "the metrics of Docker",
+        9400: "the dcgm-exporter",
+    }
+    assert services_of(tree, "pc2") == exporters
+    own = {3000: "the grafana", 5000: "the registry", 8090: "the data services"}
+    assert services_of(tree, "pc1") == exporters | own
+    alone = INVENTORY.replace("[manager]", "[manager, storage]") + 'data: {image: "trainer:1"}\n'
+    hosts_network = alone.replace("{speed: 1Gbit}", "{speed: 1Gbit, driver: host}")
+    tree = project.write(hosts_network).rendered()
+    assert {6881, 6882} == {
+        port for port, name in services_of(tree, "pc2").items() if "data" in name
+    }
 
 
 def test_the_steps_are_the_same_for_all_hosts(project: Project) -> None:

@@ -440,24 +440,33 @@ note_restart() {
     echo "${1:-keep}" | write "$note_file"
 }
 
-# ---- The firewall: Swarm's ports (docs.docker.com/engine/swarm/swarm-tutorial), for the hosts of this network only
+# ---- The firewall: Swarm's ports (docs.docker.com/engine/swarm/swarm-tutorial) and those of kit's services, for the
+# hosts of this network only
 
 firewall() {
     find_network
-    if [ "$engine" = compose ]; then
-        active=$(active_firewall)
-        [ -z "$active" ] || note "$active runs: jobs of several hosts choose their ports, so let the hosts of ${network:-the cluster} pass"
+    tcp='' udp=''
+    if [ "$engine" = swarm ]; then
+        tcp='7946 ' udp='4789 7946'
+        [ "$manager" = no ] || tcp="2377 $tcp"
+    fi
+    tcp=$tcp$(echo "$services" | awk 'NF {printf "%s%s", space, $1; space = " "}')
+    tcp=${tcp% }
+    passes="tcp $tcp${udp:+ and udp $udp}"
+    active=$(active_firewall)
+    if [ -n "$active" ] && [ "$any_port" = yes ]; then
+        note "$active runs: jobs of several hosts choose their ports, so let the hosts of ${network:-the cluster} pass"
+    fi
+    if [ -z "$tcp$udp" ]; then
+        ok 'no service of kit opens a port here'
         return 0
     fi
-    tcp='7946' udp='4789 7946'
-    [ "$manager" = no ] || tcp="2377 $tcp"
-    active=$(active_firewall)
     if [ -z "$active" ] && has iptables && root iptables -S INPUT 2>/dev/null | grep -q '^-P INPUT DROP'; then
-        note "iptables drops incoming packets: let tcp $tcp and udp $udp pass from ${network:-the cluster}"
+        note "iptables drops incoming packets: let $passes pass from ${network:-the cluster}"
     elif [ -z "$active" ]; then
         ok 'no ufw, firewalld or nftables blocks incoming packets'
     elif [ -z "$network" ]; then
-        problem "$active runs, and no interface has the address $address: let the hosts of the cluster pass, tcp $tcp, udp $udp"
+        problem "$active runs, and no interface has the address $address: let the hosts of the cluster pass, $passes"
     else
         case $active in
             ufw) open_ufw ;;
@@ -465,6 +474,13 @@ firewall() {
             nftables) open_nftables ;;
         esac
     fi
+}
+
+# purpose PROTOCOL PORT: the service that needs it.
+purpose() {
+    service=''
+    [ "$1" = udp ] || service=$(echo "$services" | awk -v port="$2" '$1 == port {sub(/^[0-9]+ /, ""); print; exit}')
+    echo "${service:-Swarm}"
 }
 
 # The network of the interface that has the host's address in the inventory.
@@ -494,7 +510,7 @@ open_ufw() {
         for port in $ports; do
             if grep -q "allow from $network to any port $port proto $protocol" "$work/ufw"; then
                 ok "ufw lets $protocol $port pass from $network"
-            elif change "ufw: let $protocol $port pass from $network, for Swarm"; then
+            elif change "ufw: let $protocol $port pass from $network, for $(purpose "$protocol" "$port")"; then
                 quietly root ufw allow proto $protocol from "$network" to any port "$port" comment kit
                 changed
             fi
@@ -510,7 +526,7 @@ open_firewalld() {
             rule="rule family=\"ipv4\" source address=\"$network\" port port=\"$port\" protocol=\"$protocol\" accept"
             if root firewall-cmd -q --zone="$zone" --query-rich-rule="$rule"; then
                 ok "firewalld lets $protocol $port pass from $network"
-            elif change "firewalld: let $protocol $port pass from $network, for Swarm"; then
+            elif change "firewalld: let $protocol $port pass from $network, for $(purpose "$protocol" "$port")"; then
                 quietly root firewall-cmd --zone="$zone" --add-rich-rule="$rule"
                 quietly root firewall-cmd --permanent --zone="$zone" --add-rich-rule="$rule"
                 changed
@@ -527,6 +543,14 @@ input_chains() {
         $1 == "chain" {chain = $2; input = 0}
         /hook input/ {input = family != "ip6" && (family " " table) != "ip filter"}
         input && (/policy drop/ || /^[ \t]+(counter [a-z0-9 ]*)?(drop|reject)/) && !seen[family table chain]++ {print family, table, chain}'
+}
+
+# All services, in words.
+purposes() {
+    {
+        [ -z "$udp" ] || echo Swarm
+        echo "$services" | awk 'NF {sub(/^[0-9]+ /, ""); print}'
+    } | awk '!seen[$0]++ {printf "%s%s", comma, $0; comma = ", "}'
 }
 
 open_nftables() {
@@ -548,16 +572,16 @@ open_nftables() {
     main=/etc/nftables.conf
     [ -e $main ] || main=/etc/sysconfig/nftables.conf
     if [ ! -s "$work/missing" ]; then
-        ok "nftables lets tcp $tcp and udp $udp pass from $network"
+        ok "nftables lets $passes pass from $network"
     elif ! root nft -c -f "$work/missing" >"$work/output" 2>&1; then
-        problem "nftables: $(head -n 1 "$work/output"); let tcp $tcp and udp $udp pass from $network by hand"
-    elif change "nftables: let tcp $tcp and udp $udp pass from $network, for Swarm; also at boot, by $rules in $main"; then
+        problem "nftables: $(head -n 1 "$work/output"); let $passes pass from $network by hand"
+    elif change "nftables: let $passes pass from $network, for $(purposes); also at boot, by $rules in $main"; then
         quietly root nft -f "$work/missing"
         write "$rules" <"$work/rules"
         if root test -e $main && ! root grep -qF "include \"$rules\"" $main; then
             root cp -p $main "$main.before-kit"
             root cat $main >"$work/main"
-            printf '\n# kit: the ports of Docker Swarm\ninclude "%s"\n' "$rules" >>"$work/main"
+            printf '\n# kit: the ports of its services\ninclude "%s"\n' "$rules" >>"$work/main"
             write $main <"$work/main"
         fi
         changed

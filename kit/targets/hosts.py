@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from kit.model import EngineName, Gpu, Host
 from kit.plan.work import Plan
 from kit.targets.lowered import MERGE_FILE, STEPS_FILE, Output
 from kit.workload.monitoring import ENGINE_PORT
+from kit.workload.ports import OpenPort
+from kit.workload.types import Workload
 
 
 def host_outputs(
@@ -16,11 +18,14 @@ def host_outputs(
     managers: Collection[Host],
     offered: Callable[[Gpu], str | None],
     insecure: str,
+    ports: Mapping[str, Sequence[OpenPort]],
+    any_port: Collection[str],
 ) -> Iterator[Output]:
     """Yield daemon.json and prepare.sh of each host, and the files that these scripts share.
 
     `offered` returns the name of a GPU for Swarm, None if the target needs none. `insecure` is the
-    address of a registry without a certificate, or "".
+    address of a registry without a certificate, or "". `ports` are those that services open on each
+    host; ranks on the hosts of `any_port` listen on ports that they choose.
     """
     for common in (STEPS_FILE, MERGE_FILE):
         yield Output(common, f"{common}.j2", {})
@@ -40,5 +45,13 @@ def host_outputs(
             "engine": engine,
             "manager": host in managers,
             "infiniband": infiniband,
+            "ports": ports.get(host.name, ()),
+            "any_port": host.name in any_port,
         }
         yield Output(f"hosts/{host.name}/prepare.sh", "hosts/{host}/prepare.sh.j2", values)
+
+
+def hosts_with_any_port(workloads: Sequence[Workload]) -> frozenset[str]:
+    """Return the hosts of jobs whose ranks reach each other on the hosts' own network."""
+    several = (work for work in workloads if work.host_network and len(work.placements) > 1)
+    return frozenset(placement.host.name for work in several for placement in work.placements)

@@ -11,6 +11,7 @@ from kit.model import EngineName
 from kit.plan.images import unlocked
 from kit.plan.notes import lock_notes
 from kit.plan.work import Plan
+from kit.workload.ports import OpenPort
 from kit.workload.types import Config, Workload
 
 VERSION = "{hash of this file}"
@@ -57,7 +58,7 @@ class Lowered:
 
     `workloads` are the jobs, then the servers, including idle ones. `images` are the names of the
     images that hosts run, `optional_images` of those that no host pulls. `notes` come from the
-    plan and from the target.
+    plan and from the target. `ports` are the ports that containers open on each host.
     """
 
     engine: EngineName
@@ -67,6 +68,7 @@ class Lowered:
     images: tuple[str, ...] = ()
     optional_images: tuple[str, ...] = ()
     own_notes: tuple[str, ...] = field(default=())
+    ports: Mapping[str, tuple[OpenPort, ...]] = field(default_factory=dict)
 
     @property
     def cluster(self) -> str:

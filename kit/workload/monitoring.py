@@ -9,6 +9,7 @@ from kit.model import Host
 from kit.plan.images import pinned
 from kit.plan.types import MountPoint
 from kit.plan.work import Plan, manager_of
+from kit.workload.ports import Service
 from kit.workload.privileges import NOBODY
 from kit.workload.types import Config, Kind, Part, Port, Role, Variable, Word, Workload
 
@@ -136,6 +137,13 @@ def platform_parts(made: Monitoring | None) -> tuple[Part, ...]:
         return ()
     parts = (made.prometheus, made.grafana, made.node_exporter, made.dcgm_exporter)
     return tuple(part for part in parts if part is not None)
+
+
+def engine_services(plan: Plan) -> Iterator[Service]:
+    """Yield the metrics of Docker's engines, which `kit host prepare` switches on."""
+    for host in plan.hosts if plan.monitoring is not None else ():
+        port = Port(ENGINE_PORT, LOC, public=True)
+        yield Service("the metrics of Docker", port, host, host.address)
 
 
 def _part(role: Role, hosts: Sequence[Host], image: str, **more: object) -> Part:

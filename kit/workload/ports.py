@@ -1,8 +1,8 @@
-"""Port conflicts: two containers of a host cannot listen on the same port."""
+"""The ports that kit's containers open on the hosts, and conflicts between two of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from kit.errors import INVENTORY, Fault, Loc
@@ -26,17 +26,49 @@ class Service:
 
     title: str
     port: Port
+    host: Host
     address: str
 
 
-def services(parts: Iterable[Part], address: Callable[[Host], str]) -> Iterator[Service]:
-    """Yield the ports on the hosts of parts that no job or server owns."""
+@dataclass(frozen=True, slots=True)
+class OpenPort:
+    """A TCP port of a host that a service of the platform, a job or a server listens on.
+
+    `title` names the service for people. `workload` is the name of the job or server, or "".
+    """
+
+    host: str
+    port: Port
+    title: str
+    workload: str = ""
+
+
+def services(parts: Iterable[Part], address: str | None = None) -> Iterator[Service]:
+    """Yield the ports on the hosts of parts that no job or server owns.
+
+    They listen at `address`, by default at their host's address in the inventory.
+    """
     for part in parts:
         data = part.role in {Role.DATA_SERVER, Role.DATA_AGENT}
         title = "the data services" if data else f"the {part.role}"
         for port in part.ports:
             for host in part.hosts:
-                yield Service(title, port, address(host))
+                yield Service(title, port, host, host.address if address is None else address)
+
+
+def open_ports(
+    platform: Iterable[Service], listeners: Iterable[Listener]
+) -> Mapping[str, tuple[OpenPort, ...]]:
+    """Return the ports of each host, in their order, without repetition."""
+    found: dict[str, dict[int, OpenPort]] = {}
+    for each in platform:
+        own = found.setdefault(each.host.name, {})
+        own.setdefault(each.port.number, OpenPort(each.host.name, each.port, each.title))
+    for one in listeners:
+        own, name = found.setdefault(one.host.name, {}), one.workload.name
+        made = OpenPort(one.host.name, one.port, one.workload.title, name)
+        own.setdefault(one.port.number, made)
+    return {host: tuple(own[number] for number in sorted(own)) for host, own in found.items()}
 
 
 def port_faults(platform: Iterable[Service], listeners: Iterable[Listener]) -> list[Fault]:

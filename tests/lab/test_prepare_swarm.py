@@ -44,17 +44,40 @@ def reaches(lab: Lab, node: str, port: int) -> bool:
     return lab.ssh("n1", f"timeout 2 bash -c '</dev/tcp/{node}/{port}'").returncode == 0
 
 
-def test_a_firewall_lets_swarm_pass(operator: Operator, lab: Lab) -> None:
-    operator.write({})
+STORES = (
+    ("roles: [manager, storage]", "roles: [manager]"),
+    ("  n3:\n", "  n3:\n    roles: [storage]\n"),
+    ("network:", "data: {image: 'trainer:1'}\nnetwork:"),
+)
+LISTENS = "import socket, time; s = socket.create_server(('', {port})); time.sleep(200)"
+
+
+@pytest.fixture
+def listener(lab: Lab) -> Iterator[int]:
+    """The port of the data server on n3, where a process listens on the host's network."""
+    program = LISTENS.format(port=8090)
+    pid = on(lab, "n3", f'python3 -c "{program}" </dev/null >/dev/null 2>&1 & echo $!').strip()
+    wait_for(lambda: reaches(lab, "n3", 8090), "the listener")
+    yield 8090
+    on(lab, "n3", f"kill {pid}")
+
+
+def test_a_firewall_lets_swarm_and_services_pass(
+    operator: Operator, lab: Lab, listener: int
+) -> None:
+    operator.write({}, *STORES)
     operator.kit("host", "prepare", "n3", "--run", "--yes")
     assert reaches(lab, "n3", 7946)
     on(lab, "n3", f"echo '{FIREWALL}' | sed 1d >/etc/nftables.conf; nft -f /etc/nftables.conf")
     try:
         assert not reaches(lab, "n3", 7946)
+        assert not reaches(lab, "n3", listener)
         told = operator.kit("host", "prepare", "n3", "--check", status=1)
-        assert "  change   nftables: let tcp 7946 and udp 4789 7946 pass from 10." in told
+        assert "  change   nftables: let tcp 7946 8090 and udp 4789 7946 pass from 10." in told
+        assert ", for Swarm, the data services; also at boot" in told
         operator.kit("host", "prepare", "n3", "--run", "--yes")
         assert reaches(lab, "n3", 7946)
+        assert reaches(lab, "n3", listener)
         assert operator.kit("host", "prepare", "n3", "--check").endswith("nothing to change\n")
         # As at the next boot.
         on(lab, "n3", "nft delete table inet lab; nft -f /etc/nftables.conf")

@@ -6,14 +6,13 @@ import ipaddress
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from operator import attrgetter
 
 from kit.errors import FaultsError
 from kit.model import EngineName, Host
 from kit.plan.storage import volume_name
 from kit.plan.types import Placement
 from kit.plan.work import JobPlan, Plan, ServerPlan, manager_of
-from kit.targets.hosts import host_outputs
+from kit.targets.hosts import host_outputs, hosts_with_any_port
 from kit.targets.lowered import Lowered, Output
 from kit.targets.monitoring import monitoring_outputs
 from kit.values import endpoint
@@ -23,13 +22,14 @@ from kit.workload.monitoring import (
     Monitoring,
     Scrape,
     at,
+    engine_services,
     metrics_port,
     monitoring,
     platform_parts,
     server_scrapes,
 )
 from kit.workload.names import DATA, project_of
-from kit.workload.ports import Listener, port_faults, services
+from kit.workload.ports import Listener, OpenPort, open_ports, port_faults, services
 from kit.workload.registry import registry_part
 from kit.workload.serving import endpoints, serving, source_hosts
 from kit.workload.training import RENDEZVOUS_PORT, own_port, training
@@ -95,17 +95,20 @@ def lower(plan: Plan) -> Lowered:
     servers = [_server(plan, server) for server in plan.servers]
     workloads = (*jobs, *servers)
     registry = registry_part(plan)
-    listeners = (each for workload in workloads for each in _listeners(workload))
+    listeners = [each for workload in workloads for each in _listeners(workload)]
     data, made = _data(plan), _monitoring(plan, workloads)
     shared = (*([registry] if registry else []), *platform_parts(made), *data)
-    if faults := port_faults(services(shared, attrgetter("address")), listeners):
+    platform = [*services(shared), *engine_services(plan)]
+    if faults := port_faults(platform, listeners):
         raise FaultsError(faults)
+    ports = open_ports(platform, listeners)
     return Lowered(
         engine=EngineName.COMPOSE,
         plan=plan,
         workloads=workloads,
-        outputs=(*_data_outputs(plan, data), *_outputs(plan, registry, workloads, made)),
+        outputs=(*_data_outputs(plan, data), *_outputs(plan, registry, workloads, made, ports)),
         images=plan.images,
+        ports=ports,
     )
 
 
@@ -212,7 +215,11 @@ def _monitoring_outputs(plan: Plan, made: Monitoring) -> Iterator[Output]:
 
 
 def _outputs(
-    plan: Plan, registry: Part | None, workloads: Sequence[Workload], made: Monitoring | None
+    plan: Plan,
+    registry: Part | None,
+    workloads: Sequence[Workload],
+    made: Monitoring | None,
+    ports: Mapping[str, tuple[OpenPort, ...]],
 ) -> Iterator[Output]:
     for workload in workloads:
         for host in plan.hosts:
@@ -231,7 +238,8 @@ def _outputs(
     if made is not None:
         yield from _monitoring_outputs(plan, made)
     insecure = plan.registry.address if registry is not None and plan.registry else ""
-    yield from host_outputs(plan, EngineName.COMPOSE, (), lambda _: None, insecure)
+    any_port = hosts_with_any_port(workloads)
+    yield from host_outputs(plan, EngineName.COMPOSE, (), lambda _: None, insecure, ports, any_port)
 
 
 def _output(project: Project) -> Output:

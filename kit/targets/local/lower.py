@@ -82,7 +82,7 @@ def lower(plan: Plan) -> Lowered:
     workloads = (*jobs, *servers)
     listeners = (each for workload in workloads for each in _listeners(workload))
     data = data_services_here(plan.data) if plan.data else ()
-    if faults := port_faults(services(data, lambda _: HERE), listeners):
+    if faults := port_faults(services(data, HERE), listeners):
         raise FaultsError(faults)
     outputs = tuple(monitoring_outputs(tuple(_scrapes(workloads)), "")) if plan.monitoring else ()
     return Lowered(EngineName.LOCAL, plan, workloads, outputs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
@@ -12,7 +12,7 @@ from kit.plan.images import pinned
 from kit.plan.storage import volume_name
 from kit.plan.types import MountPoint, Volume
 from kit.plan.work import JobPlan, Plan, ServerPlan, manager_of, managers_of
-from kit.targets.hosts import host_outputs
+from kit.targets.hosts import host_outputs, hosts_with_any_port
 from kit.targets.lowered import Lowered, Output
 from kit.targets.monitoring import monitoring_outputs
 from kit.targets.swarm.labels import HOST_LABEL, constraint, data_constraint, node_labels
@@ -23,13 +23,14 @@ from kit.workload.monitoring import (
     Monitoring,
     Scrape,
     at,
+    engine_services,
     metrics_port,
     monitoring,
     platform_parts,
     server_scrapes,
 )
 from kit.workload.names import stack_of_job
-from kit.workload.ports import Listener, port_faults, services
+from kit.workload.ports import Listener, OpenPort, open_ports, port_faults, services
 from kit.workload.registry import registry_part
 from kit.workload.serving import MOST_SOURCES, endpoints, serving, source_hosts
 from kit.workload.training import FAULT_VARIABLES, METRICS_PORT, RENDEZVOUS_PORT, own_port, training
@@ -118,26 +119,29 @@ def lower(plan: Plan) -> Lowered:
     jobs = [_job(plan, job, host_network=host_network) for job in plan.jobs]
     servers = [_server(plan, server, host_network=host_network) for server in plan.servers]
     workloads = (*jobs, *servers)
-    listeners = (each for workload in workloads for each in _listeners(workload))
+    listeners = [each for workload in workloads for each in _listeners(workload)]
     platform, made = _platform(plan), _monitoring(plan, workloads)
     data = [each.part for each in platform.data]
     published = data if host_network else [p for p in data if p.role is Role.DATA_SERVER]
     registry = registry_part(plan)
     shared = (*([registry] if registry else []), *platform_parts(made), *published)
+    opened = [*services(shared), *engine_services(plan)]
     faults = [
-        *port_faults(services(shared, attrgetter("address")), listeners),
+        *port_faults(opened, listeners),
         *_name_faults(plan, workloads),
     ]
     if faults:
         raise FaultsError(faults)
+    ports = open_ports(opened, listeners)
     return Lowered(
         engine=EngineName.SWARM,
         plan=plan,
         workloads=workloads,
-        outputs=tuple(_outputs(plan, platform, workloads, made)),
+        outputs=tuple(_outputs(plan, platform, workloads, made, ports)),
         images=plan.images,
         optional_images=(NETWORK_IMAGE,) if platform.network_image else (),
         own_notes=(*_manager_notes(plan), *_metrics_notes(plan, workloads)),
+        ports=ports,
     )
 
 
@@ -392,7 +396,11 @@ def _monitoring_outputs(plan: Plan, made: Monitoring) -> Iterator[Output]:
 
 
 def _outputs(
-    plan: Plan, platform: Platform, workloads: Sequence[Workload], made: Monitoring | None
+    plan: Plan,
+    platform: Platform,
+    workloads: Sequence[Workload],
+    made: Monitoring | None,
+    ports: Mapping[str, tuple[OpenPort, ...]],
 ) -> Iterator[Output]:
     there = bool(platform.network_image or platform.registry or platform.data)
     if there:
@@ -417,7 +425,8 @@ def _outputs(
     insecure = platform.registry_address if platform.registry else ""
     managers = managers_of(plan.hosts)
     resource = attrgetter("resource")
-    yield from host_outputs(plan, EngineName.SWARM, managers, resource, insecure)
+    any_port = hosts_with_any_port(workloads)
+    yield from host_outputs(plan, EngineName.SWARM, managers, resource, insecure, ports, any_port)
 
 
 def _stack(plan: Plan, workload: Workload, *, after_platform: bool) -> Stack:

@@ -14,6 +14,15 @@ engine=swarm
 gpus=yes
 manager=yes
 infiniband=no
+# The TCP ports that kit's services, jobs and servers open on this host, besides Swarm's own.
+services='
+3000 the grafana
+9100 the node-exporter
+9323 the metrics of Docker
+9400 the dcgm-exporter
+'
+# Whether ranks of a job listen on ports that they choose.
+any_port=no
 
 tree=$(CDPATH='' cd -- "$(dirname -- "$0")/../.." && pwd)
 # shellcheck source=../../prepare-host.sh

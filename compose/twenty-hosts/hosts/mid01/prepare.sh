@@ -14,6 +14,11 @@ engine=swarm
 gpus=yes
 manager=no
 infiniband=no
+# The TCP ports that kit's services, jobs and servers open on this host, besides Swarm's own.
+services='
+'
+# Whether ranks of a job listen on ports that they choose.
+any_port=no
 
 tree=$(CDPATH='' cd -- "$(dirname -- "$0")/../.." && pwd)
 # shellcheck source=../../prepare-host.sh

@@ -127,15 +127,24 @@ class DataService:
 
 @dataclass(frozen=True, slots=True)
 class DataSet:
-    """A data set that a job needs. `version` is None for the newest."""
+    """A data set that a job needs. `version` is None for the newest.
+
+    `stream`: hosts read it from the data server while they train, instead of a copy of their own.
+    """
 
     name: str
     version: int | None
+    stream: bool = False
 
     @property
     def title(self) -> str:
         """Its name in messages and commands: `cifar10@1`, or `cifar10`."""
         return self.name if self.version is None else f"{self.name}@{self.version}"
+
+    def document(self) -> dict[str, str | int | bool | None]:
+        """Return it for JSON. Files of jobs that stream nothing stay as they were."""
+        found: dict[str, str | int | bool | None] = {"name": self.name, "version": self.version}
+        return found | ({"stream": True} if self.stream else {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +235,7 @@ class Job:
 
     `exchange` is set with `train`. `step_seconds` is the measured computing time of a step.
     `metrics_port` is the port of each host's metrics. `user` is the containers' user (None: the
-    image's). `data` are the data sets that each host fetches before the job starts.
+    image's). `data` are its data sets.
     """
 
     name: str
@@ -252,6 +261,16 @@ class Job:
     stop_grace: int
     user: str | None
     data: tuple[DataSet, ...]
+
+    @property
+    def fetched(self) -> tuple[DataSet, ...]:
+        """The data sets that each host fetches before the job starts."""
+        return tuple(each for each in self.data if not each.stream)
+
+    @property
+    def streamed(self) -> tuple[DataSet, ...]:
+        """The data sets that the hosts read from the data server while they train."""
+        return tuple(each for each in self.data if each.stream)
 
 
 @dataclass(frozen=True, slots=True)

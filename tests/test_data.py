@@ -15,8 +15,8 @@ import yaml
 from kit.config.data import PEER_PORT, PORT
 from kit.datasets.upload import Upload, upload_of
 from kit.errors import InputError, KitError
-from kit.model import DataSet
-from kit.plan.data import DEFAULTS, fetch_seconds
+from kit.model import DataSet, Host
+from kit.plan.data import DEFAULTS, DataPlan, fetch_seconds, stream_rates
 from tests.conftest import Docker
 from tests.sandbox import COMMAND, INVENTORY, JOB, Project
 
@@ -303,3 +303,85 @@ def test_a_file_that_shrinks_meanwhile_is_noticed(folder: Path) -> None:
     (folder / "b.txt").write_bytes(b"")
     with pytest.raises(KitError, match="became shorter"):
         stream(upload)
+
+
+SHARDS = (
+    JOB.replace("dataset: digits", "dataset: shards") + "data: [{name: flowers, stream: true}]\n"
+)
+READS = COMMAND + "data: [digits, {name: flowers, version: 2, stream: true}]\n"
+STREAMS = STORED + 'data: {image: "trainer:1"}\n'
+HOSTS_NETWORK = "speed: 1Gbit, driver: host"
+SERVERS = [
+    (STREAMS, "http://lab-platform_data-server:8090"),
+    (STREAMS.replace("speed: 1Gbit", HOSTS_NETWORK), "http://192.168.8.151:8090"),
+    (STREAMS.replace("engine: swarm", "engine: compose"), "http://192.168.8.151:8090"),
+    (STREAMS.replace("engine: swarm", "engine: local"), "http://127.0.0.1:8090"),
+]
+
+
+@pytest.mark.parametrize(("inventory", "server"), SERVERS)
+def test_a_streamed_set_has_an_address(project: Project, inventory: str, server: str) -> None:
+    jobs = {"digits": SHARDS, "words": READS}
+    for name, host in (("digits", "pc1"), ("words", "pc2")):
+        jobs[name] += f"hosts: {{names: [{host}]}}\n"
+    project.write(inventory, jobs)
+    workload, script = map(project.lowered().workload, ("digits", "words"))
+    document = json.loads(workload.document.text)
+    assert document["train"]["url"] == f"{server}/flowers/newest/data"
+    names = {each.name for part in workload.working for each in part.environment}
+    assert not names & {"KIT_DATA_SETS", "KIT_DATA_URLS"}
+    assert "/datasets" not in {mount.target for mount in workload.working[0].mounts}
+    variables = {each.name: each.value for each in script.working[0].environment}
+    assert json.loads(str(variables["KIT_DATA_SETS"])) == [{"name": "digits"}]
+    urls = json.loads(str(variables["KIT_DATA_URLS"]))
+    assert urls == {"flowers": f"{server}/flowers/2/data"}
+
+
+STREAM_MISTAKES = [
+    (JOB + "data: [{name: flowers, stream: true}]\n",
+     "jobs/digits.yaml:7: data[0].stream: the built-in training streams `dataset: shards`, not "
+     "digits; leave it out: each host fetches it"),
+    (SHARDS.replace("}]", "}, {name: b, stream: true}]"),
+     "jobs/digits.yaml:7: data[1].stream: the built-in training reads one data set; keep one"),
+    (SHARDS.replace("shards\n", "shards\n  url: http://pc1/a\n"),
+     "jobs/digits.yaml:4: train.url: the shards are those of the streamed data set; leave it out"),
+    (SHARDS.replace("shards\n", "shards\n  path: a\n"), "train.path: "),
+    (SHARDS.replace(", stream: true", ""), "train.path: is missing"),
+    (SHARDS.replace("true", "yes please"), "data[0].stream: "),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("job", "message"), STREAM_MISTAKES)
+def test_a_mistake_in_a_stream_has_its_line(project: Project, job: str, message: str) -> None:
+    result = project.write(STREAMS, {"digits": job}).kit("plan")
+    assert result.status == 2
+    assert message in result.err
+
+
+def test_the_plan_says_what_the_links_allow_to_a_stream(project: Project) -> None:
+    job = SHARDS.replace("epochs: 10", "epochs: 10\n  cache_gib: 5")
+    project.write(STREAMS, {"digits": job})
+    (project.folder / "datasets.json").write_text(
+        json.dumps({"datasets": [{"name": "flowers", "version": 2, "bytes": 3 * 10**9}]})
+    )
+    shown = project.kit("plan").out
+    line = "streams     flowers on pc1, 3 GB: the links allow 1 host 125 MB/s"
+    assert line in shown
+    (job,) = json.loads(project.kit("plan", "--json").out)["jobs"]
+    assert job["data"] == [{"name": "flowers", "version": None, "stream": True}]
+    assert job["fetches"] == []
+    (stream,) = job["streams"]
+    assert (stream["hosts"], stream["bytes_per_second"]) == (["pc2"], 125e6)
+    assert json.loads(project.workload().document.text)["train"]["cache_gib"] == 5
+
+
+def test_hosts_share_the_link_of_the_storage_host() -> None:
+    storage, *others = [
+        Host(f"pc{number}", "", "", (), (), None, speed, ())
+        for number, speed in enumerate([10**9, 10**9, 10**8, 10**9])
+    ]
+    plan = DataPlan(storage, (storage, *others), 8090, 6881, None, "volume", "image")
+    sets = (DataSet("a", 1, stream=True),)
+    for reading, most in ((others, 10**8), ([others[0], others[2]], 5 * 10**8), ([], None)):
+        (found,) = stream_rates(plan, sets, [storage, *reading], {})
+        assert found.rate == (most / 8 if most else None)

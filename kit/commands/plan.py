@@ -15,9 +15,9 @@ from kit.commands.prediction import show_prediction
 from kit.commands.tables import console
 from kit.datasets.sizes import load as load_sizes
 from kit.measurements import Measurements
-from kit.model import EngineName, Use
+from kit.model import DataSet, EngineName, Use
 from kit.paths import Paths
-from kit.plan.data import Sizes, fetches
+from kit.plan.data import DataPlan, Sizes, fetches, stream_rates
 from kit.plan.exchange import FINE, WANTED
 from kit.plan.measured import valid, with_measured_links
 from kit.plan.predict import Prediction, predict
@@ -165,13 +165,15 @@ def _data(lowered: Lowered, job: JobPlan, sizes: Sizes) -> list[str]:
     if data is None or not job.job.data:
         return []
     lines = []
-    for fetch in fetches(data, job.job.data, job.hosts, sizes):
-        what = f"{fetch.data.title} on {data.storage.name}"
-        if fetch.bytes is None:
-            what += ", of unknown size; `kit data add` stores it, `kit data ls` asks for its size"
-        else:
-            what += f", {show_bytes(fetch.bytes)}"
-        alone = lowered.engine is EngineName.LOCAL
+    alone = lowered.engine is EngineName.LOCAL
+    for stream in stream_rates(data, job.job.streamed, job.hosts, sizes):
+        what = _stored(data, stream.data, stream.bytes)
+        if stream.rate is not None and not alone:
+            hosts, each = count(len(stream.hosts), "host"), " each" if stream.hosts[1:] else ""
+            what += f": the links allow {hosts} {show_bytes(int(stream.rate))}/s{each}"
+        lines.append(f"streams     {what}")
+    for fetch in fetches(data, job.job.fetched, job.hosts, sizes):
+        what = _stored(data, fetch.data, fetch.bytes)
         if fetch.slowest is not None and fetch.seconds is not None and not alone:
             hosts = count(len(fetch.hosts), "host")
             link = show_speed(fetch.slowest.speed)
@@ -179,6 +181,13 @@ def _data(lowered: Lowered, job: JobPlan, sizes: Sizes) -> list[str]:
             what += f": the first fetch by {hosts} takes {time} over {link}"
         lines.append(f"data        {what}")
     return lines
+
+
+def _stored(data: DataPlan, one: DataSet, size: int | None) -> str:
+    what = f"{one.title} on {data.storage.name}"
+    if size is None:
+        return f"{what}, of unknown size; `kit data add` stores it, `kit data ls` asks for its size"
+    return f"{what}, {show_bytes(size)}"
 
 
 def _exchange(job: JobPlan) -> list[str]:

@@ -59,6 +59,11 @@ class DataSetSection(Section):
 
     name: DataName
     version: int | None = Field(None, ge=1, examples=[3], description="Default: the newest")
+    stream: bool = Field(
+        False,
+        description="Read it from the data server during the training, instead of fetching it "
+        "first: for `dataset: shards`, and for scripts that read from an address",
+    )
 
 
 def _kind(value: object) -> str | None:
@@ -79,7 +84,8 @@ DataSets = Annotated[
         ]
     ],
     Field(
-        description="Data sets of `kit data add`: each host fetches them before the job starts",
+        description="Data sets of `kit data add`: each host fetches them before the job starts, or "
+        "streams them",
         examples=[["cifar10", {"name": "imagenet", "version": 3}]],
     ),
 ]
@@ -95,9 +101,17 @@ def to_data(section: DataSection | None) -> DataService | None:
 def to_data_sets(sections: Iterable[str | DataSetSection]) -> tuple[DataSet, ...]:
     """Convert a job's list to values."""
     return tuple(
-        DataSet(each, None) if isinstance(each, str) else DataSet(each.name, each.version)
+        DataSet(each, None)
+        if isinstance(each, str)
+        else DataSet(each.name, each.version, each.stream)
         for each in sections
     )
+
+
+def streams(sections: object) -> bool:
+    """Return whether a job's list, valid or not, has a data set that is streamed."""
+    listed = sections if isinstance(sections, list) else ()
+    return any(isinstance(each, dict) and each.get("stream") is True for each in listed)
 
 
 def data_faults(

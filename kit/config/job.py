@@ -323,6 +323,24 @@ class JobSection(Section):
         return self
 
     @model_validator(mode="after")
+    def _one_stream(self) -> JobSection:
+        train = self.train
+        streamed = [i for i, each in enumerate(to_data_sets(self.data)) if each.stream]
+        if train is None or not streamed:
+            return self
+        if train.dataset != "shards":
+            what = f"the built-in training streams `dataset: shards`, not {train.dataset}"
+            raise wrong(what, "leave it out: each host fetches it", "data", streamed[0], "stream")
+        if len(streamed) > 1:
+            what = "the built-in training reads one data set"
+            raise wrong(what, "keep one of them", "data", streamed[1], "stream")
+        for key in ("url", "path"):
+            if getattr(train, key):
+                what = "the shards are those of the streamed data set"
+                raise wrong(what, "leave it out", "train", key)
+        return self
+
+    @model_validator(mode="after")
     def _train_alone(self) -> JobSection:
         if self.train is None and "exchange" in self.model_fields_set:
             raise wrong("is for `train`", "leave it out: a script exchanges by itself", "exchange")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, Field, create_model
 
+from kit.config.data import streams
 from kit.config.fields import DataPath, Duration, ModelName, Section
 from kit.errors import Fault
 from trainer.contract import rules
@@ -70,7 +71,7 @@ def to_value(kind: type[ValueT], section: Any) -> ValueT:
 def rule_faults(document: Any, found: list[Fault], source: str) -> Iterator[Fault]:
     """Yield the keys of a job's document that contradict each other.
 
-    Keys with a fault in `found` count as unknown.
+    Keys with a fault in `found` count as unknown. The plan gives a streamed data set its address.
     """
     broken = {".".join(map(str, fault.loc[:2])) for fault in found}
     values, written = dict[str, Any](), set[str]()
@@ -84,5 +85,7 @@ def rule_faults(document: Any, found: list[Fault], source: str) -> Iterator[Faul
                 written.add(name)
             if name not in broken and value is not MISSING:
                 values[name] = value
+    if isinstance(document, dict) and streams(document.get("data")):
+        values["train.url"] = values.get("train.url") or "http://the-data-server"
     for problem in rules.problems(values, written):
         yield Fault(source, (problem.section, problem.key), problem.what, problem.fix)

@@ -55,6 +55,20 @@ class Fetch:
     slowest: Host | None
 
 
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """A data set that `hosts`, which do not store it, read from the server while they train.
+
+    `rate` is the most that each of them can read at the same time, in bytes per second; None if
+    there is no such host.
+    """
+
+    data: DataSet
+    hosts: tuple[Host, ...]
+    bytes: int | None
+    rate: float | None
+
+
 def has_data(inventory: Inventory, jobs: Sequence[Job]) -> bool:
     """Return whether the cluster has data services: the inventory or a job has a section `data`."""
     return inventory.data is not None or any(job.data for job in jobs)
@@ -129,6 +143,22 @@ def fetches(
             seconds = fetch_seconds(size, data.storage.speed, speeds)
         found.append(Fetch(each, fetching, size, seconds, slowest))
     return found
+
+
+def stream_rates(
+    data: DataPlan, sets: Sequence[DataSet], hosts: Sequence[Host], sizes: Sizes
+) -> list[Stream]:
+    """Return what the links allow: all hosts share that of the storage host."""
+    reading = tuple(host for host in hosts if host.name != data.storage.name)
+    rate = None
+    if reading:
+        rate = min(data.storage.speed / len(reading), *(host.speed for host in reading)) / 8
+    return [Stream(each, reading, size_of(each, sizes), rate) for each in sets]
+
+
+def stream_url(server: str, data: DataSet) -> str:
+    """Return the address of a data set on the data server; `newest` leads to a version."""
+    return f"{server}/{data.name}/{data.version or 'newest'}/data"
 
 
 def size_of(data: DataSet, sizes: Sizes) -> int | None:

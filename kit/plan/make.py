@@ -130,6 +130,8 @@ def _version(section: Job | Server) -> str:
     if isinstance(section, Job):  # An unused new key must not change the version of a job.
         if not section.data:
             del content["data"]
+        else:
+            content["data"] = [each.document() for each in section.data]
         for name in ("train", "exchange", "checkpoint"):
             if part := getattr(section, name):
                 content[name] = written(part, planned=False)

@@ -35,7 +35,7 @@ def mounts(cluster: str, job: Job) -> tuple[Mount, ...]:
             (f"{job.name}-dumps", DUMPS),
         )
     ]
-    if job.data:
+    if job.fetched:
         sets = volume_name(cluster, "datasets")
         defaults.append(Mount("volume", sets, DATA_SETS, read_only=True))
     taken = {mount.target for mount in job.mounts}

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kit.model import Gpu, Host
-from kit.plan.data import DataPlan, Sizes, fetches
+from kit.plan.data import DataPlan, Sizes, fetches, stream_rates
 from kit.plan.types import Placement
 from kit.plan.work import JobPlan, ServerPlan
 from kit.targets.lowered import Lowered
@@ -126,9 +126,9 @@ def _job(
         and {"host": rendezvous.host.name, "endpoint": rendezvous.endpoint},
     }
     if job.job.data:
-        items["data"] = [dataclasses.asdict(each) for each in job.job.data]
+        items["data"] = [each.document() for each in job.job.data]
         if data is not None and sizes is not None:
-            found = fetches(data, job.job.data, job.hosts, sizes)
+            found = fetches(data, job.job.fetched, job.hosts, sizes)
             items["fetches"] = [
                 {
                     "name": each.data.name,
@@ -138,12 +138,26 @@ def _job(
                 }
                 for each in found
             ]
+            if job.job.streamed:
+                items["streams"] = _streams(data, job, sizes)
     if whole:
         items["exchange"] = dataclasses.asdict(job.exchange) if job.exchange else None
         items["prediction"] = dataclasses.asdict(prediction) if prediction else None
     rows = [_compact(_placement(placement, whole=whole)) for placement in job.placements]
     compact = {key: _compact(value) for key, value in items.items()}
     return _object({**compact, "hosts": _rows(rows, "      ")}, "    ")
+
+
+def _streams(data: DataPlan, job: JobPlan, sizes: Sizes) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": each.data.name,
+            "hosts": [host.name for host in each.hosts],
+            "bytes": each.bytes,
+            "bytes_per_second": each.rate,
+        }
+        for each in stream_rates(data, job.job.streamed, job.hosts, sizes)
+    ]
 
 
 def _server(server: ServerPlan, workload: Workload) -> str:

@@ -68,7 +68,7 @@ def _data(data: dict[str, Any], hosts: tuple[Host, ...]) -> DataPlan:
 
 
 def _needs(data: list[dict[str, Any]]) -> tuple[DataSet, ...]:
-    return tuple(DataSet(each["name"], each["version"]) for each in data)
+    return tuple(DataSet(each["name"], each["version"], each.get("stream", False)) for each in data)
 
 
 def _host(host: dict[str, Any]) -> Host:

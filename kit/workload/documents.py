@@ -19,10 +19,10 @@ def generated(file: str, *sources: str) -> str:
     )
 
 
-def job_json(job: JobPlan, generated: str, port: int | None = None) -> str:
+def job_json(job: JobPlan, generated: str, port: int | None = None, url: str | None = None) -> str:
     """Return the job file for the launcher and the trainer. It is the same on every host.
 
-    `port` is that of the metrics.
+    `port` is that of the metrics, `url` the address of a data set that is streamed.
     """
     document: dict[str, Any] = {"generated": generated, "name": job.name}
     if job.job.train is None or job.job.exchange is None:
@@ -32,7 +32,7 @@ def job_json(job: JobPlan, generated: str, port: int | None = None) -> str:
     else:
         checkpoint = dataclasses.replace(job.job.checkpoint, shared=job.shared_checkpoints)
         document |= {
-            "train": written(job.job.train),
+            "train": written(dataclasses.replace(job.job.train, url=url or job.job.train.url)),
             "exchange": written(job.job.exchange),
             "checkpoint": written(checkpoint),
             "metrics": {"port": port or 0},

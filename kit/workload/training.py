@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from kit.model import Limits
+from kit.plan.data import stream_url
 from kit.plan.storage import CHECKPOINTS, DUMPS
 from kit.plan.types import MountPoint, Placement
 from kit.plan.work import JobPlan, Plan
@@ -82,20 +84,26 @@ def training(
     host_network: bool,
     own_addresses: bool = False,
     defaults: Mapping[str, str] = FAULT_VARIABLES,
+    data_server: str = "",
 ) -> Workload:
     """Make the parts of a job whose agents use the rendezvous `rendezvous`.
 
     `own_addresses`: each container has an address of its own, so that jobs may use equal ports.
-    The inventory and the job may override the variables of `defaults`.
+    The inventory and the job may override the variables of `defaults`. `data_server` is the URL of
+    the data server, as the containers reach it.
     """
     port = metrics_port(plan, job, own_addresses=own_addresses)
-    text = job_json(job, generated(plan.file, job.job.file), port)
+    urls = {each.name: stream_url(data_server, each) for each in job.job.streamed}
+    url = next(iter(urls.values()), None)  # A built-in training streams one.
+    text = job_json(job, generated(plan.file, job.job.file), port, url)
     document = Document(f"jobs/{job.name}.json", text)
     user = dict(plan.network.nccl) | dict(job.job.nccl) | dict(job.job.environment)
     variables = {**defaults, **user}
     parts = [_rendezvous(job, rendezvous)]
     for name, members in groups(Role.TRAIN, job.placements).items():
-        environment = _environment(job, rendezvous, members, variables, host_network=host_network)
+        environment = _environment(
+            job, rendezvous, members, variables, urls, host_network=host_network
+        )
         parts.append(
             replace(_train(plan, job, document, name, members, environment), ports=_metrics(port))
         )
@@ -200,6 +208,7 @@ def _environment(
     rendezvous: Rendezvous,
     members: Sequence[Placement],
     variables: Mapping[str, str],
+    urls: Mapping[str, str],
     *,
     host_network: bool,
 ) -> Environment:
@@ -221,9 +230,12 @@ def _environment(
             for name, value in named.items()
             if name not in variables
         ]
-    if job.job.data:
+    if job.job.fetched:
         why = "The launcher waits until the host's data agent has fetched these data sets."
-        found.append(Variable("KIT_DATA_SETS", data_sets_json(job.job.data), why))
+        found.append(Variable("KIT_DATA_SETS", data_sets_json(job.job.fetched), why))
+    if urls and job.job.command:
+        why = "The addresses of the data sets that the script streams."
+        found.append(Variable("KIT_DATA_URLS", json.dumps(urls), why))
     if job.job.secrets:
         names = ",".join(secret.name for secret in job.job.secrets)
         why = "The launcher sets these variables from files in /run/secrets."

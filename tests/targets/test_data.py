@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import subprocess
+import sys
 from pathlib import Path
 from random import Random
 
 import pytest
+import yaml
 
 from kit.datasets.cluster import DataCluster
 from kit.datasets.upload import upload_of
 from kit.model import Host
 from kit.plan.data import DataPlan
+from tests.sandbox import ROOT
 from tests.targets.cluster import INVENTORY, Cluster, free_port, wait_for
+from tests.trainer.test_trainer_workloads import draw_images
 
 pytest.importorskip("libtorrent")
 CLASSES = 10
@@ -102,6 +108,47 @@ def test_a_script_gets_its_folder_and_the_set_cannot_be_removed_meanwhile(
     stored.kit("stop", "--all")
 
 
+STREAMED = """\
+data: [{name: colours, stream: true}]
+train: {dataset: shards, model: cnn, epochs: 1000, batch_size: 8, image_size: 8}
+"""
+
+
+def test_shards_are_streamed_by_the_name_of_their_set(
+    stored: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw_images(tmp_path / "colours")
+    shards, cache = tmp_path / "shards", tmp_path / "cache"
+    monkeypatch.setenv("KIT_SHARD_CACHE", str(cache))
+    pack = ("trainer.streaming.pack", str(tmp_path / "colours"), str(shards), "--mib", "0.02")
+    subprocess.run([sys.executable, "-m", *pack], cwd=ROOT, check=True)
+    stored.job("colours", STREAMED)
+    stored.kit("render")
+    for version in (1, 2):
+        assert f"colours@{version}: " in stored.kit("data", "add", "colours", str(shards))
+    assert "streams     colours on pc1, " in stored.kit("plan")
+
+    assert "the data services: started" in stored.kit("deploy", "--detach")
+    wait_for(lambda: trains(stored), "an epoch", 60)
+    # The newest version, from the server alone: no agent fetched a copy, and no host is the store.
+    url = f"http://127.0.0.1:{port_of(stored)}/colours/2/data"
+    (read,) = cache.iterdir()
+    assert read.name == hashlib.sha256(url.encode()).hexdigest()[:12]
+    assert {file.name for file in read.glob("*.tar")} == {
+        file.name for file in shards.glob("*.tar")
+    }
+    refused = stored.kit("data", "rm", "colours@1", "--yes", status=1)
+    assert "colours@1 is named by colours, which is deployed" in refused
+    stored.kit("stop", "--all")
+    assert "colours@1: deleted" in stored.kit("data", "rm", "colours@1", "--yes")
+
+
+def port_of(stored: Cluster) -> int:
+    """Return the port of the data server."""
+    inventory = yaml.safe_load((stored.folder / "inventory.yaml").read_text())
+    return int(inventory["data"]["port"])
+
+
 def test_a_damaged_file_is_found_and_a_missing_set_ends_the_job(
     stored: Cluster, tmp_path: Path
 ) -> None:
@@ -140,3 +187,10 @@ def test_an_upload_goes_on_where_it_ended(tmp_path: Path) -> None:
     assert (done["version"], done["files"], done["source"]) == (1, 1, "here")
     assert (store / "words/1/data/words.txt").read_bytes() == b"one" * 10**6
     assert not half.exists()
+
+
+def trains(stored: Cluster) -> bool:
+    """Whether the only job has done an epoch."""
+    (job,) = json.loads(stored.kit("status", "--json"))["jobs"]
+    assert job["state"] in {"waiting", "running"}, stored.kit("logs")
+    return bool(job["progress"] and job["progress"]["epoch"])

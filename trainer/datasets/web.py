@@ -2,6 +2,7 @@
 
     GET /                                   {"cifar10": [1, 2], …}: complete versions
     GET /<name>/<version>/manifest.json, dataset.torrent, data/<path>
+    GET /<name>/newest/<path>               leads to the newest complete version
     GET /healthz
 
 A path is not resolved but looked up in the manifest, so none can leave the folder.
@@ -16,12 +17,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
+from urllib.parse import quote
 
 import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.responses import FileResponse, JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from trainer.datasets.errors import MISTAKE, DataSetError
@@ -58,12 +60,16 @@ def make_app(roots: Sequence[Path], *, data: bool) -> Starlette:
                     return LargeFile(file)
         raise HTTPException(404, "there is no such file of a complete version")
 
+    async def answer_newest(request: Request) -> Response:
+        return RedirectResponse(await asyncio.to_thread(newest, roots, **request.path_params))
+
     async def answer_health(_: Request) -> Response:
         return Response("ok\n", media_type="text/plain")
 
     routes = [
         Route("/", answer_index),
         Route("/healthz", answer_health),
+        Route("/{name}/newest/{path:path}", answer_newest),
         Route("/{name}/{version}/{path:path}", answer_file),
     ]
     return Starlette(routes=routes, exception_handlers={HTTPException: answer_error})
@@ -73,6 +79,14 @@ async def answer_error(_: Request, error: Exception) -> Response:
     """Answer an HTTPException."""
     status = error.status_code if isinstance(error, HTTPException) else 500
     return JSONResponse({"error": getattr(error, "detail", "see the server's log")}, status)
+
+
+def newest(roots: Sequence[Path], name: str, path: str) -> str:
+    """The address of a file in the newest complete version; raises HTTPException."""
+    versions = [version for root in roots for version in index(root).get(name, ())]
+    if not versions:
+        raise HTTPException(404, "no version of this data set is stored")
+    return quote(f"/{name}/{max(versions)}/{path}")
 
 
 def find_file(root: Path, name: str, version: str, path: str) -> Path | None:

@@ -27,14 +27,34 @@ from trainer.streaming.index import INDEX, Shard
 
 SILENCE = 30.0  # Seconds without a byte after which a connection is given up.
 PATIENCE = 300.0  # Seconds for which a server may be away.
+START = 60.0  # Seconds that a data server may need to start.
 PAUSE = 1.0  # Seconds between two attempts.
 CHUNK = 2**20
+NEWEST = "/newest/"  # In an address of kit's data server: leads to the newest version.
 DRAFT, LOCK = ".part", ".lock"
 GONE = (urllib.error.URLError, http.client.HTTPException, OSError)
 
 
 class ChangedError(Exception):
     """The bytes of a shard are not those of the index."""
+
+
+def settled(place: str) -> str:
+    """Return the address of the version that is the newest now; raises DataError.
+
+    The server may be on its way, when hosts have just started.
+    """
+    until = time.monotonic() + START
+    while NEWEST in f"{place}/":
+        try:
+            with _get(f"{place}/{INDEX}", 0) as answer:
+                return answer.geturl().removesuffix(f"/{INDEX}")
+        except GONE as error:
+            if _refused(error) or time.monotonic() > until:
+                hint = "`kit data ls` lists the stored data sets"
+                raise DataError(f"{place}/{INDEX} cannot be read ({error}); {hint}") from error
+            time.sleep(PAUSE)
+    return place
 
 
 @dataclass(frozen=True)

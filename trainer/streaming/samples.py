@@ -29,7 +29,7 @@ from trainer.data.crops import image_transform
 from trainer.data.images import ImageFiles
 from trainer.data.samples import DataError
 from trainer.data.shards import generator
-from trainer.streaming.files import Member, ShardFiles
+from trainer.streaming.files import Member, ShardFiles, settled
 from trainer.streaming.index import Index, Shard, part_of, read
 
 LANES = 64
@@ -158,7 +158,7 @@ def shard_files(train: Train, root: Path) -> ShardFiles:
     if not train.url:
         return ShardFiles(str(root / train.path))
     base = Path(os.environ.get("KIT_SHARD_CACHE") or Path(tempfile.gettempdir(), "kit-shards"))
-    address = train.url.rstrip("/")
+    address = settled(train.url.rstrip("/"))
     name = hashlib.sha256(address.encode()).hexdigest()[:12]
     return ShardFiles(address, base / name, (train.cache_gib or CACHE_GIB) * 2**30)
 

@@ -118,8 +118,12 @@ def _data(plan: Plan) -> tuple[Part, ...]:
     if data is None:
         return ()
     peers = [endpoint(host.address, data.peer_port) for host in data.agents]
-    server = f"http://{endpoint(data.storage.address, data.port)}"
-    return data_parts(data, Addresses(server, some_peers(data, peers)))
+    return data_parts(data, Addresses(_data_server(plan), some_peers(data, peers)))
+
+
+def _data_server(plan: Plan) -> str:
+    """Return the URL of the data server, or "" without one."""
+    return f"http://{endpoint(plan.data.storage.address, plan.data.port)}" if plan.data else ""
 
 
 def _data_outputs(plan: Plan, parts: Sequence[Part]) -> Iterator[Output]:
@@ -148,7 +152,8 @@ def _job(plan: Plan, job: JobPlan) -> Workload:
         rendezvous = Rendezvous(host, host.address, own_port(job))
     else:
         rendezvous = Rendezvous(job.hosts[0], Role.RENDEZVOUS, job.job.port or RENDEZVOUS_PORT)
-    return training(plan, job, rendezvous, host_network=host_network)
+    server = _data_server(plan)
+    return training(plan, job, rendezvous, host_network=host_network, data_server=server)
 
 
 def _server(plan: Plan, server: ServerPlan) -> Workload:

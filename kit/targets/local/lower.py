@@ -113,7 +113,8 @@ def _scrapes(workloads: Sequence[Workload]) -> Iterator[Scrape]:
 def _job(plan: Plan, job: JobPlan) -> Workload:
     rendezvous = Rendezvous(job.hosts[0], HERE, own_port(job))
     # The variables against hangs are not needed here, and torch warns about their old names.
-    made = training(plan, job, rendezvous, host_network=False, defaults={})
+    server = f"http://{HERE}:{plan.data.port}" if plan.data else ""
+    made = training(plan, job, rendezvous, host_network=False, defaults={}, data_server=server)
     # It runs on this machine's GPUs or on the CPU.
     return replace(made, precision=None)
 

@@ -157,14 +157,13 @@ def _data(plan: Plan) -> tuple[Service, ...]:
         return ()
     if plan.network.driver == "host":
         peers = [endpoint(host.address, data.peer_port) for host in data.agents]
-        server = f"http://{endpoint(data.storage.address, data.port)}"
-        addresses = Addresses(server, some_peers(data, peers))
+        addresses = Addresses(_data_server(plan), some_peers(data, peers))
     else:
         # The stack's name makes them unique: other stacks are on the same network.
         stack = f"{plan.cluster}-platform"
         names = ["data-storage", *([Role.DATA_AGENT] if len(data.agents) > 1 else [])]
         peers = [f"tasks.{stack}_{name}:{data.peer_port}" for name in names]
-        addresses = Addresses(f"http://{stack}_{Role.DATA_SERVER}:{data.port}", tuple(peers))
+        addresses = Addresses(_data_server(plan), tuple(peers))
     return tuple(
         Service(
             part,
@@ -173,6 +172,15 @@ def _data(plan: Plan) -> tuple[Service, ...]:
         )
         for part in data_parts(data, addresses)
     )
+
+
+def _data_server(plan: Plan) -> str:
+    """Return the URL of the data server, or "" without one."""
+    if plan.data is None:
+        return ""
+    if plan.network.driver == "host":
+        return f"http://{endpoint(plan.data.storage.address, plan.data.port)}"
+    return f"http://{plan.cluster}-platform_{Role.DATA_SERVER}:{plan.data.port}"
 
 
 def _job(plan: Plan, job: JobPlan, *, host_network: bool) -> Workload:
@@ -194,6 +202,7 @@ def _job(plan: Plan, job: JobPlan, *, host_network: bool) -> Workload:
         host_network=host_network,
         own_addresses=not host_network,
         defaults=defaults,
+        data_server=_data_server(plan),
     )
     return _readable(made)
 

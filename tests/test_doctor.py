@@ -7,17 +7,20 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from kit.commands.expectations import expectations
 from kit.discover.parse import read_facts
 from kit.doctor import codes
-from kit.doctor.checks import containers, links
+from kit.doctor.checks import containers, links, services
 from kit.doctor.checks.all import check_all
 from kit.doctor.checks.containers import runs_on
 from kit.doctor.codes import CODES
 from kit.doctor.facts import (
     Container,
+    DataNeed,
     GpuHealth,
     Node,
     Process,
@@ -39,7 +42,10 @@ from kit.doctor.tried import Inside, Link, Listing, Sight, Torch, Tried
 from kit.doctor.wanted import only
 from kit.model import Gpu, Host
 from kit.model import Use as GpuUse
-from tests.sandbox import ROOT, Project
+from kit.paths import Paths
+from kit.workload.ports import OpenPort
+from kit.workload.types import Port
+from tests.sandbox import INVENTORY, JOB, ROOT, Project
 from tests.test_discover import GV100, TITAN, printed
 
 IMAGE = "registry.lab:5000/trainer:1.4"
@@ -106,6 +112,7 @@ def test_a_healthy_host_has_no_finding_and_every_check_is_told() -> None:
     assert bad(iter(findings)) == {}
     passive = {code.id for code in CODES.values() if not code.active}
     alone = {codes.HOSTNAME.id, codes.VERSION.id, codes.FOLDERS.id, codes.DATA.id}
+    alone |= {codes.USED_PORT.id, codes.ROOM.id, codes.HEALTH.id}  # See the tests of services.
     assert passive - {each.code.id for each in findings} == alone - {codes.DATA.id}
 
 
@@ -528,3 +535,124 @@ def test_hosts_that_do_not_answer_are_findings(
     shown = project.kit("doctor")
     assert "run: ssh 192.168.8.151 true" in shown.out
     assert "2 findings to correct" in shown.out
+
+
+def port(number: int, title: str, workload: str = "") -> OpenPort:
+    return OpenPort("pc2", Port(number, ("data", "port"), public=True), title, workload)
+
+
+def container(name: str, group: str, **more: Any) -> Container:
+    return Container("i", name, "image", "runc", group, (), "void", **more)
+
+
+SERVER = port(8090, "the data services")
+EXPORTER = port(9100, "the node-exporter")
+METRICS = port(9500, "job digits", "digits")
+OWN = container("pool-platform_data-server.1.x", "pool-platform", ports=(8090,), health="healthy")
+USED: list[tuple[str, set[int], list[Container], set[int]]] = [
+    ("nothing listens", set(), [], set()),
+    ("a program listens", {8090}, [], {8090}),
+    ("kit's own service listens", {8090}, [OWN], set()),
+    ("a container of somebody listens", {8090}, [container("x", "", ports=(8090,))], {8090}),
+    ("another port than kit's container publishes", {8090, 9100}, [OWN], {9100}),
+    (
+        "kit's containers on the host's network",
+        {9100, 9500},
+        [
+            container("pool-monitoring_node-exporter.a", "pool-monitoring", host_network=True),
+            container("train-digits_train.1", "train-digits", host_network=True),
+        ],
+        set(),
+    ),
+    (
+        "a job of kit, but not the exporter",
+        {9100, 9500},
+        [container("pool_train-digits-train-1", "pool_train-digits", host_network=True)],
+        {9100},
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("listening", "running", "used"), [c[1:] for c in USED], ids=[c[0] for c in USED]
+)
+def test_ports_that_others_use(
+    listening: set[int], running: list[Container], used: set[int]
+) -> None:
+    vitals = replace(VITALS, listening=frozenset(listening), containers=tuple(running))
+    want = replace(WANTED.hosts[0], ports=(SERVER, EXPORTER, METRICS))
+    found = services.check(replace(REPORT, vitals=vitals), want, WANTED)
+    bad = [each.evidence for each in found if each.code is codes.USED_PORT and each.run]
+    assert {number for number in (8090, 9100, 9500) if str(number) in " ".join(bad)} == used
+
+
+GB = 10**9
+ROOMS: list[tuple[int, int, bool, int | None, bool]] = [  # Size, free, volume, limit, enough?
+    (100 * GB, 50 * GB, False, None, True),
+    (100 * GB, 20 * GB, False, None, False),
+    (100 * GB, 20 * GB, True, None, True),  # A part of the volume are these data sets.
+    (25 * GB, 20 * GB, True, None, False),
+    (100 * GB, 50 * GB, True, 29 * GB, False),
+    (100 * GB, 50 * GB, True, 30 * GB, True),
+]
+
+
+@pytest.mark.parametrize(("size", "free", "there", "limit", "enough"), ROOMS)
+def test_data_sets_that_do_not_fit(
+    size: int, free: int, *, there: bool, limit: int | None, enough: bool
+) -> None:
+    need = DataNeed("kit-pool_datasets", (("cifar10", 10 * GB), ("imagenet@3", 20 * GB)), limit)
+    volumes = frozenset({"kit-pool_datasets"} if there else ())
+    found = of({"rooms": (Room("/", size, free),), "volumes": volumes}, {"data": need})
+    assert found == ({} if enough else {"KIT-DATA-003": Verdict.WRONG})
+
+
+def test_a_data_service_that_does_not_answer_is_named() -> None:
+    sick = replace(OWN, health="unhealthy")
+    assert of({"containers": (sick,)}) == {"KIT-DATA-004": Verdict.WRONG}
+    assert of({"containers": (OWN,)}) == {}
+
+
+def test_a_closed_port_of_a_service_is_named() -> None:
+    hosts = tuple(replace(host, ports=(EXPORTER, METRICS)) for host in HOSTS)
+    sound = {7946: "", 2377: ""}
+    made = [
+        way(start, end, tcp={**sound, 9100: "timed out" if end == "b" else ""})
+        for start, end in PAIRS
+    ]
+    wanted = replace(WANTED, hosts=hosts, overlay="")
+    found = links.check(replace(TRIED, links=tuple(made)), wanted)
+    (bad_one,) = [each for each in found if each.verdict is not Verdict.OK]
+    assert (bad_one.code, bad_one.host) == (codes.SERVICE_PORT, "b")
+    assert bad_one.evidence == "a, c → b: the node-exporter, 9100/tcp: timed out"
+
+
+def test_the_doctor_reads_ports_and_health() -> None:
+    text = """\
+@@ listening
+1F9A
+0016
+@@ containers
+abc|/pool-platform_data-server.1|trainer|runc|pool-platform|<no value>|null|
+@@ published
+abc|bridge lab |8090 8090 |healthy
+"""
+    vitals = read_vitals(text)
+    assert vitals.listening == {8090, 22}
+    (one,) = vitals.containers
+    assert (one.ports, one.host_network, one.health) == ((8090,), False, "healthy")
+
+
+def test_the_plan_says_which_ports_and_data_sets_a_host_has(project: Project) -> None:
+    inventory = INVENTORY.replace("[manager]", "[manager, storage]") + "data: {cache: 1GiB}\n"
+    sets = "data: [cifar10, {name: unknown, version: 1}]\n"
+    project.write(inventory, {"digits": JOB + sets})
+    lowered = project.lowered()
+    sizes = {("cifar10", 1): 5, ("cifar10", 2): 7, ("other", 1): 9}
+    wanted = expectations(
+        lowered, Paths(project.folder / "inventory.yaml", None, None, None), sizes=sizes
+    )
+    assert [[each.port.number for each in host.ports] for host in wanted.hosts] == [[8090], []]
+    storage, other = (host.data for host in wanted.hosts)
+    assert storage == DataNeed("kit-lab_datasets", (("cifar10", 7),))
+    assert other == DataNeed("kit-lab_datasets", (("cifar10", 7),), 2**30)

@@ -14,6 +14,7 @@ import click
 
 from kit.commands.expectations import expectations
 from kit.commands.options import chosen_hosts, with_paths
+from kit.datasets.sizes import load as load_sizes
 from kit.doctor.examine import examine
 from kit.doctor.facts import Wanted
 from kit.doctor.findings import Finding, Verdict
@@ -93,7 +94,7 @@ def _wanted(lowered: Lowered, paths: Paths, names: Sequence[str]) -> Wanted:
             f"{lowered.plan.file} says `engine: local`: there are no other hosts to examine",
             "write `engine: swarm` or `engine: compose`",
         )
-    wanted = expectations(lowered, paths)
+    wanted = expectations(lowered, paths, sizes=load_sizes(paths.inventory))
     chosen = chosen_hosts([each.host for each in wanted.hosts], names)
     return only(wanted, [host.name for host in chosen]) if names else wanted
 

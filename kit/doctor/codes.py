@@ -365,6 +365,23 @@ INTERFACE = _code(
     "Correct `address`, `interface` or `speed` in the inventory, or the host's routes.",
 )
 
+USED_PORT = _code(
+    "KIT-NET-010",
+    "ports of the services are free or their own",
+    "Another program or container listens on a port that a service of kit, a job or a server "
+    "needs.",
+    "`ss -tlnp` as root on the host shows the program. End it, or write another port into the file "
+    "that the finding names.",
+)
+SERVICE_PORT = _code(
+    "KIT-NET-011",
+    "ports of the services are open",
+    "A firewall closes the port of a data service, an exporter or another service of the platform: "
+    "data sets do not arrive, or Prometheus sees nothing.",
+    "`kit host prepare HOST --run`, or open the port of the finding by hand.",
+    active=True,
+)
+
 DATA = _code(
     "KIT-DATA-001",
     "the data set is complete on all hosts",
@@ -378,4 +395,17 @@ FOLDERS = _code(
     "The job mounts a folder that does not exist on the host.",
     "Make the folder on the host, or correct `mounts:` of the job.",
     quick=True,
+)
+ROOM = _code(
+    "KIT-DATA-003",
+    "data sets fit the disks and the caches",
+    "The data sets that a host's jobs name, or on the storage host those of all jobs, are larger "
+    "than its disk, than the free part of it, or than `data: {cache: …}`.",
+    "Raise `cache`, use a larger disk, or stream the data set: `{name: NAME, stream: true}`.",
+)
+HEALTH = _code(
+    "KIT-DATA-004",
+    "the data services are healthy",
+    "The data server or a data agent runs and does not answer its health check.",
+    "Look at its log on the host: `docker logs CONTAINER`.",
 )

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from kit.discover.facts import HostFacts
 from kit.model import Host
+from kit.workload.ports import OpenPort
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,7 @@ class Container:
     """A running container. `visible` is its NVIDIA_VISIBLE_DEVICES, None if it has none.
 
     `requested` are the GPUs of a device reservation (Compose). `group` is its stack or project.
+    `ports` are those that it publishes, `health` the result of its health check, or "".
     """
 
     id: str
@@ -63,6 +65,9 @@ class Container:
     group: str
     requested: tuple[str, ...]
     visible: str | None
+    host_network: bool = False
+    ports: tuple[int, ...] = ()
+    health: str = ""
 
     def gpus(self, default_runtime: str) -> tuple[str, ...]:
         """Return the devices that it sees: UUIDs, indexes, or `all`."""
@@ -125,6 +130,7 @@ class Vitals:
     `xids` is None if the kernel's log cannot be read. `toolkit` are settings of its file.
     `lookups` are the seconds of each name's look-up. `images` are IDs and digests by name.
     `networks` are the overlays that the host knows, `volumes` the names of its volumes.
+    `listening` are the TCP ports on which something listens.
     """
 
     began: float = 0.0
@@ -145,6 +151,7 @@ class Vitals:
     containers: tuple[Container, ...] = ()
     networks: tuple[str, ...] = ()
     volumes: frozenset[str] = frozenset()
+    listening: frozenset[int] = frozenset()
     swarm: Swarm = field(default_factory=Swarm)
 
 
@@ -187,19 +194,47 @@ class Use:
 
 
 @dataclass(frozen=True, slots=True)
+class DataNeed:
+    """The data sets of known size that a host has to keep, in the volume `volume`.
+
+    `sets` are their titles and bytes, `limit` the most bytes of its cache, or None.
+    """
+
+    volume: str
+    sets: tuple[tuple[str, int], ...] = ()
+    limit: int | None = None
+
+    @property
+    def bytes(self) -> int:
+        """Return the bytes of all."""
+        return sum(size for _, size in self.sets)
+
+
+@dataclass(frozen=True, slots=True)
 class WantedHost:
-    """The plan's expectations of one host. `labels` are those of its node."""
+    """The plan's expectations of one host. `labels` are those of its node.
+
+    `ports` are those that services, jobs and servers open on it; `data` is None if it keeps no data
+    set.
+    """
 
     host: Host
     uses: tuple[Use, ...] = ()
     labels: tuple[tuple[str, str], ...] = ()
     manager: bool = False
     interface: str | None = None
+    ports: tuple[OpenPort, ...] = ()
+    data: DataNeed | None = None
 
     @property
     def name(self) -> str:
         """The name in the inventory."""
         return self.host.name
+
+    @property
+    def service_ports(self) -> tuple[int, ...]:
+        """The ports of the platform's services, which other hosts use."""
+        return tuple(each.port.number for each in self.ports if not each.workload)
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,9 +44,12 @@ def read_vitals(printed: str) -> Vitals:
         missing=tuple(re.findall(r"^missing (.+)$", section("paths"), re.MULTILINE)),
         lookups=dict(_lookups(section("names"))),
         images=dict(_images(section("images"))),
-        containers=tuple(_containers(section("containers"))),
+        containers=tuple(_containers(section("containers"), section("published"))),
         networks=tuple(section("networks").split()),
         volumes=frozenset(section("volumes").splitlines()),
+        listening=frozenset(
+            int(port, 16) for port in re.findall("^[0-9A-F]{4}$", section("listening"), re.M)
+        ),
         swarm=_swarm(info, section("nodes"), section("certificate")),
     )
 
@@ -135,12 +138,14 @@ def _images(text: str) -> Iterator[tuple[str, tuple[str, tuple[str, ...]]]]:
         yield name, (identifier, tuple(each.rpartition("@")[2] for each in listed))
 
 
-def _containers(text: str) -> Iterator[Container]:
+def _containers(text: str, published: str) -> Iterator[Container]:
+    open_ports = {line.partition("|")[0]: line.split("|") for line in published.splitlines()}
     for line in text.splitlines():
         row = line.split("|", 7)
         if len(row) < 8:
             continue
         requests = json.loads(row[6]) if row[6].startswith("[") else []
+        _, networks, ports, health = [*open_ports.get(row[0], []), "", "", "", ""][:4]
         requested: list[str] = []
         for each in requests:
             every = each.get("Count") == -1
@@ -153,6 +158,9 @@ def _containers(text: str) -> Iterator[Container]:
             group=next((each for each in row[4:6] if each not in {"", "<no value>"}), ""),
             requested=tuple(requested),
             visible=row[7].partition("=")[2] if row[7] else None,
+            host_network="host" in networks.split(),
+            ports=tuple(sorted({int(port) for port in ports.split() if port.isdigit()})),
+            health=health,
         )
 
 

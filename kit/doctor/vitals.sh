@@ -34,6 +34,9 @@ section toolkit-config
 grep -hE '^[[:space:]]*(mode|swarm-resource|accept-nvidia-visible-devices-envvar-when-unprivileged)[[:space:]]*=' /etc/nvidia-container-runtime/config.toml 2>/dev/null
 section char-devices
 ls -d /dev/char/195:* 2>/dev/null
+section listening
+# The ports of all listening sockets, in hexadecimal; `ss` may be missing.
+awk '$4 == "0A" {n = split($2, part, ":"); print part[n]}' /proc/net/tcp /proc/net/tcp6 2>/dev/null | sort -u
 section room
 # Each call of docker takes some hundredths of a second of the host: what is known is not asked again.
 root=$(printf '%s' "$info" | sed -n 's/.*"DockerRootDir":"\([^"]*\)".*/\1/p')
@@ -63,6 +66,8 @@ if [ -n "$root" ]; then
     running=$(docked ps -q)
     # The environment may hold secrets: only the one variable leaves the host.
     [ -n "$running" ] && docked inspect --format '{{.Id}}|{{.Name}}|{{.Config.Image}}|{{.HostConfig.Runtime}}|{{index .Config.Labels "com.docker.stack.namespace"}}|{{index .Config.Labels "com.docker.compose.project"}}|{{json .HostConfig.DeviceRequests}}|{{range .Config.Env}}{{if eq (printf "%.23s" .) "NVIDIA_VISIBLE_DEVICES="}}{{.}}{{end}}{{end}}' $running
+    section published
+    [ -n "$running" ] && docked inspect --format '{{.Id}}|{{range $name, $_ := .NetworkSettings.Networks}}{{$name}} {{end}}|{{range $port, $places := .NetworkSettings.Ports}}{{range $places}}{{.HostPort}} {{end}}{{end}}|{{with .State.Health}}{{.Status}}{{end}}' $running
     section nodes
     case $info in *'"ControlAvailable":true'*)
         nodes=$(docker node ls -q 2>&1) || { echo "error: $nodes"; nodes=; }

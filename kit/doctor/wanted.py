@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from kit.doctor.facts import Rendezvous, Use, Wanted, WantedHost
+from kit.doctor.facts import DataNeed, Rendezvous, Use, Wanted, WantedHost
 from kit.model import Host
+from kit.plan.data import DataPlan, Sizes, size_of
 from kit.plan.storage import DATA, DATA_SETS
 from kit.plan.types import Placement
 from kit.plan.work import JobPlan, Plan
+from kit.workload.monitoring import ENGINE_PORT
+from kit.workload.ports import OpenPort
 from kit.workload.types import Kind, Part, Workload
 
 BYTES_PER_PARAMETER = 12
@@ -24,8 +27,13 @@ def wanted_of(
     managers: Collection[Host],
     labels: Mapping[str, tuple[tuple[str, str], ...]],
     overlay: str,
+    ports: Mapping[str, tuple[OpenPort, ...]],
+    sizes: Sizes,
 ) -> Wanted:
-    """Return the expectations of the workloads, or of the hosts alone if there are none."""
+    """Return the expectations of the workloads, or of the hosts alone if there are none.
+
+    `ports` are those that containers open on each host, `sizes` those of the stored data sets.
+    """
     uses: dict[str, list[Use]] = {host.name: [] for host in plan.hosts}
     jobs = {job.name: job for job in plan.jobs}
     for workload in workloads:
@@ -41,6 +49,9 @@ def wanted_of(
             labels=labels.get(host.name, ()),
             manager=host in managers,
             interface=host.interface or plan.network.interface,
+            # The engine listens on its own port.
+            ports=tuple(p for p in ports.get(host.name, ()) if p.port.number != ENGINE_PORT),
+            data=_data(plan.data, plan.jobs, host, sizes) if plan.data else None,
         )
         for host in plan.hosts
     )
@@ -59,6 +70,21 @@ def only(wanted: Wanted, names: Collection[str]) -> Wanted:
         hosts,
         tuple(each for each in wanted.rendezvous if each.host in names),
     )
+
+
+def _data(data: DataPlan, jobs: Iterable[JobPlan], host: Host, sizes: Sizes) -> DataNeed | None:
+    """Return the data sets that a host keeps: those of its jobs, or of all on the storage host."""
+    stores = host.name == data.storage.name
+    sets = {
+        each.title: size
+        for job in jobs
+        if stores or host.name in {one.name for one in job.hosts}
+        for each in (job.job.data if stores else job.job.fetched)
+        if (size := size_of(each, sizes)) is not None
+    }
+    if not sets:
+        return None
+    return DataNeed(data.volume, tuple(sets.items()), None if stores else data.cache)
 
 
 def _use(workload: Workload, part: Part, placement: Placement, job: JobPlan | None) -> Use:

@@ -9,6 +9,9 @@ from kit.errors import INVENTORY, Fault, Loc
 from kit.model import Host
 from kit.workload.types import Part, Port, Role, Workload
 
+DATA_SERVICES = "the data services"
+"""The title of the data server and the agents."""
+
 
 @dataclass(frozen=True, slots=True)
 class Listener:
@@ -50,7 +53,7 @@ def services(parts: Iterable[Part], address: str | None = None) -> Iterator[Serv
     """
     for part in parts:
         data = part.role in {Role.DATA_SERVER, Role.DATA_AGENT}
-        title = "the data services" if data else f"the {part.role}"
+        title = DATA_SERVICES if data else f"the {part.role}"
         for port in part.ports:
             for host in part.hosts:
                 yield Service(title, port, host, host.address if address is None else address)

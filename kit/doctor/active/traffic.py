@@ -76,6 +76,7 @@ def _tcp_ports(name: str, wanted: Wanted) -> list[int]:
         found += [MANAGER, GOSSIP] if wanted.of(name).manager else [GOSSIP]
     if not wanted.overlay:
         found.append(HIGH)
+    found += wanted.of(name).service_ports
     return list(dict.fromkeys(found))
 
 

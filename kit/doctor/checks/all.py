@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from kit.doctor.checks import docker, gpus, network, swarm, system
+from kit.doctor.checks import docker, gpus, network, services, swarm, system
 from kit.doctor.facts import Report, Wanted
 from kit.doctor.findings import Finding
 
-ON_EACH = (system.check, docker.check, gpus.check, network.check)
+ON_EACH = (system.check, docker.check, gpus.check, network.check, services.check)
 ON_ALL = (system.names, docker.versions, docker.images, swarm.check)
 
 

@@ -26,6 +26,8 @@ def check(tried: Tried, wanted: Wanted) -> Iterator[Finding]:
         yield from _tcp(links, codes.RENDEZVOUS, rendezvous.port, rendezvous.job)
     if not wanted.overlay:
         yield from _tcp(links, codes.HIGH_PORTS, HIGH)
+    for port in sorted({port for host in wanted.hosts for port in host.service_ports}):
+        yield from _service(links, wanted, port)
     yield from _mtu(links, wanted)
     yield from _sources(links, wanted)
     if tried.overlay is not None:
@@ -79,6 +81,19 @@ def _tcp(links: Sequence[Link], code: Code, port: int, job: str = "") -> Iterato
         return f"open {port}/tcp on {host}: ufw allow {port}/tcp, or its iptables rules"
 
     yield from _grouped(tried, lambda each: each.tcp[port], code, what, run)
+
+
+def _service(links: Sequence[Link], wanted: Wanted, port: int) -> Iterator[Finding]:
+    own = [each for each in links if port in wanted.of(each.end).service_ports]
+    titles = {
+        each.title for host in wanted.hosts for each in host.ports if each.port.number == port
+    }
+    what = f"{min(titles)}, {port}/tcp: "
+
+    def run(host: str) -> str:
+        return f"kit host prepare {host} --run, or open {port}/tcp on {host}"
+
+    yield from _grouped(own, lambda each: each.tcp[port], codes.SERVICE_PORT, what, run)
 
 
 def _udp(links: Sequence[Link], code: Code, port: int, blind: dict[str, str]) -> Iterator[Finding]:

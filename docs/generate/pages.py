@@ -10,6 +10,7 @@ from docs.generate.codes import troubleshooting_page
 from docs.generate.commands import commands_page
 from docs.generate.events import events_page
 from docs.generate.metrics import metrics_page
+from docs.generate.ports import ports_page
 from docs.generate.schemas import schema_page
 
 ROOT = Path(__file__).parents[2]
@@ -26,6 +27,7 @@ def pages() -> dict[str, str]:
         "docs/reference/commands.md": ("the commands of kit/commands", commands_page()),
         "docs/reference/events.md": ("trainer/contract/events.py", events_page()),
         "docs/reference/metrics.md": ("trainer/contract/metrics.py", metrics_page()),
+        "docs/reference/ports.md": ("the plan of a cluster with every service", ports_page()),
         "docs/decisions/index.md": ("the files of docs/decisions", decisions_page()),
     }
     for what in ("inventory", "job", "server"):

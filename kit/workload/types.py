@@ -93,10 +93,15 @@ class Port:
     public: bool
     inside: int | None = None
 
+    @property
+    def fixed(self) -> bool:
+        """Whether no key of the file sets it."""
+        return not str(self.loc[-1]).endswith("port")
+
     def written(self, number: object = "…") -> str:
         """Return the port's key as the file has it, with another number."""
-        section = str(self.loc[0])
-        return f"{section}: {{port: {number}}}" if self.loc[1:] else f"{section}: {number}"
+        section, key = str(self.loc[0]), self.loc[-1]
+        return f"{section}: {{{key}: {number}}}" if self.loc[1:] else f"{section}: {number}"
 
 
 @dataclass(frozen=True, slots=True)

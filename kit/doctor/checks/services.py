@@ -55,8 +55,8 @@ def _used(report: Report, port: OpenPort, container: Container | None) -> Findin
     by = f"the container {container.name}" if container else "another program"
     said = f"{by} listens on port {port.port.number}, which {port.title} needs"
     end = f"docker stop {container.name}" if container else f"ss -tlnp sport = {port.port.number}"
-    change = f"write another port: `{port.port.written()}`"
-    return wrong(codes.USED_PORT, report.host, said, f"{end} (as root there), or {change}")
+    change = "" if port.port.fixed else f", or write another port: `{port.port.written()}`"
+    return wrong(codes.USED_PORT, report.host, said, f"{end} (as root there){change}")
 
 
 def _room(report: Report, need: DataNeed) -> Iterator[Finding]:

@@ -11,6 +11,8 @@ N3 = "$(docker node ls | awk '/ n3 .*Ready/ {print $1}')"
 """The ID of the node: a host that has joined again has several of one name."""
 CONFIG = "/etc/nvidia-container-runtime/config.toml"
 HOST_NETWORK = ("network: {", "network: {driver: host, ")
+MONITORED = ("network: {", "monitoring: {}\nnetwork: {")
+LISTENS = "import socket, time; s = socket.create_server(('', 3000)); time.sleep(600)"
 
 
 @dataclass(frozen=True)
@@ -341,6 +343,21 @@ FAULTS = (
         edits=(HOST_NETWORK,),
     ),
     Fault(
+        "a program listens on the port of Grafana",
+        "KIT-NET-010",
+        "n1",
+        f'python3 -c "{LISTENS}" </dev/null >/dev/null 2>&1 & echo $! >/run/listens; sleep 1',
+        "kill $(cat /run/listens); rm /run/listens",
+        edits=(MONITORED,),
+    ),
+    _closed(
+        "a firewall closes the port of an exporter",
+        "KIT-NET-011",
+        "n2",
+        "-p tcp --syn --dport 9100",
+        edits=(MONITORED,),
+    ),
+    Fault(
         "a file of the data set is missing",
         "KIT-DATA-001",
         "n2",
@@ -361,5 +378,12 @@ FAULTS = (
         "n1",
         f"mv {DATA} {DATA}.away",
         f"mv {DATA}.away {DATA}",
+    ),
+    Fault(
+        "a data set is larger than the cache of a host",
+        "KIT-DATA-003",
+        "n2",
+        edits=(("mounts:", "data: [flowers]\nmounts:"),),
+        wrong=(("data: {image", "data: {cache: 1GiB, image"),),
     ),
 )

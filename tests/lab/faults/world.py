@@ -24,6 +24,9 @@ limits: {{shared_memory: 256MiB}}
 mounts:
   - {{bind: {DATA}, to: /data, read_only: true}}
 """
+SERVICES = f"data: {{image: {IMAGE}}}\n"
+"""The data services run: their ports are open and in their own use."""
+SIZES = '{"datasets": [{"name": "flowers", "version": 1, "bytes": 3000000000}]}'
 FILES = [
     f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")
 ]
@@ -69,7 +72,8 @@ class World:
 
     def write(self, edits: Sequence[tuple[str, str]]) -> None:
         """Write the inventory and the job, with changes."""
-        files = {"inventory.yaml": inventory(self.settings, self.nodes.all()), "job": JOB}
+        described = inventory(self.settings, self.nodes.all()) + SERVICES
+        files = {"inventory.yaml": described, "job": JOB}
         for before, after in edits:
             found = [name for name, text in files.items() if self._filled(before) in text]
             assert found, before
@@ -78,6 +82,7 @@ class World:
         (self.folder / "jobs").mkdir(exist_ok=True)
         (self.folder / "inventory.yaml").write_text(files["inventory.yaml"])
         (self.folder / "jobs" / "mnist.yaml").write_text(files["job"])
+        (self.folder / "datasets.json").write_text(SIZES)
 
     def _filled(self, text: str) -> str:
         for node in self.nodes.all():

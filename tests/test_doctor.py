@@ -546,7 +546,7 @@ def container(name: str, group: str, **more: Any) -> Container:
 
 
 SERVER = port(8090, "the data services")
-EXPORTER = port(9100, "the node-exporter")
+EXPORTER = port(9100, "the node exporter")
 METRICS = port(9500, "job digits", "digits")
 OWN = container("pool-platform_data-server.1.x", "pool-platform", ports=(8090,), health="healthy")
 USED: list[tuple[str, set[int], list[Container], set[int]]] = [
@@ -624,7 +624,7 @@ def test_a_closed_port_of_a_service_is_named() -> None:
     found = links.check(replace(TRIED, links=tuple(made)), wanted)
     (bad_one,) = [each for each in found if each.verdict is not Verdict.OK]
     assert (bad_one.code, bad_one.host) == (codes.SERVICE_PORT, "b")
-    assert bad_one.evidence == "a, c → b: the node-exporter, 9100/tcp: timed out"
+    assert bad_one.evidence == "a, c → b: the node exporter, 9100/tcp: timed out"
 
 
 def test_the_doctor_reads_ports_and_health() -> None:

@@ -226,12 +226,12 @@ def test_an_overlay_needs_only_the_published_ports(project: Project) -> None:
     inventory = INVENTORY.replace("[manager]", "[manager, storage]")
     tree = project.write(inventory + SERVICES, {"digits": JOB}).rendered()
     exporters = {
-        9100: "the node-exporter",
+        9100: "the node exporter",
         9323: "the metrics of Docker",
-        9400: "the dcgm-exporter",
+        9400: "the DCGM exporter",
     }
     assert services_of(tree, "pc2") == exporters
-    own = {3000: "the grafana", 5000: "the registry", 8090: "the data services"}
+    own = {3000: "Grafana", 5000: "the registry", 8090: "the data services"}
     assert services_of(tree, "pc1") == exporters | own
     alone = INVENTORY.replace("[manager]", "[manager, storage]") + 'data: {image: "trainer:1"}\n'
     hosts_network = alone.replace("{speed: 1Gbit}", "{speed: 1Gbit, driver: host}")

@@ -81,11 +81,11 @@ WORDS: Mapping[tuple[str, str], Words] = {
     ("the registry", "address"): Words(
         "registry of images", "its host", "read and write; no password"
     ),
-    ("the grafana", "port"): Words("Grafana", "its host", "password of admin"),
-    ("the node-exporter", "monitoring"): Words(
+    ("Grafana", "port"): Words("Grafana", "its host", "password of admin"),
+    ("the node exporter", "monitoring"): Words(
         "node exporter", "all hosts", "read-only; no password"
     ),
-    ("the dcgm-exporter", "monitoring"): Words(
+    ("the DCGM exporter", "monitoring"): Words(
         "DCGM exporter", "hosts with GPUs", "read-only; no password"
     ),
     ("the metrics of Docker", "monitoring"): Words(

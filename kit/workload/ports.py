@@ -10,7 +10,14 @@ from kit.model import Host
 from kit.workload.types import Part, Port, Role, Workload
 
 DATA_SERVICES = "the data services"
-"""The title of the data server and the agents."""
+TITLES = {
+    Role.DATA_SERVER: DATA_SERVICES,
+    Role.DATA_AGENT: DATA_SERVICES,
+    Role.GRAFANA: "Grafana",
+    Role.NODE_EXPORTER: "the node exporter",
+    Role.DCGM_EXPORTER: "the DCGM exporter",
+}
+"""Services in messages; the others are called by their role."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +59,7 @@ def services(parts: Iterable[Part], address: str | None = None) -> Iterator[Serv
     They listen at `address`, by default at their host's address in the inventory.
     """
     for part in parts:
-        data = part.role in {Role.DATA_SERVER, Role.DATA_AGENT}
-        title = DATA_SERVICES if data else f"the {part.role}"
+        title = TITLES.get(part.role, f"the {part.role}")
         for port in part.ports:
             for host in part.hosts:
                 yield Service(title, port, host, host.address if address is None else address)

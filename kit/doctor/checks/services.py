@@ -47,8 +47,8 @@ def _holds(container: Container, port: OpenPort) -> bool:
         return port.port.number in container.ports
     if port.workload:
         return container.group.endswith(port.workload)
-    word = "data-" if port.title == DATA_SERVICES else port.title.removeprefix("the ")
-    return word in container.name
+    named = port.title.removeprefix("the ").lower().replace(" ", "-")
+    return ("data-" if port.title == DATA_SERVICES else named) in container.name
 
 
 def _used(report: Report, port: OpenPort, container: Container | None) -> Finding:

@@ -16,11 +16,11 @@ manager=no
 infiniband=no
 # The TCP ports that kit's services, jobs and servers open on this host, besides Swarm's own.
 services='
-3000 the grafana
+3000 Grafana
 8080 serve-mnist
-9100 the node-exporter
+9100 the node exporter
 9323 the metrics of Docker
-9400 the dcgm-exporter
+9400 the DCGM exporter
 9530 job mnist
 '
 # Whether ranks of a job listen on ports that they choose.

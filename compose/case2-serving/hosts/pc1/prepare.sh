@@ -16,10 +16,10 @@ manager=yes
 infiniband=no
 # The TCP ports that kit's services, jobs and servers open on this host, besides Swarm's own.
 services='
-3000 the grafana
-9100 the node-exporter
+3000 Grafana
+9100 the node exporter
 9323 the metrics of Docker
-9400 the dcgm-exporter
+9400 the DCGM exporter
 '
 # Whether ranks of a job listen on ports that they choose.
 any_port=no

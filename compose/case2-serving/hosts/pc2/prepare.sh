@@ -17,9 +17,9 @@ infiniband=no
 # The TCP ports that kit's services, jobs and servers open on this host, besides Swarm's own.
 services='
 8080 serve-cifar10
-9100 the node-exporter
+9100 the node exporter
 9323 the metrics of Docker
-9400 the dcgm-exporter
+9400 the DCGM exporter
 '
 # Whether ranks of a job listen on ports that they choose.
 any_port=no

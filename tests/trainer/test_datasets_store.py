@@ -11,6 +11,8 @@ import subprocess
 import sys
 import tarfile
 import threading
+import urllib.error
+import urllib.request
 import zipfile
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -21,10 +23,13 @@ import pytest
 
 from tests.trainer.datahosts import data_hosts
 from tests.trainer.hosts import ROOT
+from trainer.data.samples import DataError
 from trainer.datasets import manifest, sources, store
 from trainer.datasets.errors import DataSetError
 from trainer.datasets.layout import Place, index, locked
 from trainer.datasets.torrent import load_torrent
+from trainer.streaming.files import settled
+from trainer.streaming.index import INDEX
 
 
 def call(
@@ -321,3 +326,40 @@ def test_the_server_offers_what_is_complete_and_nothing_else(tmp_path: Path) -> 
             "/numbers/1/COMPLETE",
         ):
             assert ask(port, path)[0] == 404, path
+
+
+def test_newest_leads_to_the_newest_complete_version(tmp_path: Path) -> None:
+    with data_hosts(tmp_path) as world:
+        world.add(3000)
+        world.add(4000)
+        (world.store / "numbers" / "3" / "data").mkdir(parents=True)  # Not complete.
+        world.serve()
+        place = f"http://127.0.0.1:{world.server_port}/numbers"
+        with urllib.request.urlopen(f"{place}/newest/data/part%201.bin", timeout=30) as answer:
+            assert answer.geturl() == f"{place}/2/data/part%201.bin"
+            content = (world.store / "numbers" / "2" / "data" / "part 1.bin").read_bytes()
+            assert answer.read() == content
+        for path in ("/numbers/newest/data/more", "/unknown/newest/manifest.json"):
+            with pytest.raises(urllib.error.HTTPError, match="404"):
+                urllib.request.urlopen(
+                    f"http://127.0.0.1:{world.server_port}{path}", timeout=30
+                ).close()
+        # An address in the path stays a path of this server.
+        status, _ = ask(world.server_port, "/numbers/newest//elsewhere.invalid/")
+        assert status == 307
+
+
+def test_a_training_settles_on_a_version_once(tmp_path: Path) -> None:
+    with data_hosts(tmp_path) as world:
+        world.add(3000)
+        world.serve()
+        place = f"http://127.0.0.1:{world.server_port}/numbers"
+        fixed = f"{place}/1/data"
+        assert settled(fixed) == fixed
+        with pytest.raises(DataError, match="404"):
+            settled(f"{place}/newest/data")  # It has no index of shards.
+        (tmp_path / "shards").mkdir()
+        (tmp_path / "shards" / INDEX).write_bytes(b"index")
+        quiet = store.Reporter(json=True)
+        store.add(world.store, "numbers", str(tmp_path / "shards"), "CC0", None, quiet)
+        assert settled(f"{place}/newest/data") == f"{place}/2/data"

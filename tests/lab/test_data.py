@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,8 +16,9 @@ from tests.lab.client import get
 from tests.lab.conftest import CLUSTER, Lab, wait_for
 from tests.lab.operator import Operator, make_operator
 from tests.lab.settings import IMAGE
-from tests.sandbox import Project
+from tests.sandbox import ROOT, Project
 from tests.targets.test_data import write_cifar10
+from tests.trainer.test_trainer_workloads import draw_images
 
 pytestmark = pytest.mark.lab
 NODES = ("n1", "n2", "n3")
@@ -26,14 +29,20 @@ data: [cifar10]
 train: {{dataset: cifar10, model: lenet, epochs: 1, batch_size: 16}}
 environment: {{OMP_NUM_THREADS: "1"}}
 """
+STREAMED = f"""\
+image: {IMAGE}
+data: [{{name: colours, stream: true}}]
+train: {{dataset: shards, model: cnn, epochs: 1, batch_size: 8, image_size: 8}}
+environment: {{OMP_NUM_THREADS: "1"}}
+"""
+ROLES = ("[manager, storage]", "[manager]"), ("  n3:\n", "  n3:\n    roles: [storage]\n")
 
 
 @pytest.fixture
 def operator(lab: Lab, project: Project, docker: Docker) -> Iterator[Operator]:
     """The host without GPUs stores; both others fetch."""
     made = make_operator(lab, project, docker, "swarm")
-    roles = ("[manager, storage]", "[manager]"), ("  n3:\n", "  n3:\n    roles: [storage]\n")
-    made.write({"digits": JOB}, *roles)
+    made.write({"digits": JOB}, *ROLES)
     made.kit("swarm", "up", "--yes")
     try:
         yield made
@@ -72,3 +81,21 @@ def test_a_data_set_is_stored_once_and_fetched_by_each_host(
             node, "run", "--rm", "-v", f"{VOLUME}:/d:ro", "--entrypoint=ls", IMAGE, "/d"
         )
         assert "cifar10" not in found.split() or node == "n3"
+    streams(operator, tmp_path)
+
+
+def streams(operator: Operator, folder: Path) -> None:
+    """Train on shards that the hosts read from the data server, over the overlay."""
+    draw_images(folder / "colours")
+    pack = ("trainer.streaming.pack", str(folder / "colours"), str(folder / "shards"))
+    subprocess.run([sys.executable, "-m", *pack, "--mib", "0.02"], cwd=ROOT, check=True)
+    operator.write({"digits": STREAMED}, *ROLES)
+    operator.kit("data", "add", "colours", str(folder / "shards"))
+    plan = operator.kit("plan")
+    assert "streams     colours on n3, " in plan
+    assert ": the links allow 2 hosts " in plan
+    operator.kit("deploy", "--fresh")
+    wait_for(lambda: operator.status()["state"] == "completed", "the end of the training", 120)
+    (listed,) = json.loads(operator.kit("data", "ls", "--json"))["datasets"]
+    assert listed["complete"] == ["n3"]
+    operator.kit("stop")

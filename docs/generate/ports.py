@@ -24,9 +24,9 @@ host's address in the inventory, and only on the hosts that run the service; `ki
 which a firewall closes.
 
 A firewall on the host does not filter ports that Docker *publishes*: Docker forwards them before
-the rules for incoming packets, from everywhere. Compose publishes the data services, the registry
-and the checkpoints only on the host's address in the inventory; use an address of a network that
-you trust. A port that is no longer used stays open until you close it.
+the rules for incoming packets, from everywhere. Compose publishes the data services and the
+checkpoints only on the host's address in the inventory; all other published ports are open on
+every address of their host. A port that is no longer used stays open until you close it.
 """
 FOOT = """\
 

@@ -46,6 +46,8 @@ def test_a_healthy_lab_is_well(world: World) -> None:
     assert "all is well" in shown
     assert "ok     KIT-NET-004     4789/udp is open: n1, n2, n3" in shown
     assert "ok     KIT-GPU-007     containers see the planned GPUs and no others: n1, n2" in shown
+    assert "ok     KIT-NET-011     ports of the services are open: n1" in shown
+    assert "ok     KIT-DATA-004    the data services are healthy: n1, n2" in shown
     assert containers(world) == []
     every = world.kit("doctor", "--passive", "--all")
     assert "ok     KIT-SSH-001     n3: SSH logs in" in every

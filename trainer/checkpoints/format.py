@@ -30,7 +30,7 @@ from trainer.checkpoints.listing import open_file, read_file
 from trainer.checkpoints.manifest import LARGEST, Manifest, UnusableError, check, parse
 from trainer.contract.job import TrainJob
 
-TEMPORARY = ".writing-"
+WRITING, FETCHING = ".writing-", ".fetching-"  # Before the names of incomplete checkpoints.
 NONE = -1  # The step of a rank that has no checkpoint.
 State = dict[str, Any]  # Nested dicts and lists of tensors and plain values.
 
@@ -173,28 +173,40 @@ def write(folder: Path, saved: Saved, job: TrainJob, keep: int) -> Path:
     The `keep` newest of this job and its best are kept; those of other jobs are not changed.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    for leftover in folder.glob(f"{TEMPORARY}*"):
+    for leftover in (*folder.glob(f"{WRITING}*"), *folder.glob(f"{FETCHING}*")):
         shutil.rmtree(leftover)
-    path = folder / folder_name(saved.step)
-    draft = folder / (TEMPORARY + path.name)
+    name = folder_name(saved.step)
+    draft = folder / (WRITING + name)
     draft.mkdir()
     try:
-        for name, content in ((STATE, saved.state), (MANIFEST, saved.manifest), (COMPLETE, b"")):
-            with (draft / name).open("wb") as stream:
-                stream.write(content)
-                stream.flush()
-                os.fsync(stream.fileno())
+        write_file(draft / STATE, saved.state)
+        write_file(draft / MANIFEST, saved.manifest)
+        write_file(draft / COMPLETE, b"")
     except OSError:
         shutil.rmtree(draft, ignore_errors=True)  # Half a checkpoint would occupy a full disk.
         raise
+    return publish(folder, draft, name, job, keep)
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write a file to the disk, not only to its cache."""
+    with path.open("wb") as stream:
+        stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def publish(folder: Path, draft: Path, name: str, job: TrainJob, keep: int) -> Path:
+    """Rename a complete draft to its checkpoint's name; return its folder, as `write` does."""
+    path = folder / name
     sync_folder(draft)
     if path.exists():
         there = manifest_of(path)
         if there is None or there.content["job"] == identity(job):  # Damaged, or our own.
             shutil.rmtree(path)
         else:
-            name = re.sub(r"[^\w.-]", "_", there.manifest.job)[:100]
-            path.rename(path.with_name(f"of-{name}-{path.name}"))
+            owner = re.sub(r"[^\w.-]", "_", there.manifest.job)[:100]
+            path.rename(path.with_name(f"of-{owner}-{path.name}"))
     draft.rename(path)
     sync_folder(folder)
     prune(folder, path.name, job, keep)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trainer.checkpoints import format as checkpoints
+from trainer.checkpoints.fetch import fetch
 from trainer.checkpoints.format import NONE, Saved
 from trainer.checkpoints.layout import folder_name
+from trainer.checkpoints.manifest import UnusableError
 from trainer.checkpoints.parts import own_of, read_part
 from trainer.contract.job import TrainJob
 from trainer.output import say_error
@@ -18,9 +20,9 @@ from trainer.parallel.world import World
 class Found:
     """The checkpoint that the ranks agreed on."""
 
-    saved: Saved  # Other ranks than the holder have no state until it is sent.
-    holder: int  # The lowest rank that has it.
-    mine: bool  # Whether this rank has it.
+    saved: Saved  # Ranks other than the holders have no state yet.
+    holders: list[int]  # The ranks that have read it: of each host with a copy, the first.
+    receivers: list[int]  # The first ranks of the other hosts.
     parts: dict[int, int]  # From the rank of a part to the lowest present rank that can read it.
 
     @property
@@ -38,9 +40,11 @@ def newest_of_all(folder: Path, job: TrainJob, world: World) -> Found | None:
     """Give all ranks the newest checkpoint of any host; None if no host has one.
 
     After a fault, ranks can be one step apart, and a host may have lost its disk. The highest step
-    is used: the lowest rank that has it sends it to all, and hosts without it write a copy. If all
-    ranks were killed before some had written their parts, the previous checkpoint is used, if it
-    has all of its parts.
+    is used: hosts without it fetch a copy from all that have it (fetch.py). If all ranks were
+    killed before some had written their parts, the previous checkpoint is used, if it has all of
+    its parts.
+
+    Raises OSError if it cannot be written or read.
     """
     found = agree(folder, job, world)
     if found and found.lacking:
@@ -54,11 +58,21 @@ def newest_of_all(folder: Path, job: TrainJob, world: World) -> Found | None:
             found = before
     if found is None:
         return None
-    state = world.broadcast(found.saved.state, found.holder)
-    chosen = Saved(found.saved.manifest, state)
-    if is_writer(job, world) and not found.mine:
-        checkpoints.write(folder, chosen, job, job.checkpoint.keep)
-    return Found(chosen, found.holder, found.mine, found.parts)
+    if found.receivers:
+        fetch(folder, found.saved, found.holders, found.receivers, job, world)
+    return found if found.saved.state else replace(found, saved=copy_of_host(folder, found, job))
+
+
+def copy_of_host(folder: Path, found: Found, job: TrainJob) -> Saved:
+    """Read what the first rank of this host has read or fetched; raises OSError."""
+    path = folder / folder_name(found.saved.step)
+    try:
+        saved = checkpoints.read(path, job)
+    except UnusableError as error:
+        raise OSError(f"{path}: {error}") from error
+    if saved.manifest != found.saved.manifest:
+        raise OSError(f"{path}: it is not the checkpoint that the ranks have chosen")
+    return saved
 
 
 def agree(folder: Path, job: TrainJob, world: World, before: int | None = None) -> Found | None:
@@ -70,14 +84,17 @@ def agree(folder: Path, job: TrainJob, world: World, before: int | None = None) 
     steps = world.gather(own.step if own else NONE)
     if max(steps) == NONE:
         return None
-    holder = steps.index(max(steps))
-    manifest = world.broadcast(own.manifest if own else b"", holder)
-    mine = own is not None and own.manifest == manifest
-    chosen = Saved(manifest, own.state if own and mine else b"")
+    first = steps.index(max(steps))
+    manifest = world.broadcast(own.manifest if own else b"", first)
+    state = own.state if own and own.manifest == manifest else b""
+    chosen = Saved(manifest, state)
     ranks = own_of(chosen).ranks if world.local_rank == 0 else ()
     read = [rank for rank in ranks if read_part(folder, chosen, rank) is not None]
+    known = world.gather((is_writer(job, world), bool(state), read))
     parts: dict[int, int] = {}
-    for reader, known in enumerate(world.gather(read)):
-        for rank in known:
+    for reader, (_, _, readable) in enumerate(known):
+        for rank in readable:
             parts.setdefault(rank, reader)
-    return Found(chosen, holder, mine, parts)
+    holders = [rank for rank, (_, has, _) in enumerate(known) if has]
+    receivers = [rank for rank, (writes, has, _) in enumerate(known) if writes and not has]
+    return Found(chosen, holders, receivers, parts)

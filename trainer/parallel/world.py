@@ -7,10 +7,10 @@ import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
-from torch import distributed
+from torch import Tensor, distributed
 
 T = TypeVar("T")
 
@@ -60,6 +60,16 @@ class World:
             buffer = torch.frombuffer(bytearray(content), dtype=torch.uint8)
         distributed.broadcast(buffer, source, group=self.control)
         return buffer.numpy().tobytes()
+
+    def send(self, content: Tensor, rank: int, tag: int) -> distributed.Work:
+        """Begin to send a tensor to a rank that receives one with this tag."""
+        work = distributed.isend(content, rank, group=self.control, tag=tag)
+        return cast("distributed.Work", work)  # None only for ranks outside of the group.
+
+    def receive(self, content: Tensor, rank: int, tag: int) -> distributed.Work:
+        """Begin to receive a tensor from a rank that sends one with this tag."""
+        work = distributed.irecv(content, rank, group=self.control, tag=tag)
+        return cast("distributed.Work", work)  # None only for ranks outside of the group.
 
     def silent_ranks(self) -> str:
         """Name the ranks that do not answer after a failed exchange, as far as this one knows."""

@@ -1,11 +1,19 @@
-"""Time that training pauses for a checkpoint, written synchronously and by a thread.
+"""Time that training pauses for a checkpoint, and time in which hosts that join fetch one.
 
-    python -m tests.bench_checkpoint [saves]
+    python -m tests.bench_checkpoint [--saves 5]
+    python -m tests.bench_checkpoint --fetch 1:1 2:1 3:1 1:3 [--size 256] [--speed 100mbit]
 
-A ResNet-18 with SGD's momentum, 90 MB, on the CPU or the first GPU, trains between saves; both ways
-take turns within one run, so that other load of the machine and its disk hardly affects the ratio.
+The first compares checkpoints written synchronously and by a thread. A ResNet-18 with SGD's
+momentum, 90 MB, on the CPU or the first GPU, trains between saves; both ways take turns within one
+run, so that other load of the machine and its disk hardly affects the ratio.
+
+The second: so many hosts have the checkpoint, and so many lack it, for example 2:1. Each host is a
+network namespace whose link is shaped in both directions (bench_links.py), and runs the trainer's
+own code without a training (trainer/peers.py). Needs root, ip and tc.
 """
 
+import argparse
+import json
 import statistics
 import sys
 import tempfile
@@ -15,18 +23,22 @@ from pathlib import Path
 import torch
 from torch.nn import functional
 
+from tests.bench_links import network
+from tests.trainer.hosts import ROOT, free_port, hosts, write_job
 from tests.trainer.small import noise, settings
 from trainer.checkpoints import format as checkpoint
 from trainer.checkpoints.format import Progress
 from trainer.checkpoints.saver import Saver
 from trainer.contract.job import Checkpoint, Exchange, Metrics, Train, TrainJob
+from trainer.core.job import load_job
 from trainer.core.models import build_model
 
 WORK = 4.0
 """Seconds of training between two saves: an epoch of minutes would hide the writer entirely."""
 
 
-def main(saves: int) -> None:
+def measure_saves(saves: int) -> None:
+    """Print the stall of both ways to save."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = build_model(settings(model="resnet18"), noise(3, 32)).to(device)
     optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
@@ -81,5 +93,58 @@ def main(saves: int) -> None:
     print(f"synchronous / asynchronous: {ratio:.1f}")
 
 
+def measure_fetch(having: int, lacking: int, mebibytes: int, speed: str) -> None:
+    """Print the seconds until the last host has the checkpoint, and what each host has sent.
+
+    The hosts that lack it come first: rank 0 is one of them.
+    """
+    count, peers = having + lacking, ROOT / "tests" / "trainer" / "peers.py"
+    with tempfile.TemporaryDirectory() as name, hosts(Path(name), cold=True) as local:
+        folder, port = Path(name), free_port()
+        folders = [folder / f"pc{number + 1}" for number in range(count)]
+        file, cases = write_job(folder), folder / "cases.json"
+        cases.write_text(json.dumps([{"folders": list(map(str, folders))}]))
+        job, values = load_job(file), torch.rand(mebibytes * 2**18)
+        saved = checkpoint.pack({"weights": values}, Progress(1, 0, 9), job, count)
+        for each in folders[lacking:]:
+            checkpoint.write(each, saved, job, 1)
+        with network(count, speed) as names:
+            for number, place in enumerate(names):
+                group = ["--nnodes", str(count), "--node-rank", str(number)]
+                group += ["--master-addr", "10.91.0.1", "--master-port", str(port)]
+                local.start(
+                    place,
+                    ("-m", "torch.distributed.run", *group, str(peers), str(cases)),
+                    {"PYTHONPATH": ROOT, "KIT_JOB": file, "GLOO_SOCKET_IFNAME": "eth0"},
+                    prefix=("ip", "netns", "exec", place),
+                )
+            for task in local.tasks:
+                if task.wait(3600):
+                    sys.exit(task.text)
+        lines = [line for task in local.tasks for line in task.text.splitlines()]
+        found = [json.loads(line[7:]) for line in lines if line.startswith("peers: ")]
+        for line in sorted(line for line in lines if ": has step-00000009 after" in line):
+            print(f"  {line}")
+    sent = [sum(each["sent"].values()) / len(saved.state) for each in found]
+    seconds = max(each["seconds"] for each in found)
+    shares = " ".join(f"{share:.2f}" for share in sent)
+    print(f"{having} have it, {lacking} lack it: {seconds:.1f} s; sent by each host: {shares}")
+
+
+def main() -> None:
+    """Measure what the command line asks for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--saves", type=int, default=5)
+    parser.add_argument("--fetch", nargs="+", default=[], help="hosts with and without, as 2:1")
+    parser.add_argument("--size", type=int, default=256, help="MiB of the checkpoint")
+    parser.add_argument("--speed", default="100mbit", help="as tc has it")
+    options = parser.parse_args()
+    for pair in options.fetch:
+        having, lacking = map(int, pair.split(":"))
+        measure_fetch(having, lacking, options.size, options.speed)
+    if not options.fetch:
+        measure_saves(options.saves)
+
+
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 5)
+    main()

@@ -80,9 +80,12 @@ def test_a_job_trains_is_stopped_and_goes_on(operator: Operator, lab: Lab) -> No
 
     quick = JOB.replace('LAB_PACE: "0.1"', 'LAB_PACE: "0"')
     operator.write({"digits": quick.replace("epochs: 2000", f"epochs: {epochs}")})
+    # A host without its checkpoints fetches them from the other.
+    lab.docker("n1", "volume", "rm", "kit-test_digits-checkpoints")
     output = operator.kit("deploy", "--wait")
     lines = output.splitlines()
     assert f"resumes at step {step}, " in output
+    assert re.search(rf"n1: has step-{step:08d} after .* MB from rank \d on n2 \(cpu\)", output)
     for host in HOSTS:
         devices = ",".join(lab.uuids(host))
         told = [line for line in lines if f"on {host}, cpu, NVIDIA_VISIBLE_DEVICES" in line]

@@ -4,8 +4,8 @@ The pieces travel between the ranks' processes, over the connections that gloo's
 no other port, no other service. Each piece leaves one of the hosts that have it, in turns, for one
 of the hosts that lack it, in turns too; from there it passes through all others that lack it. So
 each link carries the checkpoint once in each direction at most, whatever the number of hosts:
-MPICH broadcasts long messages by a scatter and a ring for the same reason (Thakur et al. 2005,
-IJHPCA 19, section 4).
+MPICH broadcasts long messages by a scatter and a ring for the same reason (Thakur, Rabenseifner,
+Gropp: Optimization of Collective Communication Operations in MPICH, 2005).
 
     .fetching-step-00000123/    the checkpoint as it arrives; renamed when it is complete
 
@@ -121,10 +121,11 @@ def fetch(
     if draft:
         announce(draft, len(sums), holders, world)
     read = draft.read if draft else lambda piece: saved.state[piece * PIECE : (piece + 1) * PIECE]
+    width = len(holders) * len(receivers)  # In so many pieces, all pairs of them take their turn.
     lacking, turn = world.gather(draft.lacking if draft else set[int]()), 0
     while batch := sorted(set().union(*lacking))[:BATCH]:
         paths = {piece: path(piece, turn, [*holders, *receivers], lacking) for piece in batch}
-        failed = world.gather(exchange(paths, read, draft, world))
+        failed = world.gather(exchange(paths, width, read, draft, world))
         for rank in receivers:
             lacking[rank] -= set(batch) - failed[rank]
         if any(failed):
@@ -159,15 +160,21 @@ def path(piece: int, turn: int, ranks: Sequence[int], lacking: Sequence[set[int]
 
 
 def exchange(
-    paths: dict[int, list[int]], read: Callable[[int], bytes], draft: Draft | None, world: World
+    paths: dict[int, list[int]],
+    width: int,
+    read: Callable[[int], bytes],
+    draft: Draft | None,
+    world: World,
 ) -> set[int]:
     """Pass pieces along their paths; return those that arrived here damaged.
 
-    Every rank goes through the pieces in the same order, so that the ranks cannot wait for each
-    other in a circle: of the first piece that has not arrived everywhere, the next sender has it,
-    and the next receiver expects it.
+    Of `width` pieces, each rank first handles those that come from ranks that had them, then those
+    that have passed one other rank, and so on: all links are in use at the same time, as in a ring
+    all-gather. Ranks cannot wait for each other in a circle: in this order, the sender of a piece
+    handles it earlier than its receiver.
     """
     mine = {piece: ranks for piece, ranks in paths.items() if world.rank in ranks}
+    order = sorted(mine, key=lambda piece: (piece // width, mine[piece].index(world.rank), piece))
     arriving = {}
     for piece, ranks in mine.items():
         if place := ranks.index(world.rank):
@@ -175,7 +182,8 @@ def exchange(
             work = world.receive(shared(content), ranks[place - 1], piece)
             arriving[piece] = content, work, ranks[place - 1]
     leaving, damaged = [], set()
-    for piece, ranks in mine.items():
+    for piece in order:
+        ranks = mine[piece]
         if piece in arriving:
             content, work, sender = arriving.pop(piece)
             work.wait()

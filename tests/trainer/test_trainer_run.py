@@ -129,6 +129,7 @@ def test_a_host_that_lost_its_disk_gets_the_newest_that_is_whole(
         assert pc2.wait() == 0, pc2.text
         both = pc1.text + pc2.text
     assert f"trainer pc2: warning: passes over {damaged.parent}: state.pt has" in both
+    assert "pc1: has step-00000135 after" in both
     assert "resumes at step 135, epoch 9 + 0" in both
     assert complete_steps(tmp_path / "pc1") == ["step-00000135", "step-00000150", "step-00000165"]
     assert (tmp_path / "pc1" / "step-00000135" / "state.pt").read_bytes() == (

@@ -316,7 +316,7 @@ LIMITS = {
     "data": 720,
     "datasets": 2100,
     "parallel": 570,
-    "checkpoints": 820,
+    "checkpoints": 850,
     "core": 1860,
     "record": 560,
     "serve": 2800,

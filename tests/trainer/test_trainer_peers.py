@@ -14,7 +14,7 @@ import torch
 from tests.trainer.hosts import ROOT, Hosts, Task, complete_steps, free_port, hosts, write_job
 from tests.trainer.test_trainer_saving import on_small_disk
 from trainer.checkpoints import format as checkpoint
-from trainer.checkpoints.fetch import PIECE, path
+from trainer.checkpoints.fetch import PIECE, path, senders_of
 from trainer.checkpoints.format import Progress, Saved
 from trainer.core.job import load_job
 
@@ -34,7 +34,12 @@ def start(
     torchrun += ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{free_port()}"]
     # As launch.py has it: otherwise a restarted group finds the addresses of the first.
     share = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-    environ = {"KIT_JOB": str(write_job(local.folder)), "PYTHONPATH": str(ROOT), **share}
+    environ = {
+        "KIT_JOB": str(write_job(local.folder)),
+        "PYTHONPATH": str(ROOT),
+        "PEERS_BATCH": "8",
+        **share,
+    }
     return local.start("peers", [*torchrun, str(SCRIPT), str(file)], environ, prefix=prefix)
 
 
@@ -162,7 +167,9 @@ def test_a_damaged_copy_is_replaced_and_never_sent(fetched: Fetched) -> None:
 
 
 def test_pieces_that_arrive_damaged_come_from_another_host(fetched: Fetched) -> None:
-    fetched.sent("damaged pieces")
+    sent = fetched.sent("damaged pieces")
+    # Of a batch of eight, a third; after it, rank 1 is no source.
+    assert sent[1][0] <= 3 * PIECE
     assert f"of {NAME} from rank 1 on pc2 (cpu) is damaged" in fetched.task.text
     assert fetched.task.text.count("is damaged: it is asked for again") in range(1, 25)
 
@@ -176,7 +183,7 @@ def test_a_fetch_from_damaged_hosts_alone_ends(tmp_path: Path) -> None:
     with hosts(tmp_path) as local:
         task = start(local, [{"folders": folders, "damage": [1]}])
         assert task.wait() == 1
-    assert f"OSError: pieces of {NAME} arrived damaged 3 times" in task.text
+    assert f"OSError: {NAME}: all ranks that have it have sent damaged pieces" in task.text
     assert complete_steps(tmp_path / "pc1") == []
 
 
@@ -211,7 +218,7 @@ def test_the_paths_share_the_work() -> None:
         lacking = [set(range(pieces)) if rank in receivers else set() for rank in ranks]
         sends: Counter[int] = Counter()
         for piece in range(pieces):
-            found = path(piece, 0, ranks, lacking)
+            found = path(piece, ranks, lacking, ())
             assert found[0] not in receivers
             assert sorted(found[1:]) == receivers
             sends.update(found[:-1])
@@ -220,5 +227,14 @@ def test_the_paths_share_the_work() -> None:
         holders = [rank for rank in ranks if rank not in receivers]
         assert {sends[rank] for rank in holders} == {pieces // len(holders)}
     # A receiver that has a piece from an earlier fetch is a source of it.
-    assert path(7, 0, [0, 1], [set(), {7}]) == [0, 1]
-    assert path(7, 0, [0, 1, 2], [{7}, {3}, {7}]) == [1, 2, 0]
+    assert path(7, [0, 1, 2], [{7}, {3}, {7}], ()) == [1, 2, 0]
+
+
+def test_a_rank_that_damages_pieces_is_found_and_passes_none_on() -> None:
+    paths = {0: [3, 0, 1, 2], 1: [4, 1, 2, 0], 2: [3, 2, 0, 1]}
+    # Piece 1 was whole at rank 1, and damaged from rank 2 on.
+    assert senders_of([{1}, set(), set(), set(), set()], paths) == {2}
+    assert senders_of([{0, 1}, {0}, {0, 1}, set(), set()], paths) == {1, 3}
+    assert senders_of([set()] * 5, paths) == set()
+    lacking = [{7}, {7}, {7}, set(), set()]
+    assert path(7, [0, 1, 2, 3, 4], lacking, {2, 3}) == [4, 1, 0, 2]

@@ -19,7 +19,7 @@ import os
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 import torch
@@ -28,7 +28,7 @@ from torch import Tensor
 from trainer.checkpoints import format as checkpoints
 from trainer.checkpoints.format import FETCHING, Saved
 from trainer.checkpoints.layout import COMPLETE, MANIFEST, STATE, folder_name
-from trainer.checkpoints.manifest import check, parse
+from trainer.checkpoints.manifest import UnusableError, check, parse
 from trainer.contract.job import TrainJob
 from trainer.output import say, say_error
 from trainer.parallel.world import World
@@ -37,7 +37,6 @@ PIECE = 2**20  # Bytes.
 BATCH = 64
 """Pieces between two exchanges of all ranks. Ranks that only wait must not time out meanwhile: by
 default after 60 s, in which a link of 10 Mbit/s carries one batch."""
-TRIES = 3  # Batches with damaged pieces before the fetch fails.
 REPEAT = 10.0  # Seconds between two lines about the progress.
 SUM = hashlib.sha256().digest_size
 
@@ -80,6 +79,10 @@ class Draft:
             stream.seek(piece * PIECE)
             return stream.read(PIECE)
 
+    def length(self, piece: int) -> int:
+        """The bytes of a piece: only the last has less than others."""
+        return min(PIECE, self.size - piece * PIECE)
+
     def put(self, piece: int, content: bytearray, sender: int) -> bool:
         """Write a piece that arrived from a rank; return False if it is damaged."""
         if hashlib.sha256(content).digest() != self._sums[piece]:
@@ -90,13 +93,20 @@ class Draft:
         self.came[sender] += len(content)
         return True
 
-    def finish(self, folder: Path, job: TrainJob) -> None:
-        """Give the complete checkpoint its name."""
+    def finish(self, folder: Path, job: TrainJob) -> Saved:
+        """Verify the complete checkpoint, give it its name, and return it; raises OSError."""
         with self._state.open("rb") as stream:
             os.fsync(stream.fileno())
+            saved = Saved(self._manifest, stream.read())
+        try:
+            checkpoints.verify(saved, self.name)
+        except UnusableError as error:
+            shutil.rmtree(self._path)
+            raise OSError(f"{folder}: {self.name} was fetched, but {error}") from error
         checkpoints.write_file(self._path / MANIFEST, self._manifest)
         checkpoints.write_file(self._path / COMPLETE, b"")
         checkpoints.publish(folder, self._path, self.name, job, job.checkpoint.keep)
+        return saved
 
 
 def fetch(
@@ -106,11 +116,13 @@ def fetch(
     receivers: Sequence[int],
     job: TrainJob,
     world: World,
-) -> None:
+) -> Saved:
     """Bring a checkpoint from the ranks `holders` to the hosts of `receivers`; all must call it.
 
-    `saved` has the state on the holders alone. Raises OSError: a disk refuses it, or pieces arrive
-    damaged again and again.
+    `saved` has the state on the holders alone, and the returned value on the receivers, too. A rank
+    that sends a damaged piece sends no others, unless there is a restart.
+
+    Raises OSError: a disk refuses the checkpoint, or no rank is left that has a piece.
     """
     first = holders[0]
     joined = b"".join(sums_of(saved.state)) if world.rank == first else b""
@@ -122,24 +134,24 @@ def fetch(
         announce(draft, len(sums), holders, world)
     read = draft.read if draft else lambda piece: saved.state[piece * PIECE : (piece + 1) * PIECE]
     width = len(holders) * len(receivers)  # In so many pieces, all pairs of them take their turn.
-    lacking, turn = world.gather(draft.lacking if draft else set[int]()), 0
+    lacking, doubtful = world.gather(draft.lacking if draft else set[int]()), set[int]()
     while batch := sorted(set().union(*lacking))[:BATCH]:
-        paths = {piece: path(piece, turn, [*holders, *receivers], lacking) for piece in batch}
+        paths = {piece: path(piece, [*holders, *receivers], lacking, doubtful) for piece in batch}
         failed = world.gather(exchange(paths, width, read, draft, world))
+        doubtful |= senders_of(failed, paths)
         for rank in receivers:
             lacking[rank] -= set(batch) - failed[rank]
-        if any(failed):
-            turn += 1
-        if turn == TRIES:
-            what = f"pieces of {folder_name(saved.step)} arrived damaged {TRIES} times"
-            raise OSError(f"{what}: the warnings name their senders; check their memory and links")
+        if any(lacking) and set(holders) <= doubtful:
+            what = f"{folder_name(saved.step)}: all ranks that have it have sent damaged pieces"
+            raise OSError(f"{what}: check the memory and links of the hosts in the warnings")
         if draft and time.monotonic() - told > REPEAT:
             told = time.monotonic()
             say(f"{world.host}: {draft.name}: {1 - len(lacking[world.rank]) / len(sums):.0%}")
     if draft:
-        draft.finish(folder, job)
+        saved = draft.finish(folder, job)
         conclude(draft, time.monotonic() - began, world)
     world.gather(None)  # From here on, all ranks of a host can read its copy.
+    return saved
 
 
 def sums_of(state: bytes) -> list[bytes]:
@@ -148,15 +160,27 @@ def sums_of(state: bytes) -> list[bytes]:
     return [hashlib.sha256(view[start : start + PIECE]).digest() for start in starts]
 
 
-def path(piece: int, turn: int, ranks: Sequence[int], lacking: Sequence[set[int]]) -> list[int]:
+def path(
+    piece: int, ranks: Sequence[int], lacking: Sequence[set[int]], doubtful: Collection[int]
+) -> list[int]:
     """Return the ranks that a piece passes: one that has it, then all that lack it.
 
-    `lacking` has the pieces that each rank lacks. With another `turn` it comes from another rank.
+    `lacking` has the pieces that each rank lacks. Doubtful ranks come last.
     """
-    have = [rank for rank in ranks if piece not in lacking[rank]]
-    lack = [rank for rank in ranks if piece in lacking[rank]]
-    start = piece // len(have) % len(lack)
-    return [have[(piece + turn) % len(have)], *lack[start:], *lack[:start]]
+    have = [rank for rank in ranks if piece not in lacking[rank] and rank not in doubtful]
+    lack = [rank for rank in ranks if piece in lacking[rank] and rank not in doubtful]
+    last = [rank for rank in ranks if piece in lacking[rank] and rank in doubtful]
+    start = piece // len(have) % (len(lack) or 1)
+    return [have[piece % len(have)], *lack[start:], *lack[:start], *last]
+
+
+def senders_of(failed: Sequence[Collection[int]], paths: dict[int, list[int]]) -> set[int]:
+    """The ranks at which pieces were damaged; `failed` has what arrived damaged at each rank."""
+    wrong = {
+        piece: next((place for place, rank in enumerate(ranks) if piece in failed[rank]), 0)
+        for piece, ranks in paths.items()
+    }
+    return {paths[piece][place - 1] for piece, place in wrong.items() if place}
 
 
 def exchange(
@@ -175,22 +199,21 @@ def exchange(
     """
     mine = {piece: ranks for piece, ranks in paths.items() if world.rank in ranks}
     order = sorted(mine, key=lambda piece: (piece // width, mine[piece].index(world.rank), piece))
-    arriving = {}
+    arriving, leaving, damaged = {}, [], set()
     for piece, ranks in mine.items():
-        if place := ranks.index(world.rank):
-            content = bytearray(PIECE if not draft else min(PIECE, draft.size - piece * PIECE))
+        place = ranks.index(world.rank)
+        if draft and place:
+            content = bytearray(draft.length(piece))
             work = world.receive(shared(content), ranks[place - 1], piece)
             arriving[piece] = content, work, ranks[place - 1]
-    leaving, damaged = [], set()
     for piece in order:
-        ranks = mine[piece]
         if piece in arriving:
             content, work, sender = arriving.pop(piece)
             work.wait()
         else:
             content, sender = bytearray(read(piece)), None
-        for target in ranks[ranks.index(world.rank) + 1 :][:1]:
-            leaving.append((content, world.send(shared(content), target, piece)))
+        if after := mine[piece][mine[piece].index(world.rank) + 1 :]:
+            leaving.append((content, world.send(shared(content), after[0], piece)))
         if draft and sender is not None and not draft.put(piece, content, sender):
             damaged.add(piece)
             who = f"piece {piece} of {draft.name} from {world.names[sender]}"

@@ -58,9 +58,10 @@ def newest_of_all(folder: Path, job: TrainJob, world: World) -> Found | None:
             found = before
     if found is None:
         return None
+    saved = found.saved
     if found.receivers:
-        fetch(folder, found.saved, found.holders, found.receivers, job, world)
-    return found if found.saved.state else replace(found, saved=copy_of_host(folder, found, job))
+        saved = fetch(folder, saved, found.holders, found.receivers, job, world)
+    return replace(found, saved=saved if saved.state else copy_of_host(folder, found, job))
 
 
 def copy_of_host(folder: Path, found: Found, job: TrainJob) -> Saved:

@@ -311,7 +311,7 @@ def test_kit_installs_without_torch() -> None:
 
 
 LIMITS = {
-    "": 1230,
+    "": 1240,
     "contract": 1030,
     "data": 720,
     "datasets": 2100,

@@ -750,6 +750,7 @@ def run_agent() -> int:
 
     drop_old_names(os.environ, version)
     left = ""  # The reason to leave this run and join the next.
+    metrics: Metrics | None = None
     # torchrun does not remove its folders, torchelastic_…: one for each start.
     with tempfile.TemporaryDirectory(prefix="kit-agent-") as folder:
         halt = Path(folder, "halt")
@@ -757,7 +758,7 @@ def run_agent() -> int:
         os.environ |= {"KIT_HALT": str(halt), "KIT_LAST_WORDS": folder}
         if at := os.environ.get("KIT_METRICS_AT"):
             os.environ["KIT_METRICS"] = tempfile.mkdtemp(prefix="metrics-", dir=folder)
-            serve_metrics(parse_endpoint(at), Path(os.environ["KIT_METRICS"]))
+            metrics = serve_metrics(parse_endpoint(at), Path(os.environ["KIT_METRICS"]))
         try:
             torchrun(["--log-dir", folder, *sys.argv[2:]])
         except multiprocessing.errors.ChildFailedError as error:
@@ -770,6 +771,8 @@ def run_agent() -> int:
                 raise LaunchError(f"{left}: see what others say", FAILURE, "rendezvous") from None
         except multiprocessing.SignalException as error:
             say(f"torchrun ended on {signal.Signals(error.sigval).name}")
+            if metrics:
+                metrics.wait_for_reader()
             return 128 + error.sigval
         if request := halt.read_text():
             # The class of failure that the training reported: every restart would repeat it.
@@ -842,6 +845,11 @@ def exception_in(file: Path) -> str:
 
 # Name, type and meaning, as in trainer/contract/metrics.py; a test compares them.
 START = ("kit_launcher_start_time_seconds", "gauge", "Start of the launcher in this container")
+STOP = (
+    "kit_launcher_stop_time_seconds",
+    "gauge",
+    "Time at which the launcher was asked to end; 0: it was not",
+)
 WORKERS = {
     "began": ("kit_worker_start_time_seconds", "gauge", "Start of the worker's process"),
     "restarts": (
@@ -864,16 +872,17 @@ GPUS = {
     "power.draw": (1.0, ("kit_gpu_power_watts", "gauge", "Power that the GPU draws")),
 }
 GPUS_EVERY = 5.0  # Seconds between two calls of nvidia-smi, which takes up to a second.
+READ_EVERY = 5.0  # Seconds between two reads by Prometheus (prometheus.yml).
 Family = tuple[str, str, str]  # Name, type, meaning.
 Sample = Sequence[Any]  # Suffix of the name, labels, value.
 
 
-def serve_metrics(endpoint: tuple[str, int], folder: Path) -> None:
+def serve_metrics(endpoint: tuple[str, int], folder: Path) -> "Metrics | None":
     """Serve /metrics in a thread. `folder` has a file of each worker, and one of each rank.
 
     If the port cannot be used, this only warns: the training does not need it.
     """
-    metrics = Metrics(folder, os.environ)
+    metrics = Metrics(folder, os.environ, signals_received())
 
     class Handler(BaseHTTPRequestHandler):
         timeout = 10  # Seconds.
@@ -899,16 +908,31 @@ def serve_metrics(endpoint: tuple[str, int], folder: Path) -> None:
         server = Server(endpoint, Handler)
     except OSError as error:
         say(f"warning: no metrics at {endpoint_text(endpoint)}: {error.strerror}", error=True)
-        return
+        return None
     threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
     say(f"metrics at http://{endpoint_text(endpoint)}/metrics")
+    return metrics
+
+
+def signals_received() -> int:
+    """Return the end of a pipe that gets the number of each signal, a byte, beside its handler.
+
+    The handlers are torchrun's own. The end does not block.
+    """
+    received, written = os.pipe()
+    for end in (received, written):
+        os.set_blocking(end, False)
+    signal.set_wakeup_fd(written, warn_on_full_buffer=False)
+    return received
 
 
 class Metrics:
     """Joins the metrics of the launcher, of its workers and of their GPUs to one text."""
 
-    def __init__(self, folder: Path, environ: Mapping[str, str]) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, environ: Mapping[str, str], signals: int) -> None:
+        self._folder, self._signals = folder, signals
+        self._stop, self._read = 0.0, float("-inf")  # Times: asked to end, and of the last read.
+        self._told = threading.Event()  # The request to end was read.
         self._labels = {"job": environ.get("KIT_NAME", ""), "host": environ.get("KIT_HOST", "")}
         self._labels["host"] = self._labels["host"] or socket.gethostname()
         self._began = float(environ.get("KIT_BEGAN") or time.time())
@@ -918,10 +942,33 @@ class Metrics:
 
     def text(self) -> str:
         """All metrics in Prometheus' text format (0.0.4): each family in one block."""
-        families: dict[Family, list[Sample]] = {START: [("", self._labels, self._began)]}
+        families: dict[Family, list[Sample]] = {
+            START: [("", self._labels, self._began)],
+            STOP: [("", self._labels, self._asked_to_end())],
+        }
         for family, sample in [*self._workers(), *self._gpus()]:
             families.setdefault(family, []).append(sample)
+        self._read = time.monotonic()
+        if self._stop:
+            self._told.set()
         return "".join(map(block, families, families.values()))
+
+    def wait_for_reader(self) -> None:
+        """After a request to end, wait for Prometheus to read it; else the job seems to fail.
+
+        Without a regular reader there is no wait. A second signal ends it.
+        """
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)
+        if self._asked_to_end() and time.monotonic() - self._read < 4 * READ_EVERY:
+            self._told.wait(READ_EVERY + 1)
+
+    def _asked_to_end(self) -> float:
+        """The time at which a signal asked this process to end, or 0."""
+        with suppress(BlockingIOError):
+            if {signal.SIGTERM, signal.SIGINT} & {*os.read(self._signals, 4096)}:
+                self._stop = self._stop or time.time()
+        return self._stop
 
     def _workers(self) -> Iterator[tuple[Family, Sample]]:
         for file in sorted(self._folder.glob("worker-*.json")):

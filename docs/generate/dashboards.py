@@ -129,6 +129,12 @@ JOB = Board(
         ),
         line("Loss", "none", (f"kit_train_loss{OF_JOB}", RANK), description="In nats."),
         line(
+            "Validation loss",
+            "none",
+            (f"max by (job) (kit_train_validation_loss{OF_JOB})", "{{job}}"),
+            description="In nats.",
+        ),
+        line(
             "Validation accuracy",
             RATE,
             (f"max by (job) (kit_train_validation_accuracy_ratio{OF_JOB})", "{{job}}"),

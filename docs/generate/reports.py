@@ -1,27 +1,33 @@
 """Pictures of a report, from two real runs: `python -m docs.generate.reports`.
 
-It trains the digits on this machine with one and with three processes, writes the report of both
-by kit, and photographs it in Chromium.
+It runs the page that compares one GPU with three on this machine, with processes for the GPUs and
+drawings for CIFAR-10, and photographs the report of both runs in Chromium.
 """
 
 from __future__ import annotations
 
 import base64
-import shutil
+import os
+import subprocess
+import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
-from docs.generate.recordings import IMAGES, ROOT, _run
+from docs.generate.recordings import IMAGES, ROOT, WIDTH, picture
+from docs.generate.walk import walk
 from tests.trainer.browser import Page, browser
+from tests.trainer.hosts import free_port
 
-WIDTH = 1120
-JOB = """\
-image: registry.lab:5000/trainer:0.1.0
-train: {dataset: digits, model: cnn, epochs: 10, batch_size: 32, learning_rate: 0.1}
-environment: {OMP_NUM_THREADS: "1"} # Otherwise one process would use all cores.
-"""
+PROGRAMS = Path(sys.executable).parent
+PAGE = ROOT / "docs" / "start" / "one-or-three.md"
+PIXELS = 1120
+"""Width of the pictures of the report."""
+TERMINAL = "kit report one three"
+"""The command whose output is a picture."""
 PICTURES = {
     "report": ("#comparison", "#curves .by-epochs figure"),
+    "report-mistakes": ("#predictions h3:nth-of-type(2)", "#predictions .pictures:nth-of-type(2)"),
     "report-predictions": ("#predictions h3", "#predictions .pictures"),
 }
 """The parts of the page on each picture: the first and the last element."""
@@ -31,23 +37,47 @@ def main() -> None:
     """Train, report and photograph."""
     with tempfile.TemporaryDirectory(prefix="kit-report-") as name:
         folder = Path(name)
-        shutil.copy(ROOT / "inventory.yaml", folder)
-        (folder / "jobs").mkdir()
-        (folder / "jobs" / "one.yaml").write_text(f"{JOB}hosts: {{names: [pc1]}}\n")
-        _run(folder, "kit render")
-        _run(folder, "kit deploy one --engine local")
-        (folder / "jobs" / "one.yaml").unlink()
-        (folder / "jobs" / "three.yaml").write_text(JOB)
-        _run(folder, "kit render")
-        _run(folder, "kit deploy three --engine local")
-        print(_run(folder, "kit report one three --engine local --out report.html"))  # noqa: T201
+        printed = run_here(folder)
+        text = f"$ {TERMINAL}\n{printed[TERMINAL]}"
+        (IMAGES / "comparison.svg").write_text(picture("comparison", text), encoding="utf-8")
         with browser(folder) as page:
-            photograph(page, folder / "report.html")
+            photograph(page, folder / "pool" / "report.html")
+
+
+def run_here(folder: Path, changes: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Run the page on this machine, with its project in `folder`; return what commands print.
+
+    The engine, the ports of the data services and the paths are adapted; `changes` are more of
+    them.
+    """
+    server, peers = free_port(), free_port()
+    own = {
+        "$PWD/.venv/bin": str(PROGRAMS),
+        "    .venv/bin": f"    {PROGRAMS}",
+        "../pool": str(folder / "pool"),
+        "engine: swarm": "engine: local",
+        "data: {cache: 100GiB}": f"data: {{port: {server}, peer_port: {peers}}}",
+        **(changes or {}),
+    }
+    text = PAGE.read_text(encoding="utf-8")
+    for before, after in own.items():
+        assert before in text, f"{PAGE} does not have: {before}"
+        text = text.replace(before, after)
+    environ = {name: value for name, value in os.environ.items() if name in {"PATH", "LANG"}}
+    # Otherwise one process would use all cores.
+    environ |= {"HOME": str(folder), "OMP_NUM_THREADS": "1"}
+    environ |= {"COLUMNS": str(WIDTH), "FORCE_COLOR": "1"}
+    try:
+        return walk(text, ROOT, folder / "pool", environ)
+    finally:
+        subprocess.run(
+            [PROGRAMS / "kit", "stop", "--all"], cwd=folder / "pool", env=environ, check=False
+        )
 
 
 def photograph(page: Page, report: Path) -> None:
     """Write the pictures of the documentation."""
-    page.show(WIDTH, 900)
+    page.show(PIXELS, 900)
     page.open(report.as_uri())
     page.until("document.readyState === 'complete' && !!document.querySelector('#details')")
     for name, (first, last) in PICTURES.items():
@@ -56,7 +86,7 @@ def photograph(page: Page, report: Path) -> None:
             f"([{page.box(first)}, {page.box(last)}])"
         )
         top, bottom = page.run(script)
-        clip = {"x": 0, "y": top, "width": WIDTH, "height": bottom - top, "scale": 1}
+        clip = {"x": 0, "y": top, "width": PIXELS, "height": bottom - top, "scale": 1}
         answer = page.send("Page.captureScreenshot", clip=clip, captureBeyondViewport=True)
         (IMAGES / f"{name}.png").write_bytes(base64.b64decode(answer["data"]))
 

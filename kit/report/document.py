@@ -36,6 +36,7 @@ def document(runs: Sequence[Run], origins: Sequence[Origin]) -> dict[str, Any]:
                         "step": attempt.step,
                         "world_size": attempt.world_size,
                         "hosts": list(attempt.hosts),
+                        "interrupted": attempt.reason or None,
                     }
                     for attempt in each.run.attempts
                 ],

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 Line = Mapping[str, Any]
+MOST_SILENT = 3
+"""Ranks that a reason names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,17 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
+class Failure:
+    """The end of a rank by an exception; `peer`: only because it lost another rank."""
+
+    time: float
+    rank: int
+    host: str
+    reason: str
+    peer: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Attempt:
     """The training from `time`, in seconds since 1970, at `step` until it ends or is interrupted.
 
@@ -94,6 +107,27 @@ class Attempt:
     epochs: tuple[Epoch, ...]
     events: tuple[Event, ...]
     kept: int | None = None
+    failures: tuple[Failure, ...] = ()
+
+    @property
+    def reason(self) -> str:
+        """Why it was interrupted, as far as its ranks could record it; "" if none could.
+
+        A process that is killed, or whose host is gone, records nothing; its peers do.
+        """
+        own = [each for each in self.failures if not each.peer]
+        if own:
+            first = min(own, key=lambda each: each.time)
+            return f"rank {first.rank} on {first.host}: {first.reason}"
+        if not self.failures:
+            return ""
+        known = {each.rank for each in self.failures}
+        silent = [each for each in self.ranks if each.rank not in known]
+        if not silent:
+            return f"the ranks lost each other: {self.failures[0].reason}"
+        names = ", ".join(f"rank {each.rank} on {each.host}" for each in silent[:MOST_SILENT])
+        more = f" and {len(silent) - MOST_SILENT} more" if len(silent) > MOST_SILENT else ""
+        return f"{names}{more} ended without a message: killed, or the host or its network is gone"
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -235,6 +269,7 @@ def _attempt(parts: Mapping[int, Sequence[Line]], begin: Line, later: Sequence[i
         epochs=tuple(_epoch(line) for line in _of(parts[0], "epoch")),
         events=tuple(_events(parts[0])),
         kept=kept,
+        failures=tuple(each for rank in sorted(parts) for each in _failures(parts[rank])),
     )
 
 
@@ -292,6 +327,17 @@ def _events(lines: Sequence[Line]) -> Iterator[Event]:
                 seconds=_number(line, "stall") + _number(line, "evaluation"),
                 text=str(line.get("text", "")),
             )
+
+
+def _failures(lines: Sequence[Line]) -> Iterator[Failure]:
+    for line in _of(lines, "failed"):
+        yield Failure(
+            time=_number(line, "time"),
+            rank=int(_number(lines[0], "rank")),
+            host=str(lines[0].get("host", "")),
+            reason=str(line.get("reason", "")),
+            peer=line.get("peer") is True,
+        )
 
 
 def _of(lines: Iterable[Line], record: str) -> Iterator[Line]:

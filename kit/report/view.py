@@ -280,6 +280,11 @@ def event_rows(run: Run) -> Iterator[tuple[str, str, str, str, str]]:
         if lost:
             words += f"; {count(lost, 'step')} done again"
         add(after.time, words, after.step, seconds=f"{max(0.0, after.time - before.last):.1f} s")
+    for attempt in run.attempts:
+        if attempt.reason:
+            end = max(each.time for each in attempt.failures)
+            steps = (window.step for rank in attempt.ranks for window in rank.windows[-1:])
+            add(end, f"interrupted: {attempt.reason}", max(steps, default=attempt.step))
     names = {"saved": "checkpoint", "stop": "stopped, saved", "end": "complete"}
     for event in run.events:
         if event.kind in names:

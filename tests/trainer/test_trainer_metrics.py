@@ -84,6 +84,8 @@ def test_all_ranks_of_a_host_share_a_port(tmp_path: Path) -> None:
     (count,) = [s.value for s in first["kit_train_step_seconds"].samples if s.name[-6:] == "_count"]
     assert values(first["kit_train_steps_total"]) == [count]
     assert 0 < values(first["kit_train_validation_accuracy_ratio"])[0] <= 1
+    assert len(set(values(second["kit_train_validation_loss"]))) == 1  # Over all ranks.
+    assert values(second["kit_train_validation_loss"])[0] > 0
     shares = values(first["kit_train_time_ratio"])
     assert abs(sum(shares) - 1) < 0.001
     assert len(shares) == 3
@@ -138,6 +140,22 @@ def test_the_states_add_up_to_wall_time_over_a_restart(tmp_path: Path) -> None:
     assert states["restart"] > 0
 
 
+def test_a_job_that_is_stopped_says_so_to_its_reader_before_it_ends(tmp_path: Path) -> None:
+    port = free_port()
+    job = write_job(tmp_path, epochs=9999, every_epochs=9999, port=port)
+    with hosts(tmp_path) as local:
+        task = local.agent("pc1", job, local.rendezvous(), 2, "1:1")
+        wait_for_steps(port, 2, task)
+        assert values(scrape(port)["kit_launcher_stop_time_seconds"]) == [0]
+        before = time.time()
+        os.kill(task.process.pid, signal.SIGTERM)
+        task.expect("torchrun ended on SIGTERM")  # The ranks have saved, and are gone.
+        found = scrape(port)
+        assert before <= values(found["kit_launcher_stop_time_seconds"])[0] <= time.time()
+        assert "kit_train_step" not in found
+        assert task.wait() == 128 + signal.SIGTERM
+
+
 def test_a_script_has_the_launchers_share(tmp_path: Path) -> None:
     port, program = free_port(), tmp_path / "nvidia-smi"
     program.write_text(SMI)
@@ -169,7 +187,7 @@ def test_a_script_has_the_launchers_share(tmp_path: Path) -> None:
 
 def test_the_launcher_names_metrics_as_the_contract_does() -> None:
     gpus = (family for _, family in launch.GPUS.values())
-    own = [launch.START, *launch.WORKERS.values(), *gpus]
+    own = [launch.START, launch.STOP, *launch.WORKERS.values(), *gpus]
     assert own == [(each.name, each.kind, each.meaning) for each in LAUNCHER]
 
 

@@ -2,12 +2,16 @@
 
 import base64
 import json
+import os
+import re
 import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kit.report.record import Run, lines_of, read_run
+from kit.report.view import event_rows
 from tests.trainer.hosts import ROOT, hosts, wait_until, write_job
 from trainer.contract import events
 from trainer.record import files
@@ -168,3 +172,38 @@ def test_ranks_report_their_pace(tmp_path: Path) -> None:
 def alone(folder: Path, job: Path) -> dict[str, str | Path]:
     """The variables of a training of one process."""
     return {"KIT_JOB": job, "KIT_CHECKPOINTS": folder / "n1", "PYTHONPATH": ROOT, "KIT_HOST": "n1"}
+
+
+def read(folder: Path) -> Run:
+    """The only run of all hosts below a folder, as `kit report` reads it."""
+    ranks = [file.read_bytes() for file in folder.glob("*/records/*/rank*.jsonl")]
+    found = read_run("run", "digits", [lines_of(each) for each in ranks], None)
+    assert found is not None
+    return found
+
+
+def test_a_report_names_the_rank_that_was_killed(tmp_path: Path) -> None:
+    job = write_job(tmp_path, epochs=9999)
+    with hosts(tmp_path) as local:
+        first, second = local.pair(job)
+        second.expect("rank 2")
+        wait_until(lambda: "saved step-" in first.text + second.text, "a checkpoint")
+        pid = second.workers()[1]
+        [killed] = re.findall(rb"\0RANK=(\d+)", Path("/proc", str(pid), "environ").read_bytes())
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: len(first.of(events.Begin) + second.of(events.Begin)) == 2, "a resume")
+        wait_until(lambda: len(read(tmp_path).attempts) == 2, "a second attempt")
+    reason = read(tmp_path).attempts[0].reason
+    assert reason.startswith(f"rank {int(killed)} on pc2 ended without a message: killed, or"), (
+        reason
+    )
+
+
+def test_a_report_has_the_exception_that_ended_a_training(tmp_path: Path) -> None:
+    with hosts(tmp_path) as local:
+        environ = alone(tmp_path, write_job(tmp_path, epochs=9, learning_rate=1e30))
+        assert local.start("n1", ["-m", "trainer.train"], environ).wait() != 0
+    run = read(tmp_path)
+    assert run.attempts[0].reason.startswith("rank 0 on n1: HaltError: the loss is not finite in")
+    rows = [words for _, words, *_ in event_rows(run)]
+    assert rows[-1] == f"interrupted: {run.attempts[0].reason}"

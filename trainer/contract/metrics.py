@@ -52,6 +52,13 @@ LAUNCHER = (
         "`started`: `time`",
     ),
     Metric(
+        "kit_launcher_stop_time_seconds",
+        "gauge",
+        "s since 1970",
+        JOB,
+        "Time at which the launcher was asked to end; 0: it was not",
+    ),
+    Metric(
         "kit_worker_start_time_seconds",
         "gauge",
         "s since 1970",
@@ -142,6 +149,13 @@ TRAINER = (
         RANK,
         "Share of all test samples that are classified correctly",
         "`epoch`: `accuracy`",
+    ),
+    Metric(
+        "kit_train_validation_loss",
+        "gauge",
+        "nat",
+        RANK,
+        "Mean cross entropy of all test samples",
     ),
     Metric("kit_train_validation_seconds_total", "counter", "s", RANK, "Time of the validations"),
     Metric(

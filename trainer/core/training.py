@@ -21,6 +21,15 @@ FAILURE = 1  # Exit code for work that failed; torchrun then restarts all worker
 
 def train(run: Run, stop: Stop) -> int:
     """Train from the newest checkpoint of any host to the last epoch; return the exit code."""
+    try:
+        return train_epochs(run, stop)
+    except Exception as error:
+        run.recorder.failed(error)
+        raise
+
+
+def train_epochs(run: Run, stop: Stop) -> int:
+    """Resume, and train each epoch; return the exit code."""
     resumed = resume(run)
     progress = resumed.progress
     start = measure(run, "start", EpochResult(progress, interrupted=False))
@@ -56,7 +65,7 @@ def finish_epoch(run: Run, epoch: EpochResult) -> None:
     began = time.monotonic()
     correct, seen, loss = evaluate(run)
     seconds = time.monotonic() - began
-    run.meter.validated(correct / seen)
+    run.meter.validated(correct / seen, loss / seen)
     due = last or progress.epoch % run.job.checkpoint.every_epochs == 0
     if due:
         save(run, progress, correct / seen)

@@ -4,10 +4,10 @@
         rank0.jsonl      one JSON object a line, of each rank that runs on this host
         evaluation.json  the predictions of the trained model, on rank 0's host
 
-A line has `record` (begin, steps, epoch, saved, sample, stop or end) and `time`, in seconds since
-1970. A restarted rank appends to its file. The number of lines grows with the logarithm of the
-steps (recorder.py), the predictions are bounded (predictions.py), and only the newest runs are
-kept: a record stays small.
+A line has `record` (begin, steps, epoch, saved, sample, stop, failed or end) and `time`, in
+seconds since 1970. A restarted rank appends to its file. The number of lines grows with the
+logarithm of the steps (recorder.py), the predictions are bounded (predictions.py), and only the
+newest runs are kept: a record stays small.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from trainer.contract import events
 from trainer.contract.job import TrainJob
 from trainer.data.samples import DataSet
 from trainer.output import emit, say_error
-from trainer.parallel.world import World
+from trainer.parallel.world import World, is_lost_peer
 from trainer.record import files
 from trainer.record.board import Board
 
@@ -30,6 +30,10 @@ DELAY = 1.0
 """Seconds that lines of steps may wait in memory: to open the file takes longer than some steps."""
 PACE = 10.0
 """Seconds between two `pace` events of a rank, from which `kit top` shows its step time."""
+
+
+REASON = 300
+"""Characters of the reason of a failure."""
 
 
 class Recorder:
@@ -156,6 +160,13 @@ class Recorder:
             self._write(record, {"step": progress.step, "epoch": progress.epoch, **values})
             if self._board and record == "epoch":
                 self._board.add_epoch(values, progress.step)
+
+    def failed(self, error: Exception) -> None:
+        """Write why this rank ends; of a lost peer, the peer or its host knows the reason."""
+        lines = str(error).splitlines()
+        reason = ": ".join((type(error).__name__, *lines[:1]))[:REASON]
+        peer = isinstance(error, RuntimeError) and is_lost_peer(error)
+        self._write("failed", {"reason": reason, "peer": peer})
 
     def evaluation(self, content: dict[str, Any] | None) -> None:
         """Write the predictions of the trained model; None on the other ranks."""

@@ -134,7 +134,7 @@ class LocalTarget:
         run = self._known(name)
         folder = JobFolder(self._cluster, name)
         if not end(folder):
-            raise KitError(f"job {name} is not running", "observe_workloads `kit status`")
+            raise KitError(f"job {name} is not running", "see `kit status`")
         return WatchedFolder(folder, run).status()
 
     def records(self, job: str, kind: str, source: str) -> FoundRecords:  # noqa: ARG002

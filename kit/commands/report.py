@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 
@@ -19,10 +20,13 @@ from kit.model import SERVER_PREFIX, EngineName
 from kit.paths import Paths, identity
 from kit.project import load_lowered
 from kit.report.collect import chosen
+from kit.report.moments import Moment, moments
 from kit.report.record import Run, named
 from kit.report.times import compare, division, paces
 from kit.report.view import NONE, Inventory, Origin, number, share
 from kit.runtime.history import Deployment
+from kit.runtime.status import JobStatus
+from kit.runtime.target import Target
 from kit.targets.lowered import Lowered
 from kit.values import count
 from kit.workload.types import Kind
@@ -80,12 +84,23 @@ def command(
         job: read_runs(target, cluster, job, jobs_of_files.get(job))
         for job in (dict.fromkeys(job for job, _ in wanted) or sorted(known))
     }
-    runs = _chosen(by_job, wanted, most)
+    scripts = [
+        _script(target, status)
+        for status in target.status()
+        if not status.serves and status.job in by_job and not by_job[status.job]
+    ]
+    wanted = [each for each in wanted if each[0] not in {script.status.job for script in scripts}]
+    runs = _chosen(by_job, wanted, most) if wanted or any(by_job.values()) or not scripts else []
     origins = [_origin(run, history) for run in runs]
     if as_json:
         from kit.report.document import document
 
-        click.echo(json.dumps(document(runs, origins), indent=2, ensure_ascii=False))
+        found = {**document(runs, origins), "without_record": [each.json() for each in scripts]}
+        click.echo(json.dumps(found, indent=2, ensure_ascii=False))
+        return
+    for script in scripts:
+        _show_script(script)
+    if not runs:
         return
     hashes = {each.inventory_hash for name, each in jobs_of_files.items() if name in by_job}
     text = _page(runs, origins, cluster, paths, ", ".join(sorted(hashes)))
@@ -97,6 +112,49 @@ def command(
         archive_of(cluster).note_report(run.job, run.id, out)
     _summary(runs)
     click.echo(f"{out}: {len(text.encode()) / 1000:,.0f} kB, {count(len(runs), 'run')}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Script:
+    """A job without a record, such as a script of the user's own."""
+
+    status: JobStatus
+    moments: tuple[Moment, ...]
+
+    def json(self) -> dict[str, object]:
+        """Return its values; times are in seconds since 1970."""
+        return {
+            "job": self.status.job,
+            "state": self.status.state,
+            "world_size": self.status.world_size,
+            "restarts": self.status.restarts,
+            "failure": self.status.failure,
+            "events": [asdict(each) for each in self.moments],
+        }
+
+
+def _script(target: Target, status: JobStatus) -> _Script:
+    return _Script(status, moments(target.logs([status.job], follow=False)))
+
+
+def _show_script(script: _Script) -> None:
+    """Say what the launcher knows of a job: its ranks, its restarts and its time line."""
+    status = script.status
+    click.echo(
+        f"{status.job}: {status.state}; it has no record: the built-in trainer alone writes one. "
+        "What the launcher of each host knows:"
+    )
+    places = [
+        f"{', '.join(map(str, host.ranks))} on {host.host}" for host in status.hosts if host.ranks
+    ]
+    if places:
+        click.echo(f"ranks {'; '.join(places)}; {count(status.restarts, 'restart')}")
+    rows = table("at", "host", "event")
+    for each in script.moments:
+        when = datetime.fromtimestamp(each.time).astimezone().isoformat(" ", "seconds")
+        rows.add_row(when, each.host, each.words)
+    if script.moments:
+        console().print(rows)
 
 
 def _lowered(paths: Paths, engine: str) -> Lowered | None:

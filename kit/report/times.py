@@ -89,6 +89,8 @@ class Comparison:
 
 def compare(runs: Sequence[Run]) -> tuple[Comparison, ...]:
     """Return the runs side by side."""
+    if not runs:
+        return ()
     base = min(runs, key=lambda run: run.attempts[-1].world_size)
     return tuple(_comparison(run, base) for run in runs)
 

@@ -94,10 +94,14 @@ class Member(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Restart(Event):
-    """The launcher reports that a host's workers were restarted; `restarts` counts from 1."""
+    """The launcher reports that a host's workers were restarted; `restarts` counts from 1.
+
+    `reason` is the exception of the worker that ended by one, in an event of its own.
+    """
 
     NAME = "restart"
     restarts: int
+    reason: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

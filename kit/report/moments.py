@@ -1,0 +1,58 @@
+"""The time line of a job from the events in its log: what is known of a script. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from kit.runtime.events import is_event
+from kit.runtime.status import LogLine
+from kit.values import count
+from trainer.contract import events
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Something at a time, in seconds since 1970, on a host."""
+
+    time: float
+    host: str
+    words: str
+
+
+def moments(lines: Iterable[LogLine]) -> tuple[Moment, ...]:
+    """Return the moments of a job in the order of time; repeated events count once."""
+    found = []
+    worlds: dict[str, tuple[int, int]] = {}  # Of each host: size of the world, restarts.
+    restarts: dict[str, int] = {}
+    for line in lines:
+        event = events.parse(line.text) if is_event(line.text) else None
+        if isinstance(event, events.Started):
+            worlds.pop(line.host, None)
+            restarts.pop(line.host, None)
+        if isinstance(event, events.Restart):
+            # Each rank with a reason prints one; the first rank of the host always does.
+            if restarts.get(line.host) == event.restarts and not event.reason:
+                continue
+            restarts[line.host] = event.restarts
+        if isinstance(event, events.Member):
+            world = event.world_size, event.restarts
+            if worlds.get(line.host) == world:
+                continue
+            worlds[line.host] = world
+        if event is not None:
+            found += [Moment(event.time, line.host, words) for words in _words(event)]
+    return tuple(sorted(found, key=lambda moment: moment.time))
+
+
+def _words(event: events.Event) -> Iterator[str]:
+    if isinstance(event, events.Started):
+        gpus = f", sees {count(len(event.gpus), 'GPU')}" if event.gpus else ""
+        yield f"the container starts{gpus}"
+    elif isinstance(event, events.Member):
+        yield f"its ranks have joined, {count(event.world_size, 'rank')} on all hosts"
+    elif isinstance(event, events.Restart):
+        reason = f": {event.reason}" if event.reason else ""
+        yield f"its ranks are restarted, {count(event.restarts, 'restart')} so far{reason}"
+    elif isinstance(event, events.Failed):
+        yield f"failed: {event.message}"

@@ -1071,12 +1071,17 @@ class Prefix:
 
     def copy(self) -> None:
         """Copy until all sources have ended."""
-        left = Path(self._environ.get("KIT_LAST_WORDS") or os.devnull, self._environ["RANK"])
+        folder, local = self._environ.get("KIT_LAST_WORDS"), self._number("LOCAL_RANK")
+        left = Path(folder or os.devnull, self._environ["RANK"])
+        before = Path(folder or os.devnull, f"local-{local}")  # A restart may change the rank.
+        reason = ""
+        with suppress(OSError):
+            reason = before.read_text(errors="replace")
         with suppress(OSError):
             left.unlink()  # Of the previous start.
         restarts = self._number("TORCHELASTIC_RESTART_COUNT")
-        if restarts and not self._number("LOCAL_RANK"):
-            self._write(self._out, event("restart", restarts=restarts).encode())
+        if restarts and (reason or not local):
+            self._write(self._out, event("restart", restarts=restarts, reason=reason).encode())
         self._note_worker(restarts)
         due = time.monotonic()
         while self._rest:
@@ -1088,6 +1093,7 @@ class Prefix:
                 self._take(source)
         with suppress(OSError):
             left.write_text(self._trace.exception)
+            before.write_text(self._trace.exception)
         if self._note and read_object(self._note).get("copier") == os.getpid():
             self._note.unlink(missing_ok=True)
 

@@ -139,6 +139,14 @@ def test_a_failing_worker_fails_the_job_with_its_words(cluster: Cluster) -> None
     assert "the disk is full" in output
     assert "fail failed after" in output
     wait_for(lambda: not cluster.processes(), "an end of all processes")
+    # There is no record of a script, but its launchers have said what happened.
+    shown = cluster.kit("report", "fail")
+    assert "fail: failed; it has no record" in shown
+    assert re.search(r"failed: rank \d failed first on this host", shown)
+    assert "its ranks are restarted, 3 restarts so far" in shown
+    assert not (cluster.folder / "report.html").exists()
+    (known,) = json.loads(cluster.kit("report", "--json"))["without_record"]
+    assert (known["job"], known["state"]) == ("fail", "failed")
 
 
 def test_a_killed_supervisor_is_told_and_cleaned_up(cluster: Cluster) -> None:

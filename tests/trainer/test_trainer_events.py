@@ -15,6 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kit.report.moments import moments
+from kit.runtime.events import split
+from kit.runtime.status import LogLine
 from tests.trainer import servers
 from tests.trainer.hosts import (
     DEADLINE,
@@ -64,6 +67,7 @@ SAMPLE: dict[str, Any] = {
     "state": "fetching",
     "kind": "loss",
     "message": "the loss is not finite",
+    "reason": "ValueError: nothing to learn",
     "time": 1.5,
     "loss": 0.5,
     "accuracy": 0.9,
@@ -233,6 +237,27 @@ def test_a_script_that_fails_is_told_with_its_class(
     assert (failed.kind, failed.rank, failed.exit_code) == (kind, 0, code)
     assert failed.message.startswith("rank 0 failed first on this host")
     assert [each.restarts for each in task.of(Restart)] == [1, 2, 3]
+
+
+def test_a_restart_has_the_exception_that_caused_it(tmp_path: Path) -> None:
+    script = """\
+import os, time
+if os.environ["RANK"] == "1" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    raise ValueError("nothing to learn")
+time.sleep(1)
+"""
+    with hosts(tmp_path) as local:
+        task = local.agent("pc1", own(tmp_path, script), local.rendezvous(), 2, "1:1")
+        assert task.wait() == 0
+    reasons = sorted((each.restarts, each.reason) for each in task.of(Restart))
+    place = f"{tmp_path}/own.py:3"
+    assert reasons == [(1, ""), (1, f"ValueError: nothing to learn ({place})")]
+    printed = task.log.read_text().splitlines()
+    read = [LogLine("own", "pc1", split(text)[1]) for text in printed]
+    words = [moment.words for moment in moments(read) if "restarted" in moment.words]
+    assert words[-1] == (
+        f"its ranks are restarted, 1 restart so far: ValueError: nothing to learn ({place})"
+    )
 
 
 def test_what_keeps_the_launcher_from_starting_has_a_class(tmp_path: Path) -> None:

@@ -31,5 +31,5 @@ def test_the_page_leads_from_a_data_set_to_a_report_of_two_runs(tmp_path: Path) 
     assert re.search(r"^ three +3 +1 .* complete", rows, re.MULTILINE)
     assert "html" in printed["kit history"]  # The columns are narrow here.
     report = (tmp_path / "pool" / "report.html").read_text()
-    for part in ("one and three disagree", "airplane", "Validation"):
+    for part in ("one and three disagree", "airplane", "three: validation"):
         assert part in report, part

@@ -55,16 +55,17 @@ def main() -> None:
 def run_here(folder: Path, changes: Mapping[str, str] | None = None) -> dict[str, str]:
     """Run the page on this machine, with its project in `folder`; return what commands print.
 
-    The engine, the ports of the data services and the paths are adapted; `changes` are more of
+    The engine, the ports, which others may use, and the paths are adapted; `changes` are more of
     them.
     """
-    server, peers = free_port(), free_port()
+    server, peers, meeting = free_port(), free_port(), free_port()
     own = {
         "$PWD/.venv/bin": str(PROGRAMS),
         "    .venv/bin": f"    {PROGRAMS}",
         "../pool": str(folder / "pool"),
         "engine: swarm": "engine: local",
         "data: {cache: 100GiB}": f"data: {{port: {server}, peer_port: {peers}}}",
+        "data: [cifar10]": f"data: [cifar10]\nrendezvous: {{port: {meeting}}}",
         **(changes or {}),
     }
     text = PAGE.read_text(encoding="utf-8")

@@ -20,7 +20,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from tests.trainer.hosts import ROOT, free_port, hosts, write_job
+from tests.ports import free_port
+from tests.trainer.hosts import ROOT, hosts, write_job
 from trainer.checkpoints.format import Progress
 from trainer.core.epoch import train_epoch
 from trainer.core.evaluation import evaluate

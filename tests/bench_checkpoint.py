@@ -24,7 +24,8 @@ import torch
 from torch.nn import functional
 
 from tests.bench_links import network
-from tests.trainer.hosts import ROOT, free_port, hosts, write_job
+from tests.ports import free_port
+from tests.trainer.hosts import ROOT, hosts, write_job
 from tests.trainer.small import noise, settings
 from trainer.checkpoints import format as checkpoint
 from trainer.checkpoints.format import Progress

@@ -21,7 +21,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.trainer.hosts import ROOT, Hosts, free_port, hosts, metrics, write_job
+from tests.ports import free_port
+from tests.trainer.hosts import ROOT, Hosts, hosts, metrics, write_job
 
 WAYS: dict[str, dict[str, Any]] = {
     "plain DDP": {},

@@ -27,7 +27,7 @@ from unittest import mock
 import torch
 
 from tests.bench_training import like_cifar10
-from tests.trainer.hosts import free_port
+from tests.ports import free_port
 from tests.turns import compare, turns
 from trainer import launch
 from trainer.checkpoints.format import Progress

@@ -39,7 +39,8 @@ import yaml
 from torch import distributed
 
 from kit.targets.local.observe import local_gpus
-from tests.targets.cluster import cluster_in, free_port
+from tests.ports import free_port
+from tests.targets.cluster import cluster_in
 from tests.trainer import tutorial
 from tests.trainer.hosts import ROOT, Hosts, hosts, metrics, write_job
 from tests.turns import compare, show, turns

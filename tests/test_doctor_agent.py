@@ -17,6 +17,7 @@ import pytest
 from kit.doctor.active.sessions import AGENT, MARK, docker_run
 from kit.doctor.facts import WantedHost
 from kit.doctor.quick import certain, used_only
+from tests.ports import free_port
 from tests.sandbox import Project
 from tests.test_discover import GV100, TITAN
 from tests.test_doctor import FACTS, HOST, REPORT, USE, WANTED
@@ -47,12 +48,6 @@ def ask() -> Iterator[Ask]:
     finally:
         process.kill()
         process.communicate()
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 def target(*ports: int) -> dict[str, Any]:

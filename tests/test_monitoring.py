@@ -25,9 +25,10 @@ from grafana_foundation_sdk.models import units
 from docs.generate import dashboards
 from tests.conftest import Docker
 from tests.pages import anchors
+from tests.ports import free_port
 from tests.sandbox import INVENTORY, JOB, ROOT, SERVER, Project
 from tests.trainer import servers
-from tests.trainer.hosts import free_port, hosts, wait_until, write_job
+from tests.trainer.hosts import hosts, wait_until, write_job
 
 MONITORED = INVENTORY + 'monitoring: {retention: 30d, alertmanager: "alerts.lab:9093"}\n'
 RUNBOOKS = ROOT / "docs" / "how-to" / "monitoring.md"

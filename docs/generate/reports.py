@@ -19,8 +19,8 @@ from PIL import Image
 
 from docs.generate.recordings import IMAGES, ROOT, WIDTH, picture
 from docs.generate.walk import walk
+from tests.ports import free_port
 from tests.trainer.browser import Page, browser
-from tests.trainer.hosts import free_port
 
 PROGRAMS = Path(sys.executable).parent
 PAGE = ROOT / "docs" / "start" / "one-or-three.md"

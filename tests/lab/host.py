@@ -25,6 +25,7 @@ PACKAGES = {
     "docker": "docker-cli" if shutil.which("dockerd") else "docker.io",
     "mmdebstrap": "mmdebstrap",
     "mount": "mount",
+    "ip": "iproute2",
     "openssl": "openssl",
     "ssh": "openssh-client",
 }
@@ -180,6 +181,19 @@ def mounts(folder: Path) -> list[Path]:
     table = Path("/proc/self/mountinfo").read_text().splitlines()
     points = [Path(line.split()[4]) for line in table]
     return [point for point in points if point.is_relative_to(folder)]
+
+
+def remove_bridge(bridge: str) -> None:
+    """Remove a bridge and its ports: what is left of nodes whose engine was killed with them.
+
+    Their network namespaces may live on without a process. With the addresses of the new nodes,
+    they would refuse their connections.
+    """
+    place = Path("/sys/class/net", bridge)
+    for port in place.glob("brif/*"):
+        run("ip", "link", "delete", port.name, check=False)
+    if place.exists():
+        run("ip", "link", "delete", bridge, check=False)
 
 
 def open_firewall(bridge: str) -> None:

@@ -8,7 +8,16 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 from tests.lab.files import inventory, make_keys, node_files, remove, write_ssh_config
-from tests.lab.host import ANSWER, Engine, close_firewall, open_firewall, run, wait_for, works
+from tests.lab.host import (
+    ANSWER,
+    Engine,
+    close_firewall,
+    open_firewall,
+    remove_bridge,
+    run,
+    wait_for,
+    works,
+)
 from tests.lab.images import node_image
 from tests.lab.settings import HERE, LabError, Settings, gpu, names
 
@@ -186,6 +195,7 @@ class Nodes:
         addresses = ("--subnet", f"{settings.network}.0/24", "--gateway", f"{settings.network}.1")
         name = ("--opt", f"com.docker.network.bridge.name={settings.bridge}")
         own = ("--label", f"{LABEL}={settings.name}")
+        remove_bridge(settings.bridge)
         self.engine.docker("network", "create", *own, *addresses, *name, settings.bridge)
 
     def _create(self, name: str, address: str, image: str, entry: str, data: str) -> None:

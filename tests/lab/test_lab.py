@@ -16,6 +16,7 @@ import pytest
 from tests.conftest import Docker
 from tests.lab.conftest import Lab, wait_for
 from tests.lab.files import daemon_json
+from tests.lab.host import remove_bridge
 from tests.lab.settings import BASE, IMAGE, gpu
 from tests.sandbox import JOB, ROOT, Project
 
@@ -267,3 +268,22 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
     )
     assert done.returncode == 2
     assert ("apt-get install" if os.geteuid() == 0 else "as root") in done.stderr
+
+
+def test_nodes_of_a_killed_engine_do_not_answer_for_new_ones() -> None:
+    bridge, host = "kit-stale", "kit-stale-n1"
+    for words in (
+        f"netns add {host}",
+        f"link add {bridge} up type bridge",
+        f"link add kit-stale0 master {bridge} up type veth peer eth0 netns {host}",
+    ):
+        subprocess.run(["ip", *words.split()], check=True)
+    try:
+        remove_bridge(bridge)
+        shown = subprocess.run(["ip", "-brief", "link"], capture_output=True, text=True, check=True)
+        assert bridge not in shown.stdout
+        inside = ["ip", "-n", host, "-brief", "link"]
+        assert "eth0" not in subprocess.run(inside, capture_output=True, text=True).stdout
+        remove_bridge(bridge)  # Nothing is left: nothing to do.
+    finally:
+        subprocess.run(["ip", "netns", "delete", host], check=True)

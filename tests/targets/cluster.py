@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import psutil
 
+from tests.ports import free_port
 from tests.sandbox import DEADLINE
 
 INVENTORY = """\
@@ -23,13 +23,6 @@ hosts:
   pc1: {address: 192.168.8.151, roles: [manager], gpus: 1}
   pc2: {address: 192.168.8.114, gpus: 2}
 """
-
-
-def free_port() -> int:
-    """A port without a listener at present."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 def wait_for(condition: Callable[[], object], what: str, seconds: float = DEADLINE) -> None:

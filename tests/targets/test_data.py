@@ -16,8 +16,9 @@ from kit.datasets.cluster import DataCluster
 from kit.datasets.upload import upload_of
 from kit.model import Host
 from kit.plan.data import DataPlan
+from tests.ports import free_port
 from tests.sandbox import ROOT
-from tests.targets.cluster import INVENTORY, Cluster, free_port, wait_for
+from tests.targets.cluster import INVENTORY, Cluster, wait_for
 from tests.trainer.test_trainer_workloads import draw_images
 
 pytest.importorskip("libtorrent")

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.targets.cluster import Cluster, free_port, wait_for
+from tests.ports import free_port
+from tests.targets.cluster import Cluster, wait_for
 
 GPUS = [f"GPU-00000000-0000-0000-0000-00000000000{number}" for number in range(3)]
 INVENTORY = f"""\

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.ports import free_port
 from tests.trainer.hosts import ROOT, Hosts, Task, hosts, wait_until
 from trainer.datasets import store
 from trainer.datasets.layout import Place
@@ -169,12 +170,10 @@ def answers(port: int) -> bool:
 def free_ports() -> int:
     """A free port whose successor is free too."""
     while True:
-        with socket.socket() as one, socket.socket() as two:
-            one.bind(("127.0.0.1", 0))
-            port = int(one.getsockname()[1])
-            with suppress(OSError, OverflowError):
-                two.bind(("127.0.0.1", port + 1))
-                return port
+        port = free_port()
+        with suppress(OSError), socket.socket() as after:
+            after.bind(("127.0.0.1", port + 1))
+            return port
 
 
 class Wire:

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tests.ports import free_port
 from tests.warm import warm_python
 from trainer.contract import events
 from trainer.contract.job import SECTIONS
@@ -44,12 +44,6 @@ def write_job(folder: Path, name: str = "digits", **changes: Any) -> Path:
     path = folder / f"{name}.json"
     path.write_text(json.dumps(content))
     return path
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def wait_until(condition: Callable[[], bool], what: str, seconds: float = DEADLINE) -> None:

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from tests.trainer.hosts import DEADLINE, ROOT, Hosts, Task, free_port, wait_until
+from tests.ports import free_port
+from tests.trainer.hosts import DEADLINE, ROOT, Hosts, Task, wait_until
 from trainer.checkpoints.format import Saved
 from trainer.contract.job import Train
 from trainer.data.load import load_data

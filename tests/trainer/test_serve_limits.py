@@ -18,7 +18,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.trainer.hosts import ROOT, Hosts, descendants, free_port, hosts, wait_until
+from tests.ports import free_port
+from tests.trainer.hosts import ROOT, Hosts, descendants, hosts, wait_until
 from tests.trainer.servers import FORM, Server, encoded, form, inputs, start
 from tests.trainer.strokes import draw
 from trainer.serve import decoding

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.trainer.hosts import DEADLINE, ROOT, Hosts, Task, free_port, hosts, wait_until
+from tests.ports import free_port
+from tests.trainer.hosts import DEADLINE, ROOT, Hosts, Task, hosts, wait_until
 from tests.trainer.servers import Server, damage, inputs, put, start
 from trainer.checkpoints.manifest import UnusableError
 from trainer.serve.offers import Offer, candidates, read_offer

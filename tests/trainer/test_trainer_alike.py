@@ -9,7 +9,8 @@ import pytest
 import torch
 from PIL import Image
 
-from tests.trainer.hosts import ROOT, free_port, hosts, write_job
+from tests.ports import free_port
+from tests.trainer.hosts import ROOT, hosts, write_job
 from tests.trainer.test_trainer_workloads import VERSE, draw_images
 from trainer.contract.job import Train
 from trainer.data.identity import identity

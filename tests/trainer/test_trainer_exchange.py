@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
+from tests.ports import free_port
 from tests.trainer.hosts import (
     DEADLINE,
     ROOT,
     Hosts,
     Task,
     complete_steps,
-    free_port,
     hosts,
     metrics,
     write_job,

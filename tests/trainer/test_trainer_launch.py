@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from tests.trainer.hosts import DEADLINE, LAUNCH, free_port, hosts, write_job
+from tests.ports import free_port
+from tests.trainer.hosts import DEADLINE, LAUNCH, hosts, write_job
 from trainer import launch
 from trainer.core.torch_version import torch_fault
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.trainer.hosts import Task, free_port, hosts, wait_until, write_job
+from tests.ports import free_port
+from tests.trainer.hosts import Task, hosts, wait_until, write_job
 from trainer import launch
 from trainer.contract.metrics import LAUNCHER, METRICS, RANK, STATES, TRAINER
 

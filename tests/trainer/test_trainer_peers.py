@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from tests.trainer.hosts import ROOT, Hosts, Task, complete_steps, free_port, hosts, write_job
+from tests.ports import free_port
+from tests.trainer.hosts import ROOT, Hosts, Task, complete_steps, hosts, write_job
 from tests.trainer.test_trainer_saving import on_small_disk
 from trainer.checkpoints import format as checkpoint
 from trainer.checkpoints.fetch import PIECE, path, senders_of

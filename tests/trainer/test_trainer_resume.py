@@ -12,7 +12,8 @@ import pytest
 import torch
 from torch import distributed
 
-from tests.trainer.hosts import ROOT, complete_steps, free_port, hosts, wait_until, write_job
+from tests.ports import free_port
+from tests.trainer.hosts import ROOT, complete_steps, hosts, wait_until, write_job
 from trainer.checkpoints import format as checkpoint
 from trainer.checkpoints.format import Progress, Saved
 from trainer.checkpoints.parts import mean, prune_parts

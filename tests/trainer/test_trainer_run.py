@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.ports import free_port
 from tests.trainer.hosts import (
     LAUNCH,
     ROOT,
     Hosts,
     Task,
     complete_steps,
-    free_port,
     hosts,
     metrics,
     wait_until,

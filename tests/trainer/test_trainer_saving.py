@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import torch
 
+from tests.ports import free_port
 from tests.trainer.hosts import (
     DEADLINE,
     LAUNCH,
     ROOT,
-    free_port,
     hosts,
     metrics,
     write_job,

@@ -13,7 +13,8 @@ from torch import distributed
 from torch.nn import functional
 from torch.nn.utils import clip_grad_norm_
 
-from tests.trainer.hosts import ROOT, complete_steps, free_port, hosts, write_job
+from tests.ports import free_port
+from tests.trainer.hosts import ROOT, complete_steps, hosts, write_job
 from trainer.checkpoints.format import Progress
 from trainer.core.job import load_job
 from trainer.core.run import Run, Stop

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -76,6 +77,7 @@ def test_gpus_ranks_and_a_split_are_shown(operator: Operator, lab: Lab) -> None:
 
     operator.split("--infer", "n2:1")
     operator.kit("deploy")
+    divided = time.time()
     # A host may begin alone, as `min: 1` allows, before the other joins.
     wait_for(lambda: sizes()[-1] == 2, "a run of two ranks")
     wait_for(operator.trains, "progress")
@@ -83,9 +85,10 @@ def test_gpus_ranks_and_a_split_are_shown(operator: Operator, lab: Lab) -> None:
     [run] = report(operator, "digits")
     first, *rest = run["attempts"]
     assert sorted(first["hosts"]) == sorted(rest[-1]["hosts"]) == ["n1", "n2"]
-    after = [attempt["world_size"] for attempt in rest]
+    after = [attempt["world_size"] for attempt in rest if attempt["began"] > divided]
     assert first["world_size"] == 3
-    assert (after[-1], max(after)) == (2, 2), after
+    assert rest[-1]["world_size"] == 2
+    assert max(after, default=2) == 2, rest
     assert run["state"] == "stopped"
     assert run["time"]["restart"] > 0
     assert sum(run["time"].values()) == pytest.approx(run["ended"] - run["began"], rel=0.02)

@@ -13,7 +13,7 @@ from kit.model import EngineName, Inventory
 from kit.paths import Paths, launcher_path
 from kit.plan.make import make_plan
 from kit.prepare import MERGE
-from kit.render import Tree, render
+from kit.render import PROGRAMS, Tree, render
 from kit.render.templates import Templates
 from kit.targets.lower import lower
 from kit.targets.lowered import Lowered
@@ -70,9 +70,10 @@ def lowered_with(
 
 def render_lowered(lowered: Lowered, paths: Paths) -> Tree:
     """Render the files with the project's templates."""
-    launcher, merge = (path.read_text(encoding="utf-8") for path in (launcher_path(), MERGE))
+    trainer, merge = launcher_path().parent, MERGE.read_text(encoding="utf-8")
+    programs = {name: (trainer / name).read_text(encoding="utf-8") for name in PROGRAMS}
     with collection_paused(), limited_memory(MOST_MEMORY) if paths.templates else nullcontext():
-        return render(lowered, Templates(paths.templates), launcher, merge)
+        return render(lowered, Templates(paths.templates), programs, merge)
 
 
 def rendered_tree(lowered: Lowered, paths: Paths) -> Path:

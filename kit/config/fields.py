@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Annotated, Any
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -209,6 +210,25 @@ def _below(path: object) -> str:
     )
 
 
+def _script_file(path: object) -> str:
+    if not isinstance(path, str) or not path:
+        raise WrongValueError(f"{shown(path)} is not a path", "write for example snapshot.pt")
+    parts = [part for part in path.split("/") if part not in {"", "."}]
+    if ".." in parts or path.endswith("/") or not parts:
+        what = f"{shown(path)} is not the path of a file, without .."
+        raise WrongValueError(what, "write for example snapshot.pt, or /data/snapshot.pt")
+    if any(sign in path for sign in "*?[]"):
+        raise WrongValueError(f"{shown(path)} is a pattern", "name each file")
+    return ("/" if path.startswith("/") else "") + "/".join(parts)
+
+
+def _different(paths: list[str]) -> tuple[str, ...]:
+    for index, path in enumerate(paths):
+        if path in paths[:index]:
+            raise wrong(f"{path} is named twice", "keep one of the two", index)
+    return tuple(paths)
+
+
 def _model(name: object) -> str:
     if fault := models.model_fault(name):
         raise WrongValueError(*fault)
@@ -251,6 +271,21 @@ SecretPath = Annotated[
 ]
 DataPath = Annotated[
     str, *_text(_below, r"^[^/]", "flowers", "A file or folder below the data folder")
+]
+ScriptFiles = Annotated[
+    list[
+        Annotated[
+            str,
+            *_text(
+                _script_file,
+                r"^[^*?\[\]]*[^*?\[\]/]$",
+                "snapshot.pt",
+                "A file below the working folder, or with an absolute path",
+            ),
+        ]
+    ],
+    Field(min_length=1),
+    AfterValidator(_different),
 ]
 ModelName = Annotated[
     str,

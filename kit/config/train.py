@@ -14,14 +14,19 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pydantic import BaseModel, Field, create_model
 
 from kit.config.data import streams
-from kit.config.fields import DataPath, Duration, ModelName, Section
+from kit.config.fields import DataPath, Duration, ModelName, ScriptFiles, Section
 from kit.errors import Fault
 from trainer.contract import rules
 from trainer.contract.job import SECTIONS, Checkpoint, Exchange, Metrics, Train
 from trainer.contract.keys import about, hints, optional, section_name
 
 ValueT = TypeVar("ValueT")
-FORMS: dict[str, Any] = {"duration": Duration, "data path": DataPath, "model": ModelName}
+FORMS: dict[str, Any] = {
+    "duration": Duration,
+    "data path": DataPath,
+    "model": ModelName,
+    "files": ScriptFiles,
+}
 
 
 def section_of(kind: type[Any]) -> type[BaseModel]:

@@ -30,10 +30,11 @@ def resume_notes(plans: Sequence[JobPlan]) -> list[str]:
     return [
         f"{plan.name}: {mount.source} is a different folder on each of "
         f"{_names([host.name for host in plan.hosts])}: a script that saves there resumes each "
-        "host from its own files, possibly at different steps; save to an NFS volume, or mount the "
-        "folder with `read_only: true` if it saves elsewhere"
+        "host from its own files, possibly at different steps; name them, as in `checkpoint: "
+        "{files: [snapshot.pt]}`, save to an NFS volume, or mount the folder with "
+        "`read_only: true` if it saves elsewhere"
         for plan in plans
-        if plan.job.command and len(plan.placements) > 1
+        if plan.job.command and not plan.job.checkpoint.files and len(plan.placements) > 1
         for mount in plan.job.mounts
         if mount.kind == "bind" and not mount.read_only
     ]

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from kit.render.documents import plan_json
 from kit.render.templates import Templates
 from kit.targets.lowered import VERSION, Lowered, Output, digest
 from kit.workload.documents import generated
-from kit.workload.training import LAUNCHER_FILE
+from kit.workload.training import KEEPER_FILE, LAUNCHER_FILE
 
+PROGRAMS = (LAUNCHER_FILE, KEEPER_FILE)
+"""Programs of the trainer that are mounted into images without them."""
 Tree = dict[str, str]
 """Texts by relative path."""
 
@@ -29,11 +31,11 @@ def header(lowered: Lowered, *sources: str) -> str:
     return generated(lowered.plan.file, *sources)
 
 
-def render(lowered: Lowered, templates: Templates, launcher: str, merge: str) -> Tree:
+def render(lowered: Lowered, templates: Templates, programs: Mapping[str, str], merge: str) -> Tree:
     """Render all files of the plan's target.
 
-    `launcher` is the text of launch.py, for jobs whose image lacks it, `merge` that of
-    kit/prepare/merge.py, for the program that merges daemon.json on the hosts.
+    `programs` are the texts of `PROGRAMS` by name, `merge` that of kit/prepare/merge.py, for the
+    program that merges daemon.json on the hosts.
 
     Raises:
         InputError: A template is wrong.
@@ -43,8 +45,9 @@ def render(lowered: Lowered, templates: Templates, launcher: str, merge: str) ->
     for workload in lowered.workloads:
         if workload.parts:
             tree[workload.document.path] = workload.document.text
-    if any(config.file == LAUNCHER_FILE for each in lowered.outputs for config in each.configs):
-        tree[LAUNCHER_FILE] = f"# {header(lowered)}\n{launcher}"
+    mounted = {config.file for each in lowered.outputs for config in each.configs}
+    for name in sorted(programs.keys() & mounted):
+        tree[name] = f"# {header(lowered)}\n{programs[name]}"
     for each in lowered.outputs:  # Files that containers read come before those that mount them.
         tree[each.path] = _output(lowered, each, templates, tree, merge)
     return tree

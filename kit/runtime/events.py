@@ -138,6 +138,9 @@ class Reader:
     def _saved(self, event: events.Saved, _line: LogLine) -> None:
         self.checkpoint = event.checkpoint
 
+    def _kept(self, event: events.Kept, _line: LogLine) -> None:
+        self.checkpoint = f"version {event.version}"
+
     def _stopped(self, event: events.Stopped, _line: LogLine) -> None:
         self.checkpoint = event.checkpoint or self.checkpoint
         self._advance(epoch=event.epoch, step=event.step)
@@ -165,6 +168,7 @@ _READERS: dict[type[events.Event], Callable[[Reader, Any, LogLine], None]] = {
     events.Epoch: Reader._progress,
     events.Pace: Reader._pace,
     events.Saved: Reader._saved,
+    events.Kept: Reader._kept,
     events.Stopped: Reader._stopped,
     events.Failed: Reader._failed,
     events.Serving: Reader._serving,

@@ -29,6 +29,8 @@ def job_json(job: JobPlan, generated: str, port: int | None = None, url: str | N
         document["command"] = job.job.command
         if port is not None:
             document["metrics"] = {"port": port}
+        if files := job.job.checkpoint.files:
+            document["checkpoint"] = {"files": files, "keep": job.job.checkpoint.keep}
     else:
         checkpoint = dataclasses.replace(job.job.checkpoint, shared=job.shared_checkpoints)
         document |= {

@@ -46,6 +46,9 @@ MOUNTED_LAUNCHER = "/kit/launch.py"
 LAUNCHER_FILE = "launch.py"
 """The launcher's path in the tree, for images that lack it. It contains no job's name: a new job
 must not change the config of each rendezvous."""
+KEEPER_FILE = "keeper.py"
+MOUNTED_KEEPER = "/kit/keeper.py"
+"""The keeper of a script's files, beside the launcher."""
 JOB_FILE = "/kit/job.json"
 RENDEZVOUS_LIMITS = Limits(0, 2 * 2**30, None, None, None)
 
@@ -145,6 +148,12 @@ def _launcher(job: JobPlan) -> tuple[str, tuple[Config, ...]]:
     return MOUNTED_LAUNCHER, (Config("launcher", LAUNCHER_FILE, MOUNTED_LAUNCHER),)
 
 
+def _keeper(job: JobPlan) -> tuple[Config, ...]:
+    """Return the config of the program that keeps a script's files, if it has any."""
+    kept = job.job.command and job.job.checkpoint.files
+    return (Config("keeper", KEEPER_FILE, MOUNTED_KEEPER),) if kept else ()
+
+
 def _rendezvous(job: JobPlan, rendezvous: Rendezvous) -> Part:
     """It reads the launcher and no job file, so that a changed job does not restart it."""
     user = job.job.user or NOBODY
@@ -192,7 +201,7 @@ def _train(
         environment=environment,
         working_dir=job.job.working_dir,
         mounts=job.mounts,
-        configs=(Config("job", document.path, JOB_FILE), *mounted),
+        configs=(Config("job", document.path, JOB_FILE), *mounted, *_keeper(job)),
         secrets=job.job.secrets,
         health=HealthCheck(("python3", launcher, "health")),
         grace=job.job.stop_grace,

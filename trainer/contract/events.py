@@ -6,9 +6,10 @@ Lines for people may change at any time; events may not. `VERSION` rises when a 
 would misread new ones. New events and new fields do not raise it: readers ignore unknown ones.
 
 Each event has all that is known of its subject, so that a reader can begin anywhere in a log:
-`Progress` has the newest accuracy and checkpoint, `Member` is repeated every minute. Two modules
-write events: trainer/output.py, for the training and the server, and trainer/launch.py, which has
-its own copy of the mark and the version, as it is mounted alone into other images.
+`Progress` has the newest accuracy and checkpoint, `Member` is repeated every minute. Three modules
+write events: trainer/output.py, for the training and the server, and trainer/launch.py and
+trainer/keeper.py, which have copies of the mark and the version, as they are mounted alone into
+other images.
 `kit.runtime.events` reads them.
 """
 
@@ -186,6 +187,20 @@ class Saved(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Kept(Event):
+    """A host has made a version of the files of `checkpoint: {files: …}`, which a script wrote.
+
+    `version` is its name for people, `bytes` the size of all `files`.
+    """
+
+    NAME = "kept"
+    version: str
+    host: str
+    bytes: int = 0
+    files: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Stopped(Event):
     """The ranks have agreed to stop, and have saved."""
 
@@ -229,6 +244,7 @@ KINDS: dict[str, type[Event]] = {
         Epoch,
         Pace,
         Saved,
+        Kept,
         Stopped,
         Failed,
         Serving,

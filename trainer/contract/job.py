@@ -180,6 +180,13 @@ class Checkpoint:
     every_epochs: int = key(1, ge=1)
     keep: int = key(3, ge=1, description="Number of the newest; the best is kept too")
     asynchronous: bool = key(True, description="Train on while a checkpoint is written")
+    files: tuple[str, ...] | None = key(
+        None,
+        form="files",
+        examples=(("snapshot.pt",),),
+        description="For `command`: the files that the script saves and loads. Each host keeps "
+        "versions of them, and gets the newest before each start",
+    )
     # Whether all hosts share one folder: then only one process writes.
     shared: bool = key(False, planned=True)
 

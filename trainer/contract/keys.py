@@ -15,9 +15,9 @@ from typing import Any, Literal, get_args, get_type_hints
 from trainer.contract.models import model_fault
 from trainer.contract.words import nearest, shown
 
-Form = Literal["plain", "duration", "data path", "model"]
+Form = Literal["plain", "duration", "data path", "model", "files"]
 """The form in YAML: `60s` for seconds, a path below the data folder, the name of a model (see
-models.py), or the same as in JSON."""
+models.py), the files of a script, or the same as in JSON."""
 Fault = tuple[str, str]
 """A mistake, and how to correct it."""
 TYPES = {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}
@@ -92,6 +92,8 @@ def fault(kind: type[Any], each: Field[Any], value: Any) -> Fault | None:
         return None
     if known.form == "model":
         return model_fault(value)
+    if known.form == "files":  # Only scripts have files.
+        return "is for `command`", "leave it out: the built-in training saves by itself"
     if words := [word for word in get_args(hint) if isinstance(word, str)]:
         return None if value in words else (f"{shown(value)} is not known", nearest(value, words))
     # The exact type: in Python a bool is also an int. A float may be written as an integer.

@@ -233,6 +233,13 @@ def static_graph_is_of_every_step(values: Values, _: Written) -> Iterator[Proble
         yield Problem("exchange", "static_graph", what, "leave one of them out")
 
 
+def files_are_of_a_script(values: Values, written: Written) -> Iterator[Problem]:
+    """The built-in training saves and fetches its own checkpoints."""
+    if values["checkpoint.files"] is not None and "train.dataset" in written:
+        fix = "leave it out: the built-in training saves by itself"
+        yield Problem("checkpoint", "files", "is for `command`", fix)
+
+
 RULES: tuple[Callable[[Values, Written], Iterator[Problem]], ...] = (
     path_leads_to_own_data,
     url_leads_to_shards,
@@ -252,4 +259,5 @@ RULES: tuple[Callable[[Values, Written], Iterator[Problem]], ...] = (
     warm_up_is_before_another_way,
     overlap_is_of_local_modes,
     static_graph_is_of_every_step,
+    files_are_of_a_script,
 )

@@ -16,7 +16,7 @@ from kit.targets.compose.decide import DeleteCheckpoints, End, HostStep, Pull, R
 from kit.targets.compose.folder import HostFolder
 from kit.targets.compose.hosts import Hosts
 from kit.workload.names import DATA, project_of
-from kit.workload.training import LAUNCHER_FILE
+from kit.workload.training import KEEPER_FILE, LAUNCHER_FILE
 from kit.workload.types import Workload
 
 
@@ -90,7 +90,7 @@ class Executor:
     def _send(self, work: Workload, host: str) -> str:
         """Copy the project and its mounted files; return the folder on the host."""
         tree = self._hosts.tree
-        names = (work.document.path, LAUNCHER_FILE)
+        names = (work.document.path, LAUNCHER_FILE, KEEPER_FILE)
         paths = [self._hosts.file(work, host), *(tree / name for name in names)]
         files = {
             path.relative_to(tree).as_posix(): path.read_bytes() for path in paths if path.exists()

@@ -108,7 +108,7 @@ class WatchedFolder:
             ended=written.get("ended"),
             hosts=_hosts(run, written.get("exits", []), state, reader),
             progress=reader.progress,
-            checkpoint=reader.checkpoint if serves else _newest_checkpoint(run),
+            checkpoint=(None if serves else _newest_checkpoint(run)) or reader.checkpoint,
             urls=(f"http://{HERE}:{_port(run)}",) if serves else (),
             world_size=reader.world_size,
             last_step=reader.last_step,

@@ -1,0 +1,80 @@
+"""`checkpoint: {files: …}`: a script's files travel between hosts, the newest wins."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import torch
+
+from tests.trainer.hosts import LAUNCH, ROOT, Hosts, Task, hosts, wait_until
+
+DDP = ROOT / "tests" / "trainer" / "ddp.py"
+
+
+def write_script(folder: Path, epochs: int, files: list[str]) -> Path:
+    job = folder / "job.json"
+    command = ["ddp.py", str(epochs), "5", "--batch_size", "64"]
+    job.write_text(
+        json.dumps({"name": "own", "command": command, "checkpoint": {"files": files, "keep": 2}})
+    )
+    return job
+
+
+def start(local: Hosts, name: str, job: Path, endpoint: str, processes: int = 1) -> Task:
+    """Start a host with a working folder of its own, which is the same at its next start."""
+    work = local.folder / name / "work"
+    work.mkdir(parents=True, exist_ok=True)
+    shutil.copy(DDP, work)
+    environ = {
+        "KIT_JOB": job,
+        "KIT_RENDEZVOUS": endpoint,
+        "KIT_NNODES": "1:2",
+        "KIT_NPROC": str(processes),
+        "KIT_HOST": name,
+        "KIT_CHECKPOINTS": local.folder / name / "checkpoints",
+        "KIT_ONE_RUN": "1",
+    }
+    return local.start(name, [LAUNCH], environ, cwd=work)
+
+
+def epochs(text: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\] Epoch (\d+) \|", text)]
+
+
+def snapshot(local: Hosts, name: str) -> int:
+    read = torch.load(local.folder / name / "work" / "snapshot.pt", weights_only=True)
+    return int(read["EPOCHS_RUN"])
+
+
+def test_a_script_goes_on_after_its_first_host_is_lost(tmp_path: Path) -> None:
+    job = write_script(tmp_path, 400, ["snapshot.pt"])
+    with hosts(tmp_path) as local:
+        endpoint = local.rendezvous()
+        both = {
+            "pc1": start(local, "pc1", job, endpoint),
+            "pc2": start(local, "pc2", job, endpoint),
+        }
+        both["pc1"].expect("| Batchsize")
+        wait_until(lambda: max(epochs(both["pc1"].text)) > 12, "a snapshot of the second kind")
+        first = "pc1" if "[RANK0]" in both["pc1"].text else "pc2"
+        left = "pc2" if first == "pc1" else "pc1"
+        assert not (tmp_path / left / "work" / "snapshot.pt").exists()
+        wait_until(
+            lambda: len(list(both[left].log.parent.glob(f"{left}/**/manifest.json"))) > 1, ""
+        )
+        both[first].end()
+        reached = max(epochs(both[first].text))
+        before = len(both[left].text)
+        wait_until(lambda: bool(epochs(both[left].text[before:])), "another epoch")
+        resumed = epochs(both[left].text[before:])[0]
+        assert resumed >= 5
+        assert reached - resumed < 15
+        # The host comes back with its snapshot of then, and gets that of now.
+        stale = snapshot(local, first)
+        wait_until(lambda: epochs(both[left].text)[-1] > stale + 12, "newer snapshots")
+        again = start(local, first, job, endpoint)
+        wait_until(lambda: bool(epochs(again.text)), "an epoch of the host that is back")
+        assert epochs(again.text)[0] > stale + 5
+        assert snapshot(local, first) >= epochs(again.text)[0]
+        assert f"puts version 2." in again.text

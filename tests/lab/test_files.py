@@ -1,0 +1,96 @@
+"""`checkpoint: {files: …}` on a real Swarm: a script resumes after its first host is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from tests.conftest import Docker
+from tests.lab.conftest import Lab, wait_for
+from tests.lab.operator import Operator, make_operator
+from tests.lab.settings import BASE
+from tests.sandbox import ROOT, Project
+
+pytestmark = pytest.mark.lab
+TORCH = "registry.lab:5000/torch:lab"
+"""Like pytorch/pytorch: PyTorch without kit."""
+OWN = f"""\
+image: {TORCH}
+command: [ddp.py, "4000", "5", --batch_size, "64"]
+working_dir: /workspace
+checkpoint: {{files: [snapshot.pt]}}
+mounts:
+  - {{bind: /srv/own, to: /workspace}}
+hosts: {{names: [n2, n3], min: 1}}
+environment: {{OMP_NUM_THREADS: "1", LAB_PACE: "0.01"}}
+"""
+# gloo would wait 30 minutes for a host without power.
+SCRIPT = (
+    (ROOT / "tests" / "trainer" / "ddp.py")
+    .read_text(encoding="utf-8")
+    .replace('("gloo")', '("gloo", timeout=__import__("datetime").timedelta(seconds=5))')
+)
+
+
+@pytest.fixture
+def operator(lab: Lab, project: Project, docker: Docker) -> Iterator[Operator]:
+    """A Swarm whose workers have a folder each for the script, and an image with only PyTorch."""
+    dockerfile = f"FROM {BASE}\\nENV KIT_LAB_TORCH=/opt/torch PYTHONPATH=/opt/torch"
+    build = f"DOCKER_BUILDKIT=0 docker build -q -t {TORCH} -"
+    made = lab.ssh("n1", f"printf '{dockerfile}' | {build} && docker push -q {TORCH}")
+    assert made.returncode == 0, made.stderr
+    lab.do("gpus", "n3", "TITAN RTX")
+    for node in ("n2", "n3"):
+        lab.ssh(node, f"mkdir -p /srv/own && cat >/srv/own/ddp.py <<'END'\n{SCRIPT}\nEND")
+    user = make_operator(lab, project, docker, "swarm")
+    user.write({"own": OWN})
+    user.kit("swarm", "up", "--yes")
+    try:
+        yield user
+    finally:
+        for node in ("n2", "n3"):
+            lab.do("start", node)
+        with contextlib.suppress(AssertionError):
+            user.kit("stop")
+        for node in ("n2", "n3"):
+            lab.ssh(node, "docker volume rm -f kit-test_own-checkpoints; rm -rf /srv/own")
+        lab.do("gpus", "n3")
+
+
+def epochs(text: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\] Epoch (\d+) \|", text)]
+
+
+def test_a_script_resumes_after_its_first_host_is_lost(lab: Lab, operator: Operator) -> None:
+    operator.kit("deploy")
+
+    def log(host: str) -> str:
+        return operator.kit("logs", "--host", host)
+
+    def last(host: str) -> int:
+        return max(epochs(log(host)), default=0)
+
+    wait_for(lambda: last("n2") > 30, "the script to train")
+    assert re.match(r"version \d", operator.status("own")["checkpoint"])
+    first = "n2" if "[RANK0]" in log("n2") else "n3"
+    left = "n3" if first == "n2" else "n2"
+    lab.do("kill", first)
+    reached = last(left)
+    wait_for(lambda: "in place" in log(left).split(f"Epoch {reached} ")[-1], "another start")
+    wait_for(lambda: last(left) > reached, "the run to go on")
+    resumed = epochs(log(left).split("in place")[-1])[0]
+    assert 10 < resumed <= reached
+    print(f"{first} lost at epoch {reached}: {left} resumes at {resumed}")
+    at = last(left)
+    wait_for(lambda: last(left) > at + 20, "newer snapshots")
+    lab.do("start", first)
+    wait_for(
+        lambda: "puts version" in log(first).split(f"Epoch {reached}")[-1], "the host's return"
+    )
+    wait_for(lambda: last(first) > at + 15, "the host to go on")
+    back = epochs(log(first).split("in place")[-1])[0]
+    print(f"{first} is back, at epoch {back}")
+    assert back > at

@@ -706,7 +706,10 @@ ADDED: list[tuple[str, list[str]]] = [
         '7: checkpoint.keep: 0 is out of range; write a number of at least 1',
     ]),
     ('checkpoint: {every: 1}', [
-        '7: checkpoint.every: is not a key that is known here; use one of every_epochs, keep, asynchronous',
+        '7: checkpoint.every: is not a key that is known here; use one of every_epochs, keep, asynchronous, files',
+    ]),
+    ('checkpoint: {files: [a.pt]}', [
+        '7: checkpoint.files: is for `command`; leave it out: the built-in training saves by itself',
     ]),
     ('mounts: {/srv: /data}', [
         '7: mounts: {"/srv": "/data"} is not a list; write for example `mounts: [{"bind": "/srv/data", "to": "/data"}]`',
@@ -921,6 +924,22 @@ COMMANDS: list[tuple[str, list[str]]] = [
     ]),
     ('command: [ddp.py, [50]]', [
         '2: command[1]: [50] is not a text; write for example `command: ["ddp.py", "50", "10", "--batch_size", "256"]`',
+    ]),
+    ('command: [ddp.py]\ncheckpoint:\n  files: [a.pt, "../b.pt", "", "d/", "*.pt", 5]', [
+        "4: checkpoint.files[1]: '../b.pt' is not the path of a file, without ..; write for example snapshot.pt, or /data/snapshot.pt",
+        "4: checkpoint.files[2]: '' is not a path; write for example snapshot.pt",
+        "4: checkpoint.files[3]: 'd/' is not the path of a file, without ..; write for example snapshot.pt, or /data/snapshot.pt",
+        "4: checkpoint.files[4]: '*.pt' is a pattern; name each file",
+        '4: checkpoint.files[5]: 5 is not a path; write for example snapshot.pt',
+    ]),
+    ('command: [ddp.py]\ncheckpoint:\n  files: [a.pt, ./a.pt]', [
+        '4: checkpoint.files[1]: a.pt is named twice; keep one of the two',
+    ]),
+    ('command: [ddp.py]\ncheckpoint:\n  files: []', [
+        '4: checkpoint.files: is empty; write for example `files: ["snapshot.pt"]`',
+    ]),
+    ('command: [ddp.py]\ncheckpoint:\n  files: snapshot.pt', [
+        '4: checkpoint.files: \'snapshot.pt\' is not a list; write for example `files: ["snapshot.pt"]`',
     ]),
     ('command: [ddp.py, true]', [
         '2: command[1]: true is not a text; write for example `command: ["ddp.py", "50", "10", "--batch_size", "256"]`',

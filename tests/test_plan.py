@@ -482,10 +482,11 @@ OWN = "image: i\ncommand: [ddp.py]\nmounts: [{bind: /srv/ddp, to: /workspace%s}]
     [
         (OWN % "", True),
         (OWN % ", read_only: true", False),
+        (OWN % "" + "checkpoint: {files: [snapshot.pt]}\n", False),
         (OWN % "" + "hosts: {names: [pc2]}\n", False),
         (OWN.replace("bind: /srv/ddp", 'nfs: "192.168.8.1:/srv/ddp"') % "", False),
     ],
-    ids=["each-host-its-own", "only-read", "one-host", "shared"],
+    ids=["each-host-its-own", "only-read", "named", "one-host", "shared"],
 )
 def test_a_script_that_may_save_on_each_host_apart_is_told(
     project: Project, job: str, *, told: bool

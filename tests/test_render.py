@@ -444,3 +444,22 @@ def test_a_name_that_yaml_takes_for_something_else_stays_a_name(
         services = [each for key, each in document["services"].items() if "train" in key]
         assert all(name in service[key] for service in services for key in sections)
         assert "secrets" not in sections or list(document["secrets"]) == [name]
+
+
+@pytest.mark.parametrize("engine", ["swarm", "compose"])
+def test_the_keeper_of_a_scripts_files_is_beside_the_launcher(
+    project: Project, engine: str
+) -> None:
+    inventory = INVENTORY.replace("swarm", engine)
+    assert "keeper.py" not in snapshot(project.write(inventory, {"a": COMMAND}).rendered())
+    files = "checkpoint: {files: [./snapshot.pt, /data/other.pt], keep: 5}\n"
+    tree = project.write(inventory, {"a": COMMAND + files}).rendered()
+    assert (tree / "keeper.py").read_text().endswith((ROOT / "trainer/keeper.py").read_text())
+    job = json.loads((tree / "jobs" / "a.json").read_text())
+    assert job["checkpoint"] == {"files": ["snapshot.pt", "/data/other.pt"], "keep": 5}
+    for stack in (*tree.glob("train-a.stack.yaml"), *tree.glob("hosts/*/train-a.compose.yaml")):
+        for name, service in yaml.safe_load(stack.read_text())["services"].items():
+            mounted = {config["target"] for config in service.get("configs", ())}
+            mounted |= {v["target"] for v in service["volumes"]} if "volumes" in service else set()
+            assert ("/kit/keeper.py" in mounted) is (name != "rendezvous"), (stack, name)
+            assert "/checkpoints" in mounted or name == "rendezvous"

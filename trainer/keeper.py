@@ -45,6 +45,7 @@ from typing import Any, NamedTuple
 
 LOOK = 0.25  # Seconds between two looks at the files; files that are equal in two have settled.
 AGAIN = 10.0  # Seconds after which files are looked at again that did not fit on the disk.
+LINE = 60.0  # Seconds between two lines on new versions; each has an event.
 CONNECT = 5.0  # Seconds for a connection to another host.
 SILENT = 30.0  # Seconds without a byte after which another host is taken for dead.
 MEETING = 120.0  # Seconds for all hosts to arrive: each first reads its newest version.
@@ -630,7 +631,7 @@ class Keeper:
         self._tasks: set[asyncio.Task[None]] = set()
         self._busy = 0  # Transfers.
         self._warned: object = None
-        self._next_look = 0.0
+        self._next_look = self._next_line = 0.0
 
     async def run(self, socket: str) -> None:
         """Serve until standard input ends."""
@@ -694,7 +695,9 @@ class Keeper:
         own = [e.count for e in before if (e.term.number, e.host) == (number, self._host)]
         version = Version(term, rank, max(own, default=0) + 1, self._host, time.time(), files)
         self._versions.add(draft, version)
-        say(f"keeps {version.shown()}")
+        if time.monotonic() >= self._next_line:
+            say(f"keeps {version.shown()}")
+            self._next_line = time.monotonic() + LINE
         names = [each.path for each in files]
         emit("kept", version=version.name, host=self._host, bytes=version.size, files=names)
         self._start(self._pass_on(version, (self._address, self._port)))

@@ -576,7 +576,8 @@ def check(settings: Settings, job: Job, package_root: Path | None) -> str:
             missing = f"{script} is not a file in {Path.cwd()}"
             raise LaunchError(f"{settings.job}: command: {missing}; {advice}")
         if job.files:
-            settings.checkpoints.mkdir(exist_ok=True)
+            with suppress(OSError):  # Then the check fails.
+                settings.checkpoints.mkdir(parents=True, exist_ok=True)
             check_checkpoints(settings.checkpoints)
         return " ".join(job.command)
     if not (package_root / "trainer" / "train.py").is_file():
@@ -930,9 +931,10 @@ def connect_keeper(path: str) -> socket.socket:
         connection.settimeout(KEEPER_SILENT)
         try:
             connection.connect(path)
-        except OSError:
+        except OSError as error:
             connection.close()
-            if time.monotonic() > deadline:
+            died = isinstance(error, ConnectionRefusedError)  # Its socket outlives it.
+            if time.monotonic() > deadline - (KEEPER_SILENT - 5 if died else 0):
                 raise
         else:
             return connection

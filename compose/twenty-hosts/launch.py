@@ -7,8 +7,8 @@
 
 One file that uses only the standard library and Python 3.10, so that it can be mounted alone into
 any image with torch 2.2 or newer (the built-in training needs 2.6). Each of its sections can be
-read alone: output, settings, GPUs, data sets, connection to the rendezvous, start, agent, metrics,
-worker, rendezvous, subcommands.
+read alone: output, settings, GPUs, data sets, connection to the rendezvous, start, agent, the
+script's files, metrics, worker, rendezvous, subcommands.
 
     KIT_JOB                  path of the job file (JSON) in the container
     KIT_RENDEZVOUS           host:port or [IPv6]:port of the store; a name must have one address
@@ -46,7 +46,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from http.client import HTTPConnection, HTTPException
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -128,6 +128,8 @@ class Job(NamedTuple):
     name: str  # Also part of the rendezvous id.
     command: tuple[str, ...]  # The user's own script, its arguments; empty: the built-in training.
     metrics_port: int = 0  # 0: no metrics.
+    files: tuple[str, ...] = ()  # The script's files that kit keeps in versions.
+    keep: int = 3  # Number of versions.
 
 
 def parse_endpoint(text: str) -> tuple[str, int]:
@@ -181,7 +183,18 @@ def read_job(path: Path) -> Job:
     port = metrics.get("port", 0) if isinstance(metrics, dict) else None
     if not isinstance(port, int) or not 0 <= port < 65536:
         raise LaunchError(f"{path}: metrics: port: must be the number of a port")
-    return Job(name, tuple(command), port)
+    return Job(name, tuple(command), port, *read_files(path, content))
+
+
+def read_files(path: Path, content: Mapping[str, Any]) -> tuple[tuple[str, ...], int]:
+    """Read which files of a script are kept, and how many versions of them."""
+    section = content.get("checkpoint", {}) if "command" in content else {}
+    files, keep = section.get("files", []), section.get("keep", 3)
+    if not isinstance(files, list) or not all(isinstance(each, str) for each in files):
+        raise LaunchError(f'{path}: checkpoint: files: must be a list such as ["snapshot.pt"]')
+    if type(keep) is not int or keep < 1:
+        raise LaunchError(f"{path}: checkpoint: keep: must be a number of at least 1")
+    return tuple(files), keep
 
 
 def read_data_sets(text: str) -> list[Any]:
@@ -563,6 +576,10 @@ def check(settings: Settings, job: Job, package_root: Path | None) -> str:
             advice = "mount it, and begin with the script itself, without python or torchrun"
             missing = f"{script} is not a file in {Path.cwd()}"
             raise LaunchError(f"{settings.job}: command: {missing}; {advice}")
+        if job.files:
+            with suppress(OSError):  # Then the check fails.
+                settings.checkpoints.mkdir(parents=True, exist_ok=True)
+            check_checkpoints(settings.checkpoints)
         return " ".join(job.command)
     if not (package_root / "trainer" / "train.py").is_file():
         missing = "needs the trainer package beside launch.py; use the trainer image"
@@ -728,6 +745,8 @@ def train() -> None:
     if own := os.environ.get("KIT_METRICS_PORT") or str(job.metrics_port or ""):
         port = _number({"KIT_METRICS_PORT": own}, "KIT_METRICS_PORT")
         os.environ |= {"KIT_METRICS_AT": endpoint_text((address, port)), "KIT_NAME": job.name}
+    if job.files:
+        os.environ |= keeper_variables(settings, job, address)
     say(f"becomes torchrun for {settings.nnodes} hosts")
     secrets = read_secrets(os.environ.get("KIT_SECRETS", ""), Path("/run/secrets"))
     environ = torchrun_environ(
@@ -761,7 +780,8 @@ def run_agent() -> int:
             os.environ["KIT_METRICS"] = tempfile.mkdtemp(prefix="metrics-", dir=folder)
             metrics = serve_metrics(parse_endpoint(at), Path(os.environ["KIT_METRICS"]))
         try:
-            torchrun(["--log-dir", folder, *sys.argv[2:]])
+            with keeper(folder):
+                torchrun(["--log-dir", folder, *sys.argv[2:]])
         except multiprocessing.errors.ChildFailedError as error:
             raise first_failure(error.failures, Path(folder)) from None
         except rendezvous.RendezvousError as error:
@@ -840,6 +860,86 @@ def exception_in(file: Path) -> str:
             return file.read_text(errors="replace")
         time.sleep(0.05)
     return ""
+
+
+# -------- The script's files: a keeper beside torchrun brings the newest to every host
+
+KEEPER_ENDS = 30.0  # Seconds in which it hands on what was written last (keeper.END, and more).
+KEEPER_SILENT = 60.0  # Seconds without a sign of life, which it gives every five.
+
+
+def keeper_variables(settings: Settings, job: Job, address: str) -> dict[str, str]:
+    """The variables of keeper.py, without its socket."""
+    return {
+        "KIT_HOST": settings.host,
+        "KIT_CHECKPOINTS": str(settings.checkpoints),
+        "KIT_FILES": json.dumps(job.files),
+        "KIT_KEEP": str(job.keep),
+        "KIT_FILES_AT": address,
+    }
+
+
+@contextmanager
+def keeper(folder: str) -> Iterator[None]:
+    """Run a keeper, if the job has files for it; its end is that of its standard input."""
+    if "KIT_FILES" not in os.environ:
+        yield
+        return
+    os.environ["KIT_KEEPER"] = str(Path(folder, "keeper"))
+    argv = [sys.executable, str(Path(__file__).resolve().with_name("keeper.py"))]
+    process = subprocess.Popen(argv, stdin=subprocess.PIPE)
+    try:
+        yield
+    finally:
+        assert process.stdin
+        process.stdin.close()
+        try:
+            process.wait(KEEPER_ENDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+
+
+def wait_for_files(environ: Mapping[str, str]) -> None:
+    """Wait until the keeper has brought the newest version of the script's files to this host.
+
+    Raises LaunchError if that failed: torchrun then restarts the workers.
+    """
+    names = {"address": "MASTER_ADDR", "run": "TORCHELASTIC_RUN_ID"}
+    numbers = {"port": "MASTER_PORT", "rank": "GROUP_RANK", "hosts": "GROUP_WORLD_SIZE"}
+    numbers |= {"workers": "LOCAL_WORLD_SIZE", "worker": "LOCAL_RANK"}
+    place: dict[str, Any] = {key: environ[name] for key, name in names.items()}
+    place |= {key: int(environ[name]) for key, name in numbers.items()}
+    lost = "the keeper of this host's files has ended"
+    try:
+        with connect_keeper(environ["KIT_KEEPER"]) as connection:
+            connection.sendall(json.dumps(place).encode() + b"\n")
+            for line in connection.makefile():
+                answer = json.loads(line)
+                if answer.get("error"):
+                    raise LaunchError(f"{answer['error']}", FAILURE, "peer")
+                if answer.get("ready"):
+                    return
+    except (OSError, ValueError) as error:
+        raise LaunchError(f"{lost} ({error})", FAILURE, "peer") from error
+    raise LaunchError(lost, FAILURE, "peer")
+
+
+def connect_keeper(path: str) -> socket.socket:
+    """Connect to the keeper, which starts beside torchrun; raises OSError."""
+    deadline = time.monotonic() + KEEPER_SILENT
+    while True:
+        connection = socket.socket(socket.AF_UNIX)
+        connection.settimeout(KEEPER_SILENT)
+        try:
+            connection.connect(path)
+        except OSError as error:
+            connection.close()
+            died = isinstance(error, ConnectionRefusedError)  # Its socket outlives it.
+            if time.monotonic() > deadline - (KEEPER_SILENT - 5 if died else 0):
+                raise
+        else:
+            return connection
+        time.sleep(0.05)
 
 
 # -------- Metrics: one port and one text for all ranks of this host
@@ -1034,6 +1134,8 @@ MEMBER_EVERY = 60  # Seconds from one event of a member to the next.
 
 def run_worker() -> None:
     """Become the script behind `worker`; each of its lines then begins with its rank."""
+    if "KIT_KEEPER" in os.environ:
+        wait_for_files(os.environ)
     streams = (sys.stdout.fileno(), sys.stderr.fileno())
     pipes = [os.pipe() for _ in streams]
     # Forked twice, so that the script has no unknown child.

@@ -253,7 +253,7 @@ def test_several_writers_are_told_and_the_lowest_rank_wins(
     n2.write("of rank 0")
     wait_until(lambda: "let only rank 0 of the script save" in n1.said + n2.said, "a warning")
     n1.write("of rank 1 again")
-    wait_until(lambda: n1.said.count("keeps version") == 2, "the version")
+    wait_until(lambda: n1.said.count('"event": "kept"') == 2, "the version")
     assert meet(n2, n1) == ["", ""]
     assert n1.content() == n2.content() == "of rank 0"
 

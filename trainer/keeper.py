@@ -186,12 +186,24 @@ def newest(versions: Sequence[Version]) -> Version | None:
 
 # -------- The folder of the versions of this host
 
+Signature = tuple[int, int, int]
+
+
+def signature(path: Path) -> Signature | None:
+    """What changes with each write to a file; None if there is no file."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return (found.st_ino, found.st_size, found.st_mtime_ns)
+
 
 class Versions:
     """A folder for each version, with its manifest and its files, named by their numbers."""
 
     def __init__(self, folder: Path, paths: Sequence[str], keep: int) -> None:
         self.folder, self._paths, self._keep = folder, paths, keep
+        self._verified: dict[str, list[Signature | None]] = {}  # Read once by this process.
         folder.mkdir(parents=True, exist_ok=True)
         for left in folder.glob(".new-*"):  # Of a keeper that was killed.
             shutil.rmtree(left, ignore_errors=True)
@@ -217,6 +229,7 @@ class Versions:
         write_durably(draft / MANIFEST, json.dumps(asdict(version)).encode())
         draft.rename(self.folder / version.id)
         sync_folder(self.folder)
+        self._verified[version.id] = self._state(version)
         for old in self.all()[self._keep :]:
             self.remove(old)
 
@@ -227,13 +240,20 @@ class Versions:
 
     def holds(self, version: Version) -> bool:
         """Whether the copies of a version are still what was written."""
+        before = self._state(version)
+        if self._verified.get(version.id) == before and all(before):
+            return True
         try:
-            return all(
-                digest(self.file(version, index)) == each.sha256
-                for index, each in enumerate(version.files)
-            )
+            for index, each in enumerate(version.files):
+                if digest(self.file(version, index)) != each.sha256:
+                    return False
         except OSError:
             return False
+        self._verified[version.id] = before
+        return True
+
+    def _state(self, version: Version) -> list[Signature | None]:
+        return [signature(self.file(version, index)) for index in range(len(version.files))]
 
     def term(self) -> tuple[Term, int]:
         """The last term in which this host took part, and its group rank in it."""
@@ -293,17 +313,6 @@ def copy(source: Path, target: Path) -> str:
 
 # -------- The script's files
 
-Signature = tuple[int, int, int]
-
-
-def signature(path: Path) -> Signature | None:
-    """What changes with each write to a file; None if there is no file."""
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return (found.st_ino, found.st_size, found.st_mtime_ns)
-
 
 def unfinished(path: Path) -> str:
     """Why a file is not complete, or "".
@@ -339,6 +348,7 @@ class Files:
         self.paths = paths
         self._places = [Path(path) for path in paths]
         self._known: tuple[Signature | None, ...] = ()
+        self._content: tuple[Content, ...] = ()  # Of the known state.
         self._last: tuple[Signature | None, ...] = ()
         self._said = ""
 
@@ -389,7 +399,7 @@ class Files:
         if not contents or self.now() != now:  # The script has written meanwhile.
             shutil.rmtree(folder, ignore_errors=True)
             return None
-        self._known = now
+        self._known, self._content = now, tuple(contents)
         return folder, contents
 
     def modified(self) -> float:
@@ -402,6 +412,8 @@ class Files:
         Raises KeeperError if a copy is not what was written: then no file with it is changed.
         """
         changed = False
+        if self._content == version.files and self._known == self.now():
+            return False
         for index, each in enumerate(version.files):
             place = Path(each.path).resolve()  # A link stays a link.
             with suppress(OSError):
@@ -420,6 +432,7 @@ class Files:
             sync_folder(place.parent)
             changed = True
         self._known = self._last = self.now()
+        self._content = version.files
         return changed
 
     def _warn(self, text: str) -> None:

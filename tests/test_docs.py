@@ -159,7 +159,9 @@ def test_every_job_is_accepted(project: Project) -> None:
     for text in others:
         if named := re.match(r"# jobs/(\w+)\.yaml$", text, re.MULTILINE):
             jobs[named[1]] = text
-        elif "mounts" in text:  # keys of the script before it
+        elif "files" in text:  # keys of the script before it
+            jobs["kept"] = jobs["ddp"] + text
+        elif "mounts" in text:
             jobs["shared"] = jobs["ddp"].partition("mounts:")[0] + text
         else:
             jobs["more"] = digits + text
@@ -171,6 +173,7 @@ def test_every_job_is_accepted(project: Project) -> None:
         "imagenet",
         "more",
         "ddp",
+        "kept",
         "shared",
     ]
     for name, job in jobs.items():

@@ -32,7 +32,7 @@ environment: {{OMP_NUM_THREADS: "1", LAB_PACE: "0.01"}}
 SCRIPT = (
     (ROOT / "tests" / "trainer" / "ddp.py")
     .read_text(encoding="utf-8")
-    .replace('("gloo")', '("gloo", timeout=__import__("datetime").timedelta(seconds=5))')
+    .replace('("gloo")', '("gloo", timeout=__import__("datetime").timedelta(seconds=15))')
 )
 
 

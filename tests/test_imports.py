@@ -312,7 +312,7 @@ def test_kit_installs_without_torch() -> None:
 
 
 LIMITS = {
-    "": 2150,
+    "": 2200,
     "contract": 1030,
     "data": 720,
     "datasets": 2100,

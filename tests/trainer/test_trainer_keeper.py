@@ -43,6 +43,7 @@ class Host:
         self.log = folder / f"{name}.log"
         self.log.touch()
         self.process: subprocess.Popen[bytes] | None = None
+        self.socket = ""
 
     def start(self) -> None:
         self.socket = tempfile.mktemp(prefix="kit-test-")
@@ -71,6 +72,7 @@ class Host:
             self.process.kill()
             self.process.communicate()
             self.process = None
+            Path(self.socket).unlink(missing_ok=True)
 
     def end(self) -> None:
         """End it as the agent does."""
@@ -79,6 +81,7 @@ class Host:
         self.process.stdin.close()
         assert self.process.wait(20) == 0, self.said
         self.process = None
+        Path(self.socket).unlink(missing_ok=True)
 
     @property
     def said(self) -> str:

@@ -9,24 +9,6 @@ from tests.sandbox import INVENTORY, JOB, SERVER, Project
 
 
 @pytest.mark.parametrize("engine", ["swarm", "compose"])
-def test_kits_own_services_have_no_privileges(project: Project, engine: str) -> None:
-    inventory = INVENTORY.replace("engine: swarm", f"engine: {engine}")
-    project.write(inventory, {"digits": JOB}, {"digits": SERVER})
-    services = all_services(project)
-    kinds = {name.partition("-")[0] for name, _ in services}
-    assert kinds == {"train", "rendezvous", "serve", "checkpoints"}
-    for name, service in services:
-        if not name.startswith("train"):
-            assert service["user"] == "65534:65534"
-            assert service["cap_drop"] == ["ALL"]
-            assert service["read_only"] is True
-            assert engine == "swarm" or service["security_opt"] == ["no-new-privileges:true"]
-        else:
-            assert "user" not in service
-            assert "cap_drop" not in service
-
-
-@pytest.mark.parametrize("engine", ["swarm", "compose"])
 def test_a_user_is_a_training_without_privileges(project: Project, engine: str) -> None:
     inventory = INVENTORY.replace("engine: swarm", f"engine: {engine}")
     project.write(inventory, {"digits": JOB + 'user: "1000:1000"\n'})

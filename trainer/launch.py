@@ -736,6 +736,7 @@ def train() -> None:
     package_root = None if job.command else Path(__file__).resolve().parent.parent
     say(f"ready to run {check(settings, job, package_root)}")
     if package_root:
+        stay_unprivileged()
         wait_for_room(settings.checkpoints)
     address = wait_for_rendezvous(settings)
     say(f"rendezvous {endpoint_text(settings.rendezvous)} answers")
@@ -1323,7 +1324,7 @@ def family_of(name: str) -> socket.AddressFamily:
 
 
 def stay_unprivileged() -> None:
-    """Set no_new_privileges for this process: Swarm has no such option for services."""
+    """Set no_new_privileges for this process and its children: Swarm's services lack the option."""
     ctypes.CDLL(None).prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0)
 
 

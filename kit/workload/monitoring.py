@@ -221,6 +221,7 @@ def _grafana(plan: Plan, host: Host, prometheus: str, *, host_network: bool) -> 
         ),
         secrets=(settings.password,),
         unprivileged=True,
+        read_only=True,
     )
 
 
@@ -255,4 +256,5 @@ def _dcgm_exporter(plan: Plan, hosts: Sequence[Host]) -> Part:
         ),
         ports=(Port(DCGM_PORT, LOC, public=True),),
         configs=(Config("dcgm-counters", f"{FOLDER}/{file}", f"/etc/kit/{file}"),),
+        unprivileged=True,
     )

@@ -4,11 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from kit.model import Job
 from kit.workload.types import Environment, Variable, Word
 
 NOBODY = "65534:65534"
 """A user without files. It is numeric, because images may lack the name."""
 ROOT = frozenset({"root", "0"})
+
+
+def user_of_training(job: Job) -> str:
+    """Return the user of a training's containers; "" is the image's.
+
+    The built-in training needs no user if all it writes to are volumes that kit made. Folders of
+    the user's own may belong to anyone.
+    """
+    own_folders = any(not mount.read_only for mount in job.mounts)
+    return job.user or (NOBODY if not job.command and not own_folders else "")
+
+
+def capabilities(job: Job, *, infiniband: bool) -> tuple[str, ...]:
+    """Return the capabilities that a training's containers keep or gain.
+
+    Without a user, the built-in training writes to folders of any owner as root. RDMA locks memory.
+    """
+    files = ("DAC_OVERRIDE",) if not job.command and not user_of_training(job) else ()
+    return (*files, *(("IPC_LOCK",) if infiniband else ()))
 
 
 def unprivileged(user: str) -> bool:

@@ -17,7 +17,13 @@ from kit.workload.data import data_sets_json
 from kit.workload.documents import generated, job_json
 from kit.workload.groups import groups
 from kit.workload.names import stack_of_job
-from kit.workload.privileges import NOBODY, default_variables, unprivileged
+from kit.workload.privileges import (
+    NOBODY,
+    capabilities,
+    default_variables,
+    unprivileged,
+    user_of_training,
+)
 from kit.workload.types import (
     Config,
     Document,
@@ -190,6 +196,7 @@ def _train(
     environment: Environment,
 ) -> Part:
     launcher, mounted = _launcher(job)
+    user, built_in = user_of_training(job.job), not job.job.command
     return Part(
         role=Role.TRAIN,
         name=name,
@@ -207,9 +214,17 @@ def _train(
         grace=job.job.stop_grace,
         limits=replace(job.job.limits, memlock=job.memlock, stack=job.stack_limit),
         infiniband=plan.network.infiniband,
-        user=job.job.user or "",
-        unprivileged=unprivileged(job.job.user or ""),
+        user=user,
+        # A script of the user's own may install packages, need sudo, or write beside itself.
+        unprivileged=unprivileged(user) or (built_in and not user),
+        capabilities=capabilities(job.job, infiniband=plan.network.infiniband),
+        read_only=built_in and not _caches_shards(job),
     )
+
+
+def _caches_shards(job: JobPlan) -> bool:
+    """Return whether the job keeps the shards that it streams in its container."""
+    return bool(job.job.streamed or (job.job.train and job.job.train.url))
 
 
 def _environment(
@@ -249,7 +264,10 @@ def _environment(
         names = ",".join(secret.name for secret in job.job.secrets)
         why = "The launcher sets these variables from files in /run/secrets."
         found.append(Variable("KIT_SECRETS", names, why))
-    found += default_variables(job.job.user or "", variables)
+    # The built-in training has no other writable home.
+    found += default_variables(
+        user_of_training(job.job) or ("" if job.job.command else NOBODY), variables
+    )
     return (*found, *(Variable(name, value) for name, value in variables.items()))
 
 

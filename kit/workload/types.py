@@ -120,8 +120,8 @@ class Part:
     `name` is unique within a workload. `placements` are the hosts with the GPUs of the containers;
     they are empty if the containers need no GPU. `launch` starts a container, `arguments` follow.
     `grace` is the time in seconds between SIGTERM and SIGKILL; None is Docker's default. `user` ""
-    is the image's user. `unprivileged`: no capabilities and no way to gain more. `read_only`: only
-    mounts and /tmp are writable.
+    is the image's user. `unprivileged`: no capabilities except `capabilities`, and no way to gain
+    more. `read_only`: only mounts and /tmp are writable. `keyed`: it has the cluster's key.
     """
 
     role: Role
@@ -144,7 +144,9 @@ class Part:
     infiniband: bool = False
     user: str = ""
     unprivileged: bool = False
+    capabilities: tuple[str, ...] = ()
     read_only: bool = False
+    keyed: bool = False
 
     @property
     def processes(self) -> int:
@@ -233,6 +235,11 @@ class Workload:
     def title(self) -> str:
         """Its name in messages."""
         return f"job {self.name}" if self.kind is Kind.JOB else self.name
+
+    @property
+    def keyed(self) -> bool:
+        """Whether a part has the cluster's key."""
+        return any(part.keyed for part in self.parts)
 
     @property
     def working(self) -> tuple[Part, ...]:

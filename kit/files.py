@@ -51,14 +51,16 @@ def temporary_of(name: str) -> str | None:
     return (match["name"] or match["older"]) if match else None
 
 
-def replace(path: Path, text: str, *, keep_mode: bool = False) -> None:
+def replace(path: Path, text: str, *, keep_mode: bool = False, mode: int | None = None) -> None:
     """Replace a file atomically: write it under another name and rename it.
 
-    With `keep_mode` it keeps the permissions of the replaced file.
+    With `keep_mode` it keeps the permissions of the replaced file. With `mode` it never has others.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.kit-{secrets.token_hex(4)}")
     try:
+        if mode is not None:
+            temporary.touch(mode)
         temporary.write_bytes(text.encode())
         if keep_mode:
             shutil.copymode(path, temporary)

@@ -89,13 +89,14 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """The network between the hosts. `mtu` is the underlay's, in bytes."""
+    """The network between the hosts. `mtu` is the underlay's, in bytes; `encrypted` its overlay."""
 
     driver: str
     interface: str | None
     subnet: str
     mtu: int
     infiniband: bool
+    encrypted: bool
     nccl: tuple[tuple[str, str], ...]
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
+import secrets
 from pathlib import Path
 
 from kit.errors import InputError
-from kit.files import read_plain
+from kit.files import read_plain, replace
 from kit.model import Secret
 from kit.values import show_size
 from kit.workload.types import Workload
@@ -47,6 +48,25 @@ def read_secret(whose: str, secret: Secret) -> str:
     if "\0" in value or len(value.encode()) > LARGEST:
         raise InputError(f"{where}: is not text of at most {show_size(LARGEST)}", "check its value")
     return value
+
+
+def new_key() -> str:
+    """Return a random key of a cluster: 256 bits."""
+    return secrets.token_hex(32)
+
+
+def own_key(path: Path) -> str:
+    """Return the key in a file of this machine, which only its owner can read; make a missing one.
+
+    Raises:
+        InputError: The file cannot be read or written.
+    """
+    try:
+        if not path.exists():
+            replace(path, new_key(), mode=0o600)
+        return read_plain(path).decode()
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: {error}", "correct its permissions") from None
 
 
 def fingerprint(job: str, name: str, value: str) -> str:

@@ -92,6 +92,9 @@ INVENTORIES: list[tuple[str, str, str, list[str]]] = [
     ('infiniband in an overlay', '{speed: 1Gbit}', '{infiniband: true}', [
         '14: network.infiniband: InfiniBand does not reach into an overlay network; write `driver: host`',
     ]),
+    ('encryption without an overlay', '{speed: 1Gbit}', '{driver: host, encrypted: true}', [
+        '14: network.encrypted: only the overlay of a Swarm can be encrypted; leave it out, and use a network that you trust, or a VPN between the hosts',
+    ]),
     ('infiniband is YAML 1.1', '{speed: 1Gbit}', '{infiniband: yes}', [
         "14: network.infiniband: 'yes' is not true or false; write for example `infiniband: false`",
     ]),

@@ -313,15 +313,15 @@ def test_kit_installs_without_torch() -> None:
 
 LIMITS = {
     "": 2200,
-    "contract": 1030,
+    "contract": 1080,
     "data": 720,
-    "datasets": 2100,
+    "datasets": 2160,
     "parallel": 570,
     "checkpoints": 850,
     "core": 1860,
     "record": 560,
     "serve": 2800,
-    "streaming": 580,
+    "streaming": 590,
     "vision": 360,
     "bench": 430,
 }

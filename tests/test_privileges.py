@@ -130,7 +130,9 @@ def test_every_service_follows_the_rules(project: Project) -> None:
             for path in rendered(project, engine, driver):
                 used |= check(path)
                 found |= {name.partition("-")[0] for name, _ in services(path)}
-            assert found >= {*"train serve checkpoints rendezvous registry data grafana".split()}
+            assert found >= {
+                *["train", "serve", "checkpoints", "rendezvous", "registry", "data", "grafana"]
+            }
     assert used == EXCEPTIONS.keys()
 
 

@@ -463,3 +463,12 @@ def test_the_keeper_of_a_scripts_files_is_beside_the_launcher(
             mounted |= {v["target"] for v in service["volumes"]} if "volumes" in service else set()
             assert ("/kit/keeper.py" in mounted) is (name != "rendezvous"), (stack, name)
             assert "/checkpoints" in mounted or name == "rendezvous"
+
+
+def test_the_overlay_is_encrypted_if_the_inventory_says_so(project: Project) -> None:
+    project.write(INVENTORY)
+    plain = (project.rendered() / "platform.stack.yaml").read_text()
+    assert "encrypted" not in plain
+    project.write(INVENTORY.replace("{speed: 1Gbit}", "{speed: 1Gbit, encrypted: true}"))
+    stack = yaml.safe_load((project.rendered() / "platform.stack.yaml").read_text())
+    assert stack["networks"]["training"]["driver_opts"]["encrypted"] == "true"

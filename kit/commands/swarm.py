@@ -18,10 +18,10 @@ from kit.paths import Paths
 from kit.plan.work import Plan, managers_of
 from kit.project import load_lowered, rendered_tree
 from kit.runtime.steps import Step
-from kit.secrets import read_secret
+from kit.secrets import new_key, read_secret
 from kit.targets.lowered import Lowered, file_version
 from kit.targets.swarm.execute import Executor
-from kit.targets.swarm.lower import MONITORING, PLATFORM, monitoring_secret
+from kit.targets.swarm.lower import MONITORING, PLATFORM, key_name, monitoring_secret
 from kit.targets.swarm.members import steps_down, steps_up, unlisted_nodes, warnings
 from kit.targets.swarm.observe import observe_cluster, observe_member
 from kit.targets.swarm.registers import history
@@ -55,7 +55,7 @@ def up(paths: Paths, *, yes: bool, dry_run: bool) -> int:
     steps = steps_up(lowered, members, cluster, *versions)
     for text in warnings(plan, members, cluster, str(root)):
         click.echo(f"note: {text}", err=True)
-    secrets = _secrets(plan) if any(isinstance(step, MakeSecret) for step in steps) else {}
+    secrets = _secrets(plan, [step.name for step in steps if isinstance(step, MakeSecret)])
     executor = Executor(plan.cluster, manager, Docker.of(manager), root, secrets)
     return _execute(executor, steps, yes=yes, dry_run=dry_run)
 
@@ -64,16 +64,17 @@ def _version(file: Path) -> str | None:
     return file_version(file.read_text(encoding="utf-8")) if file.exists() else None
 
 
-def _secrets(plan: Plan) -> dict[str, str]:
-    """Return the values of the secrets of the monitoring, by their names in Swarm.
+def _secrets(plan: Plan, names: Sequence[str]) -> dict[str, str]:
+    """Return the values of new secrets by their names in Swarm: the key, Grafana's password.
 
     Raises:
         InputError: Grafana's password is not set.
     """
-    if plan.monitoring is None:
-        return {}
-    secret = plan.monitoring.password
-    return {monitoring_secret(plan.cluster, secret): read_secret("Grafana", secret)}
+    found = {key_name(plan.cluster): new_key()}
+    password = plan.monitoring.password if plan.monitoring else None
+    if password and (name := monitoring_secret(plan.cluster, password)) in names:
+        found[name] = read_secret("Grafana", password)
+    return found
 
 
 @command.command("down")

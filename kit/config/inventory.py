@@ -74,6 +74,11 @@ class NetworkSection(Section):
     infiniband: bool = Field(
         False, description="Give containers the InfiniBand devices; needs `driver: host`"
     )
+    encrypted: bool = Field(
+        False,
+        description="Encrypt what containers send over the overlay (IPsec, AES-GCM): it costs "
+        "processor time; hosts must let ESP (IP protocol 50) pass to each other",
+    )
     nccl: NcclVariables = Field({}, description="`NCCL_…` variables for all jobs")
 
 
@@ -148,6 +153,7 @@ def to_inventory(section: InventorySection, file: str) -> Inventory:
             subnet=network.subnet,
             mtu=network.mtu,
             infiniband=network.infiniband,
+            encrypted=network.encrypted,
             nccl=tuple(network.nccl.items()),
         ),
         heartbeat=section.swarm.heartbeat,
@@ -293,6 +299,9 @@ def _check_cluster(section: InventorySection, hosts: list[Host], faults: list[Fa
             fault((*host.loc, "address"), what, fix)
     if section.engine == "swarm" and network.driver == "overlay":
         _check_overlay(network, hosts, fault)
+    elif network.encrypted and section.engine != "local":
+        fix = "leave it out, and use a network that you trust, or a VPN between the hosts"
+        fault(("network", "encrypted"), "only the overlay of a Swarm can be encrypted", fix)
     faults += registry_faults(section.registry, hosts)
     faults += data_faults(section.data, section.registry, hosts)
     faults += monitoring_faults(section.monitoring, hosts)

@@ -1,7 +1,8 @@
 """The data services as parts: the server of the storage host, and an agent on each host.
 
-The server offers the stored data sets over HTTP, to anyone and read-only: the network must be
-trusted. The agents fetch what the jobs of their host need, and exchange pieces with each other.
+The server offers the stored data sets over HTTP, read-only, to those who have the cluster's key.
+Its network must be trusted all the same: nothing is encrypted. The agents fetch what the jobs of
+their host need, and exchange pieces with each other.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from kit.plan.data import DataPlan
 from kit.plan.types import MountPoint
 from kit.workload.privileges import NOBODY, default_variables
 from kit.workload.types import HealthCheck, Part, Port, Role, Variable, Word
+from trainer.contract.bearer import KEY
 
 STORE = "/store"
 CACHE = "/cache"
@@ -76,6 +78,7 @@ def _server(data: DataPlan) -> Part:
         user=NOBODY,
         unprivileged=True,
         read_only=True,
+        keyed=True,
     )
 
 
@@ -105,12 +108,14 @@ def _agent(
         user=ROOT,
         unprivileged=True,
         read_only=True,
+        keyed=True,
     )
 
 
 def _environment(user: str) -> tuple[Variable, ...]:
     return (
         Variable("NVIDIA_VISIBLE_DEVICES", Word("void")),
+        Variable("KIT_KEY", Word(KEY)),
         *default_variables(user, ()),
     )
 

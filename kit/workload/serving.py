@@ -25,6 +25,7 @@ from kit.workload.types import (
     Word,
     Workload,
 )
+from trainer.contract.bearer import KEY
 
 MOST_ENDPOINTS = 4
 """All hosts of a job have its checkpoints; at most this number of them offers them."""
@@ -94,6 +95,7 @@ def _serve(
         image=server.image,
         launch=("python3", "-m", "trainer.serve"),
         environment=_environment(server, members[0].processes, sources),
+        keyed=bool(sources) and not server.server.token,
         mounts=_mounts(server),
         ports=(Port(settings.port, ("port",), public=True),),
         configs=(Config("server", document.path, SERVER_FILE),),
@@ -131,7 +133,7 @@ def _endpoint(server: ServerPlan, group: str, members: Sequence[Placement], repl
         launch=("python3", "-m", "trainer.serve.checkpoints"),
         environment=(
             Variable("KIT_CHECKPOINT_PORT", str(port)),
-            *_token_variable(server),
+            _token_variable(server),
             Variable("KIT_HOST", Symbol.HOST),
             Variable("NVIDIA_VISIBLE_DEVICES", Word("void")),
             *default_variables(_user(server), ()),
@@ -142,6 +144,7 @@ def _endpoint(server: ServerPlan, group: str, members: Sequence[Placement], repl
         mounts=(server.mount,),
         ports=(Port(port, ("transfer_port",), public=False),),
         secrets=_secrets(server),
+        keyed=not server.server.token,
         limits=ENDPOINT_LIMITS,
     )
 
@@ -164,6 +167,7 @@ def _environment(
     if sources:
         why = "The addresses of checkpoints on other hosts. Each checkpoint is verified before use."
         found.append(Variable("KIT_CHECKPOINT_SOURCES", ",".join(sources), why))
+        found.append(_token_variable(server))
     variables = dict(server.server.environment)
     found += default_variables(_user(server), variables)
     return (*found, *(Variable(name, value) for name, value in variables.items()))
@@ -183,10 +187,10 @@ def _secrets(server: ServerPlan) -> tuple[Secret, ...]:
     return (server.server.token,) if server.server.token else ()
 
 
-def _token_variable(server: ServerPlan) -> tuple[Variable, ...]:
-    """The model's token is also the token of its checkpoints."""
+def _token_variable(server: ServerPlan) -> Variable:
+    """The model's token is also the token of its checkpoints; without one, the cluster's key is."""
     token = server.server.token
-    return (Variable("KIT_CHECKPOINT_TOKEN", token.name),) if token else ()
+    return Variable("KIT_CHECKPOINT_TOKEN", token.name if token else Word(KEY))
 
 
 def is_plain(address: str) -> bool:

@@ -40,6 +40,7 @@ from kit.workload.types import (
     Word,
     Workload,
 )
+from trainer.contract.bearer import KEY
 
 RENDEZVOUS_PORT = 29400
 """torchrun's default port for the c10d rendezvous."""
@@ -111,7 +112,7 @@ def training(
     parts = [_rendezvous(job, rendezvous)]
     for name, members in groups(Role.TRAIN, job.placements).items():
         environment = _environment(
-            job, rendezvous, members, variables, urls, host_network=host_network
+            job, rendezvous, members, variables, urls, data_server, host_network=host_network
         )
         parts.append(
             replace(_train(plan, job, document, name, members, environment), ports=_metrics(port))
@@ -217,6 +218,7 @@ def _train(
         user=user,
         # A script of the user's own may install packages, need sudo, or write beside itself.
         unprivileged=unprivileged(user) or (built_in and not user),
+        keyed=bool(job.job.streamed),
         capabilities=capabilities(job.job, infiniband=plan.network.infiniband),
         read_only=built_in and not _caches_shards(job),
     )
@@ -233,6 +235,7 @@ def _environment(
     members: Sequence[Placement],
     variables: Mapping[str, str],
     urls: Mapping[str, str],
+    data_server: str,
     *,
     host_network: bool,
 ) -> Environment:
@@ -260,6 +263,10 @@ def _environment(
     if urls and job.job.command:
         why = "The addresses of the data sets that the script streams."
         found.append(Variable("KIT_DATA_URLS", json.dumps(urls), why))
+    if data_server and job.job.streamed:
+        why = "The server of these data sets, and the secret with the key that it wants."
+        found.append(Variable("KIT_DATA_SERVER", data_server, why))
+        found.append(Variable("KIT_KEY", Word(KEY)))
     if job.job.secrets:
         names = ",".join(secret.name for secret in job.job.secrets)
         why = "The launcher sets these variables from files in /run/secrets."

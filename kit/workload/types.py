@@ -9,6 +9,7 @@ from kit.errors import Loc
 from kit.model import DataSet, Host, Limits, Secret
 from kit.plan.types import MountPoint, Placement, Precision, Volume
 from kit.values import endpoint
+from trainer.contract.bearer import KEY
 
 
 class Kind(StrEnum):
@@ -147,6 +148,11 @@ class Part:
     capabilities: tuple[str, ...] = ()
     read_only: bool = False
     keyed: bool = False
+
+    @property
+    def secret_names(self) -> tuple[str, ...]:
+        """The names of its files in /run/secrets."""
+        return (*(each.name for each in self.secrets), *((KEY,) if self.keyed else ()))
 
     @property
     def processes(self) -> int:

@@ -62,9 +62,10 @@ def test_a_data_set_is_stored_once_and_fetched_by_each_host(
     added = operator.kit("data", "add", "cifar10", str(tmp_path / "download"))
     assert "cifar10@1: " in added
     assert "in 6 files on n3" in added
-    # People and programs read it from the storage host.
-    index = get(f"http://{lab.settings.address('n3')}:8090/")
-    assert "cifar10" in json.dumps(index)
+    # People and programs read it from the storage host, if they have the cluster's key.
+    address = f"http://{lab.settings.address('n3')}:8090/"
+    assert get(address)["error"] == "the key is missing or wrong"
+    assert "cifar10" in get(address, token=cluster_key(lab))
 
     operator.kit("data", "prefetch", "cifar10", "n1")
     (listed,) = json.loads(operator.kit("data", "ls", "--json"))["datasets"]
@@ -82,6 +83,17 @@ def test_a_data_set_is_stored_once_and_fetched_by_each_host(
         )
         assert "cifar10" not in found.split() or node == "n3"
     streams(operator, tmp_path)
+
+
+def cluster_key(lab: Lab) -> str:
+    """The key, which is in no file of the host and in no process list."""
+    named = ("--filter", f"name={CLUSTER}-platform_data-server")
+    server = lab.docker("n3", "ps", "-q", *named).split()[0]
+    key = lab.docker("n3", "exec", server, "cat", "/run/secrets/kit-key").strip()
+    assert len(key) == 64
+    for command in (f"docker inspect {server}", "ps -ef", f"docker logs {server}"):
+        assert key not in lab.ssh("n3", command).stdout
+    return key
 
 
 def streams(operator: Operator, folder: Path) -> None:

@@ -4,7 +4,8 @@
         --peers HOST:PORT[,…] --port 6881 [--size BYTES] [--store /store]
 
 It answers on the Unix socket CACHE/agent.sock (HTTP/1.1, JSON lines): POST /use, GET /status,
-DELETE /<name>/<version>. Peers find it at --port, and its manifests at the port above that.
+DELETE /<name>/<version>. Peers find it at --port, and its manifests at the port above that. KIT_KEY
+is as of the server.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from trainer.datasets.engine import Address, Engine
 from trainer.datasets.errors import MISTAKE, DataSetError
 from trainer.datasets.layout import locked
 from trainer.datasets.peers import Others
+from trainer.datasets.server import require_key
 from trainer.datasets.web import listen, make_app, make_config
 from trainer.output import say, say_error
 
@@ -95,12 +97,13 @@ async def serve(options: argparse.Namespace) -> None:
     """Serve until SIGTERM or SIGINT."""
     engine = Engine(options.address, options.port)
     cache = Cache(options.cache, options.size, options.store)
-    others = Others(options.server, options.peers)
+    key = require_key()
+    others = Others(options.server, options.peers, key)
     agent = Agent(cache, engine, others, options.patience)
     roots = [root for root in (options.store, options.cache) if root]
     offers = listen(options.address, options.port + 1)
     servers = [
-        (Server(make_config(make_app(roots, data=False))), offers),
+        (Server(make_config(make_app(roots, data=False, key=key))), offers),
         (Server(make_config(make_api(agent))), open_socket(options.cache)),
     ]
     ended = asyncio.Event()

@@ -217,6 +217,7 @@ class Engine:
 
     def _keep(self, place: Place, params: libtorrent.add_torrent_params) -> None:
         if not place.complete and place.folder.is_dir():
+            params.url_seeds = []  # They have the key in them.
             content = libtorrent.bencode(libtorrent.write_resume_data(params))
             write(place.folder / "resume", content)
 

@@ -171,7 +171,7 @@ class Fetch:
 
     def _choose_source(self, torrent: Torrent, now: float) -> None:
         """Ask the server for pieces only while no peer sends any: it is one for all hosts."""
-        url = f"{self._others.server}/{self.place.name}/{self.place.version}/"
+        url = f"{self._others.login}/{self.place.name}/{self.place.version}/"
         used = bool(torrent.handle.url_seeds())
         if not used and now - self._last > FALLBACK:
             torrent.handle.add_url_seed(url)

@@ -8,8 +8,10 @@ import time
 import urllib.error
 import urllib.request
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from http.client import HTTPException
 from typing import Any
+from urllib.parse import quote, urlsplit
 
 from trainer.datasets.engine import Address, Key
 from trainer.datasets.errors import MISTAKE, DataSetError
@@ -27,12 +29,21 @@ class UnreachableError(Exception):
 
 @dataclass
 class Others:
-    """The server's address (URL) and the names of peers."""
+    """The server's address (URL), the names of peers, and the key that both want."""
 
     server: str
     peers: list[Address]
+    key: bytes | None = None
     _found: frozenset[Address] = frozenset()
     _at: float = field(default=-RESOLVED)
+
+    @property
+    def login(self) -> str:
+        """The server's address with the key as password, for a torrent client."""
+        if self.key is None:
+            return self.server
+        scheme, _, rest = self.server.partition("://")
+        return f"{scheme}://kit:{quote(self.key, safe='')}@{rest}"
 
     async def addresses(self) -> frozenset[Address]:
         """The addresses of all peers, resolved again now and then: hosts come and go."""
@@ -59,8 +70,8 @@ class Others:
         below, broken = f"{key[0]}/{key[1]}", None
         for source in await self._sources():
             try:
-                text = await _get(f"{source}/{below}/manifest.json")
-                torrent = await _get(f"{source}/{below}/dataset.torrent")
+                text = await self._get(f"{source}/{below}/manifest.json")
+                torrent = await self._get(f"{source}/{below}/dataset.torrent")
                 manifest = await asyncio.to_thread(_check, key, text, torrent)
             except DataSetError as error:
                 broken = error
@@ -73,12 +84,17 @@ class Others:
         raise self._unknown(f"{key[0]}@{key[1]}", await self._index())
 
     async def _index(self) -> dict[str, list[int]]:
+        broken = None
         for source in await self._sources():
             try:
-                found: Any = json.loads(await _get(source + "/"))
+                found: Any = json.loads(await self._get(source + "/"))
                 return {str(name): [int(each) for each in found[name]] for name in found}
+            except DataSetError as error:
+                broken = error
             except (OSError, HTTPException, ValueError, TypeError):
                 continue
+        if broken:
+            raise broken
         raise UnreachableError(f"nothing answers at {self.server}, nor does a peer")
 
     async def _sources(self) -> list[str]:
@@ -86,6 +102,9 @@ class Others:
         hosts = sorted(await self.addresses())
         shown = ((f"[{host}]" if ":" in host else host, port) for host, port in hosts)
         return [self.server, *(f"http://{host}:{port + 1}" for host, port in shown)]
+
+    async def _get(self, url: str) -> bytes:
+        return await asyncio.to_thread(_get_now, url, self.key)
 
     def _unknown(self, what: str, found: dict[str, list[int]]) -> DataSetError:
         known = ", ".join(f"{name}@{max(found[name])}" for name in sorted(found)) or "nothing"
@@ -109,15 +128,18 @@ async def _resolve(host: str, port: int) -> frozenset[Address]:
     return frozenset((str(entry[4][0]), port) for entry in found)
 
 
-async def _get(url: str) -> bytes:
-    return await asyncio.to_thread(_get_now, url)
-
-
-def _get_now(url: str) -> bytes:
+def _get_now(url: str, key: bytes | None) -> bytes:
     # Proxies of the environment are for addresses outside.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(url, timeout=TIMEOUT) as answer:
-        content: bytes = answer.read(LARGEST + 1)
+    login = {"Authorization": f"Bearer {key.decode()}"} if key else {}
+    try:
+        with opener.open(urllib.request.Request(url, headers=login), timeout=TIMEOUT) as answer:
+            content: bytes = answer.read(LARGEST + 1)
+    except urllib.error.HTTPError as error:
+        if error.code != HTTPStatus.UNAUTHORIZED:
+            raise
+        what = f"{urlsplit(url).netloc} refuses the key of this agent"
+        raise DataSetError(what, "bring all data services up anew: they have one key") from error
     if len(content) > LARGEST:
         raise ValueError(f"{url} is larger than {LARGEST} bytes")
     return content

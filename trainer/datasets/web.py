@@ -5,7 +5,8 @@
     GET /<name>/newest/<path>               leads to the newest complete version
     GET /healthz
 
-A path is not resolved but looked up in the manifest, so none can leave the folder.
+All but /healthz need the cluster's key, if there is one: as a bearer token, or as the password of
+a basic login. A path is not resolved but looked up in the manifest, so none can leave the folder.
 """
 
 from __future__ import annotations
@@ -21,11 +22,15 @@ from urllib.parse import quote
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+from trainer.contract.bearer import has_key
 from trainer.datasets.errors import MISTAKE, DataSetError
 from trainer.datasets.layout import Place, index, is_version
 from trainer.datasets.manifest import NAME
@@ -42,7 +47,26 @@ class LargeFile(FileResponse):
     chunk_size = 2**20
 
 
-def make_app(roots: Sequence[Path], *, data: bool) -> Starlette:
+class Guard:
+    """Refuses requests without the key."""
+
+    def __init__(self, app: ASGIApp, key: bytes | None) -> None:
+        self._app, self._key = app, key
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, as an ASGI application."""
+        given = Headers(scope=scope).get("authorization", "")
+        if scope["path"] == "/healthz" or has_key(given, self._key):
+            return await self._app(scope, receive, send)
+        texts = {
+            "error": "the key is missing or wrong",
+            "fix": "send the header Authorization: Bearer and the cluster's key",
+        }
+        refused = JSONResponse(texts, 401, {"WWW-Authenticate": "Bearer"})
+        return await refused(scope, receive, send)
+
+
+def make_app(roots: Sequence[Path], *, data: bool, key: bytes | None) -> Starlette:
     """An application that offers the versions of folders; without `data`, not their files."""
 
     async def answer_index(_: Request) -> Response:
@@ -72,7 +96,10 @@ def make_app(roots: Sequence[Path], *, data: bool) -> Starlette:
         Route("/{name}/newest/{path:path}", answer_newest),
         Route("/{name}/{version}/{path:path}", answer_file),
     ]
-    return Starlette(routes=routes, exception_handlers={HTTPException: answer_error})
+    guard = [Middleware(Guard, key=key)]
+    return Starlette(
+        routes=routes, middleware=guard, exception_handlers={HTTPException: answer_error}
+    )
 
 
 async def answer_error(_: Request, error: Exception) -> Response:

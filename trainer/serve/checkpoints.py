@@ -8,7 +8,8 @@
 
     KIT_CHECKPOINTS        the folder; default: /checkpoints
     KIT_CHECKPOINT_PORT    default: 8081
-    KIT_CHECKPOINT_TOKEN   name of the token's secret, needed except at /health; default: none
+    KIT_CHECKPOINT_TOKEN   name of the secret with the token or the cluster's key, which clients
+                           need except at /health; default: none
     KIT_HOST               as of the server (config.py)
     KIT_ADDRESS            names or addresses, separated by commas: it listens at the one of this
                            host; default: 0.0.0.0, on all interfaces
@@ -32,8 +33,8 @@ from typing import Any, BinaryIO
 
 from trainer.checkpoints.layout import COMPLETE, MANIFEST, NAME, STATE
 from trainer.checkpoints.listing import Found, Listing, open_file
+from trainer.contract.bearer import read_token
 from trainer.launch import own_address, stay_unprivileged
-from trainer.serve.bearer import read_token
 from trainer.serve.connections import EVERY, Connections, most_connections
 from trainer.serve.names import allowed_host
 
@@ -135,7 +136,9 @@ class Endpoint:
         kind, _, given = headers.get("authorization", "").partition(" ")
         right = self._token is None or secrets.compare_digest(given.encode(), self._token)
         if path != "/health" and not (right and (self._token is None or kind == "Bearer")):
-            fix = "send the header Authorization: Bearer and the server's token"
+            fix = (
+                "send the header Authorization: Bearer and the server's token or the cluster's key"
+            )
             return 401, {"error": "the token is missing or wrong", "fix": fix}
         return None
 

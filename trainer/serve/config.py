@@ -3,6 +3,7 @@
     KIT_SERVER               path of the server's file (JSON)
     KIT_CHECKPOINTS          the job's checkpoints on this host, if any; default: /checkpoints
     KIT_CHECKPOINT_SOURCES   http://host:port of other hosts' endpoints, separated by commas
+    KIT_CHECKPOINT_TOKEN     name of the secret that they want; default: that of token
     KIT_REPLICAS             its GPUs, each with a copy of the model; on CPUs: copies
     KIT_HOST                 this host's name in the log; default: its hostname
     KIT_ADDRESS              where it listens; default: 0.0.0.0, on all interfaces
@@ -21,8 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trainer.contract.bearer import read_token
 from trainer.launch import LaunchError
-from trainer.serve.bearer import read_token
 
 # Key: type, least, most. 2^31: more than any machine needs.
 NUMBERS: dict[str, tuple[type, float, float]] = {
@@ -64,6 +65,7 @@ class Settings:
     body: int  # Bytes of a request at most.
     pixels: int  # Of an uploaded picture at most.
     token: bytes | None  # The bearer token of clients.
+    key: bytes | None  # That of other hosts' endpoints.
     allowed_hosts: frozenset[str]  # Allowed names besides addresses and plain names.
     poll: float  # Seconds between two checks for a newer checkpoint.
     host: str
@@ -91,6 +93,7 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
     try:
         values = _values(content)
         values["token"] = read_token(values["token"], environ)
+        key = read_token(environ.get("KIT_CHECKPOINT_TOKEN") or None, environ) or values["token"]
     except (LaunchError, ValueError) as error:
         raise LaunchError(f"{path}: {error}") from None
     replicas = environ.get("KIT_REPLICAS") or "1"
@@ -98,6 +101,7 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
         raise LaunchError(f'KIT_REPLICAS must be a whole number of at least 1, is "{replicas}"')
     return Settings(
         **values,
+        key=key,
         host=environ.get("KIT_HOST") or socket.gethostname(),
         address=environ.get("KIT_ADDRESS") or "0.0.0.0",
         folder=Path(environ.get("KIT_CHECKPOINTS") or "/checkpoints"),

@@ -95,11 +95,11 @@ class Endpoint:
 
     def __init__(self, address: Address, settings: Settings, warn: Warn) -> None:
         self.address = address
-        self._job, self._token, self._warn = settings.job, settings.token, warn
+        self._job, self._key, self._warn = settings.job, settings.key, warn
 
     async def look(self) -> list[Offer]:
         """Return this job's complete checkpoints; raises SourceError."""
-        text = await get(self.address, "/checkpoints", LIST, self._token)
+        text = await get(self.address, "/checkpoints", LIST, self._key)
         try:
             content = json.loads(text)
         except (ValueError, RecursionError) as error:
@@ -128,11 +128,11 @@ class Endpoint:
         check_size(offer.size)
         path = f"/checkpoints/{offer.name}/"
         try:
-            manifest = bytes(await get(self.address, path + MANIFEST, LARGEST, self._token))
+            manifest = bytes(await get(self.address, path + MANIFEST, LARGEST, self._key))
             known = check(parse(manifest))
             if offer_of(known, offer.host, offer.written, self.address) != offer:
                 raise SourceError("it has another one of that name than it lists")
-            state = await get(self.address, path + STATE, offer.size, self._token)
+            state = await get(self.address, path + STATE, offer.size, self._key)
         except LengthError as error:
             raise UnusableError(str(error)) from error
         saved = Saved(manifest, bytes(state))

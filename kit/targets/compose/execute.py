@@ -7,10 +7,11 @@ started by hand.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import singledispatchmethod
+from functools import cached_property, singledispatchmethod
 
 from kit.errors import KitError
 from kit.runtime.steps import Step
+from kit.secrets import new_key
 from kit.targets.compose.data import StartData
 from kit.targets.compose.decide import DeleteCheckpoints, End, HostStep, Pull, Remove, Start
 from kit.targets.compose.folder import HostFolder
@@ -75,6 +76,7 @@ class Executor:
         file = self._hosts.tree / "hosts" / step.host / f"{DATA}.compose.yaml"
         name = file.relative_to(self._hosts.tree).as_posix()
         folder = HostFolder(self._hosts.all[step.host], self._hosts.cluster)
+        folder.put_key(self._key)
         self._up(step, DATA, folder.put({name: file.read_bytes()}), {})
 
     def _up(self, step: HostStep, stack: str, folder: str, env: Mapping[str, str]) -> None:
@@ -95,7 +97,18 @@ class Executor:
         files = {
             path.relative_to(tree).as_posix(): path.read_bytes() for path in paths if path.exists()
         }
-        return HostFolder(self._hosts.all[host], self._hosts.cluster).put(files)
+        folder = HostFolder(self._hosts.all[host], self._hosts.cluster)
+        if work.keyed:
+            folder.put_key(self._key)
+        return folder.put(files)
+
+    @cached_property
+    def _key(self) -> str:
+        """The cluster's key; the host with the lock keeps it for all later deploys."""
+        central = self._hosts.central
+        if not (key := central.key()):
+            central.put_key(key := new_key())
+        return key
 
     def take_down(self, work: Workload) -> str:
         """Remove the containers of a failed deploy; return a message with what remains."""

@@ -1,6 +1,7 @@
 """kit's folder on a host, ~/.local/share/kit/<cluster>, with the data that outlives a deploy.
 
 hosts/<host>/, jobs/, launch.py   the host's part of the rendered tree, as deployed
+key/kit-key                       the cluster's key, in a folder that only the login can enter
 lock/holder                       the current deploy    (this and the rest on one host only)
 history.jsonl                     the deployments
 stopped/<job>.json                the final status of a job without containers
@@ -24,6 +25,7 @@ from kit.runtime.last_status import read, written
 from kit.runtime.lock import Holder, holder
 from kit.runtime.status import JobStatus
 from kit.values import Say
+from trainer.contract.bearer import KEY
 
 T = TypeVar("T")
 WHOLE = ".whole"
@@ -40,6 +42,16 @@ rm "$new/{WHOLE}"
     mv "$new/$file" "$file"
 done
 pwd -P
+"""
+# Docker mounts the file alone, so any user of a container may read it.
+PUT_KEY = f"""
+umask 077
+mkdir -p key
+chmod 700 key
+new=$(mktemp key/.new.XXXXXX)
+cat >"$new"
+chmod 444 "$new"
+mv -f "$new" key/{KEY}
 """
 LOCK = """
 if mkdir lock 2>/dev/null; then
@@ -68,6 +80,22 @@ class HostFolder:
             KitError: The host cannot be reached, or the files cannot be written.
         """
         return self._change(PUT, _packed(files)).strip()
+
+    def key(self) -> str:
+        """Return the cluster's key, "" if this host has none.
+
+        Raises:
+            KitError: The host cannot be reached.
+        """
+        return ssh.run(self.host, self._looking(f"cat key/{KEY} 2>/dev/null || true")).strip()
+
+    def put_key(self, key: str) -> None:
+        """Write the cluster's key.
+
+        Raises:
+            KitError: The host cannot be reached, or the file cannot be written.
+        """
+        self._change(PUT_KEY, key.encode())
 
     @contextmanager
     def locked(self, say: Say) -> Iterator[None]:

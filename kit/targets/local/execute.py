@@ -16,10 +16,19 @@ from pathlib import Path
 from kit.errors import KitError
 from kit.runtime.history import deployment
 from kit.runtime.steps import Step
+from kit.secrets import own_key
 from kit.targets.local.decide import DeleteCheckpoints, End, Start, StartData
-from kit.targets.local.folder import SERVICES, JobFolder, Run, add_to_history, state_home
+from kit.targets.local.folder import (
+    SERVICES,
+    JobFolder,
+    Run,
+    add_to_history,
+    key_file,
+    state_home,
+)
 from kit.targets.local.supervise import run_processes
 from kit.workload.types import Kind
+from trainer.contract.bearer import KEY
 
 POLL = 0.1
 """Seconds between two reads of the state."""
@@ -68,7 +77,8 @@ class Executor:
             checkpoints=step.checkpoints,
             processes=step.processes,
         )
-        self._start(run, self._secrets[work.name])
+        key = {KEY: own_key(key_file(self._cluster))} if work.keyed else {}
+        self._start(run, {**self._secrets[work.name], **key})
         add_to_history(self._cluster, deployment(work, run.started))
 
     @execute.register
@@ -85,7 +95,7 @@ class Executor:
             checkpoints=(),
             processes=step.processes,
         )
-        self._start(run, {})
+        self._start(run, {KEY: own_key(key_file(self._cluster))})
 
     def _start(self, run: Run, secrets: Mapping[str, str]) -> None:
         folder = JobFolder(self._cluster, run.job)

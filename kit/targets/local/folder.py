@@ -1,6 +1,7 @@
 """The folders of the jobs that were deployed on this machine, which outlive the terminal.
 
 $XDG_STATE_HOME/kit/<cluster>/history.jsonl: the deployments
+$XDG_STATE_HOME/kit/<cluster>/.key: the key of the data services
 $XDG_STATE_HOME/kit/<cluster>/.datasets/: the data sets of `kit data`
         services/       the data services, with the files of a job
 $XDG_STATE_HOME/kit/<cluster>/<job>/
@@ -40,6 +41,11 @@ SERVICES = f"{DATA_SETS}/services"
 def data_folder(cluster: str) -> Path:
     """Return the folder of a cluster's data sets on this machine."""
     return state_home() / cluster / DATA_SETS
+
+
+def key_file(cluster: str) -> Path:
+    """Return the file with a cluster's key on this machine."""
+    return state_home() / cluster / ".key"
 
 
 @dataclass(frozen=True, slots=True)

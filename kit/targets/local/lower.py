@@ -24,6 +24,7 @@ from kit.workload.ports import Listener, port_faults, services
 from kit.workload.serving import serving
 from kit.workload.training import own_port, training
 from kit.workload.types import Kind, Part, Rendezvous, Role, Symbol, Workload
+from trainer.contract.bearer import KEY
 
 HERE = "127.0.0.1"
 DATA_SETS = ".datasets"
@@ -215,7 +216,7 @@ def data_processes(data: DataPlan, places: Places) -> tuple[Process, ...]:
                 str(places.datasets) if word in {STORE, CACHE} else word
                 for word in (*_command(part, places), "--address", HERE)
             ),
-            variables=(("CUDA_VISIBLE_DEVICES", ""),),
+            variables=(("CUDA_VISIBLE_DEVICES", ""), ("KIT_KEY", KEY)),
             folder=str(places.here),
             log=str(places.datasets / "services" / f"{part.role}.log"),
         )

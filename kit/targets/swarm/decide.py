@@ -23,6 +23,7 @@ from kit.targets.swarm.steps import (
     MakeSecret,
     RemoveStack,
     RestartTasks,
+    key_step,
     label_step,
     stack_cause,
 )
@@ -60,6 +61,8 @@ def decide(
     if problems:
         raise KitError("\n".join(problems))
     steps: list[Step] = list(_data_labels(data or {}, cluster))
+    if data or any(each.keyed for each in work):
+        steps += key_step(cluster_name, cluster.secrets)
     if PLATFORM in versions:
         stack = f"{cluster_name}-platform"
         cause = stack_cause(cluster.stack(stack), versions[PLATFORM])

@@ -181,7 +181,7 @@ class Executor:
     @execute.register
     def _(self, step: RemoveStack) -> None:
         self.remove(step.stack)
-        if step.stack == monitoring_stack(self._cluster):
+        if step.stack in {monitoring_stack(self._cluster), f"{self._cluster}-platform"}:
             self.drop_secrets(step.stack)
 
     def remove(self, stack: str) -> None:

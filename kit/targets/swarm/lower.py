@@ -44,6 +44,7 @@ from kit.workload.types import (
     Word,
     Workload,
 )
+from trainer.contract.bearer import KEY
 
 NETWORK_IMAGE = "hello-world:linux"
 """The image of the service that holds the overlay network. It has no task, so no host pulls it."""
@@ -73,6 +74,7 @@ class Service:
 class Stack:
     """The values of a stack's file.
 
+    `key` is the secret with the cluster's key.
     `environment` is common to all services that train or answer. `network` is their external
     network, `alias` the common name of all checkpoint endpoints on it, `metrics_alias` of all
     containers that Prometheus finds by it, or "". `after_platform`: the
@@ -87,6 +89,7 @@ class Stack:
     alias: str
     after_platform: bool
     metrics_alias: str
+    key: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +103,7 @@ class Platform:
     network: str
     network_image: str | None
     mtu: int
+    encrypted: bool
     subnet: str
     registry: Part | None
     registry_address: str
@@ -107,6 +111,7 @@ class Platform:
     data: tuple[Service, ...]
     data_port: int
     data_volume: str
+    key: str
 
 
 def lower(plan: Plan) -> Lowered:
@@ -143,6 +148,11 @@ def lower(plan: Plan) -> Lowered:
         own_notes=(*_manager_notes(plan), *_metrics_notes(plan, workloads)),
         ports=ports,
     )
+
+
+def key_name(cluster: str) -> str:
+    """Return the name in Swarm of the secret with the cluster's key."""
+    return f"{cluster}-{KEY}"
 
 
 def network_name(plan: Plan) -> str:
@@ -323,6 +333,7 @@ def _platform(plan: Plan) -> Platform:
         network=network_name(plan),
         network_image=pinned(NETWORK_IMAGE, plan.lock) if overlay else None,
         mtu=plan.network.mtu,
+        encrypted=plan.network.encrypted,
         subnet=plan.network.subnet,
         registry=registry_part(plan),
         registry_address=plan.registry.address if plan.registry else "",
@@ -330,6 +341,7 @@ def _platform(plan: Plan) -> Platform:
         data=_data(plan),
         data_port=plan.data.port if plan.data else 0,
         data_volume=plan.data.volume if plan.data else "",
+        key=key_name(plan.cluster),
     )
 
 
@@ -450,6 +462,7 @@ def _stack(plan: Plan, workload: Workload, *, after_platform: bool) -> Stack:
         alias=_alias(workload.name),
         after_platform=after_platform,
         metrics_alias=metrics_alias(port) if plan.monitoring and port and overlay else "",
+        key=key_name(plan.cluster),
     )
 
 

@@ -31,6 +31,7 @@ from kit.targets.swarm.steps import (
     RemoveNode,
     RemoveStack,
     SetHeartbeat,
+    key_step,
     label_step,
     obsolete_labels,
     stack_cause,
@@ -79,6 +80,7 @@ def steps_up(
         network = f"network {network_name(plan)}" if plan.network.driver == "overlay" else ""
         served = plan.registry is not None and plan.registry.host is not None
         registry = f"registry on {plan.registry.host}" if plan.registry and served else ""
+        steps += key_step(plan.cluster, cluster.secrets if cluster else ()) if plan.data else ()
         data = f"data services, stored on {plan.data.storage.name}" if plan.data else ""
         what = f"deploy {PLATFORM}: {', '.join(filter(None, (network, registry, data)))}"
         steps.append(DeployStack("swarm", what, cause, stack, PLATFORM))

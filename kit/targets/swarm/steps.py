@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from kit.model import Host
 from kit.runtime.steps import Step
 from kit.targets.swarm.labels import JOB_LABEL, NOWHERE
+from kit.targets.swarm.lower import key_name
 from kit.targets.swarm.state import FILE_LABEL, Cluster, Node, Service
 
 JOINED_LABEL = "kit.joined"
@@ -182,6 +183,14 @@ def obsolete_labels(node: Node, wanted: Mapping[str, str], cluster: Cluster) -> 
         and name not in wanted
         and name.removeprefix(JOB_LABEL) not in running
     }
+
+
+def key_step(cluster: str, there: Collection[str]) -> Iterator[MakeSecret]:
+    """Yield the step that makes the cluster's key, unless it is among the secrets `there`."""
+    name = key_name(cluster)
+    if name not in there:
+        why = "checkpoints and data sets are offered to those who have it"
+        yield MakeSecret("swarm", f"make secret {name}", why, f"{cluster}-platform", name)
 
 
 def stack_cause(services: tuple[Service, ...], wanted: str) -> str | None:

@@ -21,13 +21,14 @@ from kit.runtime.rendered import rendered
 from kit.runtime.status import ENDED, JobStatus, LogLine, State
 from kit.runtime.steps import Step, unchanged_message
 from kit.runtime.target import Known
-from kit.secrets import fingerprint, read_secrets
+from kit.secrets import fingerprint, new_key, read_secrets
 from kit.targets.lowered import file_version
 from kit.targets.swarm import registers
 from kit.targets.swarm.decide import decide, secret_name
 from kit.targets.swarm.execute import Executor
 from kit.targets.swarm.labels import data_labels
 from kit.targets.swarm.logs import Logs, sources
+from kit.targets.swarm.lower import key_name
 from kit.targets.swarm.observe import first_answer, observe_cluster
 from kit.targets.swarm.state import Cluster, Service
 from kit.targets.swarm.status import (
@@ -117,6 +118,7 @@ class SwarmTarget:
             for each in workloads
             for name, value in secrets.get(each.name, {}).items()
         }
+        named[key_name(self._cluster)] = new_key()
         executor = self._executor(named)
         manager = executor.manager
         with registers.locked(manager):

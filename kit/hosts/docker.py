@@ -326,6 +326,10 @@ class _Connection(HTTPConnection):
             ) from None
         except (HTTPException, OSError) as error:
             output = self._error_output()
+            if self._url and self._url.startswith(SSH):
+                login = self._url.removeprefix(SSH)
+                if refused := ssh.host_key_error(self._name, login, output):
+                    raise refused from None
             raise unreachable(self._name, self._url, last_line(output or str(error))) from None
 
 

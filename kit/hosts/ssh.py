@@ -64,7 +64,7 @@ def run(host: Host, script: str, content: bytes = b"", connect: int | None = Non
         raise _unreachable(host, f"no answer within {PATIENCE:.0f} s") from None
     said = done.stderr.decode(errors="replace").strip()
     if done.returncode == FAILED:
-        raise _unreachable(host, said.splitlines()[-1] if said else "ssh gave no reason")
+        raise _unreachable(host, said)
     if done.returncode:
         raise CommandError(host.name, done.returncode, said or f"exit status {done.returncode}")
     return done.stdout.decode(errors="replace")
@@ -102,7 +102,7 @@ def stream(host: Host, script: str, content: bytes, say: Say, patience: float) -
     if status < 0:
         raise _unreachable(host, f"no end within {patience:.0f} s")
     if status == FAILED:
-        raise _unreachable(host, said.splitlines()[-1] if said else "ssh gave no reason")
+        raise _unreachable(host, said)
     return status
 
 
@@ -117,5 +117,30 @@ def _converse(process: subprocess.Popen[bytes], content: bytes, say: Say) -> Non
     process.wait()
 
 
+def host_key_error(name: str, login: str, said: str) -> KitError | None:
+    """Return the error for a host whose key ssh does not accept, or None for other errors."""
+    changed = "HOST IDENTIFICATION HAS CHANGED" in said
+    if not changed and "Host key verification failed" not in said:
+        return None
+    words = command(login)
+    port, place = words[words.index("-p") + 1] if "-p" in words else "", words[-1]
+    host = place.rpartition("@")[2]
+    known = f"'[{host}]:{port}'" if port else host
+    connect = f"ssh {f'-p {port} ' if port else ''}{place}"
+    compare = "ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub"
+    if changed:
+        what = "its SSH host key has changed: it was installed anew, or another machine answers"
+        fix = (
+            f"if `{compare}` on the host confirms the new key: `ssh-keygen -R {known}`, `{connect}`"
+        )
+    else:
+        what = "its SSH host key is not known here"
+        fix = f"run `{connect}`, compare the key with `{compare}` on the host, and accept it"
+    return KitError(f"{name}: cannot be reached: {what}", fix)
+
+
 def _unreachable(host: Host, said: str) -> KitError:
+    if error := host_key_error(host.name, host.ssh, said):
+        return error
+    said = said.splitlines()[-1] if said else "ssh gave no reason"
     return KitError(f"{host.name}: cannot be reached: {said}", f"try `ssh {host.ssh}`")

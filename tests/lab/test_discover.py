@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -72,3 +74,25 @@ def test_a_host_that_does_not_answer_is_told_and_the_others_are_done(
     assert [gpu["uuid"] for gpu in known["hosts"][0]["gpus"]] == lab.uuids("n1")
     assert known["hosts"][0]["docker"]["default_runtime"] == "nvidia"
     assert len(known["failed"]) == 1
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_a_host_key_that_is_not_the_known_one_is_refused(
+    operator: Operator, lab: Lab, tmp_path: Path, changed: bool
+) -> None:
+    known, program = tmp_path / "known_hosts", tmp_path / "bin" / "ssh"
+    known.touch()
+    if changed:
+        make = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / "key")]
+        subprocess.run(make, check=True)
+        known.write_text(f"kit-lab {(tmp_path / 'key.pub').read_text()}")
+    program.parent.mkdir()
+    usual = lab.settings.folder / "bin" / "ssh"
+    program.write_text(f'#!/bin/sh\nexec {usual} -o UserKnownHostsFile={known} "$@"\n')
+    program.chmod(0o755)
+    path = f"{program.parent}{os.pathsep}{operator.env['PATH']}"
+    told = operator.kit("discover", "n1", "--dry-run", status=1, PATH=path)
+    what = "has changed" if changed else "is not known here"
+    assert f"n1: cannot be reached: its SSH host key {what}" in told
+    assert "`ssh n1`" in told
+    assert "ssh-keygen -lf" in told

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from kit.errors import KitError
+from kit.hosts import ssh
 from kit.hosts.docker import Docker, EngineError
 from kit.model import Host
 from kit.targets.swarm import execute
@@ -120,3 +122,40 @@ def test_a_host_joins_a_manager_that_has_just_begun(
         with pytest.raises(EngineError, match="connection refused"):
             execute.join(docker, {})
     docker.close()
+
+
+UNKNOWN = "No ED25519 host key is known for n1 and you have requested strict checking.\n"
+CHANGED = "@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @\nOffending ED25519 key in x:1\n"
+COMPARE = "`ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub`"
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        (
+            UNKNOWN,
+            "its SSH host key is not known here\nrun `ssh root@n1`, compare the key with "
+            f"{COMPARE} on the host, and accept it",
+        ),
+        (
+            CHANGED,
+            "its SSH host key has changed: it was installed anew, or another machine answers\nif "
+            f"{COMPARE} on the host confirms the new key: `ssh-keygen -R n1`, `ssh root@n1`",
+        ),
+    ],
+)
+def test_a_host_key_that_ssh_refuses_is_told(
+    calls: Path, tmp_path: Path, said: str, message: str
+) -> None:
+    """The texts are those of OpenSSH 9 and 10; the lab has the real ones."""
+    program, host = tmp_path / "bin" / "ssh", dataclasses.replace(HOST, ssh="root@n1")
+    program.write_text(
+        f"#!/bin/sh\nprintf '{said}Host key verification failed.\\n' >&2\nexit 255\n"
+    )
+    for ask in (lambda: Docker.of(host).get("/info"), lambda: ssh.run(host, "true")):
+        with pytest.raises(KitError) as error:
+            ask()
+        assert f"{error.value.message}\n{error.value.hint}" == f"n1: cannot be reached: {message}"
+    refused = ssh.host_key_error("n1", "root@n1:2222", f"{said}Host key verification failed.")
+    assert refused is not None
+    assert "`ssh -p 2222 root@n1`" in refused.hint

@@ -35,7 +35,8 @@ FOOT = """\
 Besides these:
 
 - Docker Swarm uses 2377/tcp on managers, and 7946/tcp, 7946/udp and 4789/udp on all hosts. Its
-  control traffic has mutual TLS. The data of the overlay is not encrypted.
+  control traffic has mutual TLS. The data of the overlay is not encrypted, unless the inventory has
+  `network: {encrypted: true}`: then the hosts also exchange ESP, IP protocol 50.
 - On the hosts' own network (`driver: host`, and Compose for jobs of several hosts) ranks listen on
   ports that NCCL and Gloo choose. They have no password. Let the hosts of the cluster reach each
   other, and nobody else.
@@ -74,9 +75,11 @@ class Words:
 
 NAMED = "{0} to {1}, by the job's name"
 WORDS: Mapping[tuple[str, str], Words] = {
-    ("the data services", "port"): Words("data server", "storage host", "read-only; no password"),
+    ("the data services", "port"): Words(
+        "data server", "storage host", "read-only; the cluster's key"
+    ),
     ("the data services", "peer_port"): Words(
-        "data agents", "storage host, hosts with GPUs", "read-only; no password"
+        "data agents", "storage host, hosts with GPUs", "read-only; manifests: the cluster's key"
     ),
     ("the registry", "address"): Words(
         "registry of images", "its host", "read and write; no password"

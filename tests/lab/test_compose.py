@@ -12,6 +12,7 @@ import pytest
 
 from kit.targets.compose.folder import HostFolder
 from tests.conftest import Docker
+from tests.lab.client import get, ready
 from tests.lab.conftest import CLUSTER, Lab, wait_for
 from tests.lab.operator import Operator, make_operator
 from tests.lab.settings import IMAGE
@@ -26,6 +27,7 @@ checkpoint: {{every_epochs: 1}}
 # Longer than any test, at its ease: who wants the end gives it fewer epochs, and no rest.
 environment: {{OMP_NUM_THREADS: "1", LAB_PACE: "0.1"}}
 """
+SERVER = f"image: {IMAGE}\njob: digits\n"
 STEPS = 15
 """Steps of an epoch: 1,437 samples in global batches of 96."""
 LEFT = ("ps --all --quiet --filter label=kit.cluster", "network ls --quiet --filter name=train-")
@@ -197,3 +199,29 @@ def test_a_second_operator_meets_the_lock(
     operator.kit("deploy")
     operator.kit("stop")
     assert left(lab) == []
+
+
+def test_checkpoints_are_offered_to_those_with_the_clusters_key(
+    operator: Operator, lab: Lab
+) -> None:
+    """The server on n2 fetches from n1, whose endpoint refuses everybody else."""
+    serving = lab.uuids("n2")[1]
+    job = JOB.replace("epochs: 2000", "epochs: 30") + "hosts: {names: [n1]}\n"
+    change = (f"uuid: {serving},", f"uuid: {serving}, use: inference,")
+    operator.write({"digits": job}, change, servers={"digits": SERVER})
+    operator.kit("deploy")
+    url = f"http://{lab.settings.address('n2')}:8080"
+    wait_for(lambda: ready(url), "a checkpoint of n1, served on n2", 120)
+    offered = f"http://{lab.settings.address('n1')}:8081/checkpoints"
+    assert get(offered)["error"] == "the token is missing or wrong"
+    folder = f".local/share/kit/{CLUSTER}/key"
+    key = lab.ssh("n1", f"cat {folder}/kit-key").stdout
+    assert (len(key), lab.ssh("n1", f"stat -c %a {folder}").stdout) == (64, "700\n")
+    assert lab.ssh("n2", f"cat {folder}/kit-key").stdout == key
+    assert get(offered, token=key)[0]["host"] == "n1"
+    for host in HOSTS:
+        every = "docker ps -q | xargs -n 1 docker"
+        shown = lab.ssh(host, f"{every} inspect; {every} logs; ps -ef")
+        assert key not in shown.stdout + shown.stderr
+        assert '"ReadonlyRootfs": true' in shown.stdout
+    operator.kit("stop", "--all")

@@ -1,7 +1,7 @@
 # To begin: `make demo` and `make test`. For daily work: `make render deploy`.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test setup plan render check deploy status logs stop examples dashboards docs pictures lint bench lab lab-down lab-test clean
+.PHONY: help demo test setup plan render check deploy status logs stop examples dashboards docs pictures lint audit bench lab lab-down lab-test clean
 
 PYTHON ?= $(firstword $(foreach name,python3 python3.14 python3.13 python3.12 python3.11,\
             $(shell $(name) -c 'import sys; sys.version_info >= (3, 11) and print(sys.executable)' 2>/dev/null)))
@@ -83,6 +83,9 @@ lint: setup .venv/.dev ## check format, style and types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+audit: setup .venv/.dev ## compare the installed packages with PyPI's advisories
+	@$(BIN)/python .ci/audit $(ARGS)
 
 bench: setup ## time plan and render, checkpoint stalls, training compared with others, serving
 	@$(BIN)/python tests/bench_render.py

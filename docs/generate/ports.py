@@ -112,7 +112,9 @@ WORDS: Mapping[tuple[str, str], Words] = {
         "`token`, if the server has one; also for the metrics of the model",
     ),
     ("server", "transfer_port"): Words(
-        "checkpoints for servers", "hosts of the job", "read-only; `token`, if the server has one"
+        "checkpoints for servers",
+        "hosts of the job",
+        "read-only; `token` of the server, or the cluster's key",
     ),
 }
 TARGETS = {

@@ -98,6 +98,7 @@ class DataHosts:
     folder: Path
     server_port: int = field(default_factory=lambda: free_ports())
     peers: list[str] = field(default_factory=list)
+    variables: dict[str, str] = field(default_factory=dict)
 
     @property
     def store(self) -> Path:
@@ -143,7 +144,7 @@ class DataHosts:
 
     def _start(self, name: str, program: str, *words: str) -> Task:
         argv = ["-m", f"trainer.datasets.{program}", *words]
-        return self.local.start(name, argv, {"PYTHONPATH": ROOT})
+        return self.local.start(name, argv, {"PYTHONPATH": ROOT, **self.variables})
 
     def equal(self, agent: Agent, name: str = NAME) -> bool:
         """Whether an agent's files have the content of the store's."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -17,6 +20,7 @@ import pytest
 
 from tests.trainer.datahosts import NAME, Agent, DataHosts, data_hosts, read_lines, wire
 from tests.trainer.hosts import ROOT, wait_until
+from trainer.contract.bearer import KEY
 from trainer.datasets.layout import Place
 
 MIB = 2**20
@@ -83,6 +87,53 @@ def test_without_a_peer_the_web_server_is_enough(world: DataHosts) -> None:
     with agent.use() as lines:
         assert ready(lines), lines
     assert world.equal(agent)
+
+
+def status(url: str, authorization: str = "") -> int:
+    request = urllib.request.Request(url, headers={"Authorization": authorization})
+    try:
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def test_only_those_with_the_key_are_answered(world: DataHosts) -> None:
+    key = "5ec2e7" * 8
+    world.variables = {"KIT_KEY": KEY, KEY: key}
+    world.add(3 * MIB)
+    server = world.serve()
+    basic = base64.b64encode(f"any:{key}".encode()).decode()
+    for given in ("", "Bearer", "Bearer guessed", f"Basic {key}", f"Digest {key}", "Bearer é"):
+        assert status(f"{world.url}/", given) == 401, given
+        assert status(f"{world.url}/{NAME}/1/manifest.json", given) == 401, given
+    for given in (f"Bearer {key}", f"bearer {key}", f"Basic {basic}"):
+        assert status(f"{world.url}/", given) == 200, given
+    assert status(f"{world.url}/healthz") == 200
+    # The agent has no peer: its torrent client asks the server for pieces.
+    agent = world.agent("one")
+    with agent.use() as lines:
+        assert ready(lines), lines
+    assert world.equal(agent)
+    assert status(f"http://127.0.0.1:{agent.port + 1}/") == 401
+    kept = [path for path in agent.cache.rglob("*") if path.is_file()]
+    assert not any(key.encode() in path.read_bytes() for path in kept)
+    assert key not in server.text + agent.task.text
+
+    world.variables[KEY] = "another"
+    with world.agent("two").use() as lines:
+        assert lines[-1]["state"] == "failed"
+        assert "refuses the key of this agent" in str(lines[-1]["message"])
+
+
+def test_a_key_that_is_missing_is_told(world: DataHosts) -> None:
+    world.store.mkdir()
+    words = [sys.executable, "-m", "trainer.datasets.server", "--store", str(world.store)]
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "KIT_KEY": KEY}
+    done = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
+    where = f"neither /run/secrets/{KEY} nor the variable {KEY} has it"
+    assert f"data server: error: the key: {where}; `kit deploy` makes it" in done.stderr
+    assert done.returncode == 2
 
 
 def test_an_unknown_data_set_is_named_with_the_known_ones(world: DataHosts) -> None:

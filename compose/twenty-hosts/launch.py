@@ -622,7 +622,8 @@ def check_checkpoints(folder: Path) -> None:
     if foreign := unchangeable(folder):
         user = os.getuid()
         wrong = f"user {user} cannot change {foreign}, which another user wrote"
-        fix = f"give the volume away: docker run --rm -u root -v VOLUME:/v IMAGE chown -R {user} /v"
+        run = "docker run --rm -u root -v VOLUME:/v --entrypoint chown IMAGE"
+        fix = f"give the volume away: {run} -R {user} /v"
         raise LaunchError(f"{wrong}; {fix}", kind="disk")
 
 

@@ -31,14 +31,14 @@ def test_the_page_leads_to_a_model_and_a_split(lab: Lab, tmp_path: Path, docker:
         """Run lines in a shell that begins in the folder of the first ones."""
         script = "\n".join(("set -e", setup, *lines)).replace("../play", str(tmp_path / "play"))
         done = subprocess.run(
-            ["bash", "-c", script],
+            # Its output is shown when it hangs, too.
+            ["timeout", "--kill-after=5", "600", "bash", "-c", script],
             cwd=ROOT,
             env=env,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=900,
             check=False,
         )
         assert done.returncode == 0, done.stdout

@@ -39,6 +39,7 @@ from trainer.contract.events import (
     Epoch,
     Event,
     Failed,
+    Kept,
     Member,
     Progress,
     Restart,
@@ -73,12 +74,15 @@ SAMPLE: dict[str, Any] = {
     "accuracy": 0.9,
     "images_per_second": 12.5,
     "seconds_left": 3.0,
+    "host": "n1",
 }
+OWN: dict[type[Event], dict[str, Any]] = {Kept: {"version": "2.20", "files": ("snapshot.pt",)}}
 
 
 def sample(kind: type[Event]) -> Event:
     """An event of a kind, with a value for every field."""
-    return kind(**{each.name: SAMPLE.get(each.name, 7) for each in fields(kind)})
+    known = {**SAMPLE, **OWN.get(kind, {})}
+    return kind(**{each.name: known.get(each.name, 7) for each in fields(kind)})
 
 
 @pytest.mark.parametrize("kind", KINDS.values())

@@ -134,7 +134,11 @@ class _Script:
 
 
 def _script(target: Target, status: JobStatus) -> _Script:
-    return _Script(status, moments(target.logs([status.job], follow=False)))
+    """Return what is known of a job; the containers of one that was stopped are gone."""
+    try:
+        return _Script(status, moments(target.logs([status.job], follow=False)))
+    except InputError:
+        return _Script(status, ())
 
 
 def _show_script(script: _Script) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import sys
 from collections.abc import Iterator
@@ -100,3 +101,8 @@ def test_a_script_resumes_after_its_first_host_is_lost(lab: Lab, operator: Opera
     back = resumed(first)[0]
     sys.stdout.write(f"{first} is back, at epoch {back}\n")
     assert back > newer - 10
+
+    operator.kit("stop")
+    # Its containers and their logs are gone; what the Swarm keeps of it is still reported.
+    [ended] = json.loads(operator.kit("report", "--json"))["without_record"]
+    assert (ended["job"], ended["state"], ended["events"]) == ("own", "stopped", [])

@@ -16,7 +16,14 @@ from kit.targets.lowered import Lowered
 from kit.targets.swarm.decide import decide
 from kit.targets.swarm.order import in_order
 from kit.targets.swarm.state import Cluster
-from kit.targets.swarm.steps import AwaitEnd, AwaitGpus, DeployStack, Label, RemoveStack
+from kit.targets.swarm.steps import (
+    AwaitEnd,
+    AwaitGpus,
+    DeployStack,
+    Label,
+    MakeSecret,
+    RemoveStack,
+)
 from kit.workload.types import Kind, Workload
 from tests.sandbox import INVENTORY, JOB, SERVER, Project
 from tests.targets.test_swarm import FILE, cluster, node, service, task
@@ -88,6 +95,7 @@ def before() -> Cluster:
 def test_training_has_ended_on_a_host_before_anybody_gets_its_gpus(lowered: Lowered) -> None:
     steps = decide("lab", lowered.workloads, before(), VERSIONS, {}, HOSTS, fresh=False)
     assert [type(step) for step in steps] == [
+        MakeSecret,  # The key of the server's checkpoints.
         Label,  # Ends the old task,
         AwaitEnd,  # which saves;
         Label,
@@ -96,7 +104,7 @@ def test_training_has_ended_on_a_host_before_anybody_gets_its_gpus(lowered: Lowe
         AwaitGpus,
         DeployStack,
     ]
-    evict, wait, *labels = steps[:4]
+    _, evict, wait, *labels = steps[:5]
     assert isinstance(evict, Label)
     assert isinstance(wait, AwaitEnd)
     assert evict.labels == (("kit.job.digits", "none"),)
@@ -106,8 +114,8 @@ def test_training_has_ended_on_a_host_before_anybody_gets_its_gpus(lowered: Lowe
         (("kit.job.serve-digits", "serve-on-pc2"),),
     ]
     assert all(step.where != "pc1" for step in steps)
-    assert isinstance(steps[5], AwaitGpus)
-    assert steps[5].gpus == frozenset({("pc2", "GPU-c")})
+    assert isinstance(steps[6], AwaitGpus)
+    assert steps[6].gpus == frozenset({("pc2", "GPU-c")})
 
 
 def test_a_host_that_leaves_a_job_loses_its_label_once(lowered: Lowered) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.conftest import Docker
 from tests.lab.client import ready, right_answers
-from tests.lab.conftest import NAME, Lab, wait_for
+from tests.lab.conftest import CLUSTER, NAME, Lab, wait_for
 from tests.sandbox import ROOT
 
 pytestmark = pytest.mark.lab
@@ -45,6 +45,9 @@ def test_the_page_leads_to_a_model_and_a_split(lab: Lab, tmp_path: Path, docker:
         return done.stdout
 
     there = f"cd {tmp_path / 'play'}"
+    # Other tests' cluster has a network with the same addresses.
+    lab.call("docker", "n1", "stack", "rm", f"{CLUSTER}-platform")
+    wait_for(lambda: CLUSTER not in lab.docker("n1", "network", "ls"), "the end of its network")
     try:
         trained = run(train)
         assert re.search(r"digits completed after \d+ s: test accuracy 9[7-9]", trained)

@@ -14,6 +14,7 @@ from kit.runtime.status import State
 from kit.runtime.steps import Step
 from kit.targets.lowered import Lowered
 from kit.targets.swarm.decide import decide
+from kit.targets.swarm.lower import network_name
 from kit.targets.swarm.members import steps_down, steps_up, warnings
 from kit.targets.swarm.state import Cluster, Member, Node, Service, Task
 from kit.targets.swarm.status import host_statuses, job_state, state_of
@@ -292,6 +293,18 @@ def test_hosts_that_cannot_take_part_are_named_all_at_once(plan: Lowered) -> Non
     members["pc2"] = replace(other, state="locked")
     with pytest.raises(KitError, match="pc2: its swarm is locked"):
         steps_up(plan, members, None, FILE)
+
+
+def test_a_network_with_the_same_addresses_is_told_before_tasks_wait_for_ever(
+    plan: Lowered,
+) -> None:
+    seen = cluster()
+    members = joined(apart(plan), seen)
+    own = (network_name(plan.plan), "10.200.0.0/16")
+    steps_up(plan, members, replace(seen, subnets=(own, ("ingress", "10.0.0.0/24"))), FILE)
+    other = ("other-training", "10.200.64.0/20")
+    with pytest.raises(KitError, match=r"10\.200\.0\.0/16 is in use by the network other"):
+        steps_up(plan, members, replace(seen, subnets=(own, other)), FILE)
 
 
 def test_gpus_that_are_not_offered_and_an_even_number_of_managers_are_told(plan: Lowered) -> None:

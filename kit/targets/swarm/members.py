@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from ipaddress import ip_network
 
 from kit.errors import KitError
 from kit.model import Host
@@ -105,8 +106,24 @@ def _refuse(plan: Plan, members: Mapping[str, Member], cluster: Cluster | None) 
     problems = [
         problem for host in plan.hosts for problem in _problems(members[host.name], cluster)
     ]
+    problems += _overlaps(plan, cluster) if cluster else ()
     if problems:
         raise KitError("\n".join(problems))
+
+
+def _overlaps(plan: Plan, cluster: Cluster) -> Iterator[str]:
+    """Yield the networks whose addresses the plan's would have: Swarm starts no task there.
+
+    Its allocator retries for ever, and says so in the log of the manager's engine alone.
+    """
+    own = ip_network(plan.network.subnet)
+    for name, subnet in cluster.subnets if plan.network.driver == "overlay" else ():
+        if name != network_name(plan) and own.overlaps(ip_network(subnet)):
+            yield (
+                f"network: subnet: {own} is in use by the network {name} of this Swarm ({subnet}); "
+                "write another one into the inventory, or remove that network: "
+                "`kit swarm down` of its cluster"
+            )
 
 
 def _problems(member: Member, cluster: Cluster | None) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from kit.errors import KitError
@@ -82,7 +82,15 @@ def observe_cluster(manager: Docker) -> Cluster:
         services=tuple(sorted(map(_service, manager.get("/services")), key=lambda s: s.name)),
         tasks=observe_tasks(manager),
         secrets=tuple(secret["Spec"]["Name"] for secret in manager.get("/secrets")),
+        subnets=tuple(_subnets(manager.get("/networks"))),
     )
+
+
+def _subnets(networks: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+    for network in (each for each in networks if each["Scope"] == "swarm"):
+        for config in network["IPAM"]["Config"] or ():
+            if subnet := config.get("Subnet"):
+                yield network["Name"], subnet
 
 
 def observe_tasks(manager: Docker) -> tuple[Task, ...]:

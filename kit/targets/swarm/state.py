@@ -135,7 +135,10 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """A Swarm from a manager's view; `heartbeat` is in seconds, `secrets` are only names."""
+    """A Swarm from a manager's view; `heartbeat` is in seconds, `secrets` are only names.
+
+    `subnets` are the addresses of its networks, by name, in CIDR notation.
+    """
 
     id: str
     heartbeat: float
@@ -143,6 +146,7 @@ class Cluster:
     services: tuple[Service, ...]
     tasks: tuple[Task, ...]
     secrets: tuple[str, ...]
+    subnets: tuple[tuple[str, str], ...] = ()
 
     def node_of(self, host: str) -> Node | None:
         """Return the node with the label of a host.

@@ -81,12 +81,12 @@ class Lab:
 
 
 def wait_for(condition: Callable[[], object], what: str, seconds: float = DEADLINE / 2) -> None:
-    """Poll a condition, a third of the time: a `kit status` takes a second of one core."""
+    """Poll a condition, at most half of the time: a `kit status` takes a second of one core."""
     deadline = time.monotonic() + seconds
     began = time.monotonic()
     while not condition():
         assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
-        time.sleep(max(0.2, 2 * (time.monotonic() - began)))
+        time.sleep(max(0.2, time.monotonic() - began))
         began = time.monotonic()
 
 

@@ -46,8 +46,9 @@ def test_the_page_leads_to_a_model_and_a_split(lab: Lab, tmp_path: Path, docker:
 
     there = f"cd {tmp_path / 'play'}"
     # Other tests' cluster has a network with the same addresses.
+    network = f" {CLUSTER}-training "
     lab.call("docker", "n1", "stack", "rm", f"{CLUSTER}-platform")
-    wait_for(lambda: CLUSTER not in lab.docker("n1", "network", "ls"), "the end of its network")
+    wait_for(lambda: network not in lab.docker("n1", "network", "ls"), "the end of its network")
     try:
         trained = run(train)
         assert re.search(r"digits completed after \d+ s: test accuracy 9[7-9]", trained)

@@ -35,18 +35,24 @@ def read_key(environ: Mapping[str, str]) -> bytes | None:
     return read_token(environ.get("KIT_KEY") or None, environ)
 
 
+def has_token(authorization: str, token: bytes | None) -> bool:
+    """Whether a header has the token, if one is needed."""
+    kind, _, given = authorization.partition(" ")
+    return token is None or (
+        kind.lower() == "bearer" and compare_digest(given.strip().encode(), token)
+    )
+
+
 def has_key(authorization: str, key: bytes | None) -> bool:
     """Whether a header has the key, as a bearer token or as the password of a basic login.
 
     Torrent clients know only the latter.
     """
     kind, _, given = authorization.partition(" ")
-    text = given.strip().encode()
-    if kind.lower() == "basic":
-        try:
-            text = base64.b64decode(text, validate=True).partition(b":")[2]
-        except binascii.Error:
-            return key is None
-    elif kind.lower() != "bearer":
-        return key is None
-    return key is None or compare_digest(text, key)
+    if key is None or kind.lower() != "basic":
+        return has_token(authorization, key)
+    try:
+        login = base64.b64decode(given.strip().encode(), validate=True)
+    except binascii.Error:
+        return False
+    return compare_digest(login.partition(b":")[2], key)

@@ -1,7 +1,6 @@
 """The checks of every request: host, origin, token and size; headers and metrics."""
 
 import asyncio
-import secrets
 from contextlib import suppress
 from time import monotonic
 
@@ -9,6 +8,7 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from trainer.contract.bearer import has_token
 from trainer.serve.config import Settings
 from trainer.serve.connections import BODY, IDLE, RATE, Connections
 from trainer.serve.metrics import Metrics
@@ -44,11 +44,7 @@ def refused(refusal: Refusal) -> JSONResponse:
 
 def bears_token(headers: Headers, settings: Settings) -> bool:
     """Whether a request has the token, if one is needed."""
-    if settings.token is None:
-        return True
-    kind, _, given = headers.get("authorization", "").partition(" ")
-    right = secrets.compare_digest(given.strip().encode(), settings.token)
-    return kind.lower() == "bearer" and right
+    return has_token(headers.get("authorization", ""), settings.token)
 
 
 class Guard:

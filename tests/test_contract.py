@@ -84,13 +84,15 @@ def test_the_launcher_understands_the_environment(inventory: Path) -> None:
         work = lowered.workload(job.name)
         assert work.rendezvous is not None
         devices = {placement.host.name: "" for placement in job.placements}
-        _, *agents = processes(work, places, devices, cores=2)
+        coordinator, *agents = processes(work, places, devices, cores=2)
         for agent, placement in zip(agents, job.placements, strict=True):
             settings = launch.Settings(dict(agent.variables))
             assert settings.host == placement.host.name
             assert settings.nproc == placement.processes
-            assert settings.nnodes == f"{job.nodes[0]}:{job.nodes[1]}"
             assert settings.rendezvous == (work.rendezvous.address, work.rendezvous.port)
+        asked = agents if job.job.command else [coordinator]
+        for process in asked:
+            assert launch.read_nnodes(dict(process.variables)) == job.nodes
 
 
 READERS = {
@@ -357,4 +359,5 @@ def test_the_launcher_knows_every_command_of_the_rendered_files() -> None:
                 launch.command(command)
                 seen.add((name == "rendezvous", tuple(command)))
     # Swarm gives a service its name only once it is healthy: the rendezvous must not be probed.
-    assert seen == {(True, ("rendezvous",)), (False, ()), (False, ("health",))}
+    helpers = {(True, ("rendezvous",)), (True, ("coordinator",))}
+    assert seen == {*helpers, (False, ()), (False, ("health",))}

@@ -233,6 +233,23 @@ def test_the_global_batch(project: Project) -> None:
     )
 
 
+def test_a_global_batch_that_is_kept(project: Project) -> None:
+    job = JOB.replace("batch_size: 64", "batch_size: 64\n  global_batch: 2000")
+    batch = project.write(FOUR, {"j": job}).plan().jobs[0].batch
+    assert (batch.per_gpu, batch.accumulation, batch.total) == (64, 4, 2000)
+    said = (
+        "batch       at most 64 per GPU × 10 processes × 4 accumulation steps = 2,000 global, with"
+    )
+    assert f"{said} any number of hosts" in project.kit("plan").out
+
+
+def test_a_rate_that_follows_the_batch(project: Project) -> None:
+    job = JOB.replace("batch_size: 64", "batch_size: 64\n  learning_rate: 0.2\n  rate_batch: 320")
+    plan = project.write(FOUR, {"j": job + "reference_batch: 480\n"}).plan()
+    batch = plan.jobs[0].batch
+    assert (batch.total, batch.learning_rate, batch.suggested_learning_rate) == (640, 0.4, None)
+
+
 @pytest.mark.parametrize("change", ["optimizer: adam", "batch_size: 6400"])
 def test_linear_scaling_is_suggested_within_its_limits(project: Project, change: str) -> None:
     job = JOB.replace("  batch_size: 64\n", "") + "reference_batch: 64\n"

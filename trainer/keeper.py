@@ -15,7 +15,7 @@ keeper, start.
 
 While the script runs, a complete file that has changed becomes a version, and each host passes it
 on to the next. Before each start of the workers, the keepers of all hosts meet at the address that
-torchrun has chosen for the script's own store, MASTER_ADDR and MASTER_PORT, which nobody uses yet.
+the round has for the script's own store, MASTER_ADDR and MASTER_PORT, which nobody uses yet.
 There they agree on the newest version; hosts that lack it fetch it, and put it in place.
 
 The keeper ends when its standard input ends: that is the end of the agent.

@@ -20,7 +20,9 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
@@ -33,9 +35,11 @@ from trainer.contract import events
 from trainer.contract.events import FailureClass
 from trainer.contract.job import TrainJob
 from trainer.contract.models import of_torchvision
+from trainer.core import alike
 from trainer.core.alike import require_alike
 from trainer.core.job import JobError, load_job
 from trainer.core.run import Stop
+from trainer.core.session import GoBackError, Session, folder_of
 from trainer.core.setup import set_up
 from trainer.core.state import NotSavedError
 from trainer.core.torch_version import torch_fault
@@ -50,8 +54,9 @@ from trainer.data.files import (
 )
 from trainer.data.load import load_data
 from trainer.data.samples import DataError, DataSet
+from trainer.elastic.membership import Membership
 from trainer.output import emit, say, say_error
-from trainer.parallel.halt import HaltError, raise_if_halted, request_halt
+from trainer.parallel.halt import HaltError, request_halt
 from trainer.parallel.world import World, describe, is_lost_peer, join_world, leave_world
 from trainer.record.board import board_fault
 
@@ -75,9 +80,12 @@ def main() -> int:
         return fail_job("data", str(error), FAILURE)
     world = None
     try:
+        if membership := Membership.of(os.environ):
+            session = Session(job, data, weights, started, membership)
+            return session.run(partial(work, job))
         world = join_world(os.environ, timedelta(seconds=job.exchange.timeout))
         say(describe(world, os.environ))
-        code = work(job, world, data, weights, started)
+        code = work(job, world, partial(train_once, job, data, weights, started))
         leave_world(world)
     except (OSError, DataError) as error:
         kind: FailureClass = "data" if isinstance(error, DataError) else "disk"
@@ -86,7 +94,15 @@ def main() -> int:
         if not is_lost_peer(error):
             raise
         return fail("peer", lost_peer(world, error), FAILURE)
-    return code
+    return code or 0
+
+
+def train_once(
+    job: TrainJob, data: DataSet, weights: Weights, started: float, world: World
+) -> int | None:
+    """Train in the one world of this process."""
+    require_alike(world, alike.describe(job, world.host, data))
+    return train(set_up(job, world, data, folder_of(os.environ), started, weights), Stop())
 
 
 def load(job: TrainJob, root: Path) -> tuple[DataSet, Weights]:
@@ -144,24 +160,40 @@ def lost_peer(world: World | None, error: RuntimeError) -> str:
     return f"{what} ({str(error).splitlines()[0]})"
 
 
-def work(job: TrainJob, world: World, data: DataSet, weights: Weights, started: float) -> int:
-    """Train, unless that would repeat a failure; return the exit code."""
-    folder = Path(os.environ.get("KIT_CHECKPOINTS") or "/checkpoints")
+def work(job: TrainJob, world: World, act: Callable[[World], int | None]) -> int | None:
+    """Train in a world; return the exit code, or None if another group follows."""
     try:
-        raise_if_halted(world)
-        require_alike(job, world, data)
-        return train(set_up(job, world, data, folder, started, weights), Stop())
+        return act(world)
     except HaltError as error:
-        # torchrun restarts workers that fail. If the launcher accepts the request to halt, the
-        # workers exit with 0 and the launcher fails.
+        if goes_back(job, world, error):
+            raise GoBackError(str(error)) from None
+        # The agent restarts workers that fail. If it accepts the request to halt, the workers exit
+        # with 0 and the agent fails.
         code = 0 if request_halt(error.kind, str(error)) else FAILURE
         if world.rank == 0:
             fail(error.kind, str(error), FAILURE)
+        if world.generation:
+            sys.exit(code)  # Without a last exchange: others may have left the group already.
         return code
     except torch.cuda.OutOfMemoryError:
         end_at_once("memory", f"out of memory {advice(job, world)}")
     except NotSavedError as error:
         end_at_once("disk", str(error))
+    except RuntimeError as error:
+        if not (is_gpu_fault(error) and world.generation):
+            raise
+        end_at_once("gpu", f"{world.name}: {str(error).splitlines()[0]}")
+
+
+def goes_back(job: TrainJob, world: World, error: HaltError) -> bool:
+    """Whether this host goes on from a checkpoint, without those that the failure is due to."""
+    leaves_out = error.kind == "parameters" and job.faults.parameters == "leave_out"
+    return bool(world.generation and leaves_out and error.hosts) and world.host not in error.hosts
+
+
+def is_gpu_fault(error: RuntimeError) -> bool:
+    """Whether an error is one of the GPU or its driver, as after an XID."""
+    return "CUDA error: " in str(error)
 
 
 def end_at_once(kind: FailureClass, reason: str) -> NoReturn:
@@ -173,7 +205,8 @@ def end_at_once(kind: FailureClass, reason: str) -> NoReturn:
 def advice(job: TrainJob, world: World) -> str:
     """Name the batch that did not fit, and a smaller one with the same result."""
     size, steps = job.train.batch_size, job.train.accumulation
-    smaller = f"batch_size: {size // 2} with accumulation: {steps * 2}, the same global batch"
+    same = "" if job.train.global_batch else f" with accumulation: {steps * 2}"
+    smaller = f"batch_size: {size // 2}{same}, the same global batch"
     fix = f"try {smaller}" if size > 1 else "not even one sample fits: try a smaller model"
     return f"with batch_size {size} on {world.name}; {fix}"
 

@@ -33,13 +33,14 @@ from kit.config.fields import (
 from kit.config.train import (
     CheckpointSection,
     ExchangeSection,
+    FaultsSection,
     MetricsSection,
     TrainSection,
     to_value,
 )
 from kit.model import Job, JobHosts, Limits, Mount, Secret
 from kit.values import WrongValueError
-from trainer.contract.job import Checkpoint, Exchange, Train
+from trainer.contract.job import Checkpoint, Exchange, Faults, Train
 from trainer.contract.models import of_torchvision
 from trainer.contract.rules import OWN_DATA
 
@@ -227,6 +228,9 @@ class JobSection(Section):
     checkpoint: CheckpointSection = Field(
         CheckpointSection(), examples=[{"every_epochs": 1, "keep": 3}]
     )
+    faults: FaultsSection = Field(
+        FaultsSection(), examples=[{"memory": "leave_out", "max_restarts": 5}]
+    )
     hosts: JobHostsSection = Field(JobHostsSection(), examples=[{"names": ["pc1"]}])
     data: DataSets = Field([])
     mounts: list[MountSection] = Field([], examples=[[{"bind": "/srv/data", "to": "/data"}]])
@@ -344,6 +348,8 @@ class JobSection(Section):
     def _train_alone(self) -> JobSection:
         if self.train is None and "exchange" in self.model_fields_set:
             raise wrong("is for `train`", "leave it out: a script exchanges by itself", "exchange")
+        if self.train is None and "faults" in self.model_fields_set:
+            raise wrong("is for `train`", "leave it out: torchrun restarts a script", "faults")
         for name in self.secrets:
             if name in self.environment:
                 raise wrong("is in `environment` too", "keep one of the two", "secrets", name)
@@ -373,6 +379,7 @@ def to_job(section: JobSection, name: str, file: str) -> Job:
         step_seconds=section.step_seconds,
         exchange=to_value(Exchange, section.exchange) if section.train else None,
         checkpoint=to_value(Checkpoint, section.checkpoint),
+        faults=to_value(Faults, section.faults),
         hosts=JobHosts(tuple(hosts.names or ()), hosts.gpus_per_host, hosts.min),
         mounts=tuple(_mount(mount) for mount in section.mounts),
         environment=tuple(section.environment.items()),

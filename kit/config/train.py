@@ -17,7 +17,7 @@ from kit.config.data import streams
 from kit.config.fields import DataPath, Duration, ModelName, ScriptFiles, Section
 from kit.errors import Fault
 from trainer.contract import rules
-from trainer.contract.job import SECTIONS, Checkpoint, Exchange, Metrics, Train
+from trainer.contract.job import SECTIONS, Checkpoint, Exchange, Faults, Metrics, Train
 from trainer.contract.keys import about, hints, optional, section_name
 
 ValueT = TypeVar("ValueT")
@@ -64,8 +64,11 @@ if TYPE_CHECKING:  # mypy cannot use models that are created at run time; these 
     ExchangeSection = Exchange
     CheckpointSection = Checkpoint
     MetricsSection = Metrics
+    FaultsSection = Faults
 else:
-    TrainSection, ExchangeSection, CheckpointSection, MetricsSection = map(section_of, SECTIONS)
+    TrainSection, ExchangeSection, CheckpointSection, MetricsSection, FaultsSection = map(
+        section_of, SECTIONS
+    )
 
 
 def to_value(kind: type[ValueT], section: Any) -> ValueT:

@@ -24,6 +24,7 @@ from kit.plan.servers import server_faults, server_plan
 from kit.plan.traffic import batch, traffic
 from kit.plan.types import Placement
 from kit.plan.work import JobPlan, Plan
+from trainer.contract.job import Faults
 from trainer.contract.keys import written
 
 
@@ -132,6 +133,8 @@ def _version(section: Job | Server) -> str:
             del content["data"]
         else:
             content["data"] = [each.document() for each in section.data]
+        if section.faults == Faults():
+            del content["faults"]
         for name in ("train", "exchange", "checkpoint"):
             if part := getattr(section, name):
                 content[name] = written(part, planned=False)

@@ -142,21 +142,28 @@ class _Links:
 class _Costs:
     """What a step costs: gradients of `size` bytes, exchanged in one `way`.
 
-    `faster` multiplies the speed of each group. `batch` are the samples of a step on one GPU, of
-    which the last of `accumulation` parts computes during an exchange. `auto`: the batch is divided
-    by the speed of the GPUs.
+    `faster` multiplies the speed of each group. `batch` are the samples of a step on one GPU of
+    `ranks`, of which the last of `accumulation` parts computes during an exchange; if the global
+    batch is `fixed`, fewer GPUs have more of both. `auto`: the batch is divided by the speed of the
+    GPUs.
     """
 
     size: float
     way: Way
-    batch: int
+    batch: float
     accumulation: int
+    ranks: int
+    fixed: bool
     auto: bool
     faster: float
 
+    def share(self, group: _Group) -> float:
+        """Return the samples of a step on a GPU of this group, as a multiple of `batch`."""
+        return self.ranks / len(group.seconds) if self.fixed else 1.0
+
     def compute(self, group: _Group) -> float:
         """Return the computing seconds of a step: all wait for the slowest GPU."""
-        times = group.seconds
+        times = [each * self.share(group) for each in group.seconds]
         return len(times) / sum(1 / each for each in times) if self.auto else max(times)
 
     def exchange(self, group: _Group, compute: float) -> float:
@@ -166,7 +173,8 @@ class _Costs:
         mode, every, compression, overlap = self.way
         whole = self.ring(group, self.size / SHRUNK[compression])
         if mode == "every_step":
-            backward = (1 - FORWARD) * compute / self.accumulation
+            parts = max(1.0, self.accumulation * self.share(group))
+            backward = (1 - FORWARD) * compute / parts
             last = self.ring(group, last_bucket(self.size) / SHRUNK[compression])
             return max(last, whole - backward)
         return (max(0.0, whole - every * compute) if overlap else whole) / every
@@ -178,7 +186,8 @@ class _Costs:
     def rate(self, group: _Group) -> float:
         """Return the samples per second of the hosts together."""
         compute = self.compute(group)
-        return len(group.seconds) * self.batch / (compute + self.exchange(group, compute))
+        samples = len(group.seconds) * self.batch * self.share(group)
+        return samples / (compute + self.exchange(group, compute))
 
     def rate_of(self, member: _Member) -> float:
         """Return the samples per second of one host alone."""
@@ -215,11 +224,14 @@ def predict(job: JobPlan, measured: Measurements, *, overlay: bool) -> Predictio
     way = _own_way(job)
     if not steps or way is None or not job.placements:
         return None
+    samples = job.batch.total or steps[0].batch_size * job.world_size
     costs = _Costs(
         size=job.traffic.gradient_bytes or steps[0].parameters * GRADIENT_BYTES,
         way=way,
-        batch=(job.batch.per_gpu or steps[0].batch_size) * job.batch.accumulation,
+        batch=samples / job.world_size,
         accumulation=job.batch.accumulation,
+        ranks=job.world_size,
+        fixed=bool(job.job.train and job.job.train.global_batch),
         auto=bool(job.job.train and job.job.train.balance == "auto"),
         faster=OVERLAY if overlay else 1.0,
     )
@@ -239,7 +251,7 @@ def predict(job: JobPlan, measured: Measurements, *, overlay: bool) -> Predictio
         ways=_ways(job, costs, whole) if len(members) > 1 else (),
         worth=_worth(forecasts, [costs.rate_of(member) for member in whole.members]),
         wanted_speed=None if good else _wanted_speed(costs, whole),
-        wanted_batch=None if good else _wanted_batch(costs, whole),
+        wanted_batch=None if good or costs.fixed else _wanted_batch(costs, whole),
         better_without=_better_without(costs, links, whole),
     )
 
@@ -254,7 +266,7 @@ def _own_way(job: JobPlan) -> Way | None:
     return (own.mode, every, own.compression, own.overlap)
 
 
-def _seconds(placement: Placement, steps: Sequence[StepTime], batch: int) -> tuple[float, ...]:
+def _seconds(placement: Placement, steps: Sequence[StepTime], batch: float) -> tuple[float, ...]:
     """Return the computing time on each GPU; of unknown ones, the slowest that was measured."""
     times = {each.gpu: each.seconds * batch / each.batch_size for each in steps}
     slowest = max(times.values())
@@ -317,7 +329,7 @@ def _wanted_batch(costs: _Costs, group: _Group) -> int | None:
     for factor in BATCHES:
         compute = costs.compute(group) * factor
         if compute / (compute + costs.exchange(group, compute)) >= GOOD:
-            return factor * costs.batch // costs.accumulation
+            return round(factor * costs.batch) // costs.accumulation
     return None
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from kit.model import Job
 from kit.plan.types import Batch, Placement, Traffic
+from trainer.contract.batch import accumulation, global_batch, rate_factor
 
 GRADIENT_BYTES = 4
 """DDP reduces gradients in the parameters' type. It is fp32, also with autocast."""
@@ -34,30 +35,36 @@ PARAMETERS = {
 
 
 def batch(job: Job, world_size: int) -> Batch:
-    """Compute the global batch: batch per GPU x world size x accumulation.
+    """Compute the global batch of a job, and the learning rate with it.
 
     The suggested learning rate follows the linear scaling rule of Goyal et al. 2017
     (arXiv 1706.02677): if the batch grows by k, multiply the learning rate by k. The rule is for
     SGD and batches up to 8,192. In all other cases nothing is suggested.
     """
-    accumulation = job.train.accumulation if job.train else 1
-    total = job.batch_size * world_size * accumulation if job.batch_size else None
-    rate = job.train.learning_rate if job.train else None
+    total: int | None
+    rate: float | None
+    if job.train:
+        steps, total = accumulation(job.train, world_size), global_batch(job.train, world_size)
+        rate = job.train.learning_rate * rate_factor(job.train, total)
+    else:
+        steps, rate = 1, None
+        total = job.batch_size * world_size if job.batch_size else None
     suggested = None
     if total and job.reference_batch:
         suggested = scaled(job, total, job.reference_batch)
-    return Batch(job.batch_size, accumulation, total, job.reference_batch, rate, suggested)
+    return Batch(job.batch_size, steps, total, job.reference_batch, rate, suggested)
 
 
 def scaled(job: Job, total: int, reference: int) -> float | None:
     """Return a job's learning rate, scaled linearly from one global batch to another.
 
-    Return None if the batch is the same, the optimizer is not SGD or the batch exceeds
-    LARGEST_LINEAR.
+    Return None if the batch is the same, the optimizer is not SGD, the batch exceeds LARGEST_LINEAR
+    or the training scales the rate by itself.
     """
     if (
         job.train is None
         or job.train.optimizer != "sgd"
+        or job.train.rate_batch is not None
         or not reference != total <= LARGEST_LINEAR
     ):
         return None

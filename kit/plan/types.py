@@ -11,7 +11,7 @@ from kit.model import Gpu, Host
 class Placement:
     """A host's part in a job or a server.
 
-    The `ranks` of torchrun follow the order of the inventory: `first_rank` to
+    The `ranks` in the plan follow the order of the inventory: `first_rank` to
     `first_rank + processes - 1`. `whole`: `gpus` are all GPUs of the host. `interface` is used on
     the host's network.
     """

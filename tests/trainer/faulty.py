@@ -1,9 +1,10 @@
-"""The built-in training of the job FAULT_JOB, with the fault FAULT on rank 1 from FAULT_AT on."""
+"""The built-in training, with the fault FAULT on rank 1 from FAULT_AT on."""
 
 import os
 import signal
 import sys
 import time
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +20,22 @@ from trainer.data.samples import DataSet
 FAULT, AT = os.environ["FAULT"], int(os.environ.get("FAULT_AT", "0"))
 SECONDS = float(os.environ.get("FAULT_SECONDS", "0.001"))
 """Seconds for a sample, on a rank with simulated work."""
-UNLUCKY = int(os.environ.get("RANK", "0")) == int(os.environ.get("FAULT_RANK", "1"))
+
+
+def unlucky() -> bool:
+    """Whether this is the rank with the fault; it is known once there is a group."""
+    return int(os.environ.get("RANK", "-1")) == int(os.environ.get("FAULT_RANK", "1"))
+
+
+def first_time() -> bool:
+    """Whether the fault shall occur: once only, if there is a file FAULT_ONCE to note it."""
+    if not (file := os.environ.get("FAULT_ONCE")):
+        return True
+    try:
+        Path(file).touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
 
 
 class Faulty(nn.Module):
@@ -28,11 +44,11 @@ class Faulty(nn.Module):
         self.model = model
         # Its figures depend on how the samples are divided between the ranks.
         self.norm = nn.Identity() if FAULT == "half" else nn.BatchNorm2d(1)
-        self.calls = -1  # The rehearsal is not counted.
+        self.calls = -1  # Rehearsals are not counted: one alone, and one in the first group.
 
     def forward(self, images: Tensor) -> Tensor:
-        self.calls += self.training
-        due = UNLUCKY and self.training and self.calls >= AT
+        self.calls += self.training and "RANK" in os.environ
+        due = unlucky() and self.training and self.calls >= AT
         if due and FAULT == "slow":
             time.sleep(0.25)
         if due and FAULT == "half":
@@ -46,12 +62,14 @@ class Faulty(nn.Module):
             raise torch.cuda.OutOfMemoryError("pretended")
         if due and FAULT == "mistake":
             raise ValueError("a mistake in the model")
-        if due and FAULT == "perturbed":
+        if due and FAULT == "perturbed" and first_time():
             # DDP averages only gradients: a change on one rank remains.
             self.model[-1].bias.data[3] += 0.001  # type: ignore[index]
         if due and FAULT == "nan" and self.calls == AT:
             images = images * torch.nan
         scores: Tensor = self.model(self.norm(images))
+        if due and FAULT == "flip" and first_time():
+            scores = scores * 1e6  # As after a flipped bit of an exponent: once, on this rank.
         return scores
 
 
@@ -61,7 +79,7 @@ def build(train: Train, data: DataSet) -> nn.Module:
 
 def resume(run: Run) -> state.Resumed:
     resumed = state.resume(run)
-    if FAULT == "unlike" and UNLUCKY:
+    if FAULT == "unlike" and unlucky():
         next(run.model.parameters()).data[-1] += 0.001
     return resumed
 
@@ -69,5 +87,4 @@ def resume(run: Run) -> state.Resumed:
 setup.build_model = build  # type: ignore[attr-defined]
 training.resume = resume  # type: ignore[attr-defined]
 if __name__ == "__main__":
-    os.environ["KIT_JOB"] = os.environ["FAULT_JOB"]
     sys.exit(record(entry.main)())

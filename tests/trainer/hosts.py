@@ -74,6 +74,18 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
+def stop(pids: list[int]) -> Callable[[], None]:
+    """Stop processes; the result lets them go on."""
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+
+    def undo() -> None:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+
+    return undo
+
+
 @dataclass
 class Task:
     """A process that the test started."""
@@ -115,15 +127,16 @@ class Task:
 
         wait_until(seen, f"{text!r} in {self.log}")
 
-    def workers(self) -> list[int]:
-        """The training processes below torchrun."""
+    def workers(self, program: str = "trainer.train") -> list[int]:
+        """The training processes of this host."""
         found = []
         for pid in descendants(self.process.pid):
             try:
                 line = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
             except OSError:
                 continue
-            if b"trainer.train" in line:
+            named = any(word.endswith(program.encode()) for word in line)
+            if named and not {b"trainer.elastic.agent", b"agent", b"worker"} & {*line}:
                 found.append(pid)
         return found
 
@@ -177,11 +190,26 @@ class Hosts:
         self.tasks.append(task)
         return task
 
-    def rendezvous(self, launch: Path = LAUNCH, address: str = "127.0.0.1") -> str:
-        """Start a store of its own; return its endpoint."""
+    def rendezvous(
+        self,
+        nnodes: str = "2:2",
+        address: str = "127.0.0.1",
+        *,
+        launch: Path = LAUNCH,
+        script: bool = False,
+    ) -> str:
+        """Start a coordinator or, for a script, a store; return its endpoint."""
         endpoint = f"{address}:{free_port()}"
-        self.start("rendezvous", [launch, "rendezvous"], {"KIT_RENDEZVOUS": endpoint})
+        self.serve(endpoint, nnodes, launch=launch, script=script)
         return endpoint
+
+    def serve(
+        self, endpoint: str, nnodes: str = "2:2", *, launch: Path = LAUNCH, script: bool = False
+    ) -> Task:
+        """Start the coordinator or the store of an endpoint."""
+        kind = "rendezvous" if script else "coordinator"
+        own = {} if script else {"KIT_NNODES": nnodes}
+        return self.start(kind, [launch, kind], {"KIT_RENDEZVOUS": endpoint, **own})
 
     def agent(
         self,
@@ -189,19 +217,30 @@ class Hosts:
         job: Path,
         endpoint: str,
         processes: int,
-        nnodes: str = "2:2",
+        nnodes: str = "",
+        program: Sequence[str | Path] = (),
         **more: str | Path,
     ) -> Task:
-        """Start a host with its own checkpoints; `more` are variables."""
+        """Start a host with its own checkpoints; `more` are variables.
+
+        `program` replaces the built-in training, which it wraps. Only a script needs `nnodes`.
+        """
         checkpoints = self.folder / name
         checkpoints.mkdir(exist_ok=True)
+        agent = ["-m", "trainer.elastic.agent", *program]
+        own: dict[str, str | Path] = {
+            "KIT_ADDRESS": "127.0.0.1",
+            "GLOO_SOCKET_IFNAME": "lo",
+            "PYTHONPATH": ROOT,
+        }
         return self.start(
             name,
-            [LAUNCH],
+            agent if program else [LAUNCH],
             {
+                **(own if program else {}),
                 "KIT_JOB": job,
                 "KIT_RENDEZVOUS": endpoint,
-                "KIT_NNODES": nnodes,
+                **({"KIT_NNODES": nnodes} if nnodes else {}),
                 "KIT_NPROC": str(processes),
                 "KIT_HOST": name,
                 "KIT_CHECKPOINTS": checkpoints,
@@ -211,12 +250,18 @@ class Hosts:
             },
         )
 
-    def pair(self, job: Path, nnodes: str = "2:2", **more: str | Path) -> tuple[Task, Task]:
-        """Two hosts, of one and of two processes, and their store."""
-        endpoint = self.rendezvous()
+    def pair(
+        self,
+        job: Path,
+        nnodes: str = "2:2",
+        program: Sequence[str | Path] = (),
+        **more: str | Path,
+    ) -> tuple[Task, Task]:
+        """Two hosts, of one and of two processes, and their coordinator."""
+        endpoint = self.rendezvous(nnodes)
         return (
-            self.agent("pc1", job, endpoint, 1, nnodes, **more),
-            self.agent("pc2", job, endpoint, 2, nnodes, **more),
+            self.agent("pc1", job, endpoint, 1, "", program, **more),
+            self.agent("pc2", job, endpoint, 2, "", program, **more),
         )
 
 

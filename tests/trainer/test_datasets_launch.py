@@ -40,7 +40,7 @@ def test_a_script_finds_its_data_set_which_stays_until_it_ends(tmp_path: Path) -
         task = world.local.agent(
             "pc1",
             write_script(tmp_path),
-            world.local.rendezvous(),
+            world.local.rendezvous(script=True),
             1,
             "1:1",
             KIT_DATA_SETS='[{"name": "numbers"}]',
@@ -71,7 +71,7 @@ def test_an_agent_may_start_again_after_a_long_fetch(tmp_path: Path) -> None:
         task = world.local.agent(
             "pc1",
             write_script(tmp_path),
-            world.local.rendezvous(),
+            world.local.rendezvous(script=True),
             1,
             "1:1",
             KIT_DATA_SETS='[{"name": "numbers"}]',
@@ -93,7 +93,7 @@ def test_an_agent_may_start_again_after_a_long_fetch(tmp_path: Path) -> None:
 def launched(world: DataHosts, **environ: str | Path) -> tuple[int, str]:
     task = world.local.agent(
         "pc1", write_script(world.folder), "127.0.0.1:9", 1, "1:1",
-        KIT_RENDEZVOUS_TIMEOUT="2", **environ,
+        KIT_RENDEZVOUS_TIMEOUT="2", **environ,  # type: ignore[arg-type]
     )  # fmt: skip
     return task.wait(DEADLINE), task.text
 
@@ -141,9 +141,8 @@ def test_the_trainer_reads_a_fetched_data_set(tmp_path: Path) -> None:
         task = world.local.agent(
             "pc1",
             write_job(tmp_path, "cifar", dataset="cifar10", model="cnn", epochs=1, batch_size=10),
-            world.local.rendezvous(),
+            world.local.rendezvous("1:1"),
             1,
-            "1:1",
             KIT_DATA_SETS='[{"name": "cifar10", "version": 1}]',
             KIT_DATA_SOCKET=agent.cache / "agent.sock",
             KIT_DATA=tmp_path / "nothing",

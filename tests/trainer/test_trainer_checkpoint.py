@@ -1,6 +1,7 @@
 """Checkpoints on one host, and a training that is interrupted, in this very process."""
 
 import json
+import random
 import shutil
 import signal
 from collections.abc import Callable, Iterator
@@ -14,9 +15,11 @@ import torch
 from torch import distributed
 from torch.nn import functional
 
+from tests.bench_saves import kill_saves
 from tests.trainer.hosts import complete_steps, metrics, write_job
 from trainer.checkpoints import format as checkpoint
 from trainer.checkpoints.format import Progress, Saved
+from trainer.contract.batch import rate_factor
 from trainer.contract.job import TrainJob
 from trainer.core.evaluation import evaluate
 from trainer.core.job import load_job
@@ -326,6 +329,10 @@ def test_the_rate_falls_with_the_share_that_is_done(job: TrainJob) -> None:
     rates = [learning_rate(job.train, done) for done in (0, 0.5, 1)]
     assert rates == pytest.approx([0.1, 0.05, 0.0])
     triangle = replace(job.train, schedule="triangle")
+    assert [rate_factor(job.train, samples) for samples in (32, 96)] == [1, 1]
+    train = replace(job.train, rate_batch=96)
+    assert [rate_factor(train, samples) for samples in (48, 96, 192)] == [0.5, 1, 2]
+    assert rate_factor(replace(train, optimizer="adamw"), 24) == 0.5
     rates = [learning_rate(triangle, done) for done in (0, 0.115, 0.23, 1)]
     assert rates == pytest.approx([0.02, 0.06, 0.1, 0.007])
 
@@ -382,3 +389,9 @@ def test_a_manifest_says_what_serving_needs(job: TrainJob, tmp_path: Path) -> No
     older = {key: value for key, value in json.loads(saved.manifest).items() if key != "serving"}
     path = checkpoint.write(tmp_path, Saved(json.dumps(older).encode(), saved.state), job, 1)
     assert checkpoint.read(path, job).state == saved.state
+
+
+def test_a_kill_in_the_middle_of_a_save_leaves_the_one_before(tmp_path: Path) -> None:
+    found = kill_saves(tmp_path, 25, random.Random(1))
+    assert found.kills == 25
+    assert found.interrupted > 0

@@ -1,7 +1,6 @@
 """`compile: true`: one graph of each model, and buckets that leave during the backward pass."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -104,7 +103,7 @@ def test_buckets_leave_during_the_backward_pass(
     data = MODELS["resnet18"][1]
     model, made = build_model(job.train, data), compiled.Compiled()
     # As one of two ranks; the exchange itself is not needed.
-    module = made.compile(model, job, replace(world, size=2))
+    module = made.compile(model, job, several=True)
     ranks = Replicas(model, job.exchange, world, lambda _: None, module)
     for _ in range(2):  # DDP puts its buckets in order by the first.
         EVENTS.clear()

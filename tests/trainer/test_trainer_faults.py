@@ -2,15 +2,15 @@
 
 import json
 import re
-import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from tests.trainer.hosts import LAUNCH, ROOT, Hosts, Task, complete_steps, hosts, metrics, write_job
+from tests.trainer.hosts import LAUNCH, Hosts, Task, complete_steps, hosts, metrics, write_job
 from trainer.contract import events
+from trainer.core.norms import Norms
 from trainer.parallel.equality import fingerprint
 
 FAULTY = Path(__file__).with_name("faulty.py")
@@ -27,14 +27,9 @@ def faulty_pair(
     local: Hosts, fault: str, at: int, rank: int = 1, epochs: int = 2, **changes: Any
 ) -> tuple[Task, Task]:
     """Train on two hosts of 1 + 2 processes with a fault on one rank, until both have ended."""
-    more: dict[str, str | Path] = {
-        "FAULT": fault,
-        "FAULT_AT": str(at),
-        "FAULT_RANK": str(rank),
-        "FAULT_JOB": write_job(local.folder, epochs=epochs, **changes),
-        "PYTHONPATH": ROOT,
-    }
-    tasks = local.pair(own_job(local.folder, FAULTY), "2:2", **more)
+    job = write_job(local.folder, epochs=epochs, **changes)
+    more = {"FAULT": fault, "FAULT_AT": str(at), "FAULT_RANK": str(rank)}
+    tasks = local.pair(job, "2:2", [FAULTY], **more)
     for task in tasks:
         task.wait()
     return tasks
@@ -118,7 +113,7 @@ def test_a_loss_that_is_not_finite_can_be_skipped(tmp_path: Path) -> None:
     assert [line["skipped"] for line in lines[1:4]] == [[], [18], []]
     assert all(line["loss"] < 3 for line in lines[1:])
     # Parameters, and BatchNorm's figures, are as good as ever.
-    assert lines[-1]["accuracy"] > 0.95
+    assert lines[-1]["accuracy"] > 0.93
 
 
 def test_out_of_memory_says_which_batch_to_try(tmp_path: Path) -> None:
@@ -129,8 +124,8 @@ def test_out_of_memory_says_which_batch_to_try(tmp_path: Path) -> None:
             assert task.process.returncode == 1
             assert name + "batch_size: 16 with accumulation: 2" in last_line(task), task.text
             assert "Traceback" not in task.text
-        # Restarted once, to inform the other hosts; a temporary fault is restarted more often.
-        assert (tasks[0].text + tasks[1].text).count("rank 0 of 3") == 2
+        # Not restarted: that would repeat it.
+        assert (tasks[0].text + tasks[1].text).count("rank 0 of 3") == 1
 
 
 def test_a_slow_rank_is_named_with_its_host_and_factor(tmp_path: Path) -> None:
@@ -157,15 +152,13 @@ def test_a_mistake_in_a_worker_is_the_last_thing_that_is_said(tmp_path: Path) ->
         assert task.process.returncode == 1
         other = tasks[int(name == "pc1")]
         assert other.process.returncode == 1
-        assert re.match(
-            r"launch \w+: error: (rank|the rendezvous|another host)", last_line(other)
-        ), other.text
-        said = task.text.rpartition(f"launch {name}: error: ")[2]
-    assert said.startswith("rank 1 failed first on this host (local rank "), task.text
-    # gloo's threads, in the middle of an exchange, may abort a process that is about to exit.
-    assert re.search(r"\), (exit code 1: ValueError: a mistake in the model|SIGABRT)\n", said)
-    assert 'raise ValueError("a mistake in the model")' in said
-    assert said.endswith("ValueError: a mistake in the model\n")
+        assert last_line(other).startswith(f"launch {host_of(0, tasks)}: error: {name}: rank 1 (")
+    place = rf"{FAULTY}:\d+"
+    said = rf"launch {name}: error: rank 1 \(local rank 0\) has failed, exit code 1: "
+    said += rf"ValueError: a mistake in the model \({place}\)"
+    assert re.fullmatch(said, last_line(task)), task.text
+    assert task.text.count("it is started again") == 3
+    assert 'raise ValueError("a mistake in the model")' in task.text
 
 
 def test_a_failed_script_is_told_by_rank_host_and_code(tmp_path: Path) -> None:
@@ -177,7 +170,7 @@ def test_a_failed_script_is_told_by_rank_host_and_code(tmp_path: Path) -> None:
         job = own_job(tmp_path, script)
         temporary = tmp_path / "temporary"
         temporary.mkdir()
-        endpoint = local.rendezvous()
+        endpoint = local.rendezvous(script=True)
         task = local.agent("pc1", job, endpoint, 2, "1:1", TMPDIR=temporary)
         assert task.wait() == 1
         assert last_line(task) == (
@@ -191,7 +184,9 @@ def test_a_script_that_lacks_a_module_is_told_and_is_a_mistake(tmp_path: Path) -
     script = tmp_path / "own.py"
     script.write_text("print('begins')\nimport no_such_module\n")
     with hosts(tmp_path) as local:
-        task = local.agent("pc1", own_job(tmp_path, script), local.rendezvous(), 1, "1:1")
+        task = local.agent(
+            "pc1", own_job(tmp_path, script), local.rendezvous(script=True), 1, "1:1"
+        )
         assert task.wait() == 2
     said = (
         "launch pc1: error: rank 0 failed first on this host (local rank 0), exit code 1: "
@@ -215,34 +210,78 @@ def test_an_image_without_torch_is_told_at_once(tmp_path: Path) -> None:
     assert "error: this image has no torch for " in last_line(task)
 
 
-def test_a_closed_run_is_followed_by_the_next(tmp_path: Path) -> None:
+def test_a_host_whose_restarts_are_used_up_may_come_again(tmp_path: Path) -> None:
     script, broken = tmp_path / "own.py", tmp_path / "broken"
     script.write_text(
         "import os, pathlib, sys, time\n"
         f"host, broken = os.environ['KIT_HOST'], pathlib.Path({str(broken)!r})\n"
+        "while host == 'pc2' and broken.exists():\n"
+        "    time.sleep(0.1)\n"
         "if broken.exists():\n"
-        "    while host == 'pc2' and broken.exists():\n"
-        "        time.sleep(0.1)\n"
         "    sys.exit(7)\n"
         "print(host, 'is done')\n"
     )
     broken.touch()
     with hosts(tmp_path) as local:
-        job, endpoint = own_job(tmp_path, script), local.rendezvous()
-        patient = local.agent("pc2", job, endpoint, 1, KIT_ONE_RUN="")
-        # Its restarts are used up, and the run is closed for both.
-        assert local.agent("pc1", job, endpoint, 1).wait() == 1
+        job, endpoint = own_job(tmp_path, script), local.rendezvous(script=True)
+        patient = local.agent("pc2", job, endpoint, 1, "2:2", KIT_ONE_RUN="")
+        failed = local.agent("pc1", job, endpoint, 1, "2:2", KIT_ONE_RUN="")
+        assert failed.wait() == 1
+        assert last_line(failed).endswith("(local rank 0), exit code 7")
+        assert failed.text.count("exit code 7") == 4 + 1
         broken.unlink()
-        # As an engine does: the host at once, and the store once it has ended. It cannot end before
-        # both have met it, at any speed: an agent is connected.
-        host, _, port = endpoint.rpartition(":")
-        with socket.create_connection((host, int(port))):
-            again = local.agent("pc1", job, endpoint, 1, KIT_ONE_RUN="")
-            for task in (again, patient):
-                task.expect("another host has closed this run; waits for the store to end")
-        local.tasks[0].wait()
-        environ = {"KIT_RENDEZVOUS": endpoint}
-        local.start("rendezvous", [LAUNCH, "rendezvous"], environ)
+        # As an engine does.
+        again = local.agent("pc1", job, endpoint, 1, "2:2", KIT_ONE_RUN="")
         assert (again.wait(), patient.wait()) == (0, 0)
         for task, host in ((again, "pc1"), (patient, "pc2")):
             assert f"{host} is done" in task.text
+
+
+def test_a_script_ends_for_all_if_nothing_restarts_a_host(tmp_path: Path) -> None:
+    script = tmp_path / "own.py"
+    script.write_text(
+        "import os, sys, time\nos.environ['KIT_HOST'] == 'pc1' and sys.exit(7)\ntime.sleep(60)\n"
+    )
+    with hosts(tmp_path) as local:
+        job, endpoint = own_job(tmp_path, script), local.rendezvous(script=True)
+        tasks = [local.agent(name, job, endpoint, 1, "2:2") for name in ("pc1", "pc2")]
+        assert [task.wait() for task in tasks] == [1, 1]
+        assert "another host has closed this run: see what others say" in last_line(tasks[1])
+
+
+def test_a_step_with_suspicious_gradients_is_taken_again(tmp_path: Path) -> None:
+    """The rank whose first computation was wrong is named, and the model is as good as ever."""
+    with hosts(tmp_path) as local:
+        more: dict[str, str | Path] = {
+            "FAULT": "flip",
+            "FAULT_AT": "40",
+            "FAULT_RANK": "1",
+            "FAULT_ONCE": tmp_path / "once",
+        }
+        job = write_job(tmp_path, epochs=6, repeat_above=1000.0, schedule="constant")
+        tasks = local.pair(job, "2:2", [FAULTY], **more)
+        assert [task.wait() for task in tasks] == [0, 0]
+        both = tasks[0].text + tasks[1].text
+    said = re.findall(r"the gradients of step (\d+) are (\d+) times as large as usual, (.*)", both)
+    ((step, times, what),) = said
+    assert (int(step) in range(35, 46), int(times) > 1000) == (True, True)
+    assert re.fullmatch(
+        r"but not when they are computed again: rank 1 on \w+ \(cpu\) computed another loss", what
+    )
+    lines = metrics(tmp_path / "pc1", tmp_path / "pc2")
+    assert all(line["loss"] < 3 for line in lines[1:])
+
+
+def test_the_usual_norm_is_that_of_the_newest_steps() -> None:
+    norms = Norms()
+    for _ in range(19):
+        norms.note(2.0)
+    assert norms.times_usual(100.0) == 0
+    norms.note(float("inf"))
+    assert norms.times_usual(100.0) == 0
+    norms.note(2.0)
+    assert norms.times_usual(100.0) == 50
+    assert norms.times_usual(float("nan")) == 0
+    for _ in range(100):
+        norms.note(10.0)
+    assert norms.times_usual(100.0) == 10

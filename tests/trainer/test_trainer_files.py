@@ -43,7 +43,7 @@ def epochs(text: str) -> list[int]:
 def test_a_script_goes_on_after_its_first_host_is_lost(tmp_path: Path) -> None:
     job = write_script(tmp_path, 400, ["snapshot.pt"])
     with hosts(tmp_path) as local:
-        endpoint = local.rendezvous()
+        endpoint = local.rendezvous(script=True)
         both = {
             "pc1": start(local, "pc1", job, endpoint),
             "pc2": start(local, "pc2", job, endpoint),

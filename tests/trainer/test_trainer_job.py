@@ -92,6 +92,9 @@ def test_a_wrong_value_is_named(
         ),
         ({"dataset": "mnist", "model": "airbench"}, "airbench needs colour images"),
         ({"static_graph": True, "accumulation": 2}, "exchange.static_graph: PyTorch can not"),
+        ({"static_graph": True, "global_batch": 192}, "it together with `global_batch`"),
+        ({"global_batch": 192, "accumulation": 2}, "train.accumulation: `global_batch` determines"),
+        ({"global_batch": 192, "rate_batch": 96}, "train.rate_batch: with `global_batch` the"),
         (
             {"mode": "diloco", "compression": "powersgd"},
             "exchange.compression: powersgd",

@@ -47,7 +47,7 @@ def pets(folder: Path, name: str = "pets", **changes: Any) -> Path:
 
 
 def launch(local: Hosts, job: Path, checkpoints: str, endpoint: str, **more: Any) -> Task:
-    return local.agent(checkpoints, job, endpoint, 2, "1:1", KIT_DATA=local.folder, **more)
+    return local.agent(checkpoints, job, endpoint, 2, KIT_DATA=local.folder, **more)
 
 
 def weights_of(folder: Path) -> dict[str, torch.Tensor]:
@@ -61,14 +61,14 @@ def test_a_folder_trains_on_two_ranks_resumes_and_is_served(tmp_path: Path) -> N
     torch.manual_seed(5)
     torch.save(build(MODEL, 1000, 64).state_dict(), tmp_path / "start.pth")
     with hosts(tmp_path) as local:
-        whole = launch(local, pets(tmp_path), "whole", local.rendezvous())
+        whole = launch(local, pets(tmp_path), "whole", local.rendezvous("1:1"))
         assert whole.wait() == 0, whole.text
         # Random crops and policies, drawn by worker processes, are the same after a stop.
-        task = launch(local, pets(tmp_path), "parts", local.rendezvous())
+        task = launch(local, pets(tmp_path), "parts", local.rendezvous("1:1"))
         wait_until(lambda: bool(task.of(events.Saved)), "a checkpoint")
         task.process.terminate()
         task.wait()
-        resumed = launch(local, pets(tmp_path), "parts", local.rendezvous())
+        resumed = launch(local, pets(tmp_path), "parts", local.rendezvous("1:1"))
         assert resumed.wait() == 0, resumed.text
         assert "resumes at step" in resumed.text
         first, second = weights_of(tmp_path / "whole"), weights_of(tmp_path / "parts")
@@ -109,7 +109,7 @@ def job_of(manifest: dict[str, Any]) -> dict[str, Any]:
 def test_digits_become_colour_images_and_mistakes_end_at_once(tmp_path: Path) -> None:
     with hosts(tmp_path) as local:
         job = write_job(tmp_path, "small", model=MODEL, batch_size=700, epochs=1)
-        task = launch(local, job, "small", local.rendezvous())
+        task = launch(local, job, "small", local.rendezvous("1:1"))
         assert task.wait() == 0, task.text
         assert describe(load_job(job), "n1", noise(1, 8))["torch"] == {
             "torch": torch.__version__,
@@ -127,7 +127,7 @@ def test_digits_become_colour_images_and_mistakes_end_at_once(tmp_path: Path) ->
             weights=None,
             augmentation=None,
         )
-        task = launch(local, job, "wrong", local.rendezvous())
+        task = launch(local, job, "wrong", local.rendezvous("1:1"))
         assert task.wait() == 2, task.text
         assert "has no resnet_18; did you mean resnet18?" in task.text
         assert len(task.of(events.Failed)) == 1

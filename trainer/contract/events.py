@@ -32,7 +32,7 @@ FailureClass = Literal[
     "loss",  # A loss is not finite.
     "parameters",  # Ranks have different parameters.
     "peer",  # Another rank is gone or silent; a restart resumes.
-    "rendezvous",  # The store is gone, or never answered.
+    "rendezvous",  # The rendezvous is gone, or never answered.
     "gpu",  # The container lacks a GPU that it was given.
     "worker",  # A process ended by itself, with an exit code.
     "killed",  # A process was ended by a signal.
@@ -123,6 +123,24 @@ class Resumed(Event):
     epoch: int
     step: int
     checkpoint: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Regrouped(Event):
+    """The training goes on in another group of processes, without a checkpoint; from rank 0.
+
+    `epoch` counts whole epochs, `steps` are the job's at the new world size. No step was taken for
+    `seconds`. `reason` says which host was lost, ended or joined.
+    """
+
+    NAME = "regrouped"
+    epoch: int
+    step: int
+    steps: int
+    world_size: int
+    seconds: float
+    hosts: tuple[str, ...] = ()
+    reason: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,6 +240,22 @@ class Failed(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class LeftOut(Event):
+    """A host takes no part in its training until a person releases it; repeated every minute."""
+
+    NAME = "left_out"
+    kind: FailureClass
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Released(Event):
+    """A person has released a host that was left out."""
+
+    NAME = "released"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Serving(Event):
     """A server now answers with a checkpoint; `source` is the place where it was read."""
 
@@ -240,6 +274,7 @@ KINDS: dict[str, type[Event]] = {
         Restart,
         Begin,
         Resumed,
+        Regrouped,
         Progress,
         Epoch,
         Pace,
@@ -247,6 +282,8 @@ KINDS: dict[str, type[Event]] = {
         Kept,
         Stopped,
         Failed,
+        LeftOut,
+        Released,
         Serving,
     )
 }

@@ -8,7 +8,7 @@ A job file has the keys of a section in this order; keys that are None are left 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from trainer.contract.keys import key
@@ -73,9 +73,27 @@ class Train:
         "a name, where they are missing",
     )
     epochs: int = key(ge=1, examples=(10,))
-    # The global batch is batch_size * world size * accumulation.
     batch_size: int = key(ge=1, examples=(256,), description="Samples for each GPU and micro-step")
-    accumulation: int = key(1, ge=1, description="Micro-steps in each optimizer step")
+    accumulation: int = key(
+        1,
+        ge=1,
+        description="Micro-steps in each optimizer step: the global batch is `batch_size` times "
+        "processes times `accumulation`",
+    )
+    global_batch: int | None = key(
+        None,
+        ge=1,
+        examples=(768,),
+        description="Samples of each optimizer step, however many hosts train, in as many "
+        "micro-steps of `batch_size` as that takes; instead of `accumulation`",
+    )
+    rate_batch: int | None = key(
+        None,
+        ge=1,
+        examples=(768,),
+        description="The global batch that `learning_rate` is for. With another one, as when a "
+        "host is lost, the rate is scaled: linearly for sgd, by the square root for adam and adamw",
+    )
     optimizer: Literal["sgd", "adam", "adamw"] = key("sgd")
     # The highest rate, for the global batch: it is not scaled. 0 stands for the usual one.
     learning_rate: float = key(
@@ -198,6 +216,56 @@ class Metrics:
     port: int = key(0, ge=1024, le=65535, optional=True, examples=(9500,))  # 0: nowhere.
 
 
+@dataclass(frozen=True, kw_only=True)
+class Faults:
+    """What happens when something fails on a host of the built-in training.
+
+    retry: the process is started again. leave_out: the others go on without its host until a person
+    releases it, if the job has enough hosts; otherwise the training ends. stop: the training ends.
+    """
+
+    worker: Literal["retry", "leave_out", "stop"] = key(
+        "retry", description="A process ends by an exception"
+    )
+    killed: Literal["retry", "leave_out", "stop"] = key("retry", description="A process is killed")
+    gpu: Literal["retry", "leave_out", "stop"] = key(
+        "leave_out", description="A GPU fails: an error of CUDA"
+    )
+    memory: Literal["retry", "leave_out", "stop"] = key(
+        "stop", description="A GPU has no room for the batch"
+    )
+    disk: Literal["retry", "leave_out", "stop"] = key(
+        "stop", description="A checkpoint can not be written"
+    )
+    parameters: Literal["retry", "leave_out", "stop"] = key(
+        "leave_out", description="The ranks of a host have other parameters than most"
+    )
+    max_restarts: int = key(
+        3,
+        ge=0,
+        le=1000,
+        description="Failures of one kind on a host, within `window`, after which the process is "
+        "started again; ten times as many kills",
+    )
+    window: int = key(3600, form="duration", ge=1, description="For `max_restarts`")
+    then: Literal["leave_out", "stop"] = key(
+        "leave_out", description="What happens after more failures than `max_restarts`"
+    )
+    compare_every: int = key(
+        200,
+        ge=0,
+        description="Steps between two comparisons of the ranks' parameters, besides those before "
+        "each checkpoint; 0: none",
+    )
+    repeat_above: float | None = key(
+        None,
+        gt=1,
+        examples=(10.0,),
+        description="With `exchange: {mode: every_step}`: compute the gradients of a step again if "
+        "they are so many times as large as the median of the last 100 steps",
+    )
+
+
 @dataclass(frozen=True)
 class TrainJob:
     """A job of the built-in training."""
@@ -207,6 +275,7 @@ class TrainJob:
     exchange: Exchange
     checkpoint: Checkpoint
     metrics: Metrics
+    faults: Faults = field(default_factory=Faults)
 
 
-SECTIONS: tuple[type[Any], ...] = (Train, Exchange, Checkpoint, Metrics)
+SECTIONS: tuple[type[Any], ...] = (Train, Exchange, Checkpoint, Metrics, Faults)

@@ -70,7 +70,7 @@ LAUNCHER = (
         "counter",
         "1",
         RANK,
-        "Restarts of this host's workers by torchrun",
+        "Restarts of this worker",
         "`member`: `restarts`",
     ),
     Metric(

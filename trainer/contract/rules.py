@@ -169,6 +169,18 @@ def mirror_shows_the_same(values: Values, _: Written) -> Iterator[Problem]:
         yield Problem("train", "flip_at_test", what, "leave it out")
 
 
+def global_batch_is_instead_of_others(values: Values, written: Written) -> Iterator[Problem]:
+    """A fixed global batch determines the micro-steps, and needs no other rate."""
+    if values["train.global_batch"] is None:
+        return
+    if "train.accumulation" in written:
+        what = "`global_batch` determines the micro-steps"
+        yield Problem("train", "accumulation", what, "leave one of them out")
+    if values["train.rate_batch"] is not None:
+        what = "with `global_batch` the batch is always the same"
+        yield Problem("train", "rate_batch", what, "leave one of them out")
+
+
 def warm_up_is_steps_or_a_share(values: Values, _: Written) -> Iterator[Problem]:
     """Steps are whole numbers; a triangle schedule has its own warm-up."""
     warm_up = values["train.warm_up"]
@@ -228,8 +240,9 @@ def static_graph_is_of_every_step(values: Values, _: Written) -> Iterator[Proble
         return
     if values["exchange.mode"] != "every_step":
         yield Problem("exchange", "static_graph", "is for `mode: every_step`", "leave it out")
-    elif values["train.accumulation"] > 1:
-        what = "PyTorch can not take it together with `accumulation`"
+    elif values["train.accumulation"] > 1 or values["train.global_batch"]:
+        other = "global_batch" if values["train.global_batch"] else "accumulation"
+        what = f"PyTorch can not take it together with `{other}`"
         yield Problem("exchange", "static_graph", what, "leave one of them out")
 
 
@@ -252,6 +265,7 @@ RULES: tuple[Callable[[Values, Written], Iterator[Problem]], ...] = (
     download_has_a_source,
     augmentation_is_of_a_folder,
     mirror_shows_the_same,
+    global_batch_is_instead_of_others,
     warm_up_is_steps_or_a_share,
     average_needs_equal_weights,
     compression_is_of_gradients,

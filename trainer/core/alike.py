@@ -27,9 +27,9 @@ ADVICE = {
 """Possible differences between hosts, in the order of the message, and what to do."""
 
 
-def require_alike(job: TrainJob, world: World, data: DataSet) -> None:
-    """Raise HaltError on all ranks if hosts differ; `data` are on the CPU."""
-    found = world.gather(describe(job, world.host, data) if world.local_rank == 0 else None)
+def require_alike(world: World, own: dict[str, Any]) -> None:
+    """Raise HaltError on all ranks if hosts differ; `own` is what `describe` says of this one."""
+    found = world.gather(own if world.local_rank == 0 else None)
     # An older trainer sends something else.
     unknown = {"host": "a host with another trainer"}
     hosts = [each if isinstance(each, dict) else unknown for each in found if each is not None]
@@ -53,7 +53,7 @@ def name(hosts: list[str]) -> str:
 
 
 def describe(job: TrainJob, host: str, data: DataSet) -> dict[str, Any]:
-    """Describe this host by topic."""
+    """Describe this host by topic; `data` are on the CPU."""
     sections = asdict(job).items()
     settings = {
         f"{section}.{key}": value

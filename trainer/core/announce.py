@@ -17,8 +17,10 @@ class Announcer:
 
     def __init__(self, world: World, epochs: int) -> None:
         self._silent, self._size, self._epochs = world.rank != 0, world.size, epochs
+        self._hosts, self._why = tuple(dict.fromkeys(world.hosts)), world.why
         self._began, self._first = time.monotonic(), 0  # Time and step at which this process began.
         self._steps = 0  # Of the whole job.
+        self._resumes = False  # From a checkpoint.
         self._accuracy: float | None = None
         self._checkpoint: str | None = None
 
@@ -29,15 +31,46 @@ class Announcer:
 
     def know(self, checkpoint: str, accuracy: float | None) -> None:
         """Record the checkpoint from which the training resumes."""
+        self._resumes = True
+        self.recall(checkpoint, accuracy)
+
+    def recall(self, checkpoint: str | None, accuracy: float | None) -> None:
+        """Record what is known of a training that goes on."""
         self._checkpoint, self._accuracy = checkpoint, accuracy
+
+    @property
+    def known(self) -> tuple[str | None, float | None]:
+        """The newest checkpoint, and the newest accuracy."""
+        return self._checkpoint, self._accuracy
+
+    def moved(self, world: World) -> Announcer:
+        """Return the announcer of another world, which repeats the same values."""
+        moved = Announcer(world, self._epochs)
+        moved.recall(*self.known)
+        return moved
 
     def begin(self, progress: Progress, steps: int) -> None:
         """Report the position at which the training begins; the speed counts from here."""
         self._began, self._first, self._steps = time.monotonic(), progress.step, steps
         self.emit(events.Begin(epochs=self._epochs, steps=steps, world_size=self._size))
-        if self._checkpoint:
+        if self._checkpoint and self._resumes:
             epoch, step = progress.epoch, progress.step
             self.emit(events.Resumed(epoch=epoch, step=step, checkpoint=self._checkpoint))
+
+    def go_on(self, progress: Progress, steps: int, seconds: float) -> None:
+        """Report that the training goes on in another group after a pause of `seconds`."""
+        self._began, self._first, self._steps = time.monotonic(), progress.step, steps
+        self.emit(
+            events.Regrouped(
+                epoch=progress.epoch,
+                step=progress.step,
+                steps=steps,
+                world_size=self._size,
+                seconds=round(seconds, 3),
+                hosts=self._hosts,
+                reason=self._why,
+            )
+        )
 
     def age(self) -> float:
         """Seconds since the training began or resumed in this process."""

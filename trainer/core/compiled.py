@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 from trainer.contract.job import TrainJob
-from trainer.parallel.world import World
 
 BACKEND = "inductor"
 
@@ -25,14 +24,17 @@ class Compiled:
     parts: int = 0  # Parts passed to the compiler so far.
     before: int = 0  # Graphs that Dynamo had made in this process.
 
-    def compile(self, model: nn.Module, job: TrainJob, world: World) -> nn.Module:
-        """Return the module that replaces the model in computations, with the same parameters."""
+    def compile(self, model: nn.Module, job: TrainJob, *, several: bool) -> nn.Module:
+        """Return the module that replaces the model in computations, with the same parameters.
+
+        `several`: there may be more ranks than this one.
+        """
         # The import takes a second, which other jobs need not spend.
         from torch._dynamo import config, lookup_backend
 
         # One compiled backward pass would return all gradients at its end. For DDP, Dynamo divides
         # the graph at the ends of buckets, so that communication overlaps with compute.
-        config.optimize_ddp = world.size > 1 and job.exchange.mode == "every_step"
+        config.optimize_ddp = several and job.exchange.mode == "every_step"
         compiler = lookup_backend(BACKEND)
 
         def count(graph: Any, inputs: Any) -> Any:

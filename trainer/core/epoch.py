@@ -50,8 +50,8 @@ class Tally:
         shares, slow = compare_ranks(run.world, self._before, run.watch.read())
         run.watch.pause()
         return {
-            "loss": total / max(self.samples, 1),
-            "images_per_second": self.samples / seconds,
+            "loss": total / self.samples if self.samples else None,
+            "images_per_second": self.samples / seconds if self.samples else None,
             "skipped": self.skipped,
             "shares": shares,
             "slow": slow,
@@ -79,11 +79,12 @@ def train_epoch(run: Run, progress: Progress, stop: Stop) -> EpochResult:
             run.data.train.expect(own_pieces(run, left), progress.epoch)
         set_rate(run, progress)
         step = train_step(run, progress, left, crops, stop)
-        done, stopping = min(run.global_batch, len(left)), step.stopping
-        progress = Progress(progress.epoch, progress.position + done, progress.step + 1)
+        done, stopping = step.progress.position - progress.position, step.stopping
+        progress = step.progress
         if step.bad_losses:
             skip_or_halt(run, progress, step)
             tally.skipped, tally.samples = (*tally.skipped, progress.step), tally.samples - done
+        compare(run, progress)
         tally.loss += step.loss
         seen = (tally.samples - len(left) + done) * run.balance.shares[run.world.rank]
         run.recorder.step(progress, tally.loss, seen)
@@ -98,6 +99,13 @@ def train_epoch(run: Run, progress: Progress, stop: Stop) -> EpochResult:
     figures = tally.figures(run)
     run.meter.end_steps(end, len(tally.skipped))
     return EpochResult(end, stopping, figures)
+
+
+def compare(run: Run, progress: Progress) -> None:
+    """At the job's interval, raise HaltError on all ranks if their parameters differ."""
+    every = run.job.faults.compare_every
+    if every and progress.step % every == 0 and not run.ranks.optimizers_differ:
+        run.ranks.require_equal(buffers=False)
 
 
 def own_pieces(run: Run, left: Tensor) -> Iterator[Tensor]:

@@ -33,15 +33,11 @@ class Meter:
 
     def __init__(self, world: World, watch: Watch, job: str, environ: Mapping[str, str]) -> None:
         folder = environ.get("KIT_METRICS")
-        self._world, self._written = world, 0.0
+        self._written = 0.0
         self._file = Path(folder, f"rank-{world.local_rank}.json") if folder else None
         gpus = [*environ.get("KIT_GPUS", "").split(","), *[""] * world.local_rank]
-        self._labels = {
-            "job": job,
-            "host": world.host,
-            "rank": str(world.rank),
-            "gpu": gpus[world.local_rank],
-        }
+        self._labels = {"job": job, "host": world.host, "gpu": gpus[world.local_rank]}
+        self.move(world)
         state = self._read()
         self._values: dict[str, float] = state.get("values", {})
         self._ratios: dict[str, float] = state.get("ratios", {})
@@ -50,14 +46,22 @@ class Meter:
         launched, started = (float(environ.get(name) or now) for name in ("KIT_BEGAN", "KIT_BORN"))
         self._goodput = Goodput(watch, state.get("seconds", {}), launched, started)
         self._reached = self._values.get("kit_train_step", 0)
-        self._step_began, self._saved = 0.0, 0.0
+        self._saved = 0.0
+
+    def move(self, world: World) -> None:
+        """Measure from now on as a rank of another world; the counters go on."""
+        self._world = world
+        self._labels["rank"] = str(world.rank)
+        self._step_began = 0.0
 
     def begin(self, progress: Progress, steps: int, epochs: int) -> None:
         """Begin to train; all ranks must call it. Steps that any of them did before count as lost.
 
         `steps` and `epochs` are those of the whole job.
         """
-        self._reached = max(self._world.gather(self._reached))
+        own = max(self._reached, self._values.get("kit_train_step", 0))
+        self._reached = max(self._world.gather(own))
+        self._goodput.count("restart")
         self._set("kit_train_start_time_seconds", time.time())
         self._set("kit_train_planned_steps", steps)
         self._set("kit_train_planned_epochs", epochs)

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from trainer.checkpoints.format import Progress
 from trainer.checkpoints.layout import folder_name
+from trainer.contract.batch import accumulation
 from trainer.core.figures import Figures, append
 from trainer.core.models import parameter_count
 from trainer.core.run import Run
@@ -24,7 +25,9 @@ def introduce(run: Run, progress: Progress, start: Figures) -> None:
     if run.world.rank != 0:
         return
     train, exchange = run.job.train, run.job.exchange
-    sizes = f"{train.batch_size} x {run.world.size} processes x {train.accumulation}"
+    steps = accumulation(train, run.world.size)
+    at_most = "at most " if train.global_batch else ""
+    sizes = f"{at_most}{train.batch_size} x {run.world.size} processes x {steps}"
     say(
         f"job {run.job.name}: {train.model} of {parameter_count(run.model):,} parameters, "
         f"{len(run.data.train):,} samples of {train.dataset}, global batch {run.global_batch} = "
@@ -40,6 +43,17 @@ def introduce(run: Run, progress: Progress, start: Figures) -> None:
     say(HEADER)
     gpus = {host: uuids.split(",") for host, uuids in seen.items() if uuids}
     append(run.checkpoints, replace(start, gpus=gpus))
+
+
+def tell_group(run: Run, progress: Progress) -> None:
+    """Report that the training goes on in another group, and how long the change took."""
+    if run.world.rank != 0:
+        return
+    size, hosts = run.world.size, ", ".join(dict.fromkeys(run.world.hosts))
+    who = f"1 process on {hosts} goes on" if size == 1 else f"{size} processes on {hosts} go on"
+    where = f"step {progress.step}, epoch {progress.epoch} + {progress.position}"
+    why = f" ({run.world.why})" if run.world.why else ""
+    say(f"{who} at {where}, after a pause of {run.age:.2f} s{why}")
 
 
 def enlargement(data: DataSet) -> str:

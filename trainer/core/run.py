@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from trainer.checkpoints.format import Progress
 from trainer.checkpoints.saver import Saver
+from trainer.contract.batch import accumulation, global_batch
 from trainer.contract.job import TrainJob
 from trainer.core.announce import Announcer
 from trainer.core.compiled import Compiled
 from trainer.core.live import Live
 from trainer.core.meter import Meter
 from trainer.core.models import Lookahead
+from trainer.core.norms import Norms
 from trainer.core.watch import Balance, Watch
 from trainer.data import shards
 from trainer.data.samples import DataSet
@@ -26,17 +30,32 @@ from trainer.record.recorder import Recorder
 
 
 class Stop:
-    """Records a SIGTERM, which asks this process to end after the present step.
+    """Whether this process shall end after the present step, as a SIGTERM asks it to.
 
     torchrun sends it to its workers when it ends, and before it restarts them because a host joined
     or left; after 30 s it kills them (--shutdown-timeout).
     """
 
     requested = False
+    """Whether this process shall leave its group."""
+    goes_on = False
+    """Whether it then joins the next one."""
+
+    def saves(self, world: World) -> bool:  # noqa: ARG002
+        """Whether to save before; all ranks must call it."""
+        return True
 
     def listen(self) -> None:
         """Record signals from now on."""
         signal.signal(signal.SIGTERM, lambda *_: setattr(self, "requested", True))
+
+
+@dataclass
+class Reached:
+    """The last step that this process has taken; it outlives groups."""
+
+    progress: Progress | None = None
+    generation: int = 0  # The group that has agreed on the state before it.
 
 
 @dataclass(frozen=True)
@@ -47,13 +66,15 @@ class Run:
     world: World
     data: DataSet
     ranks: Ranks  # How the ranks train the model together.
+    module: nn.Module  # The model, or what torch.compile made of it.
+    reached: Reached
     compiled: Compiled | None  # Set if the job uses torch.compile.
     optimizer: torch.optim.Optimizer
     average: Lookahead | None  # Of the weights, if the job has one.
     precision: str  # fp32, bf16 or fp16.
     scaler: Any  # torch's GradScaler; disabled unless the precision is fp16.
     checkpoints: Path  # This host's folder.
-    started: float  # time.monotonic() at the start of the process.
+    started: float  # time.monotonic() at the start of the process, or at the end of the last group.
     saver: Saver
     watch: Watch
     balance: Balance
@@ -61,6 +82,7 @@ class Run:
     meter: Meter
     announcer: Announcer
     recorder: Recorder
+    norms: Norms  # Of the newest gradients.
 
     @property
     def model(self) -> nn.Module:
@@ -69,14 +91,19 @@ class Run:
 
     def pieces(self, batch: Tensor) -> list[Tensor]:
         """This rank's micro-batches of the global batch int64 [n]."""
-        steps = self.job.train.accumulation
+        steps = accumulation(self.job.train, self.world.size)
         grouped = self.data.train.grouped(batch)
         return shards.pieces(grouped, self.world.rank, self.balance.shares, steps)
 
     @property
     def global_batch(self) -> int:
         """Samples of a full optimizer step, over all ranks."""
-        return self.job.train.batch_size * self.job.train.accumulation * self.world.size
+        return global_batch(self.job.train, self.world.size)
+
+    @property
+    def age(self) -> float:
+        """Seconds since `started`."""
+        return time.monotonic() - self.started
 
     @property
     def modules(self) -> list[nn.Module]:

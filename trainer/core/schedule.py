@@ -1,4 +1,4 @@
-"""The learning rate of each step: stateless, and independent of the world size."""
+"""The learning rate of each step: stateless; `rate_batch` alone lets it follow the world size."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 
 from trainer.checkpoints.format import Progress
+from trainer.contract.batch import rate_factor
 from trainer.contract.job import Train
 from trainer.core.run import Run
 from trainer.parallel.halt import HaltError
@@ -17,7 +18,9 @@ rate at the end: as in cifar10-airbench (Jordan 2024, arXiv 2404.00498)."""
 
 def set_rate(run: Run, progress: Progress) -> None:
     """Set the optimizer's rate for the next step."""
-    rate = learning_rate(run.job.train, share_done(run, progress)) * warm_up(run, progress)
+    train = run.job.train
+    rate = learning_rate(train, share_done(run, progress)) * warm_up(run, progress)
+    rate *= rate_factor(train, run.global_batch)
     for group in run.optimizer.param_groups:
         group["lr"] = rate * group["scale"]
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+from dataclasses import replace
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -17,12 +19,14 @@ from trainer.core.compiled import Compiled
 from trainer.core.live import Live
 from trainer.core.meter import Meter
 from trainer.core.models import Lookahead, build_model, parameter_groups
+from trainer.core.norms import Norms
 from trainer.core.precision import choose, loss_scaler
-from trainer.core.run import Run
+from trainer.core.run import Reached, Run
 from trainer.core.watch import Balance, Watch
 from trainer.data.samples import DataSet
 from trainer.data.shards import generator
 from trainer.parallel.local import LocalReplicas
+from trainer.parallel.ranks import Ranks
 from trainer.parallel.replicas import Replicas
 from trainer.parallel.world import World
 from trainer.record.recorder import Recorder
@@ -43,21 +47,24 @@ def set_up(
     `data` are on the CPU, `started` is time.monotonic() at the start of the process, `weights` are
     the initial ones if they are not random.
     """
-    train, exchange = job.train, job.exchange
+    train = job.train
     torch.manual_seed(train.seed)  # The same initial weights on all ranks.
     model = build_model(train, data)
     model.load_state_dict(weights or {}, strict=False)
     model = model.to(world.device)
     compiled = Compiled() if train.compile else None
-    module = compiled.compile(model, job, world) if compiled else model
+    # A process of a training whose group changes prepares itself alone.
+    several = world.size > 1 or "KIT_WORKERS" in os.environ
+    module = compiled.compile(model, job, several=several) if compiled else model
     watch, precision = Watch(world.device), choose(train.precision, world)
-    kind = Replicas if exchange.mode == "every_step" else LocalReplicas
     announcer = Announcer(world, train.epochs)
     run = Run(
         job=job,
         world=world,
         data=data.to(world.device),
-        ranks=kind(model, exchange, world, watch.mark, module),
+        ranks=replicate(job, world, model, module, watch),
+        module=module,
+        reached=Reached(),
         compiled=compiled,
         optimizer=build_optimizer(model, train, world.device),
         average=Lookahead(model) if train.ema else None,
@@ -72,10 +79,52 @@ def set_up(
         meter=Meter(world, watch, job.name, os.environ),
         announcer=announcer,
         recorder=Recorder(job, world, folder, started),
+        norms=Norms(),
     )
-    # From here on a different seed on each rank, for layers like dropout; data have own generators.
-    torch.manual_seed(generator(train.seed, world.rank).initial_seed())
+    seed_rank(run)
     return run
+
+
+def move(run: Run, world: World, started: float) -> Run:
+    """Return the run in another world: what was trained stays, what knows of the ranks is new.
+
+    `started` is time.monotonic() at the beginning of the change.
+    """
+    job, own = run.job, run.ranks.own([])
+    run.ranks.release()
+    gc.collect()  # DDP's circular references keep its hooks on the parameters.
+    ranks = replicate(job, world, run.model, run.module, run.watch)
+    ranks.load_own(own, [])
+    run.watch.pause()
+    run.meter.move(world)
+    announcer = run.announcer.moved(world)
+    recorder = Recorder(job, world, run.checkpoints, started)
+    recorder.run = run.recorder.run
+    moved = replace(
+        run,
+        world=world,
+        ranks=ranks,
+        started=started,
+        balance=Balance(world, run.watch, auto=job.train.balance == "auto"),
+        live=Live(world, job.train.epochs, announcer),
+        announcer=announcer,
+        recorder=recorder,
+    )
+    seed_rank(moved)
+    return moved
+
+
+def replicate(
+    job: TrainJob, world: World, model: nn.Module, module: nn.Module, watch: Watch
+) -> Ranks:
+    """Let the ranks train the model together, as the job says."""
+    kind = Replicas if job.exchange.mode == "every_step" else LocalReplicas
+    return kind(model, job.exchange, world, watch.mark, module)
+
+
+def seed_rank(run: Run) -> None:
+    """Give each rank another seed for layers like dropout; data have their own generators."""
+    torch.manual_seed(generator(run.job.train.seed, run.world.rank).initial_seed())
 
 
 def build_optimizer(model: nn.Module, train: Train, device: torch.device) -> torch.optim.Optimizer:

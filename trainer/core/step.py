@@ -15,6 +15,7 @@ from trainer.checkpoints.format import Progress
 from trainer.core.precision import autocast
 from trainer.core.run import Run, Stop
 from trainer.core.schedule import share_done
+from trainer.core.suspicion import examined
 from trainer.data.crops import Crops
 
 
@@ -22,6 +23,7 @@ from trainer.data.crops import Crops
 class StepResult:
     """The result of a step on this rank."""
 
+    progress: Progress  # The position after it.
     loss: Tensor  # Sum of the losses of this rank's own samples, float32 scalar on its device.
     stopping: bool = False  # Whether any rank was asked to stop.
     bad_losses: tuple[str, ...] = ()  # Losses that were not finite, with ranks and samples.
@@ -45,21 +47,40 @@ def train_step(
     batch = left[: run.global_batch]
     own, number = run.pieces(batch), progress.step + 1
     local = run.ranks.begin_local(number, sum(map(len, own)))
-    can_skip = run.job.train.on_nan == "skip"
-    buffers = [buffer.clone() for buffer in run.model.buffers()] if can_skip else []
-    loss, bad_loss = gradients(run, batch, own, crops, local=local)
-    verdict = Verdict() if local else exchange_verdicts(run, stop, bad_loss)
+    settings = run.job.train.on_nan == "skip" or run.job.faults.repeat_above
+    can_repeat = settings or run.world.generation
+    buffers = [buffer.clone() for buffer in run.model.buffers()] if can_repeat else []
+    try:
+        loss, bad_loss = gradients(run, batch, own, crops, local=local)
+        if not run.ranks.optimizers_differ:
+
+            def again() -> tuple[Tensor, str]:
+                restore_buffers(run, buffers)
+                return gradients(run, batch, own, crops, local=False)
+
+            loss, bad_loss = examined(run, number, (loss, bad_loss), again)
+        verdict = Verdict() if local else exchange_verdicts(run, stop, bad_loss)
+    except RuntimeError:  # Of a lost peer: the step is taken again.
+        restore_buffers(run, buffers)
+        raise
     if bad_loss or verdict.bad_losses:
         loss = torch.zeros_like(loss)
-        for buffer, before in zip(run.model.buffers(), buffers, strict=False):
-            buffer.copy_(before)
+        restore_buffers(run, buffers)
     else:
         update(run, progress)
+    after = Progress(progress.epoch, progress.position + len(batch), number)
+    run.reached.progress = after  # At once: an exchange that follows may fail.
     if local:
         verdict = end_local(run, stop, number, bad_loss, last=len(batch) == len(left))
     samples = sum(map(len, own))
     run.balance.note(samples)
-    return StepResult(loss, *verdict, samples)
+    return StepResult(after, loss, *verdict, samples)
+
+
+def restore_buffers(run: Run, buffers: list[Tensor]) -> None:
+    """Restore the model's buffers, such as BatchNorm's; without any, leave them."""
+    for buffer, before in zip(run.model.buffers(), buffers, strict=False):
+        buffer.copy_(before)
 
 
 def exchange_verdicts(run: Run, stop: Stop, bad_loss: str) -> Verdict:

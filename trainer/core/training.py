@@ -8,19 +8,23 @@ from dataclasses import replace
 from trainer.core.epoch import EpochResult, train_epoch
 from trainer.core.evaluation import evaluate
 from trainer.core.figures import append, measure
+from trainer.core.live_state import resume_live
 from trainer.core.recording import begin_record, record_epoch
 from trainer.core.rehearsal import rehearse
-from trainer.core.report import introduce, tell_epoch
+from trainer.core.report import introduce, tell_epoch, tell_group
 from trainer.core.run import Run, Stop
 from trainer.core.schedule import require_warm_up_fits
-from trainer.core.state import resume, resume_own, save
+from trainer.core.state import Resumed, resume, resume_own, save
 from trainer.output import say, say_error
 
 FAILURE = 1  # Exit code for work that failed; torchrun then restarts all workers.
 
 
-def train(run: Run, stop: Stop) -> int:
-    """Train from the newest checkpoint of any host to the last epoch; return the exit code."""
+def train(run: Run, stop: Stop) -> int | None:
+    """Train from the newest state of any host to the last epoch; return the exit code.
+
+    None: the ranks have left their group, to form another.
+    """
     try:
         return train_epochs(run, stop)
     except Exception as error:
@@ -28,13 +32,17 @@ def train(run: Run, stop: Stop) -> int:
         raise
 
 
-def train_epochs(run: Run, stop: Stop) -> int:
-    """Resume, and train each epoch; return the exit code."""
-    resumed = resume(run)
+def train_epochs(run: Run, stop: Stop) -> int | None:
+    """Resume, and train each epoch; return the exit code, as `train` does."""
+    live = resume_live(run) if run.world.generation else None
+    resumed = Resumed(live) if live else resume(run)
     progress = resumed.progress
     start = measure(run, "start", EpochResult(progress, interrupted=False))
     require_warm_up_fits(run, start.steps)
-    run.announcer.begin(progress, start.steps)
+    if live:
+        run.announcer.go_on(progress, start.steps, run.age)
+    else:
+        run.announcer.begin(progress, start.steps)
     run.meter.begin(progress, start.steps, run.job.train.epochs)
     if progress.epoch >= run.job.train.epochs:
         if run.world.rank == 0:
@@ -42,15 +50,20 @@ def train_epochs(run: Run, stop: Stop) -> int:
         return 0
     run.ranks.require_equal()
     stop.listen()
-    rehearse(run)
-    resume_own(run, resumed)
-    introduce(run, progress, start)
+    if live:
+        tell_group(run, progress)
+    else:
+        rehearse(run)
+        resume_own(run, resumed)
+        introduce(run, progress, start)
+    run.reached.progress, run.reached.generation = progress, run.world.generation
     begin_record(run, progress, start)
     while progress.epoch < run.job.train.epochs:
         epoch = train_epoch(run, progress, stop)
         progress = epoch.progress
         if progress.position == 0:
             finish_epoch(run, epoch)
+            run.reached.progress = progress
         if epoch.interrupted and progress.epoch < run.job.train.epochs:
             return interrupt(run, epoch, stop)
     return 0
@@ -82,9 +95,13 @@ def finish_epoch(run: Run, epoch: EpochResult) -> None:
         tell_epoch(run, figures, last=last)
 
 
-def interrupt(run: Run, epoch: EpochResult, stop: Stop) -> int:
-    """Save at the step at which the ranks agreed to stop; return the exit code."""
+def interrupt(run: Run, epoch: EpochResult, stop: Stop) -> int | None:
+    """Save at the step at which the ranks agreed to stop; return the exit code, as `train` does."""
     progress = epoch.progress
+    if not stop.saves(run.world):
+        run.recorder.note("stop", progress)
+        run.recorder.close()
+        return None
     save(run, progress)
     run.saver.wait()
     run.meter.waited()
@@ -94,6 +111,8 @@ def interrupt(run: Run, epoch: EpochResult, stop: Stop) -> int:
     if run.world.rank == 0:
         append(run.checkpoints, measure(run, "stop", epoch))
         say(f"stopped at step {progress.step}, epoch {progress.epoch} + {progress.position}, saved")
+    if stop.goes_on:
+        return None
     if stop.requested:
         return 0
     # Another host must end, but not this one: after exit code 0, torchrun would regard the job as

@@ -63,7 +63,8 @@ def compare_ranks(
     """
     own = {kind: after[kind] - before[kind] for kind in KINDS}
     found = world.gather(own)
-    total = sum(sum(spent.values()) for spent in found)
+    # Nothing was spent if the ranks resume at the end of an epoch.
+    total = sum(sum(spent.values()) for spent in found) or 1.0
     work = [spent["data"] + spent["compute"] for spent in found]
     slow = {}
     for rank, name in enumerate(world.names):

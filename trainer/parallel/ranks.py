@@ -26,6 +26,10 @@ class Ranks(ABC):
     """The settings that must be equal for a rank's own part of a checkpoint to fit."""
 
     @abstractmethod
+    def release(self) -> None:
+        """Leave the model as it was without this object, which is not used again."""
+
+    @abstractmethod
     def forward(self, inputs: Tensor) -> Tensor:
         """Compute the scores of training samples; their backward pass averages gradients."""
 
@@ -62,8 +66,10 @@ class Ranks(ABC):
         """Restore what `own` returned, or as much of it as is there."""
 
     @abstractmethod
-    def require_equal(self) -> int:
+    def require_equal(self, *, buffers: bool = True) -> int:
         """Raise HaltError on all ranks if the ranks do not have the same model.
+
+        Without `buffers`, those of layers such as BatchNorm may differ, as they do within an epoch.
 
         Return its fingerprint.
         """

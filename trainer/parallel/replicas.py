@@ -57,6 +57,10 @@ class Replicas(Ranks):
             self._powersgd = PowerSGD(max(2, exchange.warm_up_steps))
         self._replica = replicate(module, exchange, world, mark, self._powersgd)
 
+    def release(self) -> None:
+        """Take DDP's hooks off the model, which can then have another."""
+        del self._replica
+
     def forward(self, inputs: Tensor) -> Tensor:
         """Compute scores; the backward pass that follows exchanges gradients."""
         self._shared = False
@@ -82,7 +86,9 @@ class Replicas(Ranks):
             return
         for buffer in buffers_of(modules):
             if buffer.is_floating_point():
-                distributed.all_reduce(buffer.div_(self.world.size))
+                mean = buffer / self.world.size
+                distributed.all_reduce(mean)
+                buffer.copy_(mean)  # Only now: the exchange may fail.
             else:
                 distributed.broadcast(buffer, 0)
         self._shared = True
@@ -120,9 +126,9 @@ class Replicas(Ranks):
         if self._powersgd and "powersgd" in own:
             self._powersgd.load_state_dict(own["powersgd"], self.world.device)
 
-    def require_equal(self) -> int:
-        """Compare all bits of parameters and buffers."""
-        return require_equal(self.world, self.model)
+    def require_equal(self, *, buffers: bool = True) -> int:
+        """Compare all bits of parameters and `buffers`."""
+        return require_equal(self.world, self.model, buffers=buffers)
 
     def begin_local(self, step: int, samples: int) -> bool:  # noqa: ARG002
         """No step is local."""

@@ -14,6 +14,8 @@ from torch import Tensor, distributed
 
 T = TypeVar("T")
 
+ALONE: Any = object()
+"""Stands for a store of a process that has no others."""
 ROLL_CALL = timedelta(seconds=10)
 """Time for the remaining ranks to answer each other: their exchange has timed out together."""
 
@@ -32,6 +34,9 @@ class World:
     alarm: distributed.ProcessGroup
     """Another gloo group, for use after a failed exchange, which breaks the other groups."""
     names: tuple[str, ...] = ()  # The name of each rank, for messages.
+    hosts: tuple[str, ...] = ()  # The host of each rank.
+    generation: int = 0  # Of the group, in a training whose group changes (elastic/).
+    why: str = ""  # How the group differs from the one before.
 
     @property
     def name(self) -> str:
@@ -88,31 +93,55 @@ class World:
 
 def join_world(environ: Mapping[str, str], timeout: timedelta) -> World:
     """Form the process group of torchrun's variables; without them, a world of size 1."""
-    local_rank = int(environ.get("LOCAL_RANK", "0"))
-    device = torch.device("cpu")
-    if torch.cuda.is_available() and torch.cuda.device_count() > local_rank:
-        device = torch.device("cuda", local_rank)
+    if "RANK" not in environ:
+        return form_world(environ, timeout)
+    return form_world(environ, timeout, int(environ["RANK"]), int(environ["WORLD_SIZE"]), None)
+
+
+def form_world(
+    environ: Mapping[str, str],
+    timeout: timedelta,
+    rank: int = 0,
+    size: int = 1,
+    store: Any = ALONE,
+) -> World:
+    """Form a process group at a store, or at torchrun's if `store` is None; by default alone."""
+    device = own_device(environ)
+    if device.type == "cuda":
         torch.cuda.set_device(device)
     backend = "nccl" if device.type == "cuda" else "gloo"
     # NCCL's watchdog aborts the process, with a dump of its flight recorder but no names. So the
     # control group, which every step uses at its end, must time out first.
     patience = timeout + 2 * ROLL_CALL if backend == "nccl" else timeout
-    if "RANK" in environ:
-        distributed.init_process_group(backend, timeout=patience)
-    else:
-        alone = distributed.HashStore()  # type: ignore[attr-defined]
-        distributed.init_process_group(backend, timeout=patience, world_size=1, rank=0, store=alone)
+    if store is ALONE:
+        store = distributed.HashStore()  # type: ignore[attr-defined]
+    distributed.init_process_group(
+        backend, timeout=patience, world_size=size, rank=rank, store=store
+    )
     # Every rank must make these calls, even if the default group uses gloo.
     control, alarm = (distributed.new_group(backend="gloo", timeout=timeout) for _ in range(2))
-    host, rank = environ.get("KIT_HOST") or socket.gethostname(), distributed.get_rank()
-    size = distributed.get_world_size()
+    host = environ.get("KIT_HOST") or socket.gethostname()
+    local_rank = int(environ.get("LOCAL_RANK", "0"))
     world = World(rank, local_rank, size, host, device, control, alarm)
-    return replace(world, names=tuple(world.gather(world.name)))
+    names, hosts = zip(*world.gather((world.name, host)), strict=True)
+    return replace(world, names=names, hosts=hosts)
 
 
-def leave_world(world: World) -> None:
-    """End the group after all ranks are done: rank 0 holds the store, which the others need."""
-    world.sums([0])
+def own_device(environ: Mapping[str, str]) -> torch.device:
+    """The device on which this process computes."""
+    local_rank = int(environ.get("LOCAL_RANK", "0"))
+    if torch.cuda.is_available() and torch.cuda.device_count() > local_rank:
+        return torch.device("cuda", local_rank)
+    return torch.device("cpu")
+
+
+def leave_world(world: World | None) -> None:
+    """End the group after all ranks are done: rank 0 holds the store, which the others need.
+
+    Without a world this does not wait for the others.
+    """
+    if world:
+        world.sums([0])
     distributed.destroy_process_group()
 
 

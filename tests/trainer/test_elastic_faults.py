@@ -1,0 +1,321 @@
+"""Faults in a running training, whose processes stay: real processes on gloo, real signals."""
+
+import json
+import os
+import random
+import re
+import signal
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.trainer.hosts import (
+    Hosts,
+    Task,
+    descendants,
+    hosts,
+    metrics,
+    stop,
+    wait_until,
+    write_job,
+)
+from trainer.contract.events import Begin, Epoch, Member, Regrouped, Resumed
+
+WITNESS = Path(__file__).with_name("witness.py")
+SAMPLES = 1437
+NAMES = ("n1", "n2", "n3")
+
+
+@dataclass
+class Cluster:
+    """Three hosts that train, of which one is enough; and their coordinator."""
+
+    local: Hosts
+    job: Path
+    nnodes: str = "1:3"
+    endpoint: str = ""
+    coordinator: Task | None = None
+    hosts: dict[str, Task] = field(default_factory=dict)
+
+    def start(self, *names: str) -> None:
+        """Start hosts, and the coordinator if there is none."""
+        if not self.endpoint:
+            self.endpoint = self.local.rendezvous(self.nnodes)
+            self.coordinator = self.local.tasks[-1]
+        witness = self.local.folder / "witness"
+        witness.mkdir(exist_ok=True)
+        for name in names:
+            self.hosts[name] = self.local.agent(
+                name, self.job, self.endpoint, 1, program=[WITNESS], WITNESS=witness
+            )
+
+    def pids(self, name: str) -> list[int]:
+        """The agent and its workers."""
+        task = self.hosts[name]
+        return [task.process.pid, *descendants(task.process.pid)]
+
+    def worker(self, name: str) -> int:
+        """The process that trains on a host."""
+        (found,) = self.hosts[name].workers("witness.py")
+        return found
+
+    def begins(self) -> list[Begin | Regrouped]:
+        """The beginnings of all groups, in order."""
+        tasks = self.local.tasks
+        found: list[Begin | Regrouped] = []
+        for task in tasks:
+            found += [*task.of(Begin), *task.of(Regrouped)]
+        return sorted(found, key=lambda begin: begin.time)
+
+    def wait_for(self, size: int, after: int) -> None:
+        """Wait until a group of so many processes has begun after so many others."""
+
+        def there() -> bool:
+            later = self.begins()[after:]
+            return bool(later) and later[-1].world_size == size
+
+        wait_until(there, f"a group of {size} after {after}, {self.begins()}")
+        self.wait_for_epoch()
+
+    def wait_for_epoch(self) -> None:
+        """Wait until an epoch has ended from now on."""
+        now = time.time()
+
+        def later() -> bool:
+            tasks = self.local.tasks
+            return any(each.time > now for task in tasks for each in task.of(Epoch)[-1:])
+
+        wait_until(later, "an epoch more")
+
+    def end(self) -> None:
+        """Stop all hosts that run; each ends well."""
+        running = [task for task in self.hosts.values() if task.process.poll() is None]
+        for task in running:
+            task.process.terminate()
+        for task in running:
+            assert task.wait() == 128 + signal.SIGTERM, task.text
+
+    def lines(self) -> Iterator[list[Any]]:
+        """What the ranks have written down."""
+        for file in (self.local.folder / "witness").iterdir():
+            for line in file.read_text().splitlines(keepends=True):
+                if line.endswith("\n"):  # A killed process may leave a part of one.
+                    yield json.loads(line)
+
+    def batches(self) -> dict[int, set[int]]:
+        """The numbers of samples of the steps that were taken, by the size of their group."""
+        taken: dict[tuple[int, ...], int] = defaultdict(int)
+        done: set[tuple[int, ...]] = set()
+        for what, generation, epoch, position, _, size, samples in self.lines():
+            taken[size, generation, epoch, position] += len(samples)
+            done |= {(size, generation, epoch, position)} if what == "has" else set()
+        found: dict[int, set[int]] = defaultdict(set)
+        for step in done:
+            size, _, _, position = step
+            found[size].add(SAMPLES if position + taken[step] == SAMPLES else taken[step])
+        return found
+
+    def check_samples(self) -> int:
+        """Check that the last state has counted every sample of its epochs once.
+
+        It is followed back from step to step; where two groups have taken a step from the same
+        position, either may lead there. Return the number of steps.
+        """
+        taken: dict[tuple[int, int, int], list[int]] = defaultdict(list)
+        done: set[tuple[int, int, int]] = set()
+        for what, generation, epoch, position, _, _, samples in self.lines():
+            taken[generation, epoch, position] += samples
+            done |= {(generation, epoch, position)} if what == "has" else set()
+        before: dict[tuple[int, int], list[tuple[int, int, int]]] = defaultdict(list)
+        for step in done:
+            _, epoch, position = step
+            end = position + len(taken[step])
+            before[(epoch + 1, 0) if end == SAMPLES else (epoch, end)].append(step)
+        place, steps = max(before), 0
+        found: dict[int, list[int]] = defaultdict(list)
+        while place != (0, 0):
+            assert before[place], f"no step leads to epoch {place[0]} + {place[1]}"
+            step = max(before[place])
+            found[step[1]] += taken[step]
+            place, steps = step[1:], steps + 1
+        for epoch in sorted(found)[:-1]:
+            assert sorted(found[epoch]) == list(range(SAMPLES)), f"epoch {epoch}"
+        assert len(set(found[max(found)])) == len(found[max(found)])
+        return steps
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """Three hosts that train."""
+    # The processes are those that signals must reach: none is forked elsewhere.
+    with hosts(tmp_path, cold=True) as local:
+        job = write_job(tmp_path, epochs=9999, every_epochs=20, batch_size=16)
+        found = Cluster(local, job)
+        found.start(*NAMES)
+        found.wait_for(3, 0)
+        yield found
+
+
+def test_a_lost_worker_returns_and_nobody_else_is_started_anew(cluster: Cluster) -> None:
+    others = {name: cluster.worker(name) for name in ("n1", "n3")}
+    os.kill(cluster.worker("n2"), signal.SIGKILL)
+    cluster.wait_for(2, 1)
+    cluster.wait_for(3, 2)
+    assert {name: cluster.worker(name) for name in ("n1", "n3")} == others
+    cluster.end()
+    for name, restarts in {"n1": 0, "n2": 1, "n3": 0}.items():
+        assert cluster.hosts[name].of(Member)[-1].restarts == restarts
+        assert not cluster.hosts[name].of(Resumed)  # From a checkpoint.
+    cluster.check_samples()
+
+
+def test_a_global_batch_is_kept_by_those_who_are_left(tmp_path: Path) -> None:
+    with hosts(tmp_path, cold=True) as local:
+        train: dict[str, Any] = {
+            "epochs": 9999,
+            "every_epochs": 20,
+            "batch_size": 16,
+            "global_batch": 90,
+        }
+        cluster = Cluster(local, write_job(tmp_path, **train))
+        cluster.start(*NAMES)
+        cluster.wait_for(3, 0)
+        cluster.hosts["n2"].end()
+        cluster.wait_for(2, 1)
+        cluster.end()
+        found = cluster.batches()
+        # One may be alone for a moment at the end.
+        assert found.keys() - {1} == {2, 3}
+        # Besides the last step of an epoch.
+        assert set().union(*found.values()) - {SAMPLES} == {90}
+        cluster.check_samples()
+
+
+def test_the_host_of_rank_0_is_like_any_other(cluster: Cluster) -> None:
+    cluster.hosts["n1"].end()
+    cluster.wait_for(2, 1)
+    assert any(each.reason == "n1 is lost" for each in cluster.hosts["n2"].of(Regrouped))
+    cluster.start("n1")
+    cluster.wait_for(3, 2)
+    cluster.end()
+    cluster.check_samples()
+
+
+def stop_host(cluster: Cluster) -> Callable[[], None]:
+    """Stop a whole host by signals, as if it had lost its power; return what undoes it."""
+    return stop(cluster.pids("n2"))
+
+
+def stop_worker(cluster: Cluster) -> Callable[[], None]:
+    """Stop a worker, whose agent goes on."""
+    return stop([cluster.worker("n2")])
+
+
+@pytest.mark.parametrize("fault", [stop_host, stop_worker])
+def test_who_is_silent_is_left_out_and_returns(
+    fault: Callable[[Cluster], Callable[[], None]], cluster: Cluster
+) -> None:
+    before = cluster.worker("n2")
+    undo = fault(cluster)
+    cluster.wait_for(2, 1)
+    undo()
+    cluster.wait_for(3, 2)
+    assert cluster.worker("n2") == before
+    cluster.end()
+    cluster.check_samples()
+
+
+def test_a_group_needs_no_coordinator_until_it_changes(cluster: Cluster) -> None:
+    assert cluster.coordinator
+    cluster.coordinator.end()
+    cluster.wait_for_epoch()
+    cluster.hosts["n3"].end()
+    time.sleep(1)
+    assert cluster.begins()[-1].world_size == 3
+    cluster.local.serve(cluster.endpoint, cluster.nnodes)
+    cluster.wait_for(2, 1)
+    assert not any(task.of(Resumed) for task in cluster.hosts.values())
+    cluster.end()
+    cluster.check_samples()
+
+
+def test_a_new_coordinator_does_not_disturb_a_group(cluster: Cluster) -> None:
+    assert cluster.coordinator
+    cluster.coordinator.end()
+    new = cluster.local.serve(cluster.endpoint, cluster.nnodes)
+    new.expect("trains already")
+    cluster.wait_for_epoch()
+    assert len(cluster.begins()) == 1
+    cluster.end()
+
+
+def test_all_hosts_that_lose_their_power_resume_from_a_checkpoint(cluster: Cluster) -> None:
+    wait_until(lambda: any(line["epoch"] >= 21 for line in metrics_of(cluster)), "a checkpoint")
+    for task in cluster.local.tasks:
+        task.end()
+    cluster.endpoint = ""
+    cluster.start(*NAMES)
+    wait_until(lambda: any(task.of(Resumed) for task in cluster.hosts.values()), "to resume")
+    cluster.wait_for_epoch()
+    cluster.end()
+    assert max(line["epoch"] for line in metrics_of(cluster)) >= 21
+
+
+def metrics_of(cluster: Cluster) -> list[dict[str, float]]:
+    return metrics(*(cluster.local.folder / name for name in NAMES))
+
+
+def test_a_job_that_needs_all_hosts_waits_in_memory(tmp_path: Path) -> None:
+    with hosts(tmp_path) as local:
+        cluster = Cluster(local, write_job(tmp_path, epochs=9999, every_epochs=9999), "2:2")
+        cluster.start("n1", "n2")
+        cluster.wait_for(2, 0)
+        worker = cluster.worker("n1")
+        cluster.hosts["n2"].end()
+        assert cluster.coordinator
+        cluster.coordinator.expect("is over")
+        cluster.start("n2")
+        cluster.wait_for(2, 1)
+        assert cluster.worker("n1") == worker
+        assert not cluster.hosts["n1"].of(Resumed)
+        cluster.end()
+        cluster.check_samples()
+
+
+@pytest.mark.parametrize("seed", range(int(os.environ.get("KIT_FAULTS_SEEDS", "1"))))
+def test_many_faults_lose_no_sample_and_no_step(seed: int, cluster: Cluster) -> None:
+    """Twelve faults at random, also while the last one is being dealt with."""
+    draw, gone = random.Random(seed), list[str]()
+    for _ in range(12):
+        time.sleep(draw.uniform(0, 3))
+        running = [name for name in NAMES if name not in gone]
+        name = draw.choice(running)
+        kind = draw.choice(("worker", "host", "back", "back", "stop", "coordinator"))
+        if kind == "worker":
+            for pid in cluster.hosts[name].workers("witness.py"):
+                os.kill(pid, signal.SIGKILL)
+        elif kind == "host" and len(running) > 1:
+            cluster.hosts[name].end()
+            gone.append(name)
+        elif kind == "back" and gone:
+            cluster.start(gone.pop())
+        elif kind == "stop" and len(running) > 1:
+            cluster.hosts[name].process.terminate()
+            cluster.hosts[name].wait()
+            gone.append(name)
+        elif kind == "coordinator":
+            assert cluster.coordinator
+            cluster.coordinator.end()
+            cluster.coordinator = cluster.local.serve(cluster.endpoint, cluster.nnodes)
+    cluster.start(*gone)
+    wait_until(lambda: cluster.begins()[-1].world_size == 3, "all hosts")
+    cluster.wait_for_epoch()
+    cluster.end()
+    assert cluster.check_samples() > 100
+    texts = "".join(task.text for task in cluster.local.tasks)
+    assert not re.search("Traceback", texts), texts[-3000:]

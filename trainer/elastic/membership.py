@@ -1,0 +1,209 @@
+"""A worker's side: it waits for a group, joins it, and leaves it.
+
+A thread listens to the agent, as the training may wait in an exchange whose peer is gone. gloo's
+own abort does not end such a wait (torch 2.13), but the end of its connections does, within a
+millisecond. Its listening socket must stay: gloo ends the process if that fails.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import distributed
+
+from trainer.elastic.messages import Group, Order, decode
+from trainer.elastic.workers import Place, place_line
+from trainer.parallel.world import World, form_world, leave_world, own_device
+
+FORMING = timedelta(seconds=30)
+"""Time for the store to answer, and for all workers to connect to each other."""
+
+
+AGAIN = 0.2
+"""Seconds after which connections are looked for again."""
+
+
+class Membership:
+    """This worker's membership in groups."""
+
+    @classmethod
+    def of(cls, environ: Mapping[str, str]) -> Membership | None:
+        """Connect to the agent of this host, if there is one."""
+        return cls(environ) if environ.get("KIT_WORKERS") else None
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._environ, self._id = environ, environ["KIT_AGENT"]
+        self._local_rank = int(environ["LOCAL_RANK"])
+        start = int(environ["TORCHELASTIC_RESTART_COUNT"])
+        left = int(environ["KIT_LEFT"])  # By the process before this one.
+        self._place = Place(local_rank=self._local_rank, start=start, left=left)
+        self._lock = threading.Condition()
+        self._order = Order()
+        self._before: set[int] = set()  # Sockets that are not of the present group.
+        self._store: Any = None  # Served by this worker.
+        self.asked = False
+        """Whether the workers shall leave their group at the end of a step."""
+        self.saves = False
+        """Whether they shall save before, as far as this one knows."""
+        self.ending = False
+        """Whether this worker shall end."""
+        self._agent = socket.socket(socket.AF_UNIX)
+        self._agent.connect(environ["KIT_WORKERS"])
+        threading.Thread(target=self._listen, name="membership", daemon=True).start()
+
+    def next_world(self, timeout: timedelta) -> World | None:
+        """Wait for a group and join it; None if this worker shall end.
+
+        `timeout` is that of exchanges. Raises RuntimeError if the group fails while it forms.
+        """
+        if self._local_rank == 0 and self._store is None:
+            self._serve_store()
+        with self._lock:
+            newest = max(self._place.generation, self._place.left)
+            self._say(replace(self._place, ready=True))
+            self._lock.wait_for(lambda: self.ending or self._order.generation > newest)
+            if self.ending:
+                return None
+            assert self._order.group
+            group, self.asked, self.saves = self._order.group, False, False
+            self._before = set(handles())
+            self._say(replace(self._place, ready=False))
+        world = self._form(group, timeout)
+        members = tuple(member.agent for member in group.members)
+        with self._lock:
+            if self._place.left < group.generation:
+                place = replace(self._place, generation=group.generation, members=members)
+                self._say(replace(place, rank=world.rank))
+        return world
+
+    def _form(self, group: Group, timeout: timedelta) -> World:
+        endpoint, _, port = group.members[0].store.rpartition(":")
+        store = distributed.TCPStore(  # type: ignore[attr-defined]
+            endpoint.strip("[]"), int(port), is_master=False, timeout=FORMING
+        )
+        prefixed = distributed.PrefixStore(  # type: ignore[attr-defined]
+            str(group.generation), store
+        )
+        rank = group.first_rank(self._id) + self._local_rank
+        world = form_world(self._environ, timeout, rank, group.size, prefixed)
+        return replace(world, generation=group.generation, why=group.why)
+
+    def leave(self, world: World, *, broken: bool = False, done: bool = False) -> None:
+        """Leave a group, to wait for the next one or, if all is `done`, for the process's end.
+
+        The others close a group that is `broken`.
+        """
+        if broken:
+            self._abort(world.generation)
+        with suppress(RuntimeError):  # All have passed the last exchange, or none needs it.
+            leave_world(None if broken else world)
+        if distributed.is_initialized():
+            leave_world(None)
+        with self._lock:
+            if done:
+                return
+            newest = max(world.generation, self._place.left)
+            self._say(replace(self._place, left=newest))
+
+    def fail(self) -> None:
+        """Leave a group that has not formed."""
+        self._abort(self._order.generation)
+        if distributed.is_initialized():
+            leave_world(None)
+        with self._lock:
+            self._say(replace(self._place, left=max(self._order.generation, self._place.left)))
+
+    def _serve_store(self) -> None:
+        """Serve a store for the groups in which this worker has rank 0, at this host's address."""
+        address = self._environ["KIT_ADDRESS"]
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        listener = socket.create_server((address, 0), family=family)
+        port = listener.getsockname()[1]
+        self._store = distributed.TCPStore(  # type: ignore[attr-defined]
+            address,
+            port,
+            is_master=True,
+            wait_for_workers=False,
+            master_listen_fd=listener.detach(),
+        )
+        endpoint = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+        self._place = replace(self._place, store=endpoint)
+
+    def _say(self, place: Place) -> None:
+        self._place = place
+        with suppress(OSError):  # Then the other thread ends this process.
+            self._agent.sendall(place_line(place))
+
+    def _listen(self) -> None:
+        """Take the agent's orders; end with the agent."""
+        with suppress(OSError), self._agent.makefile("rb") as lines:
+            for line in lines:
+                self._take(decode(Order, line))
+        if not self.ending:
+            os._exit(1)
+
+    def _take(self, order: Order) -> None:
+        with self._lock:
+            if order.kind == "join" and order.generation > self._order.generation:
+                self._order = order
+            elif order.kind == "leave" and order.generation == self._order.generation:
+                self.asked, self.saves = True, order.save
+            elif order.kind == "abort" and self._place.ready:
+                if order.generation == self._order.generation > self._place.left:
+                    self._order = Order()  # The group has failed before this worker joined it.
+                    self._say(replace(self._place, left=order.generation))
+            elif order.kind == "end":
+                self.ending = self.asked = self.saves = True
+            self._lock.notify_all()
+            newest = max(self._order.generation, self._place.generation)
+            inside = order.generation == newest > self._place.left and not self._place.ready
+        if order.kind == "abort" and inside:
+            self._abort(order.generation)
+
+    def _abort(self, generation: int) -> None:
+        """End every wait of the present group, until this worker has left it."""
+        with self._lock:
+            if self._place.ready or not self._place.generation <= generation > self._place.left:
+                return
+            for inode, handle in handles().items():
+                if inode not in self._before:
+                    shut_down(handle)
+        again = threading.Timer(AGAIN, self._abort, (generation,))
+        again.daemon = True  # Connections may be opened meanwhile, as the group forms.
+        again.start()
+        if distributed.is_initialized() and own_device(self._environ).type == "cuda":
+            abort_nccl()
+
+
+def handles() -> dict[int, int]:
+    """The file descriptors of this process's sockets, by inode."""
+    found = {}
+    for link in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            target = str(link.readlink())
+            if target.startswith("socket:["):
+                found[int(target[8:-1])] = int(link.name)
+    return found
+
+
+def shut_down(handle: int) -> None:
+    """End a TCP connection; the file descriptor still belongs to who opened it."""
+    with suppress(OSError), socket.socket(fileno=os.dup(handle)) as copy:
+        tcp = copy.family in (socket.AF_INET, socket.AF_INET6) and copy.type == socket.SOCK_STREAM
+        if tcp and not copy.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            copy.shutdown(socket.SHUT_RDWR)
+
+
+def abort_nccl() -> None:
+    """End the GPU's part of an exchange, which waits for a lost peer otherwise."""
+    backend = distributed.distributed_c10d._get_default_group()._get_backend(torch.device("cuda"))
+    backend.abort()

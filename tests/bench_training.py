@@ -237,7 +237,7 @@ def balance(repeats: int, epochs: int, _: int) -> None:
             settings = {"batch_size": SHARED, "balance": way}
             settings |= {"epochs": epochs, "every_epochs": epochs}
             job = write_job(folder, f"{number}-{slow}-{way}", **settings)
-            more = {"FAULT_JOB": str(job), "FAULT": "half", "FAULT_RANK": str(slow)}
+            more = {"FAULT": "half", "FAULT_RANK": str(slow)}
 
             def work() -> float:
                 lines, _ = train(local, job, number, more, "tests.trainer.faulty")

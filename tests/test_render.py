@@ -472,3 +472,35 @@ def test_the_overlay_is_encrypted_if_the_inventory_says_so(project: Project) -> 
     project.write(INVENTORY.replace("{speed: 1Gbit}", "{speed: 1Gbit, encrypted: true}"))
     stack = yaml.safe_load((project.rendered() / "platform.stack.yaml").read_text())
     assert stack["networks"]["training"]["driver_opts"]["encrypted"] == "true"
+
+
+MIN_1 = f"{JOB}hosts: {{min: 1}}\n"
+
+
+@pytest.mark.parametrize("engine", ["swarm", "compose"])
+def test_another_number_of_hosts_changes_no_host_that_stays(project: Project, engine: str) -> None:
+    """Their containers would be started anew, and the training with them."""
+
+    def rendered(use: str) -> dict[str, dict[str, Any]]:
+        third = f"  pc3:\n    address: 192.168.8.115\n    gpus: [{{uuid: GPU-d, use: {use}}}]\n"
+        inventory = INVENTORY.replace("swarm", engine).replace("network:", f"{third}network:")
+        project.write(inventory, {"digits": MIN_1})
+        tree = project.rendered()
+        return {
+            f"{file.parent.name} {name}": service
+            for file in tree.rglob("train-digits.*.yaml")
+            for name, service in yaml.safe_load(file.read_text())["services"].items()
+        }
+
+    def container(service: dict[str, Any]) -> dict[str, Any]:
+        # Swarm's labels of a service are not those of its containers.
+        deploy = {key: each for key, each in service["deploy"].items() if key != "labels"}
+        return {**service, "deploy": deploy}
+
+    both, one = rendered("training"), rendered("inference")
+    assert both.keys() > one.keys()
+    changed = {name for name in one if container(both[name]) != container(one[name])}
+    (coordinator,) = changed
+    assert coordinator.endswith(" rendezvous")
+    assert both[coordinator]["environment"]["KIT_NNODES"] == "1:3"
+    assert one[coordinator]["environment"]["KIT_NNODES"] == "1:2"

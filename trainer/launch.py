@@ -1,17 +1,21 @@
-"""The container's entry point: checks its environment, then becomes torchrun.
+"""The container's entry point: checks its environment, then becomes torchrun or an agent.
+
+torchrun starts the user's own scripts, elastic/agent.py the built-in training.
 
     python3 launch.py               run the training of the job file, as one host of several
-    python3 launch.py rendezvous    serve the store at which the hosts meet
+    python3 launch.py coordinator   decide which hosts of a built-in training train together
+    python3 launch.py rendezvous    decide which hosts of a script run it together
     python3 launch.py health        the container's health check: are the GPUs still there?
 
 One file that uses only the standard library and Python 3.10, so that it can be mounted alone into
 any image with torch 2.2 or newer (the built-in training needs 2.6). Each of its sections can be
-read alone: output, settings, GPUs, data sets, connection to the rendezvous, start, agent, the
-script's files, metrics, worker, rendezvous, subcommands.
+read alone: output, settings, GPUs, data sets, connection to the rendezvous, start, rounds,
+rendezvous, agent, torchrun, the script's files, metrics, worker, coordinator, subcommands.
 
     KIT_JOB                  path of the job file (JSON) in the container
-    KIT_RENDEZVOUS           host:port or [IPv6]:port of the store; a name must have one address
-    KIT_NNODES               MIN:MAX hosts of the job
+    KIT_RENDEZVOUS           host:port or [IPv6]:port where hosts meet; a name has one address
+    KIT_NNODES               MIN:MAX hosts of the job, for the coordinator and for scripts; not for
+                             hosts of a built-in training: a change must not start them again
     KIT_NPROC                processes on this host: its GPUs, or its CPU workers
     KIT_HOST                 this host's name in the log; default: its hostname
     KIT_CHECKPOINTS          folder of checkpoints; default: /checkpoints
@@ -21,20 +25,22 @@ script's files, metrics, worker, rendezvous, subcommands.
     KIT_DATA_SOCKET          socket of the data agent; default: /datasets/agent.sock
     KIT_SECRETS              names of files in /run/secrets that become variables of the training
     KIT_METRICS_PORT         port of the metrics of this host; default: that of the job file, if any
-    KIT_RENDEZVOUS_TIMEOUT   seconds to wait for the store; default: 300
-    KIT_ONE_RUN              set if nothing restarts the store: a closed run is then final
+    KIT_RENDEZVOUS_TIMEOUT   seconds to wait for the rendezvous; default: 300
+    KIT_ONE_RUN              set if nothing restarts a host: what ends one then ends all
 
 It prints lines for people and, unless standard output is a terminal, events for programs
 (contract/events.py). Foreseeable errors are raised as LaunchError; its message says what to do.
 Before torchrun starts, the exit code is then 2 for a mistake in the input, 1 for work that failed.
 """
 
+import asyncio
 import ctypes
 import fcntl
 import json
 import os
 import re
 import resource
+import secrets
 import select
 import shutil
 import signal
@@ -51,7 +57,7 @@ from http.client import HTTPConnection, HTTPException
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 MISTAKE, FAILURE = 2, 1  # Exit codes: something is wrong in the input; work has failed.
 
@@ -109,16 +115,12 @@ class Settings:
         self.host = _value(environ, "KIT_HOST", socket.gethostname())
         self.job = Path(_value(environ, "KIT_JOB"))
         self.rendezvous = parse_endpoint(_value(environ, "KIT_RENDEZVOUS"))
-        self.nnodes = _value(environ, "KIT_NNODES")
         self.nproc = _number(environ, "KIT_NPROC")
         self.checkpoints = Path(_value(environ, "KIT_CHECKPOINTS", "/checkpoints"))
         self.data = Path(_value(environ, "KIT_DATA", "/data"))
         self.data_sets = read_data_sets(environ.get("KIT_DATA_SETS") or "[]")
         self.data_socket = Path(_value(environ, "KIT_DATA_SOCKET", "/datasets/agent.sock"))
         self.wait = _number(environ, "KIT_RENDEZVOUS_TIMEOUT", "300")
-        bounds = re.fullmatch(r"([1-9]\d*):([1-9]\d*)", self.nnodes)
-        if not bounds or int(bounds[1]) > int(bounds[2]):
-            raise LaunchError(f'KIT_NNODES must be MIN:MAX such as 1:2, is "{self.nnodes}"')
 
 
 class Job(NamedTuple):
@@ -129,6 +131,15 @@ class Job(NamedTuple):
     metrics_port: int = 0  # 0: no metrics.
     files: tuple[str, ...] = ()  # The script's files that kit keeps in versions.
     keep: int = 3  # Number of versions.
+
+
+def read_nnodes(environ: Mapping[str, str]) -> tuple[int, int]:
+    """Read the least and the most hosts of a job."""
+    text = _value(environ, "KIT_NNODES")
+    bounds = re.fullmatch(r"([1-9]\d*):([1-9]\d*)", text)
+    if not bounds or int(bounds[1]) > int(bounds[2]):
+        raise LaunchError(f'KIT_NNODES must be MIN:MAX such as 1:2, is "{text}"')
+    return int(bounds[1]), int(bounds[2])
 
 
 def parse_endpoint(text: str) -> tuple[str, int]:
@@ -548,19 +559,7 @@ def nccl_takes(chosen: str, name: str) -> bool:
     return found is not without
 
 
-# -------- The start: check everything, then become torchrun
-
-# Options of torch.distributed.elastic.rendezvous (c10d_rendezvous_backend.py,
-# dynamic_rendezvous.py). is_host: the store is a separate service; a guess from host names fails in
-# network namespaces. last_call_timeout: seconds (default 30) in which hosts above the minimum may
-# join; every start below the maximum waits for them. keep_alive_interval: seconds between
-# heartbeats (default 5); a host that misses three is dead.
-RDZV_CONF = "is_host=false,last_call_timeout=2,keep_alive_interval=1"
-# torchrun's default is 0, and each of the other hosts uses a restart when a host dies or is removed
-# (SimpleElasticAgent._invoke_run). More restarts would only repeat a mistake in a script; the
-# built-in training requests a halt. An agent without restarts left closes the run.
-MAX_RESTARTS = 3
-MAX_RESTARTS_OF_TRAINER = 30
+# -------- The start: check everything, then become torchrun or the agent
 
 
 def check(settings: Settings, job: Job, package_root: Path | None) -> str:
@@ -680,23 +679,6 @@ def show_bytes(number: int) -> str:
     return f"{number / 1e9:.1f} GB" if number >= 1e9 else f"{number / 1e6:.1f} MB"
 
 
-def torchrun_argv(settings: Settings, job: Job, local_address: str) -> list[str]:
-    """The command line of torchrun for this host."""
-    argv = [sys.executable, str(Path(__file__).resolve()), "agent"]
-    argv += ["--nnodes", settings.nnodes, "--nproc-per-node", str(settings.nproc)]
-    # Each number of hosts has its own run. A dead agent counts as present for three more seconds.
-    # An agent that joins in that time with a smaller number, as after a split, would wait for ever:
-    # only an arrival completes a round (dynamic_rendezvous._add_to_participants).
-    run = f"{job.name}-{settings.nnodes.replace(':', '-')}"
-    endpoint = endpoint_text(settings.rendezvous)
-    argv += ["--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint, "--rdzv-id", run]
-    restarts = MAX_RESTARTS if job.command else MAX_RESTARTS_OF_TRAINER
-    argv += ["--rdzv-conf", RDZV_CONF, "--max-restarts", str(restarts)]
-    # Otherwise rank 0 sends the others its full host name, which they may not resolve.
-    argv += ["--local-addr", local_address]
-    return [*argv, argv[1], "worker", *(job.command or ("-m", "trainer.train"))]
-
-
 def torchrun_environ(
     environ: Mapping[str, str], nproc: int, interface: str, package_root: Path | None, cores: int
 ) -> dict[str, str]:
@@ -707,8 +689,6 @@ def torchrun_environ(
         "OMP_NUM_THREADS": str(max(1, cores // nproc)),
         # CUDA's own order begins with the fastest GPU: rank and GPU of a metric would not match.
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-        # Otherwise the workers' store is in rank 0's agent, and the job fails with that host.
-        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
         **{name: value for name, value in environ.items() if value or not name.endswith("_IFNAME")},
     }
     if package_root:
@@ -718,11 +698,13 @@ def torchrun_environ(
 
 
 def train() -> None:
-    """Check everything, then become torchrun, so that it receives the signals."""
+    """Check everything, then become torchrun or the agent, so that it receives the signals."""
     os.environ["KIT_BEGAN"] = str(time.time())
     settings = Settings(os.environ)
     raise_open_files()
     job = read_job(settings.job)
+    if job.command:
+        read_nnodes(os.environ)  # Before anything is fetched.
     processes = "1 process" if settings.nproc == 1 else f"{settings.nproc} processes"
     say(f"job {job.name} from {settings.job}, {processes} here")
     gpus = list_gpus()
@@ -743,65 +725,727 @@ def train() -> None:
     say(f"rendezvous {endpoint_text(settings.rendezvous)} answers")
     interface = pick_interface(address, interface_addresses(), os.environ)
     say(f"reaches it from {address} by interface {interface}")
-    if own := os.environ.get("KIT_METRICS_PORT") or str(job.metrics_port or ""):
-        port = _number({"KIT_METRICS_PORT": own}, "KIT_METRICS_PORT")
+    if chosen := os.environ.get("KIT_METRICS_PORT") or str(job.metrics_port or ""):
+        port = _number({"KIT_METRICS_PORT": chosen}, "KIT_METRICS_PORT")
         os.environ |= {"KIT_METRICS_AT": endpoint_text((address, port)), "KIT_NAME": job.name}
     if job.files:
         os.environ |= keeper_variables(settings, job, address)
-    say(f"becomes torchrun for {settings.nnodes} hosts")
-    secrets = read_secrets(os.environ.get("KIT_SECRETS", ""), Path("/run/secrets"))
+    own = read_secrets(os.environ.get("KIT_SECRETS", ""), Path("/run/secrets"))
     environ = torchrun_environ(
-        {**os.environ, **secrets}, settings.nproc, interface, package_root, available_cores()
+        {**os.environ, **own}, settings.nproc, interface, package_root, available_cores()
     )
-    os.execvpe(sys.executable, torchrun_argv(settings, job, address), environ)
+    say("becomes the agent of this host")
+    environ |= {"KIT_HOST": settings.host, "KIT_ADDRESS": address}
+    if job.command:
+        agent = [str(Path(__file__).resolve()), "agent", *job.command]
+    else:
+        agent = ["-m", "trainer.elastic.agent", "-m", "trainer.train"]
+    os.execvpe(sys.executable, [sys.executable, *agent], environ)
 
 
-# -------- The agent: torchrun on this host, and the reason why it ended
+# -------- Rounds: which hosts of a script run it together
+
+# Each change of the hosts is a new round: torchrun and the workers are started anew on all of them.
+# torchrun runs with a fixed number of hosts and without restarts of its own: it would count the
+# loss of a host as a restart, and notice a silent one only by the timeouts of the script.
+HOST_SILENT = 1.6  # Seconds without a report after which a host is lost.
+REPORT_EVERY = 0.4  # Seconds between two reports: four fit in HOST_SILENT.
+LOST = 3.0  # Seconds without an answer after which an agent connects anew.
+RETURN = 5.0  # Seconds in which the hosts of a round find a new rendezvous; LOST, and more.
+STUCK = 30.0  # Seconds after which nobody waits for a host whose workers do not end.
+LAST_CALL = 2.0  # Seconds in which hosts above the minimum may come before the first round.
+ABSENT = 10.0  # Seconds without a host after which the rendezvous ends; the engine restarts it.
+TICK = 0.1  # Seconds between two looks at the clock.
+# More would only repeat a mistake in a script. A round that ends because a host is lost, joins or
+# leaves counts for none.
+MAX_RESTARTS = 3
+WINDOW = 3600.0  # Seconds within which they count.
+
+
+class Round(NamedTuple):
+    """One start of a script on several hosts."""
+
+    number: int
+    id: str  # Nobody takes a round of another run, with the same number, for this one.
+    agents: list[str]  # In the order of the ranks.
+    hosts: list[str]
+    address: str  # Of the first host.
+    ports: list[int]  # Free ones of the first host: for torchrun, and for the script.
+
+
+class Report(NamedTuple):
+    """What an agent tells the rendezvous."""
+
+    agent: str  # Unique: a host that was started again is another agent.
+    host: str
+    address: str
+    ports: list[int]
+    least: int
+    most: int
+    state: str  # starts, idle; with a round: runs, done, failed.
+    round: Round | None = None
+    hopeless: bool = False  # A restart would repeat this failure.
+    leaving: bool = False
+    once: bool = False  # Nothing restarts this host.
+
+
+def read_round(found: Any) -> Round:
+    """Read a round; raises ValueError or TypeError."""
+    read = Round(*found)
+    texts, numbers = (*read.agents, *read.hosts, read.id, read.address), (read.number, *read.ports)
+    if not all(isinstance(each, str) for each in texts) or len(read.ports) != 2:
+        raise ValueError("not a round")
+    if not all(type(each) is int for each in numbers) or not read.agents:
+        raise ValueError("not a round")
+    return read
+
+
+def read_report(line: bytes) -> Report:
+    """Read a report; raises ValueError or TypeError."""
+    read = Report(*json.loads(line))
+    texts, numbers = (read.agent, read.host, read.address), (*read.ports, read.least, read.most)
+    if not all(isinstance(each, str) for each in texts) or len(read.ports) != 2:
+        raise ValueError("not a report")
+    if not all(type(each) is int for each in numbers):
+        raise ValueError("not a report")
+    if read.state not in ("starts", "idle") and not read.round:
+        raise ValueError("not a report")
+    return read._replace(round=read_round(read.round) if read.round else None)
+
+
+class Rounds:
+    """Decides which hosts run a script together, from their reports and from their silence.
+
+    It keeps nothing: after its restart, the reports of a round that runs tell all.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock, self._first = clock, clock() + RETURN  # Before it, a round needs all hosts.
+        self.hosts: dict[str, Report] = {}  # The last report of each agent, in order of arrival.
+        self._seen: dict[str, float] = {}
+        self._round: Round | None = None
+        self._why = ""  # The reason for which the last round has ended.
+        self._number = self._done = 0  # Of the last round, and of the last that has ended well.
+        self._adopted = self._enough = float("-inf")
+        self._since = self._clock()  # The end of the last round.
+        self._lost: dict[str, str] = {}  # Agents, and how they were lost.
+        self._waits = False  # For the hosts above the minimum.
+        self._members: set[str] = set()  # Of the round that ended by a failure of the script.
+        self._culprits: set[str] = set()
+        self._hopeless = False
+        self._failures: list[float] = []
+        self._told: dict[str, str] = {}  # Agents that must end, and how.
+
+    def report(self, report: Report) -> None:
+        """Process the report of a host."""
+        agent, now = report.agent, self._clock()
+        self.hosts[agent], self._seen[agent] = report, now
+        if report.round:
+            known = self._number > 0
+            self._number = max(self._number, report.round.number)
+            if not known and report.state != "failed":
+                say(f"finds round {report.round.number} with {', '.join(report.round.hosts)}")
+                self._round, self._adopted = report.round, now
+            if report.round.number <= self._done:
+                self._told[agent] = "end"
+        if report.state == "failed":
+            self._culprits.add(agent)
+            self._hopeless |= report.hopeless
+        self.decide()
+
+    def lose(self, agent: str, why: str) -> None:
+        """Process the loss of a host."""
+        report = self.hosts.pop(agent, None)
+        self._seen.pop(agent, None)
+        self._told.pop(agent, None)
+        if report:
+            self._lost[agent] = f"{report.host} {why}"
+        self.decide()
+
+    def silent(self) -> list[tuple[str, str]]:
+        """The hosts that have not reported for too long, each with that time."""
+        now = self._clock()
+        return [
+            (agent, f"is silent for {now - seen:.1f} s")
+            for agent, seen in self._seen.items()
+            if now - seen > HOST_SILENT
+        ]
+
+    def excuse(self) -> None:
+        """This process stood still, not the hosts."""
+        self._seen = dict.fromkeys(self._seen, self._clock())
+
+    def order(self, agent: str) -> dict[str, Any]:
+        """What an agent must do."""
+        if agent in self._told:
+            return {"do": self._told[agent]}
+        if self._round and agent in self._round.agents:
+            return {"do": "run", "round": self._round}
+        return {"do": "wait", "why": self._why}
+
+    def decide(self) -> None:
+        """End the round if it must, and begin the next if it can."""
+        if self._round:
+            self._look_at(self._round)
+        if not self._round:
+            self._try_to_begin()
+
+    def _look_at(self, around: Round) -> None:
+        here = [self.hosts[agent] for agent in around.agents if agent in self.hosts]
+        missing = [agent for agent in around.agents if agent not in self.hosts]
+        lost = [self._lost[agent] for agent in missing if agent in self._lost]
+        if len(lost) < len(missing) and self._clock() - self._adopted < RETURN:
+            return  # This is a new rendezvous: they may still find it.
+        if here and all(report.state == "done" for report in here):
+            say(f"round {around.number} has ended well")
+            self._told |= dict.fromkeys(self.hosts, "end")
+            self._round, self._why, self._done = None, "", around.number
+            return
+        if missing:
+            self._end_round(", ".join(lost) or "hosts have not come back")
+        elif failed := [report for report in here if report.state == "failed"]:
+            self._members = {*around.agents}
+            self._end_round(f"the script has failed on {failed[0].host}")
+        joins = [each.host for each in self._ready() if each.agent not in around.agents]
+        if self._round and joins and len(around.agents) < self._bounds()[1]:
+            self._end_round(f"{', '.join(joins)} joins")
+
+    def _end_round(self, why: str) -> None:
+        assert self._round
+        say(f"ends round {self._round.number}: {why}")
+        self._round, self._why, self._since = None, why, self._clock()
+
+    def _candidates(self) -> list[Report]:
+        """The hosts that may take part in the next round."""
+        here = (each for each in self.hosts.values() if each.agent not in self._told)
+        return [each for each in here if not each.leaving and each.state != "starts"]
+
+    def _ready(self) -> list[Report]:
+        return [each for each in self._candidates() if each.state == "idle"]
+
+    def _bounds(self) -> tuple[int, int]:
+        """The least and the most hosts, as the host knows that has come last."""
+        last = next(reversed(self.hosts.values()))
+        return last.least, last.most
+
+    def _try_to_begin(self) -> None:
+        ready = self._ready()
+        late = self._clock() - self._since > STUCK
+        if not ready or (len(ready) < len(self._candidates()) and not late):
+            return  # The others are still ending their workers.
+        least, most = self._bounds()
+        if self._members:
+            self._count_failure({report.agent for report in ready})
+        elif len(ready) < least:
+            self._waits = False
+        elif not self._waits:
+            # To a new rendezvous, the hosts of a round that runs may still be on their way.
+            self._waits, self._enough = True, max(self._clock(), self._first - LAST_CALL)
+        elif len(ready) >= most or self._why or self._clock() > self._enough + LAST_CALL:
+            self._begin(ready[:most])
+
+    def _count_failure(self, ready: set[str]) -> None:
+        """Count a round that ended by the script alone; too many end those that failed."""
+        now = self._clock()
+        alone = self._members <= ready
+        self._failures = [at for at in self._failures if now - at < WINDOW] + [now] * alone
+        if self._hopeless or len(self._failures) > MAX_RESTARTS:
+            once = {agent for agent, each in self.hosts.items() if each.once}
+            self._told |= dict.fromkeys(self._culprits | once, "fail")
+            self._failures = []
+        self._members, self._culprits, self._hopeless = set(), set(), False
+
+    def _begin(self, chosen: list[Report]) -> None:
+        # As torchrun does: by address.
+        chosen = sorted(chosen, key=lambda each: (each.address, each.host))
+        self._number += 1
+        name, first, self._waits = f"{self._number}-{secrets.token_hex(4)}", chosen[0], False
+        agents, hosts = [each.agent for each in chosen], [each.host for each in chosen]
+        self._round = Round(self._number, name, agents, hosts, first.address, first.ports)
+        self._culprits, self._lost = set(), {}
+        say(f"begins round {self._number} with {', '.join(hosts)}")
+
+
+# -------- The rendezvous: serves the rounds of a script
+
+# asyncio prints a traceback of a handler that is cancelled at the end of the program.
+ENDS_OF_HANDLERS = (asyncio.IncompleteReadError, asyncio.CancelledError)
+
+
+class RendezvousServer:
+    """Takes the reports of the hosts, and answers each by an order."""
+
+    def __init__(self) -> None:
+        self._rounds = Rounds(time.monotonic)
+        self._writers: dict[str, asyncio.StreamWriter] = {}
+        self._sent: dict[str, dict[str, Any]] = {}
+        self._ticked = time.monotonic()
+        self._stood = float("-inf")  # The last time at which this process stood still.
+        self._used = 0.0  # The last time at which a host was there.
+
+    async def serve(self, listener: socket.socket) -> int:
+        """Serve until a run is over or SIGTERM or SIGINT arrives; return the signal, or 0."""
+        stopped: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        def stop(number: int) -> None:
+            if not stopped.done():
+                stopped.set_result(number)
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop, number)
+        server = await asyncio.start_server(self._host, sock=listener)
+        watch = asyncio.create_task(self._watch(stop))
+        try:
+            return await stopped
+        finally:
+            watch.cancel()
+            server.close()
+            for writer in self._writers.values():
+                writer.transport.abort()
+
+    async def _watch(self, stop: Callable[[int], None]) -> None:
+        while True:
+            await asyncio.sleep(TICK)
+            self._notice_time()
+            for agent, why in self._rounds.silent():
+                self._lose(agent, why)
+            self._rounds.decide()
+            self._tell()
+            if self._rounds.hosts:
+                self._used = self._ticked
+            elif self._used and self._ticked - self._used > ABSENT:
+                stop(0)
+
+    def _notice_time(self) -> None:
+        now = time.monotonic()
+        if now - self._ticked > HOST_SILENT / 2:
+            self._stood = now
+            self._rounds.excuse()
+        self._ticked = now
+
+    async def _host(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        agent = ""
+        with suppress(OSError, ValueError, TypeError, RecursionError, *ENDS_OF_HANDLERS):
+            while line := await reader.readline():
+                report = read_report(line)
+                agent = report.agent
+                self._writers[agent] = writer
+                self._rounds.report(report)
+                self._tell(answer=agent)
+        self._notice_time()
+        # After a halt, a host has connected anew, and this connection is an old one.
+        if self._writers.get(agent) is writer and time.monotonic() - self._stood > LOST:
+            self._lose(agent, "has closed its connection")
+            self._tell()
+        writer.close()
+
+    def _lose(self, agent: str, why: str) -> None:
+        self._rounds.lose(agent, why)
+        self._sent.pop(agent, None)
+        if writer := self._writers.pop(agent, None):
+            writer.transport.abort()
+
+    def _tell(self, answer: str = "") -> None:
+        """Send each host a new order, and the present one to the host that has just reported."""
+        for agent, writer in self._writers.items():
+            order = self._rounds.order(agent)
+            if agent == answer or order != self._sent.get(agent):
+                self._sent[agent] = order
+                writer.write(json.dumps(order).encode() + b"\n")
+
+
+def serve_rendezvous() -> None:
+    """Serve the rendezvous, only at its own address, until its run is over or a signal arrives."""
+    stay_unprivileged()
+    raise_open_files()  # Each host holds a connection.
+    host, port = parse_endpoint(_value(os.environ, "KIT_RENDEZVOUS"))
+    address = own_address([host])
+    try:
+        listener = socket.create_server((address, port), family=family_of(address))
+    except OSError as error:
+        raise unserved(port, error) from error
+    say(f"serves the rendezvous on {endpoint_text((address, port))}")
+    received = asyncio.run(RendezvousServer().serve(listener))
+    reason = signal.Signals(received).name if received else "the end of its run"
+    say(f"ends the rendezvous on {reason}")
+
+
+# -------- The agent of a script: runs torchrun on this host, in the rounds of the rendezvous
+
+GRACE = 2.0  # Seconds in which workers must end when a round does; then they are killed.
+PARENT_DEATH_SIGNAL = 1  # Of prctl (linux/prctl.h).
+
+
+class Agent:
+    """Runs one torchrun for each round, and reports how it goes."""
+
+    def __init__(self, environ: Mapping[str, str], folder: Path, command: Sequence[str]) -> None:
+        """`folder` is the agent's own, `command` the script and its arguments."""
+        self._settings, self._folder, self._command = Settings(environ), folder, command
+        self._job, self._address = read_job(self._settings.job).name, environ["KIT_ADDRESS"]
+        self._once = bool(environ.get("KIT_ONE_RUN"))
+        self._id = f"{self._settings.host}-{secrets.token_hex(4)}"
+        self._state, self._ports = "starts", [0, 0]
+        self._round: Round | None = None
+        self._starts, self._signal, self._stops = 0, 0, False
+        self._failure: LaunchError | None = None
+        self._torchrun: asyncio.StreamWriter | None = None  # The process that forks torchrun.
+        self._pid = 0
+        self._forked, self._ended = asyncio.Event(), asyncio.Event()
+        self._rendezvous: asyncio.StreamWriter | None = None
+        self._heard = time.monotonic()
+        self._over: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.metrics: Metrics | None = None
+
+    async def run(self) -> int:
+        """Run until the script is over; return the exit code. Raises LaunchError."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, self._leave, number)
+        path = str(self._folder / "torchrun")
+        server = await asyncio.start_unix_server(self._serve_torchrun, path)
+        argv = [str(Path(__file__).resolve()), "torchrun", path]
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, *argv, stdin=subprocess.DEVNULL, start_new_session=True
+        )
+        try:
+            self._start(self._watch_torchrun(process))
+            self._start(self._connect())
+            self._start(self._watch())
+            return await self._over
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            if self._state == "runs":
+                await self._end_torchrun()
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
+            server.close()
+
+    def _start(self, work: Any) -> None:
+        async def guarded() -> None:
+            try:
+                await work
+            except Exception as error:
+                self._finish(error)
+
+        task = asyncio.get_running_loop().create_task(guarded())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _finish(self, result: int | Exception) -> None:
+        if self._over.done():
+            return
+        if isinstance(result, int):
+            self._over.set_result(result)
+        else:
+            self._over.set_exception(result)
+
+    def _leave(self, number: int) -> None:
+        """A signal asks this host to end: torchrun gives its workers the time that they need."""
+        self._signal = self._signal or number
+        if self.metrics:
+            self.metrics.ask_to_end()
+        if self._state != "runs":
+            self._finish(128 + number)
+        self._send(number)
+        self._report()
+
+    # ---- torchrun
+
+    async def _watch_torchrun(self, process: asyncio.subprocess.Process) -> None:
+        code = await process.wait()
+        message = f"the process that starts torchrun has ended with exit code {code}"
+        raise LaunchError(message, FAILURE, "worker")
+
+    async def _serve_torchrun(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        """Talk to the process that forks torchrun."""
+        self._torchrun = writer
+        self._be_idle()
+        with suppress(OSError, *ENDS_OF_HANDLERS):
+            while line := await reader.readline():
+                message = json.loads(line)
+                if "pid" in message:
+                    self._pid = int(message["pid"])
+                    self._forked.set()
+                    if self._signal:
+                        self._send(self._signal)
+                if "failure" in message:
+                    self._failure = LaunchError(*message["failure"])
+                if "ended" in message:
+                    self._after_torchrun(int(message["ended"]))
+        writer.close()
+
+    def _be_idle(self) -> None:
+        self._state, self._round, self._ports = "idle", None, free_ports(self._address)
+        self._report()
+
+    def _begin(self, around: Round) -> None:
+        assert self._torchrun
+        self._state, self._round, self._failure = "runs", around, None
+        self._stops, self._pid = False, 0
+        self._forked.clear()
+        self._ended.clear()
+        say(f"round {around.number} with {', '.join(around.hosts)}")
+        own = {
+            "KIT_ROUND": around.id,
+            "KIT_MASTER_PORT": str(around.ports[1]),
+            "KIT_RESTARTS": str(self._starts),
+        }
+        self._starts += 1
+        rank = around.agents.index(self._id)
+        argv = torchrun_argv(self._settings.nproc, around, rank, self._job)
+        argv += ["--log-dir", str(self._folder), str(Path(__file__).resolve()), "worker"]
+        store = None if rank else (around.address, around.ports[0])
+        order = {"argv": [*argv, *self._command], "environ": own, "store": store}
+        self._torchrun.write(json.dumps(order).encode() + b"\n")
+        self._report()
+
+    def _stop(self, why: str) -> None:
+        """Have no workers; they belong to a round that is over."""
+        if self._state in ("done", "failed"):
+            self._be_idle()
+        elif self._state == "runs" and not self._stops:
+            self._stops = True
+            say(f"ends its workers: {why or 'the round is over'}")
+            self._start(self._end_torchrun())
+
+    async def _end_torchrun(self) -> None:
+        await self._happens(self._forked)
+        for end in (
+            partial(self._send, signal.SIGTERM),
+            self._kill_workers,
+            partial(self._send, signal.SIGKILL),
+        ):
+            end()
+            if await self._happens(self._ended):
+                return
+
+    async def _happens(self, event: asyncio.Event) -> bool:
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(event.wait(), GRACE)
+        return event.is_set()
+
+    def _send(self, number: int) -> None:
+        if self._pid:
+            with suppress(ProcessLookupError):
+                os.kill(self._pid, number)
+
+    def _kill_workers(self) -> None:
+        """Kill the workers, each of which leads a group of processes; torchrun then ends."""
+        with suppress(OSError):
+            children = Path(f"/proc/{self._pid}/task/{self._pid}/children").read_text()
+            for child in children.split():
+                os.killpg(int(child), signal.SIGKILL)
+
+    def _after_torchrun(self, code: int) -> None:
+        self._ended.set()
+        self._pid = 0
+        if self._signal:
+            self._finish(128 + self._signal)
+        if self._stops or self._over.done():
+            self._be_idle()
+            return
+        if code and not self._failure:
+            message = f"torchrun has ended with exit code {code}"
+            self._failure = LaunchError(message, FAILURE, "worker")
+        self._state = "failed" if self._failure else "done"
+        if self._failure:
+            say(str(self._failure).splitlines()[0], error=True)
+        self._report()
+
+    # ---- The rendezvous
+
+    async def _connect(self) -> None:
+        """Hold a connection to the rendezvous; without it, workers go on."""
+        lost = 0.0
+        while True:
+            with suppress(OSError, ValueError, asyncio.TimeoutError):
+                opening = asyncio.open_connection(*self._settings.rendezvous)
+                reader, self._rendezvous = await asyncio.wait_for(opening, LOST)
+                self._report()
+                await self._listen(reader)
+            if self._rendezvous:
+                self._rendezvous.transport.abort()
+            self._rendezvous = None
+            if not lost or self._heard > lost:
+                lost = time.monotonic()
+                say("the rendezvous does not answer; workers go on without it")
+            silent = time.monotonic() - self._heard
+            if self._state == "done" and silent > LOST:
+                self._finish(0)
+            if self._state != "runs" and silent > self._settings.wait:
+                what = f"nothing answered at {endpoint_text(self._settings.rendezvous)}"
+                raise LaunchError(f"{what} for {self._settings.wait} s", FAILURE, "rendezvous")
+            await asyncio.sleep(0.3)
+
+    async def _listen(self, reader: asyncio.StreamReader) -> None:
+        while line := await asyncio.wait_for(reader.readline(), LOST):
+            order, self._heard = json.loads(line), time.monotonic()
+            if self._signal or self._over.done():
+                continue
+            if order["do"] == "end":
+                self._finish(0)
+            elif order["do"] == "fail":
+                closed = "another host has closed this run: see what others say"
+                self._finish(self._failure or LaunchError(closed, FAILURE, "rendezvous"))
+            elif order["do"] == "wait":
+                self._stop(str(order["why"]))
+            elif (around := read_round(order["round"])) != self._round:
+                self._take(around)
+
+    def _take(self, around: Round) -> None:
+        """Begin a round, once the workers of another have ended."""
+        if self._state == "idle":
+            self._begin(around)
+        else:
+            self._stop(f"round {around.number} begins")
+
+    def _report(self) -> None:
+        if self._rendezvous:
+            settings = self._settings
+            least, most = read_nnodes(os.environ)
+            report = Report(
+                agent=self._id,
+                host=settings.host,
+                address=self._address,
+                ports=self._ports,
+                least=least,
+                most=most,
+                state=self._state,
+                round=self._round,
+                hopeless=bool(self._failure and self._failure.code == MISTAKE),
+                leaving=self._signal > 0,
+                once=self._once,
+            )
+            self._rendezvous.write(json.dumps(report).encode() + b"\n")
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(REPORT_EVERY)
+            self._report()
+
+
+def free_ports(address: str) -> list[int]:
+    """Two ports of this host that nobody uses."""
+    family = family_of(address)
+    free = partial(socket.create_server, (address, 0), family=family)
+    with free() as first, free() as second:
+        return [each.getsockname()[1] for each in (first, second)]
 
 
 def run_agent() -> int:
-    """Run torchrun with the arguments behind `agent`, without a traceback of torchrun's own.
+    """Run the script behind `agent`; after a signal the exit code is 128 + its number.
 
-    Raises LaunchError if a worker uses up its restarts or requests a halt in the file KIT_HALT.
-    After a signal the exit code is 128 + its number.
+    Raises LaunchError if the script fails for good.
     """
+    # torchrun does not remove its folders, torchelastic_…: one for each start.
+    with tempfile.TemporaryDirectory(prefix="kit-agent-", ignore_cleanup_errors=True) as folder:
+        os.environ["KIT_LAST_WORDS"] = folder
+        if os.environ.get("KIT_METRICS_AT"):
+            os.environ["KIT_METRICS"] = tempfile.mkdtemp(prefix="metrics-", dir=folder)
+        with keeper(folder):
+            return asyncio.run(run_rounds(Path(folder), sys.argv[2:]))
+
+
+async def run_rounds(folder: Path, command: Sequence[str]) -> int:
+    """Run the agent; return its exit code. Raises LaunchError."""
+    agent = Agent(os.environ, folder, command)
+    if at := os.environ.get("KIT_METRICS_AT"):
+        agent.metrics = serve_metrics(parse_endpoint(at), Path(os.environ["KIT_METRICS"]))
+    code = await agent.run()
+    if code > 128:
+        say(f"torchrun ended on {signal.Signals(code - 128).name}")
+        if agent.metrics:
+            await asyncio.to_thread(agent.metrics.wait_for_reader)
+    return code
+
+
+# -------- torchrun: forked for each round, because its import takes seconds
+
+LAST_WORDS = 0.5  # Seconds in which the other hosts read from the store that all have ended.
+
+
+def torchrun_argv(nproc: int, around: Round, rank: int, job: str) -> list[str]:
+    """The options of torchrun for a round; `rank` is that of this host among the others."""
+    argv = ["--nnodes", str(len(around.agents)), "--node-rank", str(rank)]
+    argv += ["--nproc-per-node", str(nproc), "--rdzv-backend", "static"]
+    argv += ["--rdzv-endpoint", endpoint_text((around.address, around.ports[0]))]
+    argv += ["--rdzv-id", f"{job}-{around.id}", "--max-restarts", "0"]
+    return [*argv, "--monitor-interval", "0.1"]  # Seconds; 5 in old releases.
+
+
+def die_with_parent() -> None:
+    """Let the kernel kill this process when its parent ends, in whatever way."""
+    ctypes.CDLL(None).prctl(PARENT_DEATH_SIGNAL, int(signal.SIGKILL), 0, 0, 0)
+
+
+def fork_torchrun() -> None:
+    """Import torchrun once, and fork it whenever the agent asks for it."""
+    die_with_parent()
     from torch import __version__ as version
-    from torch.distributed.elastic import multiprocessing, rendezvous
+    from torch.distributed import run as torchrun
+
+    assert torchrun
+    drop_old_names(os.environ, version)
+    with socket.socket(socket.AF_UNIX) as agent:
+        agent.connect(sys.argv[2])
+        for line in agent.makefile():
+            order = json.loads(line)
+            if (pid := os.fork()) == 0:
+                code = run_torchrun(order, agent)
+                sys.stdout.flush()
+                os._exit(code)
+            agent.sendall(b'{"pid": %d}\n' % pid)
+            _, status = os.waitpid(pid, 0)
+            agent.sendall(b'{"ended": %d}\n' % os.waitstatus_to_exitcode(status))
+
+
+def serve_round(address: str, port: int) -> Any:
+    """Serve the store of a round, which torchrun then finds in its process, and does not close.
+
+    torchrun ends its own before the other hosts have read that all have ended.
+    """
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    # By default the master listens on all interfaces.
+    listener = socket.create_server((address, port), family=family_of(address))
+    return TCPStore(
+        address,
+        port,
+        is_master=True,
+        wait_for_workers=False,
+        multi_tenant=True,
+        master_listen_fd=listener.detach(),
+    )
+
+
+def run_torchrun(order: Mapping[str, Any], agent: socket.socket) -> int:
+    """Run torchrun in a forked process, without a traceback of its own; tell why it failed."""
+    from torch.distributed.elastic import multiprocessing
     from torch.distributed.run import main as torchrun
 
-    drop_old_names(os.environ, version)
-    left = ""  # The reason to leave this run and join the next.
-    metrics: Metrics | None = None
-    # torchrun does not remove its folders, torchelastic_…: one for each start.
-    with tempfile.TemporaryDirectory(prefix="kit-agent-") as folder:
-        halt = Path(folder, "halt")
-        halt.touch()
-        os.environ |= {"KIT_HALT": str(halt), "KIT_LAST_WORDS": folder}
-        if at := os.environ.get("KIT_METRICS_AT"):
-            os.environ["KIT_METRICS"] = tempfile.mkdtemp(prefix="metrics-", dir=folder)
-            metrics = serve_metrics(parse_endpoint(at), Path(os.environ["KIT_METRICS"]))
-        try:
-            with keeper(folder):
-                torchrun(["--log-dir", folder, *sys.argv[2:]])
-        except multiprocessing.errors.ChildFailedError as error:
-            raise first_failure(error.failures, Path(folder)) from None
-        except rendezvous.RendezvousError as error:
-            closed = isinstance(error, rendezvous.RendezvousClosedError)
-            lost = f"the rendezvous was lost ({type(error).__name__})"
-            left = "another host has closed this run" if closed else lost
-            if os.environ.get("KIT_ONE_RUN"):
-                raise LaunchError(f"{left}: see what others say", FAILURE, "rendezvous") from None
-        except multiprocessing.SignalException as error:
-            say(f"torchrun ended on {signal.Signals(error.sigval).name}")
-            if metrics:
-                metrics.wait_for_reader()
-            return 128 + error.sigval
-        if request := halt.read_text():
-            # The class of failure that the training reported: every restart would repeat it.
-            found = json.loads(request)
-            raise LaunchError(found["message"], found.get("code", FAILURE), found["kind"])
-    if left:
-        join_the_next(left)
+    die_with_parent()
+    os.environ.update(order["environ"])
+    failure: LaunchError | None = None
+    try:
+        store = serve_round(*order["store"]) if order["store"] else None
+        torchrun(order["argv"])
+        if store is not None:
+            time.sleep(LAST_WORDS)
+    except multiprocessing.errors.ChildFailedError as error:
+        failure = first_failure(error.failures, Path(os.environ["KIT_LAST_WORDS"]))
+    except multiprocessing.SignalException as error:
+        return 128 + int(error.sigval)
+    except Exception as error:
+        what = f"torchrun has failed ({type(error).__name__}: {error})".partition("\n")[0]
+        failure = LaunchError(what, FAILURE, "rendezvous")
+    if failure:
+        values = (str(failure), failure.code, failure.kind, failure.rank, failure.exit_code)
+        agent.sendall(json.dumps({"failure": values}).encode() + b"\n")
     return 0
 
 
@@ -810,19 +1454,6 @@ def drop_old_names(environ: MutableMapping[str, str], version: str) -> None:
     major, minor = map(int, version.split(".")[:2])
     if (major, minor) >= (2, 9) and "TORCH_FR_BUFFER_SIZE" in environ:
         environ.pop("TORCH_NCCL_TRACE_BUFFER_SIZE", None)
-
-
-def join_the_next(reason: str) -> NoReturn:
-    """Start again and join the next run, after another host has closed or lost this one.
-
-    The store ends after a time without connections, and the engine restarts it; this host must stay
-    disconnected until then. A fault of another host uses none of the engine's restarts here.
-    """
-    say(f"{reason}; waits for the store to end, then joins the next run")
-    # Connections to the old store would stay open in the process that replaces this one.
-    os.closerange(3, 1024)
-    time.sleep(ABSENT + 5)
-    os.execv(sys.executable, [sys.executable, str(Path(__file__).resolve())])
 
 
 # A restart repeats these errors of a script.
@@ -841,11 +1472,21 @@ def first_failure(failures: Mapping[int, Any], folder: Path) -> LaunchError:
     )
     code, message = failures[rank].exitcode, failures[rank].message
     who = f"rank {rank} failed first on this host (local rank {failures[rank].local_rank})"
-    how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
     trace = message["extraInfo"]["py_callstack"] if isinstance(message, dict) else ""
+    said = trace.rstrip().rpartition("\n")[2] or exception_in(folder / str(rank))
+    return worker_failure(who, code, said, trace, rank)
+
+
+def worker_failure(
+    who: str, code: int, said: str, trace: str = "", rank: int | None = None
+) -> LaunchError:
+    """Describe the end of a worker with an exit code, negative for a signal.
+
+    `said` is its exception, if it is known.
+    """
+    how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
     if code < 0:
         return LaunchError(f"{who}, {how}\n{trace}".rstrip(), FAILURE, "killed", rank, 128 - code)
-    said = trace.rstrip().rpartition("\n")[2] or exception_in(folder / str(rank))
     hopeless = HOPELESS.match(said)
     text = f"{who}, {how}{f': {said}' if said else ''}"
     if hopeless:
@@ -905,7 +1546,7 @@ def wait_for_files(environ: Mapping[str, str]) -> None:
 
     Raises LaunchError if that failed: torchrun then restarts the workers.
     """
-    names = {"address": "MASTER_ADDR", "run": "TORCHELASTIC_RUN_ID"}
+    names = {"address": "MASTER_ADDR", "run": "KIT_ROUND"}
     numbers = {"port": "MASTER_PORT", "rank": "GROUP_RANK", "hosts": "GROUP_WORLD_SIZE"}
     numbers |= {"workers": "LOCAL_WORLD_SIZE", "worker": "LOCAL_RANK"}
     place: dict[str, Any] = {key: environ[name] for key, name in names.items()}
@@ -957,7 +1598,7 @@ WORKERS = {
     "restarts": (
         "kit_worker_restarts_total",
         "counter",
-        "Restarts of this host's workers by torchrun",
+        "Restarts of this worker",
     ),
     "world_size": ("kit_worker_world_size", "gauge", "Processes over all hosts"),
 }
@@ -984,7 +1625,7 @@ def serve_metrics(endpoint: tuple[str, int], folder: Path) -> "Metrics | None":
 
     If the port cannot be used, this only warns: the training does not need it.
     """
-    metrics = Metrics(folder, os.environ, signals_received())
+    metrics = Metrics(folder, os.environ)
 
     class Handler(BaseHTTPRequestHandler):
         timeout = 10  # Seconds.
@@ -1016,23 +1657,11 @@ def serve_metrics(endpoint: tuple[str, int], folder: Path) -> "Metrics | None":
     return metrics
 
 
-def signals_received() -> int:
-    """Return the end of a pipe that gets the number of each signal, a byte, beside its handler.
-
-    The handlers are torchrun's own. The end does not block.
-    """
-    received, written = os.pipe()
-    for end in (received, written):
-        os.set_blocking(end, False)
-    signal.set_wakeup_fd(written, warn_on_full_buffer=False)
-    return received
-
-
 class Metrics:
     """Joins the metrics of the launcher, of its workers and of their GPUs to one text."""
 
-    def __init__(self, folder: Path, environ: Mapping[str, str], signals: int) -> None:
-        self._folder, self._signals = folder, signals
+    def __init__(self, folder: Path, environ: Mapping[str, str]) -> None:
+        self._folder = folder
         self._stop, self._read = 0.0, float("-inf")  # Times: asked to end, and of the last read.
         self._told = threading.Event()  # The request to end was read.
         self._labels = {"job": environ.get("KIT_NAME", ""), "host": environ.get("KIT_HOST", "")}
@@ -1046,7 +1675,7 @@ class Metrics:
         """All metrics in Prometheus' text format (0.0.4): each family in one block."""
         families: dict[Family, list[Sample]] = {
             START: [("", self._labels, self._began)],
-            STOP: [("", self._labels, self._asked_to_end())],
+            STOP: [("", self._labels, self._stop)],
         }
         for family, sample in [*self._workers(), *self._gpus()]:
             families.setdefault(family, []).append(sample)
@@ -1058,19 +1687,14 @@ class Metrics:
     def wait_for_reader(self) -> None:
         """After a request to end, wait for Prometheus to read it; else the job seems to fail.
 
-        Without a regular reader there is no wait. A second signal ends it.
+        Without a regular reader there is no wait.
         """
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, signal.SIG_DFL)
-        if self._asked_to_end() and time.monotonic() - self._read < 4 * READ_EVERY:
+        if self._stop and time.monotonic() - self._read < 4 * READ_EVERY:
             self._told.wait(READ_EVERY + 1)
 
-    def _asked_to_end(self) -> float:
-        """The time at which a signal asked this process to end, or 0."""
-        with suppress(BlockingIOError):
-            if {signal.SIGTERM, signal.SIGINT} & {*os.read(self._signals, 4096)}:
-                self._stop = self._stop or time.time()
-        return self._stop
+    def ask_to_end(self) -> None:
+        """Record that a signal asked this process to end."""
+        self._stop = self._stop or time.time()
 
     def _workers(self) -> Iterator[tuple[Family, Sample]]:
         for file in sorted(self._folder.glob("worker-*.json")):
@@ -1135,8 +1759,9 @@ MEMBER_EVERY = 60  # Seconds from one event of a member to the next.
 
 def run_worker() -> None:
     """Become the script behind `worker`; each of its lines then begins with its rank."""
-    if "KIT_KEEPER" in os.environ:
-        wait_for_files(os.environ)
+    if "KIT_ROUND" in os.environ:
+        die_with_parent()
+        place_worker(os.environ)
     streams = (sys.stdout.fileno(), sys.stderr.fileno())
     pipes = [os.pipe() for _ in streams]
     # Forked twice, so that the script has no unknown child.
@@ -1156,6 +1781,25 @@ def run_worker() -> None:
     os.execv(sys.executable, [sys.executable, "-u", *sys.argv[2:]])
 
 
+def place_worker(environ: MutableMapping[str, str]) -> None:
+    """Set what a script sees of its round; its own store is on a port that nobody uses yet."""
+    environ.update(
+        {
+            "MASTER_PORT": environ["KIT_MASTER_PORT"],
+            "TORCHELASTIC_USE_AGENT_STORE": "False",
+            "TORCHELASTIC_RESTART_COUNT": environ["KIT_RESTARTS"],
+            "TORCHELASTIC_MAX_RESTARTS": str(MAX_RESTARTS),
+        }
+    )
+    if "KIT_KEEPER" in environ:
+        wait_for_files(environ)
+
+
+# PyTorch puts the rank of the present group before the lines of a traceback, and at each new group
+# once more (distributed_c10d._set_pg_excepthook).
+TORCHS_RANKS = re.compile(rb"^(\[rank\d+\]: ?)+")
+
+
 class Prefix:
     """Copies a worker's lines with its rank before each, and prints the worker's events.
 
@@ -1165,33 +1809,39 @@ class Prefix:
     def __init__(
         self, environ: Mapping[str, str], sources: Sequence[int], targets: Sequence[int]
     ) -> None:
-        self._environ, self._words = environ, f"[rank{environ['RANK']}]: ".encode()
+        self._environ = environ
+        self._place = {name: self._number(name) for name in ("RANK", "WORLD_SIZE")}
+        # A worker of the built-in training learns its rank later, and prints events of it.
+        self._learns = "KIT_WORKERS" in environ
+        self._words = b"" if self._learns else f"[rank{environ['RANK']}]: ".encode()
         self._targets = dict(zip(sources, targets, strict=True))
         self._rest = dict.fromkeys(sources, b"")
         self._out, self._error = targets[0], targets[-1]
         self._trace = Trace()
         self._note: Path | None = None  # The worker's file for the metrics.
+        self._began = time.time()
+        self._due = float("inf") if self._learns else 0.0  # Time of the next event of a member.
 
     def copy(self) -> None:
         """Copy until all sources have ended."""
         folder, local = self._environ.get("KIT_LAST_WORDS"), self._number("LOCAL_RANK")
-        left = Path(folder or os.devnull, self._environ["RANK"])
+        left = Path(folder or os.devnull, self._environ.get("RANK", "none"))
         before = Path(folder or os.devnull, f"local-{local}")  # A restart may change the rank.
         reason = ""
         with suppress(OSError):
             reason = before.read_text(errors="replace")
-        with suppress(OSError):
-            left.unlink()  # Of the previous start.
+        for old in (left, before):  # Of the previous start.
+            with suppress(OSError):
+                old.unlink()
         restarts = self._number("TORCHELASTIC_RESTART_COUNT")
         if restarts and (reason or not local):
             self._write(self._out, event("restart", restarts=restarts, reason=reason).encode())
         self._note_worker(restarts)
-        due = time.monotonic()
         while self._rest:
-            if time.monotonic() >= due:
+            if time.monotonic() >= self._due:
                 self._write(self._out, self._member(restarts).encode())
-                due = time.monotonic() + MEMBER_EVERY
-            wait = max(0.0, due - time.monotonic())
+                self._due = time.monotonic() + MEMBER_EVERY
+            wait = min(MEMBER_EVERY, max(0.0, self._due - time.monotonic()))
             for source in select.select(list(self._rest), [], [], wait)[0]:
                 self._take(source)
         with suppress(OSError):
@@ -1205,17 +1855,17 @@ class Prefix:
         folder, local = self._environ.get("KIT_METRICS"), self._number("LOCAL_RANK")
         self._note = Path(folder, f"worker-{local}.json") if folder else None
         if self._note:
-            place = {"local_rank": local, "rank": self._number("RANK"), "began": time.time()}
-            place |= {"world_size": self._number("WORLD_SIZE"), "restarts": restarts}
+            place = {"local_rank": local, "rank": self._place["RANK"], "began": self._began}
+            place |= {"world_size": self._place["WORLD_SIZE"], "restarts": restarts}
             with suppress(OSError):
                 self._note.write_text(json.dumps({**place, "copier": os.getpid()}))
 
     def _member(self, restarts: int) -> str:
         return event(
             "member",
-            rank=self._number("RANK"),
+            rank=self._place["RANK"],
             local_rank=self._number("LOCAL_RANK"),
-            world_size=self._number("WORLD_SIZE"),
+            world_size=self._place["WORLD_SIZE"],
             restarts=restarts,
             gpus=[uuid for uuid in self._environ.get("KIT_GPUS", "").split(",") if uuid],
         )
@@ -1228,7 +1878,9 @@ class Prefix:
         *lines, left = (self._rest[source] + content).split(b"\n")
         if left and (not content or len(left) >= LINE):
             lines, left = [*lines, left], b""
-        for line in lines:
+        for line in (TORCHS_RANKS.sub(b"", each) for each in lines):
+            if self._learns and line.startswith(MARK.encode()):
+                self._learn(line)
             self._write(self._targets[source], line)
             if self._targets[source] == self._error:
                 self._trace.read(line.decode(errors="replace"))
@@ -1236,12 +1888,21 @@ class Prefix:
         if not content:
             del self._rest[source]
 
+    def _learn(self, line: bytes) -> None:
+        """Read the worker's place, if this is the event of it."""
+        with suppress(ValueError, KeyError):
+            found = json.loads(line[len(MARK) :])
+            if found["event"] == "member":
+                self._place = {"RANK": found["rank"], "WORLD_SIZE": found["world_size"]}
+                self._words = f"[rank{found['rank']}]: ".encode()
+                self._due = time.monotonic() + MEMBER_EVERY
+                self._note_worker(found["restarts"])
+
     def _write(self, target: int, line: bytes) -> None:
         """Write a line; events are not written to a terminal."""
         if line.startswith(MARK.encode()) and os.isatty(target):
             return
-        own = b"" if line.startswith(self._words.rstrip()) else self._words
-        os.write(target, own + line + b"\n")
+        os.write(target, self._words + line + b"\n")
 
 
 class Trace:
@@ -1264,39 +1925,9 @@ class Trace:
             self.exception, self._inside = f"{line}{place}"[:500], False
 
 
-# -------- The rendezvous: the store at which the hosts meet
+# -------- What both services of hosts that meet have in common
 
-ESTABLISHED = "01"  # State of a connection in /proc/net/tcp (include/net/tcp_states.h).
 NO_NEW_PRIVILEGES = 38  # Of prctl (linux/prctl.h).
-IN_USE = 2  # Counts in a row, one a second, with an agent connected: the store is in use.
-ABSENT = 10  # Counts in a row without an agent: the store's run is over.
-
-
-def connections(port: int) -> int:
-    """Count the established connections to a port of this network namespace."""
-    tables = "".join(Path("/proc/net", name).read_text() for name in ("tcp", "tcp6"))
-    row = rf"^ *\d+: \w+:{port:04X} \w+:\w+ {ESTABLISHED} "  # Number, local, remote, state.
-    return len(re.findall(row, tables, re.MULTILINE))
-
-
-class Attendance:
-    """Decides whether the store's run is over, from the number of connections at each second."""
-
-    def __init__(self) -> None:
-        self._idle = sys.maxsize
-        self._present = self._absent = 0  # Counts in a row.
-        self._used = False
-
-    def over(self, count: int) -> bool:
-        """Process one more count; return whether agents were connected and all have left."""
-        # The store has its own client: with the lowest count, no agent is connected.
-        self._idle = min(self._idle, count)
-        here = count > self._idle
-        self._present, self._absent = (self._present + 1, 0) if here else (0, self._absent + 1)
-        self._used = self._used or self._present >= IN_USE
-        return self._used and self._absent >= ABSENT
-
-
 RESOLVED = 10.0  # Seconds within which a container finds its own name in Docker's DNS.
 
 
@@ -1329,47 +1960,35 @@ def stay_unprivileged() -> None:
     ctypes.CDLL(None).prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0)
 
 
-def serve_rendezvous() -> None:
-    """Serve the store, only at its own address, until a run is over or SIGTERM or SIGINT arrives.
+# -------- The coordinator of a built-in training
 
-    torchrun closes a rendezvous permanently when its job ends: the engine then starts a new one.
-    """
+
+def coordinate() -> int:
+    """Serve the coordinator, only at its own address, until its run is over or a signal arrives."""
     stay_unprivileged()
-    raise_open_files()  # Each agent and each worker holds a connection.
-    host, port = parse_endpoint(_value(os.environ, "KIT_RENDEZVOUS"))
-    address = own_address([host])
-    # Blocked before the store starts its threads: they inherit the mask; this thread waits for it.
-    ends = {signal.SIGTERM, signal.SIGINT}
-    signal.pthread_sigmask(signal.SIG_BLOCK, ends)
-    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+    raise_open_files()  # Each host holds a connection.
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+    from trainer.elastic.coordinator import serve
 
+    host, port = parse_endpoint(_value(os.environ, "KIT_RENDEZVOUS"))
+    least, most = read_nnodes(os.environ)
+    address = own_address([host])
+    say(f"serves the coordinator on {endpoint_text((address, port))}")
     try:
-        listener = socket.create_server((address, port), family=family_of(address))
-        # By default the master listens on all interfaces.
-        master = partial(
-            TCPStore,
-            "127.0.0.1" if address == "0.0.0.0" else address,
-            port,
-            is_master=True,
-            wait_for_workers=False,
-            master_listen_fd=listener.fileno(),
-        )
-        try:
-            store = master()
-        except NotImplementedError:  # Of torch 2.4, where libuv became the default.
-            store = master(use_libuv=False)
-        listener.detach()
-    except (RuntimeError, OSError) as error:
-        reason = str(error).splitlines()[0]
-        advice = "end what uses it, or change the port"
-        message = f"port {port} can not be served ({reason}); {advice}"
-        raise LaunchError(message, FAILURE, "rendezvous") from error
-    say(f"serves the rendezvous on {address}:{store.port}")
-    attendance, received = Attendance(), None
-    while received is None and not attendance.over(connections(port)):
-        received = signal.sigtimedwait(ends, 1)
-    reason = signal.Signals(received.si_signo).name if received else "the end of its run"
-    say(f"ends the rendezvous on {reason}")
+        received = serve(address, port, (least, most), say)
+    except OSError as error:
+        raise unserved(port, error) from error
+    reason = signal.Signals(received).name if received else "the end of its run"
+    say(f"ends the coordinator on {reason}")
+    return 0
+
+
+def unserved(port: int, error: Exception) -> LaunchError:
+    """Describe that a port cannot be served."""
+    reason = str(error).splitlines()[0]
+    advice = "end what uses it, or change the port"
+    message = f"port {port} can not be served ({reason}); {advice}"
+    return LaunchError(message, FAILURE, "rendezvous")
 
 
 # -------- Subcommands
@@ -1377,21 +1996,29 @@ def serve_rendezvous() -> None:
 
 def command(arguments: list[str]) -> Callable[[], int | None]:
     """Return the subcommand that the arguments name."""
-    commands = {"": train, "rendezvous": serve_rendezvous, "health": check_health}
+    commands = {"": train, "coordinator": coordinate, "health": check_health}
+    commands["rendezvous"] = serve_rendezvous
     name = " ".join(arguments)
     if arguments[:1] == ["agent"]:
         return run_agent
+    if arguments[:1] == ["torchrun"]:
+        return fork_torchrun
     if arguments[:1] == ["worker"]:
         return run_worker
     if name not in commands:
-        raise LaunchError(f"unknown: {name}; give nothing, rendezvous or health")
+        raise LaunchError(f"unknown: {name}; give nothing, coordinator, rendezvous or health")
     return commands[name]
 
 
 def main(arguments: list[str]) -> int:
     """Run one subcommand; return the exit code."""
+    return guarded(lambda: command(arguments)())
+
+
+def guarded(act: Callable[[], int | None]) -> int:
+    """Return the exit code of `act`; report a LaunchError."""
     try:
-        return command(arguments)() or 0
+        return act() or 0
     except LaunchError as error:
         line, code = str(error).splitlines()[0], error.exit_code or error.code
         emit("failed", kind=error.kind, message=line, rank=error.rank, exit_code=code)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from kit.render.documents import plan_json
 from kit.render.templates import Templates
-from kit.targets.lowered import VERSION, Lowered, Output, digest
+from kit.targets.lowered import VERSION, VERSION_BELOW, Lowered, Output, digest
 from kit.workload.documents import generated
 from kit.workload.training import KEEPER_FILE, LAUNCHER_FILE
 
@@ -66,6 +66,7 @@ def _output(lowered: Lowered, output: Output, templates: Templates, tree: Tree, 
         configs=configs,
         header=header(lowered, *output.sources),
         version=VERSION,
+        version_below=VERSION_BELOW,
         merge=merge,
     )
     return _versioned(text, (config.name for config in configs if output.hashes_configs))
@@ -73,6 +74,10 @@ def _output(lowered: Lowered, output: Output, templates: Templates, tree: Tree, 
 
 def _versioned(text: str, names: Iterable[str]) -> str:
     """Write the hash of a file and of `names` to its labels, so that a deploy can compare it."""
+    names = tuple(names)
+    before, mark, after = text.partition(VERSION_BELOW)
+    if mark:
+        text = f"{before}{digest(''.join([after, *names]))}{after}"
     if VERSION not in text:
         return text
     return text.replace(VERSION, digest("".join([text, *names])))

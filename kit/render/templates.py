@@ -182,7 +182,7 @@ def hosts_line(part: Part) -> str:
 
 
 def processes_line(placement: Placement) -> str:
-    """Return the number of processes as text; torchrun assigns their ranks."""
+    """Return the number of processes as text; their ranks are not known before they run."""
     return "1 process" if placement.processes == 1 else f"{placement.processes} processes"
 
 

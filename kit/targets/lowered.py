@@ -16,6 +16,10 @@ from kit.workload.types import Config, Workload
 
 VERSION = "{hash of this file}"
 """The placeholder in a file's labels for the hash of the file."""
+VERSION_BELOW = "{hash of what follows}"
+"""The placeholder for the hash of a file's text behind it, for a service that other changes of the
+file must not restart."""
+LABEL = re.compile(r'kit\.file: "([0-9a-f]{8})"')
 STEPS_FILE = "prepare-host.sh"
 """The script with the steps that prepare a host, which the script of each host includes."""
 MERGE_FILE = "prepare-daemon.py"
@@ -29,8 +33,19 @@ def digest(text: str) -> str:
 
 def file_version(text: str) -> str:
     """Return the hash in a rendered file's labels, or of its text if it has no label."""
-    found = re.search(r'kit\.file: "([0-9a-f]{8})"', text)
+    found = LABEL.search(text)
     return found[1] if found else digest(text)
+
+
+def service_versions(text: str) -> dict[str, str]:
+    """Return the hashes in the labels of a rendered Compose file, by service."""
+    found, service = {}, ""
+    for line in text.splitlines():
+        if begins := re.fullmatch(r"  ([\w-]+):", line):
+            service = begins[1]
+        if label := LABEL.search(line):
+            found[service] = label[1]
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from kit.plan.work import JobPlan, ServerPlan
+from trainer.contract.job import Faults
 from trainer.contract.keys import written
 
 
@@ -39,6 +40,8 @@ def job_json(job: JobPlan, generated: str, port: int | None = None, url: str | N
             "checkpoint": written(checkpoint),
             "metrics": {"port": port or 0},
         }
+        if job.job.faults != Faults():
+            document["faults"] = written(job.job.faults)
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
 

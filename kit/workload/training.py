@@ -173,9 +173,10 @@ def _rendezvous(job: JobPlan, rendezvous: Rendezvous) -> Part:
         replicas=1,
         image=job.image,
         launch=("python3", launcher),
-        arguments=("rendezvous",),
+        arguments=("rendezvous" if job.job.command else "coordinator",),
         environment=(
             Variable("KIT_RENDEZVOUS", rendezvous.endpoint),
+            *(() if job.job.command else (_hosts(job),)),
             Variable("NVIDIA_VISIBLE_DEVICES", Word("void")),
             *default_variables(user, ()),
         ),
@@ -186,6 +187,15 @@ def _rendezvous(job: JobPlan, rendezvous: Rendezvous) -> Part:
         configs=mounted,
         limits=RENDEZVOUS_LIMITS,
     )
+
+
+def _hosts(job: JobPlan) -> Variable:
+    """Return the least and the most hosts that train together.
+
+    Only torchrun needs it on each host: a host of the built-in training is not started anew when
+    others come or leave.
+    """
+    return Variable("KIT_NNODES", f"{job.nodes[0]}:{job.nodes[1]}")
 
 
 def _train(
@@ -243,7 +253,7 @@ def _environment(
     found = [
         Variable("KIT_JOB", Word(JOB_FILE)),
         Variable("KIT_RENDEZVOUS", rendezvous.endpoint),
-        Variable("KIT_NNODES", f"{job.nodes[0]}:{job.nodes[1]}"),
+        *((_hosts(job),) if job.job.command else ()),
         Variable("KIT_NPROC", str(members[0].processes), own=True),
         Variable("NVIDIA_VISIBLE_DEVICES", Symbol.GPUS, own=True),
         Variable("KIT_HOST", Symbol.HOST),

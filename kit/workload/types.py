@@ -172,7 +172,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Rendezvous:
-    """The rendezvous: the host and the endpoint of the TCPStore of torchrun's agents."""
+    """The rendezvous: the host and the endpoint at which the agents of a job meet."""
 
     host: Host
     address: str
@@ -246,6 +246,11 @@ class Workload:
     def keyed(self) -> bool:
         """Whether a part has the cluster's key."""
         return any(part.keyed for part in self.parts)
+
+    @property
+    def coordinated(self) -> bool:
+        """Whether a coordinator decides which hosts train together, in place of torchrun."""
+        return any(part.arguments == ("coordinator",) for part in self.parts)
 
     @property
     def working(self) -> tuple[Part, ...]:

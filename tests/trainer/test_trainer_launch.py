@@ -54,7 +54,7 @@ def test_settings_have_the_documented_defaults() -> None:
     assert settings.rendezvous == ("rendezvous", 29400)
     assert settings.host == socket.gethostname()
     assert (settings.checkpoints, settings.data) == (Path("/checkpoints"), Path("/data"))
-    assert (settings.nnodes, settings.nproc, settings.wait) == ("1:2", 2, 300)
+    assert (settings.nproc, settings.wait) == (2, 300)
 
 
 @pytest.mark.parametrize(
@@ -64,9 +64,6 @@ def test_settings_have_the_documented_defaults() -> None:
         ("KIT_RENDEZVOUS", "", "KIT_RENDEZVOUS is not set"),
         ("KIT_RENDEZVOUS", "pc1", 'must be host:port such as rendezvous:29400, is "pc1"'),
         ("KIT_RENDEZVOUS", "pc1:70000", "must be host:port"),
-        ("KIT_NNODES", "2", 'must be MIN:MAX such as 1:2, is "2"'),
-        ("KIT_NNODES", "3:2", "must be MIN:MAX"),
-        ("KIT_NNODES", "0:2", "must be MIN:MAX"),
         ("KIT_NPROC", "0", 'KIT_NPROC must be a whole number of at least 1, is "0"'),
         ("KIT_NPROC", "all", "KIT_NPROC must be a whole number"),
         ("KIT_RENDEZVOUS_TIMEOUT", "soon", "KIT_RENDEZVOUS_TIMEOUT must be a whole number"),
@@ -78,44 +75,28 @@ def test_a_wrong_variable_is_named(name: str, value: str, message: str) -> None:
     assert caught.value.code == 2
 
 
-@pytest.mark.parametrize(
-    ("counts", "over"),
-    [
-        ([1] * 60, False),  # no agent has connected yet
-        ([1, 2, 1, *[1] * 60], False),  # a launcher has looked whether the store is there
-        ([1, 3, 3, 3, *[1] * 9], False),  # all have just gone: they may come again
-        ([1, 3, 3, 3, *[1] * 10], True),
-        ([1, 3, 3, *[1] * 9, 2, *[1] * 9], False),
-        ([1, 3, 2, *[2] * 60], False),  # one is left
-        ([3, 3, 3, *[1] * 10], False),  # the first counts mean nothing before the lowest is known
-    ],
-)
-def test_a_run_is_over_when_all_agents_have_gone(counts: list[int], over: bool) -> None:
-    attendance = launch.Attendance()
-    assert [attendance.over(count) for count in counts][-1] is over
-
-
-def test_connections_to_a_port_are_counted() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        assert launch.connections(port) == 0
-        with socket.create_connection(("127.0.0.1", port)), server.accept()[0]:
-            assert launch.connections(port) == 1
+@pytest.mark.parametrize("value", ["", "2", "3:2", "0:2", "1:2:3", "a:b"])
+def test_a_wrong_number_of_hosts_is_refused(value: str) -> None:
+    said = f'must be MIN:MAX such as 1:2, is "{value}"' if value else "KIT_NNODES is not set"
+    with pytest.raises(launch.LaunchError, match=said) as caught:
+        launch.read_nnodes({"KIT_NNODES": value})
+    assert caught.value.code == 2
 
 
 def test_torchrun_is_told_everything() -> None:
-    settings = launch.Settings(ENVIRON)
-    argv = launch.torchrun_argv(settings, launch.Job("digits", ()), "10.0.0.7")
-    assert argv[1] == str(Path(launch.__file__).resolve())
-    assert " ".join(argv[2:]) == (
-        "agent --nnodes 1:2 --nproc-per-node 2 --rdzv-backend c10d "
-        "--rdzv-endpoint rendezvous:29400 --rdzv-id digits-1-2 "
-        "--rdzv-conf is_host=false,last_call_timeout=2,keep_alive_interval=1 "
-        f"--max-restarts 30 --local-addr 10.0.0.7 {launch.__file__} worker -m trainer.train"
+    around = launch.Round(7, "7-ab", ["a", "b"], ["n1", "n2"], "10.0.0.7", [3000, 4000])
+    assert " ".join(launch.torchrun_argv(2, around, 1, "own")) == (
+        "--nnodes 2 --node-rank 1 --nproc-per-node 2 --rdzv-backend static "
+        "--rdzv-endpoint 10.0.0.7:3000 --rdzv-id own-7-ab --max-restarts 0 --monitor-interval 0.1"
     )
-    assert argv[0] == sys.executable
-    own = launch.torchrun_argv(settings, launch.Job("x", ("ddp.py", "50", "--b", "2")), "10.0.0.7")
-    assert own[-6:] == [launch.__file__, "worker", "ddp.py", "50", "--b", "2"]
+
+
+def test_a_script_sees_its_job_and_a_port_of_its_own() -> None:
+    environ = {"KIT_MASTER_PORT": "4000", "KIT_RESTARTS": "2", "MASTER_PORT": "3000"}
+    launch.place_worker(environ)
+    assert environ["MASTER_PORT"] == "4000"
+    assert environ["TORCHELASTIC_USE_AGENT_STORE"] == "False"
+    assert environ["TORCHELASTIC_RESTART_COUNT"] == "2"
 
 
 def test_torchrun_environment_fills_in_what_is_not_set() -> None:
@@ -126,7 +107,6 @@ def test_torchrun_environment_fills_in_what_is_not_set() -> None:
         "GLOO_SOCKET_IFNAME": "eth1",
         "OMP_NUM_THREADS": "2",
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
         "PYTHONPATH": "/opt/kit",
     }
 
@@ -409,7 +389,9 @@ def test_a_name_that_resolves_late_is_waited_for(
 
 
 def test_an_unknown_subcommand(clean: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert "unknown: serve; give nothing, rendezvous or health" in fails(capsys, 2, "serve")
+    assert "unknown: serve; give nothing, coordinator, rendezvous or health" in fails(
+        capsys, 2, "serve"
+    )
 
 
 def nvidia_smi(folder: Path, script: str) -> None:
@@ -505,27 +487,29 @@ def test_a_service_listens_at_its_own_address_among_others(
     assert "every interface: 192.0.2.1 is no address of this host" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    ("kind", "ending"), [("rendezvous", signal.SIGTERM), ("coordinator", signal.SIGINT)]
+)
 def test_the_rendezvous_serves_until_it_is_told_to_end(
-    ending: signal.Signals, tmp_path: Path
+    kind: str, ending: signal.Signals, tmp_path: Path
 ) -> None:
     with hosts(tmp_path, cold=True) as local:
-        endpoint = local.rendezvous()
+        endpoint = local.rendezvous(script=kind == "rendezvous")
         server = local.tasks[0]
-        server.expect(f"serves the rendezvous on {endpoint}\n")
+        server.expect(f"serves the {kind} on {endpoint}\n")
         _, port = launch.parse_endpoint(endpoint)
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.2", port))
         address = launch.find_rendezvous(launch.parse_endpoint(endpoint))
         assert address == "127.0.0.1"
         # A client that only connects must not disturb it.
-        second = local.start("second", [LAUNCH, "rendezvous"], {"KIT_RENDEZVOUS": endpoint})
+        second = local.serve(endpoint, script=kind == "rendezvous")
         assert second.wait() == 1
         assert "can not be served" in second.text
         assert "Traceback" not in second.text
         server.process.send_signal(ending)
         assert server.wait() == 0
-        assert server.text.endswith(f"ends the rendezvous on {ending.name}\n")
+        assert server.text.endswith(f"ends the {kind} on {ending.name}\n")
 
 
 @pytest.mark.skipif(not Path("/proc/net/if_inet6").exists(), reason="no IPv6 here")

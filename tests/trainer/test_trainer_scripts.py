@@ -1,0 +1,358 @@
+"""Scripts of one's own on several hosts: what they notice of each other, and what they do then."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.trainer.hosts import Hosts, Task, descendants, hosts, stop, wait_until
+from trainer import launch
+from trainer.launch import LAST_CALL, MAX_RESTARTS, RETURN, STUCK, Report, Round, Rounds
+
+SCRIPT = Path(__file__).with_name("steps.py")
+SOON = 60.0
+"""Seconds on a busy machine; gloo alone would wait for 30 minutes."""
+
+
+# ---- The decisions
+
+
+@dataclass
+class Meeting:
+    """The rendezvous' decisions, and agents that do what they are told at once."""
+
+    now: float = 0.0
+    states: dict[str, str] = field(default_factory=dict)
+    rounds: dict[str, Round | None] = field(default_factory=dict)
+    least: int = 1
+    stuck: str = ""
+
+    def __post_init__(self) -> None:
+        self.decides = Rounds(lambda: self.now)
+
+    def come(self, *names: str) -> None:
+        for name in names:
+            self.states[name], self.rounds[name] = "idle", None
+
+    def report(self, name: str, **changes: Any) -> None:
+        state, around = self.states[name], self.rounds[name]
+        report = Report(name, name, name, [1, 2], self.least, 3, state, around)
+        line = json.dumps(report._replace(**changes)).encode()
+        self.decides.report(launch.read_report(line))
+
+    def go_on(self, seconds: float = LAST_CALL + RETURN) -> None:
+        """Let time go by; hosts report and obey."""
+        for _ in range(int(seconds / 0.4)):
+            self.now += 0.4
+            for name in [*self.states]:
+                self.report(name)
+                if name != self.stuck:
+                    self._obey(name, self.decides.order(name))
+            for agent, why in self.decides.silent():
+                self.decides.lose(agent, why)
+            self.decides.decide()
+
+    def _obey(self, name: str, order: dict[str, Any]) -> None:
+        if order["do"] == "run":
+            if self.rounds[name] is None:
+                self.states[name], self.rounds[name] = "runs", order["round"]
+            elif self.rounds[name] != order["round"]:
+                self.come(name)
+        elif order["do"] == "wait":
+            self.come(name)
+        else:
+            self.go(name)
+            self.states.pop(name)
+            self.told = order["do"]
+
+    def go(self, name: str) -> None:
+        """A host is lost; `told` hosts have left by themselves."""
+        self.decides.lose(name, "is gone")
+
+    def lose(self, name: str) -> None:
+        del self.states[name]
+
+    def run_together(self) -> list[str]:
+        """The hosts of the one round that runs."""
+        found = {around.id: around for around in self.rounds.values() if around}
+        assert len(found) == 1, found
+        [around] = found.values()
+        assert {name for name, each in self.rounds.items() if each} == {*around.hosts}
+        return around.hosts
+
+
+@pytest.fixture
+def meeting() -> Meeting:
+    return Meeting()
+
+
+def test_hosts_above_the_minimum_are_waited_for_a_moment(meeting: Meeting) -> None:
+    meeting.go_on(RETURN)
+    meeting.come("n2")
+    meeting.go_on(LAST_CALL / 2)
+    assert meeting.rounds == {"n2": None}
+    meeting.come("n1")
+    meeting.go_on()
+    assert meeting.run_together() == ["n1", "n2"]
+    meeting.come("n3")
+    meeting.go_on()
+    assert meeting.run_together() == ["n1", "n2", "n3"]
+    meeting.come("n4")  # More than the job wants.
+    meeting.go_on()
+    assert meeting.rounds["n4"] is None
+
+
+def test_the_loss_of_hosts_uses_up_no_restarts(meeting: Meeting) -> None:
+    meeting.come("n1", "n2", "n3")
+    meeting.go_on()
+    for turn in range(2 * MAX_RESTARTS):
+        lost = f"n{turn}"
+        meeting.come(lost)
+        meeting.go_on()
+        meeting.states["n2"] = "failed"  # Its peer's connection was closed.
+        meeting.report("n2")
+        meeting.rounds.pop(lost)
+        meeting.lose(lost)
+        meeting.go_on()
+        if lost == "n2":
+            meeting.come("n2")
+            meeting.go_on()
+        assert "n2" in meeting.run_together()
+
+
+@pytest.mark.parametrize(("hopeless", "starts"), [(False, MAX_RESTARTS + 1), (True, 1)])
+def test_a_script_that_fails_ends_after_its_restarts(
+    hopeless: bool, starts: int, meeting: Meeting
+) -> None:
+    meeting.come("n1", "n2")
+    meeting.go_on()
+    for _ in range(starts):
+        assert meeting.run_together() == ["n1", "n2"]
+        meeting.states["n1"] = "failed"
+        meeting.report("n1", hopeless=hopeless)
+        meeting.go_on()
+    assert meeting.told == "fail"
+    assert [*meeting.states] == ["n2"]
+
+
+def test_a_host_whose_workers_do_not_end_is_left_out(meeting: Meeting) -> None:
+    meeting.come("n1", "n2")
+    meeting.go_on()
+    meeting.stuck = "n2"
+    meeting.states["n1"] = "failed"
+    meeting.go_on(STUCK - 1)
+    assert not meeting.rounds.get("n1")
+    meeting.go_on()
+    around = meeting.rounds["n1"]
+    assert around
+    assert around.hosts == ["n1"]
+
+
+def test_a_minimum_is_waited_for(meeting: Meeting) -> None:
+    meeting.least = 2
+    meeting.come("n1", "n2")
+    meeting.go_on()
+    meeting.rounds.pop("n2")
+    meeting.lose("n2")
+    meeting.go_on()
+    assert meeting.rounds == {"n1": None}
+    meeting.come("n2")
+    meeting.go_on()
+    assert meeting.run_together() == ["n1", "n2"]
+
+
+def test_a_new_rendezvous_finds_the_round_that_runs(meeting: Meeting) -> None:
+    meeting.come("n1", "n2")
+    meeting.go_on()
+    before = meeting.rounds["n1"]
+    meeting.decides = Rounds(lambda: meeting.now)
+    meeting.go_on()
+    assert meeting.rounds["n1"] == before
+    # One was lost together with the rendezvous, and is back as another agent.
+    meeting.decides = Rounds(lambda: meeting.now)
+    meeting.lose("n2")
+    meeting.rounds.pop("n2")
+    meeting.come("n2-again")
+    meeting.go_on(20)
+    assert meeting.run_together() == ["n1", "n2-again"]
+    # It knows the numbers of old rounds: a host of one does not go on with it.
+    assert meeting.rounds["n1"]
+    assert meeting.rounds["n1"].number > 1
+
+
+def test_a_new_rendezvous_begins_no_second_round_beside_one_that_runs(meeting: Meeting) -> None:
+    meeting.come("n1", "n2")
+    meeting.go_on()
+    states, meeting.states = meeting.states, {}
+    meeting.decides = Rounds(lambda: meeting.now)
+    meeting.come("n3")  # It is there before the others find the new rendezvous.
+    meeting.go_on(RETURN - 0.5)
+    assert meeting.rounds["n3"] is None
+    meeting.states |= states
+    meeting.go_on()
+    assert meeting.run_together() == ["n1", "n2", "n3"]
+
+
+def test_a_host_that_missed_the_end_does_not_begin_again(meeting: Meeting) -> None:
+    meeting.come("n1", "n2")
+    meeting.go_on()
+    late = meeting.rounds["n2"]
+    meeting.lose("n2")
+    meeting.rounds.pop("n2")
+    meeting.states["n1"] = "done"
+    meeting.go_on()
+    assert meeting.told == "end"
+    meeting.told = ""
+    meeting.states["n2"], meeting.rounds["n2"] = "runs", late
+    meeting.go_on()
+    assert meeting.told == "end"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"{}",
+        b"[]",
+        b"[1]",
+        b'["a", "n1", "n1", [1], 1, 2, "idle"]',
+        b'["a", "n1", "n1", [1, "2"], 1, 2, "idle"]',
+        b'["a", "n1", "n1", [1, 2], 1, 2, "runs"]',
+        b'["a", "n1", "n1", [1, 2], 1, 2, "runs", ["1", "x", ["a"], ["n1"], "n1", [1, 2]]]',
+    ],
+)
+def test_what_is_no_report_is_refused(line: bytes) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        launch.read_report(line)
+
+
+# ---- Real processes
+
+
+@dataclass
+class Cluster:
+    """Hosts that run a script."""
+
+    local: Hosts
+    nnodes: str
+    endpoint: str
+    tasks: dict[str, Task] = field(default_factory=dict)
+
+    def start(self, *names: str) -> None:
+        job = self.local.folder / "own.json"
+        job.write_text(json.dumps({"name": "own", "command": [str(SCRIPT)]}))
+        for name in names:
+            self.tasks[name] = self.local.agent(
+                name, job, self.endpoint, 1, self.nnodes, STEPS=self.local.folder
+            )
+
+    def serve(self) -> Task:
+        return self.local.serve(self.endpoint, script=True)
+
+    def last(self, name: str) -> tuple[int, int]:
+        """The newest process of the script on a host, and the size of its world."""
+        files = [*self.local.folder.glob(f"{name}-*.jsonl")]
+        lines = {file: file.read_text().splitlines() for file in files}
+        times = {file: json.loads(each[-1]) for file, each in lines.items() if each}
+        if not times:
+            return 0, 0
+        newest = max(times, key=lambda file: float(times[file][0]))
+        return int(newest.stem.rpartition("-")[2]), int(times[newest][1])
+
+    def steps(self, name: str) -> int:
+        lines = (file.read_text() for file in self.local.folder.glob(f"{name}-*.jsonl"))
+        return sum(text.count("\n") for text in lines)
+
+    def wait_for(self, size: int, *names: str) -> None:
+        """Wait until some hosts take steps together."""
+        before = {name: self.steps(name) for name in names}
+
+        def there() -> bool:
+            return all(
+                self.last(name)[1] == size and self.steps(name) > before[name] for name in names
+            )
+
+        wait_until(there, f"steps of {size}", SOON)
+
+    def silence(self, *tasks: Task) -> Callable[[], None]:
+        first = [task.process.pid for task in tasks]
+        return stop([*first, *(pid for each in first for pid in descendants(each))])
+
+
+@contextmanager
+def running(
+    folder: Path, nnodes: str, names: list[str], *, cold: bool = False
+) -> Iterator[Cluster]:
+    with hosts(folder, cold=cold) as local:
+        cluster = Cluster(local, nnodes, local.rendezvous(script=True))
+        cluster.start(*names)
+        cluster.wait_for(len(names), *names)
+        yield cluster
+
+
+def test_a_silent_host_is_lost_and_returns(tmp_path: Path) -> None:
+    with running(tmp_path, "1:3", ["n1", "n2", "n3"]) as cluster:
+        rendezvous = cluster.local.tasks[0]
+        # A step of 2.5 s: longer than a host may be silent.
+        busy = tmp_path / "busy"
+        busy.touch()
+        before = cluster.steps("n1")
+        wait_until(lambda: cluster.steps("n1") > before + 1, "a long step", SOON)
+        busy.unlink()
+        assert "ends round" not in rendezvous.text
+        stale, _ = cluster.last("n3")
+        go_on = cluster.silence(cluster.tasks["n3"])
+        cluster.wait_for(2, "n1", "n2")
+        assert "ends round 1: n3 is silent for 1." in rendezvous.text
+        go_on()
+        cluster.wait_for(3, "n1", "n2", "n3")
+        assert not Path(f"/proc/{stale}").exists()
+        assert cluster.last("n3")[0] != stale
+        assert "n3 joins" in rendezvous.text
+        # The host of the rendezvous and of rank 0 loses its power, and is back.
+        silent = (rendezvous, cluster.tasks["n1"])
+        cluster.silence(*silent)
+        cluster.tasks["n2"].expect("the rendezvous does not answer")
+        for task in silent:
+            task.end()
+        again = cluster.serve()
+        cluster.start("n1")
+        cluster.wait_for(3, "n1", "n2", "n3")
+        assert "finds round 3 with n1, n2, n3" in again.text
+
+
+def test_all_hosts_end_well_without_a_word(tmp_path: Path) -> None:
+    (tmp_path / "few").touch()
+    with running(tmp_path, "1:3", ["n1", "n2", "n3"]) as cluster:
+        for task in cluster.tasks.values():
+            assert task.wait() == 0
+            assert task.text.rstrip().endswith(": round 1 with n1, n2, n3")
+        cluster.local.tasks[0].expect("round 1 has ended well")
+
+
+def test_a_job_waits_for_the_hosts_that_it_needs(tmp_path: Path) -> None:
+    with running(tmp_path, "2:2", ["n1", "n2"]) as cluster:
+        cluster.tasks["n2"].end()
+        cluster.tasks["n1"].expect("ends its workers: n2 has closed its connection")
+        wait_until(lambda: not cluster.tasks["n1"].workers("steps.py"), "their end", SOON)
+        cluster.start("n2")
+        cluster.wait_for(2, "n1", "n2")
+        assert "has failed" not in cluster.local.tasks[0].text
+
+
+def test_a_script_goes_on_without_its_rendezvous(tmp_path: Path) -> None:
+    with running(tmp_path, "1:2", ["n1", "n2"]) as cluster:
+        before = cluster.last("n1")
+        cluster.local.tasks[0].end()
+        cluster.tasks["n1"].expect("the rendezvous does not answer")
+        cluster.wait_for(2, "n1", "n2")
+        again = cluster.serve()
+        again.expect("finds round 1 with n1, n2")
+        cluster.wait_for(2, "n1", "n2")
+        assert cluster.last("n1") == before
+        # It watches them as the first did.
+        cluster.tasks["n2"].end()
+        cluster.wait_for(1, "n1")

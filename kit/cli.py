@@ -38,6 +38,7 @@ COMMANDS = {
     "logs": "logs:command",
     "stop": "stop:command",
     "resume": "deploy:resume",
+    "release": "release:command",
     "top": "top:command",
     "report": "report:command",
     "history": "history:command",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from kit.errors import Loc
-from trainer.contract.job import Checkpoint, Exchange, Train
+from trainer.contract.job import Checkpoint, Exchange, Faults, Train
 
 Lock = Mapping[str, str]
 """Digests (`sha256:…`) by the images' names in the user's files."""
@@ -251,6 +251,7 @@ class Job:
     step_seconds: float | None
     exchange: Exchange | None
     checkpoint: Checkpoint
+    faults: Faults
     hosts: JobHosts
     mounts: tuple[Mount, ...]
     environment: tuple[tuple[str, str], ...]

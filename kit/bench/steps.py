@@ -143,7 +143,7 @@ def from_run(job: JobPlan, lines: Iterable[LogLine]) -> StepTime:
     if len(models) > 1:
         said = f"job {job.name} runs on {', '.join(sorted(models))}: a step of it is no one's"
         raise InputError(said, f"measure each: kit bench step {job.name}")
-    batch = (job.batch.per_gpu or 0) * job.batch.accumulation
+    batch = round((job.batch.total or 0) / job.world_size)
     found = [_epoch_seconds(event, batch) for event in _epochs(lines)]
     times = [each for each in found if each]
     if not times:

@@ -88,8 +88,7 @@ def show(
         for line in lines:
             screen.print(f"  {line}")
         if len(job.placements) > 1:
-            # torch.distributed.elastic.rendezvous.dynamic_rendezvous sorts by address, then pid.
-            screen.print("  ranks       consecutive on each host; torchrun orders hosts by address")
+            screen.print(f"  ranks       consecutive on each host; {_order(job)}")
         if prediction:
             show_prediction(screen, prediction)
         screen.print()
@@ -131,9 +130,11 @@ def _batch(job: JobPlan) -> str:
     if batch.total is None:
         return "batch       unknown; `batch_size: N` in the job gives the global batch"
     processes = "1 process" if job.world_size == 1 else f"{job.world_size:,} processes"
+    fixed = bool(job.job.train and job.job.train.global_batch)
     return (
-        f"batch       {batch.per_gpu} per GPU × {processes}"
-        f" × {count(batch.accumulation, 'accumulation step')} = {batch.total:,} global"
+        f"batch       {'at most ' if fixed else ''}{batch.per_gpu} per GPU × {processes} × "
+        f"{count(batch.accumulation, 'accumulation step')} = {batch.total:,} global"
+        f"{', with any number of hosts' if fixed else ''}"
     )
 
 
@@ -248,6 +249,13 @@ def _line(way: ExchangeWay) -> str:
     if way.overlap:
         items["overlap"] = "true"
     return f"exchange: {{{', '.join(f'{key}: {value}' for key, value in items.items())}}}"
+
+
+def _order(job: JobPlan) -> str:
+    """Describe which host has the first ranks."""
+    if job.job.command:
+        return "hosts are in the order of their addresses"
+    return "hosts are in the order of their names"
 
 
 def _rendezvous(job: JobPlan, work: Workload) -> str:

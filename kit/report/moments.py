@@ -54,5 +54,9 @@ def _words(event: events.Event) -> Iterator[str]:
     elif isinstance(event, events.Restart):
         reason = f": {event.reason}" if event.reason else ""
         yield f"its ranks are restarted, {count(event.restarts, 'restart')} so far{reason}"
+    elif isinstance(event, events.Regrouped):
+        why = f": {event.reason}" if event.reason else ""
+        ranks, hosts = count(event.world_size, "rank"), ", ".join(event.hosts)
+        yield f"{ranks} on {hosts} go on at step {event.step} after {event.seconds:.1f} s{why}"
     elif isinstance(event, events.Failed):
         yield f"failed: {event.message}"

@@ -23,6 +23,8 @@ class EventLog:
 
     def __init__(self) -> None:
         self.reader = Reader()
+        self.refused: dict[str, KitError] = {}
+        """The sources that the last update could not read, with the reasons."""
         self._since: dict[str, float] = {}
 
     def update(self, sources: Mapping[str, Source]) -> Reader:
@@ -37,11 +39,11 @@ class EventLog:
                 self._since[source] = max(line.time or 0.0 for line in new)
             return new
 
-        found = (
-            result
-            for result in concurrently(new_lines, sources)
-            if not isinstance(result, KitError)
-        )
+        results = dict(zip(sources, concurrently(new_lines, sources), strict=True))
+        self.refused = {
+            source: result for source, result in results.items() if isinstance(result, KitError)
+        }
+        found = (result for result in results.values() if not isinstance(result, KitError))
         for line in sorted(chain.from_iterable(found), key=lambda line: line.time or 0.0):
             self.reader.read(line)
         return self.reader

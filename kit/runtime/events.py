@@ -6,11 +6,11 @@ Each event contains the whole state of its subject, so reading may start anywher
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from kit.runtime.status import LogLine, Progress, RankPace
+from kit.runtime.status import HostStatus, LogLine, Progress, RankPace, State
 from trainer.contract import events
 
 _RANK = re.compile(r"\[rank(\d+)\]: ?")
@@ -45,13 +45,17 @@ class Reader:
         """The UUIDs of the GPUs visible in each host's container."""
         self.fetching: dict[str, str] = {}
         """The data set that each host waits for, and how much of it is there."""
+        self.left_out: dict[str, str] = {}
+        """Why hosts take no part until they are released."""
+        self.unread: dict[str, str] = {}
+        """Why the logs of hosts cannot be read now: what is known of these may be old."""
         self._restarts: dict[str, int] = {}
         self._holders: dict[int, str] = {}
         self._paces: dict[int, RankPace] = {}
 
     @property
     def ranks(self) -> dict[str, tuple[int, ...]]:
-        """Each host's ranks, as torchrun assigned them last."""
+        """Each host's ranks in the present world."""
         ranks: dict[str, tuple[int, ...]] = {}
         for rank, host in sorted(self._holders.items()):
             ranks[host] = (*ranks.get(host, ()), rank)
@@ -68,15 +72,38 @@ class Reader:
         """The largest number of restarts of a host's workers."""
         return max(self._restarts.values(), default=0)
 
+    def of_host(self, host: HostStatus) -> HostStatus:
+        """Complete the status of a host with what its processes have said."""
+        runs = host.state is State.RUNNING
+        reason = self.left_out.get(host.host, "") if runs else ""
+        unread = self.unread.get(host.host, "") if runs else ""
+        doing = self.fetching.get(host.host, "") or unread
+        release = f"is left out, `kit release {host.host}` takes it back: {reason}"
+        return replace(
+            host,
+            ranks=() if reason else self.ranks.get(host.host, ()),
+            seen=self.seen.get(host.host, ()),
+            message=host.message or (release if reason else doing),
+            left_out=bool(reason),
+        )
+
     def read(self, line: LogLine) -> None:
         """Process one more line; lines that are not events are ignored."""
         event = events.parse(line.text) if is_event(line.text) else None
         if event is not None:
             _READERS[type(event)](self, event, line)
 
+    def read_logs(self, lines: Iterable[LogLine]) -> None:
+        """Process the lines of several logs, in the order of their events."""
+        found = ((events.parse(line.text), line) for line in lines if is_event(line.text))
+        known = [(event, line) for event, line in found if event is not None]
+        for event, line in sorted(known, key=lambda each: each[0].time):
+            _READERS[type(event)](self, event, line)
+
     def _started(self, event: events.Started, line: LogLine) -> None:
         self.seen[line.host] = event.gpus
         self.fetching.pop(line.host, None)
+        self.left_out.pop(line.host, None)
         self._restarts.pop(line.host, None)
 
     def _fetch(self, event: events.Fetch, line: LogLine) -> None:
@@ -105,6 +132,13 @@ class Reader:
     def _resumed(self, event: events.Resumed, _line: LogLine) -> None:
         self.checkpoint = event.checkpoint
         self._advance(epoch=event.epoch, step=event.step)
+
+    def _regrouped(self, event: events.Regrouped, _line: LogLine) -> None:
+        if self.progress is not None:
+            self.progress = replace(self.progress, steps=event.steps)
+        self.world_size = event.world_size
+        self._advance(epoch=event.epoch, step=event.step)
+        self.failure = ""
 
     def _progress(self, event: events.Progress, _line: LogLine) -> None:
         accuracy = event.accuracy
@@ -149,6 +183,13 @@ class Reader:
         self.fetching.pop(line.host, None)
         self.failure = f"{line.host}: {event.message}"
 
+    def _left_out(self, event: events.LeftOut, line: LogLine) -> None:
+        self.left_out[line.host] = event.message
+        self._holders = {rank: host for rank, host in self._holders.items() if host != line.host}
+
+    def _released(self, _event: events.Released, line: LogLine) -> None:
+        self.left_out.pop(line.host, None)
+
     def _serving(self, event: events.Serving, _line: LogLine) -> None:
         self.checkpoint = event.checkpoint
 
@@ -164,6 +205,7 @@ _READERS: dict[type[events.Event], Callable[[Reader, Any, LogLine], None]] = {
     events.Restart: Reader._restart,
     events.Begin: Reader._begin,
     events.Resumed: Reader._resumed,
+    events.Regrouped: Reader._regrouped,
     events.Progress: Reader._progress,
     events.Epoch: Reader._progress,
     events.Pace: Reader._pace,
@@ -171,5 +213,7 @@ _READERS: dict[type[events.Event], Callable[[Reader, Any, LogLine], None]] = {
     events.Kept: Reader._kept,
     events.Stopped: Reader._stopped,
     events.Failed: Reader._failed,
+    events.LeftOut: Reader._left_out,
+    events.Released: Reader._released,
     events.Serving: Reader._serving,
 }

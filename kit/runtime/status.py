@@ -44,8 +44,8 @@ class HostStatus:
     """One host's part: its processes and their state.
 
     `devices` are the assigned GPUs, `seen` the UUIDs of the GPUs visible in its container, `ranks`
-    those that torchrun assigned (both empty until reported). `message` is the reason why it does
-    not run or why it ended.
+    those in the present world (both empty until reported). `message` is the reason why it does
+    not run or why it ended. `left_out`: it takes no part until a person releases it.
     """
 
     host: str
@@ -56,6 +56,7 @@ class HostStatus:
     ranks: tuple[int, ...] = ()
     message: str = ""
     seen: tuple[str, ...] = ()
+    left_out: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,6 +71,13 @@ class Target(Protocol):
             KitError: It is not running.
         """
 
+    def release(self, job: str, host: str) -> None:
+        """Let a host that is left out take part in a job again.
+
+        Raises:
+            KitError: The host cannot be reached.
+        """
+
     def start_data(self, names: Sequence[str], say: Say) -> None:
         """Bring up the data services of these hosts and of the storage host.
 

@@ -30,6 +30,10 @@ CLUSTER = "test"
 DEADLINE = 600
 
 
+GOSSIP_IS_FREE = "! grep -qs ':1F0A [0-9A-F:]* 0A ' /proc/net/tcp /proc/net/tcp6"
+"""Whether nothing listens on port 7946."""
+
+
 @dataclass(frozen=True)
 class Lab:
     """A lab, used through its command line and a user's tools."""
@@ -70,6 +74,17 @@ class Lab:
             timeout=120,
             check=False,
         )
+
+    def leave_swarm(self, node: str) -> None:
+        """Have a node leave its swarm, if it is in one, so that it can join another.
+
+        A busy engine of Docker 26 sometimes keeps the port of its gossip ("Could not close DB:
+        timeout waiting for leave broadcast"). It joins the next swarm, but not its networks, until
+        it is started anew.
+        """
+        self.ssh(node, "docker swarm leave --force")
+        if self.ssh(node, GOSSIP_IS_FREE).returncode != 0:
+            self.do("restart", node)
 
     def environment(self, node: str) -> dict[str, str]:
         """Variables with which programs find the node's engine over SSH."""

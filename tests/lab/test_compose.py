@@ -93,7 +93,7 @@ def test_a_job_trains_is_stopped_and_goes_on(operator: Operator, lab: Lab) -> No
         told = [line for line in lines if f"on {host}, cpu, NVIDIA_VISIBLE_DEVICES" in line]
         assert len(told) == len(lab.uuids(host))
         assert all(re.match(rf"{host} [012] \| ", line) and line.endswith(devices) for line in told)
-    ends = [number for number, line in enumerate(lines) if "becomes torchrun" in line]
+    ends = [number for number, line in enumerate(lines) if "becomes the agent" in line]
     begins = [number for number, line in enumerate(lines) if ", local rank " in line]
     assert len(ends) == len(HOSTS)
     assert max(ends) < min(begins)

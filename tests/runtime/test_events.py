@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from unittest import mock
 
 import pytest
@@ -12,15 +13,17 @@ from hypothesis import strategies as st
 from kit.errors import KitError
 from kit.runtime.event_log import EventLog, Source
 from kit.runtime.events import Reader, is_event, split
-from kit.runtime.status import LogLine
+from kit.runtime.status import HostStatus, LogLine, State
 from trainer.contract.events import (
     Begin,
     Epoch,
     Event,
     Failed,
     Fetch,
+    LeftOut,
     Member,
     Progress,
+    Released,
     Restart,
     Resumed,
     Saved,
@@ -186,6 +189,9 @@ def test_a_source_that_is_lost_tells_later_and_another_run_begins_anew() -> None
     event_log = EventLog()
     event_log.update({"one": source([(1.0, progress(8))], []), "two": lost})
     assert event_log.reader.progress is not None
+    assert {name: error.message for name, error in event_log.refused.items()} == {
+        "two": "a cannot be reached"
+    }
     event_log.update({"one": lost})
     assert event_log.reader.progress is not None
     event_log.update({"three": source([(9.0, Started(gpus=()))], [])})
@@ -209,3 +215,19 @@ def test_a_host_that_fetches_is_named_until_it_has_the_data() -> None:
     assert told(fetch(430), fetch(1000, state="ready")).fetching == {}
     assert told(fetch(430), Failed(kind="data", message="the disk is full")).fetching == {}
     assert told(fetch(430), Started(gpus=())).fetching == {}
+
+
+def test_what_is_known_of_a_host_is_told_with_its_limits() -> None:
+    reader, host = Reader(), HostStatus("n2", 1, State.RUNNING, None)
+    reader.read(LogLine("j", "n2", line(Member(rank=1, local_rank=0, world_size=2)), 1))
+    assert reader.of_host(host).ranks == (1,)
+    reader.unread = {"n2": "its log cannot be read now: node n2 is not available"}
+    assert reader.of_host(host).message == reader.unread["n2"]
+    reader.read(LogLine("j", "n2", line(LeftOut(kind="gpu", message="CUDA error")), None))
+    found = reader.of_host(host)
+    assert (found.ranks, found.left_out) == ((), True)
+    assert found.message == "is left out, `kit release n2` takes it back: CUDA error"
+    # A container that has ended has nothing to release.
+    assert not reader.of_host(replace(host, state=State.STOPPED)).left_out
+    reader.read(LogLine("j", "n2", line(Released()), None))
+    assert not reader.of_host(host).left_out

@@ -63,8 +63,7 @@ ENDED = Container(
     most_restarts=10,
     devices=("GPU-a",),
     processes=1,
-    fewest=2,
-    most=2,
+    spare=0,
     checkpoints="kit-lab_j-checkpoints",
 )
 RUNNING = replace(ENDED, status="running")
@@ -93,7 +92,11 @@ def decided(
 ) -> tuple[Step, ...]:
     """The decision if all files have the version of RUNNING."""
     every = [work] if isinstance(work, Workload) else list(work)
-    versions = {(each.name, host): "0000" for each in every for host in each.hosts}
+    versions = {
+        (each.name, host): {"train": "0000", "rendezvous": "0000", "serve": "0000"}
+        for each in every
+        for host in each.hosts
+    }
     return decide("lab", every, versions, seen, fresh=fresh)
 
 
@@ -135,6 +138,13 @@ def test_a_changed_host_is_ended_and_started_alone(project: Project, status: str
     kinds = [Pull, End, Remove, Start]
     assert done(actions) == [(kind, "pc2") for kind in kinds]
     assert {action.cause for action in actions[1:]} == {"its file has changed"}
+
+
+def test_a_changed_coordinator_is_renewed_while_its_hosts_train_on(project: Project) -> None:
+    one, store, other = both()
+    actions = decided(planned(project), having(one, replace(store, version="1111"), other))
+    assert done(actions) == [(Start, "pc1")]
+    assert actions[0].what == "renew the coordinator of j; its hosts train on"
 
 
 def test_an_unhealthy_container_is_started_again(project: Project) -> None:
@@ -314,7 +324,7 @@ INSPECTED: dict[str, Any] = {
 def test_a_container_as_docker_describes_it() -> None:
     one = container("pc2", INSPECTED)
     assert (one.job, one.cluster, one.service) == ("j", "lab", "train")
-    assert (one.processes, one.fewest, one.most) == (2, 1, 4)
+    assert (one.processes, one.spare) == (2, 3)
     assert (one.restarts, one.most_restarts, one.healthy) == (3, 10, False)
     assert (one.devices, one.checkpoints) == (("GPU-b", "GPU-c"), "kit-lab_j-checkpoints")
     assert one.ended - one.created == 59.5
@@ -366,26 +376,26 @@ FAILED = {"exit_status": 1, "restarts": 10}
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "fewest", "state"),
+    ("first", "second", "spare", "state"),
     [
-        ({}, {}, 2, State.COMPLETED),
-        ({}, {"status": "running"}, 2, State.RUNNING),
-        ({"status": "restarting"}, {"status": "running"}, 2, State.RUNNING),
-        ({"status": "restarting"}, {"status": "created"}, 2, State.WAITING),
-        ({"exit_status": 143}, {}, 2, State.STOPPED),
-        (FAILED, {"status": "running"}, 2, State.FAILED),
+        ({}, {}, 0, State.COMPLETED),
+        ({}, {"status": "running"}, 0, State.RUNNING),
+        ({"status": "restarting"}, {"status": "running"}, 0, State.RUNNING),
+        ({"status": "restarting"}, {"status": "created"}, 0, State.WAITING),
+        ({"exit_status": 143}, {}, 0, State.STOPPED),
+        (FAILED, {"status": "running"}, 0, State.FAILED),
         (FAILED, {"status": "running"}, 1, State.RUNNING),
         (FAILED, {}, 1, State.COMPLETED),
     ],
 )
 def test_how_a_job_is_doing(
-    first: dict[str, Any], second: dict[str, Any], fewest: int, state: State
+    first: dict[str, Any], second: dict[str, Any], spare: int, state: State
 ) -> None:
     hosts = [
-        replace(ENDED, fewest=fewest, **first),
-        replace(ENDED, id="2", host="pc2", fewest=fewest, ended=170.0, **second),
+        replace(ENDED, **first),
+        replace(ENDED, id="2", host="pc2", ended=170.0, **second),
     ]
-    status = job_status("j", [*hosts, STORE], {}, Reader())
+    status = job_status("j", [*hosts, replace(STORE, spare=spare)], {}, Reader())
     assert status.state is state
     assert status.ended == (None if state in {State.RUNNING, State.WAITING} else 170.0)
     assert status.started == 100.0

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -234,3 +235,36 @@ def test_fresh_forgets_kits_own_checkpoints_and_never_the_users(
     cluster.kit("render")
     assert "a folder of yours" in cluster.kit("deploy", "--fresh", status=1)
     assert (own / "step-00000001").exists()
+
+
+def test_a_host_that_is_left_out_is_shown_and_taken_back(cluster: Cluster) -> None:
+    train = "{dataset: digits, model: cnn, epochs: 99999, batch_size: 64}"
+    cluster.job("long", f"train: {train}\nhosts: {{min: 1}}\nfaults: {{killed: leave_out}}\n")
+    cluster.kit("render")
+    cluster.kit("deploy", "--detach")
+
+    def told() -> dict[str, Any]:
+        (job,) = json.loads(cluster.kit("status", "--json"))["jobs"]
+        return {host["host"]: host for host in job["hosts"]}
+
+    def trains(number: int) -> bool:
+        return sum(len(host["ranks"]) for host in told().values()) == number
+
+    wait_for(lambda: trains(3), "all ranks")
+    assert cluster.kit("release") == "no host is left out\n"
+    assert "pc1: no training leaves it out" in cluster.kit("release", "pc1", status=1)
+    (worker,) = [
+        process
+        for process in run_processes(run_id(cluster, "long"))
+        if process.environ().get("KIT_HOST") == "pc1"
+        and "trainer.train" in process.cmdline()[-1]
+        and "trainer.elastic.agent" not in process.cmdline()
+        and "worker" not in process.cmdline()
+    ]
+    worker.kill()
+    wait_for(lambda: told()["pc1"]["left_out"], "pc1 to be left out")
+    assert "is left out, `kit release pc1` takes it back" in cluster.kit("status")
+    wait_for(lambda: trains(2), "pc2 to train")
+    assert cluster.kit("release", "pc1") == "long: pc1 is released\n"
+    wait_for(lambda: trains(3), "all ranks again")
+    cluster.kit("stop", "long")

@@ -73,7 +73,7 @@ def test_one_agent_for_each_host_and_one_store(project: Project) -> None:
     job = planned(project, JOB + "environment: {OMP_NUM_THREADS: 3, MODE: fast}\n")
     store, first, second = processes(job, PLACES, {"pc1": "GPU-a", "pc2": ""}, cores=2)
     assert (store.part, store.workers) == ("rendezvous", 0)
-    assert store.argv[1:] == ("/kit/launch.py", "rendezvous")
+    assert store.argv[1:] == ("/kit/launch.py", "coordinator")
     assert [(agent.host, agent.workers) for agent in (first, second)] == [("pc1", 1), ("pc2", 2)]
     assert first.argv[1:] == ("/kit/launch.py",)
     variables = dict(second.variables)

@@ -68,7 +68,7 @@ def test_a_job_and_its_server_see_gpus_of_their_own(served: tuple[Cluster, str])
     def step() -> int:
         try:
             return int(get(f"{url}/model")["checkpoint"]["step"])
-        except (OSError, TypeError):
+        except (OSError, TypeError, KeyError):
             return 0
 
     status = told(cluster)

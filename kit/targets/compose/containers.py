@@ -25,7 +25,8 @@ class Container:
     `job` is the name of the job or server. `service` is its role, "" for another engine's.
     `version` is the hash of its file. `devices` are its GPUs (`all`: all GPUs). `restarts` is the
     number of its restarts, at most `most_restarts`. Times are in seconds since the epoch.
-    `fewest` and `most` are the numbers of hosts of its job.
+    `spare` is the number of hosts that its job can do without, as far as it knows that: for a
+    built-in training only the coordinator does.
     """
 
     id: str
@@ -45,8 +46,7 @@ class Container:
     most_restarts: int
     devices: tuple[str, ...]
     processes: int
-    fewest: int
-    most: int
+    spare: int
     checkpoints: str
 
     @property
@@ -93,12 +93,12 @@ class Container:
             return f"ended with exit status {self.exit_status}, {again}"
         return ""
 
-    def part(self, ranks: tuple[int, ...], seen: tuple[str, ...] = ()) -> HostStatus:
+    def part(self) -> HostStatus:
         """Return the status of its host's part of the job."""
         state = self.state()
         ended = None if self.status in {"created", "running", "paused"} else self.exit_status
         return HostStatus(
-            self.host, self.processes, state, ended, self.devices, ranks, self.message(), seen
+            self.host, self.processes, state, ended, self.devices, message=self.message()
         )
 
 

@@ -82,7 +82,7 @@ class Start(HostStep):
 def decide(
     cluster: str,
     workloads: Sequence[Workload],
-    versions: Mapping[tuple[str, str], str],
+    versions: Mapping[tuple[str, str], Mapping[str, str]],
     seen: Mapping[str, HostState],
     *,
     fresh: bool,
@@ -90,7 +90,7 @@ def decide(
     """Return the steps for each host; none for workloads that run from the same file.
 
     All containers end before any starts: a GPU is released before it is reassigned.
-    `versions` are the hashes of the rendered files, by workload and host.
+    `versions` are the hashes in the rendered files, by workload and host, then by service.
 
     Raises:
         KitError: The deploy is not possible; the message lists all reasons.
@@ -234,7 +234,7 @@ class _Decision:
     def __init__(
         self,
         work: Workload,
-        versions: Mapping[tuple[str, str], str],
+        versions: Mapping[tuple[str, str], Mapping[str, str]],
         seen: Mapping[str, HostState],
         restart_cause: str,
     ) -> None:
@@ -256,6 +256,16 @@ class _Decision:
             for name in work.hosts
         }
         self._changed = {name: cause for name, cause in causes.items() if cause}
+        self._renewed = [
+            name
+            for name in work.hosts
+            if name not in self._changed
+            and any(
+                _differs(one, versions[work.name, name])
+                for one in self._there[name]
+                if one.service == Role.RENDEZVOUS
+            )
+        ]
 
     def pulls(self) -> Iterator[Step]:
         """Yield the steps that pull images."""
@@ -294,9 +304,18 @@ class _Decision:
             given = ", ".join(gpu.title for gpu in gpus.get(host, ()))
             what = f"start {name}{f' on {given}' if given else ', to offer checkpoints'}"
             yield Start(host, what, cause, name, host)
+        for host in self._renewed:
+            what = f"renew the coordinator of {name}; its hosts train on"
+            yield Start(host, what, "its file has changed", name, host)
 
 
-def _cause(there: Sequence[Container], version: str, *, restart_cause: str, ended: bool) -> str:
+def _differs(one: Container, versions: Mapping[str, str]) -> bool:
+    return bool(one.version) and versions.get(one.service, one.version) != one.version
+
+
+def _cause(
+    there: Sequence[Container], versions: Mapping[str, str], *, restart_cause: str, ended: bool
+) -> str:
     """Return the reason to start a host's part, or "" if it runs from the same file."""
     if not there:
         return "it does not run"
@@ -304,7 +323,7 @@ def _cause(there: Sequence[Container], version: str, *, restart_cause: str, ende
         return "its run has ended"
     if restart_cause:
         return restart_cause
-    if any(one.version != version for one in there if one.version):
+    if any(_differs(one, versions) for one in there if one.service != Role.RENDEZVOUS):
         return "its file has changed"
     if any(one.status == "running" and not one.healthy for one in there):
         return "it is not healthy"

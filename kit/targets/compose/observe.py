@@ -107,7 +107,7 @@ def container(host: str, inspected: dict[str, Any]) -> Container:
     labels = config["Labels"] or {}
     kind, name = owner(labels) or (Kind.JOB, "")
     environment = dict(line.partition("=")[::2] for line in config["Env"] or [])
-    fewest, _, most = environment.get("KIT_NNODES", "1:1").partition(":")
+    least, _, most = environment.get("KIT_NNODES", "1:1").partition(":")
     folder = environment.get("KIT_CHECKPOINTS") or CHECKPOINTS
     return Container(
         id=inspected["Id"],
@@ -127,8 +127,7 @@ def container(host: str, inspected: dict[str, Any]) -> Container:
         most_restarts=limits["RestartPolicy"]["MaximumRetryCount"],
         devices=_devices(limits.get("DeviceRequests") or [], environment),
         processes=int(environment.get("KIT_NPROC") or environment.get("KIT_REPLICAS") or "0"),
-        fewest=int(fewest),
-        most=int(most),
+        spare=int(most) - int(least),
         checkpoints=_source(inspected["Mounts"], folder),
     )
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from kit.runtime.events import Reader
 from kit.runtime.status import ENDED, HostStatus, JobStatus, State
@@ -20,17 +19,12 @@ def job_status(
     `silent` are the job's unreachable hosts, with their numbers of processes.
     """
     training = sorted((one for one in containers if one.trains), key=lambda one: one.host)
-    hosts = [
-        one.part(reader.ranks.get(one.host, ()), reader.seen.get(one.host, ())) for one in training
-    ]
-    hosts = [
-        replace(host, message=host.message or reader.fetching.get(host.host, "")) for host in hosts
-    ]
+    hosts = [reader.of_host(one.part()) for one in training]
     missing = "cannot be reached"
     hosts += [
         HostStatus(host, n, State.WAITING, None, message=missing) for host, n in silent.items()
     ]
-    state = state_of(training)
+    state = state_of(containers)
     ended = max((one.ended for one in training), default=0.0) if state in ENDED else None
     return JobStatus(
         job=job,
@@ -50,11 +44,11 @@ def job_status(
     )
 
 
-def state_of(training: Sequence[Container]) -> State:
-    """Return the state of a job from its training containers."""
-    states = Counter(one.state() for one in training)
-    spare = max((one.most - one.fewest for one in training), default=0)
-    if states[State.FAILED] > spare or not training:
+def state_of(containers: Sequence[Container]) -> State:
+    """Return the state of a job from its containers."""
+    states = Counter(one.state() for one in containers if one.trains)
+    spare = max((one.spare for one in containers), default=0)
+    if states[State.FAILED] > spare or not states:
         return State.FAILED
     alive = (State.RUNNING, State.WAITING, State.STOPPED)
     return next((state for state in alive if states[state]), State.COMPLETED)

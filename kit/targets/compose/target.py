@@ -29,7 +29,7 @@ from kit.targets.compose.logs import follow_logs, new_lines, read_logs
 from kit.targets.compose.observe import observe_host
 from kit.targets.compose.status import job_status, state_of
 from kit.targets.compose.wait import wait_until_launched
-from kit.targets.lowered import file_version
+from kit.targets.lowered import file_version, service_versions
 from kit.values import Say
 from kit.workload.names import DATA, project_of
 from kit.workload.types import Workload
@@ -72,7 +72,10 @@ class ComposeTarget:
         images = {each.image for each in workloads}
         volumes = {each.store.volume for each in workloads if each.store and each.store.volume}
         needed = [(each, name) for each in workloads for name in each.hosts]
-        versions = {(each.name, name): _version(hosts.file(each, name)) for each, name in needed}
+        versions = {
+            (each.name, name): service_versions(_text(hosts.file(each, name)))
+            for each, name in needed
+        }
         data = self._data_versions([name for each, name in needed if each.data])
         if data and hosts.rendered.data:
             images.add(hosts.rendered.data.image)
@@ -101,7 +104,9 @@ class ComposeTarget:
             return {}
         wanted = [host.name for host in data.agents if host.name in names or host == data.storage]
         folder = self._hosts.tree / "hosts"
-        return {name: _version(folder / name / f"{DATA}.compose.yaml") for name in wanted}
+        return {
+            name: file_version(_text(folder / name / f"{DATA}.compose.yaml")) for name in wanted
+        }
 
     def _data_steps(
         self, versions: Mapping[str, str], seen: Mapping[str, HostState]
@@ -149,7 +154,9 @@ class ComposeTarget:
         Raises:
             KitError: It has one; the message names it.
         """
-        failed = wait_until_launched(lambda: self._hosts.containers().training(work.name))
+        failed = wait_until_launched(
+            lambda: self._hosts.containers().training(work.name), work.needed
+        )
         if not failed:
             return
         status = as_failed(self._status(work.name, self._hosts.containers()))
@@ -251,8 +258,9 @@ class ComposeTarget:
         found = self._hosts.containers(dockers)
         for name in found.lost:
             dockers[name].close()
-        training = [found.training(name) for name in names]
-        return all(not own or state_of(own) in ENDED for own in training)
+        return all(
+            not found.training(name) or state_of(found.jobs[name]) in ENDED for name in names
+        )
 
     def stop(self, name: str) -> JobStatus:
         """End a workload on all hosts concurrently and remove its containers; see `Target.stop`."""
@@ -281,6 +289,14 @@ class ComposeTarget:
             told.append(f"{what}; `kit stop {name}` again when it is back")
         return replace(status, message="; ".join(told))
 
+    def release(self, job: str, host: str) -> None:
+        """Signal the host's container; see `Target.release`."""
+        for one in self._hosts.containers().training(job):
+            if one.host == host:
+                self._hosts.dockers[host].request(
+                    "POST", f"/containers/{one.id}/kill", signal="SIGUSR1"
+                )
+
     def _require_known(self, name: str, found: Found) -> None:
         known = {*found.jobs, *self._ended(found)}
         if name not in known:
@@ -303,8 +319,8 @@ def _require_compose() -> None:
         ) from None
 
 
-def _version(file: Path) -> str:
+def _text(file: Path) -> str:
     if not file.is_file():
         what = f"{file} is not there: the files are for another engine"
         raise InputError(what, "write `engine: compose` in the inventory, run `kit render`")
-    return file_version(file.read_text(encoding="utf-8"))
+    return file.read_text(encoding="utf-8")

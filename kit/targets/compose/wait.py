@@ -14,8 +14,8 @@ SETTLED = 3.0
 """Seconds that a container must have run; its launcher checks the input in less than one."""
 
 
-def wait_until_launched(look: Callable[[], Sequence[Container]]) -> list[Container]:
-    """Return the containers that ended on a mistake if too few hosts are left, else none.
+def wait_until_launched(look: Callable[[], Sequence[Container]], needed: int) -> list[Container]:
+    """Return the containers that ended on a mistake if fewer than `needed` are left, else none.
 
     Containers that fail for other reasons do not delay the return: Docker restarts them.
     """
@@ -31,7 +31,7 @@ def wait_until_launched(look: Callable[[], Sequence[Container]]) -> list[Contain
         mistaken = [
             each for each in found if each.exit_status == MISTAKE and each.status != "running"
         ]
-        if mistaken and len(found) - len(mistaken) < found[0].fewest:
+        if mistaken and len(found) - len(mistaken) < needed:
             return mistaken
         # A list, because each container must be recorded.
         if all([settled(each) for each in found]):  # noqa: C419

@@ -1,1 +1,1 @@
-"""The target of this machine, without Docker: a torchrun agent for each host of the plan."""
+"""The target of this machine, without Docker: an agent for each host of the plan."""

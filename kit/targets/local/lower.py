@@ -134,7 +134,7 @@ def _listeners(workload: Workload) -> Iterator[Listener]:
 def processes(
     workload: Workload, places: Places, devices: Mapping[str, str], cores: int
 ) -> tuple[Process, ...]:
-    """Return the rendezvous of a job, and one torchrun agent for each host of the plan.
+    """Return the rendezvous of a job, and one agent for each host of the plan.
 
     `devices` is CUDA_VISIBLE_DEVICES for each host. All workers share `cores`.
     """

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -95,9 +96,8 @@ class WatchedFolder:
         """Return the current status."""
         run, reader = self.run, self._reader
         state, message, written = _state(self._folder, run)
-        for tail in self._tails:
-            for line in tail.read(last=state in ENDED):
-                reader.read(line)
+        tails = (tail.read(last=state in ENDED) for tail in self._tails)
+        reader.read_logs(chain.from_iterable(tails))
         serves = run.kind is Kind.SERVER
         return JobStatus(
             job=run.job,
@@ -141,18 +141,9 @@ def _hosts(
         if state is State.STOPPED:
             doing = State.STOPPED
         visible = dict(process.variables)["CUDA_VISIBLE_DEVICES"]
-        hosts.append(
-            HostStatus(
-                process.host,
-                process.workers,
-                doing,
-                code,
-                devices=tuple(visible.split(",")) if visible else (),
-                ranks=reader.ranks.get(process.host, ()),
-                seen=reader.seen.get(process.host, ()),
-                message=reader.fetching.get(process.host, ""),
-            )
-        )
+        devices = tuple(visible.split(",")) if visible else ()
+        host = HostStatus(process.host, process.workers, doing, code, devices)
+        hosts.append(reader.of_host(host))
     return tuple(hosts)
 
 

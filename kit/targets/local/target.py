@@ -1,8 +1,9 @@
-"""The target of this machine, without Docker: torchrun agents for jobs, a process per server."""
+"""The target of this machine, without Docker: agents for jobs, a process per server."""
 
 from __future__ import annotations
 
 import importlib.util
+import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,8 +23,11 @@ from kit.targets.local.execute import POLL, Executor, end
 from kit.targets.local.folder import SERVICES, JobFolder, Run, jobs_of, read_history
 from kit.targets.local.logs import Tail
 from kit.targets.local.observe import WatchedFolder, has_ended, observe_machine, observe_workloads
+from kit.targets.local.supervise import run_processes
 from kit.values import Say
 from kit.workload.types import Role, Workload
+
+AGENT = "trainer.elastic.agent"
 
 
 class LocalTarget:
@@ -136,6 +140,12 @@ class LocalTarget:
         if not end(folder):
             raise KitError(f"job {name} is not running", "see `kit status`")
         return WatchedFolder(folder, run).status()
+
+    def release(self, job: str, host: str) -> None:
+        """Signal the host's agent; see `Target.release`."""
+        for process in run_processes(self._known(job).id):
+            if process.environ().get("KIT_HOST") == host and AGENT in process.cmdline():
+                process.send_signal(signal.SIGUSR1)
 
     def records(self, job: str, kind: str, source: str) -> FoundRecords:  # noqa: ARG002
         """Return the records beside the checkpoints; see `Target.records`."""

@@ -42,8 +42,8 @@ def names_of(cluster: Cluster) -> tuple[str, ...]:
 
 
 def fewest_of(cluster: Cluster, job: str) -> int:
-    """Return the smallest number of hosts of a job, from its containers' environment."""
-    nodes = (each.variable("KIT_NNODES").partition(":")[0] for each in working(cluster, job))
+    """Return the smallest number of hosts of a job, from its services' environment."""
+    nodes = (each.variable("KIT_NNODES").partition(":")[0] for each in cluster.of(job))
     return min((int(fewest) for fewest in nodes if fewest.isdigit()), default=1)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
@@ -30,6 +30,7 @@ from kit.targets.swarm.labels import data_labels
 from kit.targets.swarm.logs import Logs, sources
 from kit.targets.swarm.lower import key_name
 from kit.targets.swarm.observe import first_answer, observe_cluster
+from kit.targets.swarm.release import SERVICE_LABEL
 from kit.targets.swarm.state import Cluster, Service
 from kit.targets.swarm.status import (
     fewest_of,
@@ -164,6 +165,12 @@ class SwarmTarget:
         event_log = self._event_logs.setdefault(name, EventLog())
         reader = event_log.update(sources(self._docker(), cluster, name))
         services = working(cluster, name)
+        places = {task.id: task.node for task in cluster.tasks_of(services)}
+        names = {node.id: node.name for node in cluster.nodes}
+        reader.unread = {
+            names.get(places.get(source, ""), ""): f"its log cannot be read now: {error.message}"
+            for source, error in event_log.refused.items()
+        }
         hosts = host_statuses(cluster, name)
         state, message = job_state(hosts, fewest_of(cluster, name))
         ended = max((task.at for task in cluster.tasks_of(services)), default=None)
@@ -174,15 +181,7 @@ class SwarmTarget:
             message=message,
             started=min(service.changed for service in services),
             ended=ended if state in ENDED else None,
-            hosts=tuple(
-                replace(
-                    host,
-                    ranks=reader.ranks.get(host.host, ()),
-                    seen=reader.seen.get(host.host, ()),
-                    message=host.message or reader.fetching.get(host.host, ""),
-                )
-                for host in hosts
-            ),
+            hosts=tuple(map(reader.of_host, hosts)),
             progress=reader.progress,
             checkpoint=reader.checkpoint,
             urls=self._rendered.urls.get(name, ()),
@@ -234,6 +233,15 @@ class SwarmTarget:
         executor.remove(cluster.of(name)[0].stack)
         executor.drop_secrets(name)
         return status
+
+    def release(self, job: str, host: str) -> None:
+        """Signal the host's container, by its own engine; see `Target.release`."""
+        services = [f"{SERVICE_LABEL}={each.name}" for each in working(self._see(), job)]
+        (place,) = [each for each in self._rendered.hosts if each.name == host]
+        with closing(Docker.of(place)) as docker:
+            for service in services:
+                for one in docker.get("/containers/json", filters={"label": [service]}):
+                    docker.request("POST", f"/containers/{one['Id']}/kill", signal="SIGUSR1")
 
     def start_data(self, names: Sequence[str], say: Say) -> None:  # noqa: ARG002
         """Deploy the platform's stack, which has the data services; see `Target.start_data`."""

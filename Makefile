@@ -1,7 +1,7 @@
 # To begin: `make demo` and `make test`. For daily work: `make render deploy`.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test setup plan render check deploy status logs stop examples dashboards docs pictures lint audit bench lab lab-down lab-test clean
+.PHONY: help demo test setup plan render check deploy status logs stop examples dashboards docs pictures lint audit bench lab lab-down lab-test chaos clean
 
 PYTHON ?= $(firstword $(foreach name,python3 python3.14 python3.13 python3.12 python3.11,\
             $(shell $(name) -c 'import sys; sys.version_info >= (3, 11) and print(sys.executable)' 2>/dev/null)))
@@ -15,6 +15,9 @@ TORCH_CPU := https://download.pytorch.org/whl/cpu
 VISION := torch==2.15.0 torchvision==0.29.2
 # Test processes. Three of them have a lab each and mostly wait, so that there may be more than cores.
 WORKERS ?= 4
+# Of the fault suite: the seed of its order and times, and the faults; empty: all of them.
+SEED ?= 1
+FAULTS ?=
 # Additional arguments of a command, for example: make deploy ARGS="digits --detach"
 ARGS ?=
 
@@ -103,6 +106,10 @@ lab-down: ## remove it; ARGS=--all with its caches
 lab-test: setup .venv/.dev .tools/.vision ## run only the lab's tests, as root
 	@tests/docker-cli
 	$(BIN)/pytest -m lab tests/lab $(ARGS)
+
+chaos: setup .venv/.dev ## make faults during a training in a lab, as root; SEED=1 FAULTS=rank,power
+	@tests/docker-cli
+	@$(BIN)/python -m tests.lab.chaos --seed $(SEED) --faults "$(FAULTS)" $(ARGS)
 
 clean: ## remove what setup installed
 	rm -rf .venv .tools site .mypy_cache .pytest_cache .ruff_cache

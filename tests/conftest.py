@@ -36,6 +36,10 @@ LONGEST = (
     "tests/targets/",
 )
 
+REAL = (LAB, "tests/trainer/", "tests/vision/")
+"""Tests of real processes or engines on two shared cores: a time limit of the tested programs may
+run out there. One that fails is run once more; pure tests are not, as they must never vary."""
+
 # Threads of several test processes would spin while they wait for each other: three times the CPU.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -63,12 +67,22 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> _Groups:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the longest tests first: at the end, small files keep both processes busy."""
+    """Run the longest tests first: at the end, small files keep all processes busy."""
 
     def turn(item: pytest.Item) -> int:
         return next((n for n, at in enumerate(LONGEST) if item.nodeid.startswith(at)), len(LONGEST))
 
     items.sort(key=turn)
+    for item in items:
+        if item.nodeid.startswith(REAL):
+            item.add_marker(pytest.mark.flaky(reruns=1))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Show why tests were run once more: an intermittent failure may be a fault of the code."""
+    for report in terminalreporter.stats.get("rerun", []):
+        terminalreporter.section(f"run once more: {report.nodeid}")
+        terminalreporter.write_line(report.longreprtext)
 
 
 @pytest.fixture

@@ -149,4 +149,5 @@ def test_a_host_that_does_not_come_back_stops_the_others(
     assert "not restarted: n1" in told
     assert "n2 is drained; when it is back, on a manager: docker node update" in told
     assert on(lab, "n1", "cat /run/docker.pid") == pid
+    assert "n3: active again" in told, told
     assert (availability(lab, "n2"), availability(lab, "n3")) == ("drain", "active")

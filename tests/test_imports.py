@@ -316,7 +316,7 @@ LIMITS = {
     "contract": 1200,
     "data": 720,
     "datasets": 2160,
-    "parallel": 600,
+    "parallel": 700,
     "checkpoints": 850,
     "core": 2280,
     "elastic": 1130,

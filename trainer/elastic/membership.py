@@ -2,7 +2,8 @@
 
 A thread listens to the agent, as the training may wait in an exchange whose peer is gone. gloo's
 own abort does not end such a wait (torch 2.13), but the end of its connections does, within a
-millisecond. Its listening socket must stay: gloo ends the process if that fails.
+millisecond, for all but a message that has arrived in part (parallel/pending.py). Its listening
+socket must stay: gloo ends the process if that fails.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from torch import distributed
 
 from trainer.elastic.messages import Group, Order, decode
 from trainer.elastic.workers import Place, place_line
-from trainer.parallel.world import World, form_world, leave_world, own_device
+from trainer.parallel.pending import Pending
+from trainer.parallel.world import World, form_world, hold_groups, leave_world, own_device
 
 FORMING = timedelta(seconds=30)
 """Time for the store to answer, and for all workers to connect to each other."""
@@ -50,6 +52,7 @@ class Membership:
         self._order = Order()
         self._before: set[int] = set()  # Sockets that are not of the present group.
         self._store: Any = None  # Served by this worker.
+        self._pending = Pending()  # Of the present group.
         self.asked = False
         """Whether the workers shall leave their group at the end of a step."""
         self.saves = False
@@ -75,7 +78,7 @@ class Membership:
                 return None
             assert self._order.group
             group, self.asked, self.saves = self._order.group, False, False
-            self._before = set(handles())
+            self._before, self._pending = set(handles()), Pending()
             self._say(replace(self._place, ready=False))
         world = self._form(group, timeout)
         members = tuple(member.agent for member in group.members)
@@ -95,7 +98,8 @@ class Membership:
         )
         rank = group.first_rank(self._id) + self._local_rank
         world = form_world(self._environ, timeout, rank, group.size, prefixed)
-        return replace(world, generation=group.generation, why=group.why)
+        why, pending = group.why, self._pending
+        return replace(world, generation=group.generation, why=why, pending=pending)
 
     def leave(self, world: World, *, broken: bool = False, done: bool = False) -> None:
         """Leave a group, to wait for the next one or, if all is `done`, for the process's end.
@@ -104,6 +108,7 @@ class Membership:
         """
         if broken:
             self._abort(world.generation)
+            hold_groups(world)
         with suppress(RuntimeError):  # All have passed the last exchange, or none needs it.
             leave_world(None if broken else world)
         if distributed.is_initialized():
@@ -177,6 +182,7 @@ class Membership:
             for inode, handle in handles().items():
                 if inode not in self._before:
                     shut_down(handle)
+            self._pending.give_up()
         again = threading.Timer(AGAIN, self._abort, (generation,))
         again.daemon = True  # Connections may be opened meanwhile, as the group forms.
         again.start()

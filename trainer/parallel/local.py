@@ -65,7 +65,7 @@ class LocalReplicas(Replicas):
         own = super().own(modules)
         if self._travelling:
             for work, _ in self._travelling:
-                work.wait()
+                self._wait(work)
             own["round"] = {
                 "weights": [weight.detach().clone() for weight in self._weights],
                 "anchors": [anchor.clone() for anchor in self._anchors],
@@ -96,7 +96,7 @@ class LocalReplicas(Replicas):
             ):
                 target.copy_(source)
             self._outer.load_state_dict(found["outer"])
-            self._travelling = [(Arrived(), each.to(device)) for each in found["travelling"]]
+            self._travelling = [(ARRIVED, each.to(device)) for each in found["travelling"]]
 
     @torch.no_grad()
     def begin_local(self, step: int, samples: int) -> bool:
@@ -133,11 +133,15 @@ class LocalReplicas(Replicas):
         self._samples = 0
         self._mark("communication")
 
+    def _wait(self, work: Any) -> None:
+        if work is not ARRIVED:
+            super()._wait(work)
+
     def _arrive(self, left: int) -> None:
         """Apply the exchanges under way, except for the `left` latest."""
         while len(self._travelling) > left:
             work, changes = self._travelling.pop(0)
-            work.wait()
+            self._wait(work)
             parts = torch.split(changes.float(), [anchor.numel() for anchor in self._anchors])
             for anchor, part in zip(self._anchors, parts, strict=True):
                 anchor.grad = part.view(anchor.shape)
@@ -145,8 +149,5 @@ class LocalReplicas(Replicas):
             self._outer.zero_grad()
 
 
-class Arrived:
-    """Stands for an exchange that was complete when the checkpoint was written."""
-
-    def wait(self) -> None:
-        """Return at once."""
+ARRIVED: Any = None
+"""Stands for an exchange that was complete when the checkpoint was written."""

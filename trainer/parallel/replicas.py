@@ -87,11 +87,15 @@ class Replicas(Ranks):
         for buffer in buffers_of(modules):
             if buffer.is_floating_point():
                 mean = buffer / self.world.size
-                distributed.all_reduce(mean)
+                self._wait(distributed.all_reduce(mean, async_op=True))
                 buffer.copy_(mean)  # Only now: the exchange may fail.
             else:
-                distributed.broadcast(buffer, 0)
+                self._wait(distributed.broadcast(buffer, 0, async_op=True))
         self._shared = True
+
+    def _wait(self, work: Any) -> None:
+        """Wait for an exchange of the default group."""
+        self.world.wait(work)
 
     @contextmanager
     def settled(self, modules: Sequence[nn.Module]) -> Iterator[dict[str, Any]]:
@@ -210,7 +214,10 @@ def replicate(
         if state:
             state.fit(bucket)
         future: Future[Tensor] = hook(state, bucket)
-        if state and world.device.type == "cpu":
+        if world.device.type == "cuda":
+            return future
+        future = world.guard(future)
+        if state:
             # PowerSGD starts a second exchange in a thread of gloo when the first has ended. The
             # order of buckets would differ between ranks, so each bucket waits for the previous.
             future.wait()

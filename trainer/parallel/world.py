@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, distributed
+from torch.futures import Future
+
+from trainer.parallel.pending import GIVEN_UP, Pending
 
 T = TypeVar("T")
 
@@ -37,6 +40,7 @@ class World:
     hosts: tuple[str, ...] = ()  # The host of each rank.
     generation: int = 0  # Of the group, in a training whose group changes (elastic/).
     why: str = ""  # How the group differs from the one before.
+    pending: Pending = field(default_factory=Pending)  # Large exchanges on the CPU.
 
     @property
     def name(self) -> str:
@@ -63,8 +67,20 @@ class World:
         buffer = torch.zeros(int(size), dtype=torch.uint8)
         if self.rank == source:
             buffer = torch.frombuffer(bytearray(content), dtype=torch.uint8)
-        distributed.broadcast(buffer, source, group=self.control)
+        work = distributed.broadcast(buffer, source, group=self.control, async_op=True)
+        self.guard(cast("distributed.Work", work).get_future()).wait()
         return buffer.numpy().tobytes()
+
+    def wait(self, work: distributed.Work) -> None:
+        """Wait for an exchange on this process's device; raises RuntimeError if a rank is lost."""
+        if self.device.type == "cuda":
+            work.wait()  # NCCL's own abort ends it.
+        else:
+            self.guard(work.get_future()).wait()
+
+    def guard(self, future: Future[T]) -> Future[T]:
+        """Return the result of an exchange on the CPU, which does not outlast the group."""
+        return self.pending.guard(future)
 
     def send(self, content: Tensor, rank: int, tag: int) -> distributed.Work:
         """Begin to send a tensor to a rank that receives one with this tag."""
@@ -135,6 +151,16 @@ def own_device(environ: Mapping[str, str]) -> torch.device:
     return torch.device("cpu")
 
 
+_HELD: list[tuple[Pending, object]] = []
+
+
+def hold_groups(world: World) -> None:
+    """Keep the groups of a lost world while threads of gloo wait in them: their end waits too."""
+    _HELD[:] = [each for each in _HELD if each[0].unfinished]
+    if world.pending.unfinished:
+        _HELD.append((world.pending, (distributed.group.WORLD, world.control, world.alarm)))
+
+
 def leave_world(world: World | None) -> None:
     """End the group after all ranks are done: rank 0 holds the store, which the others need.
 
@@ -162,4 +188,5 @@ def describe(world: World, environ: Mapping[str, str]) -> str:
 def is_lost_peer(error: RuntimeError) -> bool:
     """Whether an exchange failed because another rank is dead or hung."""
     # gloo has no exception class; its messages begin with a path in its source.
-    return isinstance(error, distributed.DistError) or "gloo/transport" in str(error)
+    text = str(error)
+    return isinstance(error, distributed.DistError) or "gloo/transport" in text or GIVEN_UP in text

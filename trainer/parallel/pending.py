@@ -1,0 +1,70 @@
+"""Exchanges that a rank waits for, and the end of these waits when a peer is lost.
+
+When a connection ends, gloo tells those who wait for a message, except for the one message that
+had arrived or was sent in part: Pair::signalException of gloo/transport/tcp/pair.cc passes over it.
+That wait ends only by the group's timeout, so no rank waits for gloo itself.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from torch.futures import Future
+
+T = TypeVar("T")
+
+GIVEN_UP = "the exchange was given up"
+"""In the message of the error that ends a wait."""
+
+
+class Pending:
+    """The exchanges of one group, by gloo, that this rank waits for."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waits: dict[Future[Any], Callable[[], None]] = {}
+        self._over = False
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether a thread of gloo still waits."""
+        with self._lock:
+            return bool(self._waits)
+
+    def guard(self, future: Future[T]) -> Future[T]:
+        """Return a future with the same result, or with a RuntimeError once this is given up."""
+        first: Future[None] = Future()
+        ends = threading.Lock()
+
+        def end() -> None:
+            if ends.acquire(blocking=False):  # The exchange ends, or is given up: once.
+                first.set_result(None)
+
+        def arrive(_: Future[T]) -> None:
+            with self._lock:
+                self._waits.pop(future, None)
+            end()
+
+        def result(_: Future[None]) -> T:
+            if not future.done():
+                raise RuntimeError(GIVEN_UP)
+            return future.value()
+
+        guarded = first.then(result)
+        with self._lock:
+            self._waits[future] = end
+            over = self._over
+        future.add_done_callback(arrive)
+        if over:
+            end()
+        return guarded
+
+    def give_up(self) -> None:
+        """End all waits, also those that begin later: the group is lost."""
+        with self._lock:
+            self._over = True
+            waits = [*self._waits.values()]
+        for end in waits:
+            end()

@@ -2,7 +2,7 @@
 
 A thread listens to the agent, as the training may wait in an exchange whose peer is gone. gloo's
 own abort does not end such a wait (torch 2.13), but the end of its connections does, within a
-millisecond, for all but a message that has arrived in part (parallel/pending.py). Its listening
+millisecond, except for messages that are in transfer (parallel/pending.py). Its listening
 socket must stay: gloo ends the process if that fails.
 """
 
@@ -97,9 +97,9 @@ class Membership:
             str(group.generation), store
         )
         rank = group.first_rank(self._id) + self._local_rank
-        world = form_world(self._environ, timeout, rank, group.size, prefixed)
-        why, pending = group.why, self._pending
-        return replace(world, generation=group.generation, why=why, pending=pending)
+        size, pending = group.size, self._pending
+        world = form_world(self._environ, timeout, rank, size, prefixed, pending)
+        return replace(world, generation=group.generation, why=group.why)
 
     def leave(self, world: World, *, broken: bool = False, done: bool = False) -> None:
         """Leave a group, to wait for the next one or, if all is `done`, for the process's end.

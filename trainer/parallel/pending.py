@@ -1,8 +1,8 @@
 """Exchanges that a rank waits for, and the end of these waits when a peer is lost.
 
-When a connection ends, gloo tells those who wait for a message, except for the one message that
-had arrived or was sent in part: Pair::signalException of gloo/transport/tcp/pair.cc passes over it.
-That wait ends only by the group's timeout, so no rank waits for gloo itself.
+When a connection ends, gloo tells those who wait for a message, except for the messages that had
+arrived or were sent in part: Pair::signalException of gloo/transport/tcp/pair.cc passes over these.
+Such a wait ends only by the group's timeout, so no rank waits for gloo itself.
 """
 
 from __future__ import annotations
@@ -17,6 +17,15 @@ T = TypeVar("T")
 
 GIVEN_UP = "the exchange was given up"
 """In the message of the error that ends a wait."""
+
+
+def end_of(work: Any) -> Future[bool]:
+    """Return the end of a message between two ranks, for which gloo has no future."""
+    first: Future[None] = Future()
+    end: Future[bool] = first.then(lambda _: bool(work.wait()))
+    # The callback, which waits, runs in the thread that sets the result.
+    threading.Thread(target=first.set_result, args=(None,), daemon=True).start()
+    return end
 
 
 class Pending:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, distributed
 from torch.futures import Future
 
-from trainer.parallel.pending import GIVEN_UP, Pending
+from trainer.parallel.pending import GIVEN_UP, Pending, end_of
 
 T = TypeVar("T")
 
@@ -40,7 +41,7 @@ class World:
     hosts: tuple[str, ...] = ()  # The host of each rank.
     generation: int = 0  # Of the group, in a training whose group changes (elastic/).
     why: str = ""  # How the group differs from the one before.
-    pending: Pending = field(default_factory=Pending)  # Large exchanges on the CPU.
+    pending: Pending = field(default_factory=Pending)  # Exchanges on the CPU.
 
     @property
     def name(self) -> str:
@@ -50,25 +51,31 @@ class World:
     def sums(self, values: Sequence[float]) -> list[float]:
         """Sum each value over all ranks, in float64: exact for counts up to 2^53."""
         total = torch.tensor(values, dtype=torch.float64)
-        distributed.all_reduce(total, group=self.control)
+        self._exchange(distributed.all_reduce, total)
         result: list[float] = total.tolist()
         return result
 
     def gather(self, value: T) -> list[T]:
         """Return a picklable value of each rank, in the order of ranks."""
-        values: list[Any] = [None] * self.size
-        distributed.all_gather_object(values, value, group=self.control)
-        return values
+        own = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
+        sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
+        self._exchange(distributed.all_gather, sizes, torch.tensor([len(own)]))
+        lengths = [int(size) for size in sizes]
+        padded = torch.zeros(max(lengths), dtype=torch.uint8)
+        padded[: len(own)] = own
+        all_of_them = [torch.empty_like(padded) for _ in range(self.size)]
+        self._exchange(distributed.all_gather, all_of_them, padded)
+        found = zip(all_of_them, lengths, strict=True)
+        return [pickle.loads(each[:length].numpy().tobytes()) for each, length in found]
 
     def broadcast(self, content: bytes, source: int) -> bytes:
         """Send the bytes of rank `source` to all ranks; `content` of the others is ignored."""
         size = torch.tensor([len(content)])
-        distributed.broadcast(size, source, group=self.control)
+        self._exchange(distributed.broadcast, size, source)
         buffer = torch.zeros(int(size), dtype=torch.uint8)
         if self.rank == source:
             buffer = torch.frombuffer(bytearray(content), dtype=torch.uint8)
-        work = distributed.broadcast(buffer, source, group=self.control, async_op=True)
-        self.guard(cast("distributed.Work", work).get_future()).wait()
+        self._exchange(distributed.broadcast, buffer, source)
         return buffer.numpy().tobytes()
 
     def wait(self, work: distributed.Work) -> None:
@@ -82,15 +89,20 @@ class World:
         """Return the result of an exchange on the CPU, which does not outlast the group."""
         return self.pending.guard(future)
 
-    def send(self, content: Tensor, rank: int, tag: int) -> distributed.Work:
-        """Begin to send a tensor to a rank that receives one with this tag."""
-        work = distributed.isend(content, rank, group=self.control, tag=tag)
-        return cast("distributed.Work", work)  # None only for ranks outside of the group.
+    def _exchange(self, act: Callable[..., Any], *arguments: object) -> None:
+        """Take part in an exchange of all ranks on the CPU."""
+        work = act(*arguments, group=self.control, async_op=True)
+        self.guard(work.get_future()).wait()
 
-    def receive(self, content: Tensor, rank: int, tag: int) -> distributed.Work:
+    def send(self, content: Tensor, rank: int, tag: int) -> Future[bool]:
+        """Begin to send a tensor to a rank that receives one with this tag."""
+        work: Any = distributed.isend(content, rank, group=self.control, tag=tag)
+        return self.guard(end_of(work))
+
+    def receive(self, content: Tensor, rank: int, tag: int) -> Future[bool]:
         """Begin to receive a tensor from a rank that sends one with this tag."""
-        work = distributed.irecv(content, rank, group=self.control, tag=tag)
-        return cast("distributed.Work", work)  # None only for ranks outside of the group.
+        work: Any = distributed.irecv(content, rank, group=self.control, tag=tag)
+        return self.guard(end_of(work))
 
     def silent_ranks(self) -> str:
         """Name the ranks that do not answer after a failed exchange, as far as this one knows."""
@@ -120,6 +132,7 @@ def form_world(
     rank: int = 0,
     size: int = 1,
     store: Any = ALONE,
+    pending: Pending | None = None,
 ) -> World:
     """Form a process group at a store, or at torchrun's if `store` is None; by default alone."""
     device = own_device(environ)
@@ -139,6 +152,7 @@ def form_world(
     host = environ.get("KIT_HOST") or socket.gethostname()
     local_rank = int(environ.get("LOCAL_RANK", "0"))
     world = World(rank, local_rank, size, host, device, control, alarm)
+    world = replace(world, pending=pending or world.pending)
     names, hosts = zip(*world.gather((world.name, host)), strict=True)
     return replace(world, names=names, hosts=hosts)
 

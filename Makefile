@@ -13,6 +13,7 @@ TORCH := torch==2.13.0
 TORCH_CPU := https://download.pytorch.org/whl/cpu
 # A matching pair for tests of torchvision; PyPI has no torchvision for the CPU build above.
 VISION := torch==2.15.0 torchvision==0.29.2
+TENSORFLOW := tensorflow-cpu==2.21.0
 # Test processes. Three of them have a lab each and mostly wait, so that there may be more than cores.
 WORKERS ?= 4
 # Of the fault suite: the seed of its order and times, and the faults; empty: all of them.
@@ -35,7 +36,7 @@ demo: setup ## train the example cluster on this machine, in about a minute
 	@echo "  make plan render && git diff      read what the hosts would get"
 	@echo "  $(KIT) init ../my-cluster   start a repository of your own"
 
-test: setup .venv/.dev .tools/.vision ## run all tests; those of the lab only as root on Debian or Ubuntu
+test: setup .venv/.dev .tools/.vision .tools/.tensorflow ## run all tests; those of the lab only as root on Debian or Ubuntu
 	@tests/docker-cli
 	@$(BIN)/python -m compileall -q kit trainer tests # Otherwise each test process would compile.
 	$(BIN)/pytest --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder $(ARGS)
@@ -149,6 +150,13 @@ reachable = $(BIN)/python -c 'import sys, urllib.request; urllib.request.urlopen
 	@backend=; ! $(call reachable,$(TORCH_CPU)/) || backend="--torch-backend cpu"; \
 	    $(BIN)/uv pip install --quiet --python .tools/vision/bin/python $$backend $(VISION) \
 	    --editable '.[data,digits,folder,serve]' --group dev
+	@touch $@
+
+.tools/.tensorflow: .venv/.kit
+	@echo "installing TensorFlow for its tests (once)"
+	@mkdir -p .tools
+	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python .tools/tensorflow
+	@$(BIN)/uv pip install --quiet --compile-bytecode --python .tools/tensorflow/bin/python $(TENSORFLOW)
 	@touch $@
 
 .venv/.docs: .venv/.kit

@@ -25,6 +25,13 @@ class EngineName(StrEnum):
     SWARM = "swarm"
 
 
+class Framework(StrEnum):
+    """What starts the processes of a script."""
+
+    PYTORCH = "pytorch"
+    TENSORFLOW = "tensorflow"
+
+
 class Use(StrEnum):
     """The use of a GPU."""
 
@@ -236,7 +243,7 @@ class Job:
 
     `exchange` is set with `train`. `step_seconds` is the measured computing time of a step.
     `metrics_port` is the port of each host's metrics. `user` is the containers' user (None: the
-    image's). `data` are its data sets.
+    image's). `data` are its data sets. `framework` is that of `command`.
     """
 
     name: str
@@ -263,6 +270,7 @@ class Job:
     stop_grace: int
     user: str | None
     data: tuple[DataSet, ...]
+    framework: Framework = Framework.PYTORCH
 
     @property
     def fetched(self) -> tuple[DataSet, ...]:

@@ -896,11 +896,23 @@ ADDED: list[tuple[str, list[str]]] = [
         "7: metrics.port: 9500 is the rendezvous' port already; write for example 9501",
     ]),
     ('resources: {gpus: 2}', [
-        '7: resources: is not a key that is known here; use one of image, train, command, working_dir, reference_batch, batch_size, parameters, step_seconds, exchange, metrics, checkpoint, faults, hosts, data, mounts, environment, secrets, nccl, limits, rendezvous … (22 in all)',
+        '7: resources: is not a key that is known here; use one of image, train, command, framework, working_dir, reference_batch, batch_size, parameters, step_seconds, exchange, metrics, checkpoint, faults, hosts, data, mounts, environment, secrets, nccl, limits … (23 in all)',
     ]),
 ]
 # What a job has after its image.
 COMMANDS: list[tuple[str, list[str]]] = [
+    ('framework: tensorflow\ncommand: [train.py]\nhosts: {min: 1}', [
+        '4: hosts.min: TensorFlow trains with all of its 2 hosts or not at all; leave it out',
+    ]),
+    ('framework: jax\ncommand: [train.py]', [
+        "2: framework: 'jax' is not known; use one of pytorch, tensorflow",
+    ]),
+    ('framework: tensorflow\ntrain: {dataset: mnist, model: cnn, epochs: 1, batch_size: 1}', [
+        "2: framework: is for `command`; leave it out: `train` is PyTorch's",
+    ]),
+    ('framework: tensorflow\ncommand: [train.py]\nenvironment: {TF_CONFIG: "{}"}', [
+        '4: environment.TF_CONFIG: is set by kit from the plan; leave it out',
+    ]),
     ('command: [ddp.py]\nexchange: {mode: diloco}', [
         '3: exchange: is for `train`; leave it out: a script exchanges by itself',
     ]),

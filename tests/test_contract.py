@@ -88,7 +88,7 @@ def test_the_launcher_understands_the_environment(inventory: Path) -> None:
         for agent, placement in zip(agents, job.placements, strict=True):
             settings = launch.Settings(dict(agent.variables))
             assert settings.host == placement.host.name
-            assert settings.nproc == placement.processes
+            assert settings.nproc == len(placement.gpus)
             assert settings.rendezvous == (work.rendezvous.address, work.rendezvous.port)
         asked = agents if job.job.command else [coordinator]
         for process in asked:

@@ -312,7 +312,7 @@ def test_kit_installs_without_torch() -> None:
 
 
 LIMITS = {
-    "": 2740,
+    "": 2830,
     "contract": 1200,
     "data": 720,
     "datasets": 2160,

@@ -104,6 +104,17 @@ def test_ranks_follow_the_inventory(project: Project) -> None:
     assert job.nodes == (3, 3)
 
 
+def test_a_process_of_tensorflow_has_all_gpus_of_its_host(project: Project) -> None:
+    written = COMMAND.replace("command:", "batch_size: 64\nframework: tensorflow\ncommand:")
+    job = project.write(FOUR, {"j": written}).plan().jobs[0]
+    found = [(part.first_rank, part.processes, len(part.gpus)) for part in job.placements]
+    assert found == [(0, 1, 4), (1, 1, 2), (2, 1, 4)]
+    assert job.world_size == 3
+    assert job.batch.total == 64 * 10
+    assert job.nodes == (3, 3)
+    assert not [mount for mount in job.mounts if mount.target == "/dumps"]
+
+
 def test_the_fewest_hosts_are_the_jobs_word(project: Project) -> None:
     assert project.write(FOUR, with_hosts({"j": "{min: 1}"})).plan().jobs[0].nodes == (1, 3)
 

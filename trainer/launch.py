@@ -1,6 +1,7 @@
 """The container's entry point: checks its environment, then becomes torchrun or an agent.
 
-torchrun starts the user's own scripts, elastic/agent.py the built-in training.
+torchrun starts the user's own scripts, or this file those of TensorFlow; elastic/agent.py the
+built-in training.
 
     python3 launch.py               run the training of the job file, as one host of several
     python3 launch.py coordinator   decide which hosts of a built-in training train together
@@ -8,15 +9,17 @@ torchrun starts the user's own scripts, elastic/agent.py the built-in training.
     python3 launch.py health        the container's health check: are the GPUs still there?
 
 One file that uses only the standard library and Python 3.10, so that it can be mounted alone into
-any image with torch 2.2 or newer (the built-in training needs 2.6). Each of its sections can be
-read alone: output, settings, GPUs, data sets, connection to the rendezvous, start, rounds,
-rendezvous, agent, torchrun, the script's files, metrics, worker, coordinator, subcommands.
+any image with torch 2.2 or newer (the built-in training needs 2.6) or with TensorFlow. Each of its
+sections can be read alone: output, settings, GPUs, data sets, connection to the rendezvous, start,
+rounds, rendezvous, agent, torchrun, TensorFlow, the script's files, metrics, worker, coordinator,
+subcommands.
 
     KIT_JOB                  path of the job file (JSON) in the container
     KIT_RENDEZVOUS           host:port or [IPv6]:port where hosts meet; a name has one address
     KIT_NNODES               MIN:MAX hosts of the job, for the coordinator and for scripts; not for
                              hosts of a built-in training: a change must not start them again
-    KIT_NPROC                processes on this host: its GPUs, or its CPU workers
+    KIT_NPROC                processes on this host: its GPUs, or its CPU workers; of TensorFlow,
+                             one process uses as many GPUs
     KIT_HOST                 this host's name in the log; default: its hostname
     KIT_CHECKPOINTS          folder of checkpoints; default: /checkpoints
     KIT_DATA                 folder of data sets; default: /data
@@ -131,6 +134,7 @@ class Job(NamedTuple):
     metrics_port: int = 0  # 0: no metrics.
     files: tuple[str, ...] = ()  # The script's files that kit keeps in versions.
     keep: int = 3  # Number of versions.
+    framework: str = "pytorch"  # What starts the script's processes.
 
 
 def read_nnodes(environ: Mapping[str, str]) -> tuple[int, int]:
@@ -193,7 +197,10 @@ def read_job(path: Path) -> Job:
     port = metrics.get("port", 0) if isinstance(metrics, dict) else None
     if not isinstance(port, int) or not 0 <= port < 65536:
         raise LaunchError(f"{path}: metrics: port: must be the number of a port")
-    return Job(name, tuple(command), port, *read_files(path, content))
+    framework = content.get("framework", "pytorch")
+    if framework not in ("pytorch", "tensorflow"):
+        raise LaunchError(f"{path}: framework: must be pytorch or tensorflow")
+    return Job(name, tuple(command), port, *read_files(path, content), framework)
 
 
 def read_files(path: Path, content: Mapping[str, Any]) -> tuple[tuple[str, ...], int]:
@@ -563,11 +570,14 @@ def nccl_takes(chosen: str, name: str) -> bool:
 
 
 def check(settings: Settings, job: Job, package_root: Path | None) -> str:
-    """Check for mistakes with which torchrun would restart endlessly; describe what will run."""
-    if find_spec("torch") is None:
-        missing = f"this image has no torch for {sys.executable}"
-        fix = "build it on an image with torch 2.2 or newer, such as pytorch/pytorch"
-        raise LaunchError(f"{missing}; {fix}")
+    """Check for mistakes that each restart would repeat; describe what will run."""
+    needed, example = "torch 2.2 or newer", "pytorch/pytorch"
+    if job.framework == "tensorflow":
+        needed, example = "tensorflow", "tensorflow/tensorflow:latest-gpu"
+    module = needed.partition(" ")[0]
+    if find_spec(module) is None:
+        missing = f"this image has no {module} for {sys.executable}"
+        raise LaunchError(f"{missing}; build it on an image with {needed}, such as {example}")
     if package_root is None:
         script = job.command[0]
         if script != "-m" and not Path(script).is_file():
@@ -705,7 +715,8 @@ def train() -> None:
     job = read_job(settings.job)
     if job.command:
         read_nnodes(os.environ)  # Before anything is fetched.
-    processes = "1 process" if settings.nproc == 1 else f"{settings.nproc} processes"
+    number = 1 if job.framework == "tensorflow" else settings.nproc
+    processes = "1 process" if number == 1 else f"{number} processes"
     say(f"job {job.name} from {settings.job}, {processes} here")
     gpus = list_gpus()
     emit("started", gpus=gpu_uuids(gpus))
@@ -732,7 +743,7 @@ def train() -> None:
         os.environ |= keeper_variables(settings, job, address)
     own = read_secrets(os.environ.get("KIT_SECRETS", ""), Path("/run/secrets"))
     environ = torchrun_environ(
-        {**os.environ, **own}, settings.nproc, interface, package_root, available_cores()
+        {**os.environ, **own}, number, interface, package_root, available_cores()
     )
     say("becomes the agent of this host")
     environ |= {"KIT_HOST": settings.host, "KIT_ADDRESS": address}
@@ -771,6 +782,7 @@ class Round(NamedTuple):
     hosts: list[str]
     address: str  # Of the first host.
     ports: list[int]  # Free ones of the first host: for torchrun, and for the script.
+    endpoints: list[str]  # A free one on each host, in the same order.
 
 
 class Report(NamedTuple):
@@ -792,7 +804,8 @@ class Report(NamedTuple):
 def read_round(found: Any) -> Round:
     """Read a round; raises ValueError or TypeError."""
     read = Round(*found)
-    texts, numbers = (*read.agents, *read.hosts, read.id, read.address), (read.number, *read.ports)
+    texts = (*read.agents, *read.hosts, read.id, read.address, *read.endpoints)
+    numbers = (read.number, *read.ports)
     if not all(isinstance(each, str) for each in texts) or len(read.ports) != 2:
         raise ValueError("not a round")
     if not all(type(each) is int for each in numbers) or not read.agents:
@@ -956,14 +969,21 @@ class Rounds:
         self._members, self._culprits, self._hopeless = set(), set(), False
 
     def _begin(self, chosen: list[Report]) -> None:
-        # As torchrun does: by address.
-        chosen = sorted(chosen, key=lambda each: (each.address, each.host))
+        # By name, not by address as torchrun: in an overlay network, addresses change with each
+        # start, and the host of rank 0 is the one that keeps what a script saves.
+        chosen = sorted(chosen, key=lambda each: natural(each.host))
         self._number += 1
         name, first, self._waits = f"{self._number}-{secrets.token_hex(4)}", chosen[0], False
         agents, hosts = [each.agent for each in chosen], [each.host for each in chosen]
-        self._round = Round(self._number, name, agents, hosts, first.address, first.ports)
+        ends = [endpoint_text((each.address, each.ports[1])) for each in chosen]
+        self._round = Round(self._number, name, agents, hosts, first.address, first.ports, ends)
         self._culprits, self._lost = set(), {}
         say(f"begins round {self._number} with {', '.join(hosts)}")
+
+
+def natural(name: str) -> list[tuple[int, str]]:
+    """A key that sorts n2 before n10."""
+    return [(int(part or 0), text) for text, part in re.findall(r"(\D*)(\d*)", name)]
 
 
 # -------- The rendezvous: serves the rounds of a script
@@ -1082,7 +1102,7 @@ class Agent:
     def __init__(self, environ: Mapping[str, str], folder: Path, command: Sequence[str]) -> None:
         """`folder` is the agent's own, `command` the script and its arguments."""
         self._settings, self._folder, self._command = Settings(environ), folder, command
-        self._job, self._address = read_job(self._settings.job).name, environ["KIT_ADDRESS"]
+        self._job, self._address = read_job(self._settings.job), environ["KIT_ADDRESS"]
         self._once = bool(environ.get("KIT_ONE_RUN"))
         self._id = f"{self._settings.host}-{secrets.token_hex(4)}"
         self._state, self._ports = "starts", [0, 0]
@@ -1104,7 +1124,7 @@ class Agent:
             asyncio.get_running_loop().add_signal_handler(number, self._leave, number)
         path = str(self._folder / "torchrun")
         server = await asyncio.start_unix_server(self._serve_torchrun, path)
-        argv = [str(Path(__file__).resolve()), "torchrun", path]
+        argv = [str(Path(__file__).resolve()), self._job.framework, path]
         process = await asyncio.create_subprocess_exec(
             sys.executable, *argv, stdin=subprocess.DEVNULL, start_new_session=True
         )
@@ -1197,10 +1217,15 @@ class Agent:
         }
         self._starts += 1
         rank = around.agents.index(self._id)
-        argv = torchrun_argv(self._settings.nproc, around, rank, self._job)
-        argv += ["--log-dir", str(self._folder), str(Path(__file__).resolve()), "worker"]
-        store = None if rank else (around.address, around.ports[0])
-        order = {"argv": [*argv, *self._command], "environ": own, "store": store}
+        worker = [str(Path(__file__).resolve()), "worker", *self._command]
+        if self._job.framework == "tensorflow":
+            own |= tensorflow_environ(around, rank)
+            order: dict[str, Any] = {"argv": worker, "environ": own}
+        else:
+            argv = torchrun_argv(self._settings.nproc, around, rank, self._job.name)
+            argv += ["--log-dir", str(self._folder), *worker]
+            store = None if rank else (around.address, around.ports[0])
+            order = {"argv": argv, "environ": own, "store": store}
         self._torchrun.write(json.dumps(order).encode() + b"\n")
         self._report()
 
@@ -1391,12 +1416,17 @@ def fork_torchrun() -> None:
 
     assert torchrun
     drop_old_names(os.environ, version)
+    serve_forks(run_torchrun)
+
+
+def serve_forks(act: Callable[[Mapping[str, Any], socket.socket], int]) -> None:
+    """Fork a process for each order of the agent: it acts, and exits with the result."""
     with socket.socket(socket.AF_UNIX) as agent:
         agent.connect(sys.argv[2])
         for line in agent.makefile():
             order = json.loads(line)
             if (pid := os.fork()) == 0:
-                code = run_torchrun(order, agent)
+                code = act(order, agent)
                 sys.stdout.flush()
                 os._exit(code)
             agent.sendall(b'{"pid": %d}\n' % pid)
@@ -1444,9 +1474,14 @@ def run_torchrun(order: Mapping[str, Any], agent: socket.socket) -> int:
         what = f"torchrun has failed ({type(error).__name__}: {error})".partition("\n")[0]
         failure = LaunchError(what, FAILURE, "rendezvous")
     if failure:
-        values = (str(failure), failure.code, failure.kind, failure.rank, failure.exit_code)
-        agent.sendall(json.dumps({"failure": values}).encode() + b"\n")
+        tell_failure(agent, failure)
     return 0
+
+
+def tell_failure(agent: socket.socket, failure: LaunchError) -> None:
+    """Tell the agent why a script has failed."""
+    values = (str(failure), failure.code, failure.kind, failure.rank, failure.exit_code)
+    agent.sendall(json.dumps({"failure": values}).encode() + b"\n")
 
 
 def drop_old_names(environ: MutableMapping[str, str], version: str) -> None:
@@ -1502,6 +1537,64 @@ def exception_in(file: Path) -> str:
             return file.read_text(errors="replace")
         time.sleep(0.05)
     return ""
+
+
+# -------- TensorFlow: one process on each host, which uses all GPUs of the host
+
+
+def tensorflow_environ(around: Round, rank: int) -> dict[str, str]:
+    """The variables of the process on the host `rank` of a round.
+
+    TF_CONFIG (tensorflow.org/guide/distributed_training) lists a port of each host; without other
+    hosts there is none, as a strategy for several workers would wait for nothing.
+    """
+    environ = {
+        "RANK": str(rank),
+        "LOCAL_RANK": "0",
+        "GROUP_RANK": str(rank),
+        "WORLD_SIZE": str(len(around.agents)),
+        "LOCAL_WORLD_SIZE": "1",
+        "GROUP_WORLD_SIZE": str(len(around.agents)),
+        "MASTER_ADDR": around.address,
+    }
+    if len(around.agents) > 1:
+        task = {"type": "worker", "index": rank}
+        environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": around.endpoints}, "task": task})
+    return environ
+
+
+def fork_tensorflow() -> None:
+    """Run a script's process for each round, whenever the agent asks for it."""
+    die_with_parent()
+    serve_forks(run_tensorflow)
+
+
+def run_tensorflow(order: Mapping[str, Any], agent: socket.socket) -> int:
+    """Run one process, and pass on signals to it; tell why it failed."""
+    die_with_parent()
+    environ = {**os.environ, **order["environ"]}
+    received: list[int] = []
+    process: subprocess.Popen[bytes] | None = None
+
+    def pass_on(number: int, _: object) -> None:
+        received.append(number)
+        if process:
+            process.send_signal(number)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, pass_on)
+    argv = [sys.executable, *order["argv"]]
+    process = subprocess.Popen(argv, env=environ, start_new_session=True)
+    if received:  # Before there was a process.
+        process.send_signal(received[0])
+    code = process.wait()
+    if received:
+        return 128 + received[0]
+    if code:
+        rank = int(environ["RANK"])
+        said = exception_in(Path(environ["KIT_LAST_WORDS"], str(rank)))
+        tell_failure(agent, worker_failure(f"rank {rank} failed", code, said, rank=rank))
+    return 0
 
 
 # -------- The script's files: a keeper beside torchrun brings the newest to every host
@@ -2001,8 +2094,10 @@ def command(arguments: list[str]) -> Callable[[], int | None]:
     name = " ".join(arguments)
     if arguments[:1] == ["agent"]:
         return run_agent
-    if arguments[:1] == ["torchrun"]:
+    if arguments[:1] == ["pytorch"]:
         return fork_torchrun
+    if arguments[:1] == ["tensorflow"]:
+        return fork_tensorflow
     if arguments[:1] == ["worker"]:
         return run_worker
     if name not in commands:

@@ -129,7 +129,10 @@ def _batch(job: JobPlan) -> str:
     batch = job.batch
     if batch.total is None:
         return "batch       unknown; `batch_size: N` in the job gives the global batch"
-    processes = "1 process" if job.world_size == 1 else f"{job.world_size:,} processes"
+    gpus = sum(len(placement.gpus) for placement in job.placements)
+    processes = "1 process" if gpus == 1 else f"{gpus:,} processes"
+    if gpus != job.world_size:
+        processes = f"{gpus:,} GPUs"
     fixed = bool(job.job.train and job.job.train.global_batch)
     return (
         f"batch       {'at most ' if fixed else ''}{batch.per_gpu} per GPU × {processes} × "

@@ -98,10 +98,10 @@ def _ranks(group: Sequence[Placement], number: int) -> str:
 def _gpus(group: Sequence[Placement]) -> str:
     first = group[0]
     if first.whole:
-        return f"all {first.processes}"
+        return f"all {len(first.gpus)}"
     if len({_ids(placement) for placement in group}) == 1:
         return _ids(first)
-    return f"{first.processes} of {len(first.host.gpus)}"
+    return f"{len(first.gpus)} of {len(first.host.gpus)}"
 
 
 def _host_shape(host: Host) -> tuple[object, ...]:
@@ -110,12 +110,12 @@ def _host_shape(host: Host) -> tuple[object, ...]:
 
 
 def _placement_shape(placement: Placement) -> tuple[object, ...]:
-    return ("" if placement.whole else _ids(placement), placement.processes)
+    return ("" if placement.whole else _ids(placement), len(placement.gpus))
 
 
 def _rough_shape(placement: Placement) -> tuple[object, ...]:
     ids = _ids(placement) if placement.by_index and not placement.whole else ""
-    return (placement.whole, ids, placement.processes, len(placement.host.gpus))
+    return (placement.whole, ids, len(placement.gpus), len(placement.host.gpus))
 
 
 def _ids(placement: Placement) -> str:

@@ -38,7 +38,7 @@ from kit.config.train import (
     TrainSection,
     to_value,
 )
-from kit.model import Job, JobHosts, Limits, Mount, Secret
+from kit.model import Framework, Job, JobHosts, Limits, Mount, Secret
 from kit.values import WrongValueError
 from trainer.contract.job import Checkpoint, Exchange, Faults, Train
 from trainer.contract.models import of_torchvision
@@ -55,6 +55,7 @@ RESERVED = frozenset(
         "LOCAL_WORLD_SIZE",
         "MASTER_ADDR",
         "MASTER_PORT",
+        "TF_CONFIG",
     }
 )
 
@@ -193,6 +194,11 @@ class JobSection(Section):
         min_length=1,
         examples=[["ddp.py", "50", "10", "--batch_size", "256"]],
         description="A script for torchrun and its arguments; `-m` first for a module",
+    )
+    framework: Literal["pytorch", "tensorflow"] = Field(
+        "pytorch",
+        description="pytorch: torchrun starts `command` once for each GPU. tensorflow: it is "
+        "started once on each host, with all GPUs and, if there are several hosts, TF_CONFIG",
     )
     working_dir: AbsolutePath | None = Field(None, description="The folder in which `command` runs")
     reference_batch: int | None = Field(
@@ -348,6 +354,8 @@ class JobSection(Section):
     def _train_alone(self) -> JobSection:
         if self.train is None and "exchange" in self.model_fields_set:
             raise wrong("is for `train`", "leave it out: a script exchanges by itself", "exchange")
+        if self.train is not None and "framework" in self.model_fields_set:
+            raise wrong("is for `command`", "leave it out: `train` is PyTorch's", "framework")
         if self.train is None and "faults" in self.model_fields_set:
             raise wrong("is for `train`", "leave it out: torchrun restarts a script", "faults")
         for name in self.secrets:
@@ -396,6 +404,7 @@ def to_job(section: JobSection, name: str, file: str) -> Job:
         stop_grace=section.stop_grace_period,
         user=section.user,
         data=to_data_sets(section.data),
+        framework=Framework(section.framework),
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from kit import ranges
 from kit.errors import Fault
-from kit.model import AUTO, Gpu, Host, Inventory, Job, JobHosts, Server, Use
+from kit.model import AUTO, Framework, Gpu, Host, Inventory, Job, JobHosts, Server, Use
 from kit.plan.types import Placement
 from kit.values import WrongValueError, count, show_size
 from trainer.contract.words import nearest
@@ -24,6 +24,7 @@ class _Request:
     name: str
     use: Use
     hosts: JobHosts
+    one_process: bool = False
 
     @property
     def title(self) -> str:
@@ -63,7 +64,8 @@ def allocate(
 
 
 def _place_job(job: Job, ledger: _Ledger) -> tuple[Placement, ...]:
-    request = _Request("job", job.name, Use.TRAINING, job.hosts)
+    alone = job.framework is Framework.TENSORFLOW
+    request = _Request("job", job.name, Use.TRAINING, job.hosts, one_process=alone)
     hosts = _hosts(request, ledger)
     if hosts and (idle := next((host for host in hosts if not _gpus(host, request.use)), None)):
         place = ("hosts", "names", _named_by(request, idle.name))
@@ -76,6 +78,9 @@ def _place_job(job: Job, ledger: _Ledger) -> tuple[Placement, ...]:
         what = f"the job wants at least {count(fewest, 'host')}, {len(hosts)} can take part"
         fix = "write 1" if len(hosts) == 1 else f"write a number from 1 to {len(hosts)}"
         ledger.refuse(request, ("hosts", "min"), what, fix)
+    elif alone and fewest is not None and fewest < len(hosts):
+        what = f"TensorFlow trains with all of its {len(hosts)} hosts or not at all"
+        ledger.refuse(request, ("hosts", "min"), what, "leave it out")
     return placements
 
 
@@ -112,8 +117,9 @@ def _placements(request: _Request, hosts: Iterable[Host], ledger: _Ledger) -> tu
         interface = host.interface or ledger.interface
         if interface == AUTO:
             interface = None
-        placements.append(Placement(host, rank, gpus, whole, interface))
-        rank += len(gpus)
+        placement = Placement(host, rank, gpus, whole, interface, request.one_process)
+        placements.append(placement)
+        rank += placement.processes
     return tuple(placements)
 
 

@@ -12,7 +12,7 @@ from dataclasses import fields
 from typing import Any
 
 from kit.errors import FaultsError
-from kit.model import Inventory, Job, Lock, Server
+from kit.model import Framework, Inventory, Job, Lock, Server
 from kit.plan import storage
 from kit.plan.allocate import allocate
 from kit.plan.data import data_faults, data_plan
@@ -86,7 +86,6 @@ def _job_plan(
     placements: tuple[Placement, ...],
 ) -> JobPlan:
     fewest = job.hosts.fewest if job.hosts.fewest is not None else len(placements)
-    world_size = sum(placement.processes for placement in placements)
     mounts = storage.mounts(inventory.cluster, job)
     infiniband = inventory.network.infiniband
     moved = traffic(job, placements)
@@ -94,7 +93,7 @@ def _job_plan(
         job=job,
         placements=placements,
         nodes=(fewest, len(placements)),
-        batch=batch(job, world_size),
+        batch=batch(job, sum(len(placement.gpus) for placement in placements)),
         traffic=moved,
         exchange=exchange(job, placements, moved),
         precision=precision(job, placements),
@@ -135,6 +134,8 @@ def _version(section: Job | Server) -> str:
             content["data"] = [each.document() for each in section.data]
         if section.faults == Faults():
             del content["faults"]
+        if section.framework is Framework.PYTORCH:
+            del content["framework"]
         for name in ("train", "exchange", "checkpoint"):
             if part := getattr(section, name):
                 content[name] = written(part, planned=False)

@@ -6,7 +6,7 @@ import re
 import zlib
 from collections.abc import Iterable
 
-from kit.model import Job, Mount
+from kit.model import Framework, Job, Mount
 from kit.plan.types import MountPoint, Volume
 
 DATA = "/data"
@@ -14,7 +14,7 @@ DATA_SETS = "/datasets"
 """The folder of the data sets that the host's agent has fetched."""
 CHECKPOINTS = "/checkpoints"
 DUMPS = "/dumps"
-"""The folder in which NCCL's flight recorder writes the pending operation of each rank."""
+"""The folder in which PyTorch's flight recorder writes the pending operation of each rank."""
 
 
 def volume_name(cluster: str, name: str) -> str:
@@ -34,6 +34,7 @@ def mounts(cluster: str, job: Job) -> tuple[Mount, ...]:
             (f"{job.name}-checkpoints", CHECKPOINTS),
             (f"{job.name}-dumps", DUMPS),
         )
+        if target != DUMPS or job.framework is Framework.PYTORCH
     ]
     if job.fetched:
         sets = volume_name(cluster, "datasets")

@@ -13,7 +13,7 @@ class Placement:
 
     The `ranks` in the plan follow the order of the inventory: `first_rank` to
     `first_rank + processes - 1`. `whole`: `gpus` are all GPUs of the host. `interface` is used on
-    the host's network.
+    the host's network. `one_process` uses all of its GPUs, as TensorFlow's do.
     """
 
     host: Host
@@ -21,11 +21,12 @@ class Placement:
     gpus: tuple[Gpu, ...]
     whole: bool
     interface: str | None
+    one_process: bool = False
 
     @property
     def processes(self) -> int:
-        """Return the number of processes: one for each GPU."""
-        return len(self.gpus)
+        """Return the number of processes: one for each GPU, or one for all."""
+        return 1 if self.one_process else len(self.gpus)
 
     @property
     def by_index(self) -> bool:

@@ -177,8 +177,8 @@ def hosts_line(part: Part) -> str:
     """Return the hosts of a part as text, shortened if there are many."""
     hosts = [host.name for host in part.hosts]
     shown = ", ".join(hosts) if len(hosts) <= 8 else f"{hosts[0]} … {hosts[-1]}"
-    plural = "GPU" if part.processes == 1 else "GPUs"
-    return f"{len(hosts)} × {part.processes} {plural}: {shown}" if len(hosts) > 1 else shown
+    gpus = count(len(part.placements[0].gpus), "GPU")
+    return f"{len(hosts)} × {gpus}: {shown}" if len(hosts) > 1 else shown
 
 
 def processes_line(placement: Placement) -> str:
@@ -193,7 +193,7 @@ def docker_time(seconds: int) -> str:
 
 def gpus_line(placement: Placement) -> str:
     """Return the number of GPUs as text."""
-    return count(placement.processes, "GPU")
+    return count(len(placement.gpus), "GPU")
 
 
 def plain(number: float) -> str:

@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
+from kit.model import Framework
 from kit.plan.work import JobPlan, ServerPlan
 from trainer.contract.job import Faults
 from trainer.contract.keys import written
@@ -28,6 +29,8 @@ def job_json(job: JobPlan, generated: str, port: int | None = None, url: str | N
     document: dict[str, Any] = {"generated": generated, "name": job.name}
     if job.job.train is None or job.job.exchange is None:
         document["command"] = job.job.command
+        if job.job.framework is not Framework.PYTORCH:
+            document["framework"] = job.job.framework
         if port is not None:
             document["metrics"] = {"port": port}
         if files := job.job.checkpoint.files:

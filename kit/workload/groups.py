@@ -26,7 +26,7 @@ def _name(role: Role, placement: Placement) -> str:
     if not placement.by_index:
         return f"{role}-on-{placement.host.name}"
     if placement.whole:
-        name = f"{role}-{placement.processes}gpu"
+        name = f"{role}-{len(placement.gpus)}gpu"
     else:
         name = f"{role}-gpu" + "-".join(gpu.id for gpu in placement.gpus)
     own = placement.host.interface

@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from kit.model import Limits
+from kit.model import Framework, Limits
 from kit.plan.data import stream_url
 from kit.plan.storage import CHECKPOINTS, DUMPS
 from kit.plan.types import MountPoint, Placement
@@ -108,6 +108,8 @@ def training(
     text = job_json(job, generated(plan.file, job.job.file), port, url)
     document = Document(f"jobs/{job.name}.json", text)
     user = dict(plan.network.nccl) | dict(job.job.nccl) | dict(job.job.environment)
+    if job.job.framework is not Framework.PYTORCH:
+        defaults = {k: v for k, v in defaults.items() if not k.startswith("TORCH_")}
     variables = {**defaults, **user}
     parts = [_rendezvous(job, rendezvous)]
     for name, members in groups(Role.TRAIN, job.placements).items():
@@ -254,7 +256,7 @@ def _environment(
         Variable("KIT_JOB", Word(JOB_FILE)),
         Variable("KIT_RENDEZVOUS", rendezvous.endpoint),
         *((_hosts(job),) if job.job.command else ()),
-        Variable("KIT_NPROC", str(members[0].processes), own=True),
+        Variable("KIT_NPROC", str(len(members[0].gpus)), own=True),
         Variable("NVIDIA_VISIBLE_DEVICES", Symbol.GPUS, own=True),
         Variable("KIT_HOST", Symbol.HOST),
     ]
@@ -293,7 +295,8 @@ def _metrics(port: int | None) -> tuple[Port, ...]:
 
 
 def _summary(job: JobPlan) -> str:
-    size = f"{count(len(job.placements), 'host')}, {count(job.world_size, 'GPU')}"
+    gpus = sum(len(placement.gpus) for placement in job.placements)
+    size = f"{count(len(job.placements), 'host')}, {count(gpus, 'GPU')}"
     total = f", global batch {job.batch.total}" if job.batch.total else ""
     return f"{size}: world size {job.world_size}{total}."
 

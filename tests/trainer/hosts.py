@@ -158,6 +158,8 @@ class Hosts:
     folder: Path
     cold: bool = False
     """Whether each process imports PyTorch itself, as users' processes do."""
+    python: str = ""
+    """Another Python that runs all processes."""
     tasks: list[Task] = field(default_factory=list)
 
     def start(
@@ -176,7 +178,7 @@ class Hosts:
         }
         # The limits and mounts of a prefix would not affect a process that is forked elsewhere.
         cold = self.cold or prefix or argv[0] == "-S"
-        python = sys.executable if cold else warm_python().executable
+        python = self.python or (sys.executable if cold else warm_python().executable)
         with log.open("wb") as stream:
             process = subprocess.Popen(
                 [*prefix, python, *map(str, argv)],
@@ -266,9 +268,9 @@ class Hosts:
 
 
 @contextmanager
-def hosts(folder: Path, *, cold: bool = False) -> Iterator[Hosts]:
+def hosts(folder: Path, *, cold: bool = False, python: str = "") -> Iterator[Hosts]:
     """Hosts that are always ended afterwards."""
-    result = Hosts(folder, cold)
+    result = Hosts(folder, cold, python)
     try:
         yield result
     finally:

@@ -84,7 +84,7 @@ def test_a_wrong_number_of_hosts_is_refused(value: str) -> None:
 
 
 def test_torchrun_is_told_everything() -> None:
-    around = launch.Round(7, "7-ab", ["a", "b"], ["n1", "n2"], "10.0.0.7", [3000, 4000])
+    around = launch.Round(7, "7-ab", ["a", "b"], ["n1", "n2"], "10.0.0.7", [3000, 4000], [])
     assert " ".join(launch.torchrun_argv(2, around, 1, "own")) == (
         "--nnodes 2 --node-rank 1 --nproc-per-node 2 --rdzv-backend static "
         "--rdzv-endpoint 10.0.0.7:3000 --rdzv-id own-7-ab --max-restarts 0 --monitor-interval 0.1"

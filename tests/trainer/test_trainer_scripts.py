@@ -221,7 +221,8 @@ def test_a_host_that_missed_the_end_does_not_begin_again(meeting: Meeting) -> No
         b'["a", "n1", "n1", [1], 1, 2, "idle"]',
         b'["a", "n1", "n1", [1, "2"], 1, 2, "idle"]',
         b'["a", "n1", "n1", [1, 2], 1, 2, "runs"]',
-        b'["a", "n1", "n1", [1, 2], 1, 2, "runs", ["1", "x", ["a"], ["n1"], "n1", [1, 2]]]',
+        b'["a", "n1", "n1", [1, 2], 1, 2, "runs", ["1", "x", ["a"], ["n1"], "n1", [1, 2], ["n"]]]',
+        b'["a", "n1", "n1", [1, 2], 1, 2, "runs", [1, "x", ["a"], ["n1"], "n1", [1, 2], [7]]]',
     ],
 )
 def test_what_is_no_report_is_refused(line: bytes) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from itertools import islice
 
 from kit.workload.types import Workload
 
@@ -15,12 +16,10 @@ def visible_devices(job: Workload, present: Sequence[str]) -> dict[str, str]:
     wanted = {each.host.name: [gpu.id for gpu in each.gpus] for each in job.placements}
     if all(gpu in present for gpus in wanted.values() for gpu in gpus):
         return {host: ",".join(gpus) for host, gpus in wanted.items()}
-    if len(present) < job.processes:
+    if len(present) < sum(map(len, wanted.values())):
         return dict.fromkeys(wanted, "")
-    return {
-        each.host.name: ",".join(present[each.first_rank : each.first_rank + each.processes])
-        for each in job.placements
-    }
+    free = iter(present)
+    return {host: ",".join(islice(free, len(gpus))) for host, gpus in wanted.items()}
 
 
 def serving_devices(server: Workload, present: Sequence[str], taken: Collection[str]) -> str:

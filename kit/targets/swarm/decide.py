@@ -173,7 +173,7 @@ def _shortage(
     """
     ours = {each.stack for each in work}
     planned = sum(
-        each.processes for other in work for each in other.placements if each.host == placement.host
+        len(each.gpus) for other in work for each in other.placements if each.host == placement.host
     )
     others = sum(number for name, number in cluster.held(node).items() if name not in ours)
     if planned + others <= len(node.gpus):

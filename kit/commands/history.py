@@ -45,13 +45,19 @@ def command(paths: Paths, engine: str | None, *, as_json: bool) -> None:
     rows = table("when", "job", "by", "inventory", "job's hash", "image", "run", "report")
     for each, own_runs in zip(deployments, runs, strict=True):
         when = datetime.fromtimestamp(each.time).astimezone().isoformat(" ", "seconds")
-        pages = dict.fromkeys(str(path) for _, path in own_runs if path is not None)
+        pages = dict.fromkeys(_shown(path) for _, path in own_runs if path is not None)
         rows.add_row(
             *(when, each.job, each.by, each.inventory, each.job_hash, each.image),
             "\n".join(f"{each.job}@{run}" for run, _ in own_runs),
             "\n".join(pages),
         )
     console().print(rows)
+
+
+def _shown(path: Path) -> str:
+    """Return a path as short as it can be from here: a long one would squeeze other columns."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
 def _runs(

@@ -18,8 +18,9 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 
-from torch import Tensor, distributed
+from torch import Tensor
 from torch.distributed.elastic.multiprocessing.errors import record
+from torch.futures import Future
 
 from trainer.checkpoints import fetch
 from trainer.checkpoints.newest import newest_of_all
@@ -42,7 +43,7 @@ case = Case(())
 plain_send = World.send
 
 
-def send(world: World, content: Tensor, rank: int, tag: int) -> distributed.Work:
+def send(world: World, content: Tensor, rank: int, tag: int) -> Future[bool]:
     """Count what is sent, damage it, or die."""
     first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
     if world.rank == case.death and first and tag >= case.piece:

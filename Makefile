@@ -14,6 +14,7 @@ TORCH_CPU := https://download.pytorch.org/whl/cpu
 # A matching pair for tests of torchvision; PyPI has no torchvision for the CPU build above.
 VISION := torch==2.15.0 torchvision==0.29.2
 TENSORFLOW := tensorflow-cpu==2.21.0
+FRAMEWORKS := accelerate==1.15.0 transformers==5.23.0 lightning==2.6.6 deepspeed==0.19.8
 # Test processes. Three of them have a lab each and mostly wait, so that there may be more than cores.
 WORKERS ?= 4
 # Of the fault suite: the seed of its order and times, and the faults; empty: all of them.
@@ -144,11 +145,11 @@ reachable = $(BIN)/python -c 'import sys, urllib.request; urllib.request.urlopen
 	@touch $@
 
 .tools/.vision: .venv/.kit
-	@echo "installing torchvision for its tests (once; 5 GB where PyTorch's own index is out of reach)"
+	@echo "installing torchvision and other frameworks for their tests (once; 5 GB where PyTorch's own index is out of reach)"
 	@mkdir -p .tools
 	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python .tools/vision
 	@backend=; ! $(call reachable,$(TORCH_CPU)/) || backend="--torch-backend cpu"; \
-	    $(BIN)/uv pip install --quiet --python .tools/vision/bin/python $$backend $(VISION) \
+	    $(BIN)/uv pip install --quiet --python .tools/vision/bin/python $$backend $(VISION) $(FRAMEWORKS) \
 	    --editable '.[data,digits,folder,serve]' --group dev
 	@touch $@
 

@@ -238,12 +238,21 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class CodeFile:
+    """A Python file of the user's own that comes with a job; `name` is without its folder."""
+
+    name: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """A job. Exactly one of `train` and `command` is set; `stop_grace` is in seconds.
 
     `exchange` is set with `train`. `step_seconds` is the measured computing time of a step.
     `metrics_port` is the port of each host's metrics. `user` is the containers' user (None: the
-    image's). `data` are its data sets. `framework` is that of `command`.
+    image's). `data` are its data sets. `framework` is that of `command`. `code` are the files with
+    functions of the user's own that `train` names.
     """
 
     name: str
@@ -271,6 +280,7 @@ class Job:
     user: str | None
     data: tuple[DataSet, ...]
     framework: Framework = Framework.PYTORCH
+    code: tuple[CodeFile, ...] = ()
 
     @property
     def fetched(self) -> tuple[DataSet, ...]:

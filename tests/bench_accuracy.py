@@ -71,8 +71,9 @@ def accuracy(world: World, folder: Path, settings: dict[str, Any]) -> float:
     epoch = train_epoch(run, Progress(), Stop())
     while epoch.progress.epoch < job.train.epochs:
         epoch = train_epoch(run, epoch.progress, Stop())
-    correct, seen, _ = evaluate(run)
-    return correct / seen
+    found = evaluate(run).accuracy
+    assert found is not None
+    return found
 
 
 def work(folder: Path, seeds: int, epochs: int, ways: Sequence[str]) -> None:

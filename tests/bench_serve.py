@@ -54,7 +54,7 @@ def prepare(name: str, folder: Path) -> bytes:
     dataset, model, side = MODELS[name]
     channels = 1 if dataset == "digits" else 3
     train = Train(
-        dataset=dataset,  # type: ignore[arg-type]
+        dataset=dataset,
         model=model,
         path="pets" if dataset == "folder" else "",
         image_size=side,

@@ -249,7 +249,8 @@ def test_rules_ask_for_keys_that_exist() -> None:
         for each in fields(kind)
     }
     choices = {name: get_args(keys.hints(kind)[name.split(".")[1]]) for kind, name in NAMES}
-    choices["train.model"] = (*models.OWN, "torchvision/resnet18")
+    choices["train.model"] = (*models.OWN, "torchvision/resnet18", "mymodel:build")
+    choices["train.dataset"] = (*models.DATASETS, "mymodel:data")
     for dataset, model, mode in product(
         choices["train.dataset"], choices["train.model"], choices["exchange.mode"]
     ):

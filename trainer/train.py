@@ -73,6 +73,7 @@ def main() -> int:
         job = load_job(Path(os.environ.get("KIT_JOB", "")))
         data, weights = load(job, Path(os.environ.get("KIT_DATA") or "/data"))
     except JobError as error:
+        tell_frames(error)
         return fail_job("input", str(error), MISTAKE)
     except (DataMissingError, DataError) as error:
         return fail_job("data", str(error), MISTAKE)
@@ -179,6 +180,9 @@ def work(job: TrainJob, world: World, act: Callable[[World], int | None]) -> int
         end_at_once("memory", f"out of memory {advice(job, world)}")
     except NotSavedError as error:
         end_at_once("disk", str(error))
+    except JobError as error:  # In a function of the user's own.
+        tell_frames(error)
+        end_at_once("input", str(error), MISTAKE)
     except RuntimeError as error:
         if not (is_gpu_fault(error) and world.generation):
             raise
@@ -196,10 +200,16 @@ def is_gpu_fault(error: RuntimeError) -> bool:
     return "CUDA error: " in str(error)
 
 
-def end_at_once(kind: FailureClass, reason: str) -> NoReturn:
+def end_at_once(kind: FailureClass, reason: str, code: int = FAILURE) -> NoReturn:
     """End for a permanent reason without a last exchange: the other ranks wait in one."""
-    request_halt(kind, reason)
-    sys.exit(fail(kind, reason, FAILURE))
+    request_halt(kind, reason, code)
+    sys.exit(fail(kind, reason, code))
+
+
+def tell_frames(error: JobError) -> None:
+    """Print the calls in the user's own code that have led to an error."""
+    for frame in getattr(error, "frames", ()):
+        say_error(frame)
 
 
 def advice(job: TrainJob, world: World) -> str:

@@ -20,7 +20,7 @@ from pydantic_core import PydanticCustomError
 
 from kit import values
 from kit.values import WrongValueError
-from trainer.contract import models
+from trainer.contract import models, own
 from trainer.contract.words import shown
 
 
@@ -235,6 +235,18 @@ def _model(name: object) -> str:
     return str(name)
 
 
+def _data_set(name: object) -> str:
+    if fault := models.dataset_fault(name):
+        raise WrongValueError(*fault)
+    return str(name)
+
+
+def _options(value: object) -> object:
+    if fault := own.options_fault(value):
+        raise WrongValueError(*fault)
+    return value
+
+
 def _target(path: object) -> str:
     target = _absolute(path)
     if target == "/dev/shm":
@@ -295,8 +307,27 @@ ModelName = Annotated[
             "anyOf": [
                 {"enum": list(models.OWN)},
                 {"type": "string", "pattern": f"^{models.NAME}$"},
+                {"type": "string", "pattern": f"^{own.REFERENCE}$"},
             ],
-            "examples": ["cnn", "torchvision/resnet50"],
+            "examples": ["cnn", "torchvision/resnet50", "mymodel:build"],
         }
     ),
+]
+DataSetName = Annotated[
+    str,
+    BeforeValidator(validator_of(_data_set)),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"enum": list(models.DATASETS)},
+                {"type": "string", "pattern": f"^{own.REFERENCE}$"},
+            ],
+            "examples": ["digits", "mymodel:data"],
+        }
+    ),
+]
+Options = Annotated[
+    dict[str, Any],
+    BeforeValidator(validator_of(_options)),
+    WithJsonSchema({"type": "object"}),
 ]

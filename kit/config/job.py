@@ -42,6 +42,7 @@ from kit.model import Framework, Job, JobHosts, Limits, Mount, Secret
 from kit.values import WrongValueError
 from trainer.contract.job import Checkpoint, Exchange, Faults, Train
 from trainer.contract.models import of_torchvision
+from trainer.contract.own import is_own
 from trainer.contract.rules import OWN_DATA
 
 RESERVED = frozenset(
@@ -218,7 +219,7 @@ class JobSection(Section):
         ge=1,
         examples=[11_173_962],
         description="Number of the model's parameters, for `command`, for data sets of your "
-        "own and for models of torchvision; only `kit plan` uses it",
+        "own and for models of your own or of torchvision; only `kit plan` uses it",
     )
     step_seconds: float | None = Field(
         None,
@@ -326,8 +327,9 @@ class JobSection(Section):
                 raise wrong(what, "choose another folder", "mounts", index, "to")
         if self.train is not None and self.batch_size is not None:
             raise wrong("is for `command`", "keep the one in `train:`", "batch_size")
-        own = self.train is not None and not of_torchvision(self.train.model)
-        known = own and self.train is not None and self.train.dataset not in OWN_DATA
+        train = self.train
+        elsewhere = train and (of_torchvision(train.model) or is_own(train.model))
+        known = train and not elsewhere and train.dataset not in OWN_DATA
         if known and self.parameters is not None:
             raise wrong("is for `command`", "leave it out: kit knows its own models", "parameters")
         return self

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from kit import values
 from kit.config import explain
+from kit.config.code import code_files
 from kit.config.inventory import (
     HostSection,
     InventorySection,
@@ -209,7 +210,11 @@ def _job(path: Path, folder: Path, sources: Sources) -> Job:
         what = f"the names of servers begin with {SERVER_PREFIX}, not those of jobs"
         raise ProblemsError([Problem(str(path), 1, "", what, "rename the file")])
     section = _section(JobSection, path, name, sources, rule_faults)
-    return to_job(section, name, f"{folder.resolve().name}/{path.name}")
+    job = to_job(section, name, f"{folder.resolve().name}/{path.name}")
+    try:
+        return replace(job, code=code_files(job, path.parent))
+    except FaultsError as error:
+        raise sources.problems(error.faults) from None
 
 
 def _server(path: Path, folder: Path, sources: Sources) -> Server:

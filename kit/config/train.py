@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pydantic import BaseModel, Field, create_model
 
 from kit.config.data import streams
-from kit.config.fields import DataPath, Duration, ModelName, ScriptFiles, Section
+from kit.config.fields import (
+    DataPath,
+    DataSetName,
+    Duration,
+    ModelName,
+    Options,
+    ScriptFiles,
+    Section,
+)
 from kit.errors import Fault
 from trainer.contract import rules
 from trainer.contract.job import SECTIONS, Checkpoint, Exchange, Faults, Metrics, Train
@@ -25,6 +33,8 @@ FORMS: dict[str, Any] = {
     "duration": Duration,
     "data path": DataPath,
     "model": ModelName,
+    "data set": DataSetName,
+    "options": Options,
     "files": ScriptFiles,
 }
 

@@ -112,7 +112,7 @@ def _use(workload: Workload, part: Part, placement: Placement, job: JobPlan | No
         memlock=part.limits.memlock if part.limits else None,
         folders=tuple(folders),
         mounts=tuple(mounts),
-        document=workload.document.text if trains and not workload.data else "",
+        document=workload.document.text if trains and not (workload.data or workload.code) else "",
         checkpoint_bytes=(parameters or 0) * BYTES_PER_PARAMETER,
     )
 

@@ -53,7 +53,7 @@ def make_plan(
         server_plan(
             (
                 _inventory_version(inventory, (*placements, *by_name[server.job].placements)),
-                _version(server),
+                _server_version(server, by_name[server.job].job),
             ),
             pinned(server.image, lock),
             server,
@@ -123,6 +123,11 @@ def _inventory_version(inventory: Inventory, placements: Sequence[Placement]) ->
     return _hash([inventory.cluster, inventory.engine, _fields(inventory.network), shares])
 
 
+def _server_version(server: Server, job: Job) -> str:
+    """Return the version of a server; the code of its job's model is a part of it."""
+    return _hash([_version(server), job.code]) if job.code else _version(server)
+
+
 def _version(section: Job | Server) -> str:
     content = _fields(section)
     if section.user is None:  # Files without the new key keep their version.
@@ -132,6 +137,8 @@ def _version(section: Job | Server) -> str:
             del content["data"]
         else:
             content["data"] = [each.document() for each in section.data]
+        if not section.code:
+            del content["code"]
         if section.faults == Faults():
             del content["faults"]
         if section.framework is Framework.PYTORCH:

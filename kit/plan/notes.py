@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from kit.plan.gpus import without_bf16
 from kit.plan.work import JobPlan, ServerPlan
 from kit.values import count, show_seconds, show_size
+from trainer.contract.own import references
 
 MOST_NAMED = 5
 """Longer lists of hosts are shortened."""
@@ -18,7 +19,7 @@ def job_notes(plans: Sequence[JobPlan]) -> list[str]:
     notes = []
     for plan in plans:
         notes += _batch_notes(plan) + _precision_notes(plan) + _exchange_notes(plan)
-        notes += _secret_notes(plan) + _memory_notes(plan)
+        notes += _secret_notes(plan) + _memory_notes(plan) + _code_notes(plan)
     return notes + resume_notes(plans)
 
 
@@ -56,6 +57,20 @@ def lock_notes(unlocked: Sequence[str]) -> list[str]:
     if not unlocked:
         return []
     return [f"images.lock has no digest for {', '.join(unlocked)}: run `kit image lock`"]
+
+
+def _code_notes(plan: JobPlan) -> list[str]:
+    """Name the modules of the user's own that do not come with the job."""
+    if plan.job.train is None:
+        return []
+    here = {each.name for each in plan.job.code}
+    wanted = {each.module for each in references((plan.job.train.dataset, plan.job.train.model))}
+    return [
+        f"{plan.name}: there is no {name}.py beside {plan.job.file}: Python must find {name} in "
+        f"{plan.image}"
+        for name in sorted(wanted)
+        if f"{name}.py" not in here
+    ]
 
 
 def _batch_notes(plan: JobPlan) -> list[str]:

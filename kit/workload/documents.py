@@ -11,6 +11,7 @@ from kit.model import Framework
 from kit.plan.work import JobPlan, ServerPlan
 from trainer.contract.job import Faults
 from trainer.contract.keys import written
+from trainer.contract.own import is_own
 
 
 def generated(file: str, *sources: str) -> str:
@@ -53,7 +54,8 @@ def server_json(plan: ServerPlan, names: Iterable[str], generated: str) -> str:
 
     `names` are the host names that clients may use besides addresses and names without a dot.
     """
-    server = plan.server
+    server, train = plan.server, plan.job.job.train
+    model = train.model if train else ""
     allowed_hosts = sorted({*server.allowed_hosts, *names})
     document = {
         "generated": generated,
@@ -67,6 +69,8 @@ def server_json(plan: ServerPlan, names: Iterable[str], generated: str) -> str:
         "body": server.body,
         "pixels": server.pixels,
         "token": server.token.name if server.token else None,
+        # The server imports no other module, whatever a checkpoint names.
+        **({"model": model} if is_own(model) else {}),
         # Older images reject unknown keys, so an empty key is left out.
         **({"allowed_hosts": allowed_hosts} if allowed_hosts else {}),
     }

@@ -9,6 +9,7 @@ from kit.model import Host, Limits, Secret
 from kit.plan.types import MountPoint, Placement
 from kit.plan.work import Plan, ServerPlan
 from kit.values import count, endpoint
+from kit.workload.code import code_configs, code_documents, code_variables
 from kit.workload.documents import generated, server_json
 from kit.workload.groups import groups
 from kit.workload.privileges import NOBODY, default_variables, unprivileged
@@ -75,6 +76,7 @@ def serving(
         reads=settings.job,
         urls=tuple(f"http://{endpoint(host.address, settings.port)}" for host in hosts),
         sources=sources,
+        code=code_documents(server.job.job),
     )
 
 
@@ -98,7 +100,10 @@ def _serve(
         keyed=bool(sources) and not server.server.token,
         mounts=_mounts(server),
         ports=(Port(settings.port, ("port",), public=True),),
-        configs=(Config("server", document.path, SERVER_FILE),),
+        configs=(
+            Config("server", document.path, SERVER_FILE),
+            *code_configs(server.job.job),
+        ),
         secrets=_secrets(server),
         health=_health(settings.port),
         grace=GRACE,
@@ -163,6 +168,7 @@ def _environment(
         Variable("KIT_HOST", Symbol.HOST),
         Variable("KIT_REPLICAS", str(processes), own=True),
         Variable("NVIDIA_VISIBLE_DEVICES", Symbol.GPUS, own=True),
+        *code_variables(server.job.job),
     ]
     if sources:
         why = "The addresses of checkpoints on other hosts. Each checkpoint is verified before use."

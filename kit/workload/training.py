@@ -13,6 +13,7 @@ from kit.plan.storage import CHECKPOINTS, DUMPS
 from kit.plan.types import MountPoint, Placement
 from kit.plan.work import JobPlan, Plan
 from kit.values import count
+from kit.workload.code import code_configs, code_documents, code_variables
 from kit.workload.data import data_sets_json
 from kit.workload.documents import generated, job_json
 from kit.workload.groups import groups
@@ -138,6 +139,7 @@ def training(
         store=_store(job),
         precision=job.precision,
         data=job.job.data,
+        code=code_documents(job.job),
     )
 
 
@@ -221,7 +223,12 @@ def _train(
         environment=environment,
         working_dir=job.job.working_dir,
         mounts=job.mounts,
-        configs=(Config("job", document.path, JOB_FILE), *mounted, *_keeper(job)),
+        configs=(
+            Config("job", document.path, JOB_FILE),
+            *mounted,
+            *_keeper(job),
+            *code_configs(job.job),
+        ),
         secrets=job.job.secrets,
         health=HealthCheck(("python3", launcher, "health")),
         grace=job.job.stop_grace,
@@ -269,6 +276,7 @@ def _environment(
             for name, value in named.items()
             if name not in variables
         ]
+    found += code_variables(job.job)
     if job.job.fetched:
         why = "The launcher waits until the host's data agent has fetched these data sets."
         found.append(Variable("KIT_DATA_SETS", data_sets_json(job.job.fetched), why))

@@ -211,7 +211,7 @@ class Workload:
     `stack` names its stack and its Compose projects. `file` defines it. `needed` is the smallest
     number of hosts. `rendezvous` and `store` are set for jobs. `reads` is the job that wrote a
     server's checkpoints, `sources` are the URLs of its checkpoints, `urls` are the server's own.
-    `data` are the data sets of a job.
+    `data` are the data sets of a job, `code` its Python files, which a server of it gets too.
     The hashes are the versions of the inventory's entries and of the file.
     """
 
@@ -236,6 +236,7 @@ class Workload:
     urls: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
     data: tuple[DataSet, ...] = ()
+    code: tuple[Document, ...] = ()
 
     @property
     def title(self) -> str:

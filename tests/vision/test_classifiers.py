@@ -41,7 +41,7 @@ FAMILIES = {
 
 def train(model: str = "squeezenet1_1", dataset: str = "cifar10", **changes: Any) -> Train:
     return Train(
-        dataset=dataset,  # type: ignore[arg-type]
+        dataset=dataset,
         model=f"torchvision/{model}",
         epochs=1,
         batch_size=1,

@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import math
 import os
 import re
 import shutil
@@ -75,8 +76,9 @@ def identity(job: TrainJob) -> dict[str, Any]:
     """Return the values that must be equal in a run and the checkpoint that it resumes from."""
     keys = ("dataset", "path", "image_size", "context", "model", "optimizer", "ema", "seed")
     found = {"name": job.name, **{key: getattr(job.train, key) for key in keys}}
-    # Other initial weights make another training. Without any, older checkpoints still match.
-    return found | ({"weights": job.train.weights} if job.train.weights else {})
+    # Other initial weights or options make another training. Without any, older checkpoints match.
+    more = {"weights": job.train.weights, "options": job.train.options}
+    return found | {key: value for key, value in more.items() if value}
 
 
 def pack(
@@ -88,9 +90,11 @@ def pack(
     labels: Sequence[str] = (),
     inputs: Mapping[str, Any] | None = None,
     own: Mapping[str, Any] | None = None,
+    loss: float | None = None,
 ) -> Saved:
     """Make a checkpoint's content; `accuracy` is a share of the test samples, if it is known.
 
+    `loss` is the mean over the test samples, by which the best of those without accuracy is kept.
     `labels`, `inputs` (how images are prepared) and the rest of `serving` are needed to serve the
     model; `own` describes the ranks' own parts (parts.py).
     """
@@ -100,6 +104,7 @@ def pack(
     manifest = {
         **asdict(progress),
         "accuracy": accuracy,
+        "validation_loss": loss if loss is not None and math.isfinite(loss) else None,
         "world_size": world_size,
         "job": identity(job),
         "own": dict(own or {}),
@@ -221,15 +226,23 @@ def prune(folder: Path, last: str, job: TrainJob, keep: int) -> None:
     whole = sorted(each.parent for each in folder.glob(f"step-*/{COMPLETE}"))
     known = {path: manifest_of(path) for path in whole if path.name <= last}
     own = {
-        path: each.manifest.accuracy
+        path: score(each)
         for path, each in known.items()
         if each and each.content["job"] == identity(job)
     }
-    scored = {path: accuracy for path, accuracy in own.items() if accuracy is not None}
-    # The first of equals; no accuracy may be known.
+    scored = {path: value for path, value in own.items() if value is not None}
+    # The first of equals; of none may anything be known.
     best = max(scored, key=scored.__getitem__, default=None)
     for old in set(list(own)[:-keep]) - {best}:
         shutil.rmtree(old)
+
+
+def score(known: Known) -> float | None:
+    """Return the accuracy or, for a training without any, the negative loss; None if unknown."""
+    if known.manifest.accuracy is not None:
+        return known.manifest.accuracy
+    loss = known.content.get("validation_loss")
+    return -loss if isinstance(loss, float) else None
 
 
 class Known(NamedTuple):

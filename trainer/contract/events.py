@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import math
 import time as clock
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
 MARK = "@kit "
@@ -150,6 +150,9 @@ class Progress(Event):
     `epoch` counts whole epochs, `step` optimizer steps. `loss` is the mean cross entropy of the
     epoch so far, in nats; null if it is not finite. `accuracy` and `checkpoint` are the newest
     known. `seconds_left` follows from the speed since the training began or resumed.
+
+    A model of the user's own may have no accuracy, and another loss: `metrics` are the newest means
+    over the test samples by name, the `loss` among them.
     """
 
     NAME = "progress"
@@ -163,6 +166,7 @@ class Progress(Event):
     images_per_second: float | None = None
     seconds_left: float | None = None
     checkpoint: str | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -341,6 +345,11 @@ def _fits(value: Any, hint: Any) -> bool:
     options = get_args(hint)
     if hint == tuple[str, ...]:
         return isinstance(value, tuple) and all(isinstance(each, str) for each in value)
+    if get_origin(hint) is dict:
+        names, values = options
+        return isinstance(value, dict) and all(
+            _fits(name, names) and _fits(each, values) for name, each in value.items()
+        )
     if get_origin(hint) is Literal:
         return value in options
     if options:

@@ -8,6 +8,7 @@ A job file has the keys of a section in this order; keys that are None are left 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -23,9 +24,11 @@ Kingma & Ba 2014 (arXiv 1412.6980) for Adam, nanoGPT's config/train_shakespeare_
 class Train:
     """The built-in training."""
 
-    dataset: Literal[
-        "digits", "mnist", "fashion_mnist", "cifar10", "cifar100", "folder", "shards", "text"
-    ] = key()
+    dataset: str = key(
+        form="data set",
+        examples=("digits", "mymodel:data"),
+        description="One of the trainer's own, or `module:function` of your own Python code",
+    )
     path: str = key(
         "",
         form="data path",
@@ -57,8 +60,15 @@ class Train:
     context: int = key(64, ge=8, le=4096, description="For text: characters in a sample")
     model: str = key(
         form="model",
-        examples=("cnn", "torchvision/resnet50"),
-        description="One of the trainer's own, or any classifier of torchvision.models",
+        examples=("cnn", "torchvision/resnet50", "mymodel:build"),
+        description="One of the trainer's own, any classifier of torchvision.models, or "
+        "`module:function` of your own Python code",
+    )
+    options: Mapping[str, Any] | None = key(
+        None,
+        form="options",
+        examples=({"width": 64},),
+        description="For a model of your own: values for its functions",
     )
     weights: str | None = key(
         None,

@@ -12,12 +12,14 @@ from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, Literal, get_args, get_type_hints
 
-from trainer.contract.models import model_fault
+from trainer.contract.models import DATASETS, dataset_fault, model_fault
+from trainer.contract.own import options_fault
 from trainer.contract.words import nearest, shown
 
-Form = Literal["plain", "duration", "data path", "model", "files"]
-"""The form in YAML: `60s` for seconds, a path below the data folder, the name of a model (see
-models.py), the files of a script, or the same as in JSON."""
+Form = Literal["plain", "duration", "data path", "model", "data set", "options", "files"]
+"""The form in YAML: `60s` for seconds, a path below the data folder, the name of a model or of a
+data set (see models.py), options of the user's own functions, the files of a script, or the same as
+in JSON."""
 Fault = tuple[str, str]
 """A mistake, and how to correct it."""
 TYPES = {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}
@@ -90,8 +92,9 @@ def fault(kind: type[Any], each: Field[Any], value: Any) -> Fault | None:
     hint, known = hints(kind)[each.name], about(each)
     if value == each.default and type(value) is type(each.default):
         return None
-    if known.form == "model":
-        return model_fault(value)
+    checks = {"model": model_fault, "data set": dataset_fault, "options": options_fault}
+    if check := checks.get(known.form):
+        return check(value)
     if known.form == "files":  # Only scripts have files.
         return "is for `command`", "leave it out: the built-in training saves by itself"
     if words := [word for word in get_args(hint) if isinstance(word, str)]:
@@ -128,6 +131,8 @@ def missing(kind: type[Any], each: Field[Any]) -> Fault:
 
 def example(kind: type[Any], each: Field[Any]) -> str:
     """Return a key with a valid value, as an example."""
+    if about(each).form == "data set":
+        return f"`{each.name}:` with one of {', '.join(DATASETS)}"
     if examples := about(each).examples:
         return f"for example `{each.name}: {_json(examples[0])}`"
     if words := [word for word in get_args(hints(kind)[each.name]) if isinstance(word, str)]:

@@ -7,10 +7,16 @@ from __future__ import annotations
 
 import re
 
+from trainer.contract.own import is_own, reference_fault
 from trainer.contract.words import nearest, shown
 
 OWN = ("cnn", "lenet", "resnet18", "airbench", "gpt")
 """The models of trainer/core/models.py."""
+DATASETS = (
+    *("digits", "mnist", "fashion_mnist", "cifar10", "cifar100"),
+    *("folder", "shards", "text"),
+)
+"""The data sets that trainer/data loads."""
 PREFIX = "torchvision/"
 NAME = r"torchvision/[a-z][a-z0-9_]*"
 WEIGHTS_NAME = r"[A-Z][A-Z0-9_]*"
@@ -31,6 +37,8 @@ def model_fault(value: object) -> tuple[str, str] | None:
     """Return what is wrong with the form of a model's name; None if it is valid."""
     if value in OWN or (isinstance(value, str) and re.fullmatch(NAME, value)):
         return None
+    if isinstance(value, str) and is_own(value):
+        return reference_fault(value, "model: mymodel:build")
     if isinstance(value, str) and "torchvision" in value.lower().partition("/")[0]:
         form = "small letters, digits and _ behind the slash, such as `model: torchvision/resnet50`"
         return f"{shown(value)} is not the name of a model of torchvision", f"write {form}"
@@ -38,6 +46,13 @@ def model_fault(value: object) -> tuple[str, str] | None:
     if fix.endswith("?"):
         fix += f" Models of torchvision are written {PREFIX}<name>"
     return f"{shown(value)} is not known", fix
+
+
+def dataset_fault(value: object) -> tuple[str, str] | None:
+    """Return what is wrong with the name of a data set; None if it is valid."""
+    if isinstance(value, str) and is_own(value):
+        return reference_fault(value, "dataset: mymodel:data")
+    return None if value in DATASETS else (f"{shown(value)} is not known", nearest(value, DATASETS))
 
 
 def is_weights_name(weights: str) -> bool:

@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from trainer.contract.models import LEAST_SIDE, input_side, is_weights_name, of_torchvision
+from trainer.contract.own import is_own
 
 SIDES = {"digits": 8, "mnist": 28, "fashion_mnist": 28, "cifar10": 32, "cifar100": 32}
 """Pixels a side; images of a folder are resized to `image_size`."""
@@ -54,7 +55,8 @@ def path_leads_to_own_data(values: Values, _: Written) -> Iterator[Problem]:
         fix = f"write for example `path: {example}`, below the data folder"
         yield Problem("train", "path", "is missing", fix)
     if path and dataset not in OWN_DATA:
-        yield Problem("train", "path", f"{dataset} is found by its name", "leave it out")
+        what = "finds its files itself" if is_own(dataset) else "is found by its name"
+        yield Problem("train", "path", f"{dataset} {what}", "leave it out")
 
 
 def url_leads_to_shards(values: Values, _: Written) -> Iterator[Problem]:
@@ -98,7 +100,7 @@ def image_size_fits_the_model(values: Values, _: Written) -> Iterator[Problem]:
             usual = max(224, input_side(model, side))
             what = f"images of {side}×{side} are too small for {model}"
             yield Problem("train", "image_size", what, f"write for example `image_size: {usual}`")
-    elif side % 4:
+    elif side % 4 and not is_own(model):
         fix = "write for example `image_size: 32`"
         yield Problem("train", "image_size", f"{side} is not a multiple of 4", fix)
 
@@ -124,6 +126,11 @@ def model_fits_data(values: Values, _: Written) -> Iterator[Problem]:
 
 
 def _misfit(dataset: str, model: str) -> tuple[str, str] | None:
+    if is_own(dataset) and not is_own(model):
+        fix = "write for example `model: mymodel:build`"
+        return f"{model} is for the trainer's data sets, not for {dataset}", fix
+    if is_own(model):
+        return None
     if dataset == "text" and model != "gpt":
         return f"{model} is for images", "write `model: gpt`"
     if model == "gpt" and dataset != "text":
@@ -135,6 +142,13 @@ def _misfit(dataset: str, model: str) -> tuple[str, str] | None:
     if dataset in {"mnist", "fashion_mnist"} and model == "airbench":
         return "airbench needs colour images", "write for example `model: resnet18`"
     return None
+
+
+def options_are_of_own_functions(values: Values, _: Written) -> Iterator[Problem]:
+    """The trainer's models have no options; a file that has any gets them."""
+    if values["train.options"] is not None and not is_own(values["train.model"]):
+        fix = "leave it out, or write for example `model: mymodel:build`"
+        yield Problem("train", "options", "is for models of your own", fix)
 
 
 def weights_are_of_torchvision(values: Values, _: Written) -> Iterator[Problem]:
@@ -165,7 +179,11 @@ def mirror_shows_the_same(values: Values, _: Written) -> Iterator[Problem]:
     """A mirrored digit is no longer the same digit."""
     dataset = values["train.dataset"]
     if values["train.flip_at_test"] and dataset not in MIRRORED:
-        what = "is for images" if dataset == "text" else f"mirrored {dataset} are other signs"
+        what = (
+            "is for images"
+            if dataset == "text" or is_own(dataset)
+            else f"mirrored {dataset} are other signs"
+        )
         yield Problem("train", "flip_at_test", what, "leave it out")
 
 
@@ -261,6 +279,7 @@ RULES: tuple[Callable[[Values, Written], Iterator[Problem]], ...] = (
     image_size_fits_the_model,
     context_is_of_a_text,
     model_fits_data,
+    options_are_of_own_functions,
     weights_are_of_torchvision,
     download_has_a_source,
     augmentation_is_of_a_folder,

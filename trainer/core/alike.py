@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 
 from trainer.contract.events import FailureClass
 from trainer.contract.job import TrainJob
+from trainer.contract.own import references
 from trainer.data.files import needs_torchvision
 from trainer.data.identity import identity
 from trainer.data.samples import DataSet
@@ -66,8 +68,20 @@ def describe(job: TrainJob, host: str, data: DataSet) -> dict[str, Any]:
         "host": host,
         "trainer": {"trainer": sources_of_trainer()},
         "torch": {"torch": torch.__version__} | torchvision_version(job),
-        "job": {"name": job.name, **settings},
+        "job": {"name": job.name, **settings, **sources_of_own(job)},
         "data": {where: identity(data)},
+    }
+
+
+def sources_of_own(job: TrainJob) -> dict[str, str]:
+    """Hash the modules of the user's own functions, which are imported by now."""
+    modules = {each.module for each in references((job.train.dataset, job.train.model))}
+    return {
+        f"module {name}": hashlib.blake2b(
+            Path(sys.modules[name].__file__ or "").read_bytes(), digest_size=6
+        ).hexdigest()
+        for name in sorted(modules)
+        if name in sys.modules
     }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
+from math import isfinite
 
 from trainer.checkpoints.format import Progress
 from trainer.contract import events
@@ -22,6 +23,7 @@ class Announcer:
         self._steps = 0  # Of the whole job.
         self._resumes = False  # From a checkpoint.
         self._accuracy: float | None = None
+        self._metrics: dict[str, float] = {}
         self._checkpoint: str | None = None
 
     def emit(self, event: events.Event) -> None:
@@ -38,6 +40,11 @@ class Announcer:
         """Record what is known of a training that goes on."""
         self._checkpoint, self._accuracy = checkpoint, accuracy
 
+    def know_metrics(self, accuracy: float | None, metrics: dict[str, float]) -> None:
+        """Record the newest accuracy and the user's own metrics."""
+        self._accuracy = accuracy
+        self._metrics = {name: value for name, value in metrics.items() if isfinite(value)}
+
     @property
     def known(self) -> tuple[str | None, float | None]:
         """The newest checkpoint, and the newest accuracy."""
@@ -47,6 +54,7 @@ class Announcer:
         """Return the announcer of another world, which repeats the same values."""
         moved = Announcer(world, self._epochs)
         moved.recall(*self.known)
+        moved.know_metrics(self._accuracy, self._metrics)
         return moved
 
     def begin(self, progress: Progress, steps: int) -> None:
@@ -85,11 +93,9 @@ class Announcer:
         progress: Progress,
         loss: float | None,
         images_per_second: float | None,
-        accuracy: float | None,
         exchange_share: float | None = None,
     ) -> None:
         """Report an epoch that is complete and evaluated."""
-        self._accuracy = accuracy
         kind = partial(events.Epoch, exchange_share=exchange_share)
         self._tell(kind, progress, loss, images_per_second)
 
@@ -121,6 +127,7 @@ class Announcer:
                 world_size=self._size,
                 loss=loss,
                 accuracy=self._accuracy,
+                metrics=self._metrics,
                 images_per_second=images_per_second,
                 seconds_left=self.age() / done * left if done > 0 else None,
                 checkpoint=self._checkpoint,

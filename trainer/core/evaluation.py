@@ -1,59 +1,102 @@
-"""The accuracy and the loss on the test samples."""
+"""The loss and the metrics on the test samples."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
+from math import isfinite
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
+from trainer.contract.own import is_own
 from trainer.core.models import flip_scores
 from trainer.core.precision import autocast
 from trainer.core.run import Run
+from trainer.custom.nested import floated
 from trainer.data import shards
+from trainer.parallel.halt import HaltError
 
 EVALUATION_BATCH = 512
 """Samples of up to 64 pixels a side; fewer of larger ones. Without gradients the batch size affects
 only memory."""
 
 
-def classifier(run: Run) -> Callable[[Tensor], Tensor]:
-    """Return the function from inputs to float32 scores by which the model is tested."""
+@dataclass(frozen=True)
+class Evaluation:
+    """The means over all test samples."""
+
+    samples: int  # Or characters, of text.
+    loss: float  # Of a classification: the mean cross entropy, in nats.
+    metrics: dict[str, float]
+
+    @property
+    def accuracy(self) -> float | None:
+        """The share of the samples that are classified correctly, if the model classifies."""
+        return self.metrics.get("accuracy")
+
+    @property
+    def others(self) -> dict[str, float]:
+        """The finite metrics without the accuracy."""
+        found = self.metrics.items()
+        return {name: value for name, value in found if name != "accuracy" and isfinite(value)}
+
+
+def outputs_of(run: Run) -> Callable[[Any], Any]:
+    """Return the function from inputs to float32 outputs by which the model is tested."""
     # Without DDP's wrapper: ranks may have different numbers of parts, and must not wait in it.
     model = partial(flip_scores, run.model) if run.job.train.flip_at_test else run.model
 
-    def scores(inputs: Tensor) -> Tensor:
+    def outputs(inputs: Any) -> Any:
         with autocast(run.precision, run.world.device):
-            found: Tensor = model(run.data.prepared(inputs))
-        return found.float()
+            found = model(run.data.prepared(inputs))
+        return floated(found)
 
-    return scores
+    return outputs
 
 
 @torch.no_grad()
-def evaluate(run: Run) -> tuple[int, int, float]:
-    """Classify each test sample on exactly one rank; all ranks return the same.
+def evaluate(run: Run) -> Evaluation:
+    """Measure each test sample on exactly one rank; all ranks return the same.
 
-    Return the number of correct ones, the number of all, and the sum of their cross entropies, in
-    nats.
+    Raises HaltError on all ranks if an accuracy is no share.
     """
     run.ranks.share_buffers(run.modules)
     run.model.eval()
     test = run.data.test
-    scores = classifier(run)
     own = shards.evaluation_shard(len(test), run.world.rank, run.world.size)
-    correct, seen = torch.zeros((), dtype=torch.int64, device=run.world.device), 0
-    loss = torch.zeros((), dtype=torch.float64, device=run.world.device)
-    side = max(64, run.data.side)
-    batches = torch.split(own, max(1, EVALUATION_BATCH * 64**2 // side**2))
+    batches = torch.split(own, batch_size(run)) if len(own) else ()
     test.expect(batches)
+    outputs, sums, seen = outputs_of(run), dict[str, Tensor](), 0
     for part in batches:
-        inputs, labels = test.take(part, run.world.device)
-        found = scores(inputs)
-        correct += (found.argmax(dim=1) == labels).sum()
-        loss += functional.cross_entropy(found, labels, reduction="sum")
-        seen += labels.numel()
-    right, all_seen, all_loss = run.world.sums([correct.item(), seen, loss.item()])
-    return int(right), int(all_seen), all_loss
+        inputs, targets = test.take(part, run.world.device)
+        with run.task.guard():
+            found = run.task.sums(outputs(inputs), targets)
+            seen += run.task.count(targets)
+        for name, value in found.items():
+            sums[name] = sums.get(name, 0.0) + value.double()
+    return combined(run, {name: value.item() for name, value in sums.items()}, seen)
+
+
+def batch_size(run: Run) -> int:
+    """Return the samples of a test batch."""
+    if is_own(run.job.train.dataset):
+        return run.job.train.batch_size
+    side = max(64, run.data.side)
+    return max(1, EVALUATION_BATCH * 64**2 // side**2)
+
+
+def combined(run: Run, sums: dict[str, float], seen: int) -> Evaluation:
+    """Combine the ranks' sums: each sample counts once, whichever rank has measured it."""
+    known = run.world.gather((sums, seen))
+    count = sum(own_seen for _, own_seen in known)
+    names = dict.fromkeys(name for own, _ in known for name in own)
+    means = {name: sum(own.get(name, 0.0) for own, _ in known) / count for name in names}
+    loss = means.pop("loss")
+    accuracy = means.get("accuracy")
+    if accuracy is not None and not 0 <= accuracy <= 1:
+        what = f"the metric accuracy is {accuracy:.4g}, not a share of 0 to 1"
+        raise HaltError("input", f"{what}; give it another name")
+    return Evaluation(count, loss, means)

@@ -32,6 +32,8 @@ class Figures:
     """Shares of all ranks' time: data, compute, communication that compute does not hide."""
     slow: dict[str, float] = field(default_factory=dict)
     """Slow ranks, with the ratio of their time to that of the others."""
+    metrics: dict[str, float] = field(default_factory=dict)
+    """Means over the test samples by name, of a model of the user's own."""
     gpus: dict[str, list[str]] = field(default_factory=dict)
     """At the start: the UUIDs of the GPUs that each host's container sees."""
 

@@ -96,9 +96,10 @@ class Meter:
         self._add("kit_train_skipped_steps_total", skipped)
         self._goodput.count_steps(lost=progress.step <= self._reached)
 
-    def validated(self, accuracy: float, loss: float) -> None:
-        """Count the time since the last steps as a validation; `loss` is in nats."""
-        self._set("kit_train_validation_accuracy_ratio", accuracy)
+    def validated(self, accuracy: float | None, loss: float) -> None:
+        """Count the time since the last steps as a validation; a classifier's `loss` is in nats."""
+        if accuracy is not None:
+            self._set("kit_train_validation_accuracy_ratio", accuracy)
         self._set("kit_train_validation_loss", loss)
         self._add("kit_train_validation_seconds_total", self._goodput.count("useful"))
 

@@ -14,6 +14,8 @@ from torch.nn import functional
 
 from trainer.contract.job import Train
 from trainer.contract.models import of_torchvision
+from trainer.contract.own import is_own
+from trainer.custom.functions import build_own
 from trainer.data.samples import DataSet
 
 # From nanoGPT's shakespeare_char on a CPU (github.com/karpathy/nanoGPT); no dropout, no biases.
@@ -21,7 +23,12 @@ LAYERS, HEADS, WIDTH = 4, 4, 128
 
 
 def build_model(train: Train, data: DataSet) -> nn.Module:
-    """Build the model of a job for its data, with fresh weights from torch's global generator."""
+    """Build the model of a job for its data, with fresh weights from torch's global generator.
+
+    Raises JobError for a fault in the user's own.
+    """
+    if is_own(train.model):
+        return build_own(train, data.shape, data.labels)
     if train.model == "gpt":
         return GPT(data.classes, train.context)
     if of_torchvision(train.model):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 
 from trainer.checkpoints.format import Progress
+from trainer.contract.own import is_own
 from trainer.core.alike import sources_of_trainer
-from trainer.core.evaluation import classifier
+from trainer.core.evaluation import outputs_of
 from trainer.core.figures import Figures
 from trainer.core.models import parameter_count
 from trainer.core.run import Run
@@ -37,20 +38,21 @@ def record_epoch(
         loss=figures.loss,
         accuracy=figures.accuracy,
         validation_loss=figures.validation_loss,
+        metrics=figures.metrics,
         images_per_second=figures.images_per_second,
         evaluation=seconds,
         skipped=len(figures.skipped),
         slow=figures.slow,
     )
-    text = run.data.train.labels.ndim > 1
-    if text and saved and run.world.rank == 0:
+    text = run.data.text
+    if text and not is_own(run.job.train.model) and saved and run.world.rank == 0:
         train, data = run.job.train, run.data
         written = write_text(run.model, data.labels, train.context, run.world.device)
         run.recorder.note("sample", progress, text=written)
     if not last:
         return
     began = time.monotonic()
-    if not text:
-        run.recorder.evaluation(predict(run.world, run.data, classifier(run)))
+    if not text and run.task.classifies and not is_own(run.job.train.dataset):
+        run.recorder.evaluation(predict(run.world, run.data, outputs_of(run)))
     run.recorder.note("end", progress, evaluation=time.monotonic() - began)
     run.recorder.close()

@@ -17,6 +17,8 @@ from trainer.data.samples import DataSet
 from trainer.output import say
 
 HEADER = "  epoch      step      loss  accuracy   images/s  elapsed s  data/compute/exchange %"
+OWN_HEADER = HEADER.replace("accuracy", "val loss")
+"""Without an accuracy."""
 
 
 def introduce(run: Run, progress: Progress, start: Figures) -> None:
@@ -40,7 +42,7 @@ def introduce(run: Run, progress: Progress, start: Figures) -> None:
         say(f"compiled to {run.compiled}")
     if progress.step:
         say(f"resumes at step {progress.step}, epoch {progress.epoch} + {progress.position}")
-    say(HEADER)
+    say(HEADER if run.task.classifies else OWN_HEADER)
     gpus = {host: uuids.split(",") for host, uuids in seen.items() if uuids}
     append(run.checkpoints, replace(start, gpus=gpus))
 
@@ -70,7 +72,9 @@ def tell_epoch(run: Run, figures: Figures, *, last: bool) -> None:
     """Report an epoch and, after the last one, a summary to compare trainings by."""
     elapsed = time.monotonic() - run.started
     append(run.checkpoints, figures)
-    say(row(figures, elapsed))
+    say(row(figures, elapsed, classifies=run.task.classifies))
+    if figures.metrics:
+        say("  " + ", ".join(f"{name} {value:.6g}" for name, value in figures.metrics.items()))
     for who, factor in figures.slow.items():
         say(f"slow: {who} works {factor} times as long as the others, who wait for it")
     if run.job.train.balance == "auto":
@@ -79,30 +83,41 @@ def tell_epoch(run: Run, figures: Figures, *, last: bool) -> None:
         return
     append(run.checkpoints, replace(figures, event="end"))
     steps = -(-len(run.data.train) // run.global_batch)
-    say(summary(figures, steps, elapsed))
+    say(summary(figures, steps, elapsed, classifies=run.task.classifies))
     busy = figures.shares["data"] + figures.shares["compute"]
     seconds = busy * len(run.data.train) / (figures.images_per_second or 1) / steps
     say(f"for kit plan: step_seconds: {seconds:.4g}, {parameter_count(run.model)} parameters")
     stall = statistics.fmean(run.saver.stalls) * 1000
     say(f"checkpoints: training stood still for {stall:.1f} ms on each of the saves")
     where = run.checkpoints / folder_name(figures.step)
-    say(f"done: accuracy {figures.accuracy:.4f}, checkpoint {where}, {elapsed:.1f} s")
+    say(f"done: {score(figures)}, checkpoint {where}, {elapsed:.1f} s")
 
 
-def row(figures: Figures, elapsed: float) -> str:
-    """One line of the table under `HEADER`; `elapsed` in seconds."""
+def score(figures: Figures) -> str:
+    """Return the accuracy or, without one, the loss on the test samples."""
+    if figures.accuracy is None:
+        return f"validation loss {figures.validation_loss:.6g}"
+    return f"accuracy {figures.accuracy:.4f}"
+
+
+def row(figures: Figures, elapsed: float, *, classifies: bool = True) -> str:
+    """One line of the table under `HEADER` or `OWN_HEADER`; `elapsed` in seconds."""
+    found = figures.accuracy if classifies else figures.validation_loss
     shares = "/".join(f"{share * 100:.0f}" for share in figures.shares.values())
     return (
         f"{figures.epoch:4d}/{figures.epochs:<4d}{figures.step:8d}{figures.loss or 0:10.4f}"
-        f"{figures.accuracy or 0:10.4f}{figures.images_per_second or 0:11.0f}{elapsed:11.1f}"
+        f"{found or 0:10.4f}{figures.images_per_second or 0:11.0f}{elapsed:11.1f}"
         f"{shares:>24}"
     )
 
 
-def summary(figures: Figures, steps: int, elapsed: float) -> str:
+def summary(figures: Figures, steps: int, elapsed: float, *, classifies: bool = True) -> str:
     """A table to compare trainings by; `steps` of an epoch, `elapsed` in seconds."""
+    name, found = ("accuracy", figures.accuracy)
+    if not classifies:
+        name, found = ("val loss", figures.validation_loss)
     return (
-        "processes  steps/epoch  elapsed s   images/s  accuracy\n"
+        f"processes  steps/epoch  elapsed s   images/s  {name}\n"
         f"{figures.world_size:9d}{steps:13d}{elapsed:11.1f}{figures.images_per_second or 0:11.0f}"
-        f"{figures.accuracy or 0:10.4f}"
+        f"{found or 0:10.4f}"
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from trainer.core.live import Live
 from trainer.core.meter import Meter
 from trainer.core.models import Lookahead
 from trainer.core.norms import Norms
+from trainer.core.task import Task
 from trainer.core.watch import Balance, Watch
 from trainer.data import shards
 from trainer.data.samples import DataSet
@@ -69,7 +71,9 @@ class Run:
     module: nn.Module  # The model, or what torch.compile made of it.
     reached: Reached
     compiled: Compiled | None  # Set if the job uses torch.compile.
+    task: Task
     optimizer: torch.optim.Optimizer
+    rate: Callable[[float], float]  # The learning rate, after a share of the training.
     average: Lookahead | None  # Of the weights, if the job has one.
     precision: str  # fp32, bf16 or fp16.
     scaler: Any  # torch's GradScaler; disabled unless the precision is fp16.

@@ -19,7 +19,7 @@ rate at the end: as in cifar10-airbench (Jordan 2024, arXiv 2404.00498)."""
 def set_rate(run: Run, progress: Progress) -> None:
     """Set the optimizer's rate for the next step."""
     train = run.job.train
-    rate = learning_rate(train, share_done(run, progress)) * warm_up(run, progress)
+    rate = run.rate(share_done(run, progress)) * warm_up(run, progress)
     rate *= rate_factor(train, run.global_batch)
     for group in run.optimizer.param_groups:
         group["lr"] = rate * group["scale"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from dataclasses import replace
+from functools import partial
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 
 from trainer.checkpoints.saver import Saver
 from trainer.contract.job import Train, TrainJob
+from trainer.contract.own import is_own
 from trainer.core.announce import Announcer
 from trainer.core.compiled import Compiled
 from trainer.core.live import Live
@@ -22,7 +24,11 @@ from trainer.core.models import Lookahead, build_model, parameter_groups
 from trainer.core.norms import Norms
 from trainer.core.precision import choose, loss_scaler
 from trainer.core.run import Reached, Run
+from trainer.core.schedule import learning_rate
+from trainer.core.task import classification
 from trainer.core.watch import Balance, Watch
+from trainer.custom.functions import build_own_optimizer, own_schedule
+from trainer.custom.task import own_task
 from trainer.data.samples import DataSet
 from trainer.data.shards import generator
 from trainer.parallel.local import LocalReplicas
@@ -66,7 +72,9 @@ def set_up(
         module=module,
         reached=Reached(),
         compiled=compiled,
+        task=own_task(train) if is_own(train.model) else classification(train.label_smoothing),
         optimizer=build_optimizer(model, train, world.device),
+        rate=own_schedule(train) or partial(learning_rate, train),
         average=Lookahead(model) if train.ema else None,
         precision=precision,
         scaler=loss_scaler(precision, world.device),
@@ -128,7 +136,9 @@ def seed_rank(run: Run) -> None:
 
 
 def build_optimizer(model: nn.Module, train: Train, device: torch.device) -> torch.optim.Optimizer:
-    """The optimizer of the job."""
+    """The optimizer of the job; raises JobError for a fault in the user's own."""
+    if own := build_own_optimizer(model, train):
+        return own
     groups = parameter_groups(model, train)
     kinds: Any = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
     kind = kinds[train.optimizer]

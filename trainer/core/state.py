@@ -15,6 +15,7 @@ from trainer.checkpoints import parts
 from trainer.checkpoints.format import Progress, State
 from trainer.checkpoints.layout import folder_name
 from trainer.checkpoints.newest import Found, is_writer, newest_of_all
+from trainer.core.evaluation import Evaluation
 from trainer.core.run import Run
 from trainer.output import say
 
@@ -59,7 +60,8 @@ def load(run: Run, objects: dict[str, Any], state: State) -> None:
     for name, part in objects.items():
         # A job may change its exchange or precision: then some objects have no state.
         if state.get(name):
-            part.load_state_dict(state[name])
+            with run.task.loading(f"the checkpoint's {name}"):
+                part.load_state_dict(state[name])
     # The optimizer's state has the old hyperparameters; those of the job file replace them.
     for group, own in zip(run.optimizer.param_groups, figures, strict=True):
         group.update(own)
@@ -111,7 +113,7 @@ def send_part(run: Run, found: Found, rank: int) -> bytes:
     return run.world.broadcast(content or b"", reader)
 
 
-def save(run: Run, progress: Progress, accuracy: float | None = None) -> None:
+def save(run: Run, progress: Progress, found: Evaluation | None = None) -> None:
     """Start to write a checkpoint on every host; all ranks must call it at the same step."""
     if run.saver.step == progress.step:
         return
@@ -131,7 +133,7 @@ def save(run: Run, progress: Progress, accuracy: float | None = None) -> None:
             state |= {"rng": [states for states, _ in known], "run": run.recorder.run}
         if own or is_writer(run.job, run.world):
             words = {"model": model, "ranks": ranks, "way": run.ranks.way}
-            run.saver.save(state, lambda state: write(run, state, progress, accuracy, words))
+            run.saver.save(state, lambda state: write(run, state, progress, found, words))
     run.saver.step = progress.step
     run.saver.stalls.append(time.monotonic() - began)
     run.meter.stalled(run.saver.stalls[-1])
@@ -158,7 +160,7 @@ class NotSavedError(Exception):
 
 
 def write(
-    run: Run, state: State, progress: Progress, accuracy: float | None, words: dict[str, Any]
+    run: Run, state: State, progress: Progress, found: Evaluation | None, words: dict[str, Any]
 ) -> None:
     """Write this rank's files of a checkpoint on this host; rank 0 emits the event.
 
@@ -166,7 +168,7 @@ def write(
         NotSavedError: The disk refused it.
     """
     try:
-        write_files(run, state, progress, accuracy, words)
+        write_files(run, state, progress, found, words)
     except OSError as error:
         free = shutil.disk_usage(run.checkpoints).free / 1e6
         what = f"{run.world.host}: {run.checkpoints}: {folder_name(progress.step)} was not saved"
@@ -184,7 +186,7 @@ def size_of(value: Any) -> int:
 
 
 def write_files(
-    run: Run, state: State, progress: Progress, accuracy: float | None, words: dict[str, Any]
+    run: Run, state: State, progress: Progress, found: Evaluation | None, words: dict[str, Any]
 ) -> None:
     """Write this rank's files of a checkpoint."""
     job, size, data = run.job, run.world.size, run.data
@@ -193,9 +195,9 @@ def write_files(
     if not is_writer(job, run.world):
         return
     shared = {name: each for name, each in state.items() if name != "own"}
-    saved = checkpoints.pack(
-        shared, progress, job, size, accuracy, data.labels, data.preparation(), words
-    )
+    accuracy, loss = (found.accuracy, found.loss) if found else (None, None)
+    about = (data.labels, data.preparation(), words)
+    saved = checkpoints.pack(shared, progress, job, size, accuracy, *about, loss)
     path = checkpoints.write(run.checkpoints, saved, job, job.checkpoint.keep)
     parts.prune_parts(run.checkpoints, progress.step)
     run.meter.saved()

@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from trainer.checkpoints.format import Progress
 from trainer.core.precision import autocast
 from trainer.core.run import Run, Stop
 from trainer.core.schedule import share_done
 from trainer.core.suspicion import examined
+from trainer.custom.nested import floated
 from trainer.data.crops import Crops
 
 
@@ -153,13 +153,10 @@ def training_loss(run: Run, indices: Tensor, crops: Crops | None) -> Tensor:
         inputs = crops.apply(inputs, indices)
     inputs = run.data.prepared(inputs)
     run.watch.mark("data")
-    with autocast(run.precision, run.world.device):
-        scores = run.ranks.forward(inputs)
-    smoothing = run.job.train.label_smoothing
-    loss = functional.cross_entropy(
-        scores.float(), labels, reduction="sum", label_smoothing=smoothing
-    )
-    return loss * (len(labels) / labels.numel())
+    with run.task.guard():
+        with autocast(run.precision, run.world.device):
+            outputs = run.ranks.forward(inputs)
+        return run.task.loss(floated(outputs), labels)
 
 
 def update(run: Run, progress: Progress) -> None:

@@ -6,7 +6,7 @@ import time
 from dataclasses import replace
 
 from trainer.core.epoch import EpochResult, train_epoch
-from trainer.core.evaluation import evaluate
+from trainer.core.evaluation import Evaluation, evaluate
 from trainer.core.figures import append, measure
 from trainer.core.live_state import resume_live
 from trainer.core.recording import begin_record, record_epoch
@@ -76,23 +76,29 @@ def finish_epoch(run: Run, epoch: EpochResult) -> None:
     if last and run.average:
         run.average.update(run.model, run.average.decay(1))
     began = time.monotonic()
-    correct, seen, loss = evaluate(run)
+    found = evaluate(run)
     seconds = time.monotonic() - began
-    run.meter.validated(correct / seen, loss / seen)
+    run.meter.validated(found.accuracy, found.loss)
     due = last or progress.epoch % run.job.checkpoint.every_epochs == 0
     if due:
-        save(run, progress, correct / seen)
+        save(run, progress, found)
     if last:
         run.saver.wait()
         run.meter.waited()
-    figures = measure(run, "epoch", epoch, correct / seen)
-    figures = replace(figures, validation_loss=loss / seen)
+    figures = measure(run, "epoch", epoch, found.accuracy)
+    figures = replace(figures, validation_loss=found.loss, metrics=found.others)
     run.meter.end_epoch(figures.shares)
     record_epoch(run, figures, progress, seconds, saved=due, last=last)
-    told = (figures.loss, figures.images_per_second, figures.accuracy)
+    run.announcer.know_metrics(found.accuracy, own_metrics(run, found))
+    told = (figures.loss, figures.images_per_second)
     run.announcer.epoch(progress, *told, figures.shares.get("communication"))
     if run.world.rank == 0:
         tell_epoch(run, figures, last=last)
+
+
+def own_metrics(run: Run, found: Evaluation) -> dict[str, float]:
+    """Return what events have besides the accuracy: the user's metrics, and the loss with them."""
+    return {} if run.task.classifies else {"loss": found.loss, **found.others}
 
 
 def interrupt(run: Run, epoch: EpochResult, stop: Stop) -> int | None:

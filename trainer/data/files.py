@@ -10,6 +10,7 @@ from pathlib import Path
 
 from trainer.contract.job import Train
 from trainer.contract.models import is_weights_name, of_torchvision
+from trainer.contract.own import is_own
 
 # As on yann.lecun.com/exdb/mnist; each may also end in .gz.
 MNIST_FILES = tuple(
@@ -96,6 +97,8 @@ def find_files(train: Train, root: Path) -> list[Path]:
     if need := needs_torchvision(train):
         require_torchvision(need)
     find_weights(train, root)
+    if is_own(dataset):
+        return []
     if dataset == "digits":
         # The package is not imported: that would take as long as the import of torch.
         return [_find_package(dataset) / "datasets" / "data" / "digits.csv.gz"]

@@ -6,8 +6,6 @@ Shapes: N samples, S pixels a side. Images are uint8 until they are used.
 from __future__ import annotations
 
 import atexit
-import multiprocessing
-import signal
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -23,11 +21,10 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from trainer.data.pictures import opened, square
 from trainer.data.samples import DataError, Samples
 from trainer.data.shards import generator
+from trainer.data.workers import AHEAD, end_workers, outlive_the_stop, workers
 
 Image.MAX_IMAGE_PIXELS = None  # The files are the user's own, and of any size.
-MOST_WORKERS = 8  # Of a rank. Some 300 photographs a second each, at 224 pixels a side.
 CHUNK = 32  # Images in one request to a worker.
-AHEAD = 4  # Chunks that each worker decodes ahead.
 TRANSFORM = 2  # A random stream of its own, independent of others with the same seed.
 Transform = Callable[[Image.Image], Image.Image]
 
@@ -136,29 +133,13 @@ def load(requests: Requests) -> DataLoader[Any]:
         Decoding(),
         batch_size=None,
         sampler=requests,
-        num_workers=max(1, min(MOST_WORKERS, torch.get_num_threads())),
+        num_workers=workers(),
         prefetch_factor=AHEAD,
         persistent_workers=True,
         # Other start methods would import torch again in each worker; they use no GPU.
         multiprocessing_context="fork",
         worker_init_fn=outlive_the_stop,
     )
-
-
-def outlive_the_stop(_: int) -> None:
-    """Let a worker decode until the trainer, which gets the same signals, has taken its last step.
-
-    It ends after the trainer.
-    """
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)
-
-
-def end_workers() -> None:
-    """End the workers: multiprocessing would send SIGTERM and wait for ever."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler raises when a worker ends.
-    for worker in multiprocessing.active_children():
-        worker.kill()
 
 
 READER = Reader()

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from trainer.contract.job import Train
 from trainer.contract.models import input_side, of_torchvision
+from trainer.contract.own import is_own
 from trainer.contract.rules import PHOTOGRAPHS
 from trainer.data.crops import image_transform, random_crops
 from trainer.data.files import READ_BY_TORCHVISION, find_files
@@ -40,7 +41,14 @@ CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "hors
 
 
 def load_data(train: Train, root: Path) -> DataSet:
-    """Load a job's data set from the folder `root`; raises DataMissingError or DataError."""
+    """Load a job's data set from the folder `root`; raises DataMissingError or DataError.
+
+    The user's own may also raise JobError.
+    """
+    if is_own(train.dataset):
+        from trainer.custom.data import load_own
+
+        return load_own(train, root)
     parts: Sequence[Samples]
     name, files, names = train.dataset, find_files(train, root), tuple[str, ...]()
     if name == "text":

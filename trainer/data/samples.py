@@ -82,6 +82,16 @@ class DataSet:
         parts = ("train", "test", "mean", "deviation")
         return replace(self, **{name: getattr(self, name).to(device) for name in parts})
 
+    @property
+    def text(self) -> bool:
+        """Whether the samples are texts, which have a label for each character."""
+        return self.train.labels.ndim > 1
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of a sample's input."""
+        return tuple(self.train.inputs.shape[1:])
+
     def preparation(self) -> dict[str, Any]:
         """Describe the preparation of images by `prepared`, as JSON values."""
         figures = {"mean": self.mean, "deviation": self.deviation}

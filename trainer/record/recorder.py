@@ -215,7 +215,7 @@ def device_facts(world: World) -> dict[str, Any]:
 
 def data_facts(data: DataSet) -> dict[str, Any]:
     """Describe the data set; the characters of a text are not classes."""
-    text = data.train.labels.ndim > 1
+    text = data.text
     labels = [] if text else list(data.labels[:1000])
     return {"train": len(data.train), "test": len(data.test), "text": text, "labels": labels}
 

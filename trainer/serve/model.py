@@ -191,7 +191,7 @@ def stand_in(kind: Kind, description: dict[str, Any] | None = None) -> DataSet:
     `description` is from the checkpoint; old ones have none.
     """
     if kind.text:
-        empty = Samples(torch.zeros(1, 1, dtype=torch.int64), torch.zeros(1, 1))
+        empty = Samples(torch.zeros(1, *kind.shape, dtype=torch.int64), torch.zeros(1, 1))
         return DataSet(empty, empty, torch.zeros(1), torch.ones(1), len(kind.labels))
     figures = STATISTICS[kind.dataset]
     mean, deviation = (torch.tensor(each).view(-1, 1, 1) * kind.largest for each in figures)

@@ -1,0 +1,85 @@
+"""The Python files beside a job whose functions it names: read, and checked but not run."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from kit.errors import Fault, FaultsError, Problem, ProblemsError
+from kit.model import CodeFile, Job
+from kit.yamlfile import read_text
+from trainer.contract.own import Reference, is_own, reference
+from trainer.contract.words import nearest
+
+LARGEST = 500_000
+"""Bytes of a file: older versions of Swarm refuse larger configs."""
+IN_THE_IMAGE = "put it into the image, or mount its folder and set PYTHONPATH in `environment:`"
+
+
+def code_files(job: Job, folder: Path) -> tuple[CodeFile, ...]:
+    """Return the files in the job's folder that it names; other modules are in the image.
+
+    Raises:
+        FaultsError: A file lacks the function, or is too large; a module is a folder.
+        ProblemsError: A file is not Python.
+    """
+    if job.train is None:
+        return ()
+    found: dict[str, CodeFile] = {}
+    faults: list[Fault] = []
+    for key in ("dataset", "model"):
+        if not is_own(name := getattr(job.train, key)):
+            continue
+        wanted, loc = reference(name), ("train", key)
+        file = folder / f"{wanted.package}.py"
+        if file.is_file() and "." not in wanted.module:
+            code = _read(file)
+            found[code.name] = code
+            faults += (Fault(job.name, loc, *each) for each in _faults(code, wanted, file))
+        elif (folder / wanted.package).is_dir():
+            what = f"{folder / wanted.package} is a folder, and only single files come with a job"
+            faults.append(Fault(job.name, loc, what, IN_THE_IMAGE))
+    if faults:
+        raise FaultsError(faults)
+    return tuple(found.values())
+
+
+def _read(file: Path) -> CodeFile:
+    return CodeFile(file.name, read_text(file, str(file), ""))
+
+
+def _faults(code: CodeFile, wanted: Reference, file: Path) -> Iterator[tuple[str, str]]:
+    """Yield what is wrong with a file, and its correction."""
+    if (size := len(code.text.encode())) > LARGEST:
+        yield f"{file} has {size:,} bytes, a file may have {LARGEST:,}", IN_THE_IMAGE
+        return
+    names = _names(_parsed(code, file))
+    if "*" not in names and wanted.function not in names:
+        what = f"{file} has no function {wanted.function}"
+        yield what, nearest(wanted.function, sorted(names)) if names else "write the function"
+
+
+def _parsed(code: CodeFile, file: Path) -> ast.Module:
+    try:
+        return ast.parse(code.text, code.name)
+    except SyntaxError as error:
+        fix = f"correct it (read as Python {sys.version_info.major}.{sys.version_info.minor})"
+        raise ProblemsError([Problem(str(file), error.lineno or 1, "", error.msg, fix)]) from None
+    except (ValueError, RecursionError) as error:
+        problem = Problem(str(file), 1, "", f"this is not Python: {error}", "correct it")
+        raise ProblemsError([problem]) from None
+
+
+def _names(module: ast.Module) -> set[str]:
+    """Return the names that a module may define, wherever they are in it."""
+    names = set[str]()
+    for node in ast.walk(module):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.alias):
+            names.add(node.asname or node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+    return names

@@ -1,0 +1,58 @@
+"""What a training minimises, and what it measures on the test samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+from torch.nn import functional
+
+Sums = dict[str, Tensor]
+"""Sums over the samples of a batch by name, scalars: `loss`, and the metrics."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """Functions of a batch's outputs, float32, and its targets."""
+
+    loss: Callable[[Any, Any], Tensor]
+    """The sum of the losses of the samples, which is differentiated."""
+    sums: Callable[[Any, Any], Sums]
+    """What is measured, summed over the samples."""
+    count: Callable[[Any], int]
+    """The number of values that were summed, from the targets."""
+    classifies: bool = True
+    """Whether outputs are scores of classes, [N, K], or of text [N, K, T]."""
+    guard: Callable[[], AbstractContextManager[None]] = nullcontext
+    """A context for calls of the model and of these functions, which tells the user's faults."""
+    loading: Callable[[str], AbstractContextManager[None]] = lambda _: nullcontext()
+    """A context in which a checkpoint's part is loaded; its argument names the part."""
+
+
+def classification(label_smoothing: float) -> Task:
+    """Cross entropy, and the accuracy: the trainer's own task."""
+    return Task(
+        loss=partial(cross_entropy, label_smoothing=label_smoothing),
+        sums=classification_sums,
+        count=lambda labels: int(labels.numel()),
+    )
+
+
+def cross_entropy(scores: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Tensor:
+    """Sum of the cross entropies of samples, in nats; a text's is the mean of its characters."""
+    loss = functional.cross_entropy(
+        scores, labels, reduction="sum", label_smoothing=label_smoothing
+    )
+    return loss * (len(labels) / labels.numel())
+
+
+def classification_sums(scores: Tensor, labels: Tensor) -> Sums:
+    """The number of correct ones, and the sum of the cross entropies in nats."""
+    return {
+        "loss": functional.cross_entropy(scores, labels, reduction="sum"),
+        "accuracy": (scores.argmax(dim=1) == labels).sum(),
+    }

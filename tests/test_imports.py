@@ -322,7 +322,7 @@ LIMITS = {
     "custom": 620,
     "elastic": 1130,
     "record": 560,
-    "serve": 2800,
+    "serve": 2950,
     "streaming": 590,
     "vision": 360,
     "bench": 430,
@@ -373,7 +373,7 @@ MAY_IMPORT = {
     "launch": {"core.job", "core.torch_version", "data.files", "data.fetched"}
     | {"vision.downloads", "elastic.coordinator"},
     "keeper": set(),  # Mounted beside the launcher.
-    "serve": {"contract", "output", "data", "checkpoints", "core", "launch"},
+    "serve": {"contract", "output", "data", "checkpoints", "core", "launch", "custom"},
     "bench": {"output", "data", "checkpoints", "core", "parallel", "train"},
 }
 """Rooms and modules of the trainer, and which of the others each may import."""

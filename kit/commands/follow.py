@@ -57,22 +57,25 @@ def _screen(jobs: Sequence[str]) -> Iterator[tuple[Callable[[str], None], Update
         tasks = {job: bars.add_task(job, total=None, now="starting") for job in jobs}
 
         def update(job: str, progress: Progress) -> None:
-            now = f"epoch {progress.epoch}/{progress.epochs}  {_accuracy(progress)}"
+            now = f"epoch {progress.epoch}/{progress.epochs}  {_score(progress)}"
             bars.update(tasks[job], total=progress.steps, completed=progress.step, now=now)
 
         write = functools.partial(bars.console.print, markup=False, highlight=False, soft_wrap=True)
         yield write, update
 
 
-def _accuracy(progress: Progress | None) -> str:
-    if progress is None or progress.accuracy is None:
+def _score(progress: Progress | None) -> str:
+    if progress is None:
         return ""
-    return f"test accuracy {progress.accuracy:.2%}"
+    known = [f"{name} {value:.6g}" for name, value in progress.metrics.items()]
+    if progress.accuracy is not None:
+        known.insert(0, f"accuracy {progress.accuracy:.2%}")
+    return f"test {', '.join(known)}" if known else ""
 
 
 def score(status: JobStatus) -> str:
-    """Return the newest test accuracy as text."""
-    return _accuracy(status.progress)
+    """Return the newest test accuracy and the metrics of a model of the user's own, as text."""
+    return _score(status.progress)
 
 
 def outcome(status: JobStatus) -> str:

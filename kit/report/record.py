@@ -64,6 +64,7 @@ class Epoch:
     validation_loss: float | None
     images_per_second: float | None
     evaluation: float
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,7 +314,14 @@ def _epoch(line: Line) -> Epoch:
         validation_loss=_maybe(line, "validation_loss"),
         images_per_second=_maybe(line, "images_per_second"),
         evaluation=_number(line, "evaluation"),
+        metrics=_metrics(line),
     )
+
+
+def _metrics(line: Line) -> dict[str, float]:
+    found = line.get("metrics")
+    names = found if isinstance(found, dict) else {}
+    return {name: value for name in names if (value := _maybe(names, name)) is not None}
 
 
 def _events(lines: Sequence[Line]) -> Iterator[Event]:

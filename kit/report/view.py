@@ -175,21 +175,31 @@ def _epochs(runs: Sequence[Run]) -> View:
     names = ["epoch"]
     for run in runs:
         before = f"{run.label}: " if len(runs) > 1 else ""
-        names += [f"{before}loss", "validation loss", "accuracy", "images/s"]
+        own = _own_metrics(run)
+        names += [f"{before}loss", "validation loss", "accuracy", "images/s", *own]
     by_run = [{epoch.epoch: epoch for epoch in run.epochs} for run in runs]
     rows = []
     for place in sorted({each for epochs in by_run for each in epochs}):
         row = [str(place)]
-        for epochs in by_run:
+        for run, epochs in zip(runs, by_run, strict=True):
             epoch = epochs.get(place)
             row += [
                 number(epoch.loss if epoch else None, ".4f"),
                 number(epoch.validation_loss if epoch else None, ".4f"),
                 share(epoch.accuracy if epoch else None),
                 number(epoch.images_per_second if epoch else None, ",.0f"),
+                *(
+                    number(epoch.metrics.get(name) if epoch else None, ".6g")
+                    for name in _own_metrics(run)
+                ),
             ]
         rows.append(row)
     return {"heads": _heads(*names), "rows": rows}
+
+
+def _own_metrics(run: Run) -> list[str]:
+    """Return the names of the metrics of a model of the user's own."""
+    return list(dict.fromkeys(name for epoch in run.epochs for name in epoch.metrics))
 
 
 def _division(runs: Sequence[Run]) -> View:

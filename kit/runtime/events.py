@@ -153,6 +153,7 @@ class Reader:
             accuracy=accuracy,
             images_per_second=event.images_per_second,
             seconds_left=event.seconds_left,
+            metrics=event.metrics or (self.progress.metrics if self.progress else {}),
         )
         self.world_size = event.world_size
         self.checkpoint = event.checkpoint or self.checkpoint

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from kit.workload.types import Kind
@@ -26,7 +27,8 @@ ENDED = frozenset({State.COMPLETED, State.STOPPED, State.FAILED})
 class Progress:
     """The progress of a training. A value is None if the job's script does not report it.
 
-    `seconds_left` is an estimate from the speed so far.
+    `seconds_left` is an estimate from the speed so far. `metrics` are those of a model of the
+    user's own.
     """
 
     epoch: int
@@ -37,6 +39,7 @@ class Progress:
     accuracy: float | None
     images_per_second: float | None
     seconds_left: float | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,7 +124,8 @@ class Server:
 
         answers, count, picture = await unless_gone(request, within(self.settings.timeout, work()))
         found: list[dict[str, Any]] = [
-            {"classes": self.classes(answer, count)} for answer in answers
+            {"answer": answer.scores} if kind.answers else {"classes": self.classes(answer, count)}
+            for answer in answers
         ]
         if picture:
             found[0]["input"] = picture
@@ -181,12 +182,15 @@ class Server:
         if serving:
             kind, precision = serving.models[0].kind, serving.models[0].precision
             content |= {
-                "kind": "text" if kind.text else "image",
+                "kind": "numbers" if kind.answers else "text" if kind.text else "image",
                 "dataset": kind.dataset,
                 "model": kind.model,
                 "precision": precision,
                 "drawn": kind.dataset in pictures.DRAWN,
-                "input": {"shape": kind.shape, "values": "0 (black) to 255 (white)"},
+                "input": {
+                    "shape": kind.shape,
+                    "values": kind.values or "0 (black) to 255 (white)",
+                },
                 "classes": kind.labels,
                 "checkpoint": schema.checkpoint(serving.offer, settings.job),
             }

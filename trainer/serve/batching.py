@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from trainer.output import say_error
 from trainer.serve.config import Settings
@@ -32,7 +32,7 @@ class Serving:
 class Answer(NamedTuple):
     """The answer to a sample."""
 
-    scores: Array  # float32 [K].
+    scores: Any  # float32 [K], or what a function of the user's own has answered.
     serving: Serving  # The checkpoint that computed them.
     queued: float  # Seconds that the sample waited.
     computed: float  # Seconds that its batch took.

@@ -5,6 +5,7 @@
     KIT_CHECKPOINT_SOURCES   http://host:port of other hosts' endpoints, separated by commas
     KIT_CHECKPOINT_TOKEN     name of the secret that they want; default: that of token
     KIT_REPLICAS             its GPUs, each with a copy of the model; on CPUs: copies
+    KIT_CODE                 a file in the folder with the Python of the job's own model, if any
     KIT_HOST                 this host's name in the log; default: its hostname
     KIT_ADDRESS              where it listens; default: 0.0.0.0, on all interfaces
     NVIDIA_VISIBLE_DEVICES   as in training: if it names GPUs, they must be there
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.contract.bearer import read_token
+from trainer.contract.own import REFERENCE
 from trainer.launch import LaunchError
 
 # Key: type, least, most. 2^31: more than any machine needs.
@@ -46,6 +48,13 @@ DEFAULTS: dict[str, Any] = {
     "token": None,
     "allowed_hosts": [],
     "poll": 2.0,
+    "model": "",
+}
+# Key: pattern, meaning.
+FORMS = {
+    "checkpoint": (r"newest|best|step-\d{8,}", "newest, best, or a name such as step-00000300"),
+    "token": (r"[A-Za-z_][A-Za-z0-9_]*", "the name of a secret, or null"),
+    "model": (rf"({REFERENCE})?", "a function such as mymodel:build"),
 }
 BATCH: dict[str, Any] = {"size": 64, "window": 0.005}
 
@@ -68,6 +77,7 @@ class Settings:
     key: bytes | None  # That of other hosts' endpoints.
     allowed_hosts: frozenset[str]  # Allowed names besides addresses and plain names.
     poll: float  # Seconds between two checks for a newer checkpoint.
+    model: str  # The only one of one's own that it imports, `module:function`; "": none.
     host: str
     address: str
     folder: Path  # Of the checkpoints on this host.
@@ -135,14 +145,10 @@ def _checked(key: str, value: Any) -> Any:
         if type(value) in (int, kind) and least <= value <= most:
             return kind(value)
         meaning = f"a {'whole ' if kind is int else ''}number of {least:g} to {most:g}"
-    elif key == "checkpoint":
-        if value in ("newest", "best") or re.fullmatch(r"step-\d{8,}", str(value)):
+    elif key in FORMS:
+        pattern, meaning = FORMS[key]
+        if (value is None and key == "token") or re.fullmatch(pattern, str(value)):
             return value
-        meaning = "newest, best, or a name such as step-00000300"
-    elif key == "token":
-        if value is None or re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", str(value)):
-            return value
-        meaning = "the name of a secret, or null"
     elif key == "allowed_hosts":
         if isinstance(value, list) and all(isinstance(each, str) and each for each in value):
             return frozenset(each.lower() for each in value)

@@ -84,7 +84,7 @@ class Decoders:
     async def read(
         self, body: bytes, content_type: str, kind: Kind, limits: Limits
     ) -> tuple[Array, int]:
-        """Read samples, float32 [N, C, S, S], and the number of classes; raises Refusal."""
+        """Read samples, [N, C, S, S] or [N, ...], and the number of classes; raises Refusal."""
         task = {"type": content_type, "kind": kind.described(), "limits": limits}
         decoder = await self._free.get()
         work = asyncio.create_task(self._work(decoder, task, body))
@@ -97,7 +97,8 @@ class Decoders:
             raise
         if "error" in result:
             raise Refusal(result["status"], result["error"], result["fix"])
-        values = np.frombuffer(payload, np.float32).reshape(result["count"], *kind.shape)
+        kind_of_number = np.int64 if kind.integers else np.float32
+        values = np.frombuffer(payload, kind_of_number).reshape(result["count"], *kind.shape)
         return values, result["top"]
 
     async def _work(

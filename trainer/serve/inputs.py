@@ -56,6 +56,7 @@ def read_top(value: Any) -> int:
 def read_samples(body: bytes, content_type: str, kind: Kind, limits: Limits) -> tuple[Array, int]:
     """Read the samples, float32 [N, C, S, S], and the number of classes; raises Refusal."""
     if content_type != JSON:
+        require_pictures(kind)
         return decode(file_in_form(body, content_type), kind, limits.pixels)[None], TOP
     return samples(read_object(body), kind, limits)
 
@@ -66,12 +67,46 @@ def samples(content: dict[str, Any], kind: Kind, limits: Limits) -> tuple[Array,
     if ("inputs" in content) == ("image" in content):
         raise Refusal(422, "the body needs either inputs or image", JSON_FIX)
     if "inputs" in content:
-        return numbers(content["inputs"], kind, limits.samples), top
+        read = own_numbers if kind.values else numbers
+        return read(content["inputs"], kind, limits.samples), top
+    require_pictures(kind)
     try:
         picture = base64.b64decode(content["image"], validate=True)
     except (TypeError, ValueError, binascii.Error) as error:
         raise Refusal(422, "image: is not base64", "encode the file's bytes in base64") from error
     return decode(picture, kind, limits.pixels)[None], top
+
+
+def require_pictures(kind: Kind) -> None:
+    """Raise Refusal if a model takes numbers."""
+    if kind.values:
+        fix = f'send JSON such as {{"inputs": [...]}}, of {by(kind.shape)} numbers'
+        raise Refusal(422, "image: this model takes no pictures", fix)
+
+
+def by(shape: tuple[int, ...]) -> str:
+    """Format a shape."""
+    return " x ".join(map(str, shape)) or "single"
+
+
+def own_numbers(content: Any, kind: Kind, most: int) -> Array:
+    """Read a list of samples of data of one's own, each of the kind's shape; raises Refusal."""
+    wanted = by(kind.shape)
+    fix = f"send a list of samples, each an array of {wanted} numbers ({kind.values})"
+    try:
+        if isinstance(content, list) and len(content) > most:
+            raise Refusal(413, f"{len(content)} samples in one request", f"send {most} at most")
+        shape = measured(content, max(most, *kind.shape, 1), deepest=len(kind.shape) + 1)
+        if shape[1:] != kind.shape or not shape:
+            raise Refusal(422, f"inputs: is {by(shape)}, not N x {wanted}", fix)
+        values = np.array(content, np.int64 if kind.integers else np.float32)
+    except (ValueError, OverflowError) as error:
+        raise Refusal(422, f"inputs: {error}", fix) from error
+    if not np.isfinite(values).all():
+        raise Refusal(422, "inputs: has NaN or infinity in it", fix)
+    if kind.integers and not np.array_equal(values, np.array(content, np.float64)):
+        raise Refusal(422, "inputs: has fractions in it", fix)
+    return values
 
 
 def numbers(content: Any, kind: Kind, most: int) -> Array:
@@ -104,7 +139,9 @@ def numbers(content: Any, kind: Kind, most: int) -> Array:
     return values * np.float32(kind.largest / 255)
 
 
-def measured(content: Any, longest: int, depth: int = 1) -> tuple[int, ...]:
+def measured(
+    content: Any, longest: int, depth: int = 1, *, deepest: int = DEPTH
+) -> tuple[int, ...]:
     """Return the shape of numbers in lists of at most `longest`; raises ValueError."""
     if type(content) in (int, float):
         return ()
@@ -118,9 +155,9 @@ def measured(content: Any, longest: int, depth: int = 1) -> tuple[int, ...]:
         return (len(content),)
     if not kinds <= {int, float, list}:
         raise ValueError("has something else than numbers in it")
-    if depth == DEPTH:
-        raise ValueError(f"has more than {DEPTH} dimensions")
-    shapes = {measured(each, longest, depth + 1) for each in content}
+    if depth == deepest:
+        raise ValueError(f"has more than {deepest} dimensions")
+    shapes = {measured(each, longest, depth + 1, deepest=deepest) for each in content}
     if len(shapes) > 1:
         raise ValueError("the rows are not of the same length")
     return (len(content), *shapes.pop())

@@ -17,6 +17,13 @@ class Kind:
     shape: tuple[int, ...]  # [C, S, S] or, of text, [T] at most.
     labels: tuple[str, ...]  # Names of the classes; for text, the characters.
     largest: int  # The value of a white pixel.
+    values: str = ""  # Of data of one's own, the type of the numbers; else there are pictures.
+    answers: bool = False  # Whether a function of one's own answers instead of classes.
+
+    @property
+    def integers(self) -> bool:
+        """Whether a sample has whole numbers."""
+        return self.values.startswith(("int", "uint"))
 
     @property
     def text(self) -> bool:

@@ -20,12 +20,24 @@ from trainer.checkpoints.manifest import UnusableError
 from trainer.contract import keys, rules
 from trainer.contract.job import Train
 from trainer.contract.models import input_side, of_torchvision
+from trainer.contract.own import is_own, options_fault
 from trainer.core.job import JobError
 from trainer.core.models import build_model, flip_scores
 from trainer.core.precision import autocast, fastest
+from trainer.custom.code import blamed
+from trainer.custom.nested import floated, mapped
 from trainer.data.load import CIFAR10, LARGEST, STATISTICS
 from trainer.data.samples import DataSet, Samples
 from trainer.serve.kind import Array, Kind
+from trainer.serve.own import (
+    answer_with,
+    has_answer,
+    own_kind,
+    own_stand_in,
+    probe,
+    require_named,
+    typed,
+)
 
 SHAPES = {
     "digits": (1, 8),
@@ -42,17 +54,17 @@ LARGEST_SIDE = 1024  # As for `image_size`: a checkpoint's value must not use up
 class Content:
     """The content of a checkpoint, on the CPU."""
 
-    def __init__(self, saved: Saved) -> None:
-        """Raises UnusableError if the content can not be served."""
+    def __init__(self, saved: Saved, own: str = "") -> None:
+        """Raises UnusableError if the content can not be served; `own` is the server's model."""
         manifest = saved.content
         try:
             job, serving = manifest["job"], manifest.get("serving", {})
-            self.train = read_train(job)
+            self.train = read_train(job, own)
             require_stored(saved.state)
             self.weights = weights(saved.load(), averaged=bool(job["ema"]))
             self.wish = str(serving.get("precision", "auto"))
             self.flip = bool(serving.get("flip_at_test", False))
-            self.kind = self._kind(serving.get("labels", []))
+            self.kind = self._kind(serving.get("labels", []), serving.get("input"))
             self.input = stand_in(self.kind, serving.get("input"))
         except pickle.UnpicklingError as error:
             raise UnusableError("it holds more than tensors and plain values") from error
@@ -68,16 +80,20 @@ class Content:
                 f"it was not made by this trainer ({ascii(error)[:200]})"
             ) from error
 
-    def _kind(self, labels: list[str]) -> Kind:
+    def _kind(self, labels: list[str], described: Any) -> Kind:
         train, name = self.train, self.train.dataset
         if not isinstance(labels, list) or not all(isinstance(each, str) for each in labels):
             raise UnusableError("it was not made by this trainer (its labels are no list of texts)")
+        if is_own(name):
+            return own_kind(train, labels, described)
         # The last layer gives the scores, in SqueezeNet a convolution; gpt uses its embedding of
         # characters for them.
         layers = [weight for weight in self.weights.values() if weight.ndim in (2, 4)]
-        if not layers:
+        if not layers and not is_own(train.model):
             raise UnusableError("none of its weights has two or four dimensions: it has no classes")
-        classes = len(self.weights.get("characters.weight", layers[-1]))
+        classes = len(labels)
+        if not is_own(train.model):
+            classes = len(self.weights.get("characters.weight", layers[-1]))
         if name == "text" and len(labels) != classes:
             raise UnusableError("it does not say its characters: train it on with this trainer")
         # For old checkpoints, which have no labels.
@@ -86,17 +102,26 @@ class Content:
         "".join(names).encode()  # UnicodeEncodeError, a ValueError: unusable in answers.
         channels, side = SHAPES.get(name, (3, train.image_size))
         shape = (train.context,) if name == "text" else (channels, side, side)
-        return Kind(name, train.model, shape, names[:classes], LARGEST.get(name, 255))
+        answers = is_own(train.model) and has_answer(train)
+        largest = LARGEST.get(name, 255)
+        return Kind(name, train.model, shape, names[:classes], largest, answers=answers)
 
 
-def read_train(job: dict[str, Any]) -> Train:
-    """Return the checked keys of a job that determine its model; raises UnusableError."""
+def read_train(job: dict[str, Any], own: str) -> Train:
+    """Return the checked keys of a job that determine its model; raises UnusableError.
+
+    `own` is the server's model, if it is the user's own.
+    """
     known = {each.name: each for each in fields(Train)}
     values = {name: job[name] for name in ("dataset", "path", "image_size", "context", "model")}
+    require_named(values["model"], own)
+    if fault := options_fault(job.get("options") or {}):
+        raise UnusableError(f"it was not made by this trainer (train.options: {fault[0]})")
     for name, value in values.items():
         if fault := keys.fault(Train, known[name], value):
             raise UnusableError(f"it was not made by this trainer (train.{name}: {fault[0]})")
-    named = {f"train.{name}": value for name, value in values.items()}
+    values |= {"options": job["options"]} if job.get("options") else {}
+    named = {"train.options": None} | {f"train.{name}": value for name, value in values.items()}
     for problem in rules.problems(named, ()):
         raise UnusableError(
             f"it was not made by this trainer (train.{problem.key}: {problem.what})"
@@ -151,13 +176,18 @@ class Model:
         self._forward: Any = partial(flip_scores, model) if content.flip else model
         self._data = data.to(device)
         self.precision = precision(content.wish, device)
+        self._answer = answer_with(content.train) if content.kind.answers else None
 
     @torch.inference_mode()
-    def scores(self, values: list[Array]) -> Array:
+    def scores(self, values: list[Array]) -> Any:
         """Scores [N, K] float32 of N samples, float32 [C, S, S] or int64 [up to T].
 
-        Pictures have probabilities; texts have logits of the next character.
+        Pictures have probabilities; texts have logits of the next character. If a function of the
+        user's own answers: a list of its N answers.
         """
+        if self._answer:
+            found = self._run(torch.from_numpy(np.stack(values)))
+            return self._answer(mapped(found, lambda each: each.cpu()), len(values))
         if not self.kind.text:
             found = self._run(torch.from_numpy(np.stack(values)))
             return functional.softmax(found, dim=1).cpu().numpy()
@@ -169,20 +199,36 @@ class Model:
         found = self._run(padded)[torch.arange(len(values)), :, lengths - 1]
         return found.cpu().numpy()
 
-    def _run(self, batch: Tensor) -> Tensor:
+    def _run(self, batch: Tensor) -> Any:
+        batch = typed(self.kind, batch) if self.kind.values else batch
         if self.device.type == "cuda":  # From pinned memory, while the GPU computes.
             batch = batch.pin_memory().to(self.device, non_blocking=True)
         with autocast(self.precision, self.device):
-            found: Tensor = self._forward(self._data.prepared(batch))
-        return found.float()
+            found = self._forward(self._data.prepared(batch))
+        return floated(found)
 
     def warm_up(self, size: int) -> None:
         """Answer the smallest and the largest batch: the first of a size is slow."""
+        if self._answer:
+            self._try(size)
+            return
         shape, text = self.kind.shape, self.kind.text
         sample = np.zeros(shape, np.int64 if text else np.float32)
         for count in (1, size):
             if not np.isfinite(self.scores([sample] * count)).all():
                 raise UnusableError("its answers are not numbers: the training had diverged")
+
+    def _try(self, size: int) -> None:
+        """Answer as `warm_up`; raises UnusableError for a fault in the user's own code."""
+        sample = np.zeros(self.kind.shape, np.float32)
+        if self.kind.values:
+            sample = probe(self.kind, torch.Generator().manual_seed(0))
+        try:
+            with blamed(f"{self.kind.model}: the model"):
+                for count in (1, size):
+                    self.scores([sample] * count)
+        except JobError as error:
+            raise UnusableError(str(error)) from error
 
 
 def stand_in(kind: Kind, description: dict[str, Any] | None = None) -> DataSet:
@@ -190,6 +236,8 @@ def stand_in(kind: Kind, description: dict[str, Any] | None = None) -> DataSet:
 
     `description` is from the checkpoint; old ones have none.
     """
+    if kind.values:
+        return own_stand_in(kind)
     if kind.text:
         empty = Samples(torch.zeros(1, *kind.shape, dtype=torch.int64), torch.zeros(1, 1))
         return DataSet(empty, empty, torch.zeros(1), torch.ones(1), len(kind.labels))

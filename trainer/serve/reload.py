@@ -211,7 +211,7 @@ class Watcher(threading.Thread):
 
     def _load(self, saved: Saved) -> tuple[Model, ...]:
         """Build a checkpoint's model on each device, and try it; raises UnusableError."""
-        content = Content(saved)
+        content = Content(saved, self._settings.model)
         models = tuple(Model(content, device) for device in self._devices)
         for model in models:
             model.warm_up(self._settings.size)

@@ -35,7 +35,8 @@ class Class(BaseModel):
 class Prediction(BaseModel):
     """The likeliest classes of a sample, in order."""
 
-    classes: list[Class]
+    classes: list[Class] = []
+    answer: Any = Field(None, description="of a model of one's own, instead of classes")
     input: str | None = Field(None, description="what the model saw, a PNG as a data URL")
 
 
@@ -87,7 +88,11 @@ PROBLEMS: Any = {
         503: "not ready, or too slow",
     }.items()
 }
-NUMBERS = {"type": "array", "items": {}, "description": "0 (black) to 255 (white)"}
+NUMBERS = {
+    "type": "array",
+    "items": {},
+    "description": "0 (black) to 255 (white); any numbers for a model of one's own",
+}
 TOP = {"type": "integer", "minimum": 1, "default": 10, "description": "classes of each answer"}
 TEXT = {"type": "string"}
 

@@ -172,7 +172,7 @@ function show(found) {
   state("good", "Ready");
   $("waiting").hidden = true;
   const text = found.kind === "text";
-  $("pictures").hidden = text;
+  $("pictures").hidden = text || found.kind === "numbers";
   $("writing").hidden = !text;
   if (!before || before.drawn !== found.drawn || before.kind !== found.kind) arrange(found);
   facts(found.checkpoint, found);
@@ -182,7 +182,7 @@ function show(found) {
     $("facts").classList.remove("fresh");
     void $("facts").offsetWidth; // Otherwise the animation would not run again.
     $("facts").classList.add("fresh");
-    if (given[tab] && !text) classify(given[tab]);
+    if (given[tab] && found.kind === "image") classify(given[tab]);
   }
 }
 
@@ -192,6 +192,8 @@ function lead(found) {
     $("lead").textContent = `This page asks ${who}.`;
   } else if (found.kind === "text") {
     $("lead").textContent = `Write the beginning of a text: ${who} goes on with it.`;
+  } else if (found.kind === "numbers") {
+    $("lead").textContent = `${capital(who)} answers programs: send arrays of ${found.input.shape.join(" × ")} numbers.`;
   } else {
     const give = found.drawn ? "Draw a digit, or choose a picture of one" : "Choose a picture";
     $("lead").textContent = `${give}: ${who} says which of ${found.classes.length} classes it is.`;
@@ -240,10 +242,14 @@ function age(seconds) {
 
 function terminal(found) {
   const text = found.kind === "text";
-  const url = new URL(text ? "complete" : "predict/image", document.baseURI);
+  const numbers = found.kind === "numbers";
+  const url = new URL(text ? "complete" : numbers ? "predict" : "predict/image", document.baseURI);
   url.username = url.password = "";
   const token = found.needs_token ? ' -H "Authorization: Bearer $TOKEN"' : "";
-  const body = text
+  const zeros = found.input.shape.reduceRight((row, size) => Array(size).fill(row), 0);
+  const body = numbers
+    ? ` -H 'Content-Type: application/json' -d '${JSON.stringify({ inputs: [zeros] })}'`
+    : text
     ? ` -H 'Content-Type: application/json' -d '{"text": "", "characters": 200}'`
     : ` -F image=@${found.drawn ? "digit" : "picture"}.png`;
   $("curl").textContent = `curl ${quoted(url.href)}${token}${body}`;

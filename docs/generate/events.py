@@ -67,5 +67,7 @@ def _type(hint: Any) -> str:
         return "a [kind of failure](#kinds-of-failure)"
     if get_origin(hint) is tuple:
         return "list of texts"
+    if get_origin(hint) is dict:
+        return "numbers by name"
     names = {str: "text", int: "integer", float: "number", type(None): "null"}
     return " or ".join(names[each] for each in get_args(hint) or (hint,))

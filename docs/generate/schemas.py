@@ -161,6 +161,7 @@ UNITS = {
     "Gbit": ("speed", show_speed),
     "[smh]": ("duration", None),
     "torchvision/": ("`torchvision/NAME`", None),
+    ":[A-Za-z_]": ("`MODULE:FUNCTION`", None),
 }
 """What a pattern's unit, or beginning, says of a text."""
 

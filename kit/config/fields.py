@@ -326,8 +326,9 @@ DataSetName = Annotated[
         }
     ),
 ]
+OPTION_TYPES = ["string", "number", "boolean", "array", "null"]
 Options = Annotated[
     dict[str, Any],
     BeforeValidator(validator_of(_options)),
-    WithJsonSchema({"type": "object"}),
+    WithJsonSchema({"type": "object", "additionalProperties": {"type": OPTION_TYPES}}),
 ]

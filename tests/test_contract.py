@@ -34,6 +34,7 @@ from trainer.contract import keys, models, rules
 from trainer.contract.job import SECTIONS
 from trainer.core.job import JobError, load_job
 from trainer.core.models import build_model, parameter_count
+from trainer.custom import code as custom_code
 from trainer.serve import checkpoints as serve_checkpoints
 from trainer.serve import config as serve_config
 
@@ -96,10 +97,10 @@ def test_the_launcher_understands_the_environment(inventory: Path) -> None:
 
 
 READERS = {
-    Role.TRAIN: launch,
-    Role.RENDEZVOUS: launch,
-    Role.SERVE: serve_config,
-    Role.CHECKPOINTS: serve_checkpoints,
+    Role.TRAIN: (launch, custom_code),
+    Role.RENDEZVOUS: (launch,),
+    Role.SERVE: (serve_config,),
+    Role.CHECKPOINTS: (serve_checkpoints,),
 }
 
 
@@ -110,7 +111,8 @@ def test_containers_get_variables_that_are_read(inventory: Path, engine: EngineN
     parts = [part for workload in lowered.workloads for part in workload.parts]
     assert parts
     for part in parts:
-        known = set(re.findall(r"KIT_\w+", READERS[part.role].__doc__ or ""))
+        documented = "".join(each.__doc__ or "" for each in READERS[part.role])
+        known = set(re.findall(r"KIT_\w+", documented))
         named = {each.name for each in part.environment if each.name.startswith("KIT_")}
         assert named
         assert named <= known

@@ -61,6 +61,11 @@ def measure_steps(
             f"job {job.name} runs a command, whose steps kit does not know",
             "write `step_seconds` and `parameters` into its file, or measure a job with `train`",
         )
+    if job.job.code and engine is not EngineName.LOCAL:
+        raise InputError(
+            f"job {job.name} has {job.job.code[0].name}, which only a deploy brings to hosts",
+            "write the `step_seconds` and `parameters` that its first run prints into its file",
+        )
     places = _places(job, engine)
     say(f"a step on {', '.join(f'{each.model} of {each.host.name}' for each in places)}")
     with ThreadPoolExecutor(len(places)) as pool:
@@ -91,7 +96,11 @@ def _measure(
         if engine is EngineName.LOCAL:
             file = Path(folder) / "job.json"
             file.write_text(work.document.text, encoding="utf-8")
-            words = ["env", f"KIT_JOB={file}", sys.executable, *program]
+            variables = [f"KIT_JOB={file}"]
+            for code in job.job.code:
+                Path(folder, code.name).write_text(code.text, encoding="utf-8")
+                variables = [f"KIT_JOB={file}", f"KIT_CODE={Path(folder, code.name)}"]
+            words = ["env", *variables, sys.executable, *program]
         else:
             words = command(
                 place.host,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.ports import free_port
+from tests.sandbox import ROOT
 from tests.targets.cluster import Cluster, wait_for
 
 GPUS = [f"GPU-00000000-0000-0000-0000-00000000000{number}" for number in range(3)]
@@ -46,6 +48,12 @@ def served(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> tuple[Cluster, 
     server.parent.mkdir()
     server.write_text(f"image: none\njob: digits\nport: {port}\n")
     return cluster, f"http://127.0.0.1:{port}"
+
+
+def post(url: str, content: Any) -> Any:
+    body, kind = json.dumps(content).encode(), {"Content-Type": "application/json"}
+    with urllib.request.urlopen(urllib.request.Request(url, body, kind), timeout=30) as answer:
+        return json.loads(answer.read())
 
 
 def get(url: str) -> Any:
@@ -110,3 +118,46 @@ def test_a_server_ends_by_its_name_alone(served: tuple[Cluster, str]) -> None:
     assert "serve-digits stopped after" in cluster.kit("stop", "serve-digits")
     wait_for(lambda: not cluster.processes(), "an end of all processes")
     assert "nothing is running" in cluster.kit("stop", "--all")
+
+
+def test_a_model_of_ones_own_is_trained_and_served(served: tuple[Cluster, str]) -> None:
+    """The module and the job of the documentation, through kit's commands."""
+    cluster, url = served
+    page = (ROOT / "docs" / "how-to" / "own-model.md").read_text()
+    (code,) = re.findall(r"```python\n# jobs/progression.py\n(.*?)```", page, re.DOTALL)
+    (train,) = re.findall(r"```yaml\n# jobs/diabetes.yaml\n.*?(train:.*?)```", page, re.DOTALL)
+    example = ROOT / "tests" / "examples" / "case2-own-model" / "jobs" / "progression.py"
+    assert code == example.read_text()
+    module = cluster.folder / "jobs" / "progression.py"
+    module.write_text(code)
+    cluster.job("digits", train)
+    cluster.kit("split", "--infer", "pc1:1", "--yes")
+    cluster.kit("render")
+    assert "digits completed" in cluster.kit("deploy")
+    (job,) = told(cluster)["jobs"]
+    assert set(job["progress"]["metrics"]) == {"loss", "mae"}
+    assert job["progress"]["metrics"]["mae"] < 60  # The deviation of the targets is 77.
+    assert job["progress"]["accuracy"] is None
+    assert re.search(r"digits: test loss 0\.\d+, mae \d+", cluster.kit("status"))
+
+    def answers() -> Any:
+        try:
+            return post(f"{url}/predict", {"inputs": [[0.0] * 10, [1.0] * 10]})
+        except OSError:
+            return None
+
+    wait_for(answers, "an answer")
+    found = [each["answer"] for each in answers()["predictions"]]
+    assert all(25 < each < 346 for each in found)
+    assert found[0] != found[1]
+    assert get(f"{url}/model")["input"] == {"shape": [10], "values": "float32"}
+    assert "mae" in cluster.kit("report", "digits", "--json")
+
+    module.write_text(code.replace("return functional.mse_loss(outputs, targets)", "return target"))
+    cluster.job("digits", train.replace("epochs: 20", "epochs: 21"))
+    cluster.kit("render")
+    failed = cluster.kit("deploy", status=1)
+    assert "progression.py:28: in loss: NameError: name 'target' is not defined" in failed
+    assert "Traceback" not in failed
+    (job,) = told(cluster)["jobs"]
+    assert job["state"] == "failed"

@@ -49,10 +49,10 @@ def references(names: Iterable[str]) -> list[Reference]:
 
 def reference_fault(name: str, example: str) -> Fault | None:
     """Return what is wrong with the form of `module:function`; None if it is valid."""
+    what = f"{shown(name)} is not a function of a module"
+    if ".py:" in name:
+        return what, f"leave out the .py, as in `{example}`"
     if not re.fullmatch(REFERENCE, name, flags=re.ASCII):
-        what = f"{shown(name)} is not a function of a module"
-        if ".py:" in name:
-            return what, f"leave out the .py, as in `{example}`"
         return what, f"write for example `{example}`, for a function in mymodel.py"
     if (package := reference(name).package) in TAKEN:
         what = f"a module {package} exists already, and the trainer may need it"

@@ -1,4 +1,7 @@
-"""Imports the modules of the user's own functions, and tells faults in them by file and line."""
+"""Imports the modules of the user's own functions, and tells faults in them by file and line.
+
+KIT_CODE    a file that comes with the job; its folder has the modules that Python does not find
+"""
 
 from __future__ import annotations
 

@@ -20,8 +20,8 @@ def data(settings: Settings) -> tuple[Part, Part]:
 
 
 def build(settings: Settings) -> nn.Module:
-    width = settings.options["width"]
-    return nn.Sequential(nn.Linear(*settings.shape, width), nn.ReLU(), nn.Linear(width, 1))
+    (inputs,), width = settings.shape, settings.options["width"]
+    return nn.Sequential(nn.Linear(inputs, width), nn.ReLU(), nn.Linear(width, 1))
 
 
 def loss(outputs: Tensor, targets: Tensor) -> Tensor:

@@ -240,7 +240,9 @@ def stand_in(kind: Kind, description: dict[str, Any] | None = None) -> DataSet:
         return own_stand_in(kind)
     if kind.text:
         empty = Samples(torch.zeros(1, *kind.shape, dtype=torch.int64), torch.zeros(1, 1))
-        return DataSet(empty, empty, torch.zeros(1), torch.ones(1), len(kind.labels))
+        return DataSet(
+            empty, empty, torch.zeros(1), torch.ones(1), len(kind.labels), labels=kind.labels
+        )
     figures = STATISTICS[kind.dataset]
     mean, deviation = (torch.tensor(each).view(-1, 1, 1) * kind.largest for each in figures)
     # airbench computes its first filters from images; the checkpoint's filters replace them.
@@ -253,7 +255,8 @@ def stand_in(kind: Kind, description: dict[str, Any] | None = None) -> DataSet:
         side = int(description["side"])
         if not 0 <= side <= LARGEST_SIDE:
             raise ValueError(f"its inputs have {side} pixels a side")
-    return DataSet(samples, samples, mean, deviation, len(kind.labels), side=side)
+    classes = len(kind.labels)
+    return DataSet(samples, samples, mean, deviation, classes, labels=kind.labels, side=side)
 
 
 def figure(values: Any, usual: Tensor) -> Tensor:

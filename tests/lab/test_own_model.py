@@ -1,0 +1,78 @@
+"""A model of one's own on a real Swarm: its file reaches the containers, and its change too."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import pytest
+
+from tests.conftest import Docker
+from tests.lab.conftest import Lab, wait_for
+from tests.lab.operator import Operator, make_operator
+from tests.lab.settings import IMAGE
+from tests.sandbox import Project
+from tests.trainer.own import REGRESSION
+
+pytestmark = pytest.mark.lab
+JOB = f"""\
+image: {IMAGE}
+train:
+  model: mine:build
+  dataset: mine:data
+  options: {{width: 12}}
+  epochs: 9999
+  batch_size: 16
+  learning_rate: 0.01
+environment: {{OMP_NUM_THREADS: "1", LAB_PACE: "0.05"}}
+exchange: {{timeout: 10s}}
+hosts: {{min: 1}}
+"""
+NODES = ("n1", "n2")
+
+
+@pytest.fixture
+def operator(lab: Lab, project: Project, docker: Docker) -> Iterator[Operator]:
+    made = make_operator(lab, project, docker, "swarm")
+    made.write({"mine": JOB, "mine.py": REGRESSION})
+    made.kit("swarm", "up", "--yes")
+    try:
+        yield made
+    finally:
+        with contextlib.suppress(AssertionError):
+            made.kit("stop")
+        for node in NODES:
+            lab.ssh(node, "docker volume rm -f kit-test_mine-checkpoints kit-test_mine-data")
+
+
+def test_containers_train_it_and_its_change(operator: Operator, lab: Lab) -> None:
+    operator.kit("deploy", "--detach")
+    wait_for(lambda: operator.trains("mine"), "a checkpoint")
+    before = operator.status("mine")
+    assert set(before["progress"]["metrics"]) == {"loss", "mae", "worst"}
+    assert before["world_size"] == 3
+    configs = lab.docker("n1", "config", "ls", "--format", "{{.Name}}").split()
+    (first,) = [name for name in configs if name.startswith("train-mine-code-")]
+
+    # Another metric: a new config, and the training goes on from its checkpoint.
+    changed = REGRESSION.replace('"worst"', '"largest"')
+    operator.write({"mine": JOB, "mine.py": changed})
+    operator.kit("deploy", "--detach")
+    wait_for(lambda: "largest" in metrics(operator), "the metric of the changed file")
+    after = operator.status("mine")
+    assert after["progress"]["epoch"] >= before["progress"]["epoch"]
+    assert "resumes at step" in operator.kit("logs", "mine")
+    configs = lab.docker("n1", "config", "ls", "--format", "{{.Name}}").split()
+    assert first not in configs or len([n for n in configs if "train-mine-code-" in n]) == 2
+
+    # A fault in it ends the job: no task is started again and again.
+    broken = changed.replace("return (outputs - targets).square().mean()", "return wrong")
+    operator.write({"mine": JOB, "mine.py": broken})
+    said = operator.kit("deploy", status=1)
+    assert "mine.py:15: in loss: NameError: name 'wrong' is not defined" in said
+    lines = operator.kit("logs", "mine").splitlines()
+    assert not [line for line in lines if "trainer/core/" in line]
+
+
+def metrics(operator: Operator) -> dict[str, float]:
+    return (operator.status("mine").get("progress") or {}).get("metrics") or {}

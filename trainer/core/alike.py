@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import torch
 from trainer.contract.events import FailureClass
 from trainer.contract.job import TrainJob
 from trainer.contract.own import references
+from trainer.custom.code import file_of, load_module
 from trainer.data.files import needs_torchvision
 from trainer.data.identity import identity
 from trainer.data.samples import DataSet
@@ -74,14 +74,12 @@ def describe(job: TrainJob, host: str, data: DataSet) -> dict[str, Any]:
 
 
 def sources_of_own(job: TrainJob) -> dict[str, str]:
-    """Hash the modules of the user's own functions, which are imported by now."""
+    """Hash the modules of the user's own functions; raises JobError if one cannot be imported."""
     modules = {each.module for each in references((job.train.dataset, job.train.model))}
+    files = {name: file_of(load_module(name)) for name in sorted(modules)}
     return {
-        f"module {name}": hashlib.blake2b(
-            Path(sys.modules[name].__file__ or "").read_bytes(), digest_size=6
-        ).hexdigest()
-        for name in sorted(modules)
-        if name in sys.modules
+        f"module {name}": hashlib.blake2b(file.read_bytes(), digest_size=6).hexdigest()
+        for name, file in files.items()
     }
 
 

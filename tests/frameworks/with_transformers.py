@@ -2,6 +2,7 @@
 
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,7 +26,7 @@ arguments = TrainingArguments(
     disable_tqdm=True,
 )
 trainer: Any = Trainer(GPT2LMHeadModel(config), arguments, train_dataset=data)
-last = get_last_checkpoint(folder) if os.path.isdir(folder) else None
+last = get_last_checkpoint(folder) if Path(folder).is_dir() else None
 begin = int(last.rpartition("-")[2]) if last else 0
 print(f"rank {arguments.process_index} of {arguments.world_size}, begins at {begin}", flush=True)
 trainer.train(resume_from_checkpoint=last)

@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 
-class Line(lightning.LightningModule):
+class Line(lightning.LightningModule):  # type: ignore[misc]
     """A slope."""
 
     def __init__(self) -> None:

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-import tensorflow as tf  # type: ignore[import-untyped]
+import tensorflow as tf
 
 several = "TF_CONFIG" in os.environ
 kind = tf.distribute.MultiWorkerMirroredStrategy if several else tf.distribute.MirroredStrategy

@@ -58,8 +58,11 @@ class Replicas(Ranks):
         self._replica = replicate(module, exchange, world, mark, self._powersgd)
 
     def release(self) -> None:
-        """Take DDP's hooks off the model, which can then have another."""
-        del self._replica
+        """Take DDP's hooks off the model, which can then have another.
+
+        They may be off already, if a peer was lost while the next replica was made.
+        """
+        self.__dict__.pop("_replica", None)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Compute scores; the backward pass that follows exchanges gradients."""

@@ -251,7 +251,8 @@ class Job:
 
     `exchange` is set with `train`. `step_seconds` is the measured computing time of a step.
     `metrics_port` is the port of each host's metrics. `user` is the containers' user (None: the
-    image's). `data` are its data sets. `framework` is that of `command`. `code` are the files with
+    image's). `data` are its data sets. `framework` is that of `command`,
+    `setup` are lines for sh that run before it. `code` are the files with
     functions of the user's own that `train` names.
     """
 
@@ -280,6 +281,7 @@ class Job:
     user: str | None
     data: tuple[DataSet, ...]
     framework: Framework = Framework.PYTORCH
+    setup: tuple[str, ...] = ()
     code: tuple[CodeFile, ...] = ()
 
     @property

@@ -896,13 +896,22 @@ ADDED: list[tuple[str, list[str]]] = [
         "7: metrics.port: 9500 is the rendezvous' port already; write for example 9501",
     ]),
     ('resources: {gpus: 2}', [
-        '7: resources: is not a key that is known here; use one of image, train, command, framework, working_dir, reference_batch, batch_size, parameters, step_seconds, exchange, metrics, checkpoint, faults, hosts, data, mounts, environment, secrets, nccl, limits … (23 in all)',
+        '7: resources: is not a key that is known here; use one of image, train, command, framework, setup, working_dir, reference_batch, batch_size, parameters, step_seconds, exchange, metrics, checkpoint, faults, hosts, data, mounts, environment, secrets, nccl … (24 in all)',
     ]),
 ]
 # What a job has after its image.
 COMMANDS: list[tuple[str, list[str]]] = [
     ('framework: tensorflow\ncommand: [train.py]\nhosts: {min: 1}', [
         '4: hosts.min: TensorFlow trains with all of its 2 hosts or not at all; leave it out',
+    ]),
+    ('setup: pip install tqdm\ncommand: [train.py]', [
+        '2: setup: is a list of lines; write `setup: ["pip install tqdm"]`',
+    ]),
+    ('setup: [""]\ncommand: [train.py]', [
+        '2: setup[0]: is no command; leave it out',
+    ]),
+    ('setup: [pip install tqdm]\ntrain: {dataset: mnist, model: cnn, epochs: 1, batch_size: 1}', [
+        '2: setup: is for `command`: containers of `train` are read-only; build an image that has it',
     ]),
     ('framework: jax\ncommand: [train.py]', [
         "2: framework: 'jax' is not known; use one of pytorch, tensorflow",

@@ -111,7 +111,11 @@ def test_the_committed_schema_is_the_present_one(what: str) -> None:
 FILES = [
     path.relative_to(ROOT)
     for folder in (ROOT, ROOT / "templates" / "init", *sorted((ROOT / "tests/examples").iterdir()))
-    for path in (folder / "inventory.yaml", *sorted(folder.glob("jobs/*.yaml")), *folder.glob("serve/*.yaml"))
+    for path in (
+        folder / "inventory.yaml",
+        *sorted(folder.glob("jobs/*.yaml")),
+        *folder.glob("serve/*.yaml"),
+    )
 ]
 KINDS = {"jobs": "job", "serve": "server"}
 

@@ -161,6 +161,8 @@ def test_every_job_is_accepted(project: Project) -> None:
             jobs[named[1]] = text
         elif "files" in text:  # keys of the script before it
             jobs["kept"] = jobs["ddp"] + text
+        elif "setup" in text:
+            jobs["prepared"] = jobs["ddp"] + text
         elif "mounts" in text:
             jobs["shared"] = jobs["ddp"].partition("mounts:")[0] + text
         else:
@@ -173,6 +175,7 @@ def test_every_job_is_accepted(project: Project) -> None:
         "imagenet",
         "more",
         "ddp",
+        "prepared",
         "kept",
         "shared",
     ]

@@ -312,7 +312,7 @@ def test_kit_installs_without_torch() -> None:
 
 
 LIMITS = {
-    "": 2830,
+    "": 2880,
     "contract": 1330,
     "data": 740,
     "datasets": 2160,

@@ -39,6 +39,7 @@ Before torchrun starts, the exit code is then 2 for a mistake in the input, 1 fo
 import asyncio
 import ctypes
 import fcntl
+import hashlib
 import json
 import os
 import re
@@ -135,6 +136,7 @@ class Job(NamedTuple):
     files: tuple[str, ...] = ()  # The script's files that kit keeps in versions.
     keep: int = 3  # Number of versions.
     framework: str = "pytorch"  # What starts the script's processes.
+    setup: tuple[str, ...] = ()  # Lines for sh that run before.
 
 
 def read_nnodes(environ: Mapping[str, str]) -> tuple[int, int]:
@@ -200,7 +202,10 @@ def read_job(path: Path) -> Job:
     framework = content.get("framework", "pytorch")
     if framework not in ("pytorch", "tensorflow"):
         raise LaunchError(f"{path}: framework: must be pytorch or tensorflow")
-    return Job(name, tuple(command), port, *read_files(path, content), framework)
+    setup = content.get("setup", [])
+    if not isinstance(setup, list) or not all(isinstance(line, str) for line in setup):
+        raise LaunchError(f'{path}: setup: must be a list of lines such as ["pip install tqdm"]')
+    return Job(name, tuple(command), port, *read_files(path, content), framework, tuple(setup))
 
 
 def read_files(path: Path, content: Mapping[str, Any]) -> tuple[tuple[str, ...], int]:
@@ -596,6 +601,31 @@ def check(settings: Settings, job: Job, package_root: Path | None) -> str:
     return check_training(settings)
 
 
+def prepare(lines: Sequence[str], environ: Mapping[str, str]) -> None:
+    """Run the lines of `setup` once in this container, each by sh; raises LaunchError.
+
+    They run again if they have changed, or if one has failed. Hosts that share a machine wait for
+    each other.
+    """
+    if not lines:
+        return
+    known = hashlib.sha256(json.dumps([*lines, str(Path.cwd())]).encode()).hexdigest()[:12]
+    note = Path(tempfile.gettempdir(), f"kit-setup-{os.getuid()}-{known}")
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+    with os.fdopen(os.open(note, flags, 0o600), "r+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        if file.read():
+            say("setup was done before")
+            return
+        for line in lines:
+            say(f"setup: {line}")
+            done = subprocess.run(["sh", "-c", line], env=environ, stdin=subprocess.DEVNULL)
+            if done.returncode:
+                what = f"`{line}` has ended with exit code {done.returncode}"
+                raise LaunchError(f"setup: {what}: see its lines above", FAILURE, "setup")
+        file.write("done\n")
+
+
 def check_training(settings: Settings) -> str:
     """Check for mistakes that would end the built-in training; download data if it may."""
     # These modules too use only the standard library.
@@ -728,6 +758,8 @@ def train() -> None:
     # For metrics.jsonl and for the events of the workers.
     os.environ["KIT_GPUS"] = ",".join(gpu_uuids(gpus))
     package_root = None if job.command else Path(__file__).resolve().parent.parent
+    own = read_secrets(os.environ.get("KIT_SECRETS", ""), Path("/run/secrets"))
+    prepare(job.setup, {**os.environ, **own})
     say(f"ready to run {check(settings, job, package_root)}")
     if package_root:
         stay_unprivileged()
@@ -741,7 +773,6 @@ def train() -> None:
         os.environ |= {"KIT_METRICS_AT": endpoint_text((address, port)), "KIT_NAME": job.name}
     if job.files:
         os.environ |= keeper_variables(settings, job, address)
-    own = read_secrets(os.environ.get("KIT_SECRETS", ""), Path("/run/secrets"))
     environ = torchrun_environ(
         {**os.environ, **own}, number, interface, package_root, available_cores()
     )

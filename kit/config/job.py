@@ -201,6 +201,12 @@ class JobSection(Section):
         description="pytorch: torchrun starts `command` once for each GPU. tensorflow: it is "
         "started once on each host, with all GPUs and, if there are several hosts, TF_CONFIG",
     )
+    setup: list[str] = Field(
+        [],
+        examples=[["pip install -r requirements.txt"]],
+        description="Lines for sh, in `working_dir`: each container runs them once, before the "
+        "processes of `command` start",
+    )
     working_dir: AbsolutePath | None = Field(None, description="The folder in which `command` runs")
     reference_batch: int | None = Field(
         None,
@@ -268,6 +274,21 @@ class JobSection(Section):
                 for w in command
             ]
         return command
+
+    @field_validator("setup", mode="before")
+    @classmethod
+    def _lines(cls, setup: object) -> object:
+        if isinstance(setup, str):
+            raise wrong("is a list of lines", f"write `setup: {json.dumps([setup])}`")
+        return setup
+
+    @field_validator("setup")
+    @classmethod
+    def _not_empty(cls, setup: list[str]) -> list[str]:
+        for index, line in enumerate(setup):
+            if not line.strip() or "\0" in line:
+                raise wrong("is no command", "leave it out", index)
+        return setup
 
     @field_validator("secrets", mode="before")
     @classmethod
@@ -358,6 +379,9 @@ class JobSection(Section):
             raise wrong("is for `train`", "leave it out: a script exchanges by itself", "exchange")
         if self.train is not None and "framework" in self.model_fields_set:
             raise wrong("is for `command`", "leave it out: `train` is PyTorch's", "framework")
+        if self.train is not None and self.setup:
+            what = "is for `command`: containers of `train` are read-only"
+            raise wrong(what, "build an image that has it", "setup")
         if self.train is None and "faults" in self.model_fields_set:
             raise wrong("is for `train`", "leave it out: torchrun restarts a script", "faults")
         for name in self.secrets:
@@ -407,6 +431,7 @@ def to_job(section: JobSection, name: str, file: str) -> Job:
         user=section.user,
         data=to_data_sets(section.data),
         framework=Framework(section.framework),
+        setup=tuple(section.setup),
     )
 
 

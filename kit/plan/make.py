@@ -143,6 +143,8 @@ def _version(section: Job | Server) -> str:
             del content["faults"]
         if section.framework is Framework.PYTORCH:
             del content["framework"]
+        if not section.setup:
+            del content["setup"]
         for name in ("train", "exchange", "checkpoint"):
             if part := getattr(section, name):
                 content[name] = written(part, planned=False)

@@ -32,6 +32,8 @@ def job_json(job: JobPlan, generated: str, port: int | None = None, url: str | N
         document["command"] = job.job.command
         if job.job.framework is not Framework.PYTORCH:
             document["framework"] = job.job.framework
+        if job.job.setup:
+            document["setup"] = job.job.setup
         if port is not None:
             document["metrics"] = {"port": port}
         if files := job.job.checkpoint.files:

@@ -9,6 +9,8 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -559,3 +561,40 @@ def test_workers_may_open_as_many_files_as_the_host_allows(limits: str, told: st
         check=True,
     )
     assert done.stdout == f"{told}\n"
+
+
+def test_setup_runs_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.chdir(tmp_path)
+    lines = ['echo "$TOKEN" >>one', "test -e two && echo three"]
+    environ = {**os.environ, "TOKEN": "secret"}
+    with pytest.raises(launch.LaunchError, match="`test -e two && echo three` has ended") as caught:
+        launch.prepare(lines, environ)
+    assert (caught.value.code, caught.value.kind) == (launch.FAILURE, "setup")
+    (tmp_path / "two").touch()
+    launch.prepare(lines, environ)
+    launch.prepare(lines, environ)
+    assert (tmp_path / "one").read_text() == "secret\n" * 2
+    said = capfd.readouterr().out
+    assert said.count("\nthree\n") == 1
+    assert said.count("setup was done before") == 1
+    assert "secret" not in said
+    launch.prepare([*lines, "true"], environ)
+    assert (tmp_path / "one").read_text() == "secret\n" * 3
+
+
+def test_hosts_of_one_machine_run_setup_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    lines = ["sleep 0.2; echo x >>runs"]
+    threads = [threading.Thread(target=launch.prepare, args=(lines, os.environ)) for _ in range(4)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert (tmp_path / "runs").read_text() == "x\n"

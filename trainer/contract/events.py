@@ -33,6 +33,7 @@ FailureClass = Literal[
     "parameters",  # Ranks have different parameters.
     "peer",  # Another rank is gone or silent; a restart resumes.
     "rendezvous",  # The rendezvous is gone, or never answered.
+    "setup",  # A line of the job's setup has failed; a restart runs it again.
     "gpu",  # The container lacks a GPU that it was given.
     "worker",  # A process ended by itself, with an exit code.
     "killed",  # A process was ended by a signal.

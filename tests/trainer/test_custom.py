@@ -182,7 +182,7 @@ def test_another_model_than_that_of_the_checkpoint_is_told(tmp_path: Path) -> No
     code, job = write_module(tmp_path), own_job(tmp_path, epochs=1)
     with hosts(tmp_path) as started:
         assert train_alone(started, job, code).wait() == 0
-        write_module(tmp_path, REGRESSION.replace('"width", 8', '"width", 9'))
+        write_module(tmp_path, REGRESSION.replace('"width", 8', '"width", 16'))
         task = train_alone(started, own_job(tmp_path, epochs=2), code)
         assert task.wait() == 2
         assert "mine.py:4: the checkpoint's model does not fit" in task.text

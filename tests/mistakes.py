@@ -506,6 +506,15 @@ JOBS: list[tuple[str, str, str, list[str]]] = [
     ('model of text on images', 'model: cnn', 'model: gpt', [
         '4: train.model: gpt is for text; write for example `model: cnn`',
     ]),
+    ('unknown preset', 'dataset: digits\n  model: cnn',
+     'dataset: text\n  path: a.txt\n  model: gpt\n  options: {preset: gpt2-big}', [
+        "6: train.options: the preset 'gpt2-big' is not known; did you mean gpt2-xl?",
+    ]),
+    ('width and heads', 'dataset: digits\n  model: cnn',
+     'dataset: text\n  path: a.txt\n  model: gpt\n  options: {width: 100, heads: 3}', [
+        '6: train.options: the width 100 is not a multiple of the 3 heads; '
+        'write for example `width: 192`',
+    ]),
     ('address of other data', 'dataset: digits', 'dataset: digits\n  url: http://pc1/x', [
         '4: train.url: is for `dataset: shards`; leave it out',
     ]),

@@ -313,12 +313,12 @@ def test_kit_installs_without_torch() -> None:
 
 LIMITS = {
     "": 2880,
-    "contract": 1330,
+    "contract": 1600,
     "data": 740,
     "datasets": 2160,
     "parallel": 700,
     "checkpoints": 850,
-    "core": 2420,
+    "core": 2650,
     "custom": 620,
     "elastic": 1130,
     "record": 560,

@@ -148,7 +148,7 @@ FAULTS = {
     "options of the trainer's models": (
         OWN.replace("mine:build", "cnn").replace("mine:data", "digits"),
         CODE,
-        "jobs/own.yaml:5: train.options: is for models of your own; leave it out",
+        "jobs/own.yaml:5: train.options: is for models of your own, and for gpt; leave it out",
     ),
     "options that are no values": (
         OWN.replace("64", "{a: 1}"),

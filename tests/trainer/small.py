@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 def settings(dataset: str = "cifar10", model: str = "cnn", **changes: Any) -> "Train":
     """The keys of a job's train section that data sets and models read."""
     base: dict[str, Any] = {"path": "", "image_size": 32, "context": 8, "seed": 0}
-    base |= {"weights": None, "download": None, "augmentation": None}
+    base |= {"weights": None, "download": None, "augmentation": None, "options": None}
+    base |= {"activation_checkpointing": None}
     base |= {"learning_rate": 0.1, "weight_decay": 0.01}
     return cast("Train", SimpleNamespace(dataset=dataset, model=model, **(base | changes)))
 

@@ -1,6 +1,7 @@
 """Sizes, shapes and arithmetic of the models: the size determines the cost of an exchange."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -8,8 +9,9 @@ from torch import nn
 from torch.nn import functional
 
 from tests.trainer.small import noise, settings
+from trainer.contract.gpt import PRESETS, gpt_of
+from trainer.core.gpt import GPT, rotate, rotations
 from trainer.core.models import (
-    GPT,
     Airbench,
     Lookahead,
     build_model,
@@ -63,7 +65,42 @@ def text(tmp_path: Path, content: str, context: int) -> DataSet:
 
 def test_gpt_has_the_size_of_nanogpts(tmp_path: Path) -> None:
     # The 65 characters of Tiny Shakespeare and its 64 positions: nanoGPT reports 0.80 M.
-    assert parameter_count(GPT(classes=65, context=64)) == 804_096
+    assert parameter_count(GPT(PRESETS["characters"], classes=65, context=64)) == 804_096
+
+
+@pytest.mark.parametrize("options", [{}, {"positions": "rotary"}, {"tied": False, "layers": 2}])
+def test_parameters_of_a_gpt_are_known_from_its_options(options: dict[str, Any]) -> None:
+    size = gpt_of(options)
+    assert parameter_count(GPT(size, classes=65, context=16)) == size.parameters(65, 16)
+
+
+def test_gpt2_has_the_published_size() -> None:
+    # 124 M and 1.5 B, without the biases of the published weights.
+    assert PRESETS["gpt2"].parameters(50_257, 1024) == 124_337_664
+    assert PRESETS["gpt2-xl"].parameters(50_257, 1024) == 1_556_764_800
+
+
+def test_rotary_positions_depend_on_distances_alone() -> None:
+    torch.manual_seed(0)
+    query, key = torch.randn(2, 1, 1, 1, 8)
+    turned = rotations(20, 8, torch.device("cpu"))
+    queries, keys = (rotate(each.expand(1, 1, 20, 8), *turned)[0, 0] for each in (query, key))
+    products = queries @ keys.T
+    for distance in (0, 1, 7):
+        along = products.diagonal(distance)
+        assert torch.allclose(along, along[:1].expand_as(along), atol=1e-5)
+    assert not torch.allclose(products[0, 0], products[0, 7], atol=1e-3)
+
+
+def test_recomputed_blocks_give_the_same_gradients() -> None:
+    size = gpt_of({"layers": 2, "heads": 2, "width": 16, "positions": "rotary"})
+    found = []
+    for recompute in (False, True):
+        torch.manual_seed(0)
+        model = GPT(size, 10, 8, recompute=recompute)
+        functional.cross_entropy(model(torch.arange(8)[None]), torch.arange(8)[None]).backward()  # type: ignore[no-untyped-call]
+        found.append([each.grad for each in model.parameters()])
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
 
 
 def test_gpt_learns_a_text_that_repeats(tmp_path: Path) -> None:

@@ -68,7 +68,13 @@ class Train:
         None,
         form="options",
         examples=({"width": 64},),
-        description="For a model of your own: values for its functions",
+        description="For a model of your own: values for its functions. For gpt: `preset`, or "
+        "`layers`, `heads`, `width`, `positions` (learned, rotary), `tied`",
+    )
+    activation_checkpointing: bool | None = key(
+        None,
+        description="For gpt: keep only the input of each block, and compute its inner values "
+        "again in the backward pass; a third more computing for a fraction of the memory",
     )
     weights: str | None = key(
         None,

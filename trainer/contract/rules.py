@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+from trainer.contract.gpt import gpt_fault
 from trainer.contract.models import LEAST_SIDE, input_side, is_weights_name, of_torchvision
 from trainer.contract.own import is_own
 
@@ -144,11 +145,22 @@ def _misfit(dataset: str, model: str) -> tuple[str, str] | None:
     return None
 
 
-def options_are_of_own_functions(values: Values, _: Written) -> Iterator[Problem]:
-    """The trainer's models have no options; a file that has any gets them."""
-    if values["train.options"] is not None and not is_own(values["train.model"]):
+def options_are_of_the_model(values: Values, _: Written) -> Iterator[Problem]:
+    """A file of the user's own gets them; of the trainer's models only the gpt has any."""
+    options, model = values["train.options"], values["train.model"]
+    if options is None or is_own(model):
+        return
+    if model != "gpt":
         fix = "leave it out, or write for example `model: mymodel:build`"
-        yield Problem("train", "options", "is for models of your own", fix)
+        yield Problem("train", "options", "is for models of your own, and for gpt", fix)
+    elif fault := gpt_fault(options):
+        yield Problem("train", "options", *fault)
+
+
+def recomputing_is_of_gpt(values: Values, _: Written) -> Iterator[Problem]:
+    """Only its blocks are equal parts of a model, between which little is kept."""
+    if values["train.activation_checkpointing"] and values["train.model"] != "gpt":
+        yield Problem("train", "activation_checkpointing", "is for `model: gpt`", "leave it out")
 
 
 def weights_are_of_torchvision(values: Values, _: Written) -> Iterator[Problem]:
@@ -279,7 +291,8 @@ RULES: tuple[Callable[[Values, Written], Iterator[Problem]], ...] = (
     image_size_fits_the_model,
     context_is_of_a_text,
     model_fits_data,
-    options_are_of_own_functions,
+    options_are_of_the_model,
+    recomputing_is_of_gpt,
     weights_are_of_torchvision,
     download_has_a_source,
     augmentation_is_of_a_folder,

@@ -1,6 +1,6 @@
-"""The models. Shapes: N samples of a batch, C channels, S pixels a side, T characters, K classes.
+"""The models of images. Shapes: N samples of a batch, C channels, S pixels a side, K classes.
 
-From images, float32 [N, C, S, S], to scores (logits) [N, K]; from text, int64 [N, T], to [N, K, T].
+From images, float32 [N, C, S, S], to scores (logits) [N, K]. The model of texts is in gpt.py.
 """
 
 import copy
@@ -12,14 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from trainer.contract.gpt import gpt_of
 from trainer.contract.job import Train
 from trainer.contract.models import of_torchvision
 from trainer.contract.own import is_own
+from trainer.core.gpt import GPT
 from trainer.custom.functions import build_own
 from trainer.data.samples import DataSet
-
-# From nanoGPT's shakespeare_char on a CPU (github.com/karpathy/nanoGPT); no dropout, no biases.
-LAYERS, HEADS, WIDTH = 4, 4, 128
 
 
 def build_model(train: Train, data: DataSet) -> nn.Module:
@@ -30,7 +29,8 @@ def build_model(train: Train, data: DataSet) -> nn.Module:
     if is_own(train.model):
         return build_own(train, data.shape, data.labels)
     if train.model == "gpt":
-        return GPT(data.classes, train.context)
+        size, recompute = gpt_of(train.options), bool(train.activation_checkpointing)
+        return GPT(size, data.classes, train.context, recompute=recompute)
     if of_torchvision(train.model):
         return channels_last(torchvision_model(train.model, data))
     channels, side, _ = data.train.inputs.shape[1:]
@@ -114,49 +114,6 @@ class Residual(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """From [N, before, S, S] to [N, after, S, S], or half of S."""
         return functional.relu(self.convolutions(images) + self.shortcut(images))
-
-
-class GPT(nn.Module):
-    """GPT-2 (Radford et al. 2019) for characters, in the size that nanoGPT uses on a CPU."""
-
-    def __init__(self, classes: int, context: int) -> None:
-        super().__init__()
-        # Weight tying: the scores use the embedding of characters too.
-        self.characters, self.positions = nn.Embedding(classes, WIDTH), nn.Embedding(context, WIDTH)
-        self.blocks = nn.Sequential(*(Block() for _ in range(LAYERS)))
-        self.norm = nn.LayerNorm(WIDTH, bias=False)
-        for name, weight in self.named_parameters():
-            if weight.ndim == 2:
-                # Each block adds two terms; the variance of the sum must not grow with the layers.
-                terms = 2 * LAYERS if name.endswith("out.weight") else 1
-                nn.init.normal_(weight, std=0.02 / terms**0.5)
-
-    def forward(self, characters: Tensor) -> Tensor:
-        """From [N, T] to [N, K, T]."""
-        features = self.characters(characters) + self.positions.weight[: characters.shape[1]]
-        scores = functional.linear(self.norm(self.blocks(features)), self.characters.weight)
-        return scores.transpose(1, 2)
-
-
-class Block(nn.Module):
-    """Causal attention, then two layers for each character alone."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.attention_norm, self.norm = (nn.LayerNorm(WIDTH, bias=False) for _ in range(2))
-        self.attention_in = nn.Linear(WIDTH, 3 * WIDTH, bias=False)
-        self.attention_out = nn.Linear(WIDTH, WIDTH, bias=False)
-        self.hidden_in = nn.Linear(WIDTH, 4 * WIDTH, bias=False)
-        self.hidden_out = nn.Linear(4 * WIDTH, WIDTH, bias=False)
-
-    def forward(self, features: Tensor) -> Tensor:
-        """From [N, T, WIDTH] to the same shape."""
-        parts = self.attention_in(self.attention_norm(features)).unflatten(2, (3, HEADS, -1))
-        query, key, value = parts.permute(2, 0, 3, 1, 4)
-        found = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
-        features = features + self.attention_out(found.transpose(1, 2).flatten(2))
-        hidden: Tensor = self.hidden_out(functional.gelu(self.hidden_in(self.norm(features))))
-        return features + hidden
 
 
 class Airbench(nn.Module):

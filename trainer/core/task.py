@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -11,6 +11,9 @@ from typing import Any
 from torch import Tensor
 from torch.nn import functional
 
+from trainer.core.job import JobError
+
+LONGEST = 300  # Characters of torch's reason in a message.
 Sums = dict[str, Tensor]
 """Sums over the samples of a batch by name, scalars: `loss`, and the metrics."""
 
@@ -39,7 +42,19 @@ def classification(label_smoothing: float) -> Task:
         loss=partial(cross_entropy, label_smoothing=label_smoothing),
         sums=classification_sums,
         count=lambda labels: int(labels.numel()),
+        loading=fitting,
     )
+
+
+@contextmanager
+def fitting(part: str) -> Iterator[None]:
+    """Tell that a checkpoint is of another model, such as that of an older release; JobError."""
+    try:
+        yield
+    except (RuntimeError, ValueError, KeyError) as error:
+        reason = " ".join(str(error).split())[:LONGEST]
+        fix = "name the job anew, or begin again: kit deploy --fresh"
+        raise JobError(f"{part} does not fit the model of this trainer: {reason}; {fix}") from None
 
 
 def cross_entropy(scores: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Tensor:

@@ -86,14 +86,14 @@ class Content:
             raise UnusableError("it was not made by this trainer (its labels are no list of texts)")
         if is_own(name):
             return own_kind(train, labels, described)
-        # The last layer gives the scores, in SqueezeNet a convolution; gpt uses its embedding of
-        # characters for them.
+        # The last layer gives the scores, in SqueezeNet a convolution; gpt may use its embedding of
+        # tokens for them.
         layers = [weight for weight in self.weights.values() if weight.ndim in (2, 4)]
         if not layers and not is_own(train.model):
             raise UnusableError("none of its weights has two or four dimensions: it has no classes")
         classes = len(labels)
         if not is_own(train.model):
-            classes = len(self.weights.get("characters.weight", layers[-1]))
+            classes = len(self.weights.get("embedding.weight", layers[-1]))
         if name == "text" and len(labels) != classes:
             raise UnusableError("it does not say its characters: train it on with this trainer")
         # For old checkpoints, which have no labels.

@@ -1,0 +1,129 @@
+"""The GPT. Shapes: N samples of a batch, T tokens, W features (the width), H heads, K tokens known.
+
+From text, int64 [N, T], to scores (logits) of the next tokens, [N, K, T].
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from trainer.contract.gpt import Gpt
+
+BASE = 10_000.0
+"""Of the wavelengths of rotary positions, 2 pi to 2 pi times this (Su et al. 2021, section 3.3)."""
+
+
+class GPT(nn.Module):
+    """GPT-2 (Radford et al. 2019) without biases and dropout, or with rotary positions.
+
+    Any of its parts can be left out to make a stage of a pipeline: `embedding` and `positions`
+    belong to the first, `norm` and `head` to the last, and each has some `blocks` under the names
+    that they have in the whole model.
+    """
+
+    embedding: nn.Embedding | None
+    norm: nn.LayerNorm | None
+
+    def __init__(self, size: Gpt, classes: int, context: int, *, recompute: bool = False) -> None:
+        """`recompute`: the backward pass computes the blocks' inner values again, to save memory.
+
+        Only the input of each block is kept (Chen et al. 2016, arXiv 1604.06174).
+        """
+        super().__init__()
+        self.size, self.recompute = size, recompute
+        self.embedding = nn.Embedding(classes, size.width)
+        learned = size.positions == "learned"
+        self.positions = nn.Embedding(context, size.width) if learned else None
+        self.blocks = nn.ModuleDict({str(n): Block(size) for n in range(size.layers)})
+        self.norm = nn.LayerNorm(size.width, bias=False)
+        self.head = None if size.tied else nn.Linear(size.width, classes, bias=False)
+        for name, weight in self.named_parameters():
+            if weight.ndim == 2:
+                # Each block adds two terms; the variance of the sum must not grow with the layers.
+                terms = 2 * size.layers if name.endswith("out.weight") else 1
+                nn.init.normal_(weight, std=0.02 / terms**0.5)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """From [N, T] to [N, K, T]; of a later stage, from the features [N, T, W] before it.
+
+        A stage that is not the last returns features.
+        """
+        features = self.embed(inputs) if self.embedding else inputs
+        for block in self.blocks.values():
+            if self.recompute and self.training:
+                features = checkpoint(block, features, use_reentrant=False)
+            else:
+                features = block(features)
+        return self.scores(self.norm(features)) if self.norm else features
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """From [N, T] to [N, T, W]."""
+        assert self.embedding
+        features: Tensor = self.embedding(tokens)
+        if self.positions:
+            features = features + self.positions(
+                torch.arange(tokens.shape[1], device=tokens.device)
+            )
+        return features
+
+    def scores(self, features: Tensor) -> Tensor:
+        """From normed features [N, T, W] to [N, K, T]."""
+        if self.head:
+            scores: Tensor = self.head(features)
+        else:  # Weight tying: the scores use the embedding of tokens too.
+            assert self.embedding
+            scores = functional.linear(features, self.embedding.weight)
+        return scores.transpose(1, 2)
+
+
+class Block(nn.Module):
+    """Causal attention, then two layers for each token alone."""
+
+    def __init__(self, size: Gpt) -> None:
+        super().__init__()
+        width = size.width
+        self.head_width, self.rotary = width // size.heads, size.positions == "rotary"
+        self.attention_norm, self.norm = (nn.LayerNorm(width, bias=False) for _ in range(2))
+        # The rows of a head's query, key and value are adjacent: then a part of the rows is a part
+        # of the heads, which another rank can compute (parallel/).
+        self.query_key_value = nn.Linear(width, 3 * width, bias=False)
+        self.attention_out = nn.Linear(width, width, bias=False)
+        self.hidden_in = nn.Linear(width, 4 * width, bias=False)
+        self.hidden_out = nn.Linear(4 * width, width, bias=False)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """From [N, T, W] to the same shape."""
+        features = features + self.attend(self.attention_norm(features))
+        hidden: Tensor = self.hidden_out(functional.gelu(self.hidden_in(self.norm(features))))
+        return features + hidden
+
+    def attend(self, features: Tensor) -> Tensor:
+        """Let each token see those before it; torch chooses the kernel, such as FlashAttention."""
+        parts = self.query_key_value(features).unflatten(2, (-1, 3, self.head_width))
+        query, key, value = parts.permute(3, 0, 2, 1, 4)  # [N, H, T, W / H] each.
+        if self.rotary:
+            turned = rotations(query.shape[2], self.head_width, query.device)
+            query, key = rotate(query, *turned), rotate(key, *turned)
+        found = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        out: Tensor = self.attention_out(found.transpose(1, 2).flatten(2))
+        return out
+
+
+def rotations(length: int, width: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return cosines and sines of the positions' angles, float32 [T, width / 2] each."""
+    speeds = BASE ** -(torch.arange(0, width, 2, device=device) / width)
+    angles = torch.outer(torch.arange(length, device=device), speeds)
+    return angles.cos(), angles.sin()
+
+
+def rotate(features: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
+    """Turn each pair of features [N, H, T, W / H] by its position's angle.
+
+    The product of a query and a key then depends on their distance alone.
+    """
+    first, second = features.float().chunk(2, dim=-1)
+    turned = (first * cosines - second * sines, first * sines + second * cosines)
+    return torch.cat(turned, dim=-1).type_as(features)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from kit.errors import Loc
-from trainer.contract.job import Checkpoint, Exchange, Faults, Train
+from trainer.contract.job import Checkpoint, Exchange, Faults, Parallel, Train
 
 Lock = Mapping[str, str]
 """Digests (`sha256:…`) by the images' names in the user's files."""
@@ -269,6 +269,7 @@ class Job:
     exchange: Exchange | None
     checkpoint: Checkpoint
     faults: Faults
+    parallel: Parallel
     hosts: JobHosts
     mounts: tuple[Mount, ...]
     environment: tuple[tuple[str, str], ...]

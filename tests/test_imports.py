@@ -313,12 +313,12 @@ def test_kit_installs_without_torch() -> None:
 
 LIMITS = {
     "": 2880,
-    "contract": 1600,
+    "contract": 1720,
     "data": 740,
     "datasets": 2160,
-    "parallel": 700,
-    "checkpoints": 850,
-    "core": 2650,
+    "parallel": 1080,
+    "checkpoints": 980,
+    "core": 2900,
     "custom": 620,
     "elastic": 1130,
     "record": 560,

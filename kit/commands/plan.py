@@ -18,6 +18,7 @@ from kit.measurements import Measurements
 from kit.model import DataSet, EngineName, Use
 from kit.paths import Paths
 from kit.plan.data import DataPlan, Sizes, fetches, stream_rates
+from kit.plan.division import shown
 from kit.plan.exchange import FINE, WANTED
 from kit.plan.measured import valid, with_measured_links
 from kit.plan.predict import Prediction, predict
@@ -82,7 +83,8 @@ def show(
         screen.print(placement_rows(job, every=every))
         work = lowered.workload(job.name)
         prediction = predictions.get(job.name)
-        lines = [_batch(job), *_precision(work), *_data(lowered, job, sizes), _traffic(job)]
+        lines = [_batch(job), *_precision(work), *_data(lowered, job, sizes)]
+        lines += _division(job) if job.division else [_traffic(job)]
         lines += [] if prediction else _exchange(job)
         lines.append(_rendezvous(job, work))
         for line in lines:
@@ -131,6 +133,10 @@ def _batch(job: JobPlan) -> str:
         return "batch       unknown; `batch_size: N` in the job gives the global batch"
     gpus = sum(len(placement.gpus) for placement in job.placements)
     processes = "1 process" if gpus == 1 else f"{gpus:,} processes"
+    if job.division:
+        parts = job.division.sizes["data"] * job.division.sizes["shard"]
+        processes = f"{count(parts, 'part')} of the data"
+        gpus = job.world_size
     if gpus != job.world_size:
         processes = f"{gpus:,} GPUs"
     fixed = bool(job.job.train and job.job.train.global_batch)
@@ -154,6 +160,31 @@ def _traffic(job: JobPlan) -> str:
         slowest = f" ({traffic.slowest_host} the slowest)"
     link = show_speed(traffic.speed)
     return f"{size}: {show_seconds(traffic.seconds)} by ring all-reduce over {link}{slowest}"
+
+
+def _division(job: JobPlan) -> list[str]:
+    """Return the lines on a divided model: its grid, and the memory of a GPU."""
+    division = job.division
+    if division is None:
+        return []
+    used = [(name, size) for name, size in division.sizes.items() if size > 1]
+    grid = " x ".join(f"{name} {size}" for name, size in used) or "one rank"
+    where = (
+        f"{name} {'on one host' if name in division.within_hosts else 'across hosts'}"
+        for name, _ in reversed(used)
+    )
+    lines = [f"parallel    {grid}" + (f": {', '.join(where)}" if used and _hosts(job) > 1 else "")]
+    if (needs := division.memory) is None:
+        unknown = "unknown; `parameters: N` in the job gives an estimate"
+        return [*lines, f"memory      {unknown}"]
+    gpu = division.least_gpu
+    of = f" of {show_bytes(gpu.memory)}" if gpu and gpu.memory else ""
+    more = "" if needs.activations is not None else ", and activations, which kit does not know"
+    return [*lines, f"memory      about {show_bytes(needs.total)}{of} a GPU: {shown(needs)}{more}"]
+
+
+def _hosts(job: JobPlan) -> int:
+    return len(job.placements)
 
 
 def _precision(work: Workload) -> list[str]:

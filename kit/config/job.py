@@ -35,12 +35,13 @@ from kit.config.train import (
     ExchangeSection,
     FaultsSection,
     MetricsSection,
+    ParallelSection,
     TrainSection,
     to_value,
 )
 from kit.model import Framework, Job, JobHosts, Limits, Mount, Secret
 from kit.values import WrongValueError
-from trainer.contract.job import Checkpoint, Exchange, Faults, Train
+from trainer.contract.job import Checkpoint, Exchange, Faults, Parallel, Train
 from trainer.contract.models import of_torchvision
 from trainer.contract.own import is_own
 from trainer.contract.rules import OWN_DATA
@@ -241,6 +242,7 @@ class JobSection(Section):
     checkpoint: CheckpointSection = Field(
         CheckpointSection(), examples=[{"every_epochs": 1, "keep": 3}]
     )
+    parallel: ParallelSection = Field(ParallelSection(), examples=[{"shard": 4}])
     faults: FaultsSection = Field(
         FaultsSection(), examples=[{"memory": "leave_out", "max_restarts": 5}]
     )
@@ -382,6 +384,9 @@ class JobSection(Section):
         if self.train is not None and self.setup:
             what = "is for `command`: containers of `train` are read-only"
             raise wrong(what, "build an image that has it", "setup")
+        if self.train is None and "parallel" in self.model_fields_set:
+            fix = "leave it out: a script divides its model by itself"
+            raise wrong("is for `train`", fix, "parallel")
         if self.train is None and "faults" in self.model_fields_set:
             raise wrong("is for `train`", "leave it out: torchrun restarts a script", "faults")
         for name in self.secrets:
@@ -414,6 +419,7 @@ def to_job(section: JobSection, name: str, file: str) -> Job:
         exchange=to_value(Exchange, section.exchange) if section.train else None,
         checkpoint=to_value(Checkpoint, section.checkpoint),
         faults=to_value(Faults, section.faults),
+        parallel=to_value(Parallel, section.parallel),
         hosts=JobHosts(tuple(hosts.names or ()), hosts.gpus_per_host, hosts.min),
         mounts=tuple(_mount(mount) for mount in section.mounts),
         environment=tuple(section.environment.items()),

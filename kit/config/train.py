@@ -25,7 +25,7 @@ from kit.config.fields import (
 )
 from kit.errors import Fault
 from trainer.contract import rules
-from trainer.contract.job import SECTIONS, Checkpoint, Exchange, Faults, Metrics, Train
+from trainer.contract.job import SECTIONS, Checkpoint, Exchange, Faults, Metrics, Parallel, Train
 from trainer.contract.keys import about, hints, optional, section_name
 
 ValueT = TypeVar("ValueT")
@@ -75,10 +75,10 @@ if TYPE_CHECKING:  # mypy cannot use models that are created at run time; these 
     CheckpointSection = Checkpoint
     MetricsSection = Metrics
     FaultsSection = Faults
+    ParallelSection = Parallel
 else:
-    TrainSection, ExchangeSection, CheckpointSection, MetricsSection, FaultsSection = map(
-        section_of, SECTIONS
-    )
+    TrainSection, ExchangeSection, CheckpointSection = map(section_of, SECTIONS[:3])
+    MetricsSection, FaultsSection, ParallelSection = map(section_of, SECTIONS[3:])
 
 
 def to_value(kind: type[ValueT], section: Any) -> ValueT:

@@ -16,6 +16,7 @@ from kit.model import Framework, Inventory, Job, Lock, Server
 from kit.plan import storage
 from kit.plan.allocate import allocate
 from kit.plan.data import data_faults, data_plan
+from kit.plan.division import division, division_faults
 from kit.plan.exchange import exchange
 from kit.plan.gpus import precision
 from kit.plan.images import images, pinned
@@ -42,7 +43,8 @@ def make_plan(
         FaultsError: The jobs do not fit the inventory, or conflict with each other.
     """
     training, inferring, faults = allocate(inventory, jobs, servers)
-    if faults := [*faults, *server_faults(servers, jobs), *data_faults(inventory, jobs)]:
+    faults += [*server_faults(servers, jobs), *data_faults(inventory, jobs)]
+    if faults := [*faults, *division_faults(jobs, training)]:
         raise FaultsError(faults)
     plans = [
         _job_plan(inventory, lock, job, placements)
@@ -89,13 +91,15 @@ def _job_plan(
     mounts = storage.mounts(inventory.cluster, job)
     infiniband = inventory.network.infiniband
     moved = traffic(job, placements)
+    ranks = sum(len(placement.gpus) for placement in placements)
     return JobPlan(
         job=job,
         placements=placements,
         nodes=(fewest, len(placements)),
-        batch=batch(job, sum(len(placement.gpus) for placement in placements)),
+        batch=batch(job, ranks // ((job.parallel.tensor or 1) * (job.parallel.pipeline or 1))),
         traffic=moved,
-        exchange=exchange(job, placements, moved),
+        exchange=None if job.parallel.used else exchange(job, placements, moved),
+        division=division(job, placements),
         precision=precision(job, placements),
         mounts=storage.mount_points(mounts),
         volumes=storage.volumes(mounts, job),
@@ -132,23 +136,29 @@ def _version(section: Job | Server) -> str:
     content = _fields(section)
     if section.user is None:  # Files without the new key keep their version.
         del content["user"]
-    if isinstance(section, Job):  # An unused new key must not change the version of a job.
-        if not section.data:
-            del content["data"]
-        else:
-            content["data"] = [each.document() for each in section.data]
-        if not section.code:
-            del content["code"]
-        if section.faults == Faults():
-            del content["faults"]
-        if section.framework is Framework.PYTORCH:
-            del content["framework"]
-        if not section.setup:
-            del content["setup"]
+    if isinstance(section, Job):
+        _leave_out_unused(section, content)
         for name in ("train", "exchange", "checkpoint"):
             if part := getattr(section, name):
                 content[name] = written(part, planned=False)
     return _hash(content)
+
+
+def _leave_out_unused(job: Job, content: dict[str, Any]) -> None:
+    """Remove keys that the job does not use: a new key must not change the version of old jobs."""
+    used = {
+        "data": [each.document() for each in job.data],
+        "code": job.code,
+        "faults": job.faults if job.faults != Faults() else None,
+        "framework": job.framework if job.framework is not Framework.PYTORCH else None,
+        "setup": job.setup,
+        "parallel": written(job.parallel) if job.parallel.used else None,
+    }
+    for name, value in used.items():
+        if value:
+            content[name] = value
+        else:
+            del content[name]
 
 
 def _hash(content: object) -> str:

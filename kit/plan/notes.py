@@ -10,6 +10,8 @@ from kit.plan.work import JobPlan, ServerPlan
 from kit.values import count, show_seconds, show_size
 from trainer.contract.own import references
 
+MOST_IDLE = 0.25
+"""Share of a pipeline's time from which on there is a note."""
 MOST_NAMED = 5
 """Longer lists of hosts are shortened."""
 
@@ -20,6 +22,7 @@ def job_notes(plans: Sequence[JobPlan]) -> list[str]:
     for plan in plans:
         notes += _batch_notes(plan) + _precision_notes(plan) + _exchange_notes(plan)
         notes += _secret_notes(plan) + _memory_notes(plan) + _code_notes(plan)
+        notes += _division_notes(plan)
     return notes + resume_notes(plans)
 
 
@@ -86,6 +89,27 @@ def _batch_notes(plan: JobPlan) -> list[str]:
             "(Goyal et al. 2017, arXiv 1706.02677)"
         )
     return [note]
+
+
+def _division_notes(plan: JobPlan) -> list[str]:
+    """Warn of tensor groups across hosts, and of pipelines that are mostly idle."""
+    if plan.division is None or plan.job.train is None:
+        return []
+    notes, sizes = [], plan.division.sizes
+    if sizes["tensor"] > 1 and "tensor" not in plan.division.within_hosts:
+        notes.append(
+            f"{plan.name}: tensor {sizes['tensor']} crosses hosts, which exchange the features of "
+            "all tokens four times in each block; a number that divides the GPUs of each host "
+            "keeps it on fast links"
+        )
+    stages, pieces = sizes["pipeline"], plan.batch.accumulation
+    if stages > 1 and (idle := (stages - 1) / (pieces + stages - 1)) > MOST_IDLE:
+        notes.append(
+            f"{plan.name}: {idle:.0%} of the time of {stages} stages is idle with "
+            f"{count(pieces, 'micro-step')}; `accumulation: {4 * stages}` with a smaller "
+            "batch_size leaves a fifth"
+        )
+    return notes
 
 
 def _precision_notes(plan: JobPlan) -> list[str]:

@@ -218,11 +218,12 @@ def predict(job: JobPlan, measured: Measurements, *, overlay: bool) -> Predictio
     """Predict the speed of a job; `overlay`: its hosts exchange over an overlay network.
 
     Returns:
-        None if no step was measured, or the size of the model or its exchange is unknown.
+        None if no step was measured, the size of the model or its exchange is unknown, or the model
+        is divided.
     """
     steps = tuple(each for each in measured.steps if each.job == job.name)
     way = _own_way(job)
-    if not steps or way is None or not job.placements:
+    if not steps or way is None or not job.placements or job.division:
         return None
     samples = job.batch.total or steps[0].batch_size * job.world_size
     costs = _Costs(

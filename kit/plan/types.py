@@ -90,6 +90,42 @@ class Traffic:
 
 
 @dataclass(frozen=True, slots=True)
+class Memory:
+    """An estimate of the bytes that a rank needs on its GPU.
+
+    `gathered` are whole layers of a sharded model while they compute. `activations` are kept for
+    the backward pass; None if the trainer does not know the model's layers.
+    """
+
+    parameters: int
+    gradients: int
+    optimizer: int
+    gathered: int
+    activations: int | None
+    context: int
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        known = self.parameters + self.gradients + self.optimizer + self.gathered + self.context
+        return known + (self.activations or 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Division:
+    """How ranks divide a model: `sizes` of data, pipeline, shard and tensor.
+
+    `within_hosts` are the dimensions whose groups of ranks are on one host each. `memory` is of the
+    rank that needs the most, None if the model's size is unknown. `least_gpu` has the least memory.
+    """
+
+    sizes: dict[str, int]
+    within_hosts: tuple[str, ...]
+    memory: Memory | None
+    least_gpu: Gpu | None
+
+
+@dataclass(frozen=True, slots=True)
 class ExchangeWay:
     """One exchange mode and its cost.
 

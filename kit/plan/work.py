@@ -9,6 +9,7 @@ from kit.model import Host, Job, Lock, Monitoring, Network, Registry, Server
 from kit.plan.data import DataPlan
 from kit.plan.types import (
     Batch,
+    Division,
     ExchangePlan,
     MountPoint,
     Placement,
@@ -25,7 +26,8 @@ class JobPlan:
     `image` is pinned to the lock's digest. `nodes` are the smallest and the largest number of its
     hosts. `memlock` and `stack_limit` are in bytes, -1 for unlimited. `shared_checkpoints`: all
     hosts share one folder. `exchange` is None if the hosts exchange nothing or the model's size is
-    unknown. `precision` is None if the job sets it or a GPU's model is unknown.
+    unknown. `division` is None if each rank has a whole model. `precision` is None if the job sets
+    it or a GPU's model is unknown.
     `inventory_hash` is the version of the inventory's entries for the job's hosts. `job_hash` is
     the version of the job's file, independent of comments and layout.
     """
@@ -36,6 +38,7 @@ class JobPlan:
     batch: Batch
     traffic: Traffic
     exchange: ExchangePlan | None
+    division: Division | None
     precision: Precision | None
     mounts: tuple[MountPoint, ...]
     volumes: tuple[Volume, ...]

@@ -125,6 +125,12 @@ def _job(
         "rendezvous": rendezvous
         and {"host": rendezvous.host.name, "endpoint": rendezvous.endpoint},
     }
+    if job.division:
+        items["parallel"] = {
+            "sizes": job.division.sizes,
+            "within_hosts": job.division.within_hosts,
+            "memory": job.division.memory and dataclasses.asdict(job.division.memory),
+        }
     if job.job.data:
         items["data"] = [each.document() for each in job.job.data]
         if data is not None and sizes is not None:

@@ -48,6 +48,8 @@ def job_json(job: JobPlan, generated: str, port: int | None = None, url: str | N
         }
         if job.job.faults != Faults():
             document["faults"] = written(job.job.faults)
+        if job.job.parallel.used:
+            document["parallel"] = written(job.job.parallel)
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
 

@@ -342,7 +342,7 @@ def test_a_rank_without_samples_adds_nothing(world: World, job: TrainJob, tmp_pa
     before = parameters(run)
     # Rounding gives the only sample of the step to the second of two ranks.
     first = replace(world, rank=0, size=2)
-    lonely = replace(run, world=first, balance=Balance(first, run.watch, auto=False))
+    lonely = replace(run, world=first, balance=Balance(first, run.watch, 2, auto=False))
     loss = train_step(lonely, Progress(), torch.tensor([5]), None, Stop()).loss
     assert float(loss) == 0
     gradients = [parameter.grad for parameter in run.model.parameters()]

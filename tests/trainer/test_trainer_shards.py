@@ -78,7 +78,7 @@ def test_the_order_depends_on_seed_and_epoch_alone() -> None:
 
 @pytest.mark.parametrize(("samples", "world_size"), [(360, 3), (361, 3), (1, 3), (10000, 7)])
 def test_evaluation_sees_every_sample_once(samples: int, world_size: int) -> None:
-    seen = torch.cat(
-        [shards.evaluation_shard(samples, rank, world_size) for rank in range(world_size)]
-    )
+    ranks = [shards.evaluation_batches(samples, rank, world_size, 4) for rank in range(world_size)]
+    assert len({len(batches) for batches in ranks}) == 1
+    seen = torch.cat([batch for batches in ranks for batch, counts in batches if counts])
     assert sorted(seen.tolist()) == list(range(samples))

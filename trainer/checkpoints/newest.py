@@ -11,6 +11,7 @@ from trainer.checkpoints.format import NONE, Saved
 from trainer.checkpoints.layout import folder_name
 from trainer.checkpoints.manifest import UnusableError
 from trainer.checkpoints.parts import own_of, read_part
+from trainer.checkpoints.pieces import cells, is_divided
 from trainer.contract.job import TrainJob
 from trainer.output import say_error
 from trainer.parallel.world import World
@@ -27,8 +28,13 @@ class Found:
 
     @property
     def lacking(self) -> list[int]:
-        """The ranks whose parts are on no host."""
-        return [rank for rank in own_of(self.saved).ranks if rank not in self.parts]
+        """The ranks whose parts are on no host; of a divided model, those without a replica too."""
+        own = own_of(self.saved)
+        missing = [rank for rank in own.ranks if rank not in self.parts]
+        if not is_divided(own.way):
+            return missing
+        there = {rank % cells(own.way) for rank in self.parts}
+        return [rank for rank in missing if rank % cells(own.way) not in there]
 
 
 def is_writer(job: TrainJob, world: World) -> bool:

@@ -282,6 +282,54 @@ class Faults:
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Parallel:
+    """How the ranks divide the model, besides the samples.
+
+    The ranks form a grid: `data` x `pipeline` x `shard` x `tensor`. Ranks that differ in `tensor`
+    alone are neighbours, on one host as far as it has enough GPUs; those that differ in `data` are
+    the farthest. Ranks of one `data` and `shard` have the same samples.
+    """
+
+    data: int | None = key(
+        None,
+        ge=1,
+        examples=(2,),
+        description="Replicas of the model; default: as many as there are ranks for",
+    )
+    shard: int | None = key(
+        None,
+        ge=1,
+        examples=(4,),
+        description="Ranks that share one replica's parameters, gradients and optimizer, each with "
+        "samples of its own (FSDP)",
+    )
+    tensor: int | None = key(
+        None,
+        ge=1,
+        examples=(2,),
+        description="For gpt: ranks that share the heads and hidden values of each block; a "
+        "divisor of the heads",
+    )
+    pipeline: int | None = key(
+        None,
+        ge=1,
+        examples=(2,),
+        description="For gpt: stages of blocks that follow each other; the micro-steps of "
+        "`accumulation` pass through them",
+    )
+
+    @property
+    def cell(self) -> int:
+        """The number of ranks that have one replica of the model."""
+        return (self.shard or 1) * (self.tensor or 1) * (self.pipeline or 1)
+
+    @property
+    def used(self) -> bool:
+        """Whether a job divides its model, or names its replicas."""
+        return self != Parallel()
+
+
 @dataclass(frozen=True)
 class TrainJob:
     """A job of the built-in training."""
@@ -292,6 +340,7 @@ class TrainJob:
     checkpoint: Checkpoint
     metrics: Metrics
     faults: Faults = field(default_factory=Faults)
+    parallel: Parallel = field(default_factory=Parallel)
 
 
-SECTIONS: tuple[type[Any], ...] = (Train, Exchange, Checkpoint, Metrics, Faults)
+SECTIONS: tuple[type[Any], ...] = (Train, Exchange, Checkpoint, Metrics, Faults, Parallel)

@@ -9,9 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import fields
 from typing import Any, NamedTuple
 
-from trainer.contract.gpt import gpt_fault
+from trainer.contract.gpt import gpt_fault, gpt_of
+from trainer.contract.job import Parallel
 from trainer.contract.models import LEAST_SIDE, input_side, is_weights_name, of_torchvision
 from trainer.contract.own import is_own
 
@@ -283,6 +285,74 @@ def files_are_of_a_script(values: Values, written: Written) -> Iterator[Problem]
         yield Problem("checkpoint", "files", "is for `command`", fix)
 
 
+def parallel_of(values: Values) -> Parallel:
+    """Return the section of the values of all keys."""
+    return Parallel(**{each.name: values[f"parallel.{each.name}"] for each in fields(Parallel)})
+
+
+def divided_training_is_plain(values: Values, _: Written) -> Iterator[Problem]:
+    """These keys need the whole model on each rank."""
+    if not parallel_of(values).used:
+        return
+    plain = {
+        "exchange.mode": "every_step",
+        "exchange.compression": "none",
+        "exchange.static_graph": False,
+        "train.ema": False,
+        "train.compile": False,
+        "train.balance": "even",
+        "faults.repeat_above": None,
+    }
+    for name, usual in plain.items():
+        if values[name] != usual:
+            section, key = name.split(".")
+            what = "needs the whole model on each rank, unlike `parallel:`"
+            yield Problem(section, key, what, "leave one of them out")
+
+
+def only_gpt_is_divided_inside(values: Values, _: Written) -> Iterator[Problem]:
+    """The trainer knows how the GPT's blocks are divided, but not other models'."""
+    wish = parallel_of(values)
+    for name in ("tensor", "pipeline"):
+        if (getattr(wish, name) or 1) > 1 and values["train.model"] != "gpt":
+            fix = "leave it out; `shard` divides any model"
+            yield Problem("parallel", name, "is for `model: gpt`", fix)
+
+
+def gpt_can_be_divided(values: Values, _: Written) -> Iterator[Problem]:
+    """Heads and blocks are not cut, and each stage of a pipeline has weights of its own."""
+    if values["train.model"] != "gpt" or gpt_fault(values["train.options"] or {}):
+        return
+    wish, gpt = parallel_of(values), gpt_of(values["train.options"])
+    tensor, pipeline = wish.tensor or 1, wish.pipeline or 1
+    if gpt.heads % tensor:
+        what = f"{tensor} ranks can not share the model's {gpt.heads} heads evenly"
+        fix = f"use a divisor: {', '.join(str(n) for n in _divisors(gpt.heads))}"
+        yield Problem("parallel", "tensor", what, fix)
+    if pipeline > gpt.layers:
+        what = f"{pipeline} stages need as many blocks, the model has {gpt.layers}"
+        yield Problem("parallel", "pipeline", what, f"write `pipeline: {gpt.layers}` or less")
+    elif pipeline > 1 and gpt.tied:
+        what = "the first stage and the last have the same weights"
+        yield Problem("parallel", "pipeline", what, "write `options: {tied: false}` in `train:`")
+
+
+def stages_have_micro_steps(values: Values, _: Written) -> Iterator[Problem]:
+    """With fewer micro-batches than stages, some stages would never have work."""
+    stages, steps = values["parallel.pipeline"] or 1, values["train.accumulation"]
+    if stages > 1 and values["train.global_batch"] is not None:
+        what = "the micro-steps of a pipeline do not follow from the hosts"
+        yield Problem("train", "global_batch", what, "write `accumulation` instead")
+    elif stages > steps:
+        what = f"{stages} stages need as many micro-steps or more, not {steps}"
+        fix = f"write for example `accumulation: {4 * stages}` in `train:`"
+        yield Problem("parallel", "pipeline", what, fix)
+
+
+def _divisors(number: int) -> list[int]:
+    return [each for each in range(1, number + 1) if number % each == 0]
+
+
 RULES: tuple[Callable[[Values, Written], Iterator[Problem]], ...] = (
     path_leads_to_own_data,
     url_leads_to_shards,
@@ -306,4 +376,8 @@ RULES: tuple[Callable[[Values, Written], Iterator[Problem]], ...] = (
     overlap_is_of_local_modes,
     static_graph_is_of_every_step,
     files_are_of_a_script,
+    divided_training_is_plain,
+    only_gpt_is_divided_inside,
+    gpt_can_be_divided,
+    stages_have_micro_steps,
 )

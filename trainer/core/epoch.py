@@ -86,7 +86,7 @@ def train_epoch(run: Run, progress: Progress, stop: Stop) -> EpochResult:
             tally.skipped, tally.samples = (*tally.skipped, progress.step), tally.samples - done
         compare(run, progress)
         tally.loss += step.loss
-        seen = (tally.samples - len(left) + done) * run.balance.shares[run.world.rank]
+        seen = (tally.samples - len(left) + done) * run.balance.shares[run.ranks.data_rank]
         run.recorder.step(progress, tally.loss, seen)
         run.live.tick(progress, samples, tally.loss, seen)
         run.meter.step(progress, step.samples, partial(tally.mean, seen))

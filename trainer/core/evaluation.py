@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trainer.contract.gpt import gpt_of
 from trainer.contract.own import is_own
 from trainer.core.models import flip_scores
 from trainer.core.precision import autocast
@@ -18,6 +19,7 @@ from trainer.core.run import Run
 from trainer.custom.nested import floated
 from trainer.data import shards
 from trainer.parallel.halt import HaltError
+from trainer.parallel.pipeline import Pipelined
 
 EVALUATION_BATCH = 512
 """Samples of up to 64 pixels a side; fewer of larger ones. Without gradients the batch size affects
@@ -45,14 +47,21 @@ class Evaluation:
 
 
 def outputs_of(run: Run) -> Callable[[Any], Any]:
-    """Return the function from inputs to float32 outputs by which the model is tested."""
-    # Without DDP's wrapper: ranks may have different numbers of parts, and must not wait in it.
-    model = partial(flip_scores, run.model) if run.job.train.flip_at_test else run.model
+    """Return the function from inputs to float32 outputs by which the model is tested.
+
+    All ranks must call it equally often. In a pipeline, only the last stage gets outputs.
+    """
+    # Without DDP's wrapper, which would exchange buffers.
+    model: Callable[..., Any] = run.model
+    if run.job.train.flip_at_test:
+        model = partial(flip_scores, run.model)
+    if isinstance(run.ranks, Pipelined):
+        model = partial(run.ranks.outputs, width=gpt_of(run.job.train.options).width)
 
     def outputs(inputs: Any) -> Any:
         with autocast(run.precision, run.world.device):
             found = model(run.data.prepared(inputs))
-        return floated(found)
+        return None if found is None else floated(found)
 
     return outputs
 
@@ -66,14 +75,17 @@ def evaluate(run: Run) -> Evaluation:
     run.ranks.share_buffers(run.modules)
     run.model.eval()
     test = run.data.test
-    own = shards.evaluation_shard(len(test), run.world.rank, run.world.size)
-    batches = torch.split(own, batch_size(run)) if len(own) else ()
-    test.expect(batches)
+    rank, size = run.ranks.data_rank, run.ranks.data_size
+    batches = shards.evaluation_batches(len(test), rank, size, batch_size(run))
+    test.expect(batch for batch, _ in batches)
     outputs, sums, seen = outputs_of(run), dict[str, Tensor](), 0
-    for part in batches:
+    for part, counts in batches:
         inputs, targets = test.take(part, run.world.device)
         with run.task.guard():
-            found = run.task.sums(outputs(inputs), targets)
+            scores = outputs(inputs)
+            if scores is None or not (counts and run.ranks.measures):
+                continue
+            found = run.task.sums(scores, targets)
             seen += run.task.count(targets)
         for name, value in found.items():
             sums[name] = sums.get(name, 0.0) + value.double()

@@ -5,12 +5,16 @@ From text, int64 [N, T], to scores (logits) of the next tokens, [N, K, T].
 
 from __future__ import annotations
 
+from zlib import crc32
+
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from trainer.contract.gpt import Gpt
+from trainer.data.shards import generator
 
 BASE = 10_000.0
 """Of the wavelengths of rotary positions, 2 pi to 2 pi times this (Su et al. 2021, section 3.3)."""
@@ -28,9 +32,10 @@ class GPT(nn.Module):
     norm: nn.LayerNorm | None
 
     def __init__(self, size: Gpt, classes: int, context: int, *, recompute: bool = False) -> None:
-        """`recompute`: the backward pass computes the blocks' inner values again, to save memory.
+        """`initialise` gives it its weights.
 
-        Only the input of each block is kept (Chen et al. 2016, arXiv 1604.06174).
+        With `recompute`, only the input of each block is kept: the backward pass computes its inner
+        values again, to save memory (Chen et al. 2016, arXiv 1604.06174).
         """
         super().__init__()
         self.size, self.recompute = size, recompute
@@ -40,11 +45,6 @@ class GPT(nn.Module):
         self.blocks = nn.ModuleDict({str(n): Block(size) for n in range(size.layers)})
         self.norm = nn.LayerNorm(size.width, bias=False)
         self.head = None if size.tied else nn.Linear(size.width, classes, bias=False)
-        for name, weight in self.named_parameters():
-            if weight.ndim == 2:
-                # Each block adds two terms; the variance of the sum must not grow with the layers.
-                terms = 2 * size.layers if name.endswith("out.weight") else 1
-                nn.init.normal_(weight, std=0.02 / terms**0.5)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """From [N, T] to [N, K, T]; of a later stage, from the features [N, T, W] before it.
@@ -127,3 +127,24 @@ def rotate(features: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
     first, second = features.float().chunk(2, dim=-1)
     turned = (first * cosines - second * sines, first * sines + second * cosines)
     return torch.cat(turned, dim=-1).type_as(features)
+
+
+@torch.no_grad()
+def initialise(model: GPT, seed: int) -> None:
+    """Give the GPT its initial weights, those of GPT-2; the same however it is divided.
+
+    Each parameter is drawn by itself, so a rank draws only those of its stage, one at a time.
+    """
+    for name, weight in model.named_parameters():
+        if weight.ndim < 2:
+            weight.fill_(1.0)
+            continue
+        # Each block adds two terms; the variance of the sum must not grow with the layers.
+        terms = 2 * model.size.layers if name.endswith("out.weight") else 1
+        draw = generator(seed, crc32(name.encode()))
+        whole = torch.empty(weight.shape).normal_(0, 0.02 / terms**0.5, generator=draw)
+        if isinstance(weight, DTensor):
+            whole = distribute_tensor(
+                whole.to(weight.device), weight.device_mesh, weight.placements, src_data_rank=None
+            )
+        weight.copy_(whole)

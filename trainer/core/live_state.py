@@ -79,7 +79,7 @@ def resume_live(run: Run) -> Progress | None:
 def describe(run: Run) -> About | None:
     """Describe what this rank has in memory, if it has trained."""
     progress, saver = run.reached.progress, run.saver
-    if progress is None or run.ranks.optimizers_differ:
+    if progress is None or not run.ranks.holds_all:
         return None
     samples = progress.epoch * len(run.data.train) + progress.position
     claim = Claim(samples, run.reached.generation, -progress.epoch)

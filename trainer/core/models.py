@@ -10,13 +10,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.nn import functional
 
 from trainer.contract.gpt import gpt_of
 from trainer.contract.job import Train
 from trainer.contract.models import of_torchvision
 from trainer.contract.own import is_own
-from trainer.core.gpt import GPT
+from trainer.core.gpt import GPT, initialise
 from trainer.custom.functions import build_own
 from trainer.data.samples import DataSet
 
@@ -29,8 +30,9 @@ def build_model(train: Train, data: DataSet) -> nn.Module:
     if is_own(train.model):
         return build_own(train, data.shape, data.labels)
     if train.model == "gpt":
-        size, recompute = gpt_of(train.options), bool(train.activation_checkpointing)
-        return GPT(size, data.classes, train.context, recompute=recompute)
+        model = build_empty_gpt(train, data).to_empty(device="cpu")
+        initialise(model, train.seed)
+        return model
     if of_torchvision(train.model):
         return channels_last(torchvision_model(train.model, data))
     channels, side, _ = data.train.inputs.shape[1:]
@@ -39,6 +41,13 @@ def build_model(train: Train, data: DataSet) -> nn.Module:
     if train.model == "airbench":
         return channels_last(Airbench(data))
     return channels_last(resnet18(channels, data.classes))
+
+
+def build_empty_gpt(train: Train, data: DataSet) -> GPT:
+    """Build the GPT of a job on torch's meta device: without memory for weights."""
+    size, recompute = gpt_of(train.options), bool(train.activation_checkpointing)
+    with torch.device("meta"):
+        return GPT(size, data.classes, train.context, recompute=recompute)
 
 
 def channels_last(model: nn.Module) -> nn.Module:
@@ -159,19 +168,36 @@ def whitening_filters(data: DataSet) -> Tensor:
     return torch.cat((filters, -filters)).view(-1, images.shape[1], 2, 2)
 
 
-def parameter_groups(model: nn.Module, train: Train) -> list[dict[str, Any]]:
-    """Group the trained parameters; a group's rate is the schedule's rate times its "scale"."""
-    groups: dict[float, list[nn.Parameter]] = {}
+def rate_scale(name: str, weight: Tensor, train: Train) -> float:
+    """Return the factor of the learning rate of a parameter."""
+    return 64.0 if train.model == "airbench" and "blocks" in name and weight.ndim == 1 else 1.0
+
+
+def grouped_names(model: nn.Module, train: Train) -> list[list[str]]:
+    """Return the names of the parameters in each group of a model that is not divided."""
+    groups: dict[float, list[str]] = {}
     for name, each in model.named_parameters():
-        fast = train.model == "airbench" and "blocks" in name and each.ndim == 1
         if each.requires_grad:
-            groups.setdefault(64.0 if fast else 1.0, []).append(each)
+            groups.setdefault(rate_scale(name, each, train), []).append(name)
+    return list(groups.values())
+
+
+def parameter_groups(model: nn.Module, train: Train) -> list[dict[str, Any]]:
+    """Group the trained parameters; a group's rate is the schedule's rate times its "scale".
+
+    Those of a divided model are grouped by their ranks too: an optimizer updates a group at once.
+    """
+    groups: dict[tuple[float, object], list[nn.Parameter]] = {}
+    for name, each in model.named_parameters():
+        if each.requires_grad:
+            mesh = each.device_mesh if isinstance(each, DTensor) else None
+            groups.setdefault((rate_scale(name, each, train), mesh), []).append(each)
     # The optimizer multiplies the decay by the rate; dividing keeps the product equal for all.
     rate, decay = train.learning_rate, train.weight_decay
     more = {"momentum": 0.85} if train.model == "airbench" else {}
     return [
         {"params": group, "scale": scale, "lr": rate * scale, "weight_decay": decay / scale} | more
-        for scale, group in groups.items()
+        for (scale, _), group in groups.items()
     ]
 
 

@@ -9,7 +9,6 @@ from trainer.contract.own import is_own
 from trainer.core.alike import sources_of_trainer
 from trainer.core.evaluation import outputs_of
 from trainer.core.figures import Figures
-from trainer.core.models import parameter_count
 from trainer.core.run import Run
 from trainer.record.predictions import predict
 from trainer.record.texts import write_text
@@ -21,7 +20,7 @@ def begin_record(run: Run, progress: Progress, start: Figures) -> None:
         "steps": start.steps,
         "epochs": start.epochs,
         "global_batch": run.global_batch,
-        "parameters": parameter_count(run.model),
+        "parameters": run.parameters,
         "precision": run.precision,
         "trainer": sources_of_trainer(),
     }
@@ -45,7 +44,8 @@ def record_epoch(
         slow=figures.slow,
     )
     text = run.data.text
-    if text and not is_own(run.job.train.model) and saved and run.world.rank == 0:
+    alone = not run.job.parallel.used  # One rank of a divided model can not write by itself.
+    if text and alone and not is_own(run.job.train.model) and saved and run.world.rank == 0:
         train, data = run.job.train, run.data
         written = write_text(run.model, data.labels, train.context, run.world.device)
         run.recorder.note("sample", progress, text=written)

@@ -9,9 +9,7 @@ from dataclasses import replace
 
 from trainer.checkpoints.format import Progress
 from trainer.checkpoints.layout import folder_name
-from trainer.contract.batch import accumulation
 from trainer.core.figures import Figures, append
-from trainer.core.models import parameter_count
 from trainer.core.run import Run
 from trainer.data.samples import DataSet
 from trainer.output import say
@@ -27,11 +25,11 @@ def introduce(run: Run, progress: Progress, start: Figures) -> None:
     if run.world.rank != 0:
         return
     train, exchange = run.job.train, run.job.exchange
-    steps = accumulation(train, run.world.size)
     at_most = "at most " if train.global_batch else ""
-    sizes = f"{at_most}{train.batch_size} x {run.world.size} processes x {steps}"
+    who = "replicas or shards" if run.job.parallel.used else "processes"
+    sizes = f"{at_most}{train.batch_size} x {run.ranks.data_size} {who} x {run.micro_steps}"
     say(
-        f"job {run.job.name}: {train.model} of {parameter_count(run.model):,} parameters, "
+        f"job {run.job.name}: {train.model} of {run.parameters:,} parameters, "
         f"{len(run.data.train):,} samples of {train.dataset}, global batch {run.global_batch} = "
         f"{sizes}, {run.precision}, exchange {exchange.mode}, compression {exchange.compression}, "
         f"{start.steps} steps in {train.epochs} epochs"
@@ -86,7 +84,7 @@ def tell_epoch(run: Run, figures: Figures, *, last: bool) -> None:
     say(summary(figures, steps, elapsed, classifies=run.task.classifies))
     busy = figures.shares["data"] + figures.shares["compute"]
     seconds = busy * len(run.data.train) / (figures.images_per_second or 1) / steps
-    say(f"for kit plan: step_seconds: {seconds:.4g}, {parameter_count(run.model)} parameters")
+    say(f"for kit plan: step_seconds: {seconds:.4g}, {run.parameters} parameters")
     stall = statistics.fmean(run.saver.stalls) * 1000
     say(f"checkpoints: training stood still for {stall:.1f} ms on each of the saves")
     where = run.checkpoints / folder_name(figures.step)

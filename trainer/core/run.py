@@ -69,6 +69,7 @@ class Run:
     data: DataSet
     ranks: Ranks  # How the ranks train the model together.
     module: nn.Module  # The model, or what torch.compile made of it.
+    parameters: int  # Of the whole model.
     reached: Reached
     compiled: Compiled | None  # Set if the job uses torch.compile.
     task: Task
@@ -95,14 +96,19 @@ class Run:
 
     def pieces(self, batch: Tensor) -> list[Tensor]:
         """This rank's micro-batches of the global batch int64 [n]."""
-        steps = accumulation(self.job.train, self.world.size)
         grouped = self.data.train.grouped(batch)
-        return shards.pieces(grouped, self.world.rank, self.balance.shares, steps)
+        rank, shares = self.ranks.data_rank, self.balance.shares
+        return shards.pieces(grouped, rank, shares, self.micro_steps)
+
+    @property
+    def micro_steps(self) -> int:
+        """The largest number of micro-batches of a rank in a step."""
+        return accumulation(self.job.train, self.ranks.data_size)
 
     @property
     def global_batch(self) -> int:
         """Samples of a full optimizer step, over all ranks."""
-        return global_batch(self.job.train, self.world.size)
+        return global_batch(self.job.train, self.ranks.data_size)
 
     @property
     def age(self) -> float:
@@ -121,5 +127,7 @@ class Run:
 
     def parts(self) -> dict[str, Any]:
         """Return by name the objects whose state is in a checkpoint and equal on all ranks."""
+        if self.job.parallel.used:
+            return {"scaler": self.scaler}
         parts = self.ranks.parts() | ({"average": self.average} if self.average else {})
         return parts if self.ranks.optimizers_differ else parts | self.steppers

@@ -138,7 +138,7 @@ class Session:
         self._place(world)
         require_alike(world, self._about)
         began = self._began if self._run and self._run.reached.progress else self._started
-        if self._run is None or self._run.ranks.optimizers_differ:
+        if self._run is None or not self._run.ranks.holds_all:
             # The state in memory depends on ranks that may be gone.
             folder = folder_of(os.environ)
             self._run = set_up(self._job, world, self._data, folder, began, self._weights)
@@ -161,7 +161,7 @@ class Session:
         if not run or not run.reached.progress or run.job.checkpoint.shared:
             return
         run.saver.wait()
-        if run.ranks.optimizers_differ or run.saver.step == run.reached.progress.step:
+        if not run.ranks.holds_all or run.saver.step == run.reached.progress.step:
             return
         alone = form_world(os.environ, self._timeout)
         if is_writer(self._job, alone):

@@ -18,11 +18,19 @@ from trainer.contract.job import Train, TrainJob
 from trainer.contract.own import is_own
 from trainer.core.announce import Announcer
 from trainer.core.compiled import Compiled
+from trainer.core.gpt import initialise
+from trainer.core.gpt_parts import GPT_DIVISION
 from trainer.core.live import Live
 from trainer.core.meter import Meter
-from trainer.core.models import Lookahead, build_model, parameter_groups
+from trainer.core.models import (
+    Lookahead,
+    build_empty_gpt,
+    build_model,
+    parameter_count,
+    parameter_groups,
+)
 from trainer.core.norms import Norms
-from trainer.core.precision import choose, loss_scaler
+from trainer.core.precision import TYPES, choose, loss_scaler
 from trainer.core.run import Reached, Run
 from trainer.core.schedule import learning_rate
 from trainer.core.task import classification
@@ -32,8 +40,10 @@ from trainer.custom.task import own_task
 from trainer.data.samples import DataSet
 from trainer.data.shards import generator
 from trainer.parallel.local import LocalReplicas
+from trainer.parallel.pipeline import Pipelined
 from trainer.parallel.ranks import Ranks
 from trainer.parallel.replicas import Replicas
+from trainer.parallel.sharded import Sharded
 from trainer.parallel.world import World
 from trainer.record.recorder import Recorder
 
@@ -55,21 +65,30 @@ def set_up(
     """
     train = job.train
     torch.manual_seed(train.seed)  # The same initial weights on all ranks.
-    model = build_model(train, data)
-    model.load_state_dict(weights or {}, strict=False)
-    model = model.to(world.device)
+    divided, precision = job.parallel.used, choose(train.precision, world)
+    ranks: Ranks
+    if divided:
+        ranks, parameters = divide(job, world, data, precision, weights)
+        model = ranks.model
+    else:
+        model = build_model(train, data)
+        model.load_state_dict(weights or {}, strict=False)
+        model, parameters = model.to(world.device), parameter_count(model)
     compiled = Compiled() if train.compile else None
     # A process of a training whose group changes prepares itself alone.
     several = world.size > 1 or "KIT_WORKERS" in os.environ
     module = compiled.compile(model, job, several=several) if compiled else model
-    watch, precision = Watch(world.device), choose(train.precision, world)
+    watch = Watch(world.device)
+    if not divided:
+        ranks = replicate(job, world, model, module, watch)
     announcer = Announcer(world, train.epochs)
     run = Run(
         job=job,
         world=world,
         data=data.to(world.device),
-        ranks=replicate(job, world, model, module, watch),
+        ranks=ranks,
         module=module,
+        parameters=parameters,
         reached=Reached(),
         compiled=compiled,
         task=own_task(train) if is_own(train.model) else classification(train.label_smoothing),
@@ -82,7 +101,7 @@ def set_up(
         started=started,
         saver=Saver(asynchronous=job.checkpoint.asynchronous),
         watch=watch,
-        balance=Balance(world, watch, auto=train.balance == "auto"),
+        balance=Balance(world, watch, ranks.data_size, auto=train.balance == "auto"),
         live=Live(world, train.epochs, announcer),
         meter=Meter(world, watch, job.name, os.environ),
         announcer=announcer,
@@ -113,7 +132,7 @@ def move(run: Run, world: World, started: float) -> Run:
         world=world,
         ranks=ranks,
         started=started,
-        balance=Balance(world, run.watch, auto=job.train.balance == "auto"),
+        balance=Balance(world, run.watch, ranks.data_size, auto=job.train.balance == "auto"),
         live=Live(world, job.train.epochs, announcer),
         announcer=announcer,
         recorder=recorder,
@@ -130,9 +149,31 @@ def replicate(
     return kind(model, job.exchange, world, watch.mark, module)
 
 
+def divide(
+    job: TrainJob, world: World, data: DataSet, precision: str, weights: dict[str, Tensor] | None
+) -> tuple[Sharded, int]:
+    """Build a model of which each rank has a part; return also the number of its parameters.
+
+    The whole GPT is never in one rank's memory.
+    """
+    train, type_ = job.train, TYPES[precision]
+    if train.model == "gpt":
+        gpt = build_empty_gpt(train, data)
+        parameters = parameter_count(gpt)
+        kind = Pipelined if (job.parallel.pipeline or 1) > 1 else Sharded
+        ranks = kind(gpt, job, world, type_, GPT_DIVISION)
+        gpt.to_empty(device=world.device)
+        initialise(gpt, train.seed)
+        return ranks, parameters
+    model = build_model(train, data)
+    model.load_state_dict(weights or {}, strict=False)
+    model, parameters = model.to(world.device), parameter_count(model)
+    return Sharded(model, job, world, type_, None), parameters
+
+
 def seed_rank(run: Run) -> None:
     """Give each rank another seed for layers like dropout; data have their own generators."""
-    torch.manual_seed(generator(run.job.train.seed, run.world.rank).initial_seed())
+    torch.manual_seed(generator(run.job.train.seed, run.ranks.data_rank).initial_seed())
 
 
 def build_optimizer(model: nn.Module, train: Train, device: torch.device) -> torch.optim.Optimizer:

@@ -15,9 +15,12 @@ from trainer.checkpoints import parts
 from trainer.checkpoints.format import Progress, State
 from trainer.checkpoints.layout import folder_name
 from trainer.checkpoints.newest import Found, is_writer, newest_of_all
+from trainer.checkpoints.pieces import is_divided
+from trainer.core.divided import join, ranks_of_parts, saved_pieces, whole_model, whole_state
 from trainer.core.evaluation import Evaluation
 from trainer.core.run import Run
 from trainer.output import say
+from trainer.parallel.halt import HaltError
 
 MERGED = ("optimizer", "scaler", "powersgd")
 """Objects in the ranks' own parts whose mean other ranks can resume from, at another world size.
@@ -48,7 +51,11 @@ def resume(run: Run) -> Resumed:
 
 def restore(run: Run, state: State) -> None:
     """Restore the shared state."""
-    load(run, {**run.parts(), **run.steppers}, state)
+    divided = run.job.parallel.used
+    load(run, run.parts() if divided else {**run.parts(), **run.steppers}, state)
+    if divided and "model" in state and "optimizer" in state:  # Of a training that was not divided.
+        with run.task.loading("the checkpoint"):
+            join(run, iter([whole_state(run, state)]))
     if len(state["rng"]) == run.world.size:
         set_random_states(state["rng"][run.world.rank], run.world.device)
 
@@ -75,10 +82,36 @@ def resume_own(run: Run, resumed: Resumed) -> None:
     found = resumed.found
     if not found or not (words := parts.own_of(found.saved)).ranks:
         return
+    if is_divided(words.way):
+        resume_divided(run, found)
+        return
     same = words.ranks == tuple(range(run.world.size)) and words.way == run.ranks.way
     state = mean_part(run, found) if not same or found.lacking else own_part(run, found)
     load(run, run.steppers, state)
     run.ranks.load_own(state, run.modules)
+
+
+def resume_divided(run: Run, found: Found) -> None:
+    """Load each rank's piece of the model and the optimizer, whatever the ranks were before.
+
+    Raises HaltError on all ranks if a piece is on no host.
+    """
+    words, name = parts.own_of(found.saved), folder_name(found.saved.step)
+    if found.lacking:
+        ranks = ", ".join(map(str, found.lacking))
+        what = f"{name}: no host has the part of rank {ranks}, which has a piece of the model"
+        raise HaltError("disk", f"{what}; bring its disk back, or begin again: kit deploy --fresh")
+    same = words.ranks == tuple(range(run.world.size)) and words.way == run.ranks.way
+    if same and len(found.parts) == run.world.size:
+        contents = iter([own_part(run, found)])
+    else:
+        if run.world.rank == 0:
+            before = " x ".join(map(str, words.way[1:]))
+            say(f"joins {name}, which was divided by {before} (data, pipeline, shard, tensor)")
+        sent = (send_part(run, found, rank) for rank in ranks_of_parts(found))
+        contents = map(parts.load_part, sent)
+    with run.task.loading(f"the checkpoint {name}"):
+        join(run, (content["pieces"] for content in contents))
 
 
 def own_part(run: Run, found: Found) -> State:
@@ -124,12 +157,18 @@ def save(run: Run, progress: Progress, found: Evaluation | None = None) -> None:
         model = run.ranks.require_equal()
         if run.ranks.optimizers_differ:
             own |= {name: part.state_dict() for name, part in run.steppers.items()}
+        whole = dict[str, Tensor]()
+        if run.job.parallel.used:
+            own["pieces"] = saved_pieces(run)
+            if progress.epoch == run.job.train.epochs:
+                whole = whole_model(run)  # For servers.
         known = run.world.gather((random_states(run.world.device), bool(own)))
         ranks = [rank for rank, (_, has_own) in enumerate(known) if has_own]
         state: State = {"own": own}
         if is_writer(run.job, run.world):
             state |= {name: part.state_dict() for name, part in run.parts().items()}
             state |= {"progress": vars(progress), "seed": run.job.train.seed}
+            state |= {"model": whole} if whole else {}
             state |= {"rng": [states for states, _ in known], "run": run.recorder.run}
         if own or is_writer(run.job, run.world):
             words = {"model": model, "ranks": ranks, "way": run.ranks.way}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -17,6 +18,10 @@ from trainer.core.schedule import share_done
 from trainer.core.suspicion import examined
 from trainer.custom.nested import floated
 from trainer.data.crops import Crops
+from trainer.parallel.pipeline import Pipelined
+
+IGNORED = -100
+"""The label of a token that is not learnt from: torch's cross entropy has no loss for it."""
 
 
 @dataclass(frozen=True)
@@ -68,11 +73,11 @@ def train_step(
         restore_buffers(run, buffers)
     else:
         update(run, progress)
+    loss, samples = (loss, sum(map(len, own))) if run.ranks.counts else (torch.zeros_like(loss), 0)
     after = Progress(progress.epoch, progress.position + len(batch), number)
     run.reached.progress = after  # At once: an exchange that follows may fail.
     if local:
         verdict = end_local(run, stop, number, bad_loss, last=len(batch) == len(left))
-    samples = sum(map(len, own))
     run.balance.note(samples)
     return StepResult(after, loss, *verdict, samples)
 
@@ -110,25 +115,58 @@ def gradients(
     """
     # The gradients are averaged over ranks; this weight makes that the mean over samples, for any
     # division of the batch.
-    weight = 1 / max(sum(map(len, own)), 1) if local else run.world.size / len(batch)
+    weight = 1 / max(sum(map(len, own)), 1) if local else run.ranks.data_size / len(batch)
+    if isinstance(run.ranks, Pipelined):
+        return pipelined_gradients(run, run.ranks, own, weight)
     losses: list[Tensor] = []
     run.optimizer.zero_grad()
-    # All ranks must take part in the exchange; a rank without samples contributes zeros.
-    pieces = own or [batch[:1]]
+    # All ranks must take part in the exchange; a rank without samples contributes zeros. Those of a
+    # divided model compute together, so each must have equally many pieces.
+    lacking = run.micro_steps - len(own) if run.job.parallel.used else int(not own)
+    pieces = own + [batch[:1]] * lacking
     for number, piece in enumerate(pieces, start=1):
         last = number == len(pieces)
         exchange = last and not local
         with nullcontext() if exchange else run.ranks.unsynchronised():
-            loss = training_loss(run, piece, crops) * (weight if own else 0.0)
+            loss = training_loss(run, piece, crops) * (weight if number <= len(own) else 0.0)
             losses.append(loss.detach())
             if last:
                 finite = fetch(torch.isfinite(torch.stack(losses)))
             run.scaler.scale(loss).backward()
             run.watch.mark("communication" if exchange else "compute")
-    flags = finite()
+    return torch.stack(losses).sum() / weight, bad_loss_of(run, pieces, finite())
+
+
+def bad_loss_of(run: Run, pieces: Sequence[Tensor], flags: Iterable[Tensor]) -> str:
+    """Describe the first of this rank's losses that is not finite, if one is not."""
     bad = next((piece for piece, flag in zip(pieces, flags, strict=True) if not flag), None)
-    bad_loss = "" if bad is None else f"{run.world.name}, samples {bad.tolist()}"
-    return torch.stack(losses).sum() / weight, bad_loss
+    return "" if bad is None else f"{run.world.name}, samples {bad.tolist()}"
+
+
+def pipelined_gradients(
+    run: Run, ranks: Pipelined, own: list[Tensor], weight: float
+) -> tuple[Tensor, str]:
+    """Compute gradients as `gradients` does, with micro-batches that pass through stages.
+
+    All micro-batches of a training have the same size. The missing samples of the last step of an
+    epoch are copies of others, without labels.
+    """
+    steps = run.micro_steps
+    rows = math.ceil(math.ceil(run.global_batch / ranks.data_size) / steps)
+    pieces = own + [torch.empty(0, dtype=torch.int64)] * (steps - len(own))
+    padded = [torch.cat((each, each.new_zeros(rows - len(each)))) for each in pieces]
+    inputs, labels = run.data.train.take(torch.cat(padded), run.world.device)
+    for number, piece in enumerate(pieces):
+        labels[number * rows + len(piece) : (number + 1) * rows] = IGNORED
+    run.optimizer.zero_grad()
+    run.watch.mark("data")
+
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        return run.task.loss(floated(outputs), targets) * weight
+
+    losses = ranks.step(inputs, labels, steps, loss)
+    run.watch.mark("compute")
+    return losses.sum() / weight, bad_loss_of(run, pieces, torch.isfinite(losses).cpu())
 
 
 def fetch(flags: Tensor) -> Callable[[], Tensor]:

@@ -81,8 +81,9 @@ class Balance:
     not depend on the division of the batch.
     """
 
-    def __init__(self, world: World, watch: Watch, *, auto: bool) -> None:
-        self.shares = [1 / world.size] * world.size
+    def __init__(self, world: World, watch: Watch, parts: int, *, auto: bool) -> None:
+        """`parts` are those into which each batch is divided: one for each rank if `auto`."""
+        self.shares = [1 / parts] * parts
         self._world, self._watch, self._auto = world, watch, auto
         self._window, self._steps, self._samples, self._work = FIRST, 0, 0, 0.0
 

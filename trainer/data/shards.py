@@ -6,6 +6,7 @@ sample is dropped or repeated at any world size, and training can resume from an
 another world size.
 """
 
+import math
 from collections.abc import Sequence
 from itertools import accumulate
 
@@ -34,6 +35,13 @@ def pieces(batch: Tensor, rank: int, shares: Sequence[float], accumulation: int)
     return [piece for piece in torch.tensor_split(own, accumulation) if len(piece)]
 
 
-def evaluation_shard(samples: int, rank: int, world_size: int) -> Tensor:
-    """This rank's test samples, int64 [n]; the ranks' shards are disjoint and cover all samples."""
-    return torch.arange(samples)[rank::world_size]
+def evaluation_batches(samples: int, rank: int, ranks: int, size: int) -> list[tuple[Tensor, bool]]:
+    """This rank's test samples in batches int64 [n] of at most `size`, and whether they count.
+
+    The ranks' batches that count are disjoint and cover all samples. All ranks have equally many,
+    as they may have to compute together: a rank that lacks one has one of the first sample.
+    """
+    own = torch.split(torch.arange(samples)[rank::ranks], size)
+    batches = [(batch, True) for batch in own if len(batch)]
+    most = math.ceil(math.ceil(samples / ranks) / size)
+    return batches + [(torch.zeros(1, dtype=torch.int64), False)] * (most - len(batches))

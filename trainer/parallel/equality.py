@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Sequence
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from trainer.parallel.halt import HaltError
 from trainer.parallel.world import World
@@ -15,14 +16,13 @@ INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 @torch.no_grad()
-def fingerprint(model: nn.Module, *, buffers: bool = True) -> int:
-    """A hash of the bits of all parameters and `buffers`, the same on every device.
+def fingerprint(values: Iterable[Tensor]) -> int:
+    """A hash of the bits of some tensors, the same on every device.
 
     The bits of each value in a chunk are multiplied by an odd number of its position and summed
     modulo 2^64: integer sums do not depend on the order, and one changed value is always detected.
     """
-    own = model.buffers() if buffers else ()
-    tensors = [tensor.reshape(-1) for tensor in (*model.parameters(), *own)]
+    tensors = [tensor.reshape(-1) for tensor in values]
     odd = torch.arange(1, 2 * CHUNK, 2, device=tensors[0].device)
     sums = [
         (odd[: len(part)] * part).sum()
@@ -38,7 +38,29 @@ def require_equal(world: World, model: nn.Module, *, buffers: bool = True) -> in
     It names the hosts of these ranks if more than half of all ranks agree. Return the common
     fingerprint.
     """
-    found = world.gather((fingerprint(model, buffers=buffers), world.name, world.host))
+    own = model.buffers() if buffers else ()
+    print_of_rank = fingerprint((*model.parameters(), *own))
+    return require_one(world.gather((print_of_rank, world.name, world.host)))
+
+
+def require_equal_replicas(world: World, values: Sequence[Tensor], cell: int) -> int:
+    """Raise HaltError as `require_equal` does, if replicas of the same part differ.
+
+    `values` are this rank's parts, `cell` says which parts they are. Return a fingerprint of all.
+    """
+    found = world.gather((cell, (fingerprint(values), world.name, world.host)))
+    prints = [
+        require_one([about for other, about in found if other == part])
+        for part in sorted({part for part, _ in found})
+    ]
+    return hash(tuple(prints))
+
+
+def require_one(found: Sequence[tuple[int, str, str]]) -> int:
+    """Return the fingerprint that all have, of some ranks with their names and hosts.
+
+    Raises HaltError, as `require_equal` does.
+    """
     usual, count = Counter(value for value, _, _ in found).most_common(1)[0]
     others = ", ".join(who for value, who, _ in found if value != usual)
     if others:

@@ -33,6 +33,7 @@ class LocalReplicas(Replicas):
     """
 
     optimizers_differ = True
+    holds_all = False
 
     def __init__(
         self,

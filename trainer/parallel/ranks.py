@@ -1,8 +1,8 @@
 """The interface for a way in which the ranks train one model together.
 
-It is the only interface between the training and the way to divide its work. In the present
-implementations (replicas.py, local.py) each rank has a whole replica. Sharded parameters, as in
-FSDP, would be another implementation: no other module depends on where parameters are stored.
+It is the only interface between the training and the way to divide its work. In its
+implementations each rank has a whole replica (replicas.py, local.py), a part of one (sharded.py),
+or a part of one stage of its layers (pipeline.py).
 """
 
 from __future__ import annotations
@@ -22,6 +22,15 @@ class Ranks(ABC):
     """The model without wrappers: a rank can evaluate it without the others."""
     optimizers_differ: bool
     """Whether each rank's optimizer has a state of its own."""
+    holds_all: bool
+    """Whether a rank's memory has the whole state of the training."""
+    data_rank: int
+    data_size: int
+    """The number of this rank's part of each batch, and how many parts there are."""
+    counts: bool = True
+    """Whether this rank reports its samples; others with the same samples do not."""
+    measures: bool = True
+    """Whether this rank measures the test samples that it gets; others get the same."""
     way: tuple[Any, ...]
     """The settings that must be equal for a rank's own part of a checkpoint to fit."""
 

@@ -35,6 +35,7 @@ class Replicas(Ranks):
     """A replica on each rank: DDP, with the job's buckets and compression."""
 
     optimizers_differ = False
+    holds_all = True
 
     def __init__(
         self,
@@ -49,6 +50,7 @@ class Replicas(Ranks):
         `module` replaces the model in computations: the same one, or compiled.
         """
         self.model, self.world = model, world
+        self.data_rank, self.data_size = world.rank, world.size
         self.way = (exchange.mode, exchange.compression, exchange.overlap, exchange.bucket_mib)
         self._shared = False  # Whether all ranks have the same buffers.
         self._powersgd = None

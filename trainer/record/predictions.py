@@ -11,6 +11,7 @@ from torch import Tensor
 
 from trainer.data.identity import identity
 from trainer.data.samples import DataSet
+from trainer.data.shards import evaluation_batches
 from trainer.parallel.world import World
 from trainer.record.pictures import png, reduced
 
@@ -33,12 +34,13 @@ def predict(
     """
     every = -(-len(data.test) // MOST)
     chosen = torch.arange(0, len(data.test), every)
-    own = chosen[world.rank :: world.size]
-    batches = torch.split(own, BATCH) if len(own) else ()
-    data.test.expect(batches)
-    found = [_classify(data, part, world.device, scores) for part in batches]
-    nothing = torch.empty(0, 4)
-    table = torch.cat(world.gather(torch.cat(found) if found else nothing))
+    batches = evaluation_batches(len(chosen), world.rank, world.size, BATCH)
+    data.test.expect(chosen[part] for part, _ in batches)
+    found = [
+        _classify(data, chosen[part], world.device, scores)[: len(part) * counts]
+        for part, counts in batches
+    ]
+    table = torch.cat(world.gather(torch.cat(found)))
     if world.rank != 0:
         return None
     table = table[table[:, 0].argsort()]

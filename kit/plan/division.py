@@ -1,0 +1,270 @@
+"""How a model is divided among the ranks of a job: the grid, its places, and the memory of a GPU.
+
+The trainer numbers the ranks the same way (trainer/parallel/grid.py): tensor changes fastest, then
+shard, then pipeline, then data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from math import ceil
+
+from kit.errors import Fault
+from kit.model import Gpu, Job
+from kit.plan.gpus import BF16, capability
+from kit.plan.traffic import GRADIENT_BYTES, parameters
+from kit.plan.types import Division, Memory, Placement
+from kit.values import count, show_bytes
+from trainer.contract.gpt import Gpt, gpt_of
+from trainer.contract.job import Parallel, Train
+
+CHARACTERS = 100
+"""Tokens of a text of single characters, about; only the trainer counts them."""
+OPTIMIZER = {"sgd": 4, "adam": 8, "adamw": 8}
+"""Bytes of an optimizer's state for each parameter: float32 averages, of which Adam has two."""
+INNER, OUTER = (48, 36), (16, 12)
+"""Bytes that a block keeps for the backward pass, for each feature of each token, in float32 and in
+16 bits: of its hidden values, which a tensor group divides, and of its inputs and norms. As torch
+saves them (tests/test_division.py counts); rotary positions add ROTARY."""
+ROTARY = (12.5, 6.25)
+SCORES = 12
+"""Bytes for each token and each score of it: float32 scores, their softmax and its gradient."""
+CONTEXT = 2**30
+"""Bytes of CUDA's context, NCCL's buffers and the allocator's gaps on each GPU, roughly."""
+USABLE = 0.95
+"""The share of a GPU's memory that one process can have."""
+
+
+def division(job: Job, placements: Sequence[Placement]) -> Division | None:
+    """Describe how a job's ranks divide its model; None if each has a whole one.
+
+    The job must have no faults.
+    """
+    train, wish = job.train, job.parallel
+    if train is None or not wish.used or not placements:
+        return None
+    ranks = sum(placement.processes for placement in placements)
+    sizes = sizes_of(wish, ranks)
+    return Division(
+        sizes=sizes,
+        within_hosts=_within_hosts(sizes, placements),
+        memory=memory(job, train, placements, wish),
+        least_gpu=_least(placements),
+    )
+
+
+def sizes_of(wish: Parallel, ranks: int) -> dict[str, int]:
+    """Return the sizes of the grid's dimensions, the outermost first."""
+    data = wish.data or max(1, ranks // wish.cell)
+    return {
+        "data": data,
+        "pipeline": wish.pipeline or 1,
+        "shard": wish.shard or 1,
+        "tensor": wish.tensor or 1,
+    }
+
+
+def _within_hosts(sizes: dict[str, int], placements: Sequence[Placement]) -> tuple[str, ...]:
+    """Return the dimensions whose groups of ranks are on one host each."""
+    found, span = [], 1
+    for name, size in reversed(sizes.items()):
+        span *= size
+        starts = [placement.first_rank for placement in placements]
+        ends = [placement.first_rank + placement.processes for placement in placements]
+        edges = {*starts, *ends}
+        if all(edge % span == 0 for edge in edges):
+            found.append(name)
+    return tuple(found)
+
+
+def _least(placements: Sequence[Placement]) -> Gpu | None:
+    """Return the GPU with the least memory, of those whose memory is known."""
+    gpus = [gpu for placement in placements for gpu in placement.gpus if gpu.memory]
+    return min(gpus, key=lambda gpu: gpu.memory or 0, default=None)
+
+
+def memory(
+    job: Job, train: Train, placements: Sequence[Placement], wish: Parallel
+) -> Memory | None:
+    """Estimate the memory of the GPU that needs the most; None if the model's size is unknown."""
+    if train.model != "gpt":
+        total = parameters(job)
+        if total is None:
+            return None
+        part = ceil(total / (wish.shard or 1))
+        gathered = total * GRADIENT_BYTES if (wish.shard or 1) > 1 else 0
+        return _of_parameters(train, part, gathered, None)
+    size, half = gpt_of(train.options), _half(train, placements)
+    stage, block = _largest_stage(size, train.context, wish), _block(size, wish)
+    part, gathered = ceil(stage / (wish.shard or 1)), 0
+    if (wish.shard or 1) > 1:
+        # The first and last layers stay gathered; besides them one block, and the next in advance.
+        ends = stage - _blocks_of_stage(size, wish) * block
+        gathered = (ends + 2 * block) * ((2 if half else GRADIENT_BYTES) + GRADIENT_BYTES)
+    return _of_parameters(train, part, gathered, _activations(train, size, wish, half=half))
+
+
+def _of_parameters(train: Train, part: int, gathered: int, activations: int | None) -> Memory:
+    return Memory(
+        parameters=part * GRADIENT_BYTES,
+        gradients=part * GRADIENT_BYTES,
+        optimizer=part * OPTIMIZER[train.optimizer],
+        gathered=gathered,
+        activations=activations,
+        context=CONTEXT,
+    )
+
+
+def _half(train: Train, placements: Sequence[Placement]) -> bool:
+    """Whether the trainer computes in 16 bits."""
+    if train.precision != "auto":
+        return train.precision != "fp32"
+    found = [capability(gpu.model or "") for placement in placements for gpu in placement.gpus]
+    return bool(found) and all(known is not None and known[1] >= BF16 for known in found)
+
+
+def _block(size: Gpt, wish: Parallel) -> int:
+    """Return the parameters of a block on one rank of a tensor group."""
+    norms = 2 * size.width
+    return (size.block_parameters - norms) // (wish.tensor or 1) + norms
+
+
+def _blocks_of_stage(size: Gpt, wish: Parallel) -> int:
+    return ceil(size.layers / (wish.pipeline or 1))
+
+
+def _largest_stage(size: Gpt, context: int, wish: Parallel) -> int:
+    """Return the parameters of the largest stage on one rank of a tensor group."""
+    table = CHARACTERS * size.width
+    positions = context * size.width if size.positions == "learned" else 0
+    if not size.tied:
+        table //= wish.tensor or 1
+    ends = table + positions + size.width
+    if (wish.pipeline or 1) == 1 and not size.tied:
+        ends += table
+    return _blocks_of_stage(size, wish) * _block(size, wish) + ends
+
+
+def _activations(train: Train, size: Gpt, wish: Parallel, *, half: bool) -> int:
+    """Estimate the bytes that are kept for the backward pass.
+
+    A stage of a pipeline keeps those of as many micro-batches as there are stages (1F1B).
+    """
+    tensor, pipeline = wish.tensor or 1, wish.pipeline or 1
+    tokens = train.batch_size * train.context
+    rotary = ROTARY[half] if size.positions == "rotary" else 0.0
+    whole = (INNER[half] + rotary) / tensor + OUTER[half]
+    blocks = _blocks_of_stage(size, wish)
+    kept = blocks * whole
+    if train.activation_checkpointing:
+        kept = blocks * (2 if half else 4) + whole
+    in_flight = min(pipeline, train.accumulation) if pipeline > 1 else 1
+    return round(tokens * size.width * kept * in_flight + tokens * CHARACTERS * SCORES)
+
+
+def division_faults(jobs: Sequence[Job], placed: Sequence[tuple[Placement, ...]]) -> list[Fault]:
+    """Refuse grids that the ranks cannot form, and models that do not fit into a GPU."""
+    faults = []
+    for job, placements in zip(jobs, placed, strict=True):
+        if job.train is not None and placements:
+            faults += _faults_of_grid(job, placements) or _faults_of_memory(job, placements)
+    return faults
+
+
+def _faults_of_grid(job: Job, placements: Sequence[Placement]) -> list[Fault]:
+    wish, cell = job.parallel, job.parallel.cell
+    if not wish.used:
+        return []
+    ranks = sum(placement.processes for placement in placements)
+    if wish.data and wish.data * cell != ranks:
+        what = f"{wish.data} replicas of {count(cell, 'rank')} are {wish.data * cell}, not {ranks}"
+        fix = f"write `data: {ranks // cell}`" if ranks % cell == 0 else "leave it out"
+        return [Fault(job.name, ("parallel", "data"), what, fix)]
+    if ranks % cell:
+        what = f"a replica of the model takes {cell} ranks, of which {ranks} are no multiple"
+        name = next(name for name in ("shard", "tensor", "pipeline") if getattr(wish, name))
+        fix = f"change `shard`, `tensor`, `pipeline`, or hosts: their product must divide {ranks}"
+        return [Fault(job.name, ("parallel", name), what, fix)]
+    fewest = job.hosts.fewest
+    if fewest is not None and fewest < len(placements):
+        if wish.data:
+            fix = "leave out `data`: then there are as many replicas as hosts have ranks for"
+            return [Fault(job.name, ("parallel", "data"), "is the same on fewer hosts", fix)]
+        whole = [each for each in placements if each.processes % cell]
+        if whole:
+            what = f"with fewer hosts, the rest of the ranks may be no multiple of {cell}"
+            fix = "leave it out, or divide the model among the GPUs of one host"
+            return [Fault(job.name, ("hosts", "min"), what, fix)]
+    return []
+
+
+def _faults_of_memory(job: Job, placements: Sequence[Placement]) -> list[Fault]:
+    gpu, train = _least(placements), job.train
+    if gpu is None or gpu.memory is None or train is None:
+        return []
+    ranks = sum(placement.processes for placement in placements)
+    room = gpu.memory * USABLE
+    needs = memory(job, train, placements, job.parallel)
+    if needs is None or needs.total <= room:
+        return []
+    what = (
+        f"a rank needs {show_bytes(needs.total)} of {show_bytes(gpu.memory)} of its GPU "
+        f"({shown(needs)})"
+    )
+    place = ("parallel",) if job.parallel.used else ("train", "batch_size")
+    fix = _fitting(job, train, placements, ranks, room)
+    return [Fault(job.name, place, what, fix)]
+
+
+def shown(needs: Memory) -> str:
+    """Describe the parts of an estimate."""
+    parts = [
+        ("parameters", needs.parameters),
+        ("gradients", needs.gradients),
+        ("optimizer", needs.optimizer),
+        ("gathered layers", needs.gathered),
+        ("activations", needs.activations or 0),
+    ]
+    return ", ".join(f"{name} {show_bytes(size)}" for name, size in parts if size)
+
+
+def _fitting(
+    job: Job, train: Train, placements: Sequence[Placement], ranks: int, room: float
+) -> str:
+    """Return the smallest change with which the model fits."""
+    for change, changed, wish in _changes(train, job.parallel, ranks):
+        needs = memory(job, changed, placements, wish)
+        if needs and needs.total <= room:
+            return f"write {change}: {show_bytes(needs.total)}"
+    return "no division among these GPUs fits: use more of them, or a smaller model"
+
+
+def _changes(train: Train, wish: Parallel, ranks: int) -> Iterator[tuple[str, Train, Parallel]]:
+    """Yield changes of a job, those that cost the least speed first."""
+    sharded = [
+        replace(wish, shard=number)
+        for number in range(2, ranks + 1)
+        if number > (wish.shard or 1) and ranks % (number * wish.cell // (wish.shard or 1)) == 0
+    ]
+    trains = [("", train)]
+    if train.model == "gpt" and not train.activation_checkpointing:
+        saving = replace(train, activation_checkpointing=True)
+        trains.append(("`activation_checkpointing: true` in `train:`", saving))
+        yield trains[-1][0], saving, wish
+    if train.batch_size > 1:
+        small = replace(trains[-1][1], batch_size=1, accumulation=train.batch_size)
+        least = f"`batch_size: 1` and `accumulation: {train.batch_size * train.accumulation}`"
+        trains.append((" and ".join(filter(None, (least, trains[-1][0]))), small))
+    if train.ema or train.balance != "even" or train.compile:
+        return  # These need a whole model on each rank.
+    for words, changed in trains:
+        for each in sharded:
+            more = f" with {words}" if words else ""
+            yield f"`parallel: {_yaml(each)}`{more}", changed, each
+
+
+def _yaml(wish: Parallel) -> str:
+    named = (("data", wish.data), ("pipeline", wish.pipeline), ("shard", wish.shard))
+    known = [(name, value) for name, value in (*named, ("tensor", wish.tensor)) if value]
+    return "{" + ", ".join(f"{name}: {value}" for name, value in known) + "}"

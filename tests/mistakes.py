@@ -905,7 +905,7 @@ ADDED: list[tuple[str, list[str]]] = [
         "7: metrics.port: 9500 is the rendezvous' port already; write for example 9501",
     ]),
     ('resources: {gpus: 2}', [
-        '7: resources: is not a key that is known here; use one of image, train, command, framework, setup, working_dir, reference_batch, batch_size, parameters, step_seconds, exchange, metrics, checkpoint, faults, hosts, data, mounts, environment, secrets, nccl … (24 in all)',
+        '7: resources: is not a key that is known here; use one of image, train, command, framework, setup, working_dir, reference_batch, batch_size, parameters, step_seconds, exchange, metrics, checkpoint, parallel, faults, hosts, data, mounts, environment, secrets … (25 in all)',
     ]),
 ]
 # What a job has after its image.

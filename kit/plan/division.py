@@ -203,7 +203,6 @@ def _faults_of_memory(job: Job, placements: Sequence[Placement]) -> list[Fault]:
     gpu, train = _least(placements), job.train
     if gpu is None or gpu.memory is None or train is None:
         return []
-    ranks = sum(placement.processes for placement in placements)
     room = gpu.memory * USABLE
     needs = memory(job, train, placements, job.parallel)
     if needs is None or needs.total <= room:
@@ -213,7 +212,7 @@ def _faults_of_memory(job: Job, placements: Sequence[Placement]) -> list[Fault]:
         f"({shown(needs)})"
     )
     place = ("parallel",) if job.parallel.used else ("train", "batch_size")
-    fix = _fitting(job, train, placements, ranks, room)
+    fix = _fitting(job, train, placements, room)
     return [Fault(job.name, place, what, fix)]
 
 
@@ -229,39 +228,42 @@ def shown(needs: Memory) -> str:
     return ", ".join(f"{name} {show_bytes(size)}" for name, size in parts if size)
 
 
-def _fitting(
-    job: Job, train: Train, placements: Sequence[Placement], ranks: int, room: float
-) -> str:
+def _fitting(job: Job, train: Train, placements: Sequence[Placement], room: float) -> str:
     """Return the smallest change with which the model fits."""
-    for change, changed, wish in _changes(train, job.parallel, ranks):
+    for change, changed, wish in _changes(train, job.parallel, placements):
         needs = memory(job, changed, placements, wish)
         if needs and needs.total <= room:
-            return f"write {change}: {show_bytes(needs.total)}"
+            return f"write {change} (about {show_bytes(needs.total)})"
     return "no division among these GPUs fits: use more of them, or a smaller model"
 
 
-def _changes(train: Train, wish: Parallel, ranks: int) -> Iterator[tuple[str, Train, Parallel]]:
+def _changes(
+    train: Train, wish: Parallel, placements: Sequence[Placement]
+) -> Iterator[tuple[str, Train, Parallel]]:
     """Yield changes of a job, those that cost the least speed first."""
-    sharded = [
-        replace(wish, shard=number)
-        for number in range(2, ranks + 1)
-        if number > (wish.shard or 1) and ranks % (number * wish.cell // (wish.shard or 1)) == 0
-    ]
     trains = [("", train)]
     if train.model == "gpt" and not train.activation_checkpointing:
         saving = replace(train, activation_checkpointing=True)
         trains.append(("`activation_checkpointing: true` in `train:`", saving))
-        yield trains[-1][0], saving, wish
+        yield *trains[-1], wish
     if train.batch_size > 1:
-        small = replace(trains[-1][1], batch_size=1, accumulation=train.batch_size)
-        least = f"`batch_size: 1` and `accumulation: {train.batch_size * train.accumulation}`"
+        steps = train.batch_size * train.accumulation
+        small = replace(trains[-1][1], batch_size=1, accumulation=steps)
+        least = f"`batch_size: 1`, `accumulation: {steps}`"
         trains.append((" and ".join(filter(None, (least, trains[-1][0]))), small))
     if train.ema or train.balance != "even" or train.compile:
         return  # These need a whole model on each rank.
-    for words, changed in trains:
-        for each in sharded:
+    for each in _sharded(wish, placements):
+        for words, changed in trains:
             more = f" with {words}" if words else ""
             yield f"`parallel: {_yaml(each)}`{more}", changed, each
+
+
+def _sharded(wish: Parallel, placements: Sequence[Placement]) -> list[Parallel]:
+    """Return the same division with more shards: first those of ranks of one host."""
+    ranks = sum(placement.processes for placement in placements)
+    found = [replace(wish, shard=number) for number in range((wish.shard or 1) + 1, ranks + 1)]
+    return [each for each in found if ranks % each.cell == 0]
 
 
 def _yaml(wish: Parallel) -> str:

@@ -62,7 +62,8 @@ def precision(job: Job, placements: Sequence[Placement]) -> Precision | None:
             return None
         found.append((known[1], gpu.model, placement.host.name))
     number, model, host = min(found, key=lambda each: each[0])
-    return Precision("bf16" if number >= BF16 else "fp16", model, host)
+    older = "fp32" if job.parallel.used else "fp16"
+    return Precision("bf16" if number >= BF16 else older, model, host)
 
 
 def without_bf16(placements: Sequence[Placement]) -> dict[str, list[str]]:

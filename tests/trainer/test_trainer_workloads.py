@@ -30,7 +30,7 @@ def test_a_text_is_learnt_by_two_processes(tmp_path: Path) -> None:
     (tmp_path / "verse.txt").write_text(VERSE * 200)
     job = write_job(
         tmp_path, dataset="text", path="verse.txt", model="gpt", context=32, epochs=12,
-        batch_size=16, optimizer="adamw", learning_rate=0.01,
+        batch_size=16, optimizer="adamw", learning_rate=0.003, warm_up=20,
     )  # fmt: skip
     with hosts(tmp_path) as local:
         task = launch(local, job, 2, KIT_DATA=tmp_path)

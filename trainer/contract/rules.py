@@ -308,6 +308,9 @@ def divided_training_is_plain(values: Values, _: Written) -> Iterator[Problem]:
             section, key = name.split(".")
             what = "needs the whole model on each rank, unlike `parallel:`"
             yield Problem(section, key, what, "leave one of them out")
+    if values["train.precision"] == "fp16":
+        fix = "write bf16 or fp32, or leave one of them out"
+        yield Problem("train", "precision", "fp16 is not for `parallel:`", fix)
 
 
 def only_gpt_is_divided_inside(values: Values, _: Written) -> Iterator[Problem]:

@@ -68,6 +68,8 @@ def set_up(
     divided, precision = job.parallel.used, choose(train.precision, world)
     ranks: Ranks
     if divided:
+        # With fp16, each rank would skip the steps whose gradients overflow in its own piece.
+        precision = "fp32" if precision == "fp16" else precision
         ranks, parameters = divide(job, world, data, precision, weights)
         model = ranks.model
     else:

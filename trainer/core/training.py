@@ -104,7 +104,8 @@ def own_metrics(run: Run, found: Evaluation) -> dict[str, float]:
 def interrupt(run: Run, epoch: EpochResult, stop: Stop) -> int | None:
     """Save at the step at which the ranks agreed to stop; return the exit code, as `train` does."""
     progress = epoch.progress
-    if not stop.saves(run.world):
+    # A state that no rank has as a whole goes to the next group by a checkpoint.
+    if run.ranks.holds_all and not stop.saves(run.world):
         run.recorder.note("stop", progress)
         run.recorder.close()
         return None

@@ -142,6 +142,9 @@ def require_stored(state: bytes) -> None:
 def weights(state: State, *, averaged: bool) -> dict[str, Tensor]:
     """Return the weights or, if the job has one, their moving average."""
     prefix = "average." if averaged else ""
+    if "model" not in state:
+        fix = "only the last checkpoint of its job has all weights"
+        raise UnusableError(f"it has pieces of a divided model; {fix}")
     found = state["average" if averaged else "model"]
     if not all(isinstance(value, Tensor) for value in found.values()):
         raise UnusableError("it was not made by this trainer (some of its weights are no tensors)")

@@ -74,7 +74,8 @@ def run(folder: Path, ranks: int, jobs: list[tuple[Path, Path]]) -> str:
     many = [f"{job}:{free_port()}:{where}" for job, where in jobs]
     with hosts(folder) as local:
         argv = [*torchrun, "--nproc-per-node", str(ranks), str(WAYS), *many]
-        task = local.start(f"ranks{ranks}", argv, {"PYTHONPATH": ROOT, "KIT_DATA": folder})
+        paths = f"{ROOT}:{folder}"
+        task = local.start(f"ranks{ranks}", argv, {"PYTHONPATH": paths, "KIT_DATA": folder})
         assert task.wait() == 0, task.text
         return task.text
 
@@ -135,6 +136,36 @@ def test_a_training_goes_on_with_any_other_division(tmp_path: Path) -> None:
         assert f"resumes at step {5 * number}" in text or number == 0, text
     expected, found = epochs_of(tmp_path / "plain"), epochs_of(tmp_path / "turns")
     assert [each[1] for each in found] == pytest.approx([each[1] for each in expected], rel=2e-3)
+
+
+CONVOLUTIONS = """
+import torch
+from torch import nn
+
+def build(settings):
+    return nn.Sequential(
+        nn.Conv2d(1, 64, 3, padding=1, bias=False), nn.BatchNorm2d(64), nn.ReLU(),
+        nn.Conv2d(64, 256, 3, bias=False), nn.BatchNorm2d(256), nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(256, 10),
+    ).to(memory_format=torch.channels_last)
+"""
+
+
+def test_shards_of_ones_own_model_learn_as_replicas(tmp_path: Path) -> None:
+    """A model with buffers, and with strides that shards can not have."""
+    (tmp_path / "mine.py").write_text(CONVOLUTIONS)
+    changes: dict[str, Any] = {"model": "mine:build", "epochs": 2, "batch_size": 100}
+    jobs = [
+        write_job(tmp_path, name="whole", **changes),
+        write_job(tmp_path, name="shards", shard=2, **changes),
+    ]
+    run(tmp_path, 2, [(job, tmp_path / job.stem) for job in jobs])
+    expected, found = epochs_of(tmp_path / "whole"), epochs_of(tmp_path / "shards")
+    assert [each[1] for each in found] == pytest.approx([each[1] for each in expected], rel=1e-3)
+    parts = model_of(tmp_path / "shards")
+    for name, value in model_of(tmp_path / "whole").items():
+        # Convolutions round differently with other strides.
+        assert (parts[name] - value).float().norm() <= 1e-2 * value.float().norm(), name
 
 
 def test_the_grid_puts_tensor_ranks_side_by_side() -> None:

@@ -3,9 +3,9 @@
     python -m tests.bench_division
     python -m tests.bench_division --width 512 --layers 8 "{}" "{shard: 2}" "{tensor: 2}"
 
-Each division trains the same batch, on as many processes as it needs. Bytes of parameters, gradients
-and optimizer are counted in the tensors of a rank after its first steps; `peak` is the growth of
-the process's memory, with the activations and the layers that are gathered for a moment.
+Each division trains the same batch, on as many processes as it needs. Bytes of parameters,
+gradients and optimizer are counted in the tensors of a rank after its first steps; `peak` is the
+growth of the process's memory, with activations and layers that are gathered for a moment.
 """
 
 from __future__ import annotations
@@ -150,9 +150,8 @@ def main() -> None:
         work(Parallel(**yaml.safe_load(given.work)), given.layers, given.width)
         return
     print("MB of a rank, measured / planned")
-    print(
-        f"{'division':16}{'parameters':>18}{'gradients':>18}{'optimizer':>18}{'peak':>18}  s/step"
-    )
+    heads = "".join(f"{name:>18}" for name in ("parameters", "gradients", "optimizer", "peak"))
+    print(f"{'division':16}{heads}  s/step")
     for text in given.divisions:
         found = measure(text, given.layers, given.width)
         plan = expected(text, given.layers, given.width)

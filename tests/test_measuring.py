@@ -458,5 +458,8 @@ def test_a_step_is_measured_on_this_machine(project: Project) -> None:
     refused = project.kit("bench")
     assert refused.status == 2
     assert "there are no other hosts to measure" in refused.err
+    project.write(inventory(1, engine="local"), {"digits": digits + "parallel: {data: 1}\n"})
+    divided = project.kit("bench", "step", "digits")
+    assert (divided.status, "divided: one GPU has no step of it" in divided.err) == (2, True)
     unknown = project.kit("bench", "step", "digit")
     assert (unknown.status, "there is no job digit" in unknown.err) == (2, True)

@@ -100,6 +100,9 @@ def step(
     """
     lowered = load_lowered(paths)
     plan = _job(lowered, job)
+    if plan.division:
+        said = f"the model of job {job} is divided: one GPU has no step of it"
+        raise InputError(said, "read the time of a step in its log: kit logs " + job)
     if of_run:
         target = target_for(lowered.engine, lowered.cluster, paths.tree(lowered.cluster))
         found = [from_run(plan, target.logs([job], follow=False))]

@@ -595,6 +595,47 @@ JOBS: list[tuple[str, str, str, list[str]]] = [
     ('an average of different weights', 'batch_size: 64', 'batch_size: 64\n  ema: true\nexchange: {mode: local_sgd}', [
         '7: train.ema: `ema` needs the same weights on all ranks at every step, unlike local_sgd; leave one of them out',
     ]),
+    ('an average over samples of different weights', 'batch_size: 64', 'batch_size: 64\n  ema_decay: 0.9\nexchange: {mode: diloco}', [
+        '7: train.ema_decay: `ema_decay` needs the same weights on all ranks at every step, unlike diloco; leave one of them out',
+    ]),
+    ('two averages', 'batch_size: 64', 'batch_size: 64\n  ema: true\n  ema_decay: 0.9', [
+        '8: train.ema_decay: `ema` is another average of the weights; leave one of them out',
+    ]),
+    ('a resize of digits', 'batch_size: 64', 'batch_size: 64\n  test_resize: 32', [
+        '7: train.test_resize: is for `dataset: folder` and shards; leave it out',
+    ]),
+    ('a smaller resize than the crop', 'dataset: digits', 'dataset: folder\n  path: flowers\n  test_resize: 16', [
+        '5: train.test_resize: 16 is less than the crop of 32; write for example `test_resize: 37`',
+    ]),
+    ('smaller images for the test', 'dataset: digits\n  model: cnn', 'dataset: folder\n  path: flowers\n  image_size: 96\n  test_image_size: 64\n  model: torchvision/resnet18', [
+        '6: train.test_image_size: 64 is less than `image_size: 96`; write 96 or more, or leave it out',
+    ]),
+    ('larger images for the test of a ViT', 'dataset: digits\n  model: cnn', 'dataset: folder\n  path: flowers\n  image_size: 224\n  test_image_size: 256\n  model: torchvision/vit_b_16', [
+        '6: train.test_image_size: torchvision/vit_b_16 takes images of one size; leave it out',
+    ]),
+    ('the transform of no weights', 'dataset: digits\n  model: cnn', 'dataset: folder\n  path: flowers\n  image_size: 96\n  test_transform: weights\n  test_resize: 232\n  model: torchvision/resnet18', [
+        '6: train.test_transform: is for weights by name; write for example `weights: IMAGENET1K_V2`, or `test_resize: 232` instead',
+        '7: train.test_resize: `test_transform: weights` determines it; leave one of them out',
+    ]),
+    ('a scale of crops in the centre', 'dataset: digits', 'dataset: folder\n  path: flowers\n  crop_scale: 0.3\n  interpolation: bicubic', [
+        '5: train.crop_scale: is for random crops; leave it out, or write for example `augmentation: trivial`',
+        '6: train.interpolation: is for random crops; leave it out, or write for example `augmentation: trivial`',
+    ]),
+    ('mixed texts', 'dataset: digits\n  model: cnn', 'dataset: text\n  path: a.txt\n  mixup: 0.2\n  model: gpt', [
+        "5: train.mixup: is for the trainer's own data sets of images; leave it out",
+    ]),
+    ('momentum of Adam', 'batch_size: 64', 'batch_size: 64\n  optimizer: adam\n  nesterov: false', [
+        '8: train.nesterov: is for `optimizer: sgd`; leave it out',
+    ]),
+    ('the start of no warm-up', 'batch_size: 64', 'batch_size: 64\n  warm_up_start: 0.1', [
+        '7: train.warm_up_start: is for a warm-up; write for example `warm_up: 0.05` too, or leave it out',
+    ]),
+    ('frozen layers as a text', 'batch_size: 64', 'batch_size: 64\n  freeze: conv1', [
+        "7: train.freeze: 'conv1' is not a list of names of layers; write for example `freeze: [conv1, layer1]`, or `freeze: [backbone]`",
+    ]),
+    ('frozen layers by a pattern', 'batch_size: 64', 'batch_size: 64\n  freeze: ["layer*"]', [
+        "7: train.freeze: 'layer*' is not the name of a layer; write for example `freeze: [conv1, layer1]`, or `freeze: [backbone]`",
+    ]),
     ('precision is unknown', 'batch_size: 64', 'batch_size: 64\n  precision: fp8', [
         "7: train.precision: 'fp8' is not known; use one of auto, fp32, bf16, fp16",
     ]),

@@ -11,6 +11,7 @@ import pytest
 
 from kit.report import times
 from kit.report.archive import Archive
+from kit.report.classes import by_class, weakest
 from kit.report.collect import joined, runs_of
 from kit.report.curves import MOST, thinned
 from kit.report.document import document
@@ -117,6 +118,33 @@ def test_damaged_records_are_passed_over(runs: list[Run]) -> None:
         runs_of("x", [RecordFile("h", "r", "rank0.jsonl", b'{"record": "begin"\n\xff\nnull\n')])
         == []
     )
+
+
+def test_each_class_has_its_accuracy(runs: list[Run]) -> None:
+    for run in runs:
+        figures = by_class(run)
+        assert [each.name for each in figures] == [str(digit) for digit in range(10)]
+        assert sum(each.samples for each in figures) == 360
+        right = sum(each.correct for each in figures)
+        assert right / 360 == pytest.approx(run.epochs[-1].accuracy, abs=1e-5)
+        found = predictions(run)
+        assert found
+        for number, each in enumerate(figures):
+            own = [n for n, truth in enumerate(found.truth) if truth == number]
+            assert len(own) == each.samples
+            assert sum(found.predicted[n] == number for n in own) == each.correct
+        lowest = weakest(figures, 3)
+        assert len(lowest) == 3
+        assert all(each.accuracy >= lowest[-1].accuracy for each in figures if each not in lowest)  # type: ignore[operator]
+    written = document(runs, [Origin()] * 2)["runs"][1]
+    assert written["classes"][3]["name"] == "3"
+    assert written["epochs_done"][-1]["metrics"]["top5_accuracy"] > 0.9
+    text = made(runs)
+    assert "Accuracy of each class" in text
+    assert "Classes: 10; all, the lowest first." in text
+    for damage in ({}, {"samples": 3}, {"samples": [1], "correct": ["x"]}, {"samples": [1]}):
+        assert by_class(replace(runs[0], by_class=damage)) == ()
+        made([replace(runs[0], by_class=damage)])
 
 
 def test_a_thinned_curve_keeps_its_peaks() -> None:

@@ -241,6 +241,12 @@ def _data_set(name: object) -> str:
     return str(name)
 
 
+def _layers(value: object) -> object:
+    if fault := models.layers_fault(value):
+        raise WrongValueError(*fault)
+    return value
+
+
 def _options(value: object) -> object:
     if fault := own.options_fault(value):
         raise WrongValueError(*fault)
@@ -323,6 +329,17 @@ DataSetName = Annotated[
                 {"type": "string", "pattern": f"^{own.REFERENCE}$"},
             ],
             "examples": ["digits", "mymodel:data"],
+        }
+    ),
+]
+LayerNames = Annotated[
+    tuple[str, ...],
+    BeforeValidator(validator_of(_layers)),
+    WithJsonSchema(
+        {
+            "type": "array",
+            "items": {"type": "string", "pattern": f"^{models.LAYER}$"},
+            "minItems": 1,
         }
     ),
 ]

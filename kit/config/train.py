@@ -18,6 +18,7 @@ from kit.config.fields import (
     DataPath,
     DataSetName,
     Duration,
+    LayerNames,
     ModelName,
     Options,
     ScriptFiles,
@@ -36,6 +37,7 @@ FORMS: dict[str, Any] = {
     "data set": DataSetName,
     "options": Options,
     "files": ScriptFiles,
+    "layers": LayerNames,
 }
 
 

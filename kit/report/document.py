@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
+from kit.report.classes import by_class
 from kit.report.predictions import confusion, disagreement, predictions
 from kit.report.record import Run
 from kit.report.times import compare, division, paces
@@ -43,6 +44,7 @@ def document(runs: Sequence[Run], origins: Sequence[Origin]) -> dict[str, Any]:
                 "events": [asdict(event) for event in each.run.events],
                 "ranks": _ranks(each.run),
                 "predictions": _predictions(each.run),
+                "classes": [asdict(figures) for figures in by_class(each.run)],
                 "origin": asdict(origin),
                 "facts": dict(each.run.facts),
             }

@@ -73,6 +73,8 @@ def _sections(values: dict[str, Any]) -> list[tuple[str, str]]:
     ]
     if values["has_predictions"]:
         found += [("predictions", "Predictions"), ("confusion", "Confusion")]
+    if values["has_classes"]:
+        found.append(("classes", "Classes"))
     if values["has_samples"]:
         found.append(("texts", "Samples of text"))
     return [*found, ("details", "What ran")]

@@ -156,7 +156,7 @@ class Attempt:
 class Run:
     """One run of a job. `facts` are the trainer's own words at the newest beginning.
 
-    `name` is a short one in a report.
+    `name` is a short one in a report. `by_class` are rank 0's figures of classes, as it wrote them.
     """
 
     id: str
@@ -165,6 +165,7 @@ class Run:
     facts: Mapping[str, Any] = field(default_factory=dict)
     evaluation: Mapping[str, Any] | None = None
     name: str = ""
+    by_class: Mapping[str, Any] | None = None
 
     @property
     def label(self) -> str:
@@ -256,7 +257,9 @@ def read_run(
         _attempt(parts, begin, resumed[number + 1 :])
         for number, (parts, begin) in enumerate(zip(complete, begins, strict=True))
     )
-    return Run(run, job, attempts, begins[-1], evaluation)
+    ends = [line.get("by_class") for parts in complete for line in _of(parts[0], "epoch")]
+    by_class = next((each for each in reversed(ends) if isinstance(each, dict)), None)
+    return Run(run, job, attempts, begins[-1], evaluation, by_class=by_class)
 
 
 def _attempt(parts: Mapping[int, Sequence[Line]], begin: Line, later: Sequence[int]) -> Attempt:

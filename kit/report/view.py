@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 from kit.report import charts
+from kit.report.classes import by_class, weakest
 from kit.report.curves import AXES, Axis, bands, of_epochs, training_losses
 from kit.report.predictions import (
     Disagreement,
@@ -29,6 +30,8 @@ MOST_BANDS = 8
 MOST_CLASSES = 24
 """Classes of a confusion matrix that fits a page."""
 MOST_CONFUSED = 12
+MOST_ROWS = 50
+"""Classes with their accuracy; `kit report --json` has all."""
 NONE = "–"
 
 View = dict[str, Any]
@@ -70,6 +73,7 @@ def view(
         "rank_heads": _heads(
             "rank", "host*", "device*", "step, median", "slowest", "own work", "exchange", "pace*"
         ),
+        "class_heads": _heads("class", "test samples", "correct", "accuracy"),
         "confused_heads": _heads("true class", "predicted*", "samples", "of the class"),
         "runs": [
             _run(run, origin, found, most_pictures)
@@ -81,6 +85,7 @@ def view(
             if (each := disagreement(runs[0], second, most_pictures)) is not None
         ],
         "has_predictions": any(known),
+        "has_classes": any(by_class(run) for run in runs),
         "has_samples": any(event.kind == "sample" for run in runs for event in run.events),
         "inventory": _inventory(inventory, origins),
     }
@@ -249,9 +254,25 @@ def _run(run: Run, origin: Origin, found: Predictions | None, most: int) -> View
         if len(known) > MOST_BANDS
         else "",
         "predictions": _predictions(found, most) if found else None,
+        "classes": _classes(run),
         "samples": [event for event in run.events if event.kind == "sample"],
         "details": list(_details(run, origin)),
         "settings": json.dumps(run.facts.get("job", {}), indent=2, ensure_ascii=False),
+    }
+
+
+def _classes(run: Run) -> View | None:
+    figures = by_class(run)
+    shown = weakest(figures, MOST_ROWS)
+    if not shown:
+        return None
+    which = f"the {MOST_ROWS} of the lowest accuracy" if len(figures) > MOST_ROWS else "all"
+    return {
+        "words": f"Classes: {len(figures):,}; {which}, the lowest first.",
+        "rows": [
+            [each.name, f"{each.samples:,}", f"{each.correct:,}", share(each.accuracy)]
+            for each in shown
+        ],
     }
 
 

@@ -1,23 +1,18 @@
 """Settings and data for tests of data sets and models, without a job file or any download."""
 
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 import torch
 
+from trainer.contract.job import Train
 from trainer.data.samples import DataSet, Samples
 
-if TYPE_CHECKING:
-    from trainer.contract.job import Train
 
-
-def settings(dataset: str = "cifar10", model: str = "cnn", **changes: Any) -> "Train":
+def settings(dataset: str = "cifar10", model: str = "cnn", **changes: Any) -> Train:
     """The keys of a job's train section that data sets and models read."""
-    base: dict[str, Any] = {"path": "", "image_size": 32, "context": 8, "seed": 0}
-    base |= {"weights": None, "download": None, "augmentation": None, "options": None}
-    base |= {"activation_checkpointing": None}
-    base |= {"learning_rate": 0.1, "weight_decay": 0.01}
-    return cast("Train", SimpleNamespace(dataset=dataset, model=model, **(base | changes)))
+    base: dict[str, Any] = {"context": 8, "learning_rate": 0.1, "weight_decay": 0.01}
+    base |= {"epochs": 1, "batch_size": 1}
+    return Train(dataset=dataset, model=model, **(base | changes))
 
 
 def noise(channels: int, side: int, classes: int = 10, count: int = 20) -> DataSet:

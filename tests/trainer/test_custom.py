@@ -386,3 +386,14 @@ def schedule(done):
         build_optimizer(torch.nn.Linear(3, 1), adam, CPU)
     with pytest.raises(JobError, match=r"train.schedule: mine.py:\d+ has a function for it"):
         own_schedule(constant)
+
+
+def test_a_loss_of_ones_own_gets_no_mixed_labels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(monkeypatch, write_module(tmp_path))
+    for name in ("mixup", "cutmix"):
+        train = train_job(dataset="cifar10", **{name: 0.2}).train
+        what = f"train.{name}: .*mine.py.*has a loss of its own, which does not know mixed labels"
+        with pytest.raises(JobError, match=what):
+            own_task(train)

@@ -25,6 +25,7 @@ from tests.trainer.test_trainer_exchange import launch
 from tests.trainer.test_trainer_workloads import draw_images
 from trainer.contract.job import Train
 from trainer.data import shards
+from trainer.data.pictures import View
 from trainer.data.samples import DataError
 from trainer.streaming.files import ShardFiles
 from trainer.streaming.index import INDEX, Index, Shard, make, read, samples_of, write
@@ -102,7 +103,7 @@ def many(sizes: list[int]) -> StreamedImages:
     nothing = torch.zeros(len(shard), dtype=torch.int64)
     return StreamedImages(
         torch.empty(0, 3, 8, 8), nothing, [], source=ShardFiles(""), shards=own,
-        shard=shard, offset=nothing, length=nothing, prefetch=None,  # type: ignore[arg-type]
+        shard=shard, offset=nothing, length=nothing, prefetch=None, view=View(8),  # type: ignore[arg-type]
     )  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from trainer.data.crops import Crops
 from trainer.data.files import CIFAR10_FOLDERS, MNIST_FILES, DataMissingError, find_files
 from trainer.data.images import ImageFiles, decode
 from trainer.data.load import load_data
+from trainer.data.pictures import View
 from trainer.data.samples import DataError
 
 
@@ -292,7 +293,7 @@ def test_images_are_scaled_by_the_shorter_side_and_cut_in_the_middle(tmp_path: P
     wide.paste(BLUE, (20, 0, 40, 20))
     for rotation, name in ((0, "wide.png"), (90, "high.webp")):
         wide.rotate(rotation, expand=True).save(tmp_path / name, lossless=True)
-        image = decode(tmp_path / name, 10)
+        image = decode(tmp_path / name, View(10))
         assert image.shape == (3, 10, 10)
         assert image[2, 5, 5] == 250
         assert image[0].float().mean() < 20
@@ -302,7 +303,7 @@ def test_images_are_scaled_by_the_shorter_side_and_cut_in_the_middle(tmp_path: P
 def test_images_of_any_mode_become_rgb(mode: str, tmp_path: Path) -> None:
     save(tmp_path / "a.jpg" if mode == "CMYK" else tmp_path / "a.png", (9, 9), (255,) * 3, mode)
     (file,) = tmp_path.iterdir()
-    assert decode(file, 8).flatten(1).float().mean(dim=1).tolist() == pytest.approx(
+    assert decode(file, View(8)).flatten(1).float().mean(dim=1).tolist() == pytest.approx(
         [255] * 3, abs=3
     )
 
@@ -378,7 +379,7 @@ def test_photographs_are_turned_as_their_exif_says(tmp_path: Path) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6  # Orientation: a quarter to the right.
     picture.save(tmp_path / "phone.png", exif=exif)
-    image = decode(tmp_path / "phone.png", 10)
+    image = decode(tmp_path / "phone.png", View(10))
     assert image[:, 0, 5].tolist() == list(BLUE)
     assert image[:, 9, 5].tolist() == list(RED)
 

@@ -77,6 +77,9 @@ SAMPLE: dict[str, Any] = {
     "seconds_left": 3.0,
     "host": "n1",
     "metrics": {"mae": 0.25},
+    "top5_accuracy": 0.99,
+    "class_accuracy": {"cat": 0.5},
+    "class_samples": {"cat": 12},
 }
 OWN: dict[type[Event], dict[str, Any]] = {
     Kept: {"version": "2.20", "files": ("snapshot.pt",)},

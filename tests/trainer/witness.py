@@ -18,7 +18,7 @@ from trainer import train as entry
 from trainer.checkpoints.format import Progress
 from trainer.core import epoch, step
 from trainer.core.run import Run, Stop
-from trainer.data.crops import Crops
+from trainer.data.augment import Augmentation
 
 FILE = Path(os.environ["WITNESS"], f"{os.environ['KIT_HOST']}-{os.getpid()}.jsonl")
 TAKE_STEP, UPDATE = step.train_step, step.update
@@ -31,11 +31,11 @@ def write(what: str, run: Run, progress: Progress, samples: list[int]) -> None:
 
 
 def take_step(
-    run: Run, progress: Progress, left: Tensor, crops: Crops | None, stop: Stop
+    run: Run, progress: Progress, left: Tensor, augmentation: Augmentation | None, stop: Stop
 ) -> step.StepResult:
     own = run.pieces(left[: run.global_batch])
     write("takes", run, progress, [int(sample) for piece in own for sample in piece])
-    return TAKE_STEP(run, progress, left, crops, stop)
+    return TAKE_STEP(run, progress, left, augmentation, stop)
 
 
 def update(run: Run, progress: Progress) -> None:

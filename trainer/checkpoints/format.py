@@ -76,9 +76,12 @@ def identity(job: TrainJob) -> dict[str, Any]:
     """Return the values that must be equal in a run and the checkpoint that it resumes from."""
     keys = ("dataset", "path", "image_size", "context", "model", "optimizer", "ema", "seed")
     found = {"name": job.name, **{key: getattr(job.train, key) for key in keys}}
-    # Other initial weights or options make another training. Without any, older checkpoints match.
-    more = {"weights": job.train.weights, "options": job.train.options}
-    return found | {key: value for key, value in more.items() if value}
+    # Another beginning, other frozen layers or another average make another training. Without any,
+    # older checkpoints match.
+    train = job.train
+    more: dict[str, Any] = {"weights": train.weights or None, "options": train.options or None}
+    more |= {"ema_decay": train.ema_decay, "freeze": train.freeze and list(train.freeze)}
+    return found | {key: value for key, value in more.items() if value is not None}
 
 
 def pack(

@@ -153,7 +153,8 @@ class Progress(Event):
     known. `seconds_left` follows from the speed since the training began or resumed.
 
     A model of the user's own may have no accuracy, and another loss: `metrics` are the newest means
-    over the test samples by name, the `loss` among them.
+    over the test samples by name, the `loss` among them. `top5_accuracy` is the share of the test
+    images whose class is among the five most probable ones; null with five classes or fewer.
     """
 
     NAME = "progress"
@@ -168,6 +169,7 @@ class Progress(Event):
     seconds_left: float | None = None
     checkpoint: str | None = None
     metrics: dict[str, float] = field(default_factory=dict)
+    top5_accuracy: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,10 +177,14 @@ class Epoch(Progress):
     """An epoch is complete and evaluated; if a checkpoint was due, its writing has begun.
 
     `exchange_share` is the share of the ranks' time in communication that compute does not hide.
+    `class_accuracy` and `class_samples` have the accuracy and the number of the test images of the
+    20 classes of the lowest accuracy, by name.
     """
 
     NAME = "epoch"
     exchange_share: float | None = None
+    class_accuracy: dict[str, float] = field(default_factory=dict)
+    class_samples: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

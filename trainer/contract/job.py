@@ -57,6 +57,44 @@ class Train:
         description="For folder and shards: pixels a side to which the images are scaled; "
         "a multiple of 4, but for models of torchvision",
     )
+    test_image_size: int | None = key(
+        None,
+        ge=8,
+        le=1024,
+        examples=(224,),
+        description="For folder and shards: pixels a side of test images; default: `image_size`",
+    )
+    test_resize: int | None = key(
+        None,
+        ge=8,
+        le=2048,
+        examples=(232,),
+        description="For folder and shards: the shorter side of test images is resized to so many "
+        "pixels, and the centre is cropped; default: scaled to just fill the test images",
+    )
+    test_transform: Literal["weights"] | None = key(
+        None,
+        description="For `weights` by name: test images are resized, cropped and normalised as "
+        "torchvision does for these weights; instead of the other two",
+    )
+    interpolation: Literal["bilinear", "bicubic"] | None = key(
+        None,
+        description="For folder and shards: of crops, of policies and of `test_resize`; default: "
+        "bilinear for these, nearest for policies",
+    )
+    crop_scale: float | None = key(
+        None,
+        gt=0,
+        le=1,
+        examples=(0.35,),
+        description="For folder and shards: the least share of an image's area in a random crop; "
+        "default: 0.08",
+    )
+    decode: Literal["cpu", "gpu"] | None = key(
+        None,
+        description="For folder and shards: gpu decodes JPEG files of the training on the GPU, and "
+        "augments them there; default: cpu",
+    )
     context: int = key(64, ge=8, le=4096, description="For text: characters in a sample")
     model: str = key(
         form="model",
@@ -87,6 +125,13 @@ class Train:
         None,
         description="Let one process of each host download the data set, or the weights that have "
         "a name, where they are missing",
+    )
+    freeze: tuple[str, ...] | None = key(
+        None,
+        form="layers",
+        examples=(("backbone",), ("conv1", "layer1")),
+        description="Layers that are not trained, by the beginnings of their names; `backbone`: "
+        "all but the last layer",
     )
     epochs: int = key(ge=1, examples=(10,))
     batch_size: int = key(ge=1, examples=(256,), description="Samples for each GPU and micro-step")
@@ -119,7 +164,16 @@ class Train:
         examples=(0.1,),
         description="Default: 0.1 for sgd, 0.001 for adam and adamw",
     )
+    nesterov: bool | None = key(
+        None, description="For sgd: Nesterov's form of the momentum; default: true"
+    )
     weight_decay: float = key(0.0, ge=0)
+    norm_weight_decay: float | None = key(
+        None,
+        ge=0,
+        examples=(0.0,),
+        description="The weight decay of normalisation layers; default: `weight_decay`",
+    )
     schedule: Literal["constant", "cosine", "triangle"] = key(
         "cosine", description="triangle: linear up, then linear down to the end"
     )
@@ -130,6 +184,13 @@ class Train:
         description="The learning rate rises linearly to the schedule's: for so many steps or, "
         "below 1, for that share of the training",
     )
+    warm_up_start: float | None = key(
+        None,
+        gt=0,
+        lt=1,
+        examples=(0.01,),
+        description="With `warm_up`: the share of the rate from which it rises; default: 0",
+    )
     clip_norm: float | None = key(
         None,
         gt=0,
@@ -137,7 +198,19 @@ class Train:
         description="Largest L2 norm of a step's gradients, over all parameters",
     )
     label_smoothing: float = key(0.0, ge=0, lt=1)
-    ema: bool = key(False, description="Test a moving average of the weights")
+    ema: bool = key(
+        False,
+        description="Lookahead: the weights are reset to their moving average every five steps",
+    )
+    ema_decay: float | None = key(
+        None,
+        ge=0,
+        lt=1,
+        examples=(0.99998,),
+        description="Test, save and serve an exponential moving average of the weights, which does "
+        "not change the training. The decay is that of torchvision's recipes: a step keeps 1 - "
+        "(1 - ema_decay) times the global batch over `epochs`",
+    )
     flip_at_test: bool = key(
         False,
         description="For fashion_mnist, cifar10, cifar100, folder and shards: test the mean over "
@@ -147,6 +220,34 @@ class Train:
         None,
         description="For folder and shards: a policy of torchvision (AutoAugment, RandAugment or "
         "TrivialAugmentWide) on random crops, which may be mirrored",
+    )
+    repeated_augmentation: int | None = key(
+        None,
+        ge=2,
+        le=16,
+        examples=(4,),
+        description="For folder and shards: so many differently augmented copies of each image in "
+        "an epoch, of as many images fewer",
+    )
+    random_erasing: float | None = key(
+        None,
+        gt=0,
+        le=1,
+        examples=(0.1,),
+        description="For images: the share of the training images in which a random box is erased",
+    )
+    mixup: float | None = key(
+        None,
+        gt=0,
+        examples=(0.2,),
+        description="For images: mix pairs of training images; the parameter alpha of the share. "
+        "With `cutmix`, each batch gets one of both by chance",
+    )
+    cutmix: float | None = key(
+        None,
+        gt=0,
+        examples=(1.0,),
+        description="For images: paste a box of one training image into another; as `mixup`",
     )
     precision: Literal["auto", "fp32", "bf16", "fp16"] = key(
         "auto",

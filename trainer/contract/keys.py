@@ -12,14 +12,14 @@ from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, Literal, get_args, get_type_hints
 
-from trainer.contract.models import DATASETS, dataset_fault, model_fault
+from trainer.contract.models import DATASETS, dataset_fault, layers_fault, model_fault
 from trainer.contract.own import options_fault
 from trainer.contract.words import nearest, shown
 
-Form = Literal["plain", "duration", "data path", "model", "data set", "options", "files"]
+Form = Literal["plain", "duration", "data path", "model", "data set", "options", "files", "layers"]
 """The form in YAML: `60s` for seconds, a path below the data folder, the name of a model or of a
-data set (see models.py), options of the user's own functions, the files of a script, or the same as
-in JSON."""
+data set (see models.py), options of the user's own functions, the files of a script, the names of
+layers, or the same as in JSON."""
 Fault = tuple[str, str]
 """A mistake, and how to correct it."""
 TYPES = {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}
@@ -92,7 +92,12 @@ def fault(kind: type[Any], each: Field[Any], value: Any) -> Fault | None:
     hint, known = hints(kind)[each.name], about(each)
     if value == each.default and type(value) is type(each.default):
         return None
-    checks = {"model": model_fault, "data set": dataset_fault, "options": options_fault}
+    checks = {
+        "model": model_fault,
+        "data set": dataset_fault,
+        "options": options_fault,
+        "layers": layers_fault,
+    }
     if check := checks.get(known.form):
         return check(value)
     if known.form == "files":  # Only scripts have files.

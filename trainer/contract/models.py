@@ -17,8 +17,14 @@ DATASETS = (
     *("folder", "shards", "text"),
 )
 """The data sets that trainer/data loads."""
+PHOTOGRAPHS = ("folder", "shards")
+"""Data sets of images in files, of any size."""
 PREFIX = "torchvision/"
 NAME = r"torchvision/[a-z][a-z0-9_]*"
+LAYER = r"\w+(\.\w+)*"
+"""As PyTorch names modules and parameters: layer1.0.conv2."""
+ONE_SIDE = ("vit_", "maxvit_")
+"""Models of torchvision, by the beginnings of their names, whose weights are for one size."""
 WEIGHTS_NAME = r"[A-Z][A-Z0-9_]*"
 """As in torchvision's enumerations: IMAGENET1K_V2. Any other text is a file."""
 LEAST_SIDE = 64
@@ -53,6 +59,17 @@ def dataset_fault(value: object) -> tuple[str, str] | None:
     if isinstance(value, str) and is_own(value):
         return reference_fault(value, "dataset: mymodel:data")
     return None if value in DATASETS else (f"{shown(value)} is not known", nearest(value, DATASETS))
+
+
+def layers_fault(value: object) -> tuple[str, str] | None:
+    """Return what is wrong with the form of a list of layers' names; None if it is valid."""
+    fix = "write for example `freeze: [conv1, layer1]`, or `freeze: [backbone]`"
+    if not isinstance(value, list | tuple) or not value:
+        return f"{shown(value)} is not a list of names of layers", fix
+    for name in value:
+        if not isinstance(name, str) or not re.fullmatch(LAYER, name, flags=re.ASCII):
+            return f"{shown(name)} is not the name of a layer", fix
+    return None
 
 
 def is_weights_name(weights: str) -> bool:

@@ -1,46 +1,39 @@
 """The rules between the keys of a job, for YAML and for the job file.
 
-A rule gets the values of all keys that are valid by themselves, as `section.key`, and the names of
-those that the user wrote. A rule that reads a key without a valid value reports nothing.
+A rule that reads a key without a valid value reports nothing. Those for images alone are in
+image_rules.py.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import fields
-from typing import Any, NamedTuple
 
+from trainer.contract import image_rules
 from trainer.contract.gpt import gpt_fault, gpt_of
 from trainer.contract.job import Parallel
-from trainer.contract.models import LEAST_SIDE, input_side, is_weights_name, of_torchvision
+from trainer.contract.models import (
+    LEAST_SIDE,
+    PHOTOGRAPHS,
+    input_side,
+    is_weights_name,
+    of_torchvision,
+)
 from trainer.contract.own import is_own
+from trainer.contract.problem import Problem, Values, Written
 
 SIDES = {"digits": 8, "mnist": 28, "fashion_mnist": 28, "cifar10": 32, "cifar100": 32}
 """Pixels a side; images of a folder are resized to `image_size`."""
 OWN_DATA = ("folder", "shards", "text")
 """The user's own data sets, at a path. Their classes or characters are counted in the data, and
 determine the number of the model's parameters."""
-PHOTOGRAPHS = ("folder", "shards")
-"""Data sets of images in files, of any size."""
 MIRRORED = ("fashion_mnist", "cifar10", "cifar100", *PHOTOGRAPHS)
 """Data sets whose images keep their class when they are mirrored; digits do not."""
 DOWNLOADED = ("mnist", "fashion_mnist", "cifar10", "cifar100")
 """Data sets that torchvision can download."""
 LOCAL_MODE = "write `mode: local_sgd` or `mode: diloco`, or leave it out"
-
-Values = Mapping[str, Any]
-Written = Collection[str]
-
-
-class Problem(NamedTuple):
-    """A key that conflicts with others."""
-
-    section: str
-    key: str
-    what: str
-    fix: str
 
 
 def problems(values: Values, written: Written) -> Iterator[Problem]:
@@ -229,9 +222,10 @@ def warm_up_is_steps_or_a_share(values: Values, _: Written) -> Iterator[Problem]
 def average_needs_equal_weights(values: Values, _: Written) -> Iterator[Problem]:
     """In the local modes each rank has different weights."""
     mode = values["exchange.mode"]
-    if values["train.ema"] and mode != "every_step":
-        what = f"`ema` needs the same weights on all ranks at every step, unlike {mode}"
-        yield Problem("train", "ema", what, "leave one of them out")
+    averages = {"ema": values["train.ema"], "ema_decay": values["train.ema_decay"] is not None}
+    for name in (name for name, used in averages.items() if used and mode != "every_step"):
+        what = f"`{name}` needs the same weights on all ranks at every step, unlike {mode}"
+        yield Problem("train", name, what, "leave one of them out")
 
 
 def compression_is_of_gradients(values: Values, _: Written) -> Iterator[Problem]:
@@ -299,6 +293,8 @@ def divided_training_is_plain(values: Values, _: Written) -> Iterator[Problem]:
         "exchange.compression": "none",
         "exchange.static_graph": False,
         "train.ema": False,
+        "train.ema_decay": None,
+        "train.freeze": None,
         "train.compile": False,
         "train.balance": "even",
         "faults.repeat_above": None,
@@ -383,4 +379,5 @@ RULES: tuple[Callable[[Values, Written], Iterator[Problem]], ...] = (
     only_gpt_is_divided_inside,
     gpt_can_be_divided,
     stages_have_micro_steps,
+    *image_rules.RULES,
 )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from math import isfinite
+from types import MappingProxyType
 
 from trainer.checkpoints.format import Progress
 from trainer.contract import events
@@ -24,6 +25,7 @@ class Announcer:
         self._resumes = False  # From a checkpoint.
         self._accuracy: float | None = None
         self._metrics: dict[str, float] = {}
+        self._top5: float | None = None
         self._checkpoint: str | None = None
 
     def emit(self, event: events.Event) -> None:
@@ -40,9 +42,11 @@ class Announcer:
         """Record what is known of a training that goes on."""
         self._checkpoint, self._accuracy = checkpoint, accuracy
 
-    def know_metrics(self, accuracy: float | None, metrics: dict[str, float]) -> None:
-        """Record the newest accuracy and the user's own metrics."""
-        self._accuracy = accuracy
+    def know_metrics(
+        self, accuracy: float | None, metrics: dict[str, float], top5: float | None
+    ) -> None:
+        """Record the newest accuracies and the user's own metrics."""
+        self._accuracy, self._top5 = accuracy, top5
         self._metrics = {name: value for name, value in metrics.items() if isfinite(value)}
 
     @property
@@ -54,7 +58,7 @@ class Announcer:
         """Return the announcer of another world, which repeats the same values."""
         moved = Announcer(world, self._epochs)
         moved.recall(*self.known)
-        moved.know_metrics(self._accuracy, self._metrics)
+        moved.know_metrics(self._accuracy, self._metrics, self._top5)
         return moved
 
     def begin(self, progress: Progress, steps: int) -> None:
@@ -94,9 +98,18 @@ class Announcer:
         loss: float | None,
         images_per_second: float | None,
         exchange_share: float | None = None,
+        by_class: Mapping[str, tuple[float, int]] = MappingProxyType({}),
     ) -> None:
-        """Report an epoch that is complete and evaluated."""
-        kind = partial(events.Epoch, exchange_share=exchange_share)
+        """Report an epoch that is complete and evaluated.
+
+        `by_class` has the accuracy and the samples of some classes.
+        """
+        kind = partial(
+            events.Epoch,
+            exchange_share=exchange_share,
+            class_accuracy={name: accuracy for name, (accuracy, _) in by_class.items()},
+            class_samples={name: samples for name, (_, samples) in by_class.items()},
+        )
         self._tell(kind, progress, loss, images_per_second)
 
     def saved(self, progress: Progress, checkpoint: str) -> None:
@@ -127,6 +140,7 @@ class Announcer:
                 world_size=self._size,
                 loss=loss,
                 accuracy=self._accuracy,
+                top5_accuracy=self._top5,
                 metrics=self._metrics,
                 images_per_second=images_per_second,
                 seconds_left=self.age() / done * left if done > 0 else None,

@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 
 from trainer.checkpoints.format import Progress
+from trainer.core.freeze import train_mode
 from trainer.core.run import Run, Stop
 from trainer.core.schedule import set_rate
 from trainer.core.step import StepResult, train_step
 from trainer.core.watch import compare_ranks
-from trainer.data.crops import Crops
+from trainer.data.augment import Augmentation
 from trainer.output import say_error
 from trainer.parallel.halt import HaltError
 
@@ -63,10 +64,10 @@ def train_epoch(run: Run, progress: Progress, stop: Stop) -> EpochResult:
 
     Raises HaltError on all ranks if a loss is not finite and the job does not skip such steps.
     """
-    samples, seed, padding = len(run.data.train), run.job.train.seed, run.data.padding
-    order = run.data.train.order(seed, progress.epoch)
-    crops = Crops.of_epoch(samples, seed, progress.epoch, padding) if padding else None
-    run.model.train()
+    samples, train = len(run.data.train), run.job.train
+    order = run.data.train.order(train.seed, progress.epoch)
+    augmentation = Augmentation.of_epoch(train, run.data, progress.epoch)
+    train_mode(run.model, train.freeze)
     tally, stopping, seen = Tally(run, samples - progress.position), False, 0.0
     shares: list[float] = []
     run.meter.begin_epoch()
@@ -76,9 +77,9 @@ def train_epoch(run: Run, progress: Progress, stop: Stop) -> EpochResult:
         left = order[progress.position :]
         if shares is not run.balance.shares:
             shares = run.balance.shares
-            run.data.train.expect(own_pieces(run, left), progress.epoch)
+            run.data.train.expect(own_reads(run, left, augmentation), progress.epoch)
         set_rate(run, progress)
-        step = train_step(run, progress, left, crops, stop)
+        step = train_step(run, progress, left, augmentation, stop)
         done, stopping = step.progress.position - progress.position, step.stopping
         progress = step.progress
         if step.bad_losses:
@@ -108,10 +109,12 @@ def compare(run: Run, progress: Progress) -> None:
         run.ranks.require_equal(buffers=False)
 
 
-def own_pieces(run: Run, left: Tensor) -> Iterator[Tensor]:
-    """Yield this rank's micro-batches of the next steps, int64 [n] each."""
+def own_reads(run: Run, left: Tensor, augmentation: Augmentation) -> Iterator[Tensor]:
+    """Yield what this rank reads for its micro-batches of the next steps, int64 [n] each."""
     for batch in torch.split(left, run.global_batch):
-        yield from run.pieces(batch)
+        grouped = run.data.train.grouped(batch)
+        for piece in run.pieces(batch):
+            yield augmentation.reads(grouped, piece)
 
 
 def skip_or_halt(run: Run, progress: Progress, step: StepResult) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import isfinite
 from typing import Any
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from trainer.contract.gpt import gpt_of
 from trainer.contract.own import is_own
+from trainer.core.by_class import ByClass, Counts
 from trainer.core.models import flip_scores
 from trainer.core.precision import autocast
 from trainer.core.run import Run
@@ -33,6 +34,7 @@ class Evaluation:
     samples: int  # Or characters, of text.
     loss: float  # Of a classification: the mean cross entropy, in nats.
     metrics: dict[str, float]
+    by_class: ByClass = field(default_factory=ByClass)
 
     @property
     def accuracy(self) -> float | None:
@@ -52,9 +54,9 @@ def outputs_of(run: Run) -> Callable[[Any], Any]:
     All ranks must call it equally often. In a pipeline, only the last stage gets outputs.
     """
     # Without DDP's wrapper, which would exchange buffers.
-    model: Callable[..., Any] = run.model
+    model: Callable[..., Any] = run.tested
     if run.job.train.flip_at_test:
-        model = partial(flip_scores, run.model)
+        model = partial(flip_scores, run.tested)
     if isinstance(run.ranks, Pipelined):
         model = partial(run.ranks.outputs, width=gpt_of(run.job.train.options).width)
 
@@ -73,12 +75,13 @@ def evaluate(run: Run) -> Evaluation:
     Raises HaltError on all ranks if an accuracy is no share.
     """
     run.ranks.share_buffers(run.modules)
-    run.model.eval()
+    run.tested.eval()
     test = run.data.test
     rank, size = run.ranks.data_rank, run.ranks.data_size
     batches = shards.evaluation_batches(len(test), rank, size, batch_size(run))
     test.expect(batch for batch, _ in batches)
     outputs, sums, seen = outputs_of(run), dict[str, Tensor](), 0
+    classes = Counts()
     for part, counts in batches:
         inputs, targets = test.take(part, run.world.device)
         with run.task.guard():
@@ -87,9 +90,12 @@ def evaluate(run: Run) -> Evaluation:
                 continue
             found = run.task.sums(scores, targets)
             seen += run.task.count(targets)
+        if run.task.classifies:
+            classes.add(scores, targets)
         for name, value in found.items():
             sums[name] = sums.get(name, 0.0) + value.double()
-    return combined(run, {name: value.item() for name, value in sums.items()}, seen)
+    means = combined(run, {name: value.item() for name, value in sums.items()}, seen)
+    return replace(means, by_class=classes.combined(run.world))
 
 
 def batch_size(run: Run) -> int:

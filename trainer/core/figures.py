@@ -7,6 +7,7 @@ import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from trainer.core.by_class import ByClass
 from trainer.core.epoch import EpochResult
 from trainer.core.run import Run
 
@@ -33,7 +34,9 @@ class Figures:
     slow: dict[str, float] = field(default_factory=dict)
     """Slow ranks, with the ratio of their time to that of the others."""
     metrics: dict[str, float] = field(default_factory=dict)
-    """Means over the test samples by name, of a model of the user's own."""
+    """Other means over the test samples by name, such as top5_accuracy."""
+    by_class: ByClass = field(default_factory=ByClass)
+    """The test samples of each class."""
     gpus: dict[str, list[str]] = field(default_factory=dict)
     """At the start: the UUIDs of the GPUs that each host's container sees."""
 

@@ -55,12 +55,14 @@ def _section(content: dict[str, Any], kind: type[Any]) -> Any:
         if name in given and (fault := keys.fault(kind, each, given[name])):
             raise _error(f"{section}.{name}", fault)
     hints = keys.hints(kind)
-    return kind(
-        **{
-            name: float(v) if hints[name] is float and v is not None else v
-            for name, v in given.items()
-        }
-    )
+    return kind(**{name: _typed(hints[name], value) for name, value in given.items()})
+
+
+def _typed(hint: Any, value: Any) -> Any:
+    """Return a valid value from JSON in the type of its key."""
+    if hint is float and value is not None:
+        return float(value)
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _error(key: str, fault: keys.Fault) -> JobError:

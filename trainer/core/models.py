@@ -3,7 +3,6 @@
 From images, float32 [N, C, S, S], to scores (logits) [N, K]. The model of texts is in gpt.py.
 """
 
-import copy
 from collections import OrderedDict
 from itertools import pairwise
 from typing import Any
@@ -12,11 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.nn import functional
+from torch.nn.modules.batchnorm import _NormBase
 
 from trainer.contract.gpt import gpt_of
 from trainer.contract.job import Train
 from trainer.contract.models import of_torchvision
 from trainer.contract.own import is_own
+from trainer.core.freeze import freeze
 from trainer.core.gpt import GPT, initialise
 from trainer.custom.functions import build_own
 from trainer.data.samples import DataSet
@@ -27,6 +28,14 @@ def build_model(train: Train, data: DataSet) -> nn.Module:
 
     Raises JobError for a fault in the user's own.
     """
+    model = unfrozen_model(train, data)
+    if train.freeze:
+        freeze(model, train.freeze)
+    return model
+
+
+def unfrozen_model(train: Train, data: DataSet) -> nn.Module:
+    """Build the model of a job, with all parameters that it trains; raises JobError."""
     if is_own(train.model):
         return build_own(train, data.shape, data.labels)
     if train.model == "gpt":
@@ -168,17 +177,35 @@ def whitening_filters(data: DataSet) -> Tensor:
     return torch.cat((filters, -filters)).view(-1, images.shape[1], 2, 2)
 
 
-def rate_scale(name: str, weight: Tensor, train: Train) -> float:
-    """Return the factor of the learning rate of a parameter."""
-    return 64.0 if train.model == "airbench" and "blocks" in name and weight.ndim == 1 else 1.0
+Group = tuple[float, float]
+"""The factor of the learning rate, and the weight decay, of a parameter."""
+NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
+"""Layers whose parameters have `norm_weight_decay`; those of torchvision are derived from them."""
+
+
+def groups_of(model: nn.Module, train: Train) -> list[tuple[str, nn.Parameter, Group]]:
+    """Return the trained parameters with their names and groups."""
+    norms = {id(each) for layer in model.modules() for each in norm_parameters(layer)}
+    decay, of_norms = train.weight_decay, train.norm_weight_decay
+    found = []
+    for name, each in model.named_parameters():
+        fast = train.model == "airbench" and "blocks" in name and each.ndim == 1
+        own = of_norms if of_norms is not None and id(each) in norms else decay
+        if each.requires_grad:
+            found.append((name, each, (64.0 if fast else 1.0, own)))
+    return found
+
+
+def norm_parameters(layer: nn.Module) -> list[nn.Parameter]:
+    """Return the own parameters of a normalisation layer; none of other layers."""
+    return list(layer.parameters(recurse=False)) if isinstance(layer, NORMS) else []
 
 
 def grouped_names(model: nn.Module, train: Train) -> list[list[str]]:
     """Return the names of the parameters in each group of a model that is not divided."""
-    groups: dict[float, list[str]] = {}
-    for name, each in model.named_parameters():
-        if each.requires_grad:
-            groups.setdefault(rate_scale(name, each, train), []).append(name)
+    groups: dict[Group, list[str]] = {}
+    for name, _, group in groups_of(model, train):
+        groups.setdefault(group, []).append(name)
     return list(groups.values())
 
 
@@ -187,41 +214,17 @@ def parameter_groups(model: nn.Module, train: Train) -> list[dict[str, Any]]:
 
     Those of a divided model are grouped by their ranks too: an optimizer updates a group at once.
     """
-    groups: dict[tuple[float, object], list[nn.Parameter]] = {}
-    for name, each in model.named_parameters():
-        if each.requires_grad:
-            mesh = each.device_mesh if isinstance(each, DTensor) else None
-            groups.setdefault((rate_scale(name, each, train), mesh), []).append(each)
+    groups: dict[tuple[Group, object], list[nn.Parameter]] = {}
+    for _, each, group in groups_of(model, train):
+        mesh = each.device_mesh if isinstance(each, DTensor) else None
+        groups.setdefault((group, mesh), []).append(each)
     # The optimizer multiplies the decay by the rate; dividing keeps the product equal for all.
-    rate, decay = train.learning_rate, train.weight_decay
+    rate = train.learning_rate
     more = {"momentum": 0.85} if train.model == "airbench" else {}
     return [
-        {"params": group, "scale": scale, "lr": rate * scale, "weight_decay": decay / scale} | more
-        for (scale, _), group in groups.items()
+        {"params": group, "scale": scale, "lr": rate * scale, "weight_decay": own / scale} | more
+        for ((scale, own), _), group in groups.items()
     ]
-
-
-class Lookahead(nn.Module):
-    """A moving average of the weights, to which they are reset (Zhang et al. 2019, 1907.08610)."""
-
-    EVERY = 5  # Steps between two updates.
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.average = copy.deepcopy(model)
-
-    @staticmethod
-    def decay(done: float) -> float:
-        """The decay of an update after the share `done` of all steps; 1 for the last update."""
-        return 0.95**5 * done**3 if done < 1 else 1.0
-
-    @torch.no_grad()
-    def update(self, model: nn.Module, decay: float) -> None:
-        """Move the average towards the weights by 1 - `decay`, and set the weights to it."""
-        values, averages = model.state_dict().values(), self.average.state_dict().values()
-        for value, average in zip(values, averages, strict=True):
-            if value.is_floating_point():
-                value.copy_(average.lerp_(value, 1 - decay))
 
 
 def flip_scores(model: nn.Module, inputs: Tensor) -> Tensor:

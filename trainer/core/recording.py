@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 
 from trainer.checkpoints.format import Progress
 from trainer.contract.own import is_own
@@ -42,12 +43,14 @@ def record_epoch(
         evaluation=seconds,
         skipped=len(figures.skipped),
         slow=figures.slow,
+        # Only of the trained model: a line of 1,000 classes has some 10 kB.
+        by_class=asdict(figures.by_class) if last and figures.by_class.samples else None,
     )
     text = run.data.text
     alone = not run.job.parallel.used  # One rank of a divided model can not write by itself.
     if text and alone and not is_own(run.job.train.model) and saved and run.world.rank == 0:
         train, data = run.job.train, run.data
-        written = write_text(run.model, data.labels, train.context, run.world.device)
+        written = write_text(run.tested, data.labels, train.context, run.world.device)
         run.recorder.note("sample", progress, text=written)
     if not last:
         return

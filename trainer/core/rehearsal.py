@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from trainer.core.freeze import train_mode
 from trainer.core.run import Run
 from trainer.core.state import random_states, set_random_states
 from trainer.core.step import gradients
@@ -18,7 +19,7 @@ def rehearse(run: Run) -> None:
     torch.compile also compiles here, before the time of the first epoch is measured.
     """
     own, states = run.ranks.own(run.modules), random_states(run.world.device)
-    run.model.train()
+    train_mode(run.model, run.job.train.freeze)
     batch = torch.arange(min(run.global_batch, len(run.data.train)))
     pieces = run.pieces(batch)
     gradients(run, batch, pieces[:1], None, local=False)

@@ -17,10 +17,10 @@ from trainer.checkpoints.saver import Saver
 from trainer.contract.batch import accumulation, global_batch
 from trainer.contract.job import TrainJob
 from trainer.core.announce import Announcer
+from trainer.core.averages import Lookahead, MovingAverage
 from trainer.core.compiled import Compiled
 from trainer.core.live import Live
 from trainer.core.meter import Meter
-from trainer.core.models import Lookahead
 from trainer.core.norms import Norms
 from trainer.core.task import Task
 from trainer.core.watch import Balance, Watch
@@ -75,7 +75,7 @@ class Run:
     task: Task
     optimizer: torch.optim.Optimizer
     rate: Callable[[float], float]  # The learning rate, after a share of the training.
-    average: Lookahead | None  # Of the weights, if the job has one.
+    average: Lookahead | MovingAverage | None  # Of the weights, if the job has one.
     precision: str  # fp32, bf16 or fp16.
     scaler: Any  # torch's GradScaler; disabled unless the precision is fp16.
     checkpoints: Path  # This host's folder.
@@ -93,6 +93,11 @@ class Run:
     def model(self) -> nn.Module:
         """The model, without wrappers."""
         return self.ranks.model
+
+    @property
+    def tested(self) -> nn.Module:
+        """The model whose outputs are tested and served: the average, unless weights follow it."""
+        return self.average.average if isinstance(self.average, MovingAverage) else self.model
 
     def pieces(self, batch: Tensor) -> list[Tensor]:
         """This rank's micro-batches of the global batch int64 [n]."""

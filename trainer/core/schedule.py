@@ -27,14 +27,15 @@ def set_rate(run: Run, progress: Progress) -> None:
 
 def warm_up(run: Run, progress: Progress) -> float:
     """The factor of the next step's rate: it is 1 from the last step of the warm-up on."""
-    length = run.job.train.warm_up
+    length, start = run.job.train.warm_up, run.job.train.warm_up_start or 0.0
     if length is None:
         return 1.0
     if length >= 1:
-        return min(1.0, (progress.step + 1) / length)
-    samples = len(run.data.train)
-    position = min(progress.position + run.global_batch, samples)
-    return min(1.0, share_done(run, replace(progress, position=position)) / length)
+        done = (progress.step + 1) / length
+    else:
+        position = min(progress.position + run.global_batch, len(run.data.train))
+        done = share_done(run, replace(progress, position=position)) / length
+    return min(1.0, start + (1 - start) * done)
 
 
 def require_warm_up_fits(run: Run, steps: int) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -17,18 +17,13 @@ from trainer.checkpoints.saver import Saver
 from trainer.contract.job import Train, TrainJob
 from trainer.contract.own import is_own
 from trainer.core.announce import Announcer
+from trainer.core.averages import Lookahead, MovingAverage
 from trainer.core.compiled import Compiled
 from trainer.core.gpt import initialise
 from trainer.core.gpt_parts import GPT_DIVISION
 from trainer.core.live import Live
 from trainer.core.meter import Meter
-from trainer.core.models import (
-    Lookahead,
-    build_empty_gpt,
-    build_model,
-    parameter_count,
-    parameter_groups,
-)
+from trainer.core.models import build_empty_gpt, build_model, parameter_count, parameter_groups
 from trainer.core.norms import Norms
 from trainer.core.precision import TYPES, choose, loss_scaler
 from trainer.core.run import Reached, Run
@@ -47,7 +42,7 @@ from trainer.parallel.sharded import Sharded
 from trainer.parallel.world import World
 from trainer.record.recorder import Recorder
 
-MOMENTUM = 0.9  # Of SGD, in Nesterov's form (Sutskever et al. 2013).
+MOMENTUM = 0.9  # Of SGD, usually in Nesterov's form (Sutskever et al. 2013).
 
 
 def set_up(
@@ -87,7 +82,7 @@ def set_up(
     run = Run(
         job=job,
         world=world,
-        data=data.to(world.device),
+        data=decoded_by(train, data.to(world.device), world),
         ranks=ranks,
         module=module,
         parameters=parameters,
@@ -96,7 +91,7 @@ def set_up(
         task=own_task(train) if is_own(train.model) else classification(train.label_smoothing),
         optimizer=build_optimizer(model, train, world.device),
         rate=own_schedule(train) or partial(learning_rate, train),
-        average=Lookahead(model) if train.ema else None,
+        average=average_of(model, train),
         precision=precision,
         scaler=loss_scaler(precision, world.device),
         checkpoints=folder,
@@ -112,6 +107,23 @@ def set_up(
     )
     seed_rank(run)
     return run
+
+
+def decoded_by(train: Train, data: DataSet, world: World) -> DataSet:
+    """Let this rank's GPU decode the training images, if the job wants it."""
+    if train.decode != "gpu":
+        return data
+    from trainer.vision.gpu import gpu_decoder
+
+    decoder = gpu_decoder(world.device, world.name)
+    return replace(data, train=replace(cast("Any", data.train), decoder=decoder))
+
+
+def average_of(model: nn.Module, train: Train) -> Lookahead | MovingAverage | None:
+    """Return the average of the weights that the job wants."""
+    if train.ema:
+        return Lookahead(model)
+    return MovingAverage(model) if train.ema_decay is not None else None
 
 
 def move(run: Run, world: World, started: float) -> Run:
@@ -185,7 +197,8 @@ def build_optimizer(model: nn.Module, train: Train, device: torch.device) -> tor
     groups = parameter_groups(model, train)
     kinds: Any = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
     kind = kinds[train.optimizer]
-    more = {"momentum": MOMENTUM, "nesterov": True} if train.optimizer == "sgd" else {}
+    nesterov = train.nesterov is not False
+    more = {"momentum": MOMENTUM, "nesterov": nesterov} if train.optimizer == "sgd" else {}
     if device.type == "cuda" and "fused" in signature(kind).parameters:  # SGD: since torch 2.3.
         more["fused"] = True
     optimizer: torch.optim.Optimizer = kind(groups, train.learning_rate, **more)

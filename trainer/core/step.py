@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 
 from trainer.checkpoints.format import Progress
+from trainer.core.averages import Lookahead, MovingAverage
 from trainer.core.precision import autocast
 from trainer.core.run import Run, Stop
-from trainer.core.schedule import share_done
+from trainer.core.schedule import share_done, warm_up
 from trainer.core.suspicion import examined
 from trainer.custom.nested import floated
-from trainer.data.crops import Crops
+from trainer.data.augment import Augmentation
 from trainer.parallel.pipeline import Pipelined
 
 IGNORED = -100
@@ -43,7 +44,7 @@ class Verdict(NamedTuple):
 
 
 def train_step(
-    run: Run, progress: Progress, left: Tensor, crops: Crops | None, stop: Stop
+    run: Run, progress: Progress, left: Tensor, augmentation: Augmentation | None, stop: Stop
 ) -> StepResult:
     """Take one optimizer step on the mean loss of the next samples of all ranks.
 
@@ -56,12 +57,12 @@ def train_step(
     can_repeat = settings or run.world.generation
     buffers = [buffer.clone() for buffer in run.model.buffers()] if can_repeat else []
     try:
-        loss, bad_loss = gradients(run, batch, own, crops, local=local)
+        loss, bad_loss = gradients(run, batch, own, augmentation, local=local)
         if not run.ranks.optimizers_differ:
 
             def again() -> tuple[Tensor, str]:
                 restore_buffers(run, buffers)
-                return gradients(run, batch, own, crops, local=False)
+                return gradients(run, batch, own, augmentation, local=False)
 
             loss, bad_loss = examined(run, number, (loss, bad_loss), again)
         verdict = Verdict() if local else exchange_verdicts(run, stop, bad_loss)
@@ -107,7 +108,7 @@ def end_local(run: Run, stop: Stop, number: int, bad_loss: str, *, last: bool) -
 
 
 def gradients(
-    run: Run, batch: Tensor, own: list[Tensor], crops: Crops | None, *, local: bool
+    run: Run, batch: Tensor, own: list[Tensor], augmentation: Augmentation | None, *, local: bool
 ) -> tuple[Tensor, str]:
     """Compute the gradients of the mean loss of all ranks' `batch` or, if local, of `own` samples.
 
@@ -123,12 +124,13 @@ def gradients(
     # All ranks must take part in the exchange; a rank without samples contributes zeros. Those of a
     # divided model compute together, so each must have equally many pieces.
     lacking = run.micro_steps - len(own) if run.job.parallel.used else int(not own)
-    pieces = own + [batch[:1]] * lacking
+    pieces, grouped = own + [batch[:1]] * lacking, run.data.train.grouped(batch)
     for number, piece in enumerate(pieces, start=1):
         last = number == len(pieces)
         exchange = last and not local
         with nullcontext() if exchange else run.ranks.unsynchronised():
-            loss = training_loss(run, piece, crops) * (weight if number <= len(own) else 0.0)
+            factor = weight if number <= len(own) else 0.0
+            loss = training_loss(run, grouped, piece, augmentation) * factor
             losses.append(loss.detach())
             if last:
                 finite = fetch(torch.isfinite(torch.stack(losses)))
@@ -184,12 +186,20 @@ def fetch(flags: Tensor) -> Callable[[], Tensor]:
     return wait
 
 
-def training_loss(run: Run, indices: Tensor, crops: Crops | None) -> Tensor:
-    """Sum of the losses of the training samples `indices`, int64 [n]; a text's loss is a mean."""
+def training_loss(
+    run: Run, batch: Tensor, piece: Tensor, augmentation: Augmentation | None
+) -> Tensor:
+    """Sum of the losses of the training samples `piece`, int64 [n]; a text's loss is a mean.
+
+    `batch` is the global batch of which they are a part.
+    """
+    indices = augmentation.reads(batch, piece) if augmentation else piece
     inputs, labels = run.data.train.take(indices, run.world.device)
-    if crops:
-        inputs = crops.apply(inputs, indices)
+    if augmentation:
+        inputs = augmentation.apply(indices, inputs)
     inputs = run.data.prepared(inputs)
+    if augmentation:
+        inputs, labels = augmentation.apply_prepared(batch, piece, inputs, labels)
     run.watch.mark("data")
     with run.task.guard():
         with autocast(run.precision, run.world.device):
@@ -198,7 +208,7 @@ def training_loss(run: Run, indices: Tensor, crops: Crops | None) -> Tensor:
 
 
 def update(run: Run, progress: Progress) -> None:
-    """Update the weights by the gradients and, at intervals, reset them to their average."""
+    """Update the weights by the gradients, and their average."""
     norm = run.job.train.clip_norm
     if norm is not None:
         run.scaler.unscale_(run.optimizer)
@@ -206,6 +216,17 @@ def update(run: Run, progress: Progress) -> None:
         run.ranks.clip([each for group in groups for each in group["params"]], norm)
     run.scaler.step(run.optimizer)
     run.scaler.update()
-    if run.average and progress.step % run.average.EVERY == 0:
-        run.average.update(run.model, run.average.decay(share_done(run, progress)))
+    follow(run, progress)
     run.watch.mark("compute")
+
+
+def follow(run: Run, progress: Progress) -> None:
+    """Let the average of the weights follow a step; Lookahead's resets them at intervals."""
+    average, train = run.average, run.job.train
+    if isinstance(average, Lookahead) and progress.step % average.EVERY == 0:
+        average.update(run.model, average.decay(share_done(run, progress)))
+    if isinstance(average, MovingAverage):
+        # At first the weights change so fast that older ones are worth nothing.
+        follows = progress.step > 0 and warm_up(run, progress) >= 1
+        decay = average.decay(train.ema_decay or 0.0, run.global_batch, train.epochs)
+        average.update(run.model, decay if follows else 0.0)

@@ -14,6 +14,7 @@ from torch.nn import functional
 from trainer.core.job import JobError
 
 LONGEST = 300  # Characters of torch's reason in a message.
+TOP, TOP_ACCURACY = 5, "top5_accuracy"
 Sums = dict[str, Tensor]
 """Sums over the samples of a batch by name, scalars: `loss`, and the metrics."""
 
@@ -58,16 +59,27 @@ def fitting(part: str) -> Iterator[None]:
 
 
 def cross_entropy(scores: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Tensor:
-    """Sum of the cross entropies of samples, in nats; a text's is the mean of its characters."""
+    """Sum of the cross entropies of samples, in nats; a text's is the mean of its characters.
+
+    Labels may also be targets float32 [N, K], the shares of all classes.
+    """
     loss = functional.cross_entropy(
         scores, labels, reduction="sum", label_smoothing=label_smoothing
     )
-    return loss * (len(labels) / labels.numel())
+    values = scores.numel() // scores.shape[1]  # The classes are the second dimension.
+    return loss * (len(labels) / values)
 
 
 def classification_sums(scores: Tensor, labels: Tensor) -> Sums:
-    """The number of correct ones, and the sum of the cross entropies in nats."""
-    return {
+    """The number of correct ones, and the sum of the cross entropies in nats.
+
+    With more than five classes also the samples whose class is among the five highest scores.
+    """
+    sums = {
         "loss": functional.cross_entropy(scores, labels, reduction="sum"),
         "accuracy": (scores.argmax(dim=1) == labels).sum(),
     }
+    if scores.ndim == 2 and scores.shape[1] > TOP:
+        found = scores.topk(TOP, dim=1).indices == labels[:, None]
+        sums[TOP_ACCURACY] = found.any(dim=1).sum()
+    return sums

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
+from trainer.core.averages import Lookahead
+from trainer.core.by_class import named_classes
 from trainer.core.epoch import EpochResult, train_epoch
 from trainer.core.evaluation import Evaluation, evaluate
 from trainer.core.figures import append, measure
@@ -15,6 +17,7 @@ from trainer.core.report import introduce, tell_epoch, tell_group
 from trainer.core.run import Run, Stop
 from trainer.core.schedule import require_warm_up_fits
 from trainer.core.state import Resumed, resume, resume_own, save
+from trainer.core.task import TOP_ACCURACY
 from trainer.output import say, say_error
 
 FAILURE = 1  # Exit code for work that failed; torchrun then restarts all workers.
@@ -73,7 +76,7 @@ def finish_epoch(run: Run, epoch: EpochResult) -> None:
     """Evaluate, report and, if a checkpoint is due, save."""
     progress, settings = epoch.progress, run.job.train
     last = progress.epoch == settings.epochs
-    if last and run.average:
+    if last and isinstance(run.average, Lookahead):
         run.average.update(run.model, run.average.decay(1))
     began = time.monotonic()
     found = evaluate(run)
@@ -86,12 +89,15 @@ def finish_epoch(run: Run, epoch: EpochResult) -> None:
         run.saver.wait()
         run.meter.waited()
     figures = measure(run, "epoch", epoch, found.accuracy)
-    figures = replace(figures, validation_loss=found.loss, metrics=found.others)
+    figures = replace(
+        figures, validation_loss=found.loss, metrics=found.others, by_class=found.by_class
+    )
     run.meter.end_epoch(figures.shares)
     record_epoch(run, figures, progress, seconds, saved=due, last=last)
-    run.announcer.know_metrics(found.accuracy, own_metrics(run, found))
+    run.announcer.know_metrics(found.accuracy, own_metrics(run, found), top5_of(run, found))
     told = (figures.loss, figures.images_per_second)
-    run.announcer.epoch(progress, *told, figures.shares.get("communication"))
+    by_class = named_classes(run.data.labels, found.by_class)
+    run.announcer.epoch(progress, *told, figures.shares.get("communication"), by_class)
     if run.world.rank == 0:
         tell_epoch(run, figures, last=last)
 
@@ -99,6 +105,11 @@ def finish_epoch(run: Run, epoch: EpochResult) -> None:
 def own_metrics(run: Run, found: Evaluation) -> dict[str, float]:
     """Return what events have besides the accuracy: the user's metrics, and the loss with them."""
     return {} if run.task.classifies else {"loss": found.loss, **found.others}
+
+
+def top5_of(run: Run, found: Evaluation) -> float | None:
+    """Return the share of the samples whose class is among the five most probable ones."""
+    return found.metrics.get(TOP_ACCURACY) if run.task.classifies else None
 
 
 def interrupt(run: Run, epoch: EpochResult, stop: Stop) -> int | None:

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from trainer.contract.image_rules import crops_at_random
 from trainer.contract.job import Train
-from trainer.contract.models import of_torchvision
-from trainer.contract.rules import PHOTOGRAPHS
 from trainer.data.shards import generator
 
 if TYPE_CHECKING:
@@ -54,9 +53,9 @@ def image_transform(train: Train) -> Transform | None:
         return None
     from trainer.vision.transforms import training_transform
 
-    return training_transform(train.image_size, train.augmentation)
+    return training_transform(train)
 
 
 def random_crops(train: Train) -> bool:
     """Whether training images are random crops by torchvision's transforms."""
-    return train.dataset in PHOTOGRAPHS and bool(train.augmentation or of_torchvision(train.model))
+    return crops_at_random(train.dataset, train.model, train.augmentation)

@@ -57,6 +57,10 @@ def needs_torchvision(train: Train) -> str:
         train.model: of_torchvision(train.model),
         f"dataset: {train.dataset}": train.dataset in READ_BY_TORCHVISION,
         "augmentation": bool(train.augmentation),
+        "decode": train.decode == "gpu",
+        "random_erasing": train.random_erasing is not None,
+        "mixup": train.mixup is not None,
+        "cutmix": train.cutmix is not None,
     }
     return next((name for name, needed in needs.items() if needed), "")
 

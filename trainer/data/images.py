@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import atexit
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from io import BytesIO
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol
 
@@ -18,15 +19,18 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from trainer.data.pictures import opened, square
+from trainer.data.pictures import View, opened
 from trainer.data.samples import DataError, Samples
-from trainer.data.shards import generator
+from trainer.data.shards import seed_of, seeded
 from trainer.data.workers import AHEAD, end_workers, outlive_the_stop, workers
 
 Image.MAX_IMAGE_PIXELS = None  # The files are the user's own, and of any size.
 CHUNK = 32  # Images in one request to a worker.
+APART = 256
 TRANSFORM = 2  # A random stream of its own, independent of others with the same seed.
-Transform = Callable[[Image.Image], Image.Image]
+ORIENTATION = 274  # EXIF's tag.
+Transform = Callable[[Any], Any]
+"""Of an image of Pillow or, on a GPU, of a tensor uint8 [3, height, width]."""
 
 
 class Member(Protocol):
@@ -40,35 +44,85 @@ class Request(NamedTuple):
     """Images to decode."""
 
     files: list[Path | Member]
-    side: int
+    view: View
     transform: Transform | None  # A random one to S x S, for training images.
     seeds: list[int]  # Of the transform, for each image.
+    packed: bool = False  # Whether JPEG files are left to the GPU.
+
+
+class Decoder(Protocol):
+    """Decodes and augments JPEG files on a GPU (trainer/vision/gpu.py)."""
+
+    def decode(self, contents: Sequence[Tensor]) -> list[Tensor]:
+        """Decode files uint8 [bytes] to images uint8 [3, height, width]; raises RuntimeError."""
+
+    def augment(self, images: Sequence[Tensor], seeds: Sequence[int], change: Transform) -> Tensor:
+        """Change images to uint8 [n, 3, S, S], each with its seed."""
 
 
 class Decoding(Dataset[Any]):
-    """Decodes requests: to uint8 [n, 3, S, S], or to an error that names the file."""
+    """Decodes requests: to uint8 [n, 3, S, S], or to an error that names the file.
 
-    def __getitem__(self, request: Request) -> Tensor | str:
+    Where the GPU decodes: to a list, of files uint8 [bytes] and of images uint8 [3, S, S] that it
+    cannot decode.
+    """
+
+    def __getitem__(self, request: Request) -> Tensor | list[Tensor] | str:
         """Decode some images; an exception would come with a worker's traceback."""
-        images = [torch.empty(0, 3, request.side, request.side, dtype=torch.uint8)]
+        if request.packed:
+            return self._packed(request)
+        images = [torch.empty(0, 3, side := request.view.side, side, dtype=torch.uint8)]
         for number, file in enumerate(request.files):
             try:
                 if request.transform:
                     torch.manual_seed(request.seeds[number])
-                images.append(decode(file, request.side, request.transform)[None])
+                images.append(decode(file, request.view, request.transform)[None])
             except DataError as error:
                 return str(error)
         return torch.cat(images)
 
+    def _packed(self, request: Request) -> list[Tensor] | str:
+        found = []
+        for file, seed in zip(request.files, request.seeds, strict=True):
+            try:
+                content = jpeg_content(file)
+                if content is None:
+                    torch.manual_seed(seed)
+                    content = decode(file, request.view, request.transform)
+                found.append(content)
+            except DataError as error:
+                return str(error)
+        return found
 
-def decode(file: Path | Member, side: int, transform: Transform | None = None) -> Tensor:
+
+def jpeg_content(file: Path | Member) -> Tensor | None:
+    """Read a JPEG file, uint8 [bytes], that a GPU decodes as the CPU does; None for others.
+
+    Those in CMYK, and those that EXIF turns, are for the CPU. Raises DataError.
+    """
+    try:
+        with file.open("rb") if isinstance(file, Path) else file.open() as stream:
+            content = stream.read()
+        with Image.open(BytesIO(content)) as image:
+            if image.format != "JPEG" or image.mode not in ("RGB", "L"):
+                return None
+            if image.getexif().get(ORIENTATION, 1) != 1:
+                return None
+    except DataError:
+        raise
+    except Exception as error:  # Its class depends on the format.
+        raise DataError(f"{file} can not be read ({error}); replace or delete it") from error
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8)
+
+
+def decode(file: Path | Member, view: View, transform: Transform | None = None) -> Tensor:
     """Decode to uint8 [3, S, S]: transformed, or the centre crop; raises DataError."""
     try:
         with Image.open(file if isinstance(file, Path) else file.open()) as image:
             if transform:  # Its smallest crops are a quarter of the image's side.
-                crop = np.array(transform(opened(image, 4 * side)))
+                crop = np.array(transform(opened(image, 4 * view.side)))
                 return torch.from_numpy(crop).permute(2, 0, 1)
-            return torch.from_numpy(square(opened(image, 2 * side), side))
+            return torch.from_numpy(view.of(image))
     except DataError:  # The image could not be read.
         raise
     except Exception as error:  # Its class depends on the format.
@@ -80,11 +134,11 @@ class Requests(Sampler[Request]):
 
     def __init__(self) -> None:
         self.batches: Iterable[tuple[ImageFiles, Tensor, int | None]] = ()
-        self.begun: deque[tuple[ImageFiles, Tensor]] = deque()  # Not used yet.
+        self.begun: deque[tuple[ImageFiles, Tensor, int | None]] = deque()  # Not used yet.
 
     def __iter__(self) -> Iterator[Request]:
         for samples, indices, epoch in self.batches:
-            self.begun.append((samples, indices))
+            self.begun.append((samples, indices, epoch))
             for chunk in torch.split(indices, CHUNK):
                 yield samples.request(chunk.tolist(), epoch)
 
@@ -106,15 +160,15 @@ class Reader:
             self._loader = load(self._requests)
         self._decoded = iter(self._loader)
 
-    def take(self, samples: ImageFiles, indices: Tensor) -> Tensor:
-        """Return images of a batch, uint8 [n, 3, S, S]; raises DataError.
+    def take(self, samples: ImageFiles, indices: Tensor) -> tuple[list[Any], int | None]:
+        """Return what the workers made of a batch, and its epoch; raises DataError.
 
-        A batch that is not the next expected one is decoded now.
+        A batch that is not the next expected one is decoded now, without an epoch.
         """
         begun = self._requests.begun
         if not begun or begun[0][0] is not samples or not torch.equal(begun[0][1], indices):
             self.expect([(samples, indices, None)])
-        begun.popleft()
+        *_, epoch = begun.popleft()
         try:
             parts = [next(self._decoded) for _ in torch.split(indices, CHUNK)]
         except RuntimeError as error:
@@ -123,7 +177,7 @@ class Reader:
         for part in parts:
             if isinstance(part, str):
                 raise DataError(part)
-        return torch.cat(parts)
+        return parts, epoch
 
 
 def load(requests: Requests) -> DataLoader[Any]:
@@ -139,6 +193,7 @@ def load(requests: Requests) -> DataLoader[Any]:
         # Other start methods would import torch again in each worker; they use no GPU.
         multiprocessing_context="fork",
         worker_init_fn=outlive_the_stop,
+        generator=torch.Generator(),  # The global one is of the training alone.
     )
 
 
@@ -148,28 +203,49 @@ READER = Reader()
 
 @dataclass(frozen=True, eq=False)
 class ImageFiles(Samples):
-    """Images in files, so that memory does not limit their number; `inputs` is empty."""
+    """Images in files, so that memory does not limit their number; `inputs` is empty.
+
+    A copy of a sample in an epoch is augmented differently; copy k of sample i has the number
+    i + k N.
+    """
 
     files: list[Path]
     transform: Transform | None = None  # A random one for training, else a centre crop.
     seed: int = 0
+    view: View = field(kw_only=True)
+    copies: int = field(default=1, kw_only=True)  # Of an image in an epoch.
+    decoder: Decoder | None = field(default=None, kw_only=True)  # The GPU's.
 
     @property
     def paths(self) -> list[Path]:
         """As of `Samples`."""
         return self.files
 
+    @property
+    def numbers(self) -> int:
+        """As of `Samples`."""
+        return len(self) * self.copies
+
+    def order(self, seed: int, epoch: int) -> Tensor:
+        """As of `Samples`; with copies of images, as many are left out."""
+        order = super().order(seed, epoch)
+        return repeated(order, self.copies) if self.copies > 1 else order
+
     def file(self, number: int) -> Path | Member:
         """Where an image is."""
-        return self.files[number]
+        return self.files[number % len(self)]
 
     def request(self, indices: list[int], epoch: int | None) -> Request:
         """Return the request for a worker; without an epoch, no transform is random."""
         transform = None if epoch is None else self.transform
-        words = [(epoch or 0, number, TRANSFORM) for number in indices] if transform else []
-        seeds = [generator(self.seed, *each).initial_seed() for each in words]
-        side = self.inputs.shape[-1]
-        return Request([self.file(number) for number in indices], side, transform, seeds)
+        seeds = self.seeds(indices, epoch) if transform and epoch is not None else []
+        files = [self.file(number) for number in indices]
+        packed = bool(self.decoder and transform)
+        return Request(files, self.view, transform, seeds, packed)
+
+    def seeds(self, indices: list[int], epoch: int) -> list[int]:
+        """Return the seeds of the transform of some samples in an epoch."""
+        return [seed_of(self.seed, epoch, number, TRANSFORM) for number in indices]
 
     def expect(self, batches: Iterable[Tensor], epoch: int | None = None) -> None:
         """As of `Samples`, in worker processes."""
@@ -177,4 +253,48 @@ class ImageFiles(Samples):
 
     def take(self, indices: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
         """As of `Samples`; raises DataError if a file can not be decoded."""
-        return READER.take(self, indices).to(device), self.labels[indices].to(device)
+        labels = self.labels[indices % len(self)].to(device)
+        parts, epoch = READER.take(self, indices)
+        if parts and isinstance(parts[0], list):
+            contents = [each for part in parts for each in part]
+            return self._unpacked(indices.tolist(), contents, epoch or 0).to(device), labels
+        return torch.cat(parts).to(device), labels
+
+    def _unpacked(self, indices: list[int], contents: list[Tensor], epoch: int) -> Tensor:
+        """Let the GPU decode and augment; images that it cannot decode are done by the CPU."""
+        assert self.decoder
+        assert self.transform
+        seeds = self.seeds(indices, epoch)
+        packed = [place for place, content in enumerate(contents) if content.ndim == 1]
+        try:
+            images = self.decoder.decode([contents[place] for place in packed]) if packed else []
+        except RuntimeError as error:
+            if "CUDA error" in str(error):
+                raise
+            for place in packed:
+                with seeded(seeds[place]):
+                    file = self.file(indices[place])
+                    contents[place] = decode(file, self.view, self.transform)
+            return torch.stack(contents)
+        found: dict[int, Tensor] = {}
+        if images:
+            own = [seeds[place] for place in packed]
+            found = dict(
+                zip(packed, self.decoder.augment(images, own, self.transform), strict=True)
+            )
+        device = next(iter(found.values())).device if found else torch.device("cpu")
+        return torch.stack(
+            [found.get(place, content).to(device) for place, content in enumerate(contents)]
+        )
+
+
+def repeated(order: Tensor, copies: int) -> Tensor:
+    """Repeat the first samples of an order int64 [N] so often, and leave out the others.
+
+    The copies of an image are `APART` places from each other, so that they are on different ranks
+    and not mixed with each other (repeated augmentation: Hoffer et al. 2019, arXiv 1901.09335).
+    """
+    chosen = order[: -(-len(order) // copies)]
+    shifts = len(order) * torch.arange(copies)[:, None]
+    parts = [(part + shifts).flatten() for part in torch.split(chosen, APART)]
+    return torch.cat(parts)[: len(order)]

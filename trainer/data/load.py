@@ -18,25 +18,14 @@ import torch
 from torch import Tensor
 
 from trainer.contract.job import Train
-from trainer.contract.models import input_side, of_torchvision
+from trainer.contract.models import PHOTOGRAPHS, input_side, of_torchvision
 from trainer.contract.own import is_own
-from trainer.contract.rules import PHOTOGRAPHS
 from trainer.data.crops import image_transform, random_crops
 from trainer.data.files import READ_BY_TORCHVISION, find_files
 from trainer.data.samples import DataError, DataSet, Samples
 from trainer.data.shards import generator
+from trainer.data.views import LARGEST, STATISTICS, test_view
 
-# Mean and deviation of the training images per channel, as a share of the largest value: for digits
-# computed over all images, for the others (photographs: ImageNet) the usual figures.
-STATISTICS = {
-    "digits": ((0.3053,), (0.3760,)),
-    "mnist": ((0.1307,), (0.3081,)),
-    "fashion_mnist": ((0.2860,), (0.3530,)),
-    "cifar10": ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
-    "cifar100": ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
-    **dict.fromkeys(PHOTOGRAPHS, ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))),
-}
-LARGEST = {"digits": 16}  # The largest value of a stored pixel, if it is not 255.
 CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 
@@ -72,7 +61,8 @@ def load_data(train: Train, root: Path) -> DataSet:
     else:
         parts = load_folder(files, train)
     largest = LARGEST.get(name, 255)
-    mean, deviation = (torch.tensor(values).view(-1, 1, 1) * largest for values in STATISTICS[name])
+    view, statistics = test_view(train) if name in PHOTOGRAPHS else (None, STATISTICS[name])
+    mean, deviation = (torch.tensor(values).view(-1, 1, 1) * largest for values in statistics)
     labels = {"cifar10": CIFAR10, "folder": tuple(sorted({file.parent.name for file in files}))}
     names = names or labels.get(name, tuple("0123456789"))
     classes = int(parts[0].labels.max()) + 1 if name == "folder" else len(names)
@@ -82,7 +72,8 @@ def load_data(train: Train, root: Path) -> DataSet:
     if random_crops(train):
         padding = 0  # The transforms shift and mirror.
     inputs = input_side(train.model, side) if of_torchvision(train.model) else 0
-    return DataSet(parts[0], parts[1], mean, deviation, classes, padding, names[:classes], inputs)
+    about = (mean, deviation, classes, padding, names[:classes], inputs, view)
+    return DataSet(parts[0], parts[1], *about)
 
 
 def split(labels: Tensor, seed: int) -> tuple[Tensor, Tensor]:
@@ -103,18 +94,26 @@ def load_digits(file: Path, seed: int) -> list[Samples]:
 def load_folder(files: list[Path], train: Train) -> list[Samples]:
     """Images in folders by part and class; without a part for the test, split by class."""
     from trainer.data.images import ImageFiles
+    from trainer.data.pictures import View
 
-    side, seed, transform = train.image_size, train.seed, image_transform(train)
+    transform, copies = image_transform(train), train.repeated_augmentation or 1
     classes = [file.parent.name for file in files]
     labels = torch.from_numpy(np.unique(classes, return_inverse=True)[1])
     trained = sum(file.parts[-3] == "train" for file in files)
     parts = torch.arange(len(files)).tensor_split([trained])
-    nothing = torch.empty(0, 3, side, side, dtype=torch.uint8)
+    kinds = ((View(train.image_size), transform, copies), (test_view(train)[0], None, 1))
+    indices = parts if trained < len(files) else split(labels, train.seed)
     return [
         ImageFiles(
-            nothing, labels[part], [files[index] for index in part.tolist()], transform, seed
+            torch.empty(0, 3, view.side, view.side, dtype=torch.uint8),
+            labels[part],
+            [files[index] for index in part.tolist()],
+            change,
+            train.seed,
+            view=view,
+            copies=number,
         )
-        for part in (parts if trained < len(files) else split(labels, seed))
+        for part, (view, change, number) in zip(indices, kinds, strict=True)
     ]
 
 

@@ -3,11 +3,31 @@
 Without torch: the server's decoders import this module.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
+
+FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
+
+
+@dataclass(frozen=True)
+class View:
+    """How a picture becomes a model's input of S x S."""
+
+    side: int  # S.
+    resize: int = 0
+    """Pixels to which the shorter side is resized; 0: to S."""
+    interpolation: str = "bilinear"  # With `resize`.
+
+    def of(self, image: Image.Image) -> NDArray[Any]:
+        """Decode an image file that is open: uint8 [3, S, S]."""
+        if not self.resize:
+            return square(opened(image, 2 * self.side), self.side)
+        # As torchvision, bit by bit: a JPEG that is decoded at a fraction of its size differs.
+        return centre(upright(eight_bits(image)).convert("RGB"), self)
 
 
 def eight_bits(image: Image.Image) -> Image.Image:
@@ -44,3 +64,13 @@ def opened(image: Image.Image, least: int) -> Image.Image:
 def square(image: Image.Image, side: int) -> NDArray[Any]:
     """Return uint8 [3, S, S]: the shorter side scaled to S, the longer one cropped."""
     return np.array(ImageOps.fit(image, (side, side))).transpose(2, 0, 1)
+
+
+def centre(image: Image.Image, view: View) -> NDArray[Any]:
+    """Return uint8 [3, S, S] as torchvision's Resize and CenterCrop do for images of Pillow."""
+    width, height, short = *image.size, min(image.size)
+    size = (view.resize * width // short, view.resize * height // short)
+    resized = image.resize(size, FILTERS[view.interpolation]) if size != image.size else image
+    left, top = (round((length - view.side) / 2.0) for length in size)
+    crop = resized.crop((left, top, left + view.side, top + view.side))
+    return np.array(crop).transpose(2, 0, 1)

@@ -3,16 +3,21 @@
 Shapes: N samples, C channels, S pixels a side, T characters. Images are uint8 until they are used.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from trainer.data.shards import permutation
+
+if TYPE_CHECKING:
+    from trainer.data.pictures import View
 
 
 class DataError(Exception):
@@ -42,6 +47,11 @@ class Samples:
     def content(self) -> bytes:
         """A hash of the data that are neither in memory nor in `paths`."""
         return b""
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers the samples of an epoch may have; N, unless some have copies."""
+        return len(self)
 
     def order(self, seed: int, epoch: int) -> Tensor:
         """The order of an epoch: int64 [N], each sample once."""
@@ -75,7 +85,9 @@ class DataSet:
     padding: int = 0  # Pixels of shift of training images; 0: no mirroring either.
     labels: tuple[str, ...] = ()  # Names of the classes; for text, the characters.
     side: int = 0
-    """Pixels a side of inputs that always have three channels; 0: images are used as they are."""
+    """The least pixels a side of inputs of three channels; 0: images are used as they are."""
+    view: View | None = None
+    """How test images become inputs, if not by scaling them to the training's size."""
 
     def to(self, device: torch.device) -> Self:
         """The same on another device."""
@@ -95,8 +107,10 @@ class DataSet:
     def preparation(self) -> dict[str, Any]:
         """Describe the preparation of images by `prepared`, as JSON values."""
         figures = {"mean": self.mean, "deviation": self.deviation}
-        return {name: each.flatten().tolist() for name, each in figures.items()} | {
-            "side": self.side
+        return {
+            **{name: each.flatten().tolist() for name, each in figures.items()},
+            "side": self.side,
+            **({"view": asdict(self.view)} if self.view else {}),
         }
 
     def prepared(self, inputs: Tensor) -> Tensor:
@@ -111,6 +125,6 @@ class DataSet:
         if not self.side:
             return images
         images = images.expand(-1, 3, -1, -1)
-        if images.shape[-1] != self.side:
+        if images.shape[-1] < self.side:
             images = functional.interpolate(images, (self.side, self.side), mode="bilinear")
         return images

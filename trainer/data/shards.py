@@ -7,7 +7,8 @@ another world size.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import accumulate
 
 import torch
@@ -21,6 +22,25 @@ def generator(seed: int, *words: int) -> torch.Generator:
         # Multiplier of a linear congruential generator modulo 2^64 (Knuth, MMIX).
         state = (state * 6364136223846793005 + word + 1) % 2**63
     return torch.Generator().manual_seed(state)
+
+
+def seed_of(seed: int, *words: int) -> int:
+    """The seed of `generator`."""
+    return generator(seed, *words).initial_seed()
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Seed torch's generator of the CPU for a while, from which torchvision draws.
+
+    Those of GPUs, which layers like dropout use, stay as they are.
+    """
+    state = torch.get_rng_state()
+    torch.default_generator.manual_seed(seed)
+    try:
+        yield
+    finally:
+        torch.set_rng_state(state)
 
 
 def permutation(samples: int, seed: int, epoch: int) -> Tensor:

@@ -45,7 +45,7 @@ class LocalReplicas(Replicas):
     ) -> None:
         super().__init__(model, exchange, world, mark, module)
         self._exchange, self._mark = exchange, mark
-        self._weights = list(model.parameters())
+        self._weights = [each for each in model.parameters() if each.requires_grad]
         self._anchors = [weight.detach().clone() for weight in self._weights]
         overlap = exchange.overlap
         self._starts = [each.clone() for each in self._anchors] if overlap else self._anchors

@@ -18,6 +18,8 @@ class Kind:
     labels: tuple[str, ...]  # Names of the classes; for text, the characters.
     largest: int  # The value of a white pixel.
     values: str = ""  # Of data of one's own, the type of the numbers; else there are pictures.
+    resize: int = 0  # As of `View`: for photographs.
+    interpolation: str = "bilinear"  # As of `View`.
     answers: bool = False  # Whether a function of one's own answers instead of classes.
 
     @property

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from trainer.checkpoints.format import Saved, State
-from trainer.checkpoints.manifest import UnusableError
+from trainer.checkpoints.manifest import UnusableError, is_whole
 from trainer.contract import keys, rules
 from trainer.contract.job import Train
 from trainer.contract.models import input_side, of_torchvision
@@ -26,8 +26,10 @@ from trainer.core.models import build_model, flip_scores
 from trainer.core.precision import autocast, fastest
 from trainer.custom.code import blamed
 from trainer.custom.nested import floated, mapped
-from trainer.data.load import CIFAR10, LARGEST, STATISTICS
+from trainer.data.load import CIFAR10
+from trainer.data.pictures import FILTERS, View
 from trainer.data.samples import DataSet, Samples
+from trainer.data.views import LARGEST, STATISTICS
 from trainer.serve.kind import Array, Kind
 from trainer.serve.own import (
     answer_with,
@@ -61,7 +63,7 @@ class Content:
             job, serving = manifest["job"], manifest.get("serving", {})
             self.train = read_train(job, own)
             require_stored(saved.state)
-            self.weights = weights(saved.load(), averaged=bool(job["ema"]))
+            self.weights = weights(saved.load(), averaged=has_average(job))
             self.wish = str(serving.get("precision", "auto"))
             self.flip = bool(serving.get("flip_at_test", False))
             self.kind = self._kind(serving.get("labels", []), serving.get("input"))
@@ -100,11 +102,40 @@ class Content:
         usual = {"cifar10": CIFAR10, "folder": tuple(f"class {n}" for n in range(classes))}
         names = tuple(labels) or usual.get(name, tuple("0123456789"))
         "".join(names).encode()  # UnicodeEncodeError, a ValueError: unusable in answers.
-        channels, side = SHAPES.get(name, (3, train.image_size))
+        view = read_view(described, View(train.image_size))
+        channels, side = SHAPES.get(name, (3, view.side))
         shape = (train.context,) if name == "text" else (channels, side, side)
-        answers = is_own(train.model) and has_answer(train)
-        largest = LARGEST.get(name, 255)
-        return Kind(name, train.model, shape, names[:classes], largest, answers=answers)
+        return Kind(
+            dataset=name,
+            model=train.model,
+            shape=shape,
+            labels=names[:classes],
+            largest=LARGEST.get(name, 255),
+            resize=view.resize,
+            interpolation=view.interpolation,
+            answers=is_own(train.model) and has_answer(train),
+        )
+
+
+def has_average(job: dict[str, Any]) -> bool:
+    """Whether a moving average of the weights was tested."""
+    return bool(job["ema"]) or job.get("ema_decay") is not None
+
+
+def read_view(described: Any, usual: View) -> View:
+    """Return how pictures are prepared, as a checkpoint describes it; raises UnusableError."""
+    found = described.get("view") if isinstance(described, dict) else None
+    if found is None:  # Of an older trainer, or of images of a fixed size.
+        return usual
+    view = View(**found)
+    sides = (view.side, view.resize)
+    if not all(is_whole(side) and 0 <= side <= 2 * LARGEST_SIDE for side in sides) or (
+        view.side not in range(1, LARGEST_SIDE + 1)
+        or view.interpolation not in FILTERS
+        or 0 < view.resize < view.side
+    ):
+        raise UnusableError(f"its pictures can not be prepared as {ascii(found)[:200]}")
+    return view
 
 
 def read_train(job: dict[str, Any], own: str) -> Train:

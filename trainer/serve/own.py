@@ -61,8 +61,16 @@ def own_stand_in(kind: Kind) -> OwnData:
     """Return a data set that suffices to build a model for data of one's own."""
     nothing = torch.zeros(1)
     empty = Samples(nothing, nothing)
-    about = (len(kind.labels), 0, kind.labels, 0)
-    return OwnData(empty, empty, nothing, nothing, *about, kind.shape, kind.values)
+    return OwnData(
+        empty,
+        empty,
+        nothing,
+        nothing,
+        len(kind.labels),
+        labels=kind.labels,
+        sample=kind.shape,
+        kind=kind.values,
+    )
 
 
 def typed(kind: Kind, batch: Tensor) -> Tensor:

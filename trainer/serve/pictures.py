@@ -6,7 +6,8 @@ import io
 import numpy as np
 from PIL import Image, ImageFilter, ImageOps, UnidentifiedImageError
 
-from trainer.data.pictures import eight_bits, square, upright
+from trainer.contract.models import PHOTOGRAPHS
+from trainer.data.pictures import View, eight_bits, square, upright
 from trainer.serve.kind import Array, Kind
 from trainer.serve.refusal import Refusal
 
@@ -47,8 +48,11 @@ def check_costs(image: Image.Image, content: bytes, most: int) -> None:
 
 
 def fitted(image: Image.Image, kind: Kind) -> Array:
-    """Prepare a picture like those of the training: colours, size and, for digits, position."""
+    """Prepare a picture like those of the test: colours, size and, for digits, position."""
     channels, side, _ = kind.shape
+    if kind.dataset in PHOTOGRAPHS:
+        pixels = View(side, kind.resize, kind.interpolation).of(image)
+        return pixels.astype(np.float32)
     # Large pictures are reduced first to the size that the next steps need, which is larger for
     # handwriting, as it is cropped. A JPEG need not be decoded at its full size.
     drawn = kind.dataset in DRAWN

@@ -26,9 +26,11 @@ from torch import Tensor
 
 from trainer.contract.job import Train
 from trainer.data.crops import image_transform
-from trainer.data.images import ImageFiles
+from trainer.data.images import ImageFiles, repeated
+from trainer.data.pictures import View
 from trainer.data.samples import DataError
-from trainer.data.shards import generator
+from trainer.data.shards import generator, permutation
+from trainer.data.views import test_view
 from trainer.streaming.files import Member, ShardFiles, settled
 from trainer.streaming.index import Index, Shard, part_of, read
 
@@ -106,6 +108,7 @@ class StreamedImages(ImageFiles):
 
     def file(self, number: int) -> Member:
         """As of `ImageFiles`."""
+        number %= len(self)
         shard = self.shards[int(self.shard[number])]
         return Member(self.source, shard, int(self.offset[number]), int(self.length[number]))
 
@@ -120,28 +123,33 @@ class StreamedImages(ImageFiles):
             own = torch.arange(lane, len(self.shards), self.lanes)
             draw = generator(seed, epoch, lane, LANE)
             window[own[torch.randperm(len(own), generator=draw)]] = torch.arange(len(own))
-        shuffled = super().order(seed, epoch)
+        shuffled = permutation(len(self), seed, epoch)
         by_shard = shuffled[self.shard[shuffled].argsort(stable=True)]
         shard = self.shard[by_shard]
         counts = self.shard.bincount(minlength=len(self.shards))
         number = torch.arange(len(self)) - (counts.cumsum(0) - counts)[shard]  # In its shard.
         jitter = torch.rand(len(self), dtype=torch.float64, generator=generator(seed, epoch, LANE))
-        return by_shard[(window[shard] + (number + jitter) / counts[shard]).argsort(stable=True)]
+        order = by_shard[(window[shard] + (number + jitter) / counts[shard]).argsort(stable=True)]
+        return repeated(order, self.copies) if self.copies > 1 else order
+
+    def shard_of(self, numbers: Tensor) -> Tensor:
+        """Return the shards of samples, int64 [n] each."""
+        return self.shard[numbers % len(self)]
 
     def grouped(self, batch: Tensor) -> Tensor:
         """As of `Samples`: by lane."""
-        return batch[(self.shard[batch] % self.lanes).argsort(stable=True)]
+        return batch[(self.shard_of(batch) % self.lanes).argsort(stable=True)]
 
     def expect(self, batches: Iterable[Tensor], epoch: int | None = None) -> None:
         """As of `ImageFiles`; shards are fetched ahead."""
         known = list(batches)
         super().expect(known, epoch)  # Before the thread: it forks.
         if self.source.remote:
-            self.prefetch.begin(self.shard[batch] for batch in known)
+            self.prefetch.begin(self.shard_of(batch) for batch in known)
 
     def take(self, indices: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
         """As of `ImageFiles`."""
-        self.prefetch.use(self.shard[indices].tolist())
+        self.prefetch.use(self.shard_of(indices).tolist())
         return super().take(indices, device)
 
 
@@ -172,13 +180,16 @@ def _part(index: Index, part: str, train: Train, source: ShardFiles) -> Streamed
     columns = (number[index.shard], index.offset, index.length, index.label)
     shard, offset, length, label = (torch.from_numpy(column[own]) for column in columns)
     shards = [each for each, wanted in zip(index.shards, chosen, strict=True) if wanted]
-    side = train.image_size
+    training = part == "train"
+    view = View(train.image_size) if training else test_view(train)[0]
     return StreamedImages(
-        torch.empty(0, 3, side, side, dtype=torch.uint8),
+        torch.empty(0, 3, view.side, view.side, dtype=torch.uint8),
         label,
         [],
-        image_transform(train),
+        image_transform(train) if training else None,
         train.seed,
+        view=view,
+        copies=(train.repeated_augmentation or 1) if training else 1,
         source=source,
         shards=shards,
         shard=shard,

@@ -1,0 +1,69 @@
+"""The accuracy of each class on the test samples, exact for any number of ranks.
+
+Shapes: N samples, K classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from trainer.parallel.world import World
+
+MOST = 20
+"""Classes of an event: a log keeps only so many characters."""
+
+
+@dataclass(frozen=True)
+class ByClass:
+    """The test samples of each class, and how many of them are classified correctly."""
+
+    samples: tuple[int, ...] = ()
+    correct: tuple[int, ...] = ()
+
+    @property
+    def accuracy(self) -> tuple[float | None, ...]:
+        """The share of each class's samples that are correct; None without samples."""
+        both = zip(self.correct, self.samples, strict=True)
+        return tuple(correct / samples if samples else None for correct, samples in both)
+
+
+def named_classes(labels: Sequence[str], found: ByClass) -> dict[str, tuple[float, int]]:
+    """Return the accuracy and the samples of some classes by name: the least accurate first."""
+    known = [
+        (accuracy, samples, labels[number] if number < len(labels) else str(number))
+        for number, (accuracy, samples) in enumerate(
+            zip(found.accuracy, found.samples, strict=True)
+        )
+        if accuracy is not None
+    ]
+    return {name: (accuracy, samples) for accuracy, samples, name in sorted(known)[:MOST]}
+
+
+class Counts:
+    """Counts this rank's samples by class."""
+
+    def __init__(self) -> None:
+        self._counts: Tensor | None = None  # int64 [2, K]: samples, correct ones.
+
+    def add(self, scores: Tensor, labels: Tensor) -> None:
+        """Count a batch of scores [N, K] and labels [N]; other shapes are no classification."""
+        if scores.ndim != 2 or labels.ndim != 1:
+            return
+        classes = scores.shape[1]
+        right = labels[scores.argmax(dim=1) == labels]
+        parts = [torch.bincount(each, minlength=classes) for each in (labels, right)]
+        found = torch.stack(parts)
+        self._counts = found if self._counts is None else self._counts + found
+
+    def combined(self, world: World) -> ByClass:
+        """Sum all ranks' counts; all ranks must call it."""
+        known = world.gather(None if self._counts is None else self._counts.tolist())
+        counts = [each for each in known if each]
+        if not counts:
+            return ByClass()
+        samples, correct = torch.tensor(counts).sum(dim=0).tolist()
+        return ByClass(tuple(samples), tuple(correct))

@@ -1,0 +1,36 @@
+"""How images become a model's inputs: their statistics, and the view of those of the test."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trainer.contract.job import Train
+from trainer.contract.models import PHOTOGRAPHS
+
+if TYPE_CHECKING:
+    from trainer.data.pictures import View
+
+# Mean and deviation of the training images per channel, as a share of the largest value: for digits
+# computed over all images, for the others (photographs: ImageNet) the usual figures.
+STATISTICS = {
+    "digits": ((0.3053,), (0.3760,)),
+    "mnist": ((0.1307,), (0.3081,)),
+    "fashion_mnist": ((0.2860,), (0.3530,)),
+    "cifar10": ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
+    "cifar100": ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
+    **dict.fromkeys(PHOTOGRAPHS, ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))),
+}
+Statistics = tuple[tuple[float, ...], tuple[float, ...]]
+LARGEST = {"digits": 16}  # The largest value of a stored pixel, if it is not 255.
+
+
+def test_view(train: Train) -> tuple[View, Statistics]:
+    """Return how test images of files are prepared: the view, and the mean and the deviation."""
+    from trainer.data.pictures import View
+
+    if train.test_transform:
+        from trainer.vision.transforms import weights_view
+
+        return weights_view(train)
+    side, resize = train.test_image_size or train.image_size, train.test_resize or 0
+    return View(side, resize, train.interpolation or "bilinear"), STATISTICS[train.dataset]

@@ -297,14 +297,35 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
+class OwnServer:
+    """What the user's own server adds to a `Server`, which then has no job.
+
+    `command` is the whole command. The server is healthy as soon as it answers a GET of `health`
+    with a status below 400, `start_timeout` seconds after its start at the latest. `shared_memory`
+    is in bytes, `grace` in seconds.
+    """
+
+    command: tuple[str, ...]
+    health: str
+    start_timeout: int
+    mounts: tuple[Mount, ...]
+    secrets: tuple[Secret, ...]
+    working_dir: str | None
+    shared_memory: int
+    grace: int
+
+
+@dataclass(frozen=True, slots=True)
 class Server:
     """An inference service, which answers with the newest complete checkpoint of a job.
 
-    `name` begins with SERVER_PREFIX. `checkpoint` is `newest`, `best` or a checkpoint's name. The
-    job's hosts offer checkpoints at `transfer_port`. `window` is in milliseconds, `timeout` in
-    seconds, `body` (of a request) and `gpu_memory` (the smallest of a GPU) in bytes, `pixels` per
-    image. Clients must send `token`, unless it is None. `allowed_hosts` are names of the server for
-    clients besides its hosts' own. `user` is the containers' user (None: nobody).
+    `own` is set for the user's own server; `job` is "" then, and what concerns checkpoints and the
+    built-in server has no meaning. `name` begins with SERVER_PREFIX. `checkpoint` is `newest`,
+    `best` or a checkpoint's name. The job's hosts offer checkpoints at `transfer_port`.
+    `window` is in milliseconds, `timeout` in seconds, `body` (of a request) and `gpu_memory` (the
+    smallest of a GPU) in bytes, `pixels` per image. Clients must send `token`, unless it is None.
+    `allowed_hosts` are names of the server for clients besides its hosts' own. `user` is the
+    containers' user (None: nobody, or the image's).
     """
 
     name: str
@@ -328,6 +349,7 @@ class Server:
     memory: int | None
     cpus: float | None
     user: str | None
+    own: OwnServer | None = None
 
     @property
     def short_name(self) -> str:

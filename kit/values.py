@@ -243,6 +243,15 @@ def host_name(text: object) -> str:
         raise WrongValueError(error.what, fix) from None
 
 
+def http_path(text: object) -> str:
+    """Check the path of a URL, with its query if it has one."""
+    if not isinstance(text, str) or not re.fullmatch(r"/[!-~]*", text) or "#" in text:
+        raise WrongValueError(
+            f"{shown(text)} is not the path of a URL", "write for example /health"
+        )
+    return text
+
+
 def subnet(text: object) -> str:
     """Check an IPv4 network in CIDR notation."""
     example = "write for example 10.200.0.0/16"

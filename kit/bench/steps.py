@@ -92,10 +92,12 @@ def _measure(
     """Return the device that computed, and the time."""
     name = place.host.name
     program = ("-u", "-m", MODULE, str(seconds))
+    assert work.document
+    text = work.document.text
     with tempfile.TemporaryDirectory() as folder:
         if engine is EngineName.LOCAL:
             file = Path(folder) / "job.json"
-            file.write_text(work.document.text, encoding="utf-8")
+            file.write_text(text, encoding="utf-8")
             variables = [f"KIT_JOB={file}"]
             for code in job.job.code:
                 Path(folder, code.name).write_text(code.text, encoding="utf-8")
@@ -118,7 +120,7 @@ def _measure(
         try:
             done = subprocess.run(
                 words,
-                input=work.document.text.encode(),
+                input=text.encode(),
                 capture_output=True,
                 timeout=PATIENCE + 3 * seconds,
                 start_new_session=True,

@@ -22,6 +22,8 @@ from kit.model import EngineName
 from kit.paths import Paths, identity
 from kit.plan.notes import resume_notes
 from kit.project import load_lowered, rendered_tree
+from kit.runtime.health import Check, await_healthy, with_health
+from kit.runtime.proof import wrong_gpus
 from kit.runtime.status import ENDED, JobStatus
 from kit.runtime.target import Target
 from kit.targets.lowered import Lowered
@@ -174,6 +176,9 @@ def _deploy(
     target: Target, chosen: list[Workload], engine: str | None, *, fresh: bool, follows: bool
 ) -> int:
     target.deploy(chosen, fresh=fresh, say=click.echo)
+    for each in chosen:
+        if each.health and each.parts:
+            _await_server(target, each)
     jobs = [each.name for each in chosen if each.kind is Kind.JOB]
     if follows and jobs:
         return _follow_to_end(target, jobs)
@@ -183,6 +188,23 @@ def _deploy(
         f"end them with `kit stop{option}`"
     )
     return 0
+
+
+def _await_server(target: Target, work: Workload) -> None:
+    """Wait until the user's own server is healthy with its own GPUs.
+
+    Raises:
+        KitError: It is not.
+    """
+    checks = {work.name: Check(work.health, tuple(each.host.name for each in work.placements))}
+
+    def look() -> JobStatus | None:
+        found = [status for status in target.status() if status.job == work.name]
+        return next(iter(with_health(found, checks)), None)
+
+    status = await_healthy(work.name, look, work.start_timeout, click.echo)
+    if wrong := wrong_gpus([status]):
+        raise KitError("WRONG GPUs: " + "; ".join(wrong), "see `kit doctor`")
 
 
 def _follow_to_end(target: Target, names: list[str]) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import click
 
@@ -30,6 +31,10 @@ from kit.render.documents import plan_json
 from kit.targets.lowered import Lowered
 from kit.values import count, show_bytes, show_seconds, show_speed
 from kit.workload.types import Workload
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
 
 
 @click.command("plan", short_help="Show which host does what.")
@@ -66,9 +71,6 @@ def show(
     """Print the plan as tables; equal hosts share a row unless `every` is set."""
     from rich.text import Text
 
-    def _bold(text: str) -> Text:
-        return Text(text, style="bold")
-
     screen, plan = console(), lowered.plan
     training = sum(gpu.use is Use.TRAINING for host in plan.hosts for gpu in host.gpus)
     total = sum(len(host.gpus) for host in plan.hosts)
@@ -95,20 +97,32 @@ def show(
             show_prediction(screen, prediction)
         screen.print()
     for server in plan.servers:
-        screen.print(_bold(f"server {server.name}"), f" {_answers(server)}")
-        if server.placements:
-            screen.print(serving_rows(server, every=every))
-            work = lowered.workload(server.name)
-            screen.print(f"  answers at  {_few(work.urls)}")
-            screen.print(f"  from        {_few(work.sources) or 'the same host'}")
-        screen.print()
+        _show_server(screen, server, lowered.workload(server.name), every=every)
     if not plan.jobs:
         screen.print("no jobs: describe one in jobs/<name>.yaml")
     for note in lowered.notes:
         screen.print(Text("note", style="yellow"), f" {note}")
 
 
+def _bold(text: str) -> Text:
+    from rich.text import Text
+
+    return Text(text, style="bold")
+
+
+def _show_server(screen: Console, server: ServerPlan, work: Workload, *, every: bool) -> None:
+    screen.print(_bold(f"server {server.name}"), f" {_answers(server)}")
+    if server.placements:
+        screen.print(serving_rows(server, every=every))
+        screen.print(f"  answers at  {_few(work.urls)}")
+        if server.checkpoints:
+            screen.print(f"  from        {_few(work.sources) or 'the same host'}")
+    screen.print()
+
+
 def _answers(server: ServerPlan) -> str:
+    if server.server.own:
+        return shlex.join(server.server.own.command) + ("" if server.placements else "; idle")
     which = server.server.checkpoint
     which = which if which.startswith("step-") else f"the {which} checkpoint"
     idle = "" if server.placements else "; idle"

@@ -17,6 +17,7 @@ from kit.commands.tables import console, table
 from kit.commands.targets import target_for, with_engine
 from kit.model import EngineName
 from kit.paths import Paths, identity
+from kit.runtime.health import with_health
 from kit.runtime.proof import not_deployed, wrong_gpus
 from kit.runtime.rendered import rendered
 from kit.runtime.status import ENDED, HostStatus, JobStatus, State
@@ -50,7 +51,7 @@ def command(paths: Paths, engine: str | None, *, watch: bool, as_json: bool) -> 
     target = target_for(name, cluster, tree)
 
     def look() -> Report:
-        statuses = target.status()
+        statuses = with_health(target.status(), rendered(tree).checks)
         # With engine local the jobs use this machine's GPUs, not those of the plan.
         planned = {} if name == EngineName.LOCAL else rendered(tree).devices
         return Report(cluster, statuses, wrong_gpus(statuses), not_deployed(statuses, planned))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, Tag, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, Tag, field_validator, model_validator
 
 from kit.config.data import DataSets, to_data_sets
 from kit.config.fields import (
@@ -90,6 +91,12 @@ def _secret_kind(value: object) -> str | None:
     return "<file>" if isinstance(value, dict) and "file" in value else None
 
 
+def _unshown(secrets: object) -> object:
+    if not isinstance(secrets, dict):  # Pydantic's own message would show the value.
+        raise wrong("is not a mapping", "write for example `secrets: {WANDB_API_KEY: env}`")
+    return secrets
+
+
 Secrets = Annotated[
     dict[
         Annotated[str, BeforeValidator(validator_of(own_variable))],
@@ -102,6 +109,7 @@ Secrets = Annotated[
             ),
         ],
     ],
+    BeforeValidator(_unshown),
     Field(
         description="Variables of the training. No file of the repository contains their values: "
         "`env` reads them from the environment of `kit deploy`, `{file: PATH}` from a file "
@@ -109,6 +117,19 @@ Secrets = Annotated[
         examples=[{"WANDB_API_KEY": "env", "HF_TOKEN": {"file": "~/.huggingface"}}],
     ),
 ]
+
+
+def words(command: object, example: str) -> object:
+    """Convert the numbers of a command's words to text; reject a text, which has no words."""
+    if isinstance(command, str):
+        listed = json.dumps(command.split() or [example], ensure_ascii=False)
+        raise wrong("is a list of words", f"write `command: {listed}`")
+    if isinstance(command, list):
+        return [
+            str(w) if isinstance(w, (int, float)) and not isinstance(w, bool) else w
+            for w in command
+        ]
+    return command
 
 
 class JobHostsSection(Section):
@@ -164,6 +185,17 @@ MountSection = Annotated[
         "write for example `- {bind: /srv/data, to: /data}`",
     ),
 ]
+
+
+def _targets(mounts: list[Any]) -> list[Any]:
+    targets = [mount.to for mount in mounts]
+    for index, target in enumerate(targets):
+        if target in targets[:index]:
+            raise wrong(f"two mounts at {target}", "give each its own folder", index, "to")
+    return mounts
+
+
+Mounts = Annotated[list[MountSection], AfterValidator(_targets)]
 
 
 class LimitsSection(Section):
@@ -248,7 +280,7 @@ class JobSection(Section):
     )
     hosts: JobHostsSection = Field(JobHostsSection(), examples=[{"names": ["pc1"]}])
     data: DataSets = Field([])
-    mounts: list[MountSection] = Field([], examples=[[{"bind": "/srv/data", "to": "/data"}]])
+    mounts: Mounts = Field([], examples=[[{"bind": "/srv/data", "to": "/data"}]])
     environment: Environment = Field({})
     secrets: Secrets = Field({})
     nccl: NcclVariables = Field({}, description="`NCCL_…` variables of this job")
@@ -267,15 +299,7 @@ class JobSection(Section):
     @field_validator("command", mode="before")
     @classmethod
     def _words(cls, command: object) -> object:
-        if isinstance(command, str):
-            words = json.dumps(command.split() or ["ddp.py"], ensure_ascii=False)
-            raise wrong("is a list of words", f"write `command: {words}`")
-        if isinstance(command, list):
-            return [
-                str(w) if isinstance(w, (int, float)) and not isinstance(w, bool) else w
-                for w in command
-            ]
-        return command
+        return words(command, "ddp.py")
 
     @field_validator("setup", mode="before")
     @classmethod
@@ -292,13 +316,6 @@ class JobSection(Section):
                 raise wrong("is no command", "leave it out", index)
         return setup
 
-    @field_validator("secrets", mode="before")
-    @classmethod
-    def _unshown(cls, secrets: object) -> object:
-        if not isinstance(secrets, dict):  # Pydantic's own message would show the value.
-            raise wrong("is not a mapping", "write for example `secrets: {WANDB_API_KEY: env}`")
-        return secrets
-
     @field_validator("command")
     @classmethod
     def _script(cls, command: list[str] | None) -> list[str] | None:
@@ -310,15 +327,6 @@ class JobSection(Section):
                 'begin with the script, as in `command: [ddp.py, "50"]`',
             )
         return command
-
-    @field_validator("mounts")
-    @classmethod
-    def _targets(cls, mounts: list[Any]) -> list[Any]:
-        targets = [mount.to for mount in mounts]
-        for index, target in enumerate(targets):
-            if target in targets[:index]:
-                raise wrong(f"two mounts at {target}", "give each its own folder", index, "to")
-        return mounts
 
     @field_validator("data", mode="before")
     @classmethod
@@ -421,12 +429,9 @@ def to_job(section: JobSection, name: str, file: str) -> Job:
         faults=to_value(Faults, section.faults),
         parallel=to_value(Parallel, section.parallel),
         hosts=JobHosts(tuple(hosts.names or ()), hosts.gpus_per_host, hosts.min),
-        mounts=tuple(_mount(mount) for mount in section.mounts),
+        mounts=to_mounts(section.mounts),
         environment=tuple(section.environment.items()),
-        secrets=tuple(
-            Secret(name, None if where == "env" else where.file)
-            for name, where in section.secrets.items()
-        ),
+        secrets=to_secrets(section.secrets),
         nccl=tuple(section.nccl.items()),
         limits=Limits(
             limits.shared_memory, limits.memory, limits.cpus, limits.memlock, limits.stack
@@ -438,6 +443,18 @@ def to_job(section: JobSection, name: str, file: str) -> Job:
         data=to_data_sets(section.data),
         framework=Framework(section.framework),
         setup=tuple(section.setup),
+    )
+
+
+def to_mounts(sections: Iterable[BindMount | VolumeMount | NfsMount]) -> tuple[Mount, ...]:
+    """Convert the mounts of a job or a server."""
+    return tuple(map(_mount, sections))
+
+
+def to_secrets(sections: Mapping[str, Literal["env"] | SecretFile]) -> tuple[Secret, ...]:
+    """Convert the secrets of a job or a server."""
+    return tuple(
+        Secret(name, None if where == "env" else where.file) for name, where in sections.items()
     )
 
 

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field, Tag, WithJsonSchema
+from pydantic import (
+    BeforeValidator,
+    Field,
+    Tag,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
 
 from kit import values
 from kit.config.fields import (
+    AbsolutePath,
     Cpus,
     Duration,
     Image,
@@ -20,9 +28,18 @@ from kit.config.fields import (
     only_key,
     tagged,
     validator_of,
+    wrong,
 )
-from kit.config.job import Environment, own_variable
-from kit.model import JobHosts, Secret, Server
+from kit.config.job import (
+    Environment,
+    Mounts,
+    Secrets,
+    own_variable,
+    to_mounts,
+    to_secrets,
+    words,
+)
+from kit.model import JobHosts, OwnServer, Secret, Server
 
 TOKEN = "SERVE_TOKEN"  # The name of the secret, not the secret.
 """The name of a file's token inside the container."""
@@ -99,16 +116,75 @@ class ServerLimitsSection(Section):
         4096 * 3072, ge=1, description="Largest picture, before it is scaled: 12 megapixels"
     )
     memory: Memory | None = Field(
-        8 * 2**30, description="Memory of the container; `null`: no limit"
+        8 * 2**30,
+        description="Memory of the container; `null`: no limit, also the default with `command`",
     )
     cpus: Cpus | None = Field(None, examples=[2])
+    shared_memory: Size = Field(
+        2**30, description="Size of /dev/shm, with `command`; Docker's default is only 64 MiB"
+    )
+
+
+BUILT_IN = (
+    *("checkpoint", "transfer_port", "batch", "queue", "timeout", "token", "allowed_hosts"),
+    *("limits.body", "limits.pixels"),
+)
+"""Keys of the built-in server alone."""
+OWN = (
+    *("health", "start_timeout", "mounts", "secrets", "working_dir"),
+    *("stop_grace_period", "limits.shared_memory"),
+)
+"""Keys of the user's own server alone."""
+HttpPath = Annotated[
+    str,
+    BeforeValidator(validator_of(values.http_path)),
+    WithJsonSchema({"type": "string", "pattern": r"^/[!-~]*$"}),
+]
 
 
 class ServerSection(Section):
-    """Answer requests with the newest complete checkpoint of a job, one replica per GPU."""
+    """A server: `job` for the built-in one, or `command` for any other.
+
+    The built-in server answers with the newest complete checkpoint of a job, one replica per GPU.
+    """
 
     image: Image
-    job: Label = Field(description="The job whose checkpoints it serves: one with `train:`")
+    job: Label | None = Field(
+        None, description="The job whose checkpoints it serves: one with `train:`"
+    )
+    command: list[str] | None = Field(
+        None,
+        min_length=1,
+        examples=[["vllm", "serve", "/model", "--port", "8000"]],
+        description="A server of your own: the program and its arguments. It replaces the image's "
+        "entrypoint and command",
+    )
+    health: HttpPath = Field(
+        "/health",
+        examples=["/v2/health/ready"],
+        description="Path that your own server answers with a status below 400 once it can work",
+    )
+    start_timeout: Duration = Field(
+        600,
+        ge=1,
+        description="Longest time that `kit deploy` waits until it is healthy",
+    )
+    working_dir: AbsolutePath | None = Field(None, description="The folder in which `command` runs")
+    mounts: Mounts = Field(
+        [],
+        examples=[[{"bind": "/srv/models/qwen", "to": "/model", "read_only": True}]],
+        description="Mounts of your own server",
+    )
+    secrets: Secrets = Field(
+        {},
+        examples=[{"HF_TOKEN": "env"}],
+        description="Files `/run/secrets/NAME` of your own server; with engine local, variables. "
+        "`env` reads their values from the environment of `kit deploy`, `{file: PATH}` from a file "
+        "on that machine",
+    )
+    stop_grace_period: Duration = Field(
+        20, description="Time that your own server has for open requests after the stop signal"
+    )
     checkpoint: Checkpoint = Field(
         "newest",
         examples=["newest", "best", "step-00000300"],
@@ -141,18 +217,51 @@ class ServerSection(Section):
         None,
         examples=["1000:1000"],
         description="User of the containers, which must be able to read the checkpoints; "
-        "default: nobody, 65534:65534",
+        "default: nobody, 65534:65534; with `command` the image's user",
     )
+
+    @field_validator("command", mode="before")
+    @classmethod
+    def _words(cls, command: object) -> object:
+        return words(command, "server")
+
+    @field_validator("command")
+    @classmethod
+    def _program(cls, command: list[str] | None) -> list[str] | None:
+        if command and not command[0]:
+            raise wrong("names no program", "write for example `command: [vllm, serve, /model]`")
+        return command
+
+    @model_validator(mode="after")
+    def _one_server(self) -> ServerSection:
+        if (self.job is None) == (self.command is None):
+            fix = "write exactly one of `job:` (the built-in server) and `command:` (any other)"
+            raise wrong(
+                "job and command are both given" if self.job else "there is nothing to run", fix
+            )
+        own = self.command is not None
+        for key in BUILT_IN if own else OWN:
+            section, _, part = key.rpartition(".")
+            given = self.limits.model_fields_set if section else self.model_fields_set
+            if part in given:
+                whose = "the built-in server, with `job:`" if own else "a server with `command:`"
+                raise wrong(f"is for {whose}", "leave it out", *key.split("."))
+        if own and "port" not in self.model_fields_set:
+            raise wrong("there is no port", "write `port:`, the one on which `command` listens")
+        for name in self.secrets:
+            if name in self.environment:
+                raise wrong("is in `environment` too", "keep one of the two", "secrets", name)
+        return self
 
 
 def to_server(section: ServerSection, name: str, file: str) -> Server:
     """Convert the validated file `file` to the server `name`."""
-    hosts, limits = section.hosts, section.limits
+    hosts, limits, own = section.hosts, section.limits, _own(section)
     return Server(
         name=name,
         file=file,
         image=section.image,
-        job=section.job,
+        job=section.job or "",
         checkpoint=section.checkpoint,
         port=section.port,
         transfer_port=section.transfer_port,
@@ -167,9 +276,25 @@ def to_server(section: ServerSection, name: str, file: str) -> Server:
         hosts=JobHosts(tuple(hosts.names or ()), hosts.gpus_per_host, None),
         gpu_memory=section.gpu_memory,
         environment=tuple(section.environment.items()),
-        memory=limits.memory,
+        memory=limits.memory if not own or "memory" in limits.model_fields_set else None,
         cpus=limits.cpus,
         user=section.user,
+        own=own,
+    )
+
+
+def _own(section: ServerSection) -> OwnServer | None:
+    if section.command is None:
+        return None
+    return OwnServer(
+        command=tuple(section.command),
+        health=section.health,
+        start_timeout=section.start_timeout,
+        mounts=to_mounts(section.mounts),
+        secrets=to_secrets(section.secrets),
+        working_dir=section.working_dir,
+        shared_memory=section.limits.shared_memory,
+        grace=section.stop_grace_period,
     )
 
 

@@ -102,6 +102,7 @@ def _use(workload: Workload, part: Part, placement: Placement, job: JobPlan | No
     parameters = job.traffic.parameters if job else None
     downloads = bool(job and job.job.train and job.job.train.download)
     trains = job is not None and job.job.train is not None and not downloads
+    document, reads = workload.document, not (workload.data or workload.code)
     return Use(
         workload=workload.name,
         stack=workload.stack,
@@ -112,7 +113,7 @@ def _use(workload: Workload, part: Part, placement: Placement, job: JobPlan | No
         memlock=part.limits.memlock if part.limits else None,
         folders=tuple(folders),
         mounts=tuple(mounts),
-        document=workload.document.text if trains and not (workload.data or workload.code) else "",
+        document=document.text if document and trains and reads else "",
         checkpoint_bytes=(parameters or 0) * BYTES_PER_PARAMETER,
     )
 

@@ -85,7 +85,8 @@ def _place_job(job: Job, ledger: _Ledger) -> tuple[Placement, ...]:
 
 
 def _place_server(server: Server, ledger: _Ledger) -> tuple[Placement, ...]:
-    request = _Request("server", server.name, Use.INFERENCE, server.hosts)
+    alone = server.own is not None
+    request = _Request("server", server.name, Use.INFERENCE, server.hosts, one_process=alone)
     hosts = [host for host in _hosts(request, ledger) if _gpus(host, request.use)]
     placements = _placements(request, hosts, ledger)
     for placement in placements:

@@ -24,7 +24,7 @@ from kit.plan.notes import job_notes, server_notes
 from kit.plan.servers import server_faults, server_plan
 from kit.plan.traffic import batch, traffic
 from kit.plan.types import Placement
-from kit.plan.work import JobPlan, Plan
+from kit.plan.work import JobPlan, Plan, ServerPlan
 from trainer.contract.job import Faults
 from trainer.contract.keys import written
 
@@ -52,16 +52,7 @@ def make_plan(
     ]
     by_name = {plan.name: plan for plan in plans}
     serving = [
-        server_plan(
-            (
-                _inventory_version(inventory, (*placements, *by_name[server.job].placements)),
-                _server_version(server, by_name[server.job].job),
-            ),
-            pinned(server.image, lock),
-            server,
-            placements,
-            by_name[server.job],
-        )
+        _server_plan(inventory, lock, server, placements, by_name.get(server.job))
         for server, placements in zip(servers, inferring, strict=True)
     ]
     return Plan(
@@ -102,7 +93,7 @@ def _job_plan(
         division=division(job, placements),
         precision=precision(job, placements),
         mounts=storage.mount_points(mounts),
-        volumes=storage.volumes(mounts, job),
+        volumes=storage.volumes(mounts, job.mounts),
         shared_checkpoints=storage.shared_checkpoints(mounts),
         memlock=-1 if infiniband and job.limits.memlock is None else job.limits.memlock,
         stack_limit=job.limits.stack,
@@ -110,6 +101,23 @@ def _job_plan(
         job_hash=_version(job),
         image=pinned(job.image, lock),
     )
+
+
+def _server_plan(
+    inventory: Inventory,
+    lock: Lock | None,
+    server: Server,
+    placements: tuple[Placement, ...],
+    job: JobPlan | None,
+) -> ServerPlan:
+    concerned = (*placements, *(job.placements if job else ()))
+    code = job.job.code if job else ()
+    hashes = (
+        _inventory_version(inventory, concerned),
+        # The code of its job's model is a part of a server.
+        _hash([_version(server), code]) if code else _version(server),
+    )
+    return server_plan(hashes, pinned(server.image, lock), server, placements, job)
 
 
 def _inventory_version(inventory: Inventory, placements: Sequence[Placement]) -> str:
@@ -127,38 +135,37 @@ def _inventory_version(inventory: Inventory, placements: Sequence[Placement]) ->
     return _hash([inventory.cluster, inventory.engine, _fields(inventory.network), shares])
 
 
-def _server_version(server: Server, job: Job) -> str:
-    """Return the version of a server; the code of its job's model is a part of it."""
-    return _hash([_version(server), job.code]) if job.code else _version(server)
-
-
 def _version(section: Job | Server) -> str:
+    """Return the version of a file. A new key that the file does not use must not change it."""
     content = _fields(section)
-    if section.user is None:  # Files without the new key keep their version.
+    if section.user is None:
         del content["user"]
-    if isinstance(section, Job):
-        _leave_out_unused(section, content)
-        for name in ("train", "exchange", "checkpoint"):
-            if part := getattr(section, name):
-                content[name] = written(part, planned=False)
-    return _hash(content)
-
-
-def _leave_out_unused(job: Job, content: dict[str, Any]) -> None:
-    """Remove keys that the job does not use: a new key must not change the version of old jobs."""
-    used = {
-        "data": [each.document() for each in job.data],
-        "code": job.code,
-        "faults": job.faults if job.faults != Faults() else None,
-        "framework": job.framework if job.framework is not Framework.PYTORCH else None,
-        "setup": job.setup,
-        "parallel": written(job.parallel) if job.parallel.used else None,
+    content |= _job_content(section) if isinstance(section, Job) else {}
+    unused: dict[str, object] = {
+        "own": None,
+        "data": [],
+        "code": (),
+        "faults": Faults(),
+        "framework": Framework.PYTORCH,
+        "setup": (),
+        "parallel": {},
     }
-    for name, value in used.items():
-        if value:
-            content[name] = value
-        else:
-            del content[name]
+    return _hash(
+        {
+            name: value
+            for name, value in content.items()
+            if name not in unused or value != unused[name]
+        }
+    )
+
+
+def _job_content(job: Job) -> dict[str, Any]:
+    found: dict[str, Any] = {"data": [each.document() for each in job.data]}
+    found["parallel"] = written(job.parallel)
+    for name in ("train", "exchange", "checkpoint"):
+        if part := getattr(job, name):
+            found[name] = written(part, planned=False)
+    return found
 
 
 def _hash(content: object) -> str:

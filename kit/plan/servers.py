@@ -1,30 +1,48 @@
-"""Inference services: their hosts, and whether checkpoints are copied between hosts."""
+"""Servers: what they need of the jobs, and whether checkpoints are copied between hosts."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from kit.errors import Fault
 from kit.model import Job, Server
 from kit.plan import storage
 from kit.plan.types import Placement
-from kit.plan.work import JobPlan, ServerPlan
+from kit.plan.work import Checkpoints, JobPlan, ServerPlan
 from trainer.contract.words import nearest
 
 
 def server_faults(servers: Sequence[Server], jobs: Sequence[Job]) -> list[Fault]:
-    """Reject servers whose job does not exist or writes checkpoints in a format of its own."""
-    faults = []
+    """Reject built-in servers whose job or image cannot be theirs."""
     by_name = {job.name: job for job in jobs}
-    for server in servers:
-        job = by_name.get(server.job)
-        if job is None:
-            fix = nearest(server.job, by_name) if jobs else "describe it in jobs/<name>.yaml"
-            faults.append(Fault(server.name, ("job",), f"there is no job {server.job}", fix))
-        elif job.train is None:
-            what = f"{server.job} runs a script, whose checkpoints kit cannot read"
-            faults.append(Fault(server.name, ("job",), what, "name a job with `train:`"))
-    return faults
+    found = (_fault(server, by_name) for server in servers if server.own is None)
+    return [fault for fault in found if fault is not None]
+
+
+def _fault(server: Server, by_name: Mapping[str, Job]) -> Fault | None:
+    job = by_name.get(server.job)
+    if job is None:
+        fix = nearest(server.job, by_name) if by_name else "describe it in jobs/<name>.yaml"
+        return Fault(server.name, ("job",), f"there is no job {server.job}", fix)
+    if job.train is None:
+        what = f"{server.job} runs a script, whose checkpoints kit cannot read"
+        return Fault(server.name, ("job",), what, "name a job with `train:`")
+    if _repository(server.image) != _repository(job.image):
+        what = f"the server of job {job.name} needs the trainer, which {job.image} has"
+        fix = (
+            f"write the image of {job.file} or another tag of it; for a server of your own, write "
+            "`command:` in place of `job:`"
+        )
+        return Fault(server.name, ("image",), what, fix)
+    return None
+
+
+def _repository(image: str) -> str:
+    """Return an image's name without registry, folders, tag and digest.
+
+    Registries mirror each other, and tags are versions of the same image.
+    """
+    return image.partition("@")[0].rpartition("/")[2].partition(":")[0]
 
 
 def server_plan(
@@ -32,25 +50,38 @@ def server_plan(
     image: str,
     server: Server,
     placements: tuple[Placement, ...],
-    job: JobPlan,
+    job: JobPlan | None,
 ) -> ServerPlan:
-    """Decide how a server's hosts get the job's checkpoints.
+    """Decide a server's mounts, and how its hosts get the checkpoints of its `job`, if it has one.
 
     `hashes` are those of the inventory and of the server. `image` is pinned.
     """
+    own = server.own.mounts if server.own else ()
+    checkpoints = _checkpoints(placements, job) if job else None
+    volumes = storage.volumes(own, own)
+    if checkpoints:
+        key = checkpoints.mount.source
+        volumes = tuple(volume for volume in checkpoints.job.volumes if volume.key == key)
+    return ServerPlan(
+        server=server,
+        placements=placements,
+        checkpoints=checkpoints,
+        mounts=storage.mount_points(own),
+        volumes=volumes,
+        inventory_hash=hashes[0],
+        job_hash=hashes[1],
+        image=image,
+    )
+
+
+def _checkpoints(placements: Sequence[Placement], job: JobPlan) -> Checkpoints:
     mounted = next(mount for mount in job.mounts if mount.target == storage.CHECKPOINTS)
     at_home = {host.name for host in job.hosts}
     serving = {placement.host.name for placement in placements}
     alone = len(at_home | serving) == 1
-    return ServerPlan(
-        server=server,
-        placements=placements,
+    return Checkpoints(
         job=job,
         mount=storage.read_only(mounted),
         everywhere=serving <= at_home,
         travels=bool(placements) and not job.shared_checkpoints and not alone,
-        volumes=tuple(volume for volume in job.volumes if volume.key == mounted.source),
-        inventory_hash=hashes[0],
-        job_hash=hashes[1],
-        image=image,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from kit.model import Framework, Job, Mount
 from kit.plan.types import MountPoint, Volume
@@ -58,9 +58,9 @@ def mount_points(wanted: Iterable[Mount]) -> tuple[MountPoint, ...]:
     )
 
 
-def volumes(wanted: Iterable[Mount], job: Job) -> tuple[Volume, ...]:
-    """Return the named volumes that the job's mounts need, without duplicates."""
-    named = {_key(mount): _volume(mount, job) for mount in wanted if mount.kind != "bind"}
+def volumes(wanted: Iterable[Mount], users: Collection[Mount]) -> tuple[Volume, ...]:
+    """Return the named volumes that mounts need, without duplicates; some are the user's own."""
+    named = {_key(mount): _volume(mount, users) for mount in wanted if mount.kind != "bind"}
     return tuple(named.values())
 
 
@@ -82,8 +82,8 @@ def _key(mount: Mount) -> str:
     return f"nfs-{readable}-{zlib.crc32(mount.source.encode()):08x}"
 
 
-def _volume(mount: Mount, job: Job) -> Volume:
-    owned = mount not in job.mounts
+def _volume(mount: Mount, users: Collection[Mount]) -> Volume:
+    owned = mount not in users
     if mount.kind == "nfs":
         address, _, path = mount.source.partition(":")
         return Volume(_key(mount), _key(mount), address, path, owned)

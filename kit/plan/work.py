@@ -66,20 +66,31 @@ class JobPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class ServerPlan:
-    """One server with all its numbers. It is idle if it has no placements.
+class Checkpoints:
+    """The checkpoints that the built-in server answers with.
 
-    `image` is pinned to the lock's digest. `mount` is the checkpoints' mount on the hosts of its
-    `job`. `everywhere`: all of the server's hosts belong to the job too. `travels`: some of its
-    hosts fetch checkpoints from others. The hashes are defined as for a job.
+    `mount` is their mount on the hosts of the `job`. `everywhere`: all of the server's hosts belong
+    to the job too. `travels`: some of its hosts fetch checkpoints from others.
     """
 
-    server: Server
-    placements: tuple[Placement, ...]
     job: JobPlan
     mount: MountPoint
     everywhere: bool
     travels: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ServerPlan:
+    """One server with all its numbers. It is idle if it has no placements.
+
+    `image` is pinned to the lock's digest. `checkpoints` is None for the user's own server, whose
+    `mounts` are its own. The hashes are defined as for a job.
+    """
+
+    server: Server
+    placements: tuple[Placement, ...]
+    checkpoints: Checkpoints | None
+    mounts: tuple[MountPoint, ...]
     volumes: tuple[Volume, ...]
     inventory_hash: str
     job_hash: str
@@ -92,7 +103,7 @@ class ServerPlan:
 
     @property
     def replicas(self) -> int:
-        """The number of copies of the model on all hosts."""
+        """The number of copies of the model, or of the user's own server, on all hosts."""
         return sum(placement.processes for placement in self.placements)
 
 

@@ -44,7 +44,8 @@ def render(lowered: Lowered, templates: Templates, programs: Mapping[str, str], 
     tree = {"plan.json": plan_json(lowered, whole)}
     for workload in lowered.workloads:
         if workload.parts:
-            tree[workload.document.path] = workload.document.text
+            if workload.document:
+                tree[workload.document.path] = workload.document.text
             # Without a first line of kit's: messages name the lines of the user's file.
             tree |= {each.path: each.text for each in workload.code}
     mounted = {config.file for each in lowered.outputs for config in each.configs}

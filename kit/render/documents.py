@@ -169,11 +169,12 @@ def _streams(data: DataPlan, job: JobPlan, sizes: Sizes) -> list[dict[str, Any]]
 def _server(server: ServerPlan, workload: Workload) -> str:
     items = {
         "name": server.name,
-        "job": server.server.job,
-        "checkpoint": server.server.checkpoint,
+        "job": server.server.job or None,
+        "checkpoint": server.server.checkpoint if server.checkpoints else None,
         "image": server.image,
         "urls": workload.urls,
         "sources": workload.sources,
+        **({"health": workload.health} if workload.health else {}),
     }
     rows = [_compact(_placement(placement, whole=False)) for placement in server.placements]
     compact = {key: _compact(value) for key, value in items.items()}

@@ -15,13 +15,15 @@ from kit.errors import InputError
 from kit.files import read_plain
 from kit.model import DataSet, Host
 from kit.plan.data import DataPlan
+from kit.runtime.health import Check
 
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
     """The hosts of a rendered tree, with their jobs and servers.
 
-    `devices` are the GPUs by workload and host, `urls` the addresses of each server. `data` is None
+    `devices` are the GPUs by workload and host, `urls` the addresses of each server, `checks` the
+    health checks of the user's own servers. `data` is None
     without data services; `needs` are the data sets of each job.
     """
 
@@ -30,6 +32,7 @@ class Rendered:
     urls: dict[str, tuple[str, ...]]
     data: DataPlan | None = None
     needs: Mapping[str, tuple[DataSet, ...]] = field(default_factory=dict)
+    checks: Mapping[str, Check] = field(default_factory=dict)
 
 
 def rendered(tree: Path) -> Rendered:
@@ -46,12 +49,17 @@ def rendered(tree: Path) -> Rendered:
             for job in (*plan["jobs"], *plan["servers"])
         }
         urls = {server["name"]: tuple(server["urls"]) for server in plan["servers"]}
+        checks = {
+            server["name"]: Check(server["health"], tuple(devices[server["name"]]))
+            for server in plan["servers"]
+            if "health" in server
+        }
         data = _data(plan["data"], hosts) if "data" in plan else None
         needs = {job["name"]: _needs(job["data"]) for job in plan["jobs"] if "data" in job}
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         what = f"{tree / 'plan.json'} has no valid list of hosts ({error})"
         raise InputError(what, "write it with `kit render`") from None
-    return Rendered(hosts, devices, urls, data, needs)
+    return Rendered(hosts, devices, urls, data, needs, checks)
 
 
 def _data(data: dict[str, Any], hosts: tuple[Host, ...]) -> DataPlan:

@@ -48,7 +48,8 @@ class HostStatus:
 
     `devices` are the assigned GPUs, `seen` the UUIDs of the GPUs visible in its container, `ranks`
     those in the present world (both empty until reported). `message` is the reason why it does
-    not run or why it ended. `left_out`: it takes no part until a person releases it.
+    not run or why it ended. `left_out`: it takes no part until a person releases it. `starts` is
+    the number of its container's starts. `healthy` is None unless a server was asked.
     """
 
     host: str
@@ -60,6 +61,8 @@ class HostStatus:
     message: str = ""
     seen: tuple[str, ...] = ()
     left_out: bool = False
+    starts: int = 1
+    healthy: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

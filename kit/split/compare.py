@@ -151,7 +151,7 @@ def _hosts(placements: Sequence[Placement]) -> tuple[str, ...]:
 
 
 def _gpus(placements: Sequence[Placement]) -> int:
-    return sum(placement.processes for placement in placements)
+    return sum(len(placement.gpus) for placement in placements)
 
 
 def made_idle(before: State, after: State) -> tuple[str, ...]:
@@ -187,7 +187,8 @@ def rows(before: State, after: State) -> tuple[Row, ...]:
     for server in after.servers or ():
         old_server = old_servers.get(server.name)
         was = _server_figure(old_server) if old_server else UNKNOWN
-        found.append(Row(server.name, f"GPUs, serves {server.job}", was, _server_figure(server)))
+        what = f"GPUs, serves {server.job}" if server.job else "GPUs"
+        found.append(Row(server.name, what, was, _server_figure(server)))
     return tuple(found)
 
 

@@ -7,8 +7,8 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from kit.model import Framework
-from kit.plan.work import JobPlan, ServerPlan
+from kit.model import Framework, Server
+from kit.plan.work import JobPlan
 from trainer.contract.job import Faults
 from trainer.contract.keys import written
 from trainer.contract.own import is_own
@@ -53,12 +53,12 @@ def job_json(job: JobPlan, generated: str, port: int | None = None, url: str | N
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
 
-def server_json(plan: ServerPlan, names: Iterable[str], generated: str) -> str:
-    """Return the server's file for trainer.serve. It is the same on every host.
+def server_json(server: Server, job: JobPlan, names: Iterable[str], generated: str) -> str:
+    """Return the file for trainer.serve of a server of `job`. It is the same on every host.
 
     `names` are the host names that clients may use besides addresses and names without a dot.
     """
-    server, train = plan.server, plan.job.job.train
+    train = job.job.train
     model = train.model if train else ""
     allowed_hosts = sorted({*server.allowed_hosts, *names})
     document = {

@@ -116,7 +116,7 @@ def server_scrapes(workloads: Iterable[Workload]) -> Iterator[Scrape]:
     targets = tuple(
         at(host, port.number, server=each.name)
         for each in workloads
-        if each.kind is Kind.SERVER and each.parts
+        if each.kind is Kind.SERVER and each.document  # Other servers have figures of their own.
         for part in each.working
         for host in part.hosts
         for port in part.ports

@@ -7,11 +7,12 @@ from collections.abc import Iterable, Sequence
 
 from kit.model import Host, Limits, Secret
 from kit.plan.types import MountPoint, Placement
-from kit.plan.work import Plan, ServerPlan
+from kit.plan.work import Checkpoints, Plan, ServerPlan
 from kit.values import count, endpoint
 from kit.workload.code import code_configs, code_documents, code_variables
 from kit.workload.documents import generated, server_json
 from kit.workload.groups import groups
+from kit.workload.own_server import own_serving
 from kit.workload.privileges import NOBODY, default_variables, unprivileged
 from kit.workload.types import (
     Config,
@@ -47,14 +48,17 @@ def serving(
     *,
     host_network: bool,
 ) -> Workload:
-    """Make the parts of a server, which fetches missing checkpoints from `sources`."""
-    sources, settings = tuple(sources), server.server
+    """Make the parts of a server; the built-in one fetches missing checkpoints from `sources`."""
+    sources, settings, checkpoints = tuple(sources), server.server, server.checkpoints
+    if settings.own or not checkpoints:
+        assert settings.own
+        return own_serving(server, settings.own, host_network=host_network)
     # All hosts with a GPU are listed, so that a split changes neither the file nor the server.
     names = [host.address for host in plan.hosts if host.gpus and not is_plain(host.address)]
-    text = server_json(server, names, generated(plan.file, settings.file))
+    text = server_json(settings, checkpoints.job, names, generated(plan.file, settings.file))
     document = Document(f"serve/{settings.short_name}.json", text)
     parts = [
-        _serve(server, document, name, members, sources)
+        _serve(server, checkpoints, document, name, members, sources)
         for name, members in groups(Role.SERVE, server.placements).items()
     ]
     hosts = [placement.host for placement in server.placements]
@@ -76,12 +80,13 @@ def serving(
         reads=settings.job,
         urls=tuple(f"http://{endpoint(host.address, settings.port)}" for host in hosts),
         sources=sources,
-        code=code_documents(server.job.job),
+        code=code_documents(checkpoints.job.job),
     )
 
 
 def _serve(
     server: ServerPlan,
+    checkpoints: Checkpoints,
     document: Document,
     name: str,
     members: Sequence[Placement],
@@ -96,13 +101,13 @@ def _serve(
         replicas=len(members),
         image=server.image,
         launch=("python3", "-m", "trainer.serve"),
-        environment=_environment(server, members[0].processes, sources),
+        environment=_environment(server, checkpoints, members[0].processes, sources),
         keyed=bool(sources) and not server.server.token,
-        mounts=_mounts(server),
+        mounts=_mounts(checkpoints),
         ports=(Port(settings.port, ("port",), public=True),),
         configs=(
             Config("server", document.path, SERVER_FILE),
-            *code_configs(server.job.job),
+            *code_configs(checkpoints.job.job),
         ),
         secrets=_secrets(server),
         health=_health(settings.port),
@@ -117,16 +122,26 @@ def _serve(
 def endpoints(server: ServerPlan) -> tuple[Part, ...]:
     """Make the parts that offer the job's checkpoints, if a host has to fetch them."""
     found: list[Part] = []
-    left = MOST_ENDPOINTS if server.travels else 0
-    for name, members in groups(Role.TRAIN, server.job.placements).items():
+    checkpoints = server.checkpoints
+    if checkpoints is None or not checkpoints.travels:
+        return ()
+    left = MOST_ENDPOINTS
+    for name, members in groups(Role.TRAIN, checkpoints.job.placements).items():
         replicas = min(left, len(members))
         left -= replicas
         if replicas:
-            found.append(_endpoint(server, name.removeprefix(f"{Role.TRAIN}-"), members, replicas))
+            group = name.removeprefix(f"{Role.TRAIN}-")
+            found.append(_endpoint(server, checkpoints.mount, group, members, replicas))
     return tuple(found)
 
 
-def _endpoint(server: ServerPlan, group: str, members: Sequence[Placement], replicas: int) -> Part:
+def _endpoint(
+    server: ServerPlan,
+    mount: MountPoint,
+    group: str,
+    members: Sequence[Placement],
+    replicas: int,
+) -> Part:
     port = server.server.transfer_port
     return Part(
         role=Role.CHECKPOINTS,
@@ -146,7 +161,7 @@ def _endpoint(server: ServerPlan, group: str, members: Sequence[Placement], repl
         user=_user(server),
         unprivileged=unprivileged(_user(server)),
         read_only=True,
-        mounts=(server.mount,),
+        mounts=(mount,),
         ports=(Port(port, ("transfer_port",), public=False),),
         secrets=_secrets(server),
         keyed=not server.server.token,
@@ -161,14 +176,14 @@ def source_hosts(plan: Plan, offering: Iterable[Host]) -> list[Host]:
 
 
 def _environment(
-    server: ServerPlan, processes: int, sources: Sequence[str]
+    server: ServerPlan, checkpoints: Checkpoints, processes: int, sources: Sequence[str]
 ) -> tuple[Variable, ...]:
     found = [
         Variable("KIT_SERVER", Word(SERVER_FILE)),
         Variable("KIT_HOST", Symbol.HOST),
         Variable("KIT_REPLICAS", str(processes), own=True),
         Variable("NVIDIA_VISIBLE_DEVICES", Symbol.GPUS, own=True),
-        *code_variables(server.job.job),
+        *code_variables(checkpoints.job.job),
     ]
     if sources:
         why = "The addresses of checkpoints on other hosts. Each checkpoint is verified before use."
@@ -183,10 +198,10 @@ def _user(server: ServerPlan) -> str:
     return server.server.user or NOBODY
 
 
-def _mounts(server: ServerPlan) -> tuple[MountPoint, ...]:
+def _mounts(checkpoints: Checkpoints) -> tuple[MountPoint, ...]:
     # The folder may be missing on a host that has no part in the job.
-    there = server.mount.kind != "bind" or server.everywhere
-    return (server.mount,) if there else ()
+    there = checkpoints.mount.kind != "bind" or checkpoints.everywhere
+    return (checkpoints.mount,) if there else ()
 
 
 def _secrets(server: ServerPlan) -> tuple[Secret, ...]:

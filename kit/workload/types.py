@@ -156,8 +156,13 @@ class Part:
 
     @property
     def processes(self) -> int:
-        """Processes in each container: one for each of its GPUs."""
+        """Processes in each container: one for each of its GPUs, or one for all."""
         return self.placements[0].processes
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of each container."""
+        return len(self.placements[0].gpus)
 
     @property
     def whole(self) -> bool:
@@ -212,6 +217,8 @@ class Workload:
     number of hosts. `rendezvous` and `store` are set for jobs. `reads` is the job that wrote a
     server's checkpoints, `sources` are the URLs of its checkpoints, `urls` are the server's own.
     `data` are the data sets of a job, `code` its Python files, which a server of it gets too.
+    The user's own server has no document. It must answer the path `health` at its `urls`, at the
+    latest `start_timeout` seconds after its start.
     The hashes are the versions of the inventory's entries and of the file.
     """
 
@@ -220,7 +227,7 @@ class Workload:
     stack: str
     file: str
     image: str
-    document: Document
+    document: Document | None
     parts: tuple[Part, ...]
     volumes: tuple[Volume, ...]
     secrets: tuple[Secret, ...]
@@ -237,6 +244,8 @@ class Workload:
     sources: tuple[str, ...] = ()
     data: tuple[DataSet, ...] = ()
     code: tuple[Document, ...] = ()
+    health: str = ""
+    start_timeout: int = 0
 
     @property
     def title(self) -> str:

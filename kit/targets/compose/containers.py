@@ -98,7 +98,13 @@ class Container:
         state = self.state()
         ended = None if self.status in {"created", "running", "paused"} else self.exit_status
         return HostStatus(
-            self.host, self.processes, state, ended, self.devices, message=self.message()
+            self.host,
+            self.processes,
+            state,
+            ended,
+            self.devices,
+            message=self.message(),
+            starts=self.restarts + 1,
         )
 
 

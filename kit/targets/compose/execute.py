@@ -92,8 +92,8 @@ class Executor:
     def _send(self, work: Workload, host: str) -> str:
         """Copy the project and its mounted files; return the folder on the host."""
         tree = self._hosts.tree
-        own = (each.path for each in work.code)
-        names = (work.document.path, LAUNCHER_FILE, KEEPER_FILE, *own)
+        own = [each.path for each in (work.document, *work.code) if each]
+        names = (LAUNCHER_FILE, KEEPER_FILE, *own)
         paths = [self._hosts.file(work, host), *(tree / name for name in names)]
         files = {
             path.relative_to(tree).as_posix(): path.read_bytes() for path in paths if path.exists()

@@ -17,6 +17,7 @@ from kit.runtime.history import Deployment, deployment
 from kit.runtime.loop import StepsError, execute_steps
 from kit.runtime.mistake import as_failed, mistake_error
 from kit.runtime.record_files import FoundRecords, from_hosts
+from kit.runtime.seen import visible_gpus, with_seen
 from kit.runtime.status import ENDED, JobStatus, LogLine
 from kit.runtime.steps import Step, size, unchanged_message
 from kit.runtime.target import Known
@@ -227,7 +228,12 @@ class ComposeTarget:
         }
         reader = self._event_logs.setdefault(job, EventLog()).update(sources)
         status = job_status(job, found.jobs[job], silent, reader)
-        return replace(status, urls=self._hosts.rendered.urls.get(job, ()))
+        status = replace(status, urls=self._hosts.rendered.urls.get(job, ()))
+        if job not in self._hosts.rendered.checks:
+            return status
+        running = [one for one in found.training(job) if one.status == "running"]
+        asks = {one.host: partial(visible_gpus, dockers[one.host], one.id) for one in running}
+        return with_seen(status, asks)
 
     def known(self) -> Mapping[str, Known]:
         """Return the workloads that have containers; see `Target.known`."""

@@ -172,7 +172,7 @@ def _starts(
         else:
             chosen = serving_devices(each, machine.gpus, taken)
             taken |= set(chosen.split(","))
-            made = (server_process(each, jobs[each.reads], places, chosen),)
+            made = (server_process(each, jobs.get(each.reads), places, chosen),)
         begun = seen[each.name].begun
         cause = "it has ended or changed" if begun else "it was not deployed before"
         what = f"start {each.name} as {started_as(each)}"

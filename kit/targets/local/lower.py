@@ -105,7 +105,7 @@ def _scrapes(workloads: Sequence[Workload]) -> Iterator[Scrape]:
     servers = [
         Target(f"{HERE}:{each.working[0].ports[0].number}", (("server", each.name),))
         for each in workloads
-        if each.kind is Kind.SERVER and each.parts
+        if each.kind is Kind.SERVER and each.parts and each.document
     ]
     if servers:
         yield Scrape("serve", tuple(servers))
@@ -224,11 +224,14 @@ def data_processes(data: DataPlan, places: Places) -> tuple[Process, ...]:
     )
 
 
-def server_process(server: Workload, job: Workload, places: Places, devices: str) -> Process:
-    """Return the process that answers for all hosts of a server, on loopback only.
+def server_process(server: Workload, job: Workload | None, places: Places, devices: str) -> Process:
+    """Return the process that answers for all hosts of a server.
 
-    `job` is the one whose checkpoints it reads; `devices` is CUDA_VISIBLE_DEVICES.
+    `job` is the one whose checkpoints the built-in server reads, which listens on loopback only.
+    `devices` is CUDA_VISIBLE_DEVICES.
     """
+    if job is None:
+        return _own_server(server, places, devices)
     part, host = server.working[0], server.placements[0].host.name
     gpus = [gpu.id for placement in server.placements for gpu in placement.gpus]
     # All hosts of a job have its checkpoints, here in one folder for each host.
@@ -248,6 +251,30 @@ def server_process(server: Workload, job: Workload, places: Places, devices: str
         argv=_command(part, places),
         variables=tuple(variables.items()),
         folder=str(places.here),
+        log=str(places.of(server) / host / "log"),
+    )
+
+
+def _own_server(server: Workload, places: Places, devices: str) -> Process:
+    """Return the process of the user's own server; paths below its mounts are this machine's."""
+    part, host = server.working[0], server.placements[0].host.name
+    gpus = [gpu.id for placement in server.placements for gpu in placement.gpus]
+
+    def here(word: str) -> str:
+        return str(on_this_machine(word, server, host, places)) if word.startswith("/") else word
+
+    variables = {
+        **_variables(part, host, gpus, places),
+        "KIT_GPUS": str(len(gpus)),
+        "CUDA_VISIBLE_DEVICES": devices,
+    }
+    return Process(
+        host=host,
+        part=part.role,
+        workers=server.processes,
+        argv=tuple(map(here, part.launch)),
+        variables=tuple(variables.items()),
+        folder=here(part.working_dir) if part.working_dir else str(places.here),
         log=str(places.of(server) / host / "log"),
     )
 

@@ -119,8 +119,11 @@ class WatchedFolder:
 
 
 def _port(run: Run) -> int:
-    """Return the port of a server from its file."""
-    file = dict(run.processes[0].variables)["KIT_SERVER"]
+    """Return the port of a server; the built-in one's is in its file."""
+    variables = dict(run.processes[0].variables)
+    if "KIT_PORT" in variables:
+        return int(variables["KIT_PORT"])
+    file = variables["KIT_SERVER"]
     try:
         return int(json.loads(Path(file).read_text(encoding="utf-8"))["port"])
     except (OSError, ValueError, KeyError):

@@ -71,7 +71,8 @@ class LocalTarget:
 
     def deploy(self, workloads: Sequence[Workload], *, fresh: bool, say: Say) -> None:
         """Start a supervisor for each workload; see `Target.deploy`."""
-        if importlib.util.find_spec("torch") is None:
+        own = all(each.parts and each.document is None for each in workloads)
+        if not own and importlib.util.find_spec("torch") is None:
             raise KitError(
                 "PyTorch is not installed beside kit, so nothing can be trained on this machine",
                 "in kit's sources run `make setup`, or `pip install '.[trainer,digits]'`",

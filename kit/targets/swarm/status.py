@@ -92,6 +92,7 @@ def _host_status(
         exit_status=_exit_status(cluster, service, task),
         devices=named,
         message=explain(cluster, service, node, task),
+        starts=_starts(cluster, service, task),
     )
 
 
@@ -103,6 +104,14 @@ def _exit_status(cluster: Cluster, service: Service, task: Task | None) -> int |
         return task.exit_status
     before = _failed_before(cluster, service, task)
     return before[-1].exit_status if before else None
+
+
+def _starts(cluster: Cluster, service: Service, task: Task | None) -> int:
+    """Return the starts of a task's slot since its service's last change, as Swarm remembers."""
+    if task is None:
+        return 0
+    tasks = (each for each in cluster.tasks_of([service]) if each.slot == task.slot)
+    return sum(each.created >= service.changed for each in tasks)
 
 
 def _failed_before(cluster: Cluster, service: Service, task: Task) -> list[Task]:

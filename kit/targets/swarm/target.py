@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -18,6 +19,7 @@ from kit.runtime.history import Deployment, deployment
 from kit.runtime.mistake import as_failed, mistake_error
 from kit.runtime.record_files import FoundRecords, from_hosts
 from kit.runtime.rendered import rendered
+from kit.runtime.seen import visible_gpus, with_seen
 from kit.runtime.status import ENDED, JobStatus, LogLine, State
 from kit.runtime.steps import Step, unchanged_message
 from kit.runtime.target import Known
@@ -174,7 +176,7 @@ class SwarmTarget:
         hosts = host_statuses(cluster, name)
         state, message = job_state(hosts, fewest_of(cluster, name))
         ended = max((task.at for task in cluster.tasks_of(services)), default=None)
-        return JobStatus(
+        status = JobStatus(
             job=name,
             kind=services[0].kind or Kind.JOB,
             state=state,
@@ -191,6 +193,14 @@ class SwarmTarget:
             failure=reader.failure,
             paces=reader.paces,
         )
+        return self._with_seen(status, services) if name in self._rendered.checks else status
+
+    def _with_seen(self, status: JobStatus, services: Sequence[Service]) -> JobStatus:
+        """Ask the containers of the user's own server for their GPUs, on their hosts' engines."""
+        running = {host.host for host in status.hosts if host.state is State.RUNNING}
+        hosts = [host for host in self._rendered.hosts if host.name in running]
+        names = [service.name for service in services]
+        return with_seen(status, {host.name: partial(_seen_on, host, names) for host in hosts})
 
     def known(self) -> Mapping[str, Known]:
         """Return the workloads that have stacks; see `Target.known`."""
@@ -297,6 +307,16 @@ def _living(docker: Docker, services: Sequence[Service]) -> bool:
     cluster = observe_cluster(docker)
     tasks = cluster.tasks_of(services)
     return any(task.state == "running" and cluster.ready(task.node) for task in tasks)
+
+
+def _seen_on(host: Host, services: Sequence[str]) -> tuple[str, ...]:
+    """Return the GPUs that the container of one of these services sees on a host."""
+    with closing(Docker.of(host)) as docker:
+        for service in services:
+            label = f"{SERVICE_LABEL}={service}"
+            for one in docker.get("/containers/json", filters={"label": [label]}):
+                return visible_gpus(docker, one["Id"])
+    return ()
 
 
 def _require(cluster: Cluster, name: str) -> None:

@@ -1,0 +1,118 @@
+"""The health of the user's own servers, asked at the addresses that their clients use."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from http.client import HTTPConnection, HTTPException
+from urllib.parse import urlsplit
+
+from kit.errors import KitError
+from kit.runtime.status import ENDED, HostStatus, JobStatus, State
+from kit.values import Say
+
+PATIENCE = 5.0
+"""Seconds that a server may take to answer."""
+POLL = 1.0
+"""Seconds between two queries of a server that is not healthy."""
+MOST_STARTS = 3
+"""A server that has ended so often does not become healthy by itself."""
+MOST_CONCURRENT = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A server's path to ask, and its hosts in the order of its URLs."""
+
+    path: str
+    hosts: tuple[str, ...]
+
+
+def fault(url: str) -> str:
+    """Return why a server is not healthy, or "": it answers with a status below 400."""
+    parts = urlsplit(url)
+    path = f"{parts.path}?{parts.query}" if parts.query else parts.path
+    connection = HTTPConnection(parts.hostname or "", parts.port, timeout=PATIENCE)
+    try:
+        connection.request("GET", path, headers={"Connection": "close"})
+        status = connection.getresponse().status
+    except ConnectionRefusedError:
+        return f"nothing listens on port {parts.port}"
+    except TimeoutError:
+        return f"port {parts.port} has not answered for {PATIENCE:.0f} s"
+    except (HTTPException, OSError) as error:
+        return f"port {parts.port} does not answer as a web server: {error or type(error).__name__}"
+    finally:
+        connection.close()
+    if status == 404:
+        return f"it answers 404 at {path}: correct `health:`"
+    return f"it answers {status} at {path}" if status >= 400 else ""
+
+
+def with_health(
+    statuses: Sequence[JobStatus], checks: Mapping[str, Check]
+) -> tuple[JobStatus, ...]:
+    """Return statuses with the health of the servers that run; all are asked concurrently."""
+    wanted = {
+        (status.job, host): f"{url}{check.path}"
+        for status in statuses
+        if (check := checks.get(status.job))
+        for host, url in zip(check.hosts, status.urls, strict=False)
+    }
+    running = {
+        (status.job, host.host)
+        for status in statuses
+        for host in status.hosts
+        if host.state is State.RUNNING
+    }
+    asked = {key: url for key, url in wanted.items() if key in running}
+    with ThreadPoolExecutor(MOST_CONCURRENT) as pool:
+        faults = dict(zip(asked, pool.map(fault, asked.values()), strict=True))
+    return tuple(
+        replace(status, hosts=tuple(_told(status.job, host, faults) for host in status.hosts))
+        for status in statuses
+    )
+
+
+def _told(job: str, host: HostStatus, faults: Mapping[tuple[str, str], str]) -> HostStatus:
+    if (job, host.host) not in faults:
+        return host
+    found = faults[job, host.host]
+    said = [host.message, f"not healthy: {found}" if found else ""]
+    return replace(host, healthy=not found, message="; ".join(filter(None, said)))
+
+
+def await_healthy(
+    name: str, look: Callable[[], JobStatus | None], timeout: float, say: Say
+) -> JobStatus:
+    """Return the status of a server when it is healthy on all hosts.
+
+    Raises:
+        KitError: It ends again and again, or is not healthy in time.
+    """
+    began, told = time.monotonic(), ""
+    while True:
+        status = look()
+        if status is None or status.state in ENDED:
+            said = status.message if status else "its containers are gone"
+            raise KitError(f"{name} has ended: {said}", f"see `kit logs {name}`")
+        ill = [host for host in status.hosts if not host.healthy]
+        if not ill:
+            say(f"{name}: healthy, {', '.join(status.urls)}")
+            return status
+        reason = "; ".join(f"{host.host}: {host.message or host.state}" for host in ill)
+        if any(host.starts > MOST_STARTS for host in ill):
+            raise KitError(f"{name} ends again and again: {reason}", _advice(name))
+        if time.monotonic() - began > timeout:
+            what = f"{name} was not healthy within {timeout:.0f} s: {reason}"
+            raise KitError(what, f"{_advice(name)}, or write a longer `start_timeout:`")
+        if reason != told:
+            say(f"{name}: {reason}")
+            told = reason
+        time.sleep(POLL)
+
+
+def _advice(name: str) -> str:
+    return f"see `kit logs {name}`; `kit stop {name}` removes it"

@@ -49,12 +49,14 @@ DEFAULTS: dict[str, Any] = {
     "allowed_hosts": [],
     "poll": 2.0,
     "model": "",
+    "access_log": "lines",
 }
 # Key: pattern, meaning.
 FORMS = {
     "checkpoint": (r"newest|best|step-\d{8,}", "newest, best, or a name such as step-00000300"),
     "token": (r"[A-Za-z_][A-Za-z0-9_]*", "the name of a secret, or null"),
     "model": (rf"({REFERENCE})?", "a function such as mymodel:build"),
+    "access_log": ("lines|json|none", "lines, json or none"),
 }
 BATCH: dict[str, Any] = {"size": 64, "window": 0.005}
 
@@ -77,6 +79,7 @@ class Settings:
     key: bytes | None  # That of other hosts' endpoints.
     allowed_hosts: frozenset[str]  # Allowed names besides addresses and plain names.
     poll: float  # Seconds between two checks for a newer checkpoint.
+    access_log: str  # lines, json or none.
     model: str  # The only one of one's own that it imports, `module:function`; "": none.
     host: str
     address: str

@@ -3,6 +3,7 @@
 import asyncio
 from contextlib import suppress
 from time import monotonic
+from typing import Any
 
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
@@ -15,8 +16,13 @@ from trainer.serve.metrics import Metrics
 from trainer.serve.names import allowed_host, allowed_origin
 from trainer.serve.protocol import CONNECTION, LimitedConnection
 from trainer.serve.refusal import Refusal
+from trainer.serve.requests import HEADER, REQUEST, AccessLog, request_id
 
-GUARDED = ("/predict", "/predict/image", "/complete", "/model")
+OPENAI = "/v1/"
+GUARDED = (
+    *("/predict", "/predict/image", "/complete", "/model"),
+    *("/v1/completions", "/v1/models"),
+)
 PATIENCE = 2  # Seconds for the rest of a body that is refused.
 COUNTED = (*GUARDED, "/", "/health", "/ready", "/metrics", "/docs", "/openapi.json")
 HEADERS = {
@@ -34,12 +40,31 @@ HEADERS = {
 DRESS = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
 
 
-def refused(refusal: Refusal) -> JSONResponse:
-    """The answer to a refused request."""
+def refused(refusal: Refusal, path: str = "") -> JSONResponse:
+    """The answer to a refused request; below /v1/ in the form of OpenAI's API."""
     # Text from the request may be impossible to encode.
     texts = {"error": refusal.error, "fix": refusal.fix}
     content = {key: text.encode(errors="replace").decode() for key, text in texts.items()}
+    if refusal.status == 500:  # Its reason is in the log, beside this.
+        content["request"] = REQUEST.get()
+    if path.startswith(OPENAI):
+        return JSONResponse(openai_error(refusal, content), refusal.status, refusal.headers)
     return JSONResponse(content, refusal.status, refusal.headers)
+
+
+def openai_error(refusal: Refusal, content: dict[str, str]) -> dict[str, Any]:
+    """Return a refusal as clients of OpenAI's API read it."""
+    kinds = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
+    usual = "server_error" if refusal.status >= 500 else "invalid_request_error"
+    request = f" (request {content['request']})" if "request" in content else ""
+    return {
+        "error": {
+            "message": f"{content['error']}; {content['fix']}{request}",
+            "type": kinds.get(refusal.status, usual),
+            "param": refusal.key,
+            "code": "invalid_api_key" if refusal.status == 401 else None,
+        }
+    }
 
 
 def bears_token(headers: Headers, settings: Settings) -> bool:
@@ -55,12 +80,15 @@ class Guard:
     ) -> None:
         self.ending = False  # Whether to close each connection after its answer.
         self._app, self._settings, self._metrics, self._limits = app, settings, metrics, limits
+        self._log = AccessLog(settings.access_log, settings.host)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
-        began, status = monotonic(), 0
+        began, status, size = monotonic(), 0, 0
+        request = request_id(Headers(scope=scope))
+        REQUEST.set(request)
         connection, limits = CONNECTION.get(), self._limits
 
         async def counted() -> Message:
@@ -78,7 +106,8 @@ class Guard:
             return message
 
         async def dressed(message: Message) -> None:
-            nonlocal status
+            nonlocal status, size
+            size += len(message.get("body", b""))
             if message["type"] == "http.response.start":
                 status = message["status"]
                 own = {name for name, _ in message["headers"]}
@@ -86,7 +115,8 @@ class Guard:
                 last = (
                     [(b"connection", b"close")] if self.ending and b"connection" not in own else []
                 )
-                message["headers"] = [*message["headers"], *added, *last]
+                named = [(HEADER.lower().encode(), request.encode())]
+                message["headers"] = [*message["headers"], *added, *last, *named]
             limits.wait(connection, IDLE)
             await send(message)
             limits.answer(connection)
@@ -97,12 +127,14 @@ class Guard:
         try:
             if refusal := self._refusal(scope):
                 await discard(receive, self._settings.body)
-                await refused(refusal)(scope, counted, dressed)
+                await refused(refusal, scope["path"])(scope, counted, dressed)
             else:
                 await self._app(head, counted, dressed)
         finally:
             path = scope["path"] if scope["path"] in COUNTED else "other"
-            self._metrics.answered(path, status or 500, monotonic() - began)
+            seconds = monotonic() - began
+            self._metrics.answered(path, status or 500, seconds)
+            self._log.write(scope, request, status or 500, seconds, size)
             connection.finish()
         return None
 

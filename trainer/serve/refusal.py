@@ -2,9 +2,14 @@
 
 
 class Refusal(Exception):  # noqa: N818 - an answer, mostly to a client's error.
-    """An answer that refuses a request: its status, what is wrong, what to do."""
+    """An answer that refuses a request: its status, what is wrong, what to do.
 
-    def __init__(self, status: int, error: str, fix: str, **headers: str) -> None:
+    `key` is the wrong key of the request, if it is one.
+    """
+
+    def __init__(
+        self, status: int, error: str, fix: str, key: str | None = None, **headers: str
+    ) -> None:
         super().__init__(error)
-        self.status, self.error, self.fix = status, error, fix
+        self.status, self.error, self.fix, self.key = status, error, fix, key
         self.headers = {name.replace("_", "-"): value for name, value in headers.items()}

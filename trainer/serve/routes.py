@@ -19,6 +19,7 @@ from trainer.serve.connections import Connections
 from trainer.serve.gpus import Gpus
 from trainer.serve.guard import Guard, bears_token, refused
 from trainer.serve.inputs import FORM, FORM_FIX, JSON, JSON_FIX, TOP, read_object, read_top
+from trainer.serve.openai import add_openai
 from trainer.serve.refusal import Refusal
 from trainer.serve.waiting import unless_gone
 
@@ -49,29 +50,31 @@ def routes(server: Server) -> FastAPI:
         lifespan=server.life,
     )
     add_predictions(app, server)
+    add_openai(app, server)
     add_figures(app, server)
     add_page(app)
     schema.secure(app, needed=server.settings.needs_token)
 
     @app.exception_handler(Refusal)
-    async def refuse(_: Request, refusal: Refusal) -> Response:
-        return refused(refusal)
+    async def refuse(request: Request, refusal: Refusal) -> Response:
+        return refused(refusal, request.url.path)
 
     @app.exception_handler(ClientDisconnect)
     async def gone(_: Request, _error: ClientDisconnect) -> Response:
         return refused(Refusal(499, "the client has gone", "nobody reads this"))
 
     @app.exception_handler(HTTPException)
-    async def other(_: Request, error: HTTPException) -> Response:
-        return refused(Refusal(error.status_code, str(error.detail), "see /docs"))
+    async def other(request: Request, error: HTTPException) -> Response:
+        refusal = Refusal(error.status_code, str(error.detail), "see /docs")
+        return refused(refusal, request.url.path)
 
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> Response:
         return refused(Refusal(422, str(error.errors()[0]["msg"]), "see /docs"))
 
     @app.exception_handler(Exception)
-    async def failed(_: Request, _error: Exception) -> Response:
-        return refused(Refusal(500, "the server has failed", "see its log"))
+    async def failed(request: Request, _error: Exception) -> Response:
+        return refused(Refusal(500, "the server has failed", "see its log"), request.url.path)
 
     return app
 

@@ -144,6 +144,26 @@ COMPLETE: Any = {
         seed={"type": "integer", "minimum": 0},
     ),
 }
+COMPLETIONS: Any = {
+    "responses": {
+        status: {"description": each["description"]} for status, each in PROBLEMS.items()
+    },
+    "openapi_extra": body(
+        JSON,
+        "prompt",
+        example={"prompt": "", "max_tokens": 16},
+        model=TEXT,
+        prompt=TEXT,
+        max_tokens={"type": "integer", "minimum": 1, "maximum": 2000, "default": 16},
+        temperature={"type": "number", "minimum": 0, "maximum": 2, "default": 1},
+        top_p={"type": "number", "exclusiveMinimum": 0, "maximum": 1, "default": 1},
+        stop={"type": "array", "items": TEXT, "maxItems": 4},
+        seed={"type": "integer"},
+        stream={"type": "boolean", "default": False},
+        echo={"type": "boolean", "default": False},
+    ),
+}
+MODELS: Any = {"responses": {401: {"description": "no token"}}}
 HEALTH: Any = {"responses": {503: PROBLEMS[503]}}
 MODEL: Any = {"responses": {401: PROBLEMS[401]}}
 

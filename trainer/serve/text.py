@@ -1,6 +1,7 @@
 """Completion of texts with a gpt of characters."""
 
 import json
+from collections.abc import AsyncGenerator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +23,7 @@ class Wish(NamedTuple):
     length: int  # Characters to add.
     temperature: float  # 0: always the likeliest character.
     seed: int | None
+    top_p: float = 1.0  # Only the likeliest characters with this share of all are drawn.
 
 
 def read_wish(content: dict[str, Any], kind: Kind) -> Wish:
@@ -36,38 +38,57 @@ def read_wish(content: dict[str, Any], kind: Kind) -> Wish:
         raise Refusal(422, "temperature: is no such number", "send a number of 0 to 10")
     if seed is not None and (type(seed) is not int or not 0 <= seed < 2**63):
         raise Refusal(422, "seed: is no such number", "send a whole number from 0 on, or none")
+    return Wish(indices(text, kind, 422, "text"), count, float(temperature), seed)
+
+
+def indices(text: str, kind: Kind, status: int, key: str) -> list[int]:
+    """Return the characters of a text, the request's `key`, as the model's indices.
+
+    Raises Refusal with `status` if the model does not know some of them.
+    """
     known = {label: number for number, label in enumerate(kind.labels)}
     strange = sorted(set(text) - known.keys())
     if strange:
         shown = (json.dumps(each, ensure_ascii=not each.isprintable()) for each in strange[:10])
         listed = ", ".join(shown)
-        raise Refusal(422, f"text: the model has never seen {listed}", "leave these characters out")
+        what = f"{key}: the model has never seen {listed}"
+        raise Refusal(status, what, "leave these characters out", key)
     # Most texts begin after a newline.
-    return Wish([known[each] for each in text or ("\n" if "\n" in known else kind.labels[0])],
-                count, float(temperature), seed)  # fmt: skip
+    return [known[each] for each in text or ("\n" if "\n" in known else kind.labels[0])]
 
 
 async def complete(
     batcher: Batcher, wish: Wish, kind: Kind, timeout: float
 ) -> tuple[str, list[Answer]]:
-    """Complete a text, character by character, each within the timeout; raises Refusal.
+    """Complete a text; raises Refusal."""
+    found = [each async for each in characters(batcher, wish, kind, timeout)]
+    return "".join(kind.labels[number] for number, _ in found), [answer for _, answer in found]
 
-    Each character is a separate sample: then many completions share batches, and a later one need
-    not wait for earlier ones.
+
+async def characters(
+    batcher: Batcher, wish: Wish, kind: Kind, timeout: float
+) -> AsyncGenerator[tuple[int, Answer]]:
+    """Yield character by character, each within the timeout; raises Refusal.
+
+    A place in the queue must be reserved. Each character is a separate sample: then many
+    completions share batches, and a later one need not wait for earlier ones.
     """
     draw = np.random.default_rng(wish.seed)
-    characters, answers = list(wish.characters), list[Answer]()
+    so_far = list(wish.characters)
     for number in range(wish.length):
-        window = np.array(characters[-kind.shape[0] :], np.int64)
+        window = np.array(so_far[-kind.shape[0] :], np.int64)
         answer = await within(timeout, batcher.put(window, kind, urgent=number > 0))
-        characters.append(choose(answer.scores, wish.temperature, draw))
-        answers.append(answer)
-    return "".join(kind.labels[each] for each in characters[-wish.length :]), answers
+        so_far.append(choose(answer.scores, wish.temperature, draw, wish.top_p))
+        yield so_far[-1], answer
 
 
-def choose(scores: Any, temperature: float, draw: np.random.Generator) -> int:
-    """Draw a class by its scores, float32 [K]."""
+def choose(scores: Any, temperature: float, draw: np.random.Generator, top_p: float = 1.0) -> int:
+    """Draw a class by its scores, float32 [K], of the likeliest with the share `top_p` of all."""
     if temperature == 0:
         return int(scores.argmax())
     shares = np.exp((scores - scores.max()).astype(np.float64) / temperature)
+    if top_p < 1:
+        order = (-shares).argsort()
+        before = shares[order].cumsum() - shares[order]
+        shares[order[before >= top_p * shares.sum()]] = 0
     return int(draw.choice(len(shares), p=shares / shares.sum()))

@@ -1,0 +1,66 @@
+"""The routes of OpenAI's API: /v1/completions and /v1/models, for a gpt."""
+
+import contextlib
+from collections.abc import AsyncIterator
+
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+
+from trainer.serve import schema, text
+from trainer.serve.app import Server
+from trainer.serve.completions import Answer, Piece, pieces, read_request
+from trainer.serve.inputs import read_object
+from trainer.serve.kind import Kind
+from trainer.serve.refusal import Refusal
+from trainer.serve.requests import REQUEST
+from trainer.serve.waiting import unless_gone
+
+EVENTS = "text/event-stream"
+
+
+def add_openai(app: FastAPI, server: Server) -> None:
+    """Add the routes. The server's token is the API key, its name or its job the model."""
+    settings = server.settings
+    names = (settings.name, settings.job)
+
+    @app.get("/v1/models", **schema.MODELS)
+    async def models() -> Response:
+        """List the served model."""
+        serving = server.batcher.serving
+        created = int(serving.offer.written) if serving else 0
+        model = {"id": settings.name, "object": "model", "created": created, "owned_by": "kit"}
+        return JSONResponse({"object": "list", "data": [model] if serving else []})
+
+    @app.post("/v1/completions", **schema.COMPLETIONS)
+    async def complete(request: Request) -> Response:
+        """Go on with a text, as a whole or as a stream."""
+        body, kind = await request.body(), server.kind(text=True)
+        if len(body) > text.LARGEST:
+            raise Refusal(413, "the text is too large", f"send {text.LARGEST} bytes at most")
+        wanted = read_request(read_object(body), kind, names)
+        answer = Answer(REQUEST.get(), settings.name, wanted)
+        found = pieces(drawn(server, wanted.wish, kind), wanted)
+        if not wanted.stream:
+            return JSONResponse(answer.whole(await unless_gone(request, collected(found))))
+        # The first piece comes before the answer's head: its refusal has a status of its own.
+        first = await unless_gone(request, first_of(found))
+        return StreamingResponse(answer.events(first, found), media_type=EVENTS)
+
+
+async def drawn(server: Server, wish: text.Wish, kind: Kind) -> AsyncIterator[str]:
+    """Yield the characters; raises Refusal."""
+    await server.batcher.reserve(1)
+    characters = text.characters(server.batcher, wish, kind, server.settings.timeout)
+    async with contextlib.aclosing(characters):
+        async for number, _ in characters:
+            yield kind.labels[number]
+
+
+async def collected(found: AsyncIterator[Piece]) -> list[Piece]:
+    """Return all pieces."""
+    return [piece async for piece in found]
+
+
+async def first_of(found: AsyncIterator[Piece]) -> Piece:
+    """Return the first piece."""
+    return await anext(found)

@@ -1,0 +1,85 @@
+"""The id of each request, and the access log: a line for each answer, without bodies and tokens."""
+
+import json
+import re
+import secrets
+import time
+from contextvars import ContextVar
+from dataclasses import asdict, dataclass
+
+from starlette.datastructures import Headers
+from starlette.types import Scope
+
+from trainer.output import say
+
+HEADER = "X-Request-Id"
+WELL_FORMED = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,63}")
+LONGEST = 200  # Characters of a path in the log.
+PROBES = ("/health", "/ready", "/metrics")  # They are asked all the time: only failures are logged.
+REQUEST: ContextVar[str] = ContextVar("request", default="")
+
+
+def request_id(headers: Headers) -> str:
+    """Return the id that a client or a proxy has sent, if it is well-formed, else a new one."""
+    sent = headers.get(HEADER, "")
+    return sent if WELL_FORMED.fullmatch(sent) else secrets.token_hex(8)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An answered request; `ms` until the last byte was sent, `bytes` of the answer's body.
+
+    `sender` is who a proxy says that it asks for, which a client may pretend.
+    """
+
+    time: str
+    host: str
+    client: str
+    sender: str
+    method: str
+    path: str
+    status: int
+    ms: float
+    bytes: int
+    request: str
+
+    def line(self) -> str:
+        """Format it for people."""
+        sender = f" for {self.sender}" if self.sender else ""
+        return (
+            f"serve {self.host}: {self.method} {self.path} {self.status}, {self.ms:g} ms, "
+            f"{self.bytes} bytes, {self.client}{sender}, request {self.request}"
+        )
+
+
+class AccessLog:
+    """Writes entries: `lines` for people, `json`, or `none`."""
+
+    def __init__(self, form: str, host: str) -> None:
+        self._form, self._host = form, host
+
+    def write(self, scope: Scope, request: str, status: int, seconds: float, size: int) -> None:
+        """Write the entry of a request."""
+        path = scope["path"]
+        if self._form == "none" or (path in PROBES and status < 400):
+            return
+        client, headers = scope.get("client"), Headers(scope=scope)
+        entry = Entry(
+            time=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            host=self._host,
+            client=client[0] if client else "",
+            sender=plain(headers.get("x-forwarded-for", "").partition(",")[0].strip()),
+            method=plain(scope["method"]),
+            path=plain(path),
+            status=status,
+            ms=round(seconds * 1000, 1),
+            bytes=size,
+            request=request,
+        )
+        say(json.dumps(asdict(entry)) if self._form == "json" else entry.line())
+
+
+def plain(text: str) -> str:
+    """Return a client's text for a log: one line of printable ASCII without spaces."""
+    shown = "".join(each if "!" <= each <= "~" else ascii(each)[1:-1] for each in text[:LONGEST])
+    return shown.replace(" ", "%20")

@@ -13,6 +13,8 @@ from kit.workload.types import Part, Role, Workload
 from tests.conftest import Docker
 from tests.sandbox import COMMAND, INVENTORY, JOB, SERVER, Project
 
+IMAGE = "registry.lab:5000/trainer:1.4"
+
 JOBS = {"digits": JOB}
 
 
@@ -50,6 +52,7 @@ def test_two_servers_share_by_number(project: Project) -> None:
     assert [ids(server.placements) for server in plan.servers] == [["GPU-b"], ["GPU-c"]]
 
 
+OWN = "image: vllm/vllm-openai:v0.10.0\ncommand: [vllm, serve, /model]\nport: 8000\n"
 MISTAKES = {
     "no such job": (
         {"digits": SERVER.replace("job: digits", "job: digit")},
@@ -58,7 +61,7 @@ MISTAKES = {
     "a script's checkpoints": (
         {"ddp": SERVER.replace("job: digits", "job: ddp")},
         "serve/ddp.yaml:2: job: ddp runs a script, whose checkpoints kit cannot read; "
-        "name a job with `train:`",
+        "name a job with `train:`, or write `handler:`, a class of yours that reads them",
     ),
     "two at once": (
         {"a": SERVER.replace("job: digits", "job: digit") + "hosts: {names: [pc3]}\n"},
@@ -83,6 +86,56 @@ MISTAKES = {
         {"a": SERVER + "token: hush-hush\n"},
         "serve/a.yaml:3: token: names the source of the token, not the token itself; "
         "write `{env: NAME}` (a variable where kit runs) or `{file: ~/token}`",
+    ),
+    "another image than the trainer's": (
+        {"a": SERVER.replace(IMAGE, "nvcr.io/nvidia/tritonserver:25.01-py3")},
+        "serve/a.yaml:1: image: the server of job digits needs the trainer, which "
+        f"{IMAGE} has; write the image of jobs/digits.yaml or another tag of it; for a server of "
+        "your own, write `command:` in place of `job:`",
+    ),
+    "nothing to run": (
+        {"a": "image: nginx\n"},
+        "serve/a.yaml:1: there is nothing to run; write exactly one of `job:` (the built-in "
+        "server) and `command:` (any other)",
+    ),
+    "a key of the built-in server": (
+        {"a": OWN + "batch: {size: 8}\n"},
+        "serve/a.yaml:4: batch: is for the built-in server, with `job:`; leave it out",
+    ),
+    "a limit of the built-in server": (
+        {"a": OWN + "limits: {body: 8MiB}\n"},
+        "serve/a.yaml:4: limits.body: is for the built-in server, with `job:`; leave it out",
+    ),
+    "a key of one's own server": (
+        {"a": SERVER + "health: /health\n"},
+        "serve/a.yaml:3: health: is for a server with `command:`; leave it out",
+    ),
+    "no port": (
+        {"a": OWN.replace("port: 8000\n", "")},
+        "serve/a.yaml:1: there is no port; write `port:`, the one on which `command` listens",
+    ),
+    "a command in one text": (
+        {"a": OWN.replace("[vllm, serve, /model]", "vllm serve /model")},
+        'serve/a.yaml:2: command: is a list of words; write `command: ["vllm", "serve", "/model"]`',
+    ),
+    "no path": (
+        {"a": OWN + "health: health\n"},
+        "serve/a.yaml:4: health: 'health' is not the path of a URL; write for example /health",
+    ),
+    "a secret's value": (
+        {"a": OWN + "secrets: {HF_TOKEN: hf_abc}\n"},
+        "serve/a.yaml:4: secrets.HF_TOKEN: names the source of a secret, not the secret itself; "
+        "write `env` (the variable of that name where kit runs) or `{file: ~/key}`",
+    ),
+    "a handler for a model that the trainer knows": (
+        {"a": SERVER + "handler: mine:Handler\n"},
+        "serve/a.yaml:3: handler: digits has `train:`, whose model the server itself knows; "
+        "leave it out",
+    ),
+    "a handler's file": (
+        {"a": SERVER.replace("job: digits", "job: ddp") + "handler: mine.py:Handler\n"},
+        "serve/a.yaml:3: handler: 'mine.py:Handler' is not a function of a module; leave out the "
+        ".py, as in `mymodel:Handler`",
     ),
     "a URL for a name": (
         {"a": SERVER + "allowed_hosts: ['http://a.example']\n"},
@@ -277,3 +330,85 @@ def test_a_changed_job_file_is_another_version_of_its_compose_files(project: Pro
     assert versions() == before
     project.write(COMPOSE, {"digits": JOB.replace("epochs: 10", "epochs: 11")})
     assert not versions() & before
+
+
+HANDLED = SERVER.replace("job: digits", "job: ddp") + "handler: mine:Handler\n"
+HANDLER = "class Handler:\n    def load(self, folder): ...\n    def predict(self, batch): ...\n"
+
+
+def test_a_handler_comes_with_its_server(project: Project) -> None:
+    alone = {"ddp": COMMAND + "hosts: {names: [pc1]}\n"}
+    project.write(INVENTORY, alone, {"own": HANDLED})
+    (project.folder / "serve" / "mine.py").write_text(HANDLER)
+    said = project.kit("render")
+    assert said.status == 2
+    assert said.err == (
+        "serve/own.yaml:1: hosts: job ddp writes no files on pc2; write `hosts: {names: [pc1]}`, "
+        "or mount an NFS export at /checkpoints\n"
+    )
+    project.write(None, {"ddp": COMMAND}, {"own": HANDLED})
+    (project.folder / "serve" / "mine.py").write_text(HANDLER)
+    (server,) = [each for each in project.lowered().workloads if each.name == "serve-own"]
+    (part,) = server.parts
+    environment = {each.name: each.value for each in part.environment}
+    assert environment["KIT_CODE"] == "/kit/code/mine.py"
+    assert [each.target for each in part.configs] == ["/kit/server.json", "/kit/code/mine.py"]
+    assert project.kit("render").status == 0
+    tree = project.folder / "compose" / "lab"
+    assert (tree / "serve" / "own" / "mine.py").read_text() == HANDLER
+    assert json.loads((tree / "serve" / "own.json").read_text())["handler"] == "mine:Handler"
+    before = server.job_hash
+    for text, wrong in (
+        (HANDLER.replace("Handler", "Handlers"), "has no function Handler; did you mean Handlers?"),
+        ("class Handler\n", "serve/mine.py:1: expected ':'"),
+    ):
+        (project.folder / "serve" / "mine.py").write_text(text)
+        assert wrong in project.kit("plan").err
+    (project.folder / "serve" / "mine.py").write_text(HANDLER + "# changed\n")
+    (server,) = [each for each in project.lowered().workloads if each.name == "serve-own"]
+    assert server.job_hash != before
+
+
+SPLIT = INVENTORY.replace("24GiB}", "24GiB, use: inference}")
+WHOLE = (
+    OWN
+    + """\
+health: /v1/models
+mounts: [{bind: /srv/models, to: /model, read_only: true}, {volume: cache, to: /root/.cache}]
+secrets: {HF_TOKEN: {file: ~/token}}
+environment: {PRICE: "5$"}
+working_dir: /model
+limits: {shared_memory: 4GiB, cpus: 2}
+user: "1000"
+"""
+)
+
+
+@pytest.mark.parametrize("inventory", [SPLIT, SPLIT.replace("engine: swarm", "engine: compose")])
+def test_a_server_of_ones_own_is_rendered(project: Project, docker: Docker, inventory: str) -> None:
+    project.write(inventory, {}, {"llm": WHOLE})
+    (server,) = project.lowered().workloads
+    assert server.urls == ("http://192.168.8.151:8000", "http://192.168.8.114:8000")
+    assert (server.health, server.reads, server.document) == ("/v1/models", "", None)
+    assert project.kit("render").status == 0
+    tree = project.folder / "compose" / "lab"
+    plan = json.loads((tree / "plan.json").read_text())["servers"][0]
+    assert (plan["job"], plan["health"]) == (None, "/v1/models")
+    (file,) = tree.rglob("serve-llm.stack.yaml" if "swarm" in inventory else "pc2/serve-llm.*")
+    content = yaml.safe_load(file.read_text())
+    service = next(
+        each for name, each in content["services"].items() if name in {"serve-on-pc2", "serve"}
+    )
+    assert service["entrypoint"] == ["vllm", "serve", "/model"]
+    assert (service["user"], service["working_dir"]) == ("1000", "/model")
+    assert service["cap_drop"] == ["ALL"]
+    assert service["environment"]["KIT_GPUS"] == 1
+    assert service["environment"]["KIT_PORT"] == "8000"
+    assert service["environment"]["PRICE"] == "5$$"
+    assert service["secrets"] == ["HF_TOKEN"]
+    assert "healthcheck" not in service
+    assert "read_only" not in service
+    sources = {each["target"]: each for each in service["volumes"]}
+    assert sources["/model"]["read_only"] is True
+    assert "read_only" not in sources["/root/.cache"]
+    assert content["volumes"] == {"cache": {"name": "cache"}}

@@ -1,13 +1,13 @@
-"""The Python files beside a job whose functions it names: read, and checked but not run."""
+"""The Python files beside a job or a server that names their functions: read, but not run."""
 
 from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from kit.errors import Fault, FaultsError, Problem, ProblemsError
+from kit.errors import Fault, FaultsError, Loc, Problem, ProblemsError
 from kit.model import CodeFile, Job
 from kit.yamlfile import read_text
 from trainer.contract.own import Reference, is_own, reference
@@ -19,28 +19,34 @@ IN_THE_IMAGE = "put it into the image, or mount its folder and set PYTHONPATH in
 
 
 def code_files(job: Job, folder: Path) -> tuple[CodeFile, ...]:
-    """Return the files in the job's folder that it names; other modules are in the image.
+    """Return the files in the job's folder that it names; see `named_files`."""
+    if job.train is None:
+        return ()
+    keys = {("train", key): getattr(job.train, key) for key in ("dataset", "model")}
+    return named_files(job.name, {loc: name for loc, name in keys.items() if is_own(name)}, folder)
+
+
+def named_files(source: str, names: Mapping[Loc, str], folder: Path) -> tuple[CodeFile, ...]:
+    """Return the files in a folder with functions or classes that the keys of a file name.
+
+    Other modules are in the image.
 
     Raises:
         FaultsError: A file lacks the function, or is too large; a module is a folder.
         ProblemsError: A file is not Python.
     """
-    if job.train is None:
-        return ()
     found: dict[str, CodeFile] = {}
     faults: list[Fault] = []
-    for key in ("dataset", "model"):
-        if not is_own(name := getattr(job.train, key)):
-            continue
-        wanted, loc = reference(name), ("train", key)
+    for loc, name in names.items():
+        wanted = reference(name)
         file = folder / f"{wanted.package}.py"
         if file.is_file() and "." not in wanted.module:
             code = _read(file)
             found[code.name] = code
-            faults += (Fault(job.name, loc, *each) for each in _faults(code, wanted, file))
+            faults += (Fault(source, loc, *each) for each in _faults(code, wanted, file))
         elif (folder / wanted.package).is_dir():
             what = f"{folder / wanted.package} is a folder, and only single files come with a job"
-            faults.append(Fault(job.name, loc, what, IN_THE_IMAGE))
+            faults.append(Fault(source, loc, what, IN_THE_IMAGE))
     if faults:
         raise FaultsError(faults)
     return tuple(found.values())

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from kit import values
 from kit.config import explain
-from kit.config.code import code_files
+from kit.config.code import code_files, named_files
 from kit.config.inventory import (
     HostSection,
     InventorySection,
@@ -220,7 +220,14 @@ def _job(path: Path, folder: Path, sources: Sources) -> Job:
 def _server(path: Path, folder: Path, sources: Sources) -> Server:
     name = f"{SERVER_PREFIX}{_name(path, 'server')}"
     section = _section(ServerSection, path, name, sources)
-    return to_server(section, name, f"{folder.resolve().name}/{path.name}")
+    server = to_server(section, name, f"{folder.resolve().name}/{path.name}")
+    if server.handler is None:
+        return server
+    try:
+        code = named_files(name, {("handler",): server.handler}, path.parent)
+    except FaultsError as error:
+        raise sources.problems(error.faults) from None
+    return replace(server, code=code)
 
 
 def _name(path: Path, whose: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import (
     BeforeValidator,
@@ -40,6 +40,7 @@ from kit.config.job import (
     words,
 )
 from kit.model import JobHosts, OwnServer, Secret, Server
+from trainer.contract.own import REFERENCE, reference_fault
 
 TOKEN = "SERVE_TOKEN"  # The name of the secret, not the secret.
 """The name of a file's token inside the container."""
@@ -127,6 +128,7 @@ class ServerLimitsSection(Section):
 
 BUILT_IN = (
     *("checkpoint", "transfer_port", "batch", "queue", "timeout", "token", "allowed_hosts"),
+    *("handler", "access_log"),
     *("limits.body", "limits.pixels"),
 )
 """Keys of the built-in server alone."""
@@ -139,6 +141,21 @@ HttpPath = Annotated[
     str,
     BeforeValidator(validator_of(values.http_path)),
     WithJsonSchema({"type": "string", "pattern": r"^/[!-~]*$"}),
+]
+
+
+def _handler(value: object) -> str:
+    if not isinstance(value, str):
+        raise values.WrongValueError(f"{value} is not a class", "write for example mymodel:Handler")
+    if found := reference_fault(value, "mymodel:Handler"):
+        raise values.WrongValueError(*found)
+    return value
+
+
+HandlerName = Annotated[
+    str,
+    BeforeValidator(validator_of(_handler)),
+    WithJsonSchema({"type": "string", "pattern": f"^{REFERENCE}$"}),
 ]
 
 
@@ -201,6 +218,14 @@ class ServerSection(Section):
     )
     timeout: Duration = Field(10, ge=1, description="Longest wait of a request")
     limits: ServerLimitsSection = Field(ServerLimitsSection(), examples=[{"body": "8MiB"}])
+    handler: HandlerName | None = Field(
+        None,
+        examples=["mymodel:Handler"],
+        description="A class of your own that answers with the files of a job with `command:`",
+    )
+    access_log: Literal["lines", "json", "none"] = Field(
+        "lines", description="A line for each answered request, for people or as JSON"
+    )
     token: Token = Field(None, examples=[{"env": "DIGITS_TOKEN"}])
     allowed_hosts: list[AllowedHost] = Field(
         [],
@@ -280,6 +305,8 @@ def to_server(section: ServerSection, name: str, file: str) -> Server:
         cpus=limits.cpus,
         user=section.user,
         own=own,
+        handler=section.handler,
+        access_log=section.access_log,
     )
 
 

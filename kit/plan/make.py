@@ -21,7 +21,7 @@ from kit.plan.exchange import exchange
 from kit.plan.gpus import precision
 from kit.plan.images import images, pinned
 from kit.plan.notes import job_notes, server_notes
-from kit.plan.servers import server_faults, server_plan
+from kit.plan.servers import handler_faults, server_faults, server_plan
 from kit.plan.traffic import batch, traffic
 from kit.plan.types import Placement
 from kit.plan.work import JobPlan, Plan, ServerPlan
@@ -55,6 +55,8 @@ def make_plan(
         _server_plan(inventory, lock, server, placements, by_name.get(server.job))
         for server, placements in zip(servers, inferring, strict=True)
     ]
+    if faults := handler_faults(serving):
+        raise FaultsError(faults)
     return Plan(
         file=inventory.file,
         cluster=inventory.cluster,
@@ -143,6 +145,8 @@ def _version(section: Job | Server) -> str:
     content |= _job_content(section) if isinstance(section, Job) else {}
     unused: dict[str, object] = {
         "own": None,
+        "handler": None,
+        "access_log": "lines",
         "data": [],
         "code": (),
         "faults": Faults(),

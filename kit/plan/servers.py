@@ -24,9 +24,13 @@ def _fault(server: Server, by_name: Mapping[str, Job]) -> Fault | None:
     if job is None:
         fix = nearest(server.job, by_name) if by_name else "describe it in jobs/<name>.yaml"
         return Fault(server.name, ("job",), f"there is no job {server.job}", fix)
+    if server.handler is not None:
+        what = f"{job.name} has `train:`, whose model the server itself knows"
+        return Fault(server.name, ("handler",), what, "leave it out") if job.train else None
     if job.train is None:
         what = f"{server.job} runs a script, whose checkpoints kit cannot read"
-        return Fault(server.name, ("job",), what, "name a job with `train:`")
+        fix = "name a job with `train:`, or write `handler:`, a class of yours that reads them"
+        return Fault(server.name, ("job",), what, fix)
     if _repository(server.image) != _repository(job.image):
         what = f"the server of job {job.name} needs the trainer, which {job.image} has"
         fix = (
@@ -35,6 +39,23 @@ def _fault(server: Server, by_name: Mapping[str, Job]) -> Fault | None:
         )
         return Fault(server.name, ("image",), what, fix)
     return None
+
+
+def handler_faults(servers: Sequence[ServerPlan]) -> list[Fault]:
+    """Reject handlers on hosts without the files of their job, which no endpoint offers."""
+    found = []
+    for server in servers:
+        checkpoints = server.checkpoints
+        if server.server.handler is None or checkpoints is None:
+            continue
+        at_home = {host.name for host in checkpoints.job.hosts}
+        strange = [each.host.name for each in server.placements if each.host.name not in at_home]
+        if strange and not checkpoints.job.shared_checkpoints:
+            what = f"job {checkpoints.job.name} writes no files on {', '.join(strange)}"
+            names = ", ".join(sorted(at_home))
+            fix = f"write `hosts: {{names: [{names}]}}`, or mount an NFS export at /checkpoints"
+            found.append(Fault(server.name, ("hosts",), what, fix))
+    return found
 
 
 def _repository(image: str) -> str:
@@ -57,7 +78,8 @@ def server_plan(
     `hashes` are those of the inventory and of the server. `image` is pinned.
     """
     own = server.own.mounts if server.own else ()
-    checkpoints = _checkpoints(placements, job) if job else None
+    travels = server.handler is None
+    checkpoints = _checkpoints(placements, job, travels=travels) if job else None
     volumes = storage.volumes(own, own)
     if checkpoints:
         key = checkpoints.mount.source
@@ -74,7 +96,7 @@ def server_plan(
     )
 
 
-def _checkpoints(placements: Sequence[Placement], job: JobPlan) -> Checkpoints:
+def _checkpoints(placements: Sequence[Placement], job: JobPlan, *, travels: bool) -> Checkpoints:
     mounted = next(mount for mount in job.mounts if mount.target == storage.CHECKPOINTS)
     at_home = {host.name for host in job.hosts}
     serving = {placement.host.name for placement in placements}
@@ -83,5 +105,5 @@ def _checkpoints(placements: Sequence[Placement], job: JobPlan) -> Checkpoints:
         job=job,
         mount=storage.read_only(mounted),
         everywhere=serving <= at_home,
-        travels=bool(placements) and not job.shared_checkpoints and not alone,
+        travels=travels and bool(placements) and not job.shared_checkpoints and not alone,
     )

@@ -75,6 +75,8 @@ def server_json(server: Server, job: JobPlan, names: Iterable[str], generated: s
         "token": server.token.name if server.token else None,
         # The server imports no other module, whatever a checkpoint names.
         **({"model": model} if is_own(model) else {}),
+        **({"handler": server.handler} if server.handler else {}),
+        **({"access_log": server.access_log} if server.access_log != "lines" else {}),
         # Older images reject unknown keys, so an empty key is left out.
         **({"allowed_hosts": allowed_hosts} if allowed_hosts else {}),
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterable, Sequence
 
-from kit.model import Host, Limits, Secret
+from kit.model import Host, Job, Limits, Secret, Server
 from kit.plan.types import MountPoint, Placement
 from kit.plan.work import Checkpoints, Plan, ServerPlan
 from kit.values import count, endpoint
@@ -80,8 +80,13 @@ def serving(
         reads=settings.job,
         urls=tuple(f"http://{endpoint(host.address, settings.port)}" for host in hosts),
         sources=sources,
-        code=code_documents(checkpoints.job.job),
+        code=code_documents(_coded(server, checkpoints)),
     )
+
+
+def _coded(server: ServerPlan, checkpoints: Checkpoints) -> Job | Server:
+    """Return the owner of the user's Python: the server of a handler, or the job of a model."""
+    return server.server if server.server.handler else checkpoints.job.job
 
 
 def _serve(
@@ -107,7 +112,7 @@ def _serve(
         ports=(Port(settings.port, ("port",), public=True),),
         configs=(
             Config("server", document.path, SERVER_FILE),
-            *code_configs(checkpoints.job.job),
+            *code_configs(_coded(server, checkpoints)),
         ),
         secrets=_secrets(server),
         health=_health(settings.port),
@@ -183,7 +188,7 @@ def _environment(
         Variable("KIT_HOST", Symbol.HOST),
         Variable("KIT_REPLICAS", str(processes), own=True),
         Variable("NVIDIA_VISIBLE_DEVICES", Symbol.GPUS, own=True),
-        *code_variables(checkpoints.job.job),
+        *code_variables(_coded(server, checkpoints)),
     ]
     if sources:
         why = "The addresses of checkpoints on other hosts. Each checkpoint is verified before use."

@@ -17,7 +17,8 @@ from trainer.serve.config import Settings
 from trainer.serve.connections import EVERY, Connections
 from trainer.serve.decoding import Decoders
 from trainer.serve.gpus import Gpus
-from trainer.serve.inputs import JSON, Limits, read_samples
+from trainer.serve.handler import HandlerWatcher
+from trainer.serve.inputs import JSON, Limits, json_values, read_object, read_samples
 from trainer.serve.kind import Array, Kind
 from trainer.serve.metrics import Metrics
 from trainer.serve.model import devices
@@ -48,7 +49,8 @@ class Server:
                 say(f"serve {self.settings.host}: waits: {why.text} ({why.more})")
                 self.batcher.reason = why.text
 
-        watcher = Watcher(
+        watching = HandlerWatcher if self.settings.handler else Watcher
+        watcher = watching(
             self.settings,
             self.devices,
             lambda serving: loop.call_soon_threadsafe(self.take, serving),
@@ -68,6 +70,16 @@ class Server:
     def take(self, serving: Serving) -> None:
         """Answer with another checkpoint from the next batch on."""
         offer, self.batcher.serving = serving.offer, serving
+        if self.settings.handler:
+            say(
+                f"serve {self.settings.host}: {self.settings.handler} has loaded the files of "
+                f"{self.settings.job}, the newest is {offer.name}"
+            )
+            emit(
+                events.Serving(checkpoint=offer.name, replicas=len(self.devices), source=offer.host)
+            )
+            self.metrics.reloads.inc()
+            return
         accuracy = "unknown" if offer.accuracy is None else f"{offer.accuracy * 100:.1f} %"
         say(
             f"serve {self.settings.host}: serves {offer.name} of {self.settings.job}: "
@@ -119,7 +131,11 @@ class Server:
                 raise Refusal(413, what, f"ask for {CLASSES} classes of all samples at most")
             await self.batcher.reserve(len(values))
             futures = [self.batcher.put(value, kind) for value in values]
-            picture = asyncio.to_thread(pictures.shown, values[0], kind) if show else None
+            picture = (
+                asyncio.to_thread(pictures.shown, values[0], kind)
+                if show and not kind.handled
+                else None
+            )
             return await asyncio.gather(*futures), count, await picture if picture else None
 
         answers, count, picture = await unless_gone(request, within(self.settings.timeout, work()))
@@ -131,9 +147,13 @@ class Server:
             found[0]["input"] = picture
         return JSONResponse({"predictions": found, **self.about(answers, began)})
 
-    async def read(self, body: bytes, content_type: str, kind: Kind) -> tuple[Array, int]:
+    async def read(
+        self, body: bytes, content_type: str, kind: Kind
+    ) -> tuple[Array | list[Any], int]:
         """Read samples and the number of classes to answer; a large body in a decoder."""
         limits = Limits(self.settings.queue, self.settings.pixels)
+        if kind.handled and content_type == JSON:
+            return json_values(read_object(body), limits.samples), 1
         await self.batcher.reserve(1)  # The queue's limit also bounds concurrent reads.
         try:
             if content_type == JSON and len(body) < SMALL and b'"image"' not in body:

@@ -10,15 +10,28 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
+
+import torch
 
 from trainer.output import say_error
 from trainer.serve.config import Settings
 from trainer.serve.kind import Array, Kind
 from trainer.serve.metrics import Metrics
-from trainer.serve.model import Model
 from trainer.serve.offers import Offer
 from trainer.serve.refusal import Refusal
+from trainer.serve.requests import REQUEST
+
+
+class Computing(Protocol):
+    """A model on a device: that of a checkpoint, or a handler of the user's own."""
+
+    kind: Kind
+    device: torch.device
+    precision: str
+
+    def scores(self, values: list[Any]) -> Any:
+        """Return what is answered for each sample: a row of scores, a value, or its fault."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +39,7 @@ class Serving:
     """A served checkpoint, and its model on each replica's device."""
 
     offer: Offer
-    models: tuple[Model, ...]
+    models: tuple[Computing, ...]
 
 
 class Answer(NamedTuple):
@@ -47,6 +60,7 @@ class Sample:
     kind: Kind  # Of the model for which it was read.
     future: asyncio.Future[Answer]
     since: float  # time.monotonic().
+    request: str  # The id of its request.
 
 
 class Batcher:
@@ -108,7 +122,7 @@ class Batcher:
         """
         self._reserved += urgent
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        sample = Sample(value, kind, future, monotonic())
+        sample = Sample(value, kind, future, monotonic(), REQUEST.get())
         self._waiting.append(sample)
         future.add_done_callback(lambda _: self._leave(sample))
         self._hurry = self._hurry or urgent
@@ -164,13 +178,15 @@ class Batcher:
             self._metrics.batches.observe(len(batch))
             took = monotonic() - began
             for sample, scores in zip(batch, found, strict=True):
-                if not sample.future.done():
+                if isinstance(scores, Exception):
+                    self._failed([sample], model, scores)
+                elif not sample.future.done():
                     waited = began - sample.since
                     answer = Answer(scores, serving, waited, took, len(batch))
                     sample.future.set_result(answer)
 
     @staticmethod
-    def _fits(sample: Sample, model: Model) -> bool:
+    def _fits(sample: Sample, model: Computing) -> bool:
         """Whether a sample is for this model; otherwise it was for one of another training."""
         # An unknown character would be a GPU error, which makes the GPU unusable for the process.
         if sample.kind is model.kind or sample.kind == model.kind:
@@ -179,13 +195,17 @@ class Batcher:
         sample.future.set_exception(refusal)
         return False
 
-    def _failed(self, batch: list[Sample], model: Model, error: Exception) -> None:
+    def _failed(self, batch: list[Sample], model: Computing, error: Exception) -> None:
         self._metrics.failures.inc()
         reason = str(error).splitlines()[0] if str(error) else repr(error)
         host = self._settings.host
+        asked = ", ".join(dict.fromkeys(sample.request for sample in batch))
         say_error(
-            f"serve {host}: error: a batch of {len(batch)} failed on {model.device}: {reason}"
+            f"serve {host}: error: a batch of {len(batch)} failed on {model.device}: {reason} "
+            f"(request {asked})"
         )
+        for frame in getattr(error, "frames", ()):
+            say_error(frame)
         for sample in batch:
             if not sample.future.done():
                 fix = "try again; whoever runs this finds the reason in the server's log"

@@ -50,12 +50,14 @@ DEFAULTS: dict[str, Any] = {
     "poll": 2.0,
     "model": "",
     "access_log": "lines",
+    "handler": "",
 }
 # Key: pattern, meaning.
 FORMS = {
     "checkpoint": (r"newest|best|step-\d{8,}", "newest, best, or a name such as step-00000300"),
     "token": (r"[A-Za-z_][A-Za-z0-9_]*", "the name of a secret, or null"),
     "model": (rf"({REFERENCE})?", "a function such as mymodel:build"),
+    "handler": (rf"({REFERENCE})?", "a class such as mymodel:Handler"),
     "access_log": ("lines|json|none", "lines, json or none"),
 }
 BATCH: dict[str, Any] = {"size": 64, "window": 0.005}
@@ -81,6 +83,7 @@ class Settings:
     poll: float  # Seconds between two checks for a newer checkpoint.
     access_log: str  # lines, json or none.
     model: str  # The only one of one's own that it imports, `module:function`; "": none.
+    handler: str  # A class of one's own that answers, `module:class`; "": none.
     host: str
     address: str
     folder: Path  # Of the checkpoints on this host.

@@ -45,6 +45,16 @@ def read_object(body: bytes) -> dict[str, Any]:
     return content
 
 
+def json_values(content: dict[str, Any], most: int) -> list[Any]:
+    """Return the inputs for a handler of the user's own, any JSON values; raises Refusal."""
+    found = content.get("inputs")
+    if not isinstance(found, list) or not found:
+        raise Refusal(422, "inputs: is no list of values", 'send {"inputs": [...]}')
+    if len(found) > most:
+        raise Refusal(413, f"{len(found)} samples in one request", f"send {most} at most")
+    return found
+
+
 def read_top(value: Any) -> int:
     """Read the number of classes to answer; raises Refusal."""
     text = "" if isinstance(value, bool) else str(value)

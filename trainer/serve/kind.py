@@ -6,6 +6,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
+JSON_VALUES = "JSON values"
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,11 @@ class Kind:
     def integers(self) -> bool:
         """Whether a sample has whole numbers."""
         return self.values.startswith(("int", "uint"))
+
+    @property
+    def handled(self) -> bool:
+        """Whether a handler of the user's own takes the inputs, any JSON values."""
+        return self.values == JSON_VALUES
 
     @property
     def text(self) -> bool:

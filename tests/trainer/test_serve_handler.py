@@ -1,0 +1,107 @@
+"""A handler of the user's own: the files of a script, JSON in and out, faults by file and line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.trainer.hosts import hosts, wait_until
+from tests.trainer.servers import Answer, Server, start
+
+CODE = """\
+import json
+
+
+class Handler:
+    def load(self, folder):
+        self.factors = json.loads((folder / "model.json").read_text())
+
+    def predict(self, batch):
+        if "short" in batch:
+            return []
+        by = self.factors["by"]
+        return [{"words": len(text.split()) * by, "of": len(batch)} for text in batch]
+"""
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "mine.py").write_text(CODE)
+    (tmp_path / "made").mkdir()
+    return tmp_path
+
+
+@pytest.fixture
+def server(files: Path) -> Iterator[Server]:
+    environ = {"KIT_CODE": str(files / "code" / "mine.py")}
+    with hosts(files) as local:
+        yield start(
+            local,
+            files / "made",
+            environ=environ,
+            wait="/health",
+            handler="mine:Handler",
+            batch={"size": 8, "window": 0.2},
+        )
+
+
+def write(files: Path, content: Any) -> None:
+    part = files / "made" / ".part"
+    part.write_text(content if isinstance(content, str) else json.dumps(content))
+    part.rename(files / "made" / "model.json")
+
+
+def answers(answer: Answer) -> list[Any]:
+    assert answer.status == 200, answer.body
+    return [each["answer"] for each in answer.json["predictions"]]
+
+
+def test_it_answers_with_the_files_of_a_script(server: Server, files: Path) -> None:
+    assert server.get("/ready").status == 503
+    assert "has not written any file yet" in server.get("/model").json["reason"]
+    write(files, {"by": 1})
+    server.until("/ready", 200)
+    assert answers(server.predict(["a b", "c"])) == [{"words": 2, "of": 2}, {"words": 1, "of": 2}]
+    described = server.get("/model").json
+    assert (described["model"], described["kind"]) == ("mine:Handler", "numbers")
+    assert server.predict(["a"]).json["checkpoint"]["name"] == "model.json"
+    # Requests of several clients share a batch.
+    assert max(answers(each)[0]["of"] for each in server.several(6, ["x"])) > 1
+
+    write(files, {"by": 10})
+    wait_until(lambda: answers(server.predict(["a b"]))[0]["words"] == 20, "the new files")
+    # Files that can not be loaded are told, and the older ones answer.
+    write(files, "not JSON")
+    said = "mine.py:6: in load: JSONDecodeError: Expecting value"
+    wait_until(lambda: said in server.task.text, "the fault")
+    assert answers(server.predict(["a"]))[0]["words"] == 10
+    assert "trainer/" not in server.task.text
+
+
+def test_a_fault_is_told_by_its_line_and_request(server: Server, files: Path) -> None:
+    write(files, {"by": 1})
+    server.until("/ready", 200)
+    body = json.dumps({"inputs": [3]})
+    sent = {"X-Request-Id": "bad-one"}
+    refused = server.ask("POST", "/predict", body, "application/json", **sent)
+    assert refused.status == 500
+    assert refused.headers["x-request-id"] == refused.json["request"] == "bad-one"
+    assert refused.json["error"] == "the model failed"
+    said = "mine.py:12: in <listcomp>: AttributeError: 'int' object has no attribute 'split'"
+    wait_until(lambda: said in server.task.text, "the fault")
+    assert "(request bad-one)" in server.task.text
+    assert "trainer/" not in server.task.text
+    # Another client's inputs in the same batch are answered.
+    assert answers(server.predict(["a b"])) == [{"words": 2, "of": 1}]
+    short = server.predict(["short"])
+    assert short.status == 500
+    assert "mine.py:8: it returned 0 values for 1 inputs" in server.task.text
+    for wrong in ({}, {"inputs": []}, {"inputs": "a"}):
+        assert server.ask("POST", "/predict", json.dumps(wrong), "application/json").status == 422
+    assert server.predict(["a"] * 300).status == 413
+    assert server.image(b"no picture").status == 422

@@ -153,3 +153,9 @@ class Project:
         result = self.kit("render", *arguments)
         assert (result.status, result.err) == (0, "")
         return self.folder / "compose" / cluster
+
+
+def document_text(workload: Workload) -> str:
+    """Return what the workload's containers read."""
+    assert workload.document
+    return workload.document.text

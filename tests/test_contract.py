@@ -26,7 +26,7 @@ from kit.project import load_lowered
 from kit.targets.local.lower import Places, processes
 from kit.workload.training import IMAGE_LAUNCHER
 from kit.workload.types import Role
-from tests.sandbox import SERVER, Project
+from tests.sandbox import SERVER, Project, document_text
 from tests.trainer.hosts import write_job
 from tests.trainer.small import noise, settings
 from trainer import launch
@@ -61,7 +61,7 @@ def test_the_launcher_and_the_trainer_read_the_job_files(inventory: Path, tmp_pa
     assert lowered.plan.jobs
     for job in lowered.plan.jobs:
         file = tmp_path / f"{job.name}.json"
-        file.write_text(lowered.workload(job.name).document.text)
+        file.write_text(document_text(lowered.workload(job.name)))
         read = launch.read_job(file)
         assert (read.name, read.command) == (job.name, job.job.command)
         if job.job.train is not None:
@@ -224,7 +224,7 @@ def test_a_key_that_nobody_uses_changes_no_job(project: Project) -> None:
     train = project.write().plan().jobs[0]
     assert train.job.train is not None
     unused = {each.name for each in fields(train.job.train) if each.default is None}
-    content = json.loads(project.workload().document.text)
+    content = json.loads(document_text(project.workload()))
     assert unused
     assert not unused & content["train"].keys()
     assert train.job_hash == "67edaf83e5ee"  # The same as before there were such keys.

@@ -18,7 +18,7 @@ from kit.errors import InputError, KitError
 from kit.model import DataSet, Host
 from kit.plan.data import DEFAULTS, DataPlan, fetch_seconds, stream_rates
 from tests.conftest import Docker
-from tests.sandbox import COMMAND, INVENTORY, JOB, Project
+from tests.sandbox import COMMAND, INVENTORY, JOB, Project, document_text
 
 STORED = INVENTORY.replace("roles: [manager]", "roles: [manager, storage]")
 NEEDS = JOB + "data: [digits, {name: imagenet, version: 3}]\n"
@@ -326,7 +326,7 @@ def test_a_streamed_set_has_an_address(project: Project, inventory: str, server:
         jobs[name] += f"hosts: {{names: [{host}]}}\n"
     project.write(inventory, jobs)
     workload, script = map(project.lowered().workload, ("digits", "words"))
-    document = json.loads(workload.document.text)
+    document = json.loads(document_text(workload))
     assert document["train"]["url"] == f"{server}/flowers/newest/data"
     names = {each.name for part in workload.working for each in part.environment}
     assert not names & {"KIT_DATA_SETS", "KIT_DATA_URLS"}
@@ -372,7 +372,7 @@ def test_the_plan_says_what_the_links_allow_to_a_stream(project: Project) -> Non
     assert job["fetches"] == []
     (stream,) = job["streams"]
     assert (stream["hosts"], stream["bytes_per_second"]) == (["pc2"], 125e6)
-    assert json.loads(project.workload().document.text)["train"]["cache_gib"] == 5
+    assert json.loads(document_text(project.workload()))["train"]["cache_gib"] == 5
 
 
 def test_hosts_share_the_link_of_the_storage_host() -> None:

@@ -323,7 +323,7 @@ LIMITS = {
     "custom": 620,
     "elastic": 1130,
     "record": 560,
-    "serve": 3000,
+    "serve": 3600,
     "streaming": 610,
     "vision": 470,
     "bench": 430,

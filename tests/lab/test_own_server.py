@@ -6,6 +6,7 @@ import contextlib
 import json
 import urllib.request
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -91,7 +92,7 @@ def test_it_serves_from_its_gpus(operator: Operator, lab: Lab) -> None:
         fetch(operator, "n2", "/key")
 
 
-FAULTS = {
+FAULTS: dict[str, tuple[dict[str, Any], str, str]] = {
     "never healthy": (
         {"before": ""},
         "serve-web was not healthy within 15 s",

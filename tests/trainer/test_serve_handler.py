@@ -101,7 +101,7 @@ def test_a_fault_is_told_by_its_line_and_request(server: Server, files: Path) ->
     short = server.predict(["short"])
     assert short.status == 500
     assert "mine.py:8: it returned 0 values for 1 inputs" in server.task.text
-    for wrong in ({}, {"inputs": []}, {"inputs": "a"}):
-        assert server.ask("POST", "/predict", json.dumps(wrong), "application/json").status == 422
+    for wrong in ("{}", '{"inputs": []}', '{"inputs": "a"}'):
+        assert server.ask("POST", "/predict", wrong, "application/json").status == 422
     assert server.predict(["a"] * 300).status == 413
     assert server.image(b"no picture").status == 422

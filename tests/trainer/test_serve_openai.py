@@ -87,7 +87,7 @@ def test_a_stream_has_the_text_of_the_whole_answer(server: Server) -> None:
     assert echoed == f"ab{whole}"
 
 
-REFUSALS = {
+REFUSALS: dict[str, tuple[dict[str, Any], int, str]] = {
     "n": ({"n": 2}, 400, "n: is not supported here; leave it out"),
     "no number": (
         {"temperature": "hot"},
@@ -195,7 +195,7 @@ def test_a_request_has_an_id_in_the_log(server: Server) -> None:
         assert made != wrong
         assert len(made) == 16
     refused = server.get("/nowhere", Authorization="Bearer secret-key")
-    wait_until(lambda: logged(server, "/nowhere"), "its line")
+    wait_until(lambda: bool(logged(server, "/nowhere")), "its line")
     (line,) = logged(server, "/nowhere")
     number = refused.headers["x-request-id"]
     assert line.startswith("serve n1: GET /nowhere 404, ")
@@ -203,7 +203,7 @@ def test_a_request_has_an_id_in_the_log(server: Server) -> None:
     assert any(line.endswith("request abc-1.2:3") for line in logged(server, "/model"))
     server.get("/health")
     server.get("/page/%0Ainjected%20line")
-    wait_until(lambda: logged(server, r"/page/\ninjected%20line"), "an escaped path")
+    wait_until(lambda: bool(logged(server, r"/page/\ninjected%20line")), "an escaped path")
     assert not logged(server, "/health")
     for secret in (TOKEN, "secret-key", "abcd" * 3):
         assert secret not in server.task.text

@@ -137,7 +137,7 @@ reachable = $(BIN)/python -c 'import sys, urllib.request; urllib.request.urlopen
 	    command -v nvidia-smi >/dev/null || ! $(call reachable,$(TORCH_CPU)/) || index="--extra-index-url $(TORCH_CPU)"; \
 	    $(BIN)/pip install --quiet --disable-pip-version-check $$index $(TORCH); \
 	}
-	@$(UV) --editable '.[data,digits,folder,serve]'
+	@$(UV) --editable '.[data,digits,folder,serve,text]'
 	@touch $@
 
 .venv/.dev: .venv/.kit
@@ -150,7 +150,7 @@ reachable = $(BIN)/python -c 'import sys, urllib.request; urllib.request.urlopen
 	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python .tools/vision
 	@backend=; ! $(call reachable,$(TORCH_CPU)/) || backend="--torch-backend cpu"; \
 	    $(BIN)/uv pip install --quiet --python .tools/vision/bin/python $$backend $(VISION) $(FRAMEWORKS) \
-	    --editable '.[data,digits,folder,serve]' --group dev
+	    --editable '.[data,digits,folder,serve,text]' --group dev
 	@touch $@
 
 .tools/.tensorflow: .venv/.kit

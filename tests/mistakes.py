@@ -577,6 +577,24 @@ JOBS: list[tuple[str, str, str, list[str]]] = [
     ('context of images', 'batch_size: 64', 'batch_size: 64\n  context: 128', [
         '7: train.context: is for `dataset: text`; leave it out',
     ]),
+    ('tokens of images', 'batch_size: 64', 'batch_size: 64\n  tokenizer: bpe', [
+        '7: train.tokenizer: is for `dataset: text`; leave it out',
+    ]),
+    ('vocabulary of characters', 'dataset: digits\n  model: cnn', 'dataset: text\n  path: a.txt\n  model: gpt\n  vocabulary: 500', [
+        '6: train.vocabulary: is for `tokenizer: bpe`; leave it out',
+    ]),
+    ('vocabulary that has not all bytes', 'dataset: digits\n  model: cnn', 'dataset: text\n  path: a.txt\n  model: gpt\n  tokenizer: bpe\n  vocabulary: 256', [
+        '7: train.vocabulary: 256 is out of range; write a number of at least 257',
+    ]),
+    ('separator of characters', 'dataset: digits\n  model: cnn', 'dataset: text\n  path: a.txt\n  model: gpt\n  separator: "<end>"', [
+        '6: train.separator: is for texts as tokens; leave it out, or write `tokenizer: bpe`',
+    ]),
+    ('separator that is no line', 'dataset: digits\n  model: cnn', 'dataset: text\n  path: a.txt\n  model: gpt\n  tokenizer: bpe\n  separator: ""', [
+        '7: train.separator: is not a line with text; write for example `separator: "<|endoftext|>"`',
+    ]),
+    ('tokens for a model of one\'s own', 'dataset: digits\n  model: cnn', 'dataset: text\n  path: a.txt\n  tokenizer: bpe\n  model: mymodel:build', [
+        '5: train.tokenizer: is for `model: gpt`; write `model: gpt`, or a function for the data, `dataset: mymodel:data`',
+    ]),
     ('mirrored digits', 'batch_size: 64', 'batch_size: 64\n  flip_at_test: true', [
         '7: train.flip_at_test: mirrored digits are other signs; leave it out',
     ]),

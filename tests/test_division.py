@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -155,6 +156,26 @@ def test_slow_links_and_idle_stages_are_noted(project: Project) -> None:
     job += "parallel: {pipeline: 2}\n"
     notes = project.write(INVENTORY, {"llm": job}).plan().notes
     assert any("33% of the time of 2 stages is idle with 2 micro-steps" in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("keys", "tokens"),
+    [
+        ({}, 100),
+        ({"tokenizer": "bpe"}, 8192),
+        ({"tokenizer": "bpe", "vocabulary": 10_001}, 10_048),
+        ({"tokenizer": "gpt2/tokenizer.json"}, 50_304),
+    ],
+)
+def test_the_tokens_of_a_text_are_in_the_estimate(
+    keys: dict[str, Any], tokens: int, project: Project
+) -> None:
+    options = {"layers": 2, "heads": 4, "width": 128, "positions": "learned"}
+    train = Train(dataset="text", model="gpt", options=options, epochs=1, batch_size=4, **keys)
+    job = project.write(INVENTORY, {"llm": JOB.replace("gpt3-6.7b", "gpt2")}).plan().jobs[0]
+    found = memory(job.job, train, job.placements, Parallel())
+    assert isinstance(found, Memory)
+    assert found.parameters == 4 * gpt_of(options).parameters(tokens, train.context)
 
 
 def saved_bytes(size: Gpt, rows: int, context: int, train: Train) -> int:

@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 from kit.bench import file
 from kit.bench.agent import Agent, RefusedError, probe_text
 from kit.bench.container import command
-from kit.bench.datasheet import sheet_of
 from kit.bench.findings import findings
 from kit.bench.measure import measure, start
 from kit.bench.rounds import group_sizes, rounds
@@ -40,6 +39,7 @@ from kit.plan.work import JobPlan
 from kit.runtime.status import LogLine
 from tests.sandbox import Project, kit_process
 from trainer.contract import events
+from trainer.contract.gpus import sheet_of
 
 RESNET = """\
 image: registry.lab:5000/trainer:1.4

@@ -80,6 +80,26 @@ def test_runs_are_compared_with_the_smallest(runs: list[Run]) -> None:
     assert times.compare([runs[0], shorter])[1].speedup is None
 
 
+def test_texts_are_compared_by_tokens(runs: list[Run]) -> None:
+    [attempt] = runs[0].attempts
+    epochs = tuple(
+        replace(each, tokens_per_second=64 * (each.images_per_second or 0), mfu=0.345)
+        for each in attempt.epochs
+    )
+    text = replace(runs[0], attempts=(replace(attempt, epochs=epochs),))
+    found = times.compare([text, runs[1]])
+    assert found[0].tokens_per_second == pytest.approx(64 * (found[0].images_per_second or 0))
+    assert found[1].tokens_per_second is None
+    assert [times.speed_unit(each) for each in (found, found[:1], found[1:])] == [
+        "samples/s", "tokens/s", "images/s",
+    ]  # fmt: skip
+    shown = made([text])
+    assert "tokens/s" in shown
+    assert "34.5%" in shown
+    assert "images/s" not in shown
+    assert "samples/s" in made([text, runs[1]])
+
+
 def test_steps_that_were_repeated_are_lost(runs: list[Run]) -> None:
     [attempt] = runs[0].attempts
     again = replace(attempt, time=attempt.last + 5, step=90, ranks=(), epochs=(), events=())

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from kit.bench.datasheet import sheet_of
 from kit.measurements import HostRates, Link, Measurements
 from kit.model import Host
 from kit.values import show_speed
+from trainer.contract.gpus import sheet_of
 
 SLOW_LINK = 0.8
 """The share of the other links' median below which a link is slow."""

@@ -22,7 +22,7 @@ from kit.project import load_lowered
 from kit.report.collect import chosen
 from kit.report.moments import Moment, moments
 from kit.report.record import Run, named
-from kit.report.times import compare, division, paces
+from kit.report.times import compare, division, paces, speed, speed_unit
 from kit.report.view import NONE, Inventory, Origin, number, share
 from kit.runtime.history import Deployment
 from kit.runtime.status import JobStatus
@@ -221,12 +221,13 @@ def _page(
 
 def _summary(runs: Sequence[Run]) -> None:
     screen, runs = console(), named(runs)
-    several = len(runs) > 1
-    columns = ["run", "ranks", "epochs", "seconds", "training", "images/s"]
+    several, found = len(runs) > 1, compare(runs)
+    unit = speed_unit(found)
+    columns = ["run", "ranks", "epochs", "seconds", "training", unit]
     columns += ["speed-up", "efficiency"] if several else []
     columns += ["accuracy", "outcome"]
     rows = table(*columns, right=columns[1:-1])
-    for each in compare(runs):
+    for each in found:
         relative = (number(each.speedup, ".2f", " ×"), share(each.efficiency, 0))
         rows.add_row(
             each.run.label,
@@ -234,7 +235,7 @@ def _summary(runs: Sequence[Run]) -> None:
             str(each.epochs),
             f"{each.seconds:.1f}",
             f"{each.training:.1f}",
-            number(each.images_per_second, ",.0f"),
+            number(speed(each, unit), ",.0f"),
             *(relative if several else ()),
             share(each.accuracy),
             each.run.state,

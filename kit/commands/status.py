@@ -118,7 +118,7 @@ def show(seen: Report) -> Iterator[RenderableType]:
     if not seen.statuses:
         yield f"nothing runs for cluster {seen.cluster}: `kit deploy` starts the jobs"
         return
-    rows = table("job", "state", "for", "epoch", "step", "images/s", "left", "checkpoint")
+    rows = table("job", "state", "for", "epoch", "step", "speed", "left", "checkpoint")
     for status in seen.statuses:
         rows.add_row(*_row(status))
     yield rows
@@ -164,7 +164,6 @@ def _failure_messages(status: JobStatus) -> Iterator[str]:
 def _row(status: JobStatus) -> tuple[str, ...]:
     seconds = (status.ended or time.time()) - status.started
     progress = status.progress
-    rate = progress.images_per_second if progress else None
     left = progress.seconds_left if progress and status.state not in ENDED else None
     return (
         status.job,
@@ -172,7 +171,7 @@ def _row(status: JobStatus) -> tuple[str, ...]:
         show_age(seconds),
         f"{progress.epoch}/{progress.epochs}" if progress else "-",
         f"{progress.step:,}/{progress.steps:,}" if progress else "-",
-        f"{rate:,.0f}" if rate is not None else "-",
+        (progress.speed if progress else "") or "-",
         show_age(left) if left is not None else "-",
         status.checkpoint or "-",
     )

@@ -190,6 +190,6 @@ def _job(status: JobStatus) -> str:
     words = [f"{status.job}: {status.state}"]
     if progress := status.progress:
         words.append(f"epoch {progress.epoch}/{progress.epochs}, step {progress.step:,}")
-        if progress.images_per_second is not None:
-            words.append(f"{progress.images_per_second:,.0f} images/s")
+        if progress.speed:
+            words.append(progress.speed)
     return ", ".join(words)

@@ -17,10 +17,12 @@ from kit.plan.traffic import GRADIENT_BYTES, parameters
 from kit.plan.types import Division, Memory, Placement
 from kit.values import count, show_bytes
 from trainer.contract.gpt import Gpt, gpt_of
-from trainer.contract.job import Parallel, Train
+from trainer.contract.job import VOCABULARY, Parallel, Train
 
 CHARACTERS = 100
 """Tokens of a text of single characters, about; only the trainer counts them."""
+TRAINED = 50304
+"""Tokens of a tokenizer.json, which the plan does not read: of GPT-2, rounded up to 64."""
 OPTIMIZER = {"sgd": 4, "adam": 8, "adamw": 8}
 """Bytes of an optimizer's state for each parameter: float32 averages, of which Adam has two."""
 INNER, OUTER = (48, 36), (16, 12)
@@ -96,7 +98,7 @@ def memory(
         gathered = total * GRADIENT_BYTES if (wish.shard or 1) > 1 else 0
         return _of_parameters(train, part, gathered, None)
     size, half = gpt_of(train.options), _half(train, placements)
-    stage, block = _largest_stage(size, train.context, wish), _block(size, wish)
+    stage, block = _largest_stage(train, size, wish), _block(size, wish)
     part, gathered = ceil(stage / (wish.shard or 1)), 0
     if (wish.shard or 1) > 1:
         # The first and last layers stay gathered; besides them one block, and the next in advance.
@@ -134,10 +136,19 @@ def _blocks_of_stage(size: Gpt, wish: Parallel) -> int:
     return ceil(size.layers / (wish.pipeline or 1))
 
 
-def _largest_stage(size: Gpt, context: int, wish: Parallel) -> int:
+def tokens_of(train: Train) -> int:
+    """Return the number of tokens that the model knows; an estimate where only the trainer does."""
+    if train.tokenizer is None:
+        return CHARACTERS
+    if train.tokenizer != "bpe":
+        return TRAINED
+    return -(-(train.vocabulary or VOCABULARY) // 64) * 64
+
+
+def _largest_stage(train: Train, size: Gpt, wish: Parallel) -> int:
     """Return the parameters of the largest stage on one rank of a tensor group."""
-    table = CHARACTERS * size.width
-    positions = context * size.width if size.positions == "learned" else 0
+    table = tokens_of(train) * size.width
+    positions = train.context * size.width if size.positions == "learned" else 0
     if not size.tied:
         table //= wish.tensor or 1
     ends = table + positions + size.width
@@ -160,7 +171,7 @@ def _activations(train: Train, size: Gpt, wish: Parallel, *, half: bool) -> int:
     if train.activation_checkpointing:
         kept = blocks * (2 if half else 4) + whole
     in_flight = min(pipeline, train.accumulation) if pipeline > 1 else 1
-    return round(tokens * size.width * kept * in_flight + tokens * CHARACTERS * SCORES)
+    return round(tokens * size.width * kept * in_flight + tokens * tokens_of(train) * SCORES)
 
 
 def division_faults(jobs: Sequence[Job], placed: Sequence[tuple[Placement, ...]]) -> list[Fault]:

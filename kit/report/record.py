@@ -54,7 +54,10 @@ class Rank:
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """A complete epoch. `evaluation` is in seconds, losses in nats, accuracy is a share."""
+    """A complete epoch. `evaluation` is in seconds, losses in nats, accuracy is a share.
+
+    `tokens_per_second` is of a text. `mfu` is the share of the GPUs' peak that the model uses.
+    """
 
     time: float
     epoch: int
@@ -65,6 +68,8 @@ class Epoch:
     images_per_second: float | None
     evaluation: float
     metrics: Mapping[str, float] = field(default_factory=dict)
+    tokens_per_second: float | None = None
+    mfu: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,6 +323,8 @@ def _epoch(line: Line) -> Epoch:
         images_per_second=_maybe(line, "images_per_second"),
         evaluation=_number(line, "evaluation"),
         metrics=_metrics(line),
+        tokens_per_second=_maybe(line, "tokens_per_second"),
+        mfu=_maybe(line, "mfu"),
     )
 
 

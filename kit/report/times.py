@@ -80,6 +80,7 @@ class Comparison:
     seconds: float
     training: float
     images_per_second: float | None
+    tokens_per_second: float | None
     speedup: float | None
     efficiency: float | None
     accuracy: float | None
@@ -111,6 +112,7 @@ def _comparison(run: Run, base: Run) -> Comparison:
         seconds=run.ended - run.began,
         training=own,
         images_per_second=_rate(run),
+        tokens_per_second=_tokens_rate(run),
         speedup=speedup,
         efficiency=speedup and speedup * base.attempts[-1].world_size / world,
         accuracy=known[-1] if known else None,
@@ -144,6 +146,28 @@ def _rate(run: Run) -> float | None:
         for window in rank.windows
     )
     return samples / seconds if seconds else None
+
+
+def _tokens_rate(run: Run) -> float | None:
+    """Return the tokens per second of a text, whose samples all have equally many."""
+    rate = _rate(run)
+    for epoch in reversed(run.epochs):
+        if rate and epoch.tokens_per_second and epoch.images_per_second:
+            return rate * epoch.tokens_per_second / epoch.images_per_second
+    return None
+
+
+def speed_unit(found: Sequence[Comparison]) -> str:
+    """Return the unit in which the speed of runs can be compared."""
+    texts = [each.tokens_per_second is not None for each in found]
+    if any(texts):
+        return "tokens/s" if all(texts) else "samples/s"
+    return "images/s"
+
+
+def speed(found: Comparison, unit: str) -> float | None:
+    """Return the speed of a run in a unit of `speed_unit`."""
+    return found.tokens_per_second if unit == "tokens/s" else found.images_per_second
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from kit.report.predictions import (
     successes,
 )
 from kit.report.record import Run, named
-from kit.report.times import KINDS, Comparison, Pace, compare, division, paces
+from kit.report.times import KINDS, Comparison, Pace, compare, division, paces, speed, speed_unit
 from kit.values import count
 
 MOST_BANDS = 8
@@ -114,7 +114,8 @@ def share(value: float | None, digits: int = 2) -> str:
 
 
 def _comparison(found: Sequence[Comparison]) -> View:
-    names = ["run", "ranks", "hosts", "epochs", "steps/epoch", "seconds", "of training", "images/s"]
+    unit = speed_unit(found)
+    names = ["run", "ranks", "hosts", "epochs", "steps/epoch", "seconds", "of training", unit]
     several = len(found) > 1
     names += ["speed-up", "efficiency"] if several else []
     names += ["accuracy", "validation loss", "outcome*"]
@@ -127,11 +128,11 @@ def _comparison(found: Sequence[Comparison]) -> View:
         )
     if any(each.run.state == "not complete" for each in found):
         notes.append("A run that is not complete is shown up to the last line of its record.")
-    return {"heads": _heads(*names), "rows": [_compared(each, several) for each in found],
+    return {"heads": _heads(*names), "rows": [_compared(each, several, unit) for each in found],
             "notes": notes}  # fmt: skip
 
 
-def _compared(each: Comparison, several: bool) -> list[str]:
+def _compared(each: Comparison, several: bool, unit: str) -> list[str]:
     relative = [number(each.speedup, ".2f", "\u00a0×"), share(each.efficiency, 0)]
     return [
         each.run.label,
@@ -141,7 +142,7 @@ def _compared(each: Comparison, several: bool) -> list[str]:
         f"{each.steps_per_epoch:,}",
         f"{each.seconds:.1f}",
         f"{each.training:.1f}",
-        number(each.images_per_second, ",.0f"),
+        number(speed(each, unit), ",.0f"),
         *(relative if several else []),
         share(each.accuracy),
         number(each.validation_loss, ".4f"),
@@ -181,7 +182,8 @@ def _epochs(runs: Sequence[Run]) -> View:
     for run in runs:
         before = f"{run.label}: " if len(runs) > 1 else ""
         own = _own_metrics(run)
-        names += [f"{before}loss", "validation loss", "accuracy", "images/s", *own]
+        speeds = [title for _, title, _ in _speeds(run)]
+        names += [f"{before}loss", "validation loss", "accuracy", *speeds, *own]
     by_run = [{epoch.epoch: epoch for epoch in run.epochs} for run in runs]
     rows = []
     for place in sorted({each for epochs in by_run for each in epochs}):
@@ -192,7 +194,10 @@ def _epochs(runs: Sequence[Run]) -> View:
                 number(epoch.loss if epoch else None, ".4f"),
                 number(epoch.validation_loss if epoch else None, ".4f"),
                 share(epoch.accuracy if epoch else None),
-                number(epoch.images_per_second if epoch else None, ",.0f"),
+                *(
+                    number(getattr(epoch, name) if epoch else None, form)
+                    for name, _, form in _speeds(run)
+                ),
                 *(
                     number(epoch.metrics.get(name) if epoch else None, ".6g")
                     for name in _own_metrics(run)
@@ -202,8 +207,17 @@ def _epochs(runs: Sequence[Run]) -> View:
     return {"heads": _heads(*names), "rows": rows}
 
 
+def _speeds(run: Run) -> list[tuple[str, str, str]]:
+    """Return an epoch's figures of speed: attribute, title and form."""
+    text = any(epoch.tokens_per_second is not None for epoch in run.epochs)
+    known = any(epoch.mfu is not None for epoch in run.epochs)
+    unit = ("tokens_per_second", "tokens/s", ",.0f")
+    found = [unit if text else ("images_per_second", "images/s", ",.0f")]
+    return [*found, ("mfu", "MFU", ".1%")] if known else found
+
+
 def _own_metrics(run: Run) -> list[str]:
-    """Return the names of the metrics of a model of the user's own."""
+    """Return the names of the metrics of a text, or of a model of the user's own."""
     return list(dict.fromkeys(name for epoch in run.epochs for name in epoch.metrics))
 
 

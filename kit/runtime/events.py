@@ -154,6 +154,8 @@ class Reader:
             images_per_second=event.images_per_second,
             seconds_left=event.seconds_left,
             metrics=event.metrics or (self.progress.metrics if self.progress else {}),
+            tokens_per_second=event.tokens_per_second,
+            mfu=event.mfu,
         )
         self.world_size = event.world_size
         self.checkpoint = event.checkpoint or self.checkpoint

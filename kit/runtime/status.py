@@ -27,8 +27,8 @@ ENDED = frozenset({State.COMPLETED, State.STOPPED, State.FAILED})
 class Progress:
     """The progress of a training. A value is None if the job's script does not report it.
 
-    `seconds_left` is an estimate from the speed so far. `metrics` are those of a model of the
-    user's own.
+    `seconds_left` is an estimate from the speed so far. `metrics` are those of a text, or of
+    a model of the user's own. `mfu` is the share of the GPUs' peak that the model's operations use.
     """
 
     epoch: int
@@ -40,6 +40,16 @@ class Progress:
     images_per_second: float | None
     seconds_left: float | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
+    tokens_per_second: float | None = None
+    mfu: float | None = None
+
+    @property
+    def speed(self) -> str:
+        """The speed in words: of a text in tokens, with the share of the GPUs' peak if known."""
+        if self.tokens_per_second is not None:
+            used = f", MFU {self.mfu:.1%}" if self.mfu is not None else ""
+            return f"{self.tokens_per_second:,.0f} tokens/s{used}"
+        return "" if self.images_per_second is None else f"{self.images_per_second:,.0f} images/s"
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,9 +112,10 @@ def main() -> int:
             exchange=replace(job.exchange, mode="every_step", compression="none", overlap=False),
             metrics=replace(job.metrics, port=0),
         )
-        data, weights = load(job, Path(os.environ.get("KIT_DATA") or "/data"))
-        world = join_world({}, timedelta(seconds=60))
         with tempfile.TemporaryDirectory() as folder:
+            os.environ["KIT_CHECKPOINTS"] = folder  # Tokens are kept there too.
+            data, weights = load(job, Path(os.environ.get("KIT_DATA") or "/data"))
+            world = join_world({}, timedelta(seconds=60))
             run = set_up(job, world, data, Path(folder), time.monotonic(), weights)
             found = measure(run, seconds)
         leave_world(world)

@@ -153,8 +153,13 @@ class Progress(Event):
     known. `seconds_left` follows from the speed since the training began or resumed.
 
     A model of the user's own may have no accuracy, and another loss: `metrics` are the newest means
-    over the test samples by name, the `loss` among them. `top5_accuracy` is the share of the test
-    images whose class is among the five most probable ones; null with five classes or fewer.
+    over the test samples by name, the `loss` among them. Of a text they are the `loss` in nats a
+    token, `perplexity` (e to its power) and `bits_per_byte`. `top5_accuracy` is the share of the
+    test images whose class is among the five most probable ones; null with five classes or fewer.
+
+    A text has `tokens_per_second` too: a sample, which `images_per_second` counts, has many. `mfu`
+    is the share of the GPUs' peak that the model's own operations use (arXiv 2204.02311, appendix
+    B); null where the peak is not known.
     """
 
     NAME = "progress"
@@ -170,6 +175,8 @@ class Progress(Event):
     checkpoint: str | None = None
     metrics: dict[str, float] = field(default_factory=dict)
     top5_accuracy: float | None = None
+    tokens_per_second: float | None = None
+    mfu: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

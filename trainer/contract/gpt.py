@@ -36,6 +36,16 @@ class Gpt:
         positions = context * self.width if self.positions == "learned" else 0
         return ends + positions + self.layers * self.block_parameters
 
+    def operations(self, vocabulary: int, context: int) -> float:
+        """Return the FLOPs to learn from one token: 6 N + 12 L W T, as for PaLM's MFU.
+
+        6 for each of the N weights that a token is multiplied with, forward and backward, and those
+        of attention over T tokens (Chowdhery et al. 2022, arXiv 2204.02311, appendix B). Embeddings
+        are looked up, not multiplied, unless they are also the weights of the scores.
+        """
+        weights = vocabulary * self.width + self.layers * 12 * self.width**2
+        return 6 * weights + 12 * self.layers * self.width * context
+
     @property
     def block_parameters(self) -> int:
         """The trained values of one block: 4 squares for attention, 8 for the two layers, norms."""

@@ -20,6 +20,12 @@ Kingma & Ba 2014 (arXiv 1412.6980) for Adam, nanoGPT's config/train_shakespeare_
 (https://github.com/karpathy/nanoGPT)."""
 
 
+BYTES = 256
+"""Tokens of byte-pair encoding before it is trained, besides the one between documents."""
+VOCABULARY = 8192
+"""Tokens that are trained if a job does not say how many."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Train:
     """The built-in training."""
@@ -95,7 +101,27 @@ class Train:
         description="For folder and shards: gpu decodes JPEG files of the training on the GPU, and "
         "augments them there; default: cpu",
     )
-    context: int = key(64, ge=8, le=4096, description="For text: characters in a sample")
+    context: int = key(64, ge=8, le=4096, description="For text: characters or tokens in a sample")
+    tokenizer: str | None = key(
+        None,
+        form="data path",
+        examples=("bpe", "gpt2/tokenizer.json"),
+        description="For text: `bpe`, to train byte-pair encoding on the text, or a trained "
+        "tokenizer.json below the data folder; default: characters",
+    )
+    vocabulary: int | None = key(
+        None,
+        ge=BYTES + 1,
+        le=2**20,
+        examples=(VOCABULARY,),
+        description=f"For `tokenizer: bpe`: number of tokens; default: {VOCABULARY}",
+    )
+    separator: str | None = key(
+        None,
+        examples=("<|endoftext|>",),
+        description="For text as tokens: the line that separates documents in a file *.txt; "
+        "default: each file is a document",
+    )
     model: str = key(
         form="model",
         examples=("cnn", "torchvision/resnet50", "mymodel:build"),

@@ -115,6 +115,22 @@ TRAINER = (
         "`progress`: `images_per_second` is the rate over all ranks",
     ),
     Metric(
+        "kit_train_tokens_total",
+        "counter",
+        "1",
+        RANK,
+        "Training tokens or characters of this rank, of a text; repeated ones included",
+        "`progress`: `tokens_per_second` is the rate over all ranks",
+    ),
+    Metric(
+        "kit_train_mfu_ratio",
+        "gauge",
+        "1",
+        RANK,
+        "Share of all GPUs' peak that the model's operations used in the last epoch, of a text",
+        "`epoch`: `mfu`",
+    ),
+    Metric(
         "kit_train_step",
         "gauge",
         "1",

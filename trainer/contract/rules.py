@@ -107,6 +107,25 @@ def context_is_of_a_text(values: Values, written: Written) -> Iterator[Problem]:
         yield Problem("train", "context", "is for `dataset: text`", "leave it out")
 
 
+def tokens_are_of_a_text(values: Values, _: Written) -> Iterator[Problem]:
+    """Only texts have tokens; only a tokenizer that is trained here gets its size from the job."""
+    tokenizer, model = values["train.tokenizer"], values["train.model"]
+    if tokenizer and values["train.dataset"] != "text":
+        yield Problem("train", "tokenizer", "is for `dataset: text`", "leave it out")
+    elif tokenizer and is_own(model):
+        fix = "write `model: gpt`, or a function for the data, `dataset: mymodel:data`"
+        yield Problem("train", "tokenizer", "is for `model: gpt`", fix)
+    if values["train.vocabulary"] and tokenizer != "bpe":
+        yield Problem("train", "vocabulary", "is for `tokenizer: bpe`", "leave it out")
+    separator = values["train.separator"]
+    if separator is not None and not tokenizer:
+        fix = "leave it out, or write `tokenizer: bpe`"
+        yield Problem("train", "separator", "is for texts as tokens", fix)
+    elif (separator is not None and separator != separator.strip()) or separator == "":
+        fix = 'write for example `separator: "<|endoftext|>"`'
+        yield Problem("train", "separator", "is not a line with text", fix)
+
+
 def model_fits_data(values: Values, _: Written) -> Iterator[Problem]:
     """A model takes one kind of data, and images of certain sizes."""
     dataset, model = values["train.dataset"], values["train.model"]
@@ -359,6 +378,7 @@ RULES: tuple[Callable[[Values, Written], Iterator[Problem]], ...] = (
     image_size_is_of_a_folder,
     image_size_fits_the_model,
     context_is_of_a_text,
+    tokens_are_of_a_text,
     model_fits_data,
     options_are_of_the_model,
     recomputing_is_of_gpt,

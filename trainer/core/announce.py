@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 from trainer.checkpoints.format import Progress
 from trainer.contract import events
+from trainer.core.speed import Speed
 from trainer.output import emit
 from trainer.parallel.world import World
 
@@ -27,6 +28,8 @@ class Announcer:
         self._metrics: dict[str, float] = {}
         self._top5: float | None = None
         self._checkpoint: str | None = None
+        self.speed = Speed()
+        """How the speed is counted."""
 
     def emit(self, event: events.Event) -> None:
         """Print an event of the training."""
@@ -143,6 +146,7 @@ class Announcer:
                 top5_accuracy=self._top5,
                 metrics=self._metrics,
                 images_per_second=images_per_second,
+                **self.speed.figures(images_per_second),
                 seconds_left=self.age() / done * left if done > 0 else None,
                 checkpoint=self._checkpoint,
             )

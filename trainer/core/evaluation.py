@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from math import isfinite
+from math import exp, isfinite, log
 from typing import Any
 
 import torch
@@ -25,6 +25,10 @@ from trainer.parallel.pipeline import Pipelined
 EVALUATION_BATCH = 512
 """Samples of up to 64 pixels a side; fewer of larger ones. Without gradients the batch size affects
 only memory."""
+
+LARGEST_LOSS = 700.0  # e to its power is still a number.
+SCORES = 2**27
+"""Of a text: scores of a batch at most, 512 MiB in float32."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +106,8 @@ def batch_size(run: Run) -> int:
     """Return the samples of a test batch."""
     if is_own(run.job.train.dataset):
         return run.job.train.batch_size
+    if run.data.text:
+        return max(1, min(EVALUATION_BATCH, SCORES // (run.job.train.context * run.data.classes)))
     side = max(64, run.data.side)
     return max(1, EVALUATION_BATCH * 64**2 // side**2)
 
@@ -117,4 +123,18 @@ def combined(run: Run, sums: dict[str, float], seen: int) -> Evaluation:
     if accuracy is not None and not 0 <= accuracy <= 1:
         what = f"the metric accuracy is {accuracy:.4g}, not a share of 0 to 1"
         raise HaltError("input", f"{what}; give it another name")
-    return Evaluation(count, loss, means)
+    return Evaluation(count, loss, means | text_metrics(run, loss))
+
+
+def text_metrics(run: Run, loss: float) -> dict[str, float]:
+    """Return what a text's mean loss a token, in nats, is as other figures.
+
+    Bits a byte can be compared between tokenizers, perplexities only for one.
+    """
+    data = run.data
+    if not (data.text and run.task.classifies):
+        return {}
+    found = {"perplexity": exp(min(loss, LARGEST_LOSS))}
+    if data.bytes_per_token:
+        found["bits_per_byte"] = loss / log(2) / data.bytes_per_token
+    return found

@@ -34,9 +34,11 @@ class Figures:
     slow: dict[str, float] = field(default_factory=dict)
     """Slow ranks, with the ratio of their time to that of the others."""
     metrics: dict[str, float] = field(default_factory=dict)
-    """Other means over the test samples by name, such as top5_accuracy."""
+    """Other means over the test samples by name, such as top5_accuracy or perplexity."""
     by_class: ByClass = field(default_factory=ByClass)
     """The test samples of each class."""
+    tokens_per_second: float | None = None  # Of a text.
+    mfu: float | None = None  # Share of the GPUs' peak; of a text, where the peak is known.
     gpus: dict[str, list[str]] = field(default_factory=dict)
     """At the start: the UUIDs of the GPUs that each host's container sees."""
 

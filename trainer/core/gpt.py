@@ -31,14 +31,22 @@ class GPT(nn.Module):
     embedding: nn.Embedding | None
     norm: nn.LayerNorm | None
 
-    def __init__(self, size: Gpt, classes: int, context: int, *, recompute: bool = False) -> None:
-        """`initialise` gives it its weights.
+    def __init__(
+        self,
+        size: Gpt,
+        classes: int,
+        context: int,
+        *,
+        recompute: bool = False,
+        end: int | None = None,
+    ) -> None:
+        """`initialise` gives it its weights. `end`: the token with which each document begins.
 
         With `recompute`, only the input of each block is kept: the backward pass computes its inner
         values again, to save memory (Chen et al. 2016, arXiv 1604.06174).
         """
         super().__init__()
-        self.size, self.recompute = size, recompute
+        self.size, self.recompute, self.end = size, recompute, end
         self.embedding = nn.Embedding(classes, size.width)
         learned = size.positions == "learned"
         self.positions = nn.Embedding(context, size.width) if learned else None
@@ -46,18 +54,31 @@ class GPT(nn.Module):
         self.norm = nn.LayerNorm(size.width, bias=False)
         self.head = None if size.tied else nn.Linear(size.width, classes, bias=False)
 
-    def forward(self, inputs: Tensor) -> Tensor:
+    def forward(self, inputs: Tensor, tokens: Tensor | None = None) -> Tensor:
         """From [N, T] to [N, K, T]; of a later stage, from the features [N, T, W] before it.
 
-        A stage that is not the last returns features.
+        A later stage also needs the `tokens`, [N, T]. A stage that is not the last returns
+        features.
         """
         features = self.embed(inputs) if self.embedding else inputs
+        seen = self.seen(inputs if tokens is None else tokens)
         for block in self.blocks.values():
             if self.recompute and self.training:
-                features = checkpoint(block, features, use_reentrant=False)
+                features = checkpoint(block, features, seen, use_reentrant=False)
             else:
-                features = block(features)
+                features = block(features, seen)
         return self.scores(self.norm(features)) if self.norm else features
+
+    def seen(self, tokens: Tensor) -> Tensor | None:
+        """Return which tokens each one sees, bool [N, 1, T, T]: those before it in its document.
+
+        None if there are no documents: then each token sees all those before it.
+        """
+        if self.end is None:
+            return None
+        documents = (tokens == self.end).cumsum(dim=1)
+        same = documents[:, None, :, None] == documents[:, None, None, :]
+        return same.tril()
 
     def embed(self, tokens: Tensor) -> Tensor:
         """From [N, T] to [N, T, W]."""
@@ -94,20 +115,22 @@ class Block(nn.Module):
         self.hidden_in = nn.Linear(width, 4 * width, bias=False)
         self.hidden_out = nn.Linear(4 * width, width, bias=False)
 
-    def forward(self, features: Tensor) -> Tensor:
-        """From [N, T, W] to the same shape."""
-        features = features + self.attend(self.attention_norm(features))
+    def forward(self, features: Tensor, seen: Tensor | None = None) -> Tensor:
+        """From [N, T, W] to the same shape; `seen` as the GPT's."""
+        features = features + self.attend(self.attention_norm(features), seen)
         hidden: Tensor = self.hidden_out(functional.gelu(self.hidden_in(self.norm(features))))
         return features + hidden
 
-    def attend(self, features: Tensor) -> Tensor:
+    def attend(self, features: Tensor, seen: Tensor | None) -> Tensor:
         """Let each token see those before it; torch chooses the kernel, such as FlashAttention."""
         parts = self.query_key_value(features).unflatten(2, (-1, 3, self.head_width))
         query, key, value = parts.permute(3, 0, 2, 1, 4)  # [N, H, T, W / H] each.
         if self.rotary:
             turned = rotations(query.shape[2], self.head_width, query.device)
             query, key = rotate(query, *turned), rotate(key, *turned)
-        found = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        found = functional.scaled_dot_product_attention(
+            query, key, value, attn_mask=seen, is_causal=seen is None
+        )
         out: Tensor = self.attention_out(found.transpose(1, 2).flatten(2))
         return out
 

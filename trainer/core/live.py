@@ -60,10 +60,10 @@ class Live:
             self._show(progress, progress.position / samples, mean, self._people.look(done))
 
     def _show(self, progress: Progress, share: float, loss: float, rate: float) -> None:
-        epoch, step = progress.epoch, progress.step
+        epoch, step, speed = progress.epoch, progress.step, self._announcer.speed
         text = (
             f"epoch {epoch + 1}/{self._epochs} {share * 100:3.0f} %, step {step}, loss {loss:.4f}, "
-            f"{rate:.0f} images/s"
+            f"{speed.count(rate):.0f} {speed.unit}"
         )
         if self._terminal:
             bar = ("#" * round(BAR * share)).ljust(BAR, "-")

@@ -15,6 +15,7 @@ import torch
 from trainer.checkpoints.format import Progress
 from trainer.contract.metrics import STEP_BUCKETS, TRAINER
 from trainer.core.goodput import Goodput
+from trainer.core.speed import Speed
 from trainer.core.watch import Watch
 from trainer.parallel.world import World
 
@@ -47,6 +48,8 @@ class Meter:
         self._goodput = Goodput(watch, state.get("seconds", {}), launched, started)
         self._reached = self._values.get("kit_train_step", 0)
         self._saved = 0.0
+        self.speed = Speed()
+        """How the speed is counted."""
 
     def move(self, world: World) -> None:
         """Measure from now on as a rank of another world; the counters go on."""
@@ -82,6 +85,8 @@ class Meter:
         self._add("kit_train_step_seconds", spent)
         self._add("kit_train_steps_total", 1)
         self._add("kit_train_images_total", samples)
+        if self.speed.tokens:
+            self._add("kit_train_tokens_total", samples * self.speed.tokens)
         if progress.step == self._reached:
             self._goodput.count_steps(lost=True)
         if self._file and now - self._written >= EVERY:
@@ -118,8 +123,10 @@ class Meter:
         """Record that a checkpoint is complete; the writer's thread calls it."""
         self._saved = time.time()
 
-    def end_epoch(self, shares: Mapping[str, float]) -> None:
-        """Record the shares of all ranks' time by the watch's kinds."""
+    def end_epoch(self, shares: Mapping[str, float], mfu: float | None = None) -> None:
+        """Record the shares of all ranks' time by the watch's kinds, and of the GPUs' peak."""
+        if mfu is not None:
+            self._set("kit_train_mfu_ratio", mfu)
         self._ratios = {KINDS[kind]: share for kind, share in shares.items()}
         self._goodput.count("useful")
         if time.monotonic() - self._written >= EVERY:

@@ -56,7 +56,7 @@ def build_empty_gpt(train: Train, data: DataSet) -> GPT:
     """Build the GPT of a job on torch's meta device: without memory for weights."""
     size, recompute = gpt_of(train.options), bool(train.activation_checkpointing)
     with torch.device("meta"):
-        return GPT(size, data.classes, train.context, recompute=recompute)
+        return GPT(size, data.classes, train.context, recompute=recompute, end=data.end)
 
 
 def channels_last(model: nn.Module) -> nn.Module:

@@ -13,6 +13,7 @@ from trainer.core.figures import Figures
 from trainer.core.run import Run
 from trainer.record.predictions import predict
 from trainer.record.texts import write_text
+from trainer.text.vocabulary import vocabulary_of
 
 
 def begin_record(run: Run, progress: Progress, start: Figures) -> None:
@@ -39,6 +40,8 @@ def record_epoch(
         accuracy=figures.accuracy,
         validation_loss=figures.validation_loss,
         metrics=figures.metrics,
+        tokens_per_second=figures.tokens_per_second,
+        mfu=figures.mfu,
         images_per_second=figures.images_per_second,
         evaluation=seconds,
         skipped=len(figures.skipped),
@@ -50,7 +53,8 @@ def record_epoch(
     alone = not run.job.parallel.used  # One rank of a divided model can not write by itself.
     if text and alone and not is_own(run.job.train.model) and saved and run.world.rank == 0:
         train, data = run.job.train, run.data
-        written = write_text(run.tested, data.labels, train.context, run.world.device)
+        vocabulary = vocabulary_of(data.labels, data.tokenizer)
+        written = write_text(run.tested, vocabulary, train.context, run.world.device)
         run.recorder.note("sample", progress, text=written)
     if not last:
         return

@@ -11,10 +11,11 @@ from trainer.checkpoints.format import Progress
 from trainer.checkpoints.layout import folder_name
 from trainer.core.figures import Figures, append
 from trainer.core.run import Run
+from trainer.core.speed import Speed
 from trainer.data.samples import DataSet
 from trainer.output import say
 
-HEADER = "  epoch      step      loss  accuracy   images/s  elapsed s  data/compute/exchange %"
+HEADER = "  epoch      step      loss  accuracy {:>10}  elapsed s  data/compute/exchange %"
 OWN_HEADER = HEADER.replace("accuracy", "val loss")
 """Without an accuracy."""
 
@@ -40,7 +41,8 @@ def introduce(run: Run, progress: Progress, start: Figures) -> None:
         say(f"compiled to {run.compiled}")
     if progress.step:
         say(f"resumes at step {progress.step}, epoch {progress.epoch} + {progress.position}")
-    say(HEADER if run.task.classifies else OWN_HEADER)
+    header = HEADER if run.task.classifies else OWN_HEADER
+    say(header.format(run.announcer.speed.unit))
     gpus = {host: uuids.split(",") for host, uuids in seen.items() if uuids}
     append(run.checkpoints, replace(start, gpus=gpus))
 
@@ -69,10 +71,12 @@ def enlargement(data: DataSet) -> str:
 def tell_epoch(run: Run, figures: Figures, *, last: bool) -> None:
     """Report an epoch and, after the last one, a summary to compare trainings by."""
     elapsed = time.monotonic() - run.started
+    speed = run.announcer.speed
     append(run.checkpoints, figures)
-    say(row(figures, elapsed, classifies=run.task.classifies))
-    if figures.metrics:
-        say("  " + ", ".join(f"{name} {value:.6g}" for name, value in figures.metrics.items()))
+    say(row(figures, elapsed, speed, classifies=run.task.classifies))
+    told = figures.metrics | ({"mfu": figures.mfu} if figures.mfu else {})
+    if told:
+        say("  " + ", ".join(f"{name} {value:.6g}" for name, value in told.items()))
     for who, factor in figures.slow.items():
         say(f"slow: {who} works {factor} times as long as the others, who wait for it")
     if run.job.train.balance == "auto":
@@ -81,7 +85,7 @@ def tell_epoch(run: Run, figures: Figures, *, last: bool) -> None:
         return
     append(run.checkpoints, replace(figures, event="end"))
     steps = -(-len(run.data.train) // run.global_batch)
-    say(summary(figures, steps, elapsed, classifies=run.task.classifies))
+    say(summary(figures, steps, elapsed, speed, classifies=run.task.classifies))
     busy = figures.shares["data"] + figures.shares["compute"]
     seconds = busy * len(run.data.train) / (figures.images_per_second or 1) / steps
     say(f"for kit plan: step_seconds: {seconds:.4g}, {run.parameters} parameters")
@@ -98,24 +102,27 @@ def score(figures: Figures) -> str:
     return f"accuracy {figures.accuracy:.4f}"
 
 
-def row(figures: Figures, elapsed: float, *, classifies: bool = True) -> str:
+def row(figures: Figures, elapsed: float, speed: Speed, *, classifies: bool = True) -> str:
     """One line of the table under `HEADER` or `OWN_HEADER`; `elapsed` in seconds."""
     found = figures.accuracy if classifies else figures.validation_loss
     shares = "/".join(f"{share * 100:.0f}" for share in figures.shares.values())
     return (
         f"{figures.epoch:4d}/{figures.epochs:<4d}{figures.step:8d}{figures.loss or 0:10.4f}"
-        f"{found or 0:10.4f}{figures.images_per_second or 0:11.0f}{elapsed:11.1f}"
+        f"{found or 0:10.4f}{speed.count(figures.images_per_second or 0):11.0f}{elapsed:11.1f}"
         f"{shares:>24}"
     )
 
 
-def summary(figures: Figures, steps: int, elapsed: float, *, classifies: bool = True) -> str:
+def summary(
+    figures: Figures, steps: int, elapsed: float, speed: Speed, *, classifies: bool = True
+) -> str:
     """A table to compare trainings by; `steps` of an epoch, `elapsed` in seconds."""
     name, found = ("accuracy", figures.accuracy)
     if not classifies:
         name, found = ("val loss", figures.validation_loss)
     return (
-        f"processes  steps/epoch  elapsed s   images/s  {name}\n"
-        f"{figures.world_size:9d}{steps:13d}{elapsed:11.1f}{figures.images_per_second or 0:11.0f}"
+        f"processes  steps/epoch  elapsed s {speed.unit:>10}  {name}\n"
+        f"{figures.world_size:9d}{steps:13d}{elapsed:11.1f}"
+        f"{speed.count(figures.images_per_second or 0):11.0f}"
         f"{found or 0:10.4f}"
     )

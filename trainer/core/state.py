@@ -169,6 +169,8 @@ def save(run: Run, progress: Progress, found: Evaluation | None = None) -> None:
             state |= {name: part.state_dict() for name, part in run.parts().items()}
             state |= {"progress": vars(progress), "seed": run.job.train.seed}
             state |= {"model": whole} if whole else {}
+            # Not in the manifest, which stays small: the tokens of GPT-2 take 1.4 MB.
+            state |= {"tokenizer": run.data.tokenizer} if run.data.tokenizer else {}
             state |= {"rng": [states for states, _ in known], "run": run.recorder.run}
         if own or is_writer(run.job, run.world):
             words = {"model": model, "ranks": ranks, "way": run.ranks.way}

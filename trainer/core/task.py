@@ -64,7 +64,7 @@ def cross_entropy(scores: Tensor, labels: Tensor, label_smoothing: float = 0.0) 
     Labels may also be targets float32 [N, K], the shares of all classes.
     """
     loss = functional.cross_entropy(
-        scores, labels, reduction="sum", label_smoothing=label_smoothing
+        *rows(scores, labels), reduction="sum", label_smoothing=label_smoothing
     )
     values = scores.numel() // scores.shape[1]  # The classes are the second dimension.
     return loss * (len(labels) / values)
@@ -75,11 +75,23 @@ def classification_sums(scores: Tensor, labels: Tensor) -> Sums:
 
     With more than five classes also the samples whose class is among the five highest scores.
     """
+    of_images = scores.ndim == 2
+    scores, labels = rows(scores, labels)
     sums = {
         "loss": functional.cross_entropy(scores, labels, reduction="sum"),
         "accuracy": (scores.argmax(dim=1) == labels).sum(),
     }
-    if scores.ndim == 2 and scores.shape[1] > TOP:
+    if of_images and scores.shape[1] > TOP:
         found = scores.topk(TOP, dim=1).indices == labels[:, None]
         sums[TOP_ACCURACY] = found.any(dim=1).sum()
     return sums
+
+
+def rows(scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Return a text's scores [N, K, T] and labels [N, T] as [N T, K] and [N T]; others unchanged.
+
+    In the model's memory the scores of a token are adjacent, which is fastest for their softmax.
+    """
+    if scores.ndim != 3:
+        return scores, labels
+    return scores.transpose(1, 2).flatten(0, 1), labels.flatten()

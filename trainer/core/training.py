@@ -16,6 +16,7 @@ from trainer.core.rehearsal import rehearse
 from trainer.core.report import introduce, tell_epoch, tell_group
 from trainer.core.run import Run, Stop
 from trainer.core.schedule import require_warm_up_fits
+from trainer.core.speed import speed_of
 from trainer.core.state import Resumed, resume, resume_own, save
 from trainer.core.task import TOP_ACCURACY
 from trainer.output import say, say_error
@@ -42,6 +43,9 @@ def train_epochs(run: Run, stop: Stop) -> int | None:
     progress = resumed.progress
     start = measure(run, "start", EpochResult(progress, interrupted=False))
     require_warm_up_fits(run, start.steps)
+    run.announcer.speed = run.meter.speed = speed_of(
+        run.world, run.job.train, run.data, run.precision
+    )
     if live:
         run.announcer.go_on(progress, start.steps, run.age)
     else:
@@ -90,9 +94,13 @@ def finish_epoch(run: Run, epoch: EpochResult) -> None:
         run.meter.waited()
     figures = measure(run, "epoch", epoch, found.accuracy)
     figures = replace(
-        figures, validation_loss=found.loss, metrics=found.others, by_class=found.by_class
+        figures,
+        validation_loss=found.loss,
+        metrics=found.others,
+        by_class=found.by_class,
+        **run.announcer.speed.figures(figures.images_per_second),
     )
-    run.meter.end_epoch(figures.shares)
+    run.meter.end_epoch(figures.shares, figures.mfu)
     record_epoch(run, figures, progress, seconds, saved=due, last=last)
     run.announcer.know_metrics(found.accuracy, own_metrics(run, found), top5_of(run, found))
     told = (figures.loss, figures.images_per_second)
@@ -103,8 +111,8 @@ def finish_epoch(run: Run, epoch: EpochResult) -> None:
 
 
 def own_metrics(run: Run, found: Evaluation) -> dict[str, float]:
-    """Return what events have besides the accuracy: the user's metrics, and the loss with them."""
-    return {} if run.task.classifies else {"loss": found.loss, **found.others}
+    """Return what events have besides the accuracy: the other metrics, and the loss with them."""
+    return {} if run.task.classifies and not run.data.text else {"loss": found.loss, **found.others}
 
 
 def top5_of(run: Run, found: Evaluation) -> float | None:

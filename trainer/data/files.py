@@ -28,10 +28,14 @@ TORCHVISION_FILES = {
 }
 READ_BY_TORCHVISION = tuple(TORCHVISION_FILES)
 IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".webp")
+TEXT_ENDINGS = (".txt", ".jsonl")
+PACKED = "tokens.json"
+"""The manifest in a folder of tokens, which `python -m trainer.text.pack` makes."""
 PACKAGES = {
     "digits": ("sklearn", "scikit-learn"),
     "folder": ("PIL", "pillow"),
     "torchvision": ("torchvision", "torchvision"),
+    "tokenizers": ("tokenizers", "tokenizers"),
 }
 # Commands that fetch a data set; for a text, an example. Double braces are for curl.
 COMMANDS = {
@@ -112,17 +116,9 @@ def find_files(train: Train, root: Path) -> list[Path]:
     if dataset == "shards":
         _find_package("folder")
         return [] if train.url else [_find_index(root / train.path)]
-    if dataset == "text":
-        choices = [[root / train.path]]
-    elif dataset == "mnist":
-        folders = [root, root / "mnist", root / "MNIST" / "raw"]  # The last is torchvision's.
-        choices = [[_or_gz(folder / name) for name in MNIST_FILES] for folder in folders]
-    elif dataset in TORCHVISION_FILES:
-        below, names = TORCHVISION_FILES[dataset]
-        choices = [[root / below / name for name in names]]
-    else:
-        places = [each / name for each in (root, root / "cifar10") for name in CIFAR10_FOLDERS]
-        choices = [[place / file for file in CIFAR10_FOLDERS[place.name]] for place in places]
+    if dataset == "text" and (train.tokenizer or is_packed(root / train.path)):
+        return _find_tokens(train, root)
+    choices = _choices(train.dataset, train.path, root)
     best = min(choices, key=lambda files: sum(not file.is_file() for file in files))
     missing = [file.name for file in best if not file.is_file()]
     if not missing:
@@ -134,6 +130,58 @@ def find_files(train: Train, root: Path) -> list[Path]:
         f"`download: true`), or set KIT_DATA to the folder that has them instead of {root}"
         + _command(train, root)
     )
+
+
+def _choices(dataset: str, path: str, root: Path) -> list[list[Path]]:
+    """Return the sets of files of which one must be complete."""
+    if dataset == "text":
+        if (root / path).is_dir():
+            fix = "write `tokenizer: bpe`, or name one file for a text of characters"
+            raise DataMissingError(f"{root / path} is a folder; {fix}")
+        return [[root / path]]
+    if dataset == "mnist":
+        folders = [root, root / "mnist", root / "MNIST" / "raw"]  # The last is torchvision's.
+        return [[_or_gz(folder / name) for name in MNIST_FILES] for folder in folders]
+    if dataset in TORCHVISION_FILES:
+        below, names = TORCHVISION_FILES[dataset]
+        return [[root / below / name for name in names]]
+    places = [each / name for each in (root, root / "cifar10") for name in CIFAR10_FOLDERS]
+    return [[place / file for file in CIFAR10_FOLDERS[place.name]] for place in places]
+
+
+def _find_tokens(train: Train, root: Path) -> list[Path]:
+    _find_package("tokenizers", f"tokenizer: {train.tokenizer}" if train.tokenizer else "tokens")
+    if is_packed(source := root / train.path):
+        if train.tokenizer:
+            fix = "leave out train.tokenizer, which is in it"
+            raise DataMissingError(f"{source} has tokens instead of texts; {fix}")
+        return [source / PACKED]
+    file = root / str(train.tokenizer)
+    if train.tokenizer != "bpe" and not file.is_file():
+        raise DataMissingError(
+            f"train.tokenizer: there is no file {file}; put a tokenizer.json there on every host, "
+            "or write `tokenizer: bpe`"
+        )
+    return find_texts(source)
+
+
+def is_packed(folder: Path) -> bool:
+    """Whether a folder has tokens instead of texts."""
+    return (folder / PACKED).is_file()
+
+
+def find_texts(path: Path) -> list[Path]:
+    """Return the file at a path, or the texts of the folder there; raises DataMissingError."""
+    if path.is_file():
+        return [path]
+    if not path.is_dir():
+        raise DataMissingError(f"there is no text {path}; put it there on every host")
+    # Without hidden files: macOS makes some that end in .txt but are no texts.
+    found = [each for each in sorted(path.rglob("[!.]*")) if each.suffix in TEXT_ENDINGS]
+    if not found:
+        what = f"{path} has no texts ({', '.join(TEXT_ENDINGS)}), and no {PACKED} of packed ones"
+        raise DataMissingError(f"{what}; put texts there on every host")
+    return found
 
 
 def _find_index(folder: Path) -> Path:

@@ -21,7 +21,7 @@ from trainer.contract.job import Train
 from trainer.contract.models import PHOTOGRAPHS, input_side, of_torchvision
 from trainer.contract.own import is_own
 from trainer.data.crops import image_transform, random_crops
-from trainer.data.files import READ_BY_TORCHVISION, find_files
+from trainer.data.files import READ_BY_TORCHVISION, find_files, is_packed
 from trainer.data.samples import DataError, DataSet, Samples
 from trainer.data.shards import generator
 from trainer.data.views import LARGEST, STATISTICS, test_view
@@ -40,6 +40,10 @@ def load_data(train: Train, root: Path) -> DataSet:
         return load_own(train, root)
     parts: Sequence[Samples]
     name, files, names = train.dataset, find_files(train, root), tuple[str, ...]()
+    if name == "text" and (train.tokenizer or is_packed(root / train.path)):
+        from trainer.text.load import load_tokens
+
+        return load_tokens(train, root, files)
     if name == "text":
         return load_text(files[0], train.context)
     if name == "digits":
@@ -131,7 +135,11 @@ def load_text(file: Path, context: int) -> DataSet:
     train, test = (Samples(each[:, :-1], each[:, 1:]) for each in windows)
     characters = tuple(map(chr, vocabulary))
     figures = torch.zeros(1), torch.ones(1)
-    return DataSet(train, test, *figures, len(vocabulary), labels=characters)
+    tested = "".join(map(chr, codes[len(codes) * 9 // 10 :]))
+    size = len(tested.encode()) / len(tested)
+    return DataSet(
+        *(train, test, *figures, len(vocabulary)), labels=characters, bytes_per_token=size
+    )
 
 
 def load_mnist(files: list[Path]) -> Samples:

@@ -1,6 +1,7 @@
 """Samples and data sets in memory; images of a folder, decoded as needed, are in images.py.
 
-Shapes: N samples, C channels, S pixels a side, T characters. Images are uint8 until they are used.
+Shapes: N samples, C channels, S pixels a side, T characters
+or tokens. Images are uint8 until they are used.
 """
 
 from __future__ import annotations
@@ -88,6 +89,9 @@ class DataSet:
     """The least pixels a side of inputs of three channels; 0: images are used as they are."""
     view: View | None = None
     """How test images become inputs, if not by scaling them to the training's size."""
+    tokenizer: str = ""  # Of a text as tokens, the content of its tokenizer.json.
+    end: int | None = None  # The token with which each document begins, if there is one.
+    bytes_per_token: float | None = None  # Of the test part of a text, in UTF-8.
 
     def to(self, device: torch.device) -> Self:
         """The same on another device."""

@@ -63,9 +63,9 @@ class Pipelined(Sharded):
         if self.is_first:
             self._schedule.step(inputs)
         elif self.is_last:
-            self._schedule.step(target=targets, losses=losses)
+            self._schedule.step(tokens=inputs, target=targets, losses=losses)
         else:
-            self._schedule.step()
+            self._schedule.step(tokens=inputs)
         found = torch.stack(losses).detach() if losses else torch.zeros(pieces)
         return self.from_last(found.to(self.world.device))
 
@@ -94,10 +94,11 @@ class Pipelined(Sharded):
         """
         group = self.mesh["pipeline"].get_group()
         ranks = [distributed.get_global_rank(group, n) for n in range(self.stages)]
+        tokens = {} if self.is_first else {"tokens": inputs}
         if not self.is_first:
             inputs = torch.empty(*inputs.shape, width, device=inputs.device)
             distributed.recv(inputs, ranks[self.number - 1], group=group)
-        found: Tensor = self.model(inputs)
+        found: Tensor = self.model(inputs, **tokens)
         if self.is_last:
             return found
         distributed.send(found.float().contiguous(), ranks[self.number + 1], group=group)

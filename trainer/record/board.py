@@ -36,6 +36,8 @@ class Board:
             "accuracy": "accuracy/validation",
             "validation_loss": "loss/validation",
             "images_per_second": "speed/images_per_second",
+            "tokens_per_second": "speed/tokens_per_second",
+            "mfu": "speed/mfu",
         }
         for name, tag in names.items():
             if values.get(name) is not None:

@@ -75,7 +75,7 @@ def read_request(content: dict[str, Any], kind: Kind, names: tuple[str, ...]) ->
     if not isinstance(options, dict):
         raise refusal("stream_options", "is no object", 'send {"include_usage": true}')
     wish = text.Wish(
-        text.indices(prompt, kind, 400, "prompt"),
+        text.encoded(prompt, kind, 400, "prompt"),
         int(count),
         temperature,
         None if seed is None else seed % 2**63,
@@ -146,7 +146,7 @@ async def pieces(drawn: AsyncIterator[str], request: Request) -> AsyncIterator[P
             safe = len(held) - overhang(held[searched:], request.stops)
             yield Piece(held[:safe], None, count)
             held, searched = held[safe:], 0
-    yield Piece(held, "length", count)
+    yield Piece(held, "length" if count == request.wish.length else "stop", count)
 
 
 def overhang(held: str, stops: tuple[str, ...]) -> int:
@@ -166,7 +166,7 @@ class Answer:
             "created": int(time.time()),
             "model": model,
         }
-        self._request, self._prompt = request, len(request.prompt)
+        self._request, self._prompt = request, len(request.wish.tokens)
 
     def whole(self, found: list[Piece]) -> dict[str, Any]:
         """Return the answer at once."""

@@ -5,6 +5,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from trainer.text.vocabulary import Vocabulary, vocabulary_of
+
 Array = NDArray[Any]
 JSON_VALUES = "JSON values"
 
@@ -21,6 +23,8 @@ class Kind:
     values: str = ""  # Of data of one's own, the type of the numbers; else there are pictures.
     resize: int = 0  # As of `View`: for photographs.
     interpolation: str = "bilinear"  # As of `View`.
+    tokenizer: str = ""  # Of text as tokens, which has no labels: a tokenizer.json.
+    tokens: int = 0  # The number of such tokens.
     answers: bool = False  # Whether a function of one's own answers instead of classes.
 
     @property
@@ -38,6 +42,16 @@ class Kind:
         """Whether the model completes texts instead of classifying pictures."""
         return self.dataset == "text"
 
+    @property
+    def classes(self) -> int:
+        """The number of scores of a sample."""
+        return self.tokens or len(self.labels)
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The tokens of texts."""
+        return vocabulary_of(self.labels, self.tokenizer)
+
     @classmethod
     def parse(cls, content: dict[str, Any]) -> "Kind":
         """Return the kind from which `asdict` and JSON have made `content`."""
@@ -46,4 +60,4 @@ class Kind:
 
     def described(self) -> dict[str, Any]:
         """Return JSON values for a decoder, which needs no labels."""
-        return asdict(self) | {"labels": ()}
+        return asdict(self) | {"labels": (), "tokenizer": ""}

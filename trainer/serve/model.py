@@ -40,6 +40,7 @@ from trainer.serve.own import (
     require_named,
     typed,
 )
+from trainer.text.vocabulary import TokenizerError, Tokens
 
 SHAPES = {
     "digits": (1, 8),
@@ -63,10 +64,13 @@ class Content:
             job, serving = manifest["job"], manifest.get("serving", {})
             self.train = read_train(job, own)
             require_stored(saved.state)
-            self.weights = weights(saved.load(), averaged=has_average(job))
+            state = saved.load()
+            self.weights = weights(state, averaged=has_average(job))
             self.wish = str(serving.get("precision", "auto"))
             self.flip = bool(serving.get("flip_at_test", False))
-            self.kind = self._kind(serving.get("labels", []), serving.get("input"))
+            self.kind = self._kind(
+                serving.get("labels", []), serving.get("input"), str(state.get("tokenizer", ""))
+            )
             self.input = stand_in(self.kind, serving.get("input"))
         except pickle.UnpicklingError as error:
             raise UnusableError("it holds more than tensors and plain values") from error
@@ -82,7 +86,7 @@ class Content:
                 f"it was not made by this trainer ({ascii(error)[:200]})"
             ) from error
 
-    def _kind(self, labels: list[str], described: Any) -> Kind:
+    def _kind(self, labels: list[str], described: Any, tokenizer: str) -> Kind:
         train, name = self.train, self.train.dataset
         if not isinstance(labels, list) or not all(isinstance(each, str) for each in labels):
             raise UnusableError("it was not made by this trainer (its labels are no list of texts)")
@@ -96,6 +100,11 @@ class Content:
         classes = len(labels)
         if not is_own(train.model):
             classes = len(self.weights.get("embedding.weight", layers[-1]))
+        if name == "text" and tokenizer:
+            require_tokens(tokenizer, classes)
+            return Kind(
+                name, train.model, (train.context,), (), 255, tokenizer=tokenizer, tokens=classes
+            )
         if name == "text" and len(labels) != classes:
             raise UnusableError("it does not say its characters: train it on with this trainer")
         # For old checkpoints, which have no labels.
@@ -136,6 +145,16 @@ def read_view(described: Any, usual: View) -> View:
     ):
         raise UnusableError(f"its pictures can not be prepared as {ascii(found)[:200]}")
     return view
+
+
+def require_tokens(tokenizer: str, classes: int) -> None:
+    """Raise UnusableError if a tokenizer is damaged or has other tokens than the model."""
+    try:
+        size = Tokens(tokenizer).size
+    except TokenizerError as error:
+        raise UnusableError(f"its tokens can not be read: {error}") from error
+    if size != classes:
+        raise UnusableError(f"its tokenizer has {size} tokens, its model {classes}")
 
 
 def read_train(job: dict[str, Any], own: str) -> Train:
@@ -275,7 +294,10 @@ def stand_in(kind: Kind, description: dict[str, Any] | None = None) -> DataSet:
     if kind.text:
         empty = Samples(torch.zeros(1, *kind.shape, dtype=torch.int64), torch.zeros(1, 1))
         return DataSet(
-            empty, empty, torch.zeros(1), torch.ones(1), len(kind.labels), labels=kind.labels
+            *(empty, empty, torch.zeros(1), torch.ones(1), kind.classes),
+            labels=kind.labels,
+            tokenizer=kind.tokenizer,
+            end=kind.vocabulary.start if kind.tokenizer else None,
         )
     figures = STATISTICS[kind.dataset]
     mean, deviation = (torch.tensor(each).view(-1, 1, 1) * kind.largest for each in figures)

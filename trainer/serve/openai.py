@@ -48,12 +48,18 @@ def add_openai(app: FastAPI, server: Server) -> None:
 
 
 async def drawn(server: Server, wish: text.Wish, kind: Kind) -> AsyncIterator[str]:
-    """Yield the characters; raises Refusal."""
+    """Yield what each token adds to the text, "" within a character; raises Refusal."""
     await server.batcher.reserve(1)
-    characters = text.characters(server.batcher, wish, kind, server.settings.timeout)
-    async with contextlib.aclosing(characters):
-        async for number, _ in characters:
-            yield kind.labels[number]
+    tokens, told = list[int](), 0
+    found = text.drawn(server.batcher, wish, kind, server.settings.timeout)
+    async with contextlib.aclosing(found):
+        async for token, _ in found:
+            if token is None:
+                return
+            tokens.append(token)
+            whole = kind.vocabulary.decode(tokens, after=wish.tokens)
+            yield whole[told:]
+            told = max(told, len(whole))
 
 
 async def collected(found: AsyncIterator[Piece]) -> list[Piece]:

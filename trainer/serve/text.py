@@ -1,4 +1,4 @@
-"""Completion of texts with a gpt of characters."""
+"""Completion of texts with a gpt."""
 
 import json
 from collections.abc import AsyncGenerator
@@ -10,8 +10,9 @@ from trainer.serve.batching import Answer, Batcher
 from trainer.serve.kind import Kind
 from trainer.serve.refusal import Refusal
 from trainer.serve.waiting import within
+from trainer.text.vocabulary import UnknownError
 
-MOST = 2000  # Characters of an answer.
+MOST = 2000  # Characters or tokens of an answer.
 LARGEST = 2**16  # Bytes of a request: more than any model's context.
 FIX = 'send {"text": "To be"}'
 
@@ -19,11 +20,11 @@ FIX = 'send {"text": "To be"}'
 class Wish(NamedTuple):
     """A checked request."""
 
-    characters: list[int]  # Of the text so far, as the model's indices.
-    length: int  # Characters to add.
-    temperature: float  # 0: always the likeliest character.
+    tokens: list[int]  # Of the text so far.
+    length: int  # Tokens to add at most.
+    temperature: float  # 0: always the likeliest token.
     seed: int | None
-    top_p: float = 1.0  # Only the likeliest characters with this share of all are drawn.
+    top_p: float = 1.0  # Only the likeliest tokens with this share of all are drawn.
 
 
 def read_wish(content: dict[str, Any], kind: Kind) -> Wish:
@@ -38,48 +39,54 @@ def read_wish(content: dict[str, Any], kind: Kind) -> Wish:
         raise Refusal(422, "temperature: is no such number", "send a number of 0 to 10")
     if seed is not None and (type(seed) is not int or not 0 <= seed < 2**63):
         raise Refusal(422, "seed: is no such number", "send a whole number from 0 on, or none")
-    return Wish(indices(text, kind, 422, "text"), count, float(temperature), seed)
+    return Wish(encoded(text, kind, 422, "text"), count, float(temperature), seed)
 
 
-def indices(text: str, kind: Kind, status: int, key: str) -> list[int]:
-    """Return the characters of a text, the request's `key`, as the model's indices.
+def encoded(text: str, kind: Kind, status: int, key: str) -> list[int]:
+    """Return the tokens of a text, the request's `key`.
 
-    Raises Refusal with `status` if the model does not know some of them.
+    Raises Refusal with `status` if the model does not know some of its characters.
     """
-    known = {label: number for number, label in enumerate(kind.labels)}
-    strange = sorted(set(text) - known.keys())
-    if strange:
+    try:
+        tokens = kind.vocabulary.encode(text)
+    except UnknownError as error:
+        strange = sorted(error.args[0])
         shown = (json.dumps(each, ensure_ascii=not each.isprintable()) for each in strange[:10])
-        listed = ", ".join(shown)
-        what = f"{key}: the model has never seen {listed}"
-        raise Refusal(status, what, "leave these characters out", key)
-    # Most texts begin after a newline.
-    return [known[each] for each in text or ("\n" if "\n" in known else kind.labels[0])]
+        what = f"{key}: the model has never seen {', '.join(shown)}"
+        raise Refusal(status, what, "leave these characters out", key) from None
+    # A document begins with the token that separates them.
+    start = [kind.vocabulary.start] if kind.tokenizer or not tokens else []
+    return start + tokens
 
 
 async def complete(
     batcher: Batcher, wish: Wish, kind: Kind, timeout: float
 ) -> tuple[str, list[Answer]]:
     """Complete a text; raises Refusal."""
-    found = [each async for each in characters(batcher, wish, kind, timeout)]
-    return "".join(kind.labels[number] for number, _ in found), [answer for _, answer in found]
+    found = [each async for each in drawn(batcher, wish, kind, timeout)]
+    tokens = [token for token, _ in found if token is not None]
+    return kind.vocabulary.decode(tokens, after=wish.tokens), [answer for _, answer in found]
 
 
-async def characters(
+async def drawn(
     batcher: Batcher, wish: Wish, kind: Kind, timeout: float
-) -> AsyncGenerator[tuple[int, Answer]]:
-    """Yield character by character, each within the timeout; raises Refusal.
+) -> AsyncGenerator[tuple[int | None, Answer]]:
+    """Yield token by token, each within the timeout, None at the end of a document; raises Refusal.
 
-    A place in the queue must be reserved. Each character is a separate sample: then many
-    completions share batches, and a later one need not wait for earlier ones.
+    A place in the queue must be reserved. Each token is a separate sample: then many completions
+    share batches, and a later one need not wait for earlier ones.
     """
     draw = np.random.default_rng(wish.seed)
-    so_far = list(wish.characters)
+    so_far = list(wish.tokens)
     for number in range(wish.length):
         window = np.array(so_far[-kind.shape[0] :], np.int64)
         answer = await within(timeout, batcher.put(window, kind, urgent=number > 0))
-        so_far.append(choose(answer.scores, wish.temperature, draw, wish.top_p))
-        yield so_far[-1], answer
+        token = choose(answer.scores, wish.temperature, draw, wish.top_p)
+        if kind.tokenizer and token == kind.vocabulary.start:
+            yield None, answer
+            return
+        so_far.append(token)
+        yield token, answer
 
 
 def choose(scores: Any, temperature: float, draw: np.random.Generator, top_p: float = 1.0) -> int:

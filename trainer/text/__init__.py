@@ -1,0 +1,1 @@
+"""Texts as tokens: a tokenizer, documents packed one behind the other, windows of them."""

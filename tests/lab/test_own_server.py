@@ -58,7 +58,7 @@ def fetch(operator: Operator, node: str, path: str) -> str:
 
 def test_it_serves_from_its_gpus(operator: Operator, lab: Lab) -> None:
     image = web_image(lab)
-    slow = "cp /run/secrets/KEY key && echo $KIT_GPUS >gpus && sleep 4 && touch health &&"
+    slow = "cp /run/secrets/KEY key && echo $KIT_GPUS >gpus && sleep 9 && touch health &&"
     keyed = server(image, slow) + "secrets: {KEY: env}\n"
     describe(operator, keyed)
     missing = operator.kit("deploy", status=2)
@@ -101,7 +101,7 @@ FAULTS: dict[str, tuple[dict[str, Any], str, str]] = {
     "the wrong port": (
         {"before": "touch health &&", "port": 9001},
         "serve-web was not healthy within 15 s",
-        "not healthy: port 9000",
+        "not healthy: nothing listens on port 9000",
     ),
     "it ends again and again": (
         {"before": "echo has no model; sleep 1; exit 3;"},

@@ -682,10 +682,18 @@ def download(train: Any, data: Path, host: str) -> None:
     download_all(train, data)
 
 
+WRITTEN = ("step-", ".writing-", ".fetching-", "metrics.jsonl", "records", "tensorboard", "tokens")
+"""Beginnings of the names that a training writes in its folder of checkpoints."""
+
+
 def unchangeable(folder: Path) -> str:
-    """A file or folder of another user that this one can neither write nor remove, or ""."""
+    """What a training has written as another user, which this one can not change, or "".
+
+    Other files are left alone: a disk of its own has lost+found, which belongs to root.
+    """
     with os.scandir(folder) as entries:
-        return next((entry.path for entry in entries if not os.access(entry, os.W_OK)), "")
+        ours = (entry for entry in entries if entry.name.startswith(WRITTEN))
+        return next((entry.path for entry in ours if not os.access(entry, os.W_OK)), "")
 
 
 def wait_for_room(folder: Path) -> None:

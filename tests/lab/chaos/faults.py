@@ -175,7 +175,7 @@ EVERY = (
         after=acts.use_own_disk,
         where="worker",
         lasts=20,
-        tells="No space left on device",
+        tells="make room",
         forgets=True,
         states=WAITS,
     ),

@@ -294,7 +294,7 @@ def test_a_fault_in_the_model_has_file_and_line(
     def build() -> None:
         model = build_model(train, load_data(train, tmp_path))
         own_task(train)
-        build_optimizer(model, train, CPU)
+        build_optimizer(model, train)
 
     with pytest.raises(CodeError, match=says):
         build()
@@ -375,7 +375,7 @@ def schedule(done):
 """
     use(monkeypatch, write_module(tmp_path, text))
     train = train_job(learning_rate=0.5).train
-    optimizer = build_optimizer(torch.nn.Linear(3, 1), train, CPU)
+    optimizer = build_optimizer(torch.nn.Linear(3, 1), train)
     assert isinstance(optimizer, torch.optim.RMSprop)
     assert [group["scale"] for group in optimizer.param_groups] == [1.0, 4.0]
     rate = own_schedule(train)
@@ -383,7 +383,7 @@ def schedule(done):
     assert [rate(0.0), rate(0.5), rate(1.0)] == [0.5, 0.375, 0.25]
     adam, constant = train_job(optimizer="adam").train, train_job(schedule="constant").train
     with pytest.raises(JobError, match=r"train.optimizer: mine.py:\d+ has a function for it"):
-        build_optimizer(torch.nn.Linear(3, 1), adam, CPU)
+        build_optimizer(torch.nn.Linear(3, 1), adam)
     with pytest.raises(JobError, match=r"train.schedule: mine.py:\d+ has a function for it"):
         own_schedule(constant)
 

@@ -316,6 +316,15 @@ class OwnServer:
 
 
 @dataclass(frozen=True, slots=True)
+class Proxy:
+    """One address for the hosts of a server: a port of `host` (None: the first manager)."""
+
+    port: int
+    host: str | None
+    image: str
+
+
+@dataclass(frozen=True, slots=True)
 class Server:
     """An inference service, which answers with the newest complete checkpoint of a job.
 
@@ -354,6 +363,7 @@ class Server:
     own: OwnServer | None = None
     handler: str | None = None
     access_log: str = "lines"
+    proxy: Proxy | None = None
     code: tuple[CodeFile, ...] = ()
 
     @property

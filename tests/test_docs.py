@@ -17,7 +17,7 @@ from docs.generate import recordings
 from docs.generate.pages import DECISIONS, pages
 from kit.cli import COMMANDS, cli
 from tests.pages import DOCS, PAGES, anchors, blocks, first_cells, links, page
-from tests.sandbox import ROOT, Project
+from tests.sandbox import COMMAND, ROOT, Project
 from trainer import launch
 
 LARGEST_README = 6000
@@ -184,16 +184,40 @@ def test_every_job_is_accepted(project: Project) -> None:
         assert (result.status, result.err) == (0, "")
 
 
-@pytest.mark.parametrize("number", [1, 2])
-def test_the_server_is_accepted(project: Project, number: int) -> None:
+@pytest.mark.parametrize("keys", ["", "proxy:", "token:"])
+def test_the_server_is_accepted(project: Project, keys: str) -> None:
     inventory, digits = desktops()
-    server = "".join(blocks("docs/how-to/serve.md", "yaml")[:number])
+    server, *more = blocks("docs/how-to/serve.md", "yaml")
+    server += "".join(each for each in more if keys and each.startswith(keys))
+    assert keys in server
     project.write(inventory, {"digits": digits}, {"digits": server})
     assert project.kit("split", "--infer", "pc2:1", "--yes").status == 0
     assert project.kit("render").status == 0
-    made = project.lowered().workloads[-1]
-    for url in made.urls:
-        assert f"`{url}` is a page" in page("docs/how-to/serve.md")
+    first, *others = project.lowered().workloads[-1].urls
+    assert f"`{first}` is a page" in page("docs/how-to/serve.md")
+    for url in others:
+        assert f"`{url}` then answers for all hosts" in page("docs/how-to/serve.md")
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_servers_of_ones_own_are_accepted(project: Project, number: int) -> None:
+    inventory, digits = desktops()
+    server = blocks("docs/how-to/own-server.md", "yaml")[number]
+    project.write(inventory, {"digits": digits}, {"own": server})
+    assert project.kit("split", "--infer", "pc2:1", "--yes").status == 0
+    result = project.kit("render")
+    assert (result.status, result.err) == (0, "")
+
+
+def test_the_handler_is_accepted(project: Project) -> None:
+    inventory, _ = desktops()
+    [server] = [each for each in blocks("docs/how-to/serve.md", "yaml") if "handler:" in each]
+    _, code = blocks("docs/how-to/serve.md", "python")
+    project.write(inventory, {"ddp": COMMAND}, {"words": server})
+    (project.folder / "serve" / "mymodel.py").write_text(code)
+    assert project.kit("split", "--infer", "pc2:1", "--yes").status == 0
+    result = project.kit("render")
+    assert (result.status, result.err) == (0, "")
 
 
 def test_the_files_of_the_walk_are_rendered(project: Project) -> None:

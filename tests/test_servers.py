@@ -142,6 +142,15 @@ MISTAKES = {
         "serve/a.yaml:3: allowed_hosts[0]: 'http://a.example' is not an address; write a name "
         'without scheme and port, such as digits.example.com, or "*" for all',
     ),
+    "a proxy's host": (
+        {"a": SERVER + "proxy: {port: 80, host: pc3}\n"},
+        "serve/a.yaml:3: proxy.host: pc3 is not in the inventory; did you mean pc2?",
+    ),
+    "a proxy on the port of its server": (
+        {"a": SERVER + "proxy: {port: 8080, host: pc2}\n"},
+        "serve/a.yaml:3: proxy.port: port 8080 of pc2 is already used by serve-a "
+        "(serve/a.yaml:1); write `proxy: {port: 8081}`",
+    ),
     "a checkpoint that is none": (
         {"a": SERVER + "checkpoint: last\n"},
         "serve/a.yaml:3: checkpoint: 'last' is not a checkpoint; write newest, best, or a name as "
@@ -412,3 +421,44 @@ def test_a_server_of_ones_own_is_rendered(project: Project, docker: Docker, inve
     assert sources["/model"]["read_only"] is True
     assert "read_only" not in sources["/root/.cache"]
     assert content["volumes"] == {"cache": {"name": "cache"}}
+
+
+def proxied(project: Project, file: str) -> list[str]:
+    """The hosts that the proxy of a server asks."""
+    tree = project.rendered()
+    lines = (tree / "serve" / file).read_text().splitlines()
+    return [line.split()[1] for line in lines if line.startswith("  server ")]
+
+
+def test_a_split_does_not_change_the_proxy(project: Project) -> None:
+    project.write(INVENTORY, servers={"a": SERVER + "proxy: {port: 80, host: pc2}\n"})
+    server = project.lowered().workloads[-1]
+    assert [part.host.name for part in server.placements] == ["pc2"]
+    assert server.urls == ("http://192.168.8.114:8080", "http://192.168.8.114")
+    assert proxied(project, "a.haproxy.cfg") == ["pc1", "pc2"]
+    before = (project.folder / "compose" / "lab" / "serve" / "a.haproxy.cfg").read_text()
+    assert project.kit("split", "--infer", "pc1:0", "--yes").status == 0
+    project.kit("render")
+    after = (project.folder / "compose" / "lab" / "serve" / "a.haproxy.cfg").read_text()
+    assert after == before
+
+
+def test_a_proxy_never_asks_another_server(project: Project) -> None:
+    """Two servers with one port are on different hosts, where either may be after a split."""
+    two = INVENTORY.replace("{uuid: GPU-a", "{uuid: GPU-a, use: inference")
+    named = {
+        name: SERVER + f"hosts: {{names: [{host}]}}\nproxy: {{port: {port}}}\n"
+        for name, host, port in (("a", "pc1", 81), ("b", "pc2", 82))
+    }
+    project.write(two, servers=named)
+    assert proxied(project, "a.haproxy.cfg") == ["pc1"]
+    assert proxied(project, "b.haproxy.cfg") == ["pc2"]
+
+
+def test_a_proxy_needs_swarm(project: Project) -> None:
+    project.write(COMPOSE, servers={"a": SERVER + "proxy: {port: 80}\n"})
+    result = project.kit("render")
+    assert (result.status, result.err) == (
+        2,
+        "serve/a.yaml:3: proxy: the proxy needs Swarm; leave it out, or use engine: swarm\n",
+    )

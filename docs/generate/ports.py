@@ -58,6 +58,7 @@ monitoring: {{}}
 """
 JOB = "image: t:1\ntrain: {dataset: digits, model: cnn, epochs: 1, batch_size: 1}\n"
 SERVER = "image: t:1\njob: digits\n"
+PROXY = "proxy: {port: 80}\n"  # Only with Swarm.
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +112,11 @@ WORDS: Mapping[tuple[str, str], Words] = {
         "hosts of the server",
         "`token`, if the server has one; also for the metrics of the model",
     ),
+    ("server", "port proxy"): Words(
+        "proxy of a server: one address for its hosts",
+        "its host, by default the first manager",
+        "as the server behind it",
+    ),
     ("server", "transfer_port"): Words(
         "checkpoints for servers",
         "hosts of the job",
@@ -150,7 +156,8 @@ def opened(engine: EngineName, driver: str) -> dict[tuple[str, str], set[int]]:
     """Return the ports that a cluster with every service opens, by service and key."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for kind, text in (("jobs", JOB), ("serve", SERVER)):
+        server = SERVER + (PROXY if engine is EngineName.SWARM else "")
+        for kind, text in (("jobs", JOB), ("serve", server)):
             (folder / kind).mkdir()
             (folder / kind / "digits.yaml").write_text(text, encoding="utf-8")
         text = INVENTORY.format(engine=engine, driver=driver)
@@ -168,7 +175,7 @@ def key_of(port: OpenPort) -> tuple[str, str]:
     if not port.workload:
         return port.title, key
     if port.workload.startswith("serve-"):
-        return "server", key
+        return "server", f"{key} proxy" if port.port.loc[0] == "proxy" else key
     return "job", f"{key} {port.port.loc[0]}"
 
 
@@ -179,7 +186,8 @@ def setting(key: tuple[str, str]) -> str:
         last, section = name.split()
         return f"job: `{section}: {{{last}: …}}`"
     if title == "server":
-        return f"server: `{name}: …`"
+        last, _, section = name.partition(" ")
+        return f"server: `{section}: {{{last}: …}}`" if section else f"server: `{name}: …`"
     if name == "monitoring":
         return "fixed"
     section = {"the data services": "data", "the registry": "registry"}.get(title, "monitoring")

@@ -22,7 +22,7 @@ from kit.model import EngineName
 from kit.paths import Paths, identity
 from kit.plan.notes import resume_notes
 from kit.project import load_lowered, rendered_tree
-from kit.runtime.health import Check, await_healthy, with_health
+from kit.runtime.health import Check, await_healthy, await_proxy, with_health
 from kit.runtime.proof import wrong_gpus
 from kit.runtime.status import ENDED, JobStatus
 from kit.runtime.target import Target
@@ -179,6 +179,8 @@ def _deploy(
     for each in chosen:
         if each.health and each.parts:
             _await_server(target, each)
+        if each.proxied:
+            await_proxy(each.name, each.urls[-1] + each.ready)
     jobs = [each.name for each in chosen if each.kind is Kind.JOB]
     if follows and jobs:
         return _follow_to_end(target, jobs)

@@ -39,7 +39,7 @@ from kit.config.job import (
     to_secrets,
     words,
 )
-from kit.model import JobHosts, OwnServer, Secret, Server
+from kit.model import JobHosts, OwnServer, Proxy, Secret, Server
 from trainer.contract.own import REFERENCE, reference_fault
 
 TOKEN = "SERVE_TOKEN"  # The name of the secret, not the secret.
@@ -56,6 +56,10 @@ Port = Annotated[int, Field(ge=1, le=65535)]
 
 
 AllowedHost = Annotated[str, BeforeValidator(validator_of(values.host_name))]
+
+
+HAPROXY = "haproxy:3.2"
+"""The image of the proxy; `kit image lock` pins its digest."""
 
 
 class EnvToken(Section):
@@ -107,6 +111,16 @@ class ServerHostsSection(Section):
     gpus_per_host: int | None = Field(
         None, ge=1, examples=[1], description="Default: all GPUs for inference"
     )
+
+
+class ProxySection(Section):
+    """One address for all hosts, with Swarm: HAProxy sends each request to a host that is ready."""
+
+    port: Port
+    host: str | None = Field(
+        None, examples=["pc1"], description="The host with the address; default: the first manager"
+    )
+    image: Image = HAPROXY
 
 
 class ServerLimitsSection(Section):
@@ -234,6 +248,7 @@ class ServerSection(Section):
         examples=[["digits.example.com"]],
     )
     hosts: ServerHostsSection = Field(ServerHostsSection(), examples=[{"names": ["pc2"]}])
+    proxy: ProxySection | None = Field(None, examples=[{"port": 80, "host": "pc1"}])
     gpu_memory: Size | None = Field(
         None, description="Smallest memory of a GPU that `kit split` chooses", examples=["8GiB"]
     )
@@ -281,7 +296,7 @@ class ServerSection(Section):
 
 def to_server(section: ServerSection, name: str, file: str) -> Server:
     """Convert the validated file `file` to the server `name`."""
-    hosts, limits, own = section.hosts, section.limits, _own(section)
+    hosts, limits, own, proxy = section.hosts, section.limits, _own(section), section.proxy
     return Server(
         name=name,
         file=file,
@@ -307,6 +322,7 @@ def to_server(section: ServerSection, name: str, file: str) -> Server:
         own=own,
         handler=section.handler,
         access_log=section.access_log,
+        proxy=Proxy(proxy.port, proxy.host, proxy.image) if proxy else None,
     )
 
 

@@ -16,6 +16,7 @@ def pinned(image: str, lock: Lock | None) -> str:
 def images(inventory: Inventory, jobs: Sequence[Job], servers: Sequence[Server]) -> tuple[str, ...]:
     """Return the names of all images that hosts run and that carry no digest."""
     names = {job.image for job in jobs} | {server.image for server in servers}
+    names |= {server.proxy.image for server in servers if server.proxy}
     if inventory.registry and inventory.registry.host:
         names.add(inventory.registry.image)
     if inventory.data and inventory.data.image:

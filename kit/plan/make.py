@@ -43,7 +43,7 @@ def make_plan(
         FaultsError: The jobs do not fit the inventory, or conflict with each other.
     """
     training, inferring, faults = allocate(inventory, jobs, servers)
-    faults += [*server_faults(servers, jobs), *data_faults(inventory, jobs)]
+    faults += [*server_faults(inventory, servers, jobs), *data_faults(inventory, jobs)]
     if faults := [*faults, *division_faults(jobs, training)]:
         raise FaultsError(faults)
     plans = [
@@ -147,6 +147,7 @@ def _version(section: Job | Server) -> str:
         "own": None,
         "handler": None,
         "access_log": "lines",
+        "proxy": None,
         "data": [],
         "code": (),
         "faults": Faults(),

@@ -5,17 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from kit.errors import Fault
-from kit.model import Job, Server
+from kit.model import Inventory, Job, Server
 from kit.plan import storage
 from kit.plan.types import Placement
 from kit.plan.work import Checkpoints, JobPlan, ServerPlan
 from trainer.contract.words import nearest
 
 
-def server_faults(servers: Sequence[Server], jobs: Sequence[Job]) -> list[Fault]:
-    """Reject built-in servers whose job or image cannot be theirs."""
-    by_name = {job.name: job for job in jobs}
-    found = (_fault(server, by_name) for server in servers if server.own is None)
+def server_faults(
+    inventory: Inventory, servers: Sequence[Server], jobs: Sequence[Job]
+) -> list[Fault]:
+    """Reject built-in servers whose job or image cannot be theirs, and proxies nowhere."""
+    by_name, hosts = {job.name: job for job in jobs}, [host.name for host in inventory.hosts]
+    found = [_fault(server, by_name) for server in servers if server.own is None]
+    for server in servers:
+        name = server.proxy.host if server.proxy else None
+        if name is not None and name not in hosts:
+            what, fix = f"{name} is not in the inventory", nearest(name, hosts[:1000])
+            found.append(Fault(server.name, ("proxy", "host"), what, fix))
     return [fault for fault in found if fault is not None]
 
 

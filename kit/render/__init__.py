@@ -47,7 +47,7 @@ def render(lowered: Lowered, templates: Templates, programs: Mapping[str, str], 
             if workload.document:
                 tree[workload.document.path] = workload.document.text
             # Without a first line of kit's: messages name the lines of the user's file.
-            tree |= {each.path: each.text for each in workload.code}
+            tree |= {each.path: each.text for each in (*workload.code, *workload.files)}
     mounted = {config.file for each in lowered.outputs for config in each.configs}
     for name in sorted(programs.keys() & mounted):
         tree[name] = f"# {header(lowered)}\n{programs[name]}"

@@ -175,6 +175,7 @@ def _server(server: ServerPlan, workload: Workload) -> str:
         "urls": workload.urls,
         "sources": workload.sources,
         **({"health": workload.health} if workload.health else {}),
+        **({"proxy": workload.urls[-1] + workload.ready} if workload.proxied else {}),
     }
     rows = [_compact(_placement(placement, whole=False)) for placement in server.placements]
     compact = {key: _compact(value) for key, value in items.items()}

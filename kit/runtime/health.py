@@ -17,6 +17,8 @@ PATIENCE = 5.0
 """Seconds that a server may take to answer."""
 POLL = 1.0
 """Seconds between two queries of a server that is not healthy."""
+PROXY_STARTS = 60.0
+"""Seconds that a proxy may take to start, with the pull of its image."""
 MOST_STARTS = 3
 """A server that has ended so often does not become healthy by itself."""
 MOST_CONCURRENT = 32
@@ -24,14 +26,27 @@ MOST_CONCURRENT = 32
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A server's path to ask, and its hosts in the order of its URLs."""
+    """What to ask of a server: a path on its hosts, in the order of its URLs, and its proxy's URL.
+
+    Nothing is asked of hosts if `path` is "", of a proxy if `proxy` is.
+    """
 
     path: str
     hosts: tuple[str, ...]
+    proxy: str = ""
 
 
 def fault(url: str) -> str:
     """Return why a server is not healthy, or "": it answers with a status below 400."""
+    status, reason = answer(url)
+    path = urlsplit(url).path
+    if status == 404:
+        return f"it answers 404 at {path}: correct `health:`"
+    return f"it answers {status} at {path}" if status >= 400 else reason
+
+
+def answer(url: str) -> tuple[int, str]:
+    """Return the status with which a server answers, or 0 and why it does not."""
     parts = urlsplit(url)
     path = f"{parts.path}?{parts.query}" if parts.query else parts.path
     connection = HTTPConnection(parts.hostname or "", parts.port, timeout=PATIENCE)
@@ -39,16 +54,15 @@ def fault(url: str) -> str:
         connection.request("GET", path, headers={"Connection": "close"})
         status = connection.getresponse().status
     except ConnectionRefusedError:
-        return f"nothing listens on port {parts.port}"
+        return 0, f"nothing listens on port {parts.port or 80}"
     except TimeoutError:
-        return f"port {parts.port} has not answered for {PATIENCE:.0f} s"
+        return 0, f"port {parts.port or 80} has not answered for {PATIENCE:.0f} s"
     except (HTTPException, OSError) as error:
-        return f"port {parts.port} does not answer as a web server: {error or type(error).__name__}"
+        said = error or type(error).__name__
+        return 0, f"port {parts.port or 80} does not answer as a web server: {said}"
     finally:
         connection.close()
-    if status == 404:
-        return f"it answers 404 at {path}: correct `health:`"
-    return f"it answers {status} at {path}" if status >= 400 else ""
+    return status, ""
 
 
 def with_health(
@@ -58,7 +72,7 @@ def with_health(
     wanted = {
         (status.job, host): f"{url}{check.path}"
         for status in statuses
-        if (check := checks.get(status.job))
+        if (check := checks.get(status.job)) and check.path
         for host, url in zip(check.hosts, status.urls, strict=False)
     }
     running = {
@@ -68,12 +82,23 @@ def with_health(
         if host.state is State.RUNNING
     }
     asked = {key: url for key, url in wanted.items() if key in running}
+    serving = {job for job, _ in running}
+    proxies = {job: each.proxy for job, each in checks.items() if each.proxy and job in serving}
     with ThreadPoolExecutor(MOST_CONCURRENT) as pool:
         faults = dict(zip(asked, pool.map(fault, asked.values()), strict=True))
+        others = dict(zip(proxies, pool.map(fault, proxies.values()), strict=True))
     return tuple(
-        replace(status, hosts=tuple(_told(status.job, host, faults) for host in status.hosts))
+        replace(
+            status,
+            hosts=tuple(_told(status.job, host, faults) for host in status.hosts),
+            message=_with_proxy(status.message, others.get(status.job, "")),
+        )
         for status in statuses
     )
+
+
+def _with_proxy(message: str, found: str) -> str:
+    return "; ".join(filter(None, [message, f"its proxy: {found}" if found else ""]))
 
 
 def _told(job: str, host: HostStatus, faults: Mapping[tuple[str, str], str]) -> HostStatus:
@@ -111,6 +136,22 @@ def await_healthy(
         if reason != told:
             say(f"{name}: {reason}")
             told = reason
+        time.sleep(POLL)
+
+
+def await_proxy(name: str, url: str) -> None:
+    """Wait until a server's proxy answers, whether or not a host is ready.
+
+    Raises:
+        KitError: It does not.
+    """
+    began = time.monotonic()
+    while True:
+        status, reason = answer(url)
+        if status:
+            return
+        if time.monotonic() - began > PROXY_STARTS:
+            raise KitError(f"the proxy of {name} does not run: {reason}", f"see `kit logs {name}`")
         time.sleep(POLL)
 
 

@@ -23,7 +23,7 @@ class Rendered:
     """The hosts of a rendered tree, with their jobs and servers.
 
     `devices` are the GPUs by workload and host, `urls` the addresses of each server, `checks` the
-    health checks of the user's own servers. `data` is None
+    health checks of the user's own servers and of proxies. `data` is None
     without data services; `needs` are the data sets of each job.
     """
 
@@ -50,9 +50,11 @@ def rendered(tree: Path) -> Rendered:
         }
         urls = {server["name"]: tuple(server["urls"]) for server in plan["servers"]}
         checks = {
-            server["name"]: Check(server["health"], tuple(devices[server["name"]]))
+            server["name"]: Check(
+                server.get("health", ""), tuple(devices[server["name"]]), server.get("proxy", "")
+            )
             for server in plan["servers"]
-            if "health" in server
+            if "health" in server or "proxy" in server
         }
         data = _data(plan["data"], hosts) if "data" in plan else None
         needs = {job["name"]: _needs(job["data"]) for job in plan["jobs"] if "data" in job}

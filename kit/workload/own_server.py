@@ -38,6 +38,7 @@ def own_serving(server: ServerPlan, own: OwnServer, *, host_network: bool) -> Wo
         job_hash=server.job_hash,
         urls=tuple(f"http://{endpoint(host.address, settings.port)}" for host in hosts),
         health=own.health,
+        ready=own.health,
         start_timeout=own.start_timeout,
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from kit.model import Host, Job, Limits, Secret, Server
 from kit.plan.types import MountPoint, Placement
@@ -14,6 +15,7 @@ from kit.workload.documents import generated, server_json
 from kit.workload.groups import groups
 from kit.workload.own_server import own_serving
 from kit.workload.privileges import NOBODY, default_variables, unprivileged
+from kit.workload.proxy import proxy_document, proxy_parts, proxy_url
 from kit.workload.types import (
     Config,
     Document,
@@ -34,6 +36,8 @@ MOST_ENDPOINTS = 4
 MOST_SOURCES = 16
 """Up to this number, all hosts with a GPU are listed as sources, also hosts without a part: then
 a change of the job's hosts does not restart the server."""
+LONGEST_PAUSE = 600
+"""Seconds that an answer may take behind the proxy: a long text, say."""
 SERVER_FILE = "/kit/server.json"
 GRACE = 20
 """Seconds that a server has to answer the queued requests."""
@@ -49,10 +53,36 @@ def serving(
     host_network: bool,
 ) -> Workload:
     """Make the parts of a server; the built-in one fetches missing checkpoints from `sources`."""
-    sources, settings, checkpoints = tuple(sources), server.server, server.checkpoints
-    if settings.own or not checkpoints:
-        assert settings.own
-        return own_serving(server, settings.own, host_network=host_network)
+    own = server.server.own
+    made = (
+        own_serving(server, own, host_network=host_network)
+        if own
+        else _built_in(plan, server, endpoints, tuple(sources), host_network=host_network)
+    )
+    proxy = server.server.proxy
+    if proxy is None or not made.parts:
+        return made
+    header = generated(plan.file, server.server.file)
+    patience = max(LONGEST_PAUSE, server.server.timeout)
+    document = proxy_document(plan, server, proxy, made.ready, patience, header)
+    return replace(
+        made,
+        parts=(*made.parts, *proxy_parts(plan, proxy, document)),
+        urls=(*made.urls, proxy_url(plan, proxy)),
+        files=(document,),
+    )
+
+
+def _built_in(
+    plan: Plan,
+    server: ServerPlan,
+    endpoints: Sequence[Part],
+    sources: tuple[str, ...],
+    *,
+    host_network: bool,
+) -> Workload:
+    settings, checkpoints = server.server, server.checkpoints
+    assert checkpoints
     # All hosts with a GPU are listed, so that a split changes neither the file nor the server.
     names = [host.address for host in plan.hosts if host.gpus and not is_plain(host.address)]
     text = server_json(settings, checkpoints.job, names, generated(plan.file, settings.file))
@@ -80,6 +110,7 @@ def serving(
         reads=settings.job,
         urls=tuple(f"http://{endpoint(host.address, settings.port)}" for host in hosts),
         sources=sources,
+        ready="/ready",
         code=code_documents(_coded(server, checkpoints)),
     )
 

@@ -26,6 +26,7 @@ class Role(StrEnum):
     RENDEZVOUS = "rendezvous"
     SERVE = "serve"
     CHECKPOINTS = "checkpoints"
+    PROXY = "proxy"
     REGISTRY = "registry"
     DATA_SERVER = "data-server"
     DATA_AGENT = "data-agent"
@@ -217,8 +218,9 @@ class Workload:
     number of hosts. `rendezvous` and `store` are set for jobs. `reads` is the job that wrote a
     server's checkpoints, `sources` are the URLs of its checkpoints, `urls` are the server's own.
     `data` are the data sets of a job, `code` its Python files, which a server of it gets too.
+    `files` are other files that its containers read.
     The user's own server has no document. It must answer the path `health` at its `urls`, at the
-    latest `start_timeout` seconds after its start.
+    latest `start_timeout` seconds after its start. A server can work while it answers `ready`.
     The hashes are the versions of the inventory's entries and of the file.
     """
 
@@ -244,8 +246,15 @@ class Workload:
     sources: tuple[str, ...] = ()
     data: tuple[DataSet, ...] = ()
     code: tuple[Document, ...] = ()
+    files: tuple[Document, ...] = ()
     health: str = ""
-    start_timeout: int = 0
+    ready: str = ""
+    start_timeout: int = 600
+
+    @property
+    def proxied(self) -> bool:
+        """Whether the last of a server's `urls` is that of a proxy for all hosts."""
+        return any(part.role is Role.PROXY for part in self.parts)
 
     @property
     def title(self) -> str:

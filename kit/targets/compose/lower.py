@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from kit.errors import FaultsError
+from kit.errors import Fault, FaultsError
 from kit.model import EngineName, Host
 from kit.plan.storage import volume_name
 from kit.plan.types import Placement
@@ -91,6 +91,12 @@ def lower(plan: Plan) -> Lowered:
     Raises:
         FaultsError: Ports conflict.
     """
+    if faults := [
+        Fault(each.name, ("proxy",), "the proxy needs Swarm", "leave it out, or use engine: swarm")
+        for each in plan.servers
+        if each.server.proxy
+    ]:
+        raise FaultsError(faults)
     jobs = [_job(plan, job) for job in plan.jobs]
     servers = [_server(plan, server) for server in plan.servers]
     workloads = (*jobs, *servers)

@@ -79,7 +79,9 @@ def lower(plan: Plan) -> Lowered:
         FaultsError: Ports conflict.
     """
     jobs = [_job(plan, job) for job in plan.jobs]
-    servers = [serving(plan, each, (), (), host_network=False) for each in plan.servers]
+    # Here all hosts of a server are one process, at one address already.
+    alone = [replace(each, server=replace(each.server, proxy=None)) for each in plan.servers]
+    servers = [serving(plan, each, (), (), host_network=False) for each in alone]
     workloads = (*jobs, *servers)
     listeners = (each for workload in workloads for each in _listeners(workload))
     data = data_services_here(plan.data) if plan.data else ()

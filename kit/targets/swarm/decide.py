@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kit.errors import KitError
 from kit.plan.types import Placement
@@ -12,11 +12,12 @@ from kit.runtime.steps import Step
 from kit.targets.swarm.labels import DATA_LABEL, NOWHERE, job_label, places
 from kit.targets.swarm.lower import MONITORING, PLATFORM, monitoring_stack
 from kit.targets.swarm.order import Gpu, gpus_of, in_order
-from kit.targets.swarm.state import OVER, Cluster, Node
+from kit.targets.swarm.state import OVER, Cluster, Node, Service
 from kit.targets.swarm.status import USED_UP, gpus_wanted, host_statuses, state_of
 from kit.targets.swarm.steps import (
     AwaitEnd,
     AwaitGpus,
+    AwaitReady,
     DeleteCheckpoints,
     DeployStack,
     Label,
@@ -272,9 +273,34 @@ def _work(
         yield from _gpus(job, others)
         file = f"{job.stack}.stack.yaml"
         variables = tuple((variable(name), hashed) for name, hashed in secrets.items())
-        yield DeployStack("swarm", f"deploy {file}", cause, job.stack, file, variables)
+        deploy = DeployStack("swarm", f"deploy {file}", cause, job.stack, file, variables)
+        yield from _one_by_one(job, services, deploy, runs=not again and state not in ENDED)
+        yield deploy
     if not again and state is not None and state not in ENDED:
         yield from _task_restarts(job, cluster)
+
+
+def _one_by_one(
+    job: Workload, services: Sequence[Service], deploy: DeployStack, *, runs: bool
+) -> Iterator[Step]:
+    """Yield the steps that update the services of a server that runs, each while others answer.
+
+    `docker stack deploy` would update all of them at once.
+    """
+    there = {service.part for service in services}
+    parts = [part for part in job.working if part.name in there]
+    if not runs or job.kind is not Kind.SERVER or len(parts) < 2:
+        return
+    urls = dict(zip((each.host.name for each in job.placements), job.urls, strict=False))
+    answering = [
+        tuple(f"{urls[each.host.name]}{job.ready}" for each in part.placements) for part in parts
+    ]
+    for number, part in enumerate(parts):
+        name, answers = f"{job.stack}_{part.name}", answering[number]
+        others = tuple(url for after in answering[number + 1 :] for url in after)
+        yield replace(deploy, where="swarm", what=f"update {name}", only=part.name)
+        what, cause = f"wait until {name} answers", "then the next one is updated"
+        yield AwaitReady("swarm", what, cause, name, answers, others, job.start_timeout)
 
 
 def _task_restarts(job: Workload, cluster: Cluster) -> Iterator[Step]:

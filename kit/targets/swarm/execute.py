@@ -5,11 +5,14 @@ from __future__ import annotations
 import base64
 import contextlib
 import socket
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from functools import singledispatchmethod
 from pathlib import Path
+
+import yaml
 
 from kit.errors import KitError
 from kit.hosts.docker import Docker, EngineError
@@ -22,6 +25,7 @@ from kit.targets.swarm.steps import (
     JOINED_LABEL,
     AwaitEnd,
     AwaitGpus,
+    AwaitReady,
     DeleteCheckpoints,
     DeleteHistory,
     DeployStack,
@@ -168,8 +172,17 @@ class Executor:
 
     @execute.register
     def _(self, step: DeployStack) -> None:
-        file = str(self._tree / step.file)
-        deploy = ["stack", "deploy", "--prune", "--with-registry-auth", "--compose-file", file]
+        file = self._tree / step.file
+        if not step.only:
+            self._deploy(step, file, "--prune")
+            return
+        with tempfile.NamedTemporaryFile("w", suffix=".yaml", encoding="utf-8") as part:
+            part.write(only_service(file, step.only))
+            part.flush()
+            self._deploy(step, Path(part.name))
+
+    def _deploy(self, step: DeployStack, file: Path, *options: str) -> None:
+        deploy = ["stack", "deploy", *options, "--with-registry-auth", "--compose-file", str(file)]
         env = dict(step.variables)
         try:
             self.manager.command(step.what, *deploy, "--detach=true", step.stack, env=env)
@@ -193,6 +206,10 @@ class Executor:
         with self.manager.acting(f"remove {stack}") as client:
             client.stack.remove(stack)
         release.stack_gone(self.manager, stack)
+
+    @execute.register
+    def _(self, step: AwaitReady) -> None:
+        release.service_ready(self.manager, step)
 
     @execute.register
     def _(self, step: AwaitEnd) -> None:
@@ -227,6 +244,18 @@ class Executor:
         if not step.last:
             with self.manager.acting(f"strike {step.host.name} off") as client:
                 client.node.remove(node, force=True)
+
+
+def only_service(file: Path, name: str) -> str:
+    """Return a stack's file with one of its services; paths are absolute."""
+    content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    content["services"] = {name: content["services"][name]}
+    used = {each["source"] for each in content["services"][name].get("configs", ())}
+    configs = {key: one for key, one in content.pop("configs", {}).items() if key in used}
+    for config in configs.values():
+        config["file"] = str((file.parent / config["file"]).resolve())
+    kept = {key: value for key, value in content.items() if not key.startswith("x-")}
+    return str(yaml.safe_dump(kept | ({"configs": configs} if configs else {})))
 
 
 def join(docker: Docker, body: Mapping[str, object]) -> None:

@@ -14,7 +14,7 @@ from kit.runtime.events import split
 from kit.runtime.status import LogLine
 from kit.runtime.streams import WINDOW, Readable, lines, merged
 from kit.targets.swarm.state import OVER, Cluster
-from kit.targets.swarm.status import working
+from kit.targets.swarm.status import logged, working
 
 SILENCE = 5.0
 """Seconds that a manager may take to collect the existing lines of a node."""
@@ -95,7 +95,7 @@ class Logs:
 
         `ended` is called after all streams were requested, so that no later line is missed.
         """
-        number = sum(len(working(self._cluster, name)) for name in names)
+        number = sum(len(logged(self._cluster, name)) for name in names)
         threading.Thread(target=self._end_with, args=(ended, number), daemon=True).start()
         try:
             yield from self._merged(names, since, follow=True, window=WINDOW)
@@ -123,7 +123,7 @@ class Logs:
         streams = [
             self._lines(name, f"/services/{service.id}/logs", query)
             for name in names
-            for service in working(self._cluster, name)
+            for service in logged(self._cluster, name)
         ]
         return merged(streams, _time, window)
 

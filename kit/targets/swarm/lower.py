@@ -35,6 +35,7 @@ from kit.workload.registry import registry_part
 from kit.workload.serving import MOST_SOURCES, endpoints, serving, source_hosts
 from kit.workload.training import FAULT_VARIABLES, METRICS_PORT, RENDEZVOUS_PORT, own_port, training
 from kit.workload.types import (
+    Config,
     Environment,
     Part,
     Rendezvous,
@@ -85,6 +86,7 @@ class Stack:
     environment: Environment
     services: tuple[Service, ...]
     helpers: tuple[Service, ...]
+    proxies: tuple[Service, ...]
     network: str
     alias: str
     after_platform: bool
@@ -435,7 +437,7 @@ def _outputs(
             f"{kind}.stack.yaml.j2",
             {"stack": _stack(plan, workload, after_platform=there)},
             (workload.file,),
-            workload.working[0].configs,
+            _configs(workload),
             workload.stack,
         )
     if made is not None:
@@ -450,6 +452,12 @@ def _outputs(
     yield from host_outputs(plan, EngineName.SWARM, managers, resource, insecure, ports, any_port)
 
 
+def _configs(workload: Workload) -> tuple[Config, ...]:
+    """Return the files of a stack; the parts that work share theirs."""
+    others = (part for part in workload.parts if part.role is Role.PROXY)
+    return (*workload.working[0].configs, *(each for part in others for each in part.configs))
+
+
 def _stack(plan: Plan, workload: Workload, *, after_platform: bool) -> Stack:
     first = workload.working[0]
     port, overlay = metrics_port(workload), not workload.host_network
@@ -457,7 +465,14 @@ def _stack(plan: Plan, workload: Workload, *, after_platform: bool) -> Stack:
         workload=workload,
         environment=_written(first, (each for each in first.environment if not each.own)),
         services=tuple(_service(workload, part) for part in workload.working),
-        helpers=tuple(_service(workload, part) for part in workload.parts if not part.role.works),
+        helpers=tuple(
+            _service(workload, part)
+            for part in workload.parts
+            if not part.role.works and part.role is not Role.PROXY
+        ),
+        proxies=tuple(
+            _service(workload, part) for part in workload.parts if part.role is Role.PROXY
+        ),
         network="host" if workload.host_network else network_name(plan),
         alias=_alias(workload.name),
         after_platform=after_platform,
@@ -478,6 +493,8 @@ def _constraint(workload: Workload, part: Part) -> str:
         name = part.hosts[0].name
         pinned_to = f"node.labels.{HOST_LABEL} == {name}"
         return pinned_to if workload.host_network else "node.role == manager"
+    if part.role is Role.PROXY:
+        return f"node.labels.{HOST_LABEL} == {part.hosts[0].name}"
     if part.role is Role.CHECKPOINTS:
         group = part.name.removeprefix(f"{Role.CHECKPOINTS}-")
         return constraint(workload.reads, f"{Role.TRAIN}-{group}")

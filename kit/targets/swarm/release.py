@@ -10,9 +10,11 @@ from typing import TypeVar
 from kit.errors import KitError
 from kit.hosts.docker import Docker, EngineError
 from kit.model import Host
+from kit.runtime.health import fault
 from kit.targets.swarm.observe import STACK_LABEL, observe_cluster, observe_tasks
 from kit.targets.swarm.order import Gpu
 from kit.targets.swarm.state import Service
+from kit.targets.swarm.steps import AwaitReady
 
 STACK_GONE = 120.0
 """Seconds until a removed stack must be gone, after the grace periods of its tasks."""
@@ -20,6 +22,9 @@ GPUS_FREE = 600.0
 """Seconds until a GPU must be released; a job's grace period may be minutes."""
 VOLUMES_FREE = 30.0
 """Seconds until an ended container must release its volumes."""
+NOTICED = 3.0
+"""Seconds in which Swarm begins an update, and a proxy notices that a host answers."""
+NOT_UPDATED = "the other hosts still answer with the version before: see `kit logs`"
 REPLACED = 1.0
 """Seconds that Swarm needs to create a task."""
 MOST_PASSES = 16
@@ -39,6 +44,32 @@ def _left(look: Callable[[], Found], seconds: float) -> Found:
     while (found := look()) and time.monotonic() < deadline:
         time.sleep(POLL)
     return found
+
+
+def service_ready(manager: Docker, step: AwaitReady) -> None:
+    """Wait until a service's update has ended and its hosts answer, if there are others that do.
+
+    Raises:
+        KitError: Swarm has paused the update, or a host does not answer in time.
+    """
+    time.sleep(NOTICED)  # Swarm begins the update.
+
+    def missing() -> str:
+        services = observe_cluster(manager).services
+        (service,) = (each for each in services if each.name == step.service)
+        if service.update == "updating":
+            return "its update has not ended"
+        if service.update == "paused":
+            raise KitError(f"{step.service}: {service.update_message}", NOT_UPDATED)
+        if all(fault(url) for url in step.others):
+            return ""
+        faults = {url: fault(url) for url in step.urls}
+        return "; ".join(f"{url}: {found}" for url, found in faults.items() if found)
+
+    if said := _left(missing, step.timeout):
+        what = f"{step.service} does not answer after {step.timeout} s: {said}"
+        raise KitError(what, NOT_UPDATED)
+    time.sleep(NOTICED)  # A proxy notices it.
 
 
 def stack_gone(manager: Docker, stack: str) -> None:

@@ -29,6 +29,11 @@ _STATES = {
 
 def working(cluster: Cluster, name: str) -> tuple[Service, ...]:
     """Return the services of a workload that train or answer."""
+    return tuple(each for each in logged(cluster, name) if each.part != Role.PROXY)
+
+
+def logged(cluster: Cluster, name: str) -> tuple[Service, ...]:
+    """Return the services whose output people read: those that work, and a server's proxy."""
     return tuple(
         each
         for each in cluster.of(name)

@@ -78,11 +78,29 @@ class AwaitEnd(Step):
 
 @dataclass(frozen=True, slots=True)
 class DeployStack(Step):
-    """Deploy a stack from a file of the tree; `variables` select its secrets."""
+    """Deploy a stack from a file of the tree; `variables` select its secrets.
+
+    `only` is the one service of the stack to deploy, "" for all.
+    """
 
     stack: str
     file: str
     variables: tuple[tuple[str, str], ...] = ()
+    only: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitReady(Step):
+    """Wait until a service's update has ended, and its hosts answer at `urls`, `timeout` seconds.
+
+    `service` is the full name. `others` are the URLs of the services that are updated next: if
+    none of them answers, the server answers nobody, and there is nothing to wait for.
+    """
+
+    service: str
+    urls: tuple[str, ...]
+    others: tuple[str, ...]
+    timeout: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,9 @@ from trainer.contract.job import Checkpoint, Exchange, Metrics, Train, TrainJob
 from trainer.core.averages import Lookahead
 from trainer.core.models import build_model, flip_scores
 from trainer.data.load import CIFAR10
+from trainer.data.pictures import View
 from trainer.serve.kind import Kind
-from trainer.serve.model import Content, Model, stand_in
+from trainer.serve.model import Content, Model, read_view, stand_in
 from trainer.serve.text import choose
 
 CPU = torch.device("cpu")
@@ -187,3 +188,24 @@ def test_a_server_goes_on_with_texts(tmp_path: Path) -> None:
         model = server.get("/model").json
         assert (model["kind"], model["classes"]) == ("text", list(CHARACTERS))
         assert server.metric("kit_serve_queue_length") == 0
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        {"side": 10**8, "resize": 0, "interpolation": "bilinear"},
+        {"side": 64, "resize": 10**8, "interpolation": "bilinear"},
+        {"side": 64, "resize": 32, "interpolation": "bilinear"},
+        {"side": 0, "resize": 32, "interpolation": "bilinear"},
+        {"side": True, "resize": 0, "interpolation": "bilinear"},
+        {"side": 64, "resize": 80, "interpolation": "../x"},
+    ],
+)
+def test_a_checkpoint_cannot_ask_for_any_preparation(view: dict[str, Any]) -> None:
+    with pytest.raises(UnusableError, match="its pictures can not be prepared as "):
+        read_view({"view": view}, View(32))
+    assert read_view({"mean": [0]}, View(32)) == read_view(None, View(32)) == View(32)
+    assert read_view({"view": {**view, **USUAL}}, View(32)) == View(64, 80, "bicubic")
+
+
+USUAL = {"side": 64, "resize": 80, "interpolation": "bicubic"}

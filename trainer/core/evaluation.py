@@ -108,7 +108,7 @@ def batch_size(run: Run) -> int:
         return run.job.train.batch_size
     if run.data.text:
         return max(1, min(EVALUATION_BATCH, SCORES // (run.job.train.context * run.data.classes)))
-    side = max(64, run.data.side)
+    side = max(64, run.data.side, run.data.view.side if run.data.view else 0)
     return max(1, EVALUATION_BATCH * 64**2 // side**2)
 
 

@@ -161,3 +161,36 @@ def test_a_model_of_ones_own_is_trained_and_served(served: tuple[Cluster, str]) 
     assert "Traceback" not in failed
     (job,) = told(cluster)["jobs"]
     assert job["state"] == "failed"
+
+
+def test_a_server_of_ones_own_is_a_process_here(served: tuple[Cluster, str]) -> None:
+    """Any program: its mounts are this machine's folders, its secrets are variables."""
+    cluster, url = served
+    (cluster.folder / "jobs" / "digits.yaml").unlink()
+    pages = cluster.folder / "pages"
+    pages.mkdir()
+    server = cluster.folder / "serve" / "digits.yaml"
+    script = "sleep 1; echo $KIT_GPUS $CUDA_VISIBLE_DEVICES $KEY >seen; exec python3 -m http.server"
+    server.write_text(
+        f"image: none\ncommand: [sh, -c, '{script} $KIT_PORT --bind 127.0.0.1']\n"
+        f"port: {url.rpartition(':')[2]}\nhealth: /seen\nworking_dir: /pages\n"
+        f"mounts: [{{bind: {pages}, to: /pages}}]\nsecrets: {{KEY: env}}\n"
+    )
+    cluster.kit("split", "--infer", "pc1:1", "--yes")
+    cluster.kit("render")
+    os.environ["KEY"] = "hush-7"
+    try:
+        output = cluster.kit("deploy")
+    finally:
+        del os.environ["KEY"]
+    assert "serve-digits: healthy" in output
+    with urllib.request.urlopen(f"{url}/seen", timeout=5) as answer:
+        assert answer.read().split() == [b"1", GPUS[1].encode(), b"hush-7"]
+    (told_of,) = told(cluster)["servers"]
+    assert [host["healthy"] for host in told_of["hosts"]] == [True]
+
+    (pages / "seen").unlink()
+    assert "not healthy: it answers 404 at /seen" in cluster.kit("status")
+    assert "GET /seen" in cluster.kit("logs", "serve-digits")
+    assert "serve-digits stopped after" in cluster.kit("stop", "serve-digits")
+    wait_for(lambda: not cluster.processes(), "an end of all processes")

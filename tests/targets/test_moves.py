@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from kit.runtime.proof import not_deployed, wrong_gpus
 from kit.runtime.status import HostStatus, JobStatus, State
+from kit.runtime.steps import Step
 from kit.targets.lowered import Lowered
 from kit.targets.swarm.decide import decide
 from kit.targets.swarm.order import in_order
@@ -23,6 +24,7 @@ from kit.targets.swarm.steps import (
     Label,
     MakeSecret,
     RemoveStack,
+    UpdateService,
 )
 from kit.workload.types import Kind, Workload
 from tests.sandbox import INVENTORY, JOB, SERVER, Project
@@ -224,3 +226,47 @@ def test_what_was_given_is_held_against_the_files(
     assert not_deployed([living], {"another": planned}) == ()
     waiting = replace(living, hosts=(replace(living.hosts[0], state=State.WAITING),))
     assert not_deployed([waiting], {"j": {"pc": ("GPU-z",)}}) == ()
+
+
+def two_servers(file: str) -> Cluster:
+    """A server on both hosts, from a stack with this hash."""
+    labels = (("kit.file", file), ("kit.server", "serve-both"))
+    names = ("serve-on-pc1", "serve-on-pc2")
+    return cluster(
+        *(
+            task(name, name[-3:], "running", stack="serve-both", devices=(gpu,))
+            for name, gpu in zip(names, ("GPU-a", "GPU-b"), strict=True)
+        ),
+        services=(
+            service("network", "lab-platform"),
+            *(replace(service(name, "serve-both", gpus=1), labels=labels) for name in names),
+        ),
+        nodes=(
+            node("pc1", manager=True, kit_job_serve_both="serve-on-pc1"),
+            node("pc2", kit_job_serve_both="serve-on-pc2"),
+        ),
+    )
+
+
+def test_the_hosts_of_a_server_are_updated_one_after_the_other(project: Project) -> None:
+    inventory = INVENTORY.replace("GPU-a, memory", "GPU-a, use: inference, memory")
+    inventory = inventory.replace("{uuid: GPU-b}", "{uuid: GPU-b, use: inference}")
+    own = "image: own:1\ncommand: [serve]\nport: 9000\nhosts: {gpus_per_host: 1}\n"
+    works = project.write(inventory, {}, {"both": own}).lowered().workloads
+    versions = {"platform.stack.yaml": FILE, "serve-both.stack.yaml": FILE}
+
+    def updates(seen: Cluster) -> list[Step]:
+        steps = decide("lab", works, seen, versions, {}, HOSTS, fresh=False)
+        return [step for step in steps if not isinstance(step, Label)]
+
+    *updated, last = updates(two_servers("older000"))
+    assert isinstance(last, DeployStack)
+    found = [
+        (each.part, each.urls, each.others) for each in updated if isinstance(each, UpdateService)
+    ]
+    first, second = ("http://192.168.8.151:9000/health",), ("http://192.168.8.114:9000/health",)
+    assert found == [("serve-on-pc1", first, second), ("serve-on-pc2", second, ())]
+    assert updates(two_servers(FILE)) == []
+    # Nothing runs yet: all begin at once.
+    idle = replace(two_servers(FILE), services=two_servers(FILE).services[:1], tasks=())
+    assert [type(step) for step in updates(idle)] == [DeployStack]

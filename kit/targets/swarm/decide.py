@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from kit.errors import KitError
 from kit.plan.types import Placement
@@ -17,13 +17,13 @@ from kit.targets.swarm.status import USED_UP, gpus_wanted, host_statuses, state_
 from kit.targets.swarm.steps import (
     AwaitEnd,
     AwaitGpus,
-    AwaitReady,
     DeleteCheckpoints,
     DeployStack,
     Label,
     MakeSecret,
     RemoveStack,
     RestartTasks,
+    UpdateService,
     key_step,
     label_step,
     stack_cause,
@@ -296,11 +296,19 @@ def _one_by_one(
         tuple(f"{urls[each.host.name]}{job.ready}" for each in part.placements) for part in parts
     ]
     for number, part in enumerate(parts):
-        name, answers = f"{job.stack}_{part.name}", answering[number]
         others = tuple(url for after in answering[number + 1 :] for url in after)
-        yield replace(deploy, where="swarm", what=f"update {name}", only=part.name)
-        what, cause = f"wait until {name} answers", "then the next one is updated"
-        yield AwaitReady("swarm", what, cause, name, answers, others, job.start_timeout)
+        yield UpdateService(
+            where="swarm",
+            what=f"update {job.stack}_{part.name}",
+            cause=deploy.cause,
+            stack=deploy.stack,
+            file=deploy.file,
+            variables=deploy.variables,
+            part=part.name,
+            urls=answering[number],
+            others=others,
+            timeout=job.start_timeout,
+        )
 
 
 def _task_restarts(job: Workload, cluster: Cluster) -> Iterator[Step]:

@@ -25,7 +25,6 @@ from kit.targets.swarm.steps import (
     JOINED_LABEL,
     AwaitEnd,
     AwaitGpus,
-    AwaitReady,
     DeleteCheckpoints,
     DeleteHistory,
     DeployStack,
@@ -40,6 +39,7 @@ from kit.targets.swarm.steps import (
     RemoveStack,
     RestartTasks,
     SetHeartbeat,
+    UpdateService,
 )
 from kit.values import Say
 
@@ -172,16 +172,18 @@ class Executor:
 
     @execute.register
     def _(self, step: DeployStack) -> None:
-        file = self._tree / step.file
-        if not step.only:
-            self._deploy(step, file, "--prune")
-            return
+        self._deploy(step, self._tree / step.file, "--prune")
+
+    @execute.register
+    def _(self, step: UpdateService) -> None:
+        before = release.tasks_of_service(self.manager, step)
         with tempfile.NamedTemporaryFile("w", suffix=".yaml", encoding="utf-8") as part:
-            part.write(only_service(file, step.only))
+            part.write(only_service(self._tree / step.file, step.part))
             part.flush()
             self._deploy(step, Path(part.name))
+        release.service_ready(self.manager, step, before)
 
-    def _deploy(self, step: DeployStack, file: Path, *options: str) -> None:
+    def _deploy(self, step: DeployStack | UpdateService, file: Path, *options: str) -> None:
         deploy = ["stack", "deploy", *options, "--with-registry-auth", "--compose-file", str(file)]
         env = dict(step.variables)
         try:
@@ -206,10 +208,6 @@ class Executor:
         with self.manager.acting(f"remove {stack}") as client:
             client.stack.remove(stack)
         release.stack_gone(self.manager, stack)
-
-    @execute.register
-    def _(self, step: AwaitReady) -> None:
-        release.service_ready(self.manager, step)
 
     @execute.register
     def _(self, step: AwaitEnd) -> None:

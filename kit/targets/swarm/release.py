@@ -13,8 +13,8 @@ from kit.model import Host
 from kit.runtime.health import fault
 from kit.targets.swarm.observe import STACK_LABEL, observe_cluster, observe_tasks
 from kit.targets.swarm.order import Gpu
-from kit.targets.swarm.state import Service
-from kit.targets.swarm.steps import AwaitReady
+from kit.targets.swarm.state import Cluster, Service
+from kit.targets.swarm.steps import UpdateService
 
 STACK_GONE = 120.0
 """Seconds until a removed stack must be gone, after the grace periods of its tasks."""
@@ -23,7 +23,7 @@ GPUS_FREE = 600.0
 VOLUMES_FREE = 30.0
 """Seconds until an ended container must release its volumes."""
 NOTICED = 3.0
-"""Seconds in which Swarm begins an update, and a proxy notices that a host answers."""
+"""Seconds in which a proxy notices that a host answers."""
 NOT_UPDATED = "the other hosts still answer with the version before: see `kit logs`"
 REPLACED = 1.0
 """Seconds that Swarm needs to create a task."""
@@ -46,28 +46,42 @@ def _left(look: Callable[[], Found], seconds: float) -> Found:
     return found
 
 
-def service_ready(manager: Docker, step: AwaitReady) -> None:
+def tasks_of_service(manager: Docker, step: UpdateService) -> set[str]:
+    """Return the tasks of the step's service."""
+    cluster = observe_cluster(manager)
+    return {each.id for each in cluster.tasks_of([_service(cluster, step)])}
+
+
+def _service(cluster: Cluster, step: UpdateService) -> Service:
+    name = f"{step.stack}_{step.part}"
+    return next(each for each in cluster.services if each.name == name)
+
+
+def service_ready(manager: Docker, step: UpdateService, before: set[str]) -> None:
     """Wait until a service's update has ended and its hosts answer, if there are others that do.
+
+    Return soon if its tasks are those `before`: nothing in it has changed.
 
     Raises:
         KitError: Swarm has paused the update, or a host does not answer in time.
     """
-    time.sleep(NOTICED)  # Swarm begins the update.
+    time.sleep(2 * REPLACED)
+    if tasks_of_service(manager, step) == before:
+        return
 
     def missing() -> str:
-        services = observe_cluster(manager).services
-        (service,) = (each for each in services if each.name == step.service)
+        service = _service(observe_cluster(manager), step)
         if service.update == "updating":
             return "its update has not ended"
         if service.update == "paused":
-            raise KitError(f"{step.service}: {service.update_message}", NOT_UPDATED)
+            raise KitError(f"{service.name}: {service.update_message}", NOT_UPDATED)
         if all(fault(url) for url in step.others):
             return ""
         faults = {url: fault(url) for url in step.urls}
         return "; ".join(f"{url}: {found}" for url, found in faults.items() if found)
 
     if said := _left(missing, step.timeout):
-        what = f"{step.service} does not answer after {step.timeout} s: {said}"
+        what = f"{step.stack}_{step.part} does not answer after {step.timeout} s: {said}"
         raise KitError(what, NOT_UPDATED)
     time.sleep(NOTICED)  # A proxy notices it.
 

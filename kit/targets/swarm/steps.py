@@ -78,26 +78,25 @@ class AwaitEnd(Step):
 
 @dataclass(frozen=True, slots=True)
 class DeployStack(Step):
-    """Deploy a stack from a file of the tree; `variables` select its secrets.
-
-    `only` is the one service of the stack to deploy, "" for all.
-    """
+    """Deploy a stack from a file of the tree; `variables` select its secrets."""
 
     stack: str
     file: str
     variables: tuple[tuple[str, str], ...] = ()
-    only: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class AwaitReady(Step):
-    """Wait until a service's update has ended, and its hosts answer at `urls`, `timeout` seconds.
+class UpdateService(Step):
+    """Deploy one service of a stack, and wait until its hosts answer at `urls`, `timeout` seconds.
 
-    `service` is the full name. `others` are the URLs of the services that are updated next: if
+    `part` is its name in the file. `others` are the URLs of the services that are updated next: if
     none of them answers, the server answers nobody, and there is nothing to wait for.
     """
 
-    service: str
+    stack: str
+    file: str
+    variables: tuple[tuple[str, str], ...]
+    part: str
     urls: tuple[str, ...]
     others: tuple[str, ...]
     timeout: int

@@ -13,6 +13,7 @@ from tests.sandbox import COMMAND, INVENTORY, JOB, ROOT, SERVER, Project
 
 NOBODY = "65534:65534"
 SCRIPT = "a script of the user's own may install packages, need sudo, or write beside itself"
+SERVER_OF_ONES_OWN = "kit does not know what its image needs; `user:` drops all capabilities"
 COPIED = "Compose copies secrets into the container, which a read-only file system refuses"
 OF_ROOT = "its volume belongs to root; root without capabilities may only read and write own files"
 EXCEPTIONS = {
@@ -20,6 +21,10 @@ EXCEPTIONS = {
     ("train of a command", "capabilities"): SCRIPT,
     ("train of a command", "read_only"): SCRIPT,
     ("train of a command", "new privileges"): SCRIPT,
+    ("serve of a command", "user"): SERVER_OF_ONES_OWN,
+    ("serve of a command", "capabilities"): SERVER_OF_ONES_OWN,
+    ("serve of a command", "read_only"): SERVER_OF_ONES_OWN,
+    ("serve of a command", "new privileges"): SERVER_OF_ONES_OWN,
     ("train with folders", "user"): "folders of the user's own may belong to anyone",
     ("train with folders", "capabilities"): "DAC_OVERRIDE alone: to write to them",
     ("train that streams", "read_only"): "its cache of shards may be larger than the memory",
@@ -75,6 +80,8 @@ def kinds(path: Path, name: str, service: dict[str, Any]) -> set[str]:
         ]
         found |= {"train with folders"} if own else set()
         found |= {"train that streams"} if "-streams." in path.name else set()
+    if first == "serve" and service["entrypoint"][-1] != "trainer.serve":
+        found = {"serve of a command"}
     if compose and service.get("secrets"):
         found.add(f"{first} with secrets")
     return found
@@ -149,7 +156,13 @@ def rendered(project: Project, engine: str, driver: str) -> list[Path]:
     text = text.replace("{speed: 1Gbit}", f"{{speed: 1Gbit, driver: {driver}}}")
     text = text.replace("network:", "  pc3: {address: 192.168.8.3, gpus: 1}\nnetwork:")
     text = text.replace("network:", "  pc4: {address: 192.168.8.4, gpus: 1}\nnetwork:")
-    project.write(text, jobs, {"digits": SERVER + "token: {env: TOKEN}\n"})
+    gpu = "{uuid: GPU-own, use: inference}"
+    text = text.replace("network:", f"  pc5: {{address: 192.168.8.5, gpus: [{gpu}]}}\nnetwork:")
+    servers = {
+        "digits": SERVER + "token: {env: TOKEN}\nhosts: {names: [pc2]}\n",
+        "own": "image: own:1\ncommand: [serve]\nport: 9000\nhosts: {names: [pc5]}\n",
+    }
+    project.write(text, jobs, servers)
     result = project.kit("render")
     assert result.status == 0, result.err
     tree = project.folder / "compose" / "lab"

@@ -462,3 +462,14 @@ def test_a_proxy_needs_swarm(project: Project) -> None:
         2,
         "serve/a.yaml:3: proxy: the proxy needs Swarm; leave it out, or use engine: swarm\n",
     )
+
+
+def test_a_project_may_have_servers_alone(project: Project) -> None:
+    project.write(SPLIT, {}, {"llm": WHOLE})
+    (project.folder / "jobs").rmdir()
+    assert project.kit("render").status == 0
+    refused = project.kit("render", "--jobs", "work")
+    assert (refused.status, refused.err.splitlines()[0]) == (
+        2,
+        "kit: work: there is no such folder",
+    )

@@ -148,12 +148,15 @@ def _each(
 
 
 def _files(folder: Path, what: str) -> list[Path]:
-    """Return the files that define jobs or servers. The folder of servers is optional."""
+    """Return the files that define jobs or servers.
+
+    The folder of servers is optional, and so is that of jobs beside one of servers.
+    """
     try:
         # Editors create lock files and backups whose names begin with a dot.
         there = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     except FileNotFoundError:
-        if what == "server":
+        if what == "server" or (folder.name == "jobs" and folder.with_name("serve").is_dir()):
             return []
         raise InputError(f"{folder}: there is no such folder", NO_JOBS) from None
     except OSError as error:

@@ -47,7 +47,7 @@ frontend clients
   # The same id is in the log of the server.
   http-request set-header X-Request-Id %[uuid()] unless {{ req.hdr(X-Request-Id) -m found }}
   http-request capture req.hdr(X-Request-Id) len 64
-  default_backend servers
+{once}  default_backend servers
 
 backend servers
   balance leastconn
@@ -56,6 +56,12 @@ backend servers
   http-check expect status 200-399
   default-server check inter 1s fall 2 rise 1 observe layer4 error-limit 1 on-error mark-down
 {servers}
+"""
+
+
+ONCE = """\
+  # A POST that a host has taken is not sent again: the server may have acted on it.
+  http-request disable-l7-retry if METH_POST
 """
 
 
@@ -99,6 +105,7 @@ def proxy_document(
         patience=patience,
         port=proxy.port,
         path=ready,
+        once=ONCE if settings.own else "",
         servers="\n".join(lines),
     )
     return Document(f"serve/{settings.short_name}.haproxy.cfg", text)

@@ -99,10 +99,13 @@ def test_no_request_is_lost_in_an_update(operator: Operator, lab: Lab) -> None:
     operator.project.write(None, {}, {"web": server(image, "two")})
     operator.kit("render")
     clients = Clients(f"{url}/who")
-    with clients.asking():
+    direct = Clients(f"http://{lab.settings.address('n1')}:{PORT}/who")
+    with clients.asking(), direct.asking(1):
         output = operator.kit("deploy")
         time.sleep(2)
     print(clients.answers, clients.slowest, clients.failures[:5])
+    print("without the proxy:", direct.answers, len(direct.failures), direct.slowest)
+    assert direct.failures
     assert output.index("update serve-web_serve-on-n1") < output.index(
         "update serve-web_serve-on-n2"
     )
@@ -119,3 +122,15 @@ def test_no_request_is_lost_in_an_update(operator: Operator, lab: Lab) -> None:
         time.sleep(6)
     print(killed.answers, killed.slowest, killed.failures[:5])
     assert killed.failures == []
+
+    # A node that is drained, and comes back.
+    wait_for(both, "both hosts to answer again")
+    drained = Clients(f"{url}/who")
+    with drained.asking():
+        time.sleep(1)
+        lab.ssh("n1", "docker node update --availability drain n2")
+        time.sleep(6)
+        lab.ssh("n1", "docker node update --availability active n2")
+        time.sleep(6)
+    print(drained.answers, drained.slowest, drained.failures[:5])
+    assert drained.failures == []

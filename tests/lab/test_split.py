@@ -175,7 +175,8 @@ def test_two_hosts_of_a_swarm_exchange_gpus(made: dict[str, Operator], lab: Lab)
         wait_for(lambda: ready(other), "the second server")
         wait_for(lambda: client.answered > 100, "answers")
     assert client.failed == []
-    assert seen(operator, "serve-digits") == {"n1": lab.uuids("n1"), "n2": [serving]}
+    both = {"n1": lab.uuids("n1"), "n2": [serving]}
+    wait_for(lambda: seen(operator, "serve-digits") == both, "what both see")
     assert seen(operator, "digits") == {"n2": [training]}
     assert lab.docker("n2", "ps", "--quiet", "--filter", "name=train-digits_train-on-n2") == stays
     # n1 is no longer in the job: its server gets checkpoints from n2.

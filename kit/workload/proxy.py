@@ -35,6 +35,11 @@ defaults
   # The longest pause of an answer, also before its beginning.
   timeout server {patience}s
   timeout http-request 30s
+  # A host that has lost its power closes no connection: it is lost after 11 s in silence.
+  option srvtcpka
+  srvtcpka-idle 5s
+  srvtcpka-intvl 2s
+  srvtcpka-cnt 3
   # No connection to a server is used twice: one may close it at any time when it ends.
   option http-server-close
   option redispatch 1

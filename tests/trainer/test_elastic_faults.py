@@ -38,6 +38,7 @@ class Cluster:
     local: Hosts
     job: Path
     nnodes: str = "1:3"
+    pace: str = "0"
     endpoint: str = ""
     coordinator: Task | None = None
     hosts: dict[str, Task] = field(default_factory=dict)
@@ -51,7 +52,13 @@ class Cluster:
         witness.mkdir(exist_ok=True)
         for name in names:
             self.hosts[name] = self.local.agent(
-                name, self.job, self.endpoint, 1, program=[WITNESS], WITNESS=witness
+                name,
+                self.job,
+                self.endpoint,
+                1,
+                program=[WITNESS],
+                WITNESS=witness,
+                PACE=self.pace,
             )
 
     def pids(self, name: str) -> list[int]:

@@ -2,7 +2,8 @@
 
 A line of $WITNESS/HOST-PID.jsonl: ["takes" or "has", generation, epoch, position, time, world
 size, samples]. A rank takes samples before the exchange of their gradients, and has the step after
-its update. The position is that before the step.
+its update. The position is that before the step. $PACE are seconds that each step takes longer, as
+if a GPU computed.
 """
 
 import json
@@ -21,6 +22,7 @@ from trainer.core.run import Run, Stop
 from trainer.data.augment import Augmentation
 
 FILE = Path(os.environ["WITNESS"], f"{os.environ['KIT_HOST']}-{os.getpid()}.jsonl")
+PACE = float(os.environ.get("PACE", "0"))
 TAKE_STEP, UPDATE = step.train_step, step.update
 
 
@@ -35,6 +37,7 @@ def take_step(
 ) -> step.StepResult:
     own = run.pieces(left[: run.global_batch])
     write("takes", run, progress, [int(sample) for piece in own for sample in piece])
+    time.sleep(PACE)
     return TAKE_STEP(run, progress, left, augmentation, stop)
 
 

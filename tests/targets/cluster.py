@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -106,7 +105,8 @@ def cluster_in(folder: Path, inventory: str = INVENTORY) -> Iterator[Cluster]:
         yield made
     finally:
         for process in made.processes():
-            process.send_signal(signal.SIGKILL)
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
         for child in made.started:
             child.wait(timeout=DEADLINE)
             if child.stdout is not None:

@@ -7,15 +7,26 @@ from itertools import chain
 
 from kit.errors import KitError
 from kit.hosts.docker import concurrently
-from kit.runtime.events import Reader
+from kit.runtime.events import Reader, is_event
 from kit.runtime.status import LogLine
 
 TAIL = "500"
 """Lines that the first update reads: every rank reports its place once a minute, and rank 0 its
 progress at least every 10 s."""
 
+MORE = "20000"
+"""Lines that it reads if the last ones have no event: scripts may print as much as they like."""
+
 Source = Callable[[float | None], Sequence[LogLine]]
 """Returns the lines after a time in seconds since the epoch, or the last lines for None."""
+
+
+def last_lines(read: Callable[[str], list[LogLine]]) -> list[LogLine]:
+    """Return a source's last lines, with events if there are any; `read` reads so many lines."""
+    found = read(TAIL)
+    if len(found) < int(TAIL) or any(is_event(line.text) for line in found):
+        return found
+    return read(MORE)
 
 
 class EventLog:

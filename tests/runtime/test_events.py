@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.errors import KitError
-from kit.runtime.event_log import EventLog, Source
+from kit.runtime.event_log import MORE, TAIL, EventLog, Source, last_lines
 from kit.runtime.events import Reader, is_event, split
 from kit.runtime.status import HostStatus, LogLine, State
 from trainer.contract.events import (
@@ -172,6 +172,21 @@ def test_each_look_reads_on_from_the_one_before() -> None:
         event_log.update({"one": source(lines, asked)})
     assert asked == [None, 2.0, 2.0]
     assert seen == [3.0]
+
+
+@pytest.mark.parametrize("printed", [100, 5000])
+def test_a_script_that_prints_much_does_not_hide_its_events(printed: int) -> None:
+    lines = [LogLine("j", "a", line(BEGIN), time=1.0)]
+    lines += [LogLine("j", "a", f"step {at}", time=2.0) for at in range(printed)]
+    asked = []
+
+    def read(tail: str) -> list[LogLine]:
+        asked.append(tail)
+        return lines[-int(tail) :]
+
+    reader = EventLog().update({"one": lambda _: last_lines(read)})
+    assert reader.progress is not None
+    assert asked == [TAIL] if printed == 100 else [TAIL, MORE]
 
 
 def test_lines_of_several_sources_are_read_in_the_order_of_time() -> None:

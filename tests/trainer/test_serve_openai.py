@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ from tests.trainer.hosts import hosts, wait_until
 from tests.trainer.servers import Answer, Server, start
 from tests.trainer.test_serve_models import CHARACTERS, fresh, training
 from trainer.checkpoints import format as checkpoint
+from trainer.contract.events import Serving, Started
 from trainer.serve.completions import Piece, Request, overhang, pieces
+from trainer.serve.requests import REPEAT
 from trainer.serve.text import Wish, choose
 
 TOKEN = "hush-3"
@@ -213,6 +216,17 @@ def test_a_request_has_an_id_in_the_log(server: Server) -> None:
     assert not logged(server, "/health")
     for secret in (TOKEN, "secret-key", "abcd" * 3):
         assert secret not in server.task.text
+
+
+def test_a_busy_server_repeats_its_state_among_its_lines(server: Server) -> None:
+    before = len(server.task.of(Serving)), len(server.task.of(Started))
+    for _ in range(2 * REPEAT):
+        server.get("/model")
+    after = len(server.task.of(Serving)), len(server.task.of(Started))
+    assert (after[0] - before[0], after[1] - before[1]) == (2, 2)
+    assert server.task.of(Serving)[-1] == replace(
+        server.task.of(Serving)[0], time=server.task.of(Serving)[-1].time
+    )
 
 
 @pytest.mark.parametrize("form", ["json", "none"])

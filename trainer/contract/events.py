@@ -50,7 +50,7 @@ class Event:
 
 @dataclass(frozen=True, kw_only=True)
 class Started(Event):
-    """The launcher or the server begins in a container.
+    """The launcher or the server begins in a container; a server repeats it among its other lines.
 
     `gpus` are the UUIDs of the GPUs that the container sees; of a GPU split by MIG, those of its
     instances.
@@ -275,7 +275,7 @@ class Released(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Serving(Event):
-    """A server now answers with a checkpoint; `source` is the place where it was read."""
+    """A server answers with a checkpoint, and repeats it; `source` is where it was read."""
 
     NAME = "serving"
     checkpoint: str

@@ -75,9 +75,7 @@ class Server:
                 f"serve {self.settings.host}: {self.settings.handler} has loaded the files of "
                 f"{self.settings.job}, the newest is {offer.name}"
             )
-            emit(
-                events.Serving(checkpoint=offer.name, replicas=len(self.devices), source=offer.host)
-            )
+            self.emit_state()
             self.metrics.reloads.inc()
             return
         accuracy = "unknown" if offer.accuracy is None else f"{offer.accuracy * 100:.1f} %"
@@ -85,20 +83,27 @@ class Server:
             f"serve {self.settings.host}: serves {offer.name} of {self.settings.job}: "
             f"epoch {offer.epoch}, accuracy {accuracy}, from {offer.host}"
         )
-        replicas, source = len(self.devices), offer.host
-        emit(events.Serving(checkpoint=offer.name, replicas=replicas, source=source))
+        self.emit_state()
         self.metrics.reloads.inc()
         self.metrics.step.set(offer.step)
         self.metrics.written.set(offer.written)
         if offer.accuracy is not None:
             self.metrics.accuracy.set(offer.accuracy)
 
+    def emit_state(self) -> None:
+        """Emit the GPUs and the present checkpoint."""
+        emit(events.Started(gpus=self.gpus.uuids))
+        if serving := self.batcher.serving:
+            offer, replicas = serving.offer, len(self.devices)
+            emit(events.Serving(checkpoint=offer.name, replicas=replicas, source=offer.host))
+
     async def tell(self) -> None:
-        """Log the traffic once a minute."""
+        """Log the traffic once a minute, and repeat the state."""
         while True:
             await asyncio.sleep(60)
             if line := self.metrics.minute():
                 say(f"serve {self.settings.host}: {line}")
+                self.emit_state()
 
     async def drop_late_clients(self) -> None:
         """Drop, every second, the connections whose clients are too slow."""

@@ -1,6 +1,7 @@
 """The checks of every request: host, origin, token and size; headers and metrics."""
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from time import monotonic
 from typing import Any
@@ -76,11 +77,17 @@ class Guard:
     """Wraps the application."""
 
     def __init__(
-        self, app: ASGIApp, settings: Settings, metrics: Metrics, limits: Connections
+        self,
+        app: ASGIApp,
+        settings: Settings,
+        metrics: Metrics,
+        limits: Connections,
+        repeat: Callable[[], None],
     ) -> None:
+        """`repeat` emits the server's state again."""
         self.ending = False  # Whether to close each connection after its answer.
         self._app, self._settings, self._metrics, self._limits = app, settings, metrics, limits
-        self._log = AccessLog(settings.access_log, settings.host)
+        self._log = AccessLog(settings.access_log, settings.host, repeat)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""

@@ -4,6 +4,7 @@ import json
 import re
 import secrets
 import time
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass
 
@@ -14,6 +15,7 @@ from trainer.output import say
 
 HEADER = "X-Request-Id"
 WELL_FORMED = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,63}")
+REPEAT = 100  # Entries.
 LONGEST = 200  # Characters of a path in the log.
 PROBES = ("/health", "/ready", "/metrics")  # They are asked all the time: only failures are logged.
 REQUEST: ContextVar[str] = ContextVar("request", default="")
@@ -53,10 +55,15 @@ class Entry:
 
 
 class AccessLog:
-    """Writes entries: `lines` for people, `json`, or `none`."""
+    """Writes entries: `lines` for people, `json`, or `none`.
 
-    def __init__(self, form: str, host: str) -> None:
-        self._form, self._host = form, host
+    After so many entries it calls `repeat`, which emits the server's state again: whoever wants to
+    know it reads the last 500 lines.
+    """
+
+    def __init__(self, form: str, host: str, repeat: Callable[[], None]) -> None:
+        self._form, self._host, self._repeat = form, host, repeat
+        self._entries = 0
 
     def write(self, scope: Scope, request: str, status: int, seconds: float, size: int) -> None:
         """Write the entry of a request."""
@@ -77,6 +84,9 @@ class AccessLog:
             request=request,
         )
         say(json.dumps(asdict(entry)) if self._form == "json" else entry.line())
+        self._entries += 1
+        if self._entries % REPEAT == 0:
+            self._repeat()
 
 
 def plain(text: str) -> str:

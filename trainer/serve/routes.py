@@ -157,4 +157,4 @@ def add_page(app: FastAPI) -> None:
 def application(settings: Settings, gpus: Gpus, limits: Connections) -> Guard:
     """Return the whole application."""
     server = Server(settings, gpus, limits)
-    return Guard(routes(server), settings, server.metrics, limits)
+    return Guard(routes(server), settings, server.metrics, limits, server.emit_state)

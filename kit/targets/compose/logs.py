@@ -10,7 +10,7 @@ from http.client import HTTPException
 
 from kit.errors import KitError
 from kit.hosts.docker import Docker, EngineError
-from kit.runtime.event_log import TAIL
+from kit.runtime.event_log import last_lines
 from kit.runtime.events import split
 from kit.runtime.status import LogLine
 from kit.runtime.streams import WINDOW, lines, merged
@@ -137,6 +137,11 @@ def new_lines(docker: Docker, one: Container, since: float | None) -> list[LogLi
     Raises:
         KitError: The engine cannot be reached.
     """
-    asked = query(since) if since is not None else {**query(0.0), "tail": TAIL}
-    content = docker.read(f"/containers/{one.id}/logs", **asked)
-    return [parsed(one, moment, text) for moment, text in lines(io.BytesIO(content))]
+
+    def read(**asked: str) -> list[LogLine]:
+        content = docker.read(f"/containers/{one.id}/logs", **asked)
+        return [parsed(one, moment, text) for moment, text in lines(io.BytesIO(content))]
+
+    if since is not None:
+        return read(**query(since))
+    return last_lines(lambda tail: read(**query(0.0), tail=tail))

@@ -9,7 +9,7 @@ from functools import partial
 
 from kit.errors import KitError
 from kit.hosts.docker import Docker, NoAnswerError
-from kit.runtime.event_log import TAIL, Source
+from kit.runtime.event_log import Source, last_lines
 from kit.runtime.events import split
 from kit.runtime.status import LogLine
 from kit.runtime.streams import WINDOW, Readable, lines, merged
@@ -56,9 +56,14 @@ def _new_lines(
     docker: Docker, hosts: Mapping[str, str], name: str, path: str, since: float | None
 ) -> list[LogLine]:
     """Return the lines after a time; for None the last lines."""
-    asked = {"tail": TAIL} if since is None else {"since": f"{since:.9f}"}
-    content = docker.read(path, SILENCE, **QUERY, **asked, follow="0")
-    return sorted(_parsed(hosts, name, io.BytesIO(content)), key=_time)
+
+    def read(**asked: str) -> list[LogLine]:
+        content = docker.read(path, SILENCE, **QUERY, **asked, follow="0")
+        return sorted(_parsed(hosts, name, io.BytesIO(content)), key=_time)
+
+    if since is not None:
+        return read(since=f"{since:.9f}")
+    return last_lines(lambda tail: read(tail=tail))
 
 
 def _parsed(hosts: Mapping[str, str], name: str, response: Readable) -> Iterator[LogLine]:

@@ -8,7 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from kit.errors import KitError
-from kit.hosts.docker import Docker, EngineError
+from kit.hosts.docker import Docker
+from kit.hosts.nodes import update_node
 from kit.model import Host
 
 OVER = frozenset({"complete", "failed", "rejected", "shutdown", "orphaned", "remove"})
@@ -93,17 +94,7 @@ def set_availability(manager: Docker, node: Node, availability: str) -> None:
     Raises:
         KitError: The manager cannot be reached, or rejects it.
     """
-    while True:
-        seen = manager.get(f"/nodes/{node.id}")
-        body = seen["Spec"] | {"Availability": availability}
-        try:
-            version = str(seen["Version"]["Index"])
-            manager.post(f"/nodes/{node.id}/update", body, version=version)
-        except EngineError as error:
-            if "out of sequence" not in error.message:
-                raise
-        else:
-            return
+    update_node(manager, node.id, lambda spec: spec | {"Availability": availability})
 
 
 def _tasks(manager: Docker, node: Node) -> list[str]:

@@ -16,6 +16,7 @@ import yaml
 
 from kit.errors import KitError
 from kit.hosts.docker import Docker, EngineError
+from kit.hosts.nodes import Spec, promote, update_node
 from kit.model import Host
 from kit.runtime.loop import execute_steps
 from kit.runtime.steps import Step
@@ -98,8 +99,7 @@ class Executor:
 
     @execute.register
     def _(self, step: Promote) -> None:
-        with self.manager.acting(step.what) as client:
-            client.node.promote(step.node)
+        promote(self.manager, step.node)
 
     @execute.register
     def _(self, step: RemoveNode) -> None:
@@ -143,20 +143,14 @@ class Executor:
 
     def _label(self, node: str, labels: Labels) -> None:
         """Set labels through the API: `docker node update` needs one SSH call per host."""
-        while True:
-            seen = self.manager.get(f"/nodes/{node}")
-            spec = seen["Spec"]
+
+        def change(spec: Spec) -> Spec:
             changed = (spec.get("Labels") or {}) | dict(labels)
-            kept = {name: value for name, value in changed.items() if value is not None}
-            body = spec | {"Labels": kept}
-            try:
-                version = str(seen["Version"]["Index"])
-                self.manager.post(f"/nodes/{node}/update", body, version=version)
-            except EngineError as error:
-                if "out of sequence" not in error.message:
-                    raise
-            else:
-                return
+            return spec | {
+                "Labels": {n: value for n, value in changed.items() if value is not None}
+            }
+
+        update_node(self.manager, node, change)
 
     @execute.register
     def _(self, step: MakeSecret) -> None:

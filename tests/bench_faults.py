@@ -35,7 +35,9 @@ class Cluster:
 
     def __init__(self, local: Hosts) -> None:
         self.local = local
-        self.job = write_job(local.folder, epochs=10**6, every_epochs=200, batch_size=16)
+        # With larger steps, a single host may diverge, which ends all.
+        train = {"epochs": 10**6, "batch_size": 16, "learning_rate": 0.005}
+        self.job = write_job(local.folder, every_epochs=200, **train)
         self.witness = local.folder / "witness"
         self.witness.mkdir()
         self.endpoint = local.rendezvous("1:3")

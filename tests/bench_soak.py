@@ -169,9 +169,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, hosts(Path(folder), cold=True) as local:
-        job = write_job(
-            Path(folder), epochs=10**6, every_epochs=20, batch_size=16, max_restarts=1000
-        )
+        train = {"epochs": 10**6, "batch_size": 16, "learning_rate": 0.005}
+        job = write_job(Path(folder), every_epochs=20, max_restarts=1000, **train)
         cluster = Cluster(local, job, pace=PACE)
         cluster.start(*NAMES)
         cluster.wait_for(len(NAMES), 0)

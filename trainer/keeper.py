@@ -227,9 +227,11 @@ class Versions:
     def add(self, draft: Path, version: Version) -> None:
         """Make a draft with all its files a version, and remove the oldest."""
         write_durably(draft / MANIFEST, json.dumps(asdict(version)).encode())
+        # Before anybody can see the files, and damage them.
+        written = [signature(draft / str(index)) for index in range(len(version.files))]
         draft.rename(self.folder / version.id)
         sync_folder(self.folder)
-        self._verified[version.id] = self._state(version)
+        self._verified[version.id] = written
         for old in self.all()[self._keep :]:
             self.remove(old)
 

@@ -37,7 +37,13 @@ class Use(StrEnum):
 
     TRAINING = "training"
     INFERENCE = "inference"
+    SPARE = "spare"
     NONE = "none"
+
+    @property
+    def splits(self) -> bool:
+        """Whether a split divides such GPUs between training and inference."""
+        return self in {Use.TRAINING, Use.INFERENCE}
 
 
 def resource_of(device: str) -> str:

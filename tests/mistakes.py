@@ -350,7 +350,7 @@ INVENTORIES: list[tuple[str, str, str, list[str]]] = [
         "13: hosts.pc2.gpus[1].use: 'infrence' is not known; did you mean inference?",
     ]),
     ('use is a list', 'use: inference', 'use: []', [
-        '13: hosts.pc2.gpus[1].use: [] is not known; use one of training, inference, none',
+        '13: hosts.pc2.gpus[1].use: [] is not known; use one of training, inference, spare, none',
     ]),
     ('GPUs are negative', '    gpus:\n      - {uuid: GPU-b}\n      - {uuid: GPU-c, use: inference}\n', '    gpus: -1\n', [
         '11: hosts.pc2.gpus: -1 is out of range; write a number of at least 0',

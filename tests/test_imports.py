@@ -320,7 +320,7 @@ LIMITS = {
     "checkpoints": 980,
     "core": 3180,
     "custom": 620,
-    "elastic": 1130,
+    "elastic": 1150,
     "record": 560,
     "serve": 3600,
     "streaming": 610,

@@ -93,6 +93,90 @@ def test_a_range_names_hosts(project: Project) -> None:
     assert [part.host.name for part in plan.jobs[0].placements] == ["n09", "n10", "n11"]
 
 
+SPARES = """\
+cluster: lab
+engine: swarm
+hosts:
+  a: {address: 10.0.0.1, roles: [manager], gpus: [{uuid: GPU-a}]}
+  b: {address: 10.0.0.2, gpus: [{uuid: GPU-b}]}
+  s: {address: 10.0.0.3, gpus: [{uuid: GPU-s0, use: spare}, {uuid: GPU-s1, use: spare}]}
+"""
+
+
+def test_a_spare_is_in_no_figure_of_the_job(project: Project) -> None:
+    alone = project.write(SPARES.replace("use: spare", "use: none")).plan().jobs[0]
+    job = project.write(SPARES).plan().jobs[0]
+    assert [(each.host.name, each.first_rank, ids(each)) for each in job.spares] == [
+        ("s", 2, ("GPU-s0", "GPU-s1"))
+    ]
+    assert job.placements == alone.placements
+    assert (job.nodes, job.world_size, job.batch) == ((2, 2), 2, alone.batch)
+    assert job.traffic == alone.traffic
+    assert job.inventory_hash != alone.inventory_hash
+
+
+def test_a_spare_has_a_service_of_its_own(project: Project) -> None:
+    train = {
+        part.name: {variable.name: variable.value for variable in part.environment}
+        for part in project.write(SPARES).workload().parts
+    }
+    assert train.keys() == {
+        "rendezvous",
+        "train-on-a",
+        "train-on-b",
+        "train-spare-on-s",
+    }
+    text = (project.rendered() / "train-digits.stack.yaml").read_text()
+    service = text[text.index("  train-spare-on-s:") :]
+    assert '      KIT_SPARE: "1"\n' in service
+    assert text.count("KIT_SPARE:") == 1
+    assert train["train-spare-on-s"]["KIT_SPARE"] == "1"
+    assert "KIT_SPARE" not in train["train-on-a"]
+    assert (train["rendezvous"]["KIT_NNODES"], train["rendezvous"]["KIT_SPARES"]) == ("2:2", "1")
+
+
+SHARED = [
+    ("one job has it", {"j": ""}, {"j": "GPU-s0 GPU-s1"}),
+    ("a job that does not name it", {"j": "{names: [a]}"}, {"j": ""}),
+    ("a job that names it", {"j": "{names: [a, s]}"}, {"j": "GPU-s0 GPU-s1"}),
+    (
+        "jobs that share hosts",
+        {"j": "{names: [a, s], gpus_per_host: 1}", "k": "{names: [b, s], gpus_per_host: 1}"},
+        {"j": "GPU-s0", "k": "GPU-s1"},
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "wanted", "given"), SHARED)
+def test_a_spare_goes_to_the_jobs_that_may_have_it(
+    project: Project, name: str, wanted: dict[str, str], given: dict[str, str]
+) -> None:
+    plan = project.write(SPARES, with_hosts(wanted)).plan()
+    found = {job.name: " ".join(" ".join(ids(each)) for each in job.spares) for job in plan.jobs}
+    assert found == given
+
+
+def test_a_model_in_parts_has_no_spare(project: Project) -> None:
+    plan = project.write(SPARES, {"j": JOB + "parallel: {shard: 2}\n"}).plan()
+    assert plan.jobs[0].spares == ()
+    assert "s: a spare of no job" in " ".join(plan.notes)
+
+
+SPARES_WRONG = [
+    ("half", SPARES.replace("GPU-s1, use: spare", "GPU-s1"), "", "a spare is a whole host"),
+    ("alone", SPARES, "hosts: {names: [s]}\n", "all hosts that it names are spares"),
+    ("small", SPARES, "hosts: {names: [a, s], gpus_per_host: 3}\n", "which has 1 for training"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "inventory", "hosts", "said"), SPARES_WRONG)
+def test_a_spare_that_cannot_be_one_is_refused(
+    project: Project, name: str, inventory: str, hosts: str, said: str
+) -> None:
+    result = project.write(inventory, {"j": JOB + hosts}).kit("plan")
+    assert (result.status, said in result.err) == (2, True), result.err
+
+
 def test_ranks_follow_the_inventory(project: Project) -> None:
     job = project.write(FOUR).plan().jobs[0]
     assert [(part.host.name, part.first_rank, part.processes) for part in job.placements] == [

@@ -115,7 +115,7 @@ WRONG = [
     (["--infer", "pc2:t"], "8: hosts.pc2: --infer pc2:t matches TITAN RTX and T4; write more of the name"),
     (["--infer", "pc2:GV10O"], "8: hosts.pc2: --infer pc2:GV10O: pc2 has no GPU of that model; use one of TITAN RTX, Quadro GV100, A100 MIG 1g.5gb, T4"),
     (["--infer", "Quadro GV10O"], "2: hosts: --infer Quadro GV10O: 'Quadro GV10O' is not a host, a UUID or a model of a GPU; did you mean Quadro GV100?"),
-    (["--infer", "T4"], "2: hosts: --infer T4: kit does not use pc2:3 (`use: none`); name one by its index, as in pc2:3"),
+    (["--infer", "T4"], "2: hosts: --infer T4: a split does not move pc2:3 (`use: none`); name one by its index, as in pc2:3"),
     (["--infer", "gpu003:1"], "17: hosts.gpu[001-004]: --infer gpu003:1: gpu003 is one of 4 hosts that share a list of GPUs; write 'gpu[001-004]' for all of them, or take gpu003 out of the range and describe it beside: `\"gpu[001-002]\":`, `gpu003:` and `gpu004:`"),
     (["--infer", "gpu004"], "17: hosts.gpu[001-004]: --infer gpu004: gpu004 is one of 4 hosts that share a list of GPUs; write 'gpu[001-004]' for all of them, or take gpu004 out of the range and describe it beside: `\"gpu[001-003]\":` and `gpu004:`"),
     (["--infer", "pc2:0", "--train", "pc2"], "11: hosts.pc2.gpus[0]: --infer pc2:0 and --train pc2 both select pc2:0; keep one of the two"),
@@ -396,7 +396,7 @@ def entries(draw: st.DrawFn, number: int, *, by_index: bool) -> Iterator[list[tu
             pairs.append(("model", draw(st.sampled_from(["X", "TITAN RTX", '"漢 #1"', "'a: b'"]))))
         if draw(st.booleans()):
             pairs.insert(draw(st.integers(0, len(pairs))), ("memory", "24GiB"))
-        use = draw(st.sampled_from([None, None, "inference", "none"]))
+        use = draw(st.sampled_from([None, None, "inference", "spare", "none"]))
         if use:
             quote = draw(st.sampled_from(["", "", '"', "'"]))
             at = draw(st.sampled_from([len(pairs), len(pairs), 0]))
@@ -479,10 +479,10 @@ def test_any_split_and_its_reverse_give_back_the_bytes(text: str, data: st.DataO
     if not plain_list(text):
         assert again == text
     done = moves(inventory, split)
-    undo: dict[str, tuple[str, ...]] = {"--infer": (), "--train": (), "--none": ()}
+    undo: dict[str, tuple[str, ...]] = {"--infer": (), "--train": (), "--spare": (), "--none": ()}
     for option, selector in reverse(done):
         undo[option] += (selector,)
-    wanted = Wanted(undo["--infer"], undo["--train"], undo["--none"])
+    wanted = Wanted(undo["--infer"], undo["--train"], undo["--spare"], undo["--none"])
     assert select(inventory_of(new), wanted, always) == back
 
 
@@ -512,7 +512,7 @@ def test_the_table_as_json(project: Project) -> None:
         ("GPU-b", "training", ["job a"]),
         ("GPU-c", "inference", []),
     ]
-    assert document["now"]["uses"] == {"training": 2, "inference": 1, "none": 0}
+    assert document["now"]["uses"] == {"training": 2, "inference": 1, "spare": 0, "none": 0}
 
 
 def test_a_range_is_a_row_for_each_gpu(project: Project) -> None:

@@ -21,6 +21,8 @@ subcommands.
                              hosts of a built-in training: a change must not start them again
     KIT_NPROC                processes on this host: its GPUs, or its CPU workers; of TensorFlow,
                              one process uses as many GPUs
+    KIT_SPARES               number of spares, where KIT_NNODES is set; default: 0
+    KIT_SPARE                set on a spare: a host that takes part only while others are missing
     KIT_HOST                 this host's name in the log; default: its hostname
     KIT_CHECKPOINTS          folder of checkpoints; default: /checkpoints
     KIT_DATA                 folder of data sets; default: /data
@@ -140,13 +142,16 @@ class Job(NamedTuple):
     setup: tuple[str, ...] = ()  # Lines for sh that run before.
 
 
-def read_nnodes(environ: Mapping[str, str]) -> tuple[int, int]:
-    """Read the least and the most hosts of a job."""
+def read_nnodes(environ: Mapping[str, str]) -> tuple[int, int, int]:
+    """Read the least and the most hosts of a job, and the number of spares."""
     text = _value(environ, "KIT_NNODES")
     bounds = re.fullmatch(r"([1-9]\d*):([1-9]\d*)", text)
     if not bounds or int(bounds[1]) > int(bounds[2]):
         raise LaunchError(f'KIT_NNODES must be MIN:MAX such as 1:2, is "{text}"')
-    return int(bounds[1]), int(bounds[2])
+    spares = _value(environ, "KIT_SPARES", "0")
+    if not re.fullmatch(r"\d{1,4}", spares):
+        raise LaunchError(f'KIT_SPARES must be a number such as 1, is "{spares}"')
+    return int(bounds[1]), int(bounds[2]), int(spares)
 
 
 def parse_endpoint(text: str) -> tuple[str, int]:
@@ -839,6 +844,8 @@ class Report(NamedTuple):
     hopeless: bool = False  # A restart would repeat this failure.
     leaving: bool = False
     once: bool = False  # Nothing restarts this host.
+    spare: bool = False  # It takes part only if others are missing.
+    spares: int = 0  # Of the job.
 
 
 def read_round(found: Any) -> Round:
@@ -856,7 +863,7 @@ def read_round(found: Any) -> Round:
 def read_report(line: bytes) -> Report:
     """Read a report; raises ValueError or TypeError."""
     read = Report(*json.loads(line))
-    texts, numbers = (read.agent, read.host, read.address), (*read.ports, read.least, read.most)
+    texts, numbers = (read.agent, read.host, read.address), (*read.ports, *read[4:6], read.spares)
     if not all(isinstance(each, str) for each in texts) or len(read.ports) != 2:
         raise ValueError("not a report")
     if not all(type(each) is int for each in numbers):
@@ -976,17 +983,20 @@ class Rounds:
     def _ready(self) -> list[Report]:
         return [each for each in self._candidates() if each.state == "idle"]
 
-    def _bounds(self) -> tuple[int, int]:
-        """The least and the most hosts, as the host knows that has come last."""
+    def _bounds(self) -> tuple[int, int, int]:
+        """The least and the most hosts, and the spares, as the host knows that has come last."""
         last = next(reversed(self.hosts.values()))
-        return last.least, last.most
+        return last.least, last.most, last.spares
 
     def _try_to_begin(self) -> None:
         ready = self._ready()
         late = self._clock() - self._since > STUCK
         if not ready or (len(ready) < len(self._candidates()) and not late):
             return  # The others are still ending their workers.
-        least, most = self._bounds()
+        least, most, spares = self._bounds()
+        # Before, a spare of a round that runs may still be on its way to a new rendezvous.
+        known = not spares or len(ready) == most + spares or self._clock() > self._first
+        complete = known and sum(not each.spare for each in ready) >= most
         if self._members:
             self._count_failure({report.agent for report in ready})
         elif len(ready) < least:
@@ -994,8 +1004,8 @@ class Rounds:
         elif not self._waits:
             # To a new rendezvous, the hosts of a round that runs may still be on their way.
             self._waits, self._enough = True, max(self._clock(), self._first - LAST_CALL)
-        elif len(ready) >= most or self._why or self._clock() > self._enough + LAST_CALL:
-            self._begin(ready[:most])
+        elif complete or self._why or self._clock() > self._enough + LAST_CALL:
+            self._begin(sorted(ready, key=lambda each: each.spare)[:most])
 
     def _count_failure(self, ready: set[str]) -> None:
         """Count a round that ended by the script alone; too many end those that failed."""
@@ -1011,7 +1021,7 @@ class Rounds:
     def _begin(self, chosen: list[Report]) -> None:
         # By name, not by address as torchrun: in an overlay network, addresses change with each
         # start, and the host of rank 0 is the one that keeps what a script saves.
-        chosen = sorted(chosen, key=lambda each: natural(each.host))
+        chosen = sorted(chosen, key=lambda each: (each.spare, natural(each.host)))
         self._number += 1
         name, first, self._waits = f"{self._number}-{secrets.token_hex(4)}", chosen[0], False
         agents, hosts = [each.agent for each in chosen], [each.host for each in chosen]
@@ -1372,7 +1382,7 @@ class Agent:
     def _report(self) -> None:
         if self._rendezvous:
             settings = self._settings
-            least, most = read_nnodes(os.environ)
+            least, most, spares = read_nnodes(os.environ)
             report = Report(
                 agent=self._id,
                 host=settings.host,
@@ -1385,6 +1395,8 @@ class Agent:
                 hopeless=bool(self._failure and self._failure.code == MISTAKE),
                 leaving=self._signal > 0,
                 once=self._once,
+                spare=bool(os.environ.get("KIT_SPARE")),
+                spares=spares,
             )
             self._rendezvous.write(json.dumps(report).encode() + b"\n")
 
@@ -2104,11 +2116,11 @@ def coordinate() -> int:
     from trainer.elastic.coordinator import serve
 
     host, port = parse_endpoint(_value(os.environ, "KIT_RENDEZVOUS"))
-    least, most = read_nnodes(os.environ)
+    hosts = read_nnodes(os.environ)
     address = own_address([host])
     say(f"serves the coordinator on {endpoint_text((address, port))}")
     try:
-        received = serve(address, port, (least, most), say)
+        received = serve(address, port, hosts, say)
     except OSError as error:
         raise unserved(port, error) from error
     reason = signal.Signals(received).name if received else "the end of its run"

@@ -22,20 +22,19 @@ FEW = 20
 
 def host_rows(plan: Plan, *, every: bool) -> Table:
     """Return the table of the hosts."""
-    rows = table(
-        "host", "address", "roles", "link", "GPUs", "training", "inference", right=("GPUs",)
-    )
+    shown = [Use.TRAINING, Use.INFERENCE]
+    if any(gpu.use is Use.SPARE for host in plan.hosts for gpu in host.gpus):
+        shown.append(Use.SPARE)
+    rows = table("host", "address", "roles", "link", "GPUs", *shown, right=("GPUs",))
     for group in _grouped(plan.hosts, _host_shape, _host_shape, every=every):
         first, last = group[0], group[-1]
-        uses = {use: _gpu_names(first, use) for use in (Use.TRAINING, Use.INFERENCE)}
         rows.add_row(
             _names([host.name for host in group]),
             f"{first.address} … {last.address}" if len(group) > 1 else first.address,
             ", ".join(first.roles) or "-",
             show_speed(first.speed),
             str(len(first.gpus)),
-            uses[Use.TRAINING],
-            uses[Use.INFERENCE],
+            *(_gpu_names(first, use) for use in shown),
         )
     return rows
 
@@ -48,6 +47,8 @@ def placement_rows(job: JobPlan, *, every: bool) -> Table:
         rows.add_row(*_placed(group), _ranks(group, ranks), _gpus(group))
     rows.add_section()
     rows.add_row("total", str(job.world_size), "", "")
+    for group in _grouped(job.spares, _placement_shape, _rough_shape, every=every):
+        rows.add_row(*_placed(group), "spare", _gpus(group))
     return rows
 
 

@@ -44,6 +44,7 @@ MOST_UNDONE = 8
     help="GPUs for inference; or their number: kit takes the weakest.",
 )
 @click.option("--train", multiple=True, metavar="SEL", help="GPUs for training.")
+@click.option("--spare", multiple=True, metavar="SEL", help="GPUs that stand in for a lost host's.")
 @click.option("--none", "keep_away", multiple=True, metavar="SEL", help="GPUs for neither.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--dry-run", is_flag=True, help="Write nothing; show what would change.")
@@ -53,6 +54,7 @@ def command(
     paths: Paths,
     infer: tuple[str, ...],
     train: tuple[str, ...],
+    spare: tuple[str, ...],
     keep_away: tuple[str, ...],
     *,
     yes: bool,
@@ -67,9 +69,9 @@ def command(
     SEL is HOST, HOST:WHICH, or WHICH for all hosts. WHICH is an index of the host's list (pc1:0,
     pc1:0-1,3), a UUID or its beginning, a model or a part of its name, or `all`. Hosts of a range
     move together ('gpu[001-064]:7'). `--infer 2` gives two GPUs in total to inference, `--infer 0`
-    none. A GPU with `use: none` moves only if its index or UUID names it.
+    none. A spare or a GPU with `use: none` moves only if its index or UUID names it.
     """
-    wanted = Wanted(infer, train, keep_away)
+    wanted = Wanted(infer, train, spare, keep_away)
     if wanted == Wanted():
         return _show(paths, every=every, as_json=as_json)
     if as_json and not (yes or dry_run):

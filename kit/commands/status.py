@@ -199,5 +199,7 @@ def _host(host: HostStatus, *, serves: bool) -> tuple[str, str, str, str]:
     ranks = ", ".join(map(str, host.ranks)) or count(host.processes, "rank")
     if serves:
         ranks = count(host.processes, "replica")
+    elif host.spare:
+        ranks = f"{ranks}, a spare" if host.ranks else "spare"
     state = host.state if host.exit_status in {None, 0} else f"{host.state} ({host.exit_status})"
     return state, ranks, ", ".join(host.devices), host.message

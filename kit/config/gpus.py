@@ -31,8 +31,10 @@ class GpuSection(Section):
     )
     model: str | None = Field(None, examples=["TITAN RTX"])
     memory: Size | None = None
-    use: Literal["training", "inference", "none"] = Field(
-        "training", description="`none`: kit does not use this GPU, for example one with a display"
+    use: Literal["training", "inference", "spare", "none"] = Field(
+        "training",
+        description="`spare`: it trains only while a host of the job is lost. `none`: kit does not "
+        "use this GPU, for example one with a display",
     )
 
     @model_validator(mode="after")

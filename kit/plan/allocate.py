@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 from kit import ranges
-from kit.errors import Fault
+from kit.errors import INVENTORY, Fault
 from kit.model import AUTO, Framework, Gpu, Host, Inventory, Job, JobHosts, Server, Use
 from kit.plan.types import Placement
 from kit.values import WrongValueError, count, show_size
@@ -49,24 +49,49 @@ class _Ledger:
 Placements = list[tuple[Placement, ...]]
 
 
-def allocate(
-    inventory: Inventory, jobs: Sequence[Job], servers: Sequence[Server]
-) -> tuple[Placements, Placements, list[Fault]]:
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """The hosts and GPUs of each job, of its spares, and of each server."""
+
+    training: Placements
+    spares: Placements
+    serving: Placements
+    faults: list[Fault]
+
+
+def allocate(inventory: Inventory, jobs: Sequence[Job], servers: Sequence[Server]) -> Allocation:
     """Assign GPUs to every job and every server, in their order and the inventory's order.
 
     Each request gets all GPUs of its use on its hosts, or `gpus_per_host` of the free ones.
-    A server gets no GPU if no host has one for inference.
+    A server gets no GPU if no host has one for inference, a job no spare if others have taken all.
     """
     ledger = _Ledger({host.name: host for host in inventory.hosts}, inventory.network.interface)
     training = [_place_job(job, ledger) for job in jobs]
+    spares = [
+        _place_spares(job, members, ledger) for job, members in zip(jobs, training, strict=True)
+    ]
     serving = [_place_server(server, ledger) for server in servers]
-    return training, serving, ledger.faults
+    return Allocation(training, spares, serving, [*_half_spares(inventory), *ledger.faults])
+
+
+def _half_spares(inventory: Inventory) -> Iterator[Fault]:
+    """Yield the hosts with GPUs for training and spare ones: a container has only one of them."""
+    for host in inventory.hosts:
+        if _gpus(host, Use.SPARE) and _gpus(host, Use.TRAINING):
+            what = f"{host.name} has GPUs for training and spare ones, but a spare is a whole host"
+            fix = "write `use: spare` or `use: training` for all of them"
+            yield Fault(INVENTORY, (*host.loc, "gpus"), what, fix)
 
 
 def _place_job(job: Job, ledger: _Ledger) -> tuple[Placement, ...]:
     alone = job.framework is Framework.TENSORFLOW
     request = _Request("job", job.name, Use.TRAINING, job.hosts, one_process=alone)
-    hosts = _hosts(request, ledger)
+    named = _hosts(request, ledger)
+    hosts = [host for host in named if _gpus(host, Use.TRAINING) or not _gpus(host, Use.SPARE)]
+    if named and not hosts:
+        what = "all hosts that it names are spares"
+        ledger.refuse(request, ("hosts", "names"), what, "name a host with a GPU for training")
+        return ()
     if hosts and (idle := next((host for host in hosts if not _gpus(host, request.use)), None)):
         place = ("hosts", "names", _named_by(request, idle.name))
         what = f"{idle.name} has no GPU for training"
@@ -82,6 +107,31 @@ def _place_job(job: Job, ledger: _Ledger) -> tuple[Placement, ...]:
         what = f"TensorFlow trains with all of its {len(hosts)} hosts or not at all"
         ledger.refuse(request, ("hosts", "min"), what, "leave it out")
     return placements
+
+
+def _place_spares(job: Job, members: Sequence[Placement], ledger: _Ledger) -> tuple[Placement, ...]:
+    """Return the spares of a job: those among its hosts, or all that no other job has taken.
+
+    A model that ranks divide has no spare, as its parts are on the hosts that trained; nor have
+    TensorFlow's scripts, whose hosts are a fixed list.
+    """
+    if not members or job.framework is Framework.TENSORFLOW or job.parallel.used:
+        return ()
+    request = _Request("job", job.name, Use.SPARE, job.hosts)
+    hosts = [host for host in _hosts(request, ledger) if _gpus(host, Use.SPARE)]
+    if not job.hosts.names:
+        hosts = [host for host in hosts if _enough_free(request, host, ledger)]
+    rank = sum(member.processes for member in members)
+    return tuple(
+        replace(each, first_rank=each.first_rank + rank, spare=True)
+        for each in _placements(request, hosts, ledger)
+    )
+
+
+def _enough_free(request: _Request, host: Host, ledger: _Ledger) -> bool:
+    ours = _gpus(host, request.use)
+    free = [gpu for gpu in ours if (host.name, gpu.id) not in ledger.owner]
+    return len(free) >= (request.hosts.gpus_per_host or len(ours))
 
 
 def _place_server(server: Server, ledger: _Ledger) -> tuple[Placement, ...]:

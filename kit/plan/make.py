@@ -20,7 +20,7 @@ from kit.plan.division import division, division_faults
 from kit.plan.exchange import exchange
 from kit.plan.gpus import precision
 from kit.plan.images import images, pinned
-from kit.plan.notes import job_notes, server_notes
+from kit.plan.notes import job_notes, server_notes, spare_notes
 from kit.plan.servers import handler_faults, server_faults, server_plan
 from kit.plan.traffic import batch, traffic
 from kit.plan.types import Placement
@@ -42,18 +42,19 @@ def make_plan(
     Raises:
         FaultsError: The jobs do not fit the inventory, or conflict with each other.
     """
-    training, inferring, faults = allocate(inventory, jobs, servers)
+    allocated = allocate(inventory, jobs, servers)
+    faults = [*allocated.faults]
     faults += [*server_faults(inventory, servers, jobs), *data_faults(inventory, jobs)]
-    if faults := [*faults, *division_faults(jobs, training)]:
+    if faults := [*faults, *division_faults(jobs, allocated.training)]:
         raise FaultsError(faults)
     plans = [
-        _job_plan(inventory, lock, job, placements)
-        for job, placements in zip(jobs, training, strict=True)
+        _job_plan(inventory, lock, job, placements, spares)
+        for job, placements, spares in zip(jobs, allocated.training, allocated.spares, strict=True)
     ]
     by_name = {plan.name: plan for plan in plans}
     serving = [
         _server_plan(inventory, lock, server, placements, by_name.get(server.job))
-        for server, placements in zip(servers, inferring, strict=True)
+        for server, placements in zip(servers, allocated.serving, strict=True)
     ]
     if faults := handler_faults(serving):
         raise FaultsError(faults)
@@ -66,7 +67,7 @@ def make_plan(
         hosts=inventory.hosts,
         jobs=tuple(plans),
         servers=tuple(serving),
-        notes=(*job_notes(plans), *server_notes(serving)),
+        notes=(*job_notes(plans), *spare_notes(inventory, plans), *server_notes(serving)),
         images=images(inventory, jobs, servers),
         lock=lock,
         data=data_plan(inventory, jobs, lock),
@@ -79,6 +80,7 @@ def _job_plan(
     lock: Lock | None,
     job: Job,
     placements: tuple[Placement, ...],
+    spares: tuple[Placement, ...],
 ) -> JobPlan:
     fewest = job.hosts.fewest if job.hosts.fewest is not None else len(placements)
     mounts = storage.mounts(inventory.cluster, job)
@@ -88,18 +90,19 @@ def _job_plan(
     return JobPlan(
         job=job,
         placements=placements,
+        spares=spares,
         nodes=(fewest, len(placements)),
         batch=batch(job, ranks // ((job.parallel.tensor or 1) * (job.parallel.pipeline or 1))),
         traffic=moved,
         exchange=None if job.parallel.used else exchange(job, placements, moved),
         division=division(job, placements),
-        precision=precision(job, placements),
+        precision=precision(job, (*placements, *spares)),
         mounts=storage.mount_points(mounts),
         volumes=storage.volumes(mounts, job.mounts),
         shared_checkpoints=storage.shared_checkpoints(mounts),
         memlock=-1 if infiniband and job.limits.memlock is None else job.limits.memlock,
         stack_limit=job.limits.stack,
-        inventory_hash=_inventory_version(inventory, placements),
+        inventory_hash=_inventory_version(inventory, (*placements, *spares)),
         job_hash=_version(job),
         image=pinned(job.image, lock),
     )
@@ -112,7 +115,7 @@ def _server_plan(
     placements: tuple[Placement, ...],
     job: JobPlan | None,
 ) -> ServerPlan:
-    concerned = (*placements, *(job.placements if job else ()))
+    concerned = (*placements, *(job.containers if job else ()))
     code = job.job.code if job else ()
     hashes = (
         _inventory_version(inventory, concerned),
@@ -131,6 +134,7 @@ def _inventory_version(inventory: Inventory, placements: Sequence[Placement]) ->
             each.interface,
             each.whole,
             [gpu.id for gpu in each.gpus],
+            *(["spare"] if each.spare else []),
         )
         for each in placements
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from kit.model import Inventory, Use
 from kit.plan.gpus import without_bf16
 from kit.plan.work import JobPlan, ServerPlan
 from kit.values import count, show_seconds, show_size
@@ -41,6 +42,19 @@ def resume_notes(plans: Sequence[JobPlan]) -> list[str]:
         if plan.job.command and not plan.job.checkpoint.files and len(plan.placements) > 1
         for mount in plan.job.mounts
         if mount.kind == "bind" and not mount.read_only
+    ]
+
+
+def spare_notes(inventory: Inventory, plans: Sequence[JobPlan]) -> list[str]:
+    """Name the spares that stand in for no host."""
+    used = {spare.host.name for plan in plans for spare in plan.spares}
+    spares = [host for host in inventory.hosts if any(gpu.use is Use.SPARE for gpu in host.gpus)]
+    idle = [host.name for host in spares if host.name not in used]
+    if not plans or not idle:
+        return []
+    return [
+        f"{_names(idle)}: a spare of no job: a job that names hosts has the spares among them, "
+        "a divided model and TensorFlow have none"
     ]
 
 

@@ -13,7 +13,8 @@ class Placement:
 
     The `ranks` in the plan follow the order of the inventory: `first_rank` to
     `first_rank + processes - 1`. `whole`: `gpus` are all GPUs of the host. `interface` is used on
-    the host's network. `one_process` uses all of its GPUs, as TensorFlow's do.
+    the host's network. `one_process` uses all of its GPUs, as TensorFlow's do. A `spare` trains
+    only while another host of the job is lost; its ranks follow those of the others.
     """
 
     host: Host
@@ -22,6 +23,7 @@ class Placement:
     whole: bool
     interface: str | None
     one_process: bool = False
+    spare: bool = False
 
     @property
     def processes(self) -> int:

@@ -24,16 +24,17 @@ class JobPlan:
     """One job with all its numbers.
 
     `image` is pinned to the lock's digest. `nodes` are the smallest and the largest number of its
-    hosts. `memlock` and `stack_limit` are in bytes, -1 for unlimited. `shared_checkpoints`: all
-    hosts share one folder. `exchange` is None if the hosts exchange nothing or the model's size is
-    unknown. `division` is None if each rank has a whole model. `precision` is None if the job sets
-    it or a GPU's model is unknown.
+    hosts that train together. `spares` take the place of lost ones. `memlock` and `stack_limit` are
+    in bytes, -1 for unlimited. `shared_checkpoints`: all hosts share one folder. `exchange` is None
+    if the hosts exchange nothing or the model's size is unknown. `division` is None if each rank
+    has a whole model. `precision` is None if the job sets it or a GPU's model is unknown.
     `inventory_hash` is the version of the inventory's entries for the job's hosts. `job_hash` is
     the version of the job's file, independent of comments and layout.
     """
 
     job: Job
     placements: tuple[Placement, ...]
+    spares: tuple[Placement, ...]
     nodes: tuple[int, int]
     batch: Batch
     traffic: Traffic
@@ -56,12 +57,17 @@ class JobPlan:
 
     @property
     def hosts(self) -> tuple[Host, ...]:
-        """The hosts of the job."""
-        return tuple(placement.host for placement in self.placements)
+        """The hosts of the job, the last of them the spares."""
+        return tuple(placement.host for placement in self.containers)
+
+    @property
+    def containers(self) -> tuple[Placement, ...]:
+        """The hosts on which a container of the job runs: those that train, and the spares."""
+        return (*self.placements, *self.spares)
 
     @property
     def world_size(self) -> int:
-        """The number of processes on all hosts."""
+        """The number of processes that train together."""
         return sum(placement.processes for placement in self.placements)
 
 

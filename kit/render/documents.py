@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kit.model import Gpu, Host
@@ -149,9 +149,15 @@ def _job(
     if whole:
         items["exchange"] = dataclasses.asdict(job.exchange) if job.exchange else None
         items["prediction"] = dataclasses.asdict(prediction) if prediction else None
-    rows = [_compact(_placement(placement, whole=whole)) for placement in job.placements]
     compact = {key: _compact(value) for key, value in items.items()}
-    return _object({**compact, "hosts": _rows(rows, "      ")}, "    ")
+    compact["hosts"] = _placements(job.placements, whole=whole)
+    if job.spares:
+        compact["spares"] = _placements(job.spares, whole=False)
+    return _object(compact, "    ")
+
+
+def _placements(placements: Iterable[Placement], *, whole: bool) -> str:
+    return _rows([_compact(_placement(each, whole=whole)) for each in placements], "      ")
 
 
 def _streams(data: DataPlan, job: JobPlan, sizes: Sizes) -> list[dict[str, Any]]:
@@ -177,9 +183,8 @@ def _server(server: ServerPlan, workload: Workload) -> str:
         **({"health": workload.health} if workload.health else {}),
         **({"proxy": workload.urls[-1] + workload.ready} if workload.proxied else {}),
     }
-    rows = [_compact(_placement(placement, whole=False)) for placement in server.placements]
     compact = {key: _compact(value) for key, value in items.items()}
-    return _object({**compact, "hosts": _rows(rows, "      ")}, "    ")
+    return _object({**compact, "hosts": _placements(server.placements, whole=False)}, "    ")
 
 
 def _placement(placement: Placement, *, whole: bool) -> dict[str, Any]:

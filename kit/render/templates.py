@@ -178,7 +178,10 @@ def hosts_line(part: Part) -> str:
     hosts = [host.name for host in part.hosts]
     shown = ", ".join(hosts) if len(hosts) <= 8 else f"{hosts[0]} … {hosts[-1]}"
     gpus = count(len(part.placements[0].gpus), "GPU")
-    return f"{len(hosts)} × {gpus}: {shown}" if len(hosts) > 1 else shown
+    line = f"{len(hosts)} × {gpus}: {shown}" if len(hosts) > 1 else shown
+    if not part.placements[0].spare:
+        return line
+    return f"{line}: a spare, which stands by until a host of the job is lost"
 
 
 def processes_line(placement: Placement) -> str:

@@ -24,7 +24,7 @@ class Rendered:
 
     `devices` are the GPUs by workload and host, `urls` the addresses of each server, `checks` the
     health checks of the user's own servers and of proxies. `data` is None
-    without data services; `needs` are the data sets of each job.
+    without data services; `needs` are the data sets of each job, `spares` the hosts that stand by.
     """
 
     hosts: tuple[Host, ...]
@@ -33,6 +33,7 @@ class Rendered:
     data: DataPlan | None = None
     needs: Mapping[str, tuple[DataSet, ...]] = field(default_factory=dict)
     checks: Mapping[str, Check] = field(default_factory=dict)
+    spares: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
 
 def rendered(tree: Path) -> Rendered:
@@ -45,8 +46,16 @@ def rendered(tree: Path) -> Rendered:
         plan = json.loads(read_plain(tree / "plan.json"))
         hosts = tuple(_host(host) for host in plan["hosts"])
         devices = {
-            job["name"]: {part["host"]: tuple(part["devices"]) for part in job["hosts"]}
+            job["name"]: {
+                part["host"]: tuple(part["devices"])
+                for part in (*job["hosts"], *job.get("spares", ()))
+            }
             for job in (*plan["jobs"], *plan["servers"])
+        }
+        spares = {
+            job["name"]: frozenset(part["host"] for part in job["spares"])
+            for job in plan["jobs"]
+            if "spares" in job
         }
         urls = {server["name"]: tuple(server["urls"]) for server in plan["servers"]}
         checks = {
@@ -61,7 +70,7 @@ def rendered(tree: Path) -> Rendered:
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         what = f"{tree / 'plan.json'} has no valid list of hosts ({error})"
         raise InputError(what, "write it with `kit render`") from None
-    return Rendered(hosts, devices, urls, data, needs, checks)
+    return Rendered(hosts, devices, urls, data, needs, checks, spares)
 
 
 def _data(data: dict[str, Any], hosts: tuple[Host, ...]) -> DataPlan:

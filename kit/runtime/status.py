@@ -56,10 +56,11 @@ class Progress:
 class HostStatus:
     """One host's part: its processes and their state.
 
-    `devices` are the assigned GPUs, `seen` the UUIDs of the GPUs visible in its container, `ranks`
-    those in the present world (both empty until reported). `message` is the reason why it does
-    not run or why it ended. `left_out`: it takes no part until a person releases it. `starts` is
-    the number of its container's starts. `healthy` is None unless a server was asked.
+    A `spare` trains only while another host is lost. `devices` are the assigned GPUs, `seen` the
+    UUIDs of the GPUs visible in its container, `ranks` those in the present world (both empty until
+    reported). `message` is the reason why it does not run or why it ended. `left_out`: it takes no
+    part until a person releases it. `starts` is the number of its container's starts. `healthy` is
+    None unless a server was asked.
     """
 
     host: str
@@ -73,6 +74,7 @@ class HostStatus:
     left_out: bool = False
     starts: int = 1
     healthy: bool | None = None
+    spare: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +122,8 @@ class JobStatus:
 
     @property
     def planned(self) -> int:
-        """Processes on all hosts in the plan."""
-        return sum(host.processes for host in self.hosts)
+        """Processes on all hosts in the plan, without the spares'."""
+        return sum(host.processes for host in self.hosts if not host.spare)
 
     @property
     def serves(self) -> bool:

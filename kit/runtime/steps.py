@@ -26,9 +26,11 @@ class Step:
 
 def size(work: Workload) -> str:
     """Return the size of a started workload as text, with a server's addresses."""
-    hosts = count(len(work.placements), "host")
+    hosts = count(len(work.members), "host")
     if work.kind is Kind.JOB:
-        return f"{hosts}, world size {work.processes}"
+        spares = len(work.placements) - len(work.members)
+        more = f", {count(spares, 'spare')}" if spares else ""
+        return f"{hosts}, world size {work.processes}{more}"
     return f"{hosts}, {count(work.processes, 'GPU')}: {', '.join(work.urls)}"
 
 

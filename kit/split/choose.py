@@ -36,14 +36,14 @@ def choose(
 ) -> Split:
     """Choose the changes that leave `number` GPUs for inference.
 
-    The GPUs in `named`, which the same command moves, and those with `use: none` are not changed.
-    The strongest GPUs return to training first. If the weakest GPUs make the plan invalid, others
-    are chosen.
+    The GPUs in `named`, which the same command moves, and those for neither training nor inference
+    are not changed. The strongest GPUs return to training first. If the weakest GPUs make the plan
+    invalid, others are chosen.
 
     Raises:
         FaultsError: There are too few GPUs, or ranges of hosts prevent this number.
     """
-    free = [slot for slot in slots if slot.key not in named and slot.gpu.use is not Use.NONE]
+    free = [slot for slot in slots if slot.key not in named and slot.gpu.use.splits]
     serving = [slot for slot in free if slot.gpu.use is Use.INFERENCE]
     most, present = count_of(free), count_of(serving)
     if number > most:

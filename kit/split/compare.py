@@ -58,7 +58,7 @@ def holdings(inventory: Inventory, plan: Plan) -> tuple[Holding, ...]:
     """Return the owners of each GPU, in the order of the inventory."""
     section = {host.name: section_of(host) for host in inventory.hosts}
     owners: dict[Key, dict[str, None]] = {}
-    claims = [(f"job {job.name}", job.placements) for job in plan.jobs]
+    claims = [(f"job {job.name}", job.containers) for job in plan.jobs]
     claims += [(server.name, server.placements) for server in plan.servers]
     for owner, placements in claims:
         for placement in placements:
@@ -87,7 +87,12 @@ def moves(inventory: Inventory, split: Split) -> tuple[Move, ...]:
 
 def reverse(done: Sequence[Move]) -> tuple[tuple[str, str], ...]:
     """Return the options and selectors that undo a split."""
-    options = ((Use.TRAINING, "--train"), (Use.INFERENCE, "--infer"), (Use.NONE, "--none"))
+    options = (
+        (Use.TRAINING, "--train"),
+        (Use.INFERENCE, "--infer"),
+        (Use.SPARE, "--spare"),
+        (Use.NONE, "--none"),
+    )
     found = []
     for use, option in options:
         positions: dict[str, list[int]] = {}
@@ -175,7 +180,7 @@ def rows(before: State, after: State) -> tuple[Row, ...]:
     found = []
     old_uses = dict(before.uses)
     for use, number in after.uses:
-        if use is not Use.NONE or old_uses[use] or number:
+        if use.splits or old_uses[use] or number:
             found.append(Row("GPUs", f"for {use}", str(old_uses[use]), str(number)))
     old_jobs = {job.name: job for job in before.jobs or ()}
     for job in after.jobs or ():

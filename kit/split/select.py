@@ -28,6 +28,7 @@ class Wanted:
 
     infer: tuple[str, ...] = ()
     train: tuple[str, ...] = ()
+    spare: tuple[str, ...] = ()
     none: tuple[str, ...] = ()
 
     def number(self) -> int | None:
@@ -35,7 +36,12 @@ class Wanted:
         return next((int(text) for text in self.infer if _NUMBER.fullmatch(text)), None)
 
 
-_OPTIONS = (("infer", Use.INFERENCE), ("train", Use.TRAINING), ("none", Use.NONE))
+_OPTIONS = (
+    ("infer", Use.INFERENCE),
+    ("train", Use.TRAINING),
+    ("spare", Use.SPARE),
+    ("none", Use.NONE),
+)
 
 
 def select(inventory: Inventory, wanted: Wanted, valid: Callable[[Split], bool]) -> Split:
@@ -77,7 +83,7 @@ def select(inventory: Inventory, wanted: Wanted, valid: Callable[[Split], bool])
 
 def _number_faults(wanted: Wanted) -> list[Fault]:
     faults = []
-    for option in ("train", "none"):
+    for option in ("train", "spare", "none"):
         for text in getattr(wanted, option):
             if _NUMBER.fullmatch(text):
                 what = f"--{option} {text}: only --infer takes a number of GPUs"
@@ -109,8 +115,8 @@ class _Finder:
     def find(self, text: str, said: str, *, moving_to: Use) -> list[Slot]:
         """Return the GPUs of a selector.
 
-        The name of a host or a model selects the GPUs that kit may use. GPUs with `use: none` must
-        be selected by index or UUID.
+        The name of a host or a model selects the GPUs for training and inference. Spares and GPUs
+        with `use: none` must be selected by index or UUID.
         """
         head, colon, which = text.partition(":")
         if text in self._names or text in self._by_host:
@@ -131,9 +137,10 @@ class _Finder:
         found = list(pool.slots) if which == EVERY else self._by_model(pool, which, said)
         if moving_to is Use.NONE:
             return found
-        usable = [slot for slot in found if slot.gpu.use is not Use.NONE]
+        usable = [slot for slot in found if slot.gpu.use.splits]
         if not usable:
-            what = f"{said}: kit does not use {_list(found)} (`use: none`)"
+            uses = " and ".join(sorted({f"`use: {slot.gpu.use}`" for slot in found}))
+            what = f"{said}: a split does not move {_list(found)} ({uses})"
             raise _wrong(pool.loc, what, f"name one by its index, as in {found[0].name}")
         return usable
 

@@ -23,12 +23,13 @@ def groups(role: Role, placements: Iterable[Placement]) -> dict[str, list[Placem
 
 
 def _name(role: Role, placement: Placement) -> str:
+    prefix = f"{role}-spare" if placement.spare else role
     if not placement.by_index:
-        return f"{role}-on-{placement.host.name}"
+        return f"{prefix}-on-{placement.host.name}"
     if placement.whole:
-        name = f"{role}-{len(placement.gpus)}gpu"
+        name = f"{prefix}-{len(placement.gpus)}gpu"
     else:
-        name = f"{role}-gpu" + "-".join(gpu.id for gpu in placement.gpus)
+        name = f"{prefix}-gpu" + "-".join(gpu.id for gpu in placement.gpus)
     own = placement.host.interface
     return f"{name}-{_label(own)}" if own else name
 

@@ -162,7 +162,7 @@ def endpoints(server: ServerPlan) -> tuple[Part, ...]:
     if checkpoints is None or not checkpoints.travels:
         return ()
     left = MOST_ENDPOINTS
-    for name, members in groups(Role.TRAIN, checkpoints.job.placements).items():
+    for name, members in groups(Role.TRAIN, checkpoints.job.containers).items():
         replicas = min(left, len(members))
         left -= replicas
         if replicas:

@@ -113,7 +113,7 @@ def training(
         defaults = {k: v for k, v in defaults.items() if not k.startswith("TORCH_")}
     variables = {**defaults, **user}
     parts = [_rendezvous(job, rendezvous)]
-    for name, members in groups(Role.TRAIN, job.placements).items():
+    for name, members in groups(Role.TRAIN, job.containers).items():
         environment = _environment(
             job, rendezvous, members, variables, urls, data_server, host_network=host_network
         )
@@ -180,7 +180,7 @@ def _rendezvous(job: JobPlan, rendezvous: Rendezvous) -> Part:
         arguments=("rendezvous" if job.job.command else "coordinator",),
         environment=(
             Variable("KIT_RENDEZVOUS", rendezvous.endpoint),
-            *(() if job.job.command else (_hosts(job),)),
+            *(() if job.job.command else _hosts(job)),
             Variable("NVIDIA_VISIBLE_DEVICES", Word("void")),
             *default_variables(user, ()),
         ),
@@ -193,13 +193,14 @@ def _rendezvous(job: JobPlan, rendezvous: Rendezvous) -> Part:
     )
 
 
-def _hosts(job: JobPlan) -> Variable:
-    """Return the least and the most hosts that train together.
+def _hosts(job: JobPlan) -> Environment:
+    """Return the least and the most hosts that train together, and the number of spares.
 
     Only torchrun needs it on each host: a host of the built-in training is not started anew when
     others come or leave.
     """
-    return Variable("KIT_NNODES", f"{job.nodes[0]}:{job.nodes[1]}")
+    spares = (Variable("KIT_SPARES", str(len(job.spares))),) if job.spares else ()
+    return (Variable("KIT_NNODES", f"{job.nodes[0]}:{job.nodes[1]}"), *spares)
 
 
 def _train(
@@ -262,11 +263,14 @@ def _environment(
     found = [
         Variable("KIT_JOB", Word(JOB_FILE)),
         Variable("KIT_RENDEZVOUS", rendezvous.endpoint),
-        *((_hosts(job),) if job.job.command else ()),
+        *(_hosts(job) if job.job.command else ()),
         Variable("KIT_NPROC", str(len(members[0].gpus)), own=True),
         Variable("NVIDIA_VISIBLE_DEVICES", Symbol.GPUS, own=True),
         Variable("KIT_HOST", Symbol.HOST),
     ]
+    if members[0].spare:
+        why = "It stands by until a host of the job is lost, and takes its place."
+        found.append(Variable("KIT_SPARE", "1", why, own=True))
     interface = members[0].interface
     if host_network and interface:
         # NCCL treats a plain name as a prefix, Gloo does not.
@@ -306,7 +310,8 @@ def _summary(job: JobPlan) -> str:
     gpus = sum(len(placement.gpus) for placement in job.placements)
     size = f"{count(len(job.placements), 'host')}, {count(gpus, 'GPU')}"
     total = f", global batch {job.batch.total}" if job.batch.total else ""
-    return f"{size}: world size {job.world_size}{total}."
+    spares = f", {count(len(job.spares), 'spare')}" if job.spares else ""
+    return f"{size}: world size {job.world_size}{total}{spares}."
 
 
 def _store(job: JobPlan) -> Store:

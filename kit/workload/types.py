@@ -278,14 +278,19 @@ class Workload:
 
     @property
     def placements(self) -> tuple[Placement, ...]:
-        """The hosts that train or answer requests, with their GPUs, in the order of ranks."""
+        """The hosts that train, stand by or answer requests, with GPUs, in the order of ranks."""
         found = [placement for part in self.working for placement in part.placements]
         return tuple(sorted(found, key=lambda placement: placement.first_rank))
 
     @property
+    def members(self) -> tuple[Placement, ...]:
+        """The placements without the spares."""
+        return tuple(each for each in self.placements if not each.spare)
+
+    @property
     def processes(self) -> int:
         """Ranks of a job, or copies of a server's model, on all hosts."""
-        return sum(placement.processes for placement in self.placements)
+        return sum(placement.processes for placement in self.members)
 
     @property
     def hosts(self) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from kit.targets.compose.decide import (
     decide,
 )
 from kit.targets.compose.observe import container, ports
-from kit.targets.compose.status import job_status
+from kit.targets.compose.status import job_status, silent_host
 from kit.workload.types import Kind, Workload
 from tests.sandbox import JOB, SERVER, Project
 from trainer.contract import events
@@ -63,7 +63,8 @@ ENDED = Container(
     most_restarts=10,
     devices=("GPU-a",),
     processes=1,
-    spare=0,
+    spare=False,
+    dispensable=0,
     checkpoints="kit-lab_j-checkpoints",
 )
 RUNNING = replace(ENDED, status="running")
@@ -324,7 +325,7 @@ INSPECTED: dict[str, Any] = {
 def test_a_container_as_docker_describes_it() -> None:
     one = container("pc2", INSPECTED)
     assert (one.job, one.cluster, one.service) == ("j", "lab", "train")
-    assert (one.processes, one.spare) == (2, 3)
+    assert (one.processes, one.dispensable) == (2, 3)
     assert (one.restarts, one.most_restarts, one.healthy) == (3, 10, False)
     assert (one.devices, one.checkpoints) == (("GPU-b", "GPU-c"), "kit-lab_j-checkpoints")
     assert one.ended - one.created == 59.5
@@ -352,6 +353,11 @@ def test_the_gpus_of_a_container(requests: Any, visible: str, devices: tuple[str
         ({"status": "running"}, State.RUNNING, ""),
         ({"status": "running", "healthy": False}, State.RUNNING, "is not healthy"),
         ({"status": "running", "restarts": 2}, State.RUNNING, "was started again 2 of 10 times"),
+        (
+            {"status": "running", "restarts": 1, "most_restarts": 0},
+            State.RUNNING,
+            "was started again 1 time",
+        ),
         ({"status": "created"}, State.WAITING, ""),
         ({"status": "created", "error": "no such device"}, State.FAILED, "no such device"),
         (
@@ -376,7 +382,7 @@ FAILED = {"exit_status": 1, "restarts": 10}
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "spare", "state"),
+    ("first", "second", "dispensable", "state"),
     [
         ({}, {}, 0, State.COMPLETED),
         ({}, {"status": "running"}, 0, State.RUNNING),
@@ -389,13 +395,13 @@ FAILED = {"exit_status": 1, "restarts": 10}
     ],
 )
 def test_how_a_job_is_doing(
-    first: dict[str, Any], second: dict[str, Any], spare: int, state: State
+    first: dict[str, Any], second: dict[str, Any], dispensable: int, state: State
 ) -> None:
     hosts = [
         replace(ENDED, **first),
         replace(ENDED, id="2", host="pc2", ended=170.0, **second),
     ]
-    status = job_status("j", [*hosts, replace(STORE, spare=spare)], {}, Reader())
+    status = job_status("j", [*hosts, replace(STORE, dispensable=dispensable)], (), Reader())
     assert status.state is state
     assert status.ended == (None if state in {State.RUNNING, State.WAITING} else 170.0)
     assert status.started == 100.0
@@ -409,7 +415,7 @@ def test_a_host_that_is_silent_and_what_the_lines_tell() -> None:
         events.Saved(checkpoint="step-00000015", epoch=1, step=15),
     ):
         reader.read(LogLine("j", "pc1", events.line(event), 0))
-    status = job_status("j", [RUNNING], {"pc2": 2}, reader)
+    status = job_status("j", [RUNNING], [silent_host("pc2", 2)], reader)
     assert status.message == "pc2 cannot be reached"
     assert [(host.host, host.processes, host.ranks) for host in status.hosts] == [
         ("pc1", 1, (0,)),
@@ -421,8 +427,8 @@ def test_a_host_that_is_silent_and_what_the_lines_tell() -> None:
 
 def test_a_rendezvous_that_fails_is_told_and_one_alone_is_no_job() -> None:
     store = replace(STORE, status="restarting", exit_status=1, most_restarts=0, restarts=4)
-    assert "the rendezvous on pc1 ended" in job_status("j", [RUNNING, store], {}, Reader()).message
-    alone = job_status("j", [STORE], {}, Reader())
+    assert "the rendezvous on pc1 ended" in job_status("j", [RUNNING, store], (), Reader()).message
+    alone = job_status("j", [STORE], (), Reader())
     assert alone.state is State.FAILED
     assert alone.message == "it has no training container"
 

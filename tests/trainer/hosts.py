@@ -199,18 +199,25 @@ class Hosts:
         *,
         launch: Path = LAUNCH,
         script: bool = False,
+        spares: int = 0,
     ) -> str:
         """Start a coordinator or, for a script, a store; return its endpoint."""
         endpoint = f"{address}:{free_port()}"
-        self.serve(endpoint, nnodes, launch=launch, script=script)
+        self.serve(endpoint, nnodes, launch=launch, script=script, spares=spares)
         return endpoint
 
     def serve(
-        self, endpoint: str, nnodes: str = "2:2", *, launch: Path = LAUNCH, script: bool = False
+        self,
+        endpoint: str,
+        nnodes: str = "2:2",
+        *,
+        launch: Path = LAUNCH,
+        script: bool = False,
+        spares: int = 0,
     ) -> Task:
         """Start the coordinator or the store of an endpoint."""
         kind = "rendezvous" if script else "coordinator"
-        own = {} if script else {"KIT_NNODES": nnodes}
+        own = {} if script else {"KIT_NNODES": nnodes, "KIT_SPARES": str(spares)}
         return self.start(kind, [launch, kind], {"KIT_RENDEZVOUS": endpoint, **own})
 
     def agent(

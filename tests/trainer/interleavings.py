@@ -13,8 +13,8 @@ Checked after every event:
 - Ranks of a group that have completed as many exchanges have the same state.
 - No agreement has a state of fewer steps than one of its ranks brings.
 
-Checked at the end, when no more faults happen: all hosts that are there train together within a
-minute, a host that was asked to end has left, and steps are taken.
+Checked at the end, when no more faults happen: as many hosts as the job wants, or all that are
+there, train together within a minute, a host that was asked to end has left, and steps are taken.
 """
 
 from __future__ import annotations
@@ -65,6 +65,7 @@ class Host:
     cut: bool = False  # From the coordinator.
     starting: bool = False
     leaving: bool = False
+    spare: bool = False
     generation: int = 0
     left: int = 0
     heard: int = 0
@@ -92,6 +93,7 @@ class Host:
             ready=ready,
             starting=self.starting,
             leaving=self.leaving,
+            spare=self.spare,
         )
 
     def in_group(self, generation: int) -> bool:
@@ -102,10 +104,12 @@ class Host:
 class Cluster:
     """Hosts, and a coordinator that may be replaced."""
 
-    def __init__(self, draw: random.Random, hosts: int, least: int) -> None:
+    def __init__(self, draw: random.Random, hosts: int, least: int, spares: int = 0) -> None:
         self.draw, self.now, self.number = draw, 0.0, 0
-        self.least, self.most = least, hosts
-        self.hosts = [self.new_host(f"n{each}") for each in range(1, hosts + 1)]
+        self.least, self.most, self.spares = least, hosts, spares
+        names = [f"n{each}" for each in range(1, hosts + 1)]
+        self.hosts = [self.new_host(each) for each in names]
+        self.hosts += [self.new_host(f"s{each}") for each in range(1, spares + 1)]
         self.meetings: dict[int, Meeting] = {}
         self.steps = 0
         self.coordinator = self.new_coordinator()
@@ -113,11 +117,13 @@ class Cluster:
     def new_host(self, name: str) -> Host:
         """A host whose processes have just started."""
         self.number += 1
-        return Host(name, f"{name}-{self.number}")
+        return Host(name, f"{name}-{self.number}", spare=name.startswith("s"))
 
     def new_coordinator(self) -> Decisions:
         """A coordinator without memory."""
-        return Decisions(lambda: self.now, self.least, self.most, lambda: 1000 + self.now)
+        return Decisions(
+            lambda: self.now, self.least, self.most, self.spares, lambda: 1000 + self.now
+        )
 
     # ---- What may happen next
 
@@ -319,16 +325,22 @@ class Cluster:
             self.fair_turn()
             if self.now > began + 50 and not steps:
                 steps = self.steps
+        if len([host for host in self.hosts if not host.leaving]) >= self.least:
+            self.check_together()
+            if self.steps <= steps:
+                raise WrongError("no steps are taken")
+
+    def check_together(self) -> None:
+        """Check that as many hosts as possible are in one group, and no others in any."""
         stay = {host.agent for host in self.hosts if not host.leaving}
-        if len(stay) < self.least:
-            return
+        together = {host.agent for host in self.hosts if host.meeting}
+        if len(together & stay) != min(len(stay), self.most):
+            raise WrongError(f"{sorted(together)} of {sorted(stay)} train")
         for host in self.hosts:
             if host.leaving and host.meeting:
                 raise WrongError(f"{host.name} should have left its group")
-            if not host.leaving and (not host.meeting or {*host.members} != stay):
+            if host.meeting and {*host.members} != together:
                 raise WrongError(f"{host.name} does not train with the others: {host}")
-        if self.steps <= steps:
-            raise WrongError("no steps are taken")
 
     def fair_turn(self) -> None:
         """Everything that can happen does, once, in some order."""
@@ -354,7 +366,8 @@ class Cluster:
 def walk(seed: int, events: int = 250, rate: float = 0.04) -> int:
     """One random run; return the number of steps that ranks took. Raises WrongError."""
     draw = random.Random(seed)
-    cluster = Cluster(draw, hosts=draw.choice((2, 3, 4)), least=draw.choice((1, 2)))
+    hosts, least, spares = draw.choice((2, 3, 4)), draw.choice((1, 2)), draw.choice((0, 0, 1, 2))
+    cluster = Cluster(draw, hosts, least, spares)
     for _ in range(20):
         cluster.fair_turn()
     for _ in range(events):

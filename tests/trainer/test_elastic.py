@@ -4,6 +4,7 @@ import os
 import random
 import signal
 import subprocess
+from dataclasses import replace
 
 import pytest
 
@@ -98,7 +99,7 @@ def test_a_mutant_that_numbers_groups_from_its_own_memory_is_found(
     monkeypatch.setattr(
         interleavings.Cluster,
         "new_coordinator",
-        lambda self: Decisions(lambda: self.now, self.least, self.most),
+        lambda self: Decisions(lambda: self.now, self.least, self.most, self.spares),
     )
     assert wrong()
 
@@ -142,6 +143,52 @@ def test_ranks_follow_names_and_then_who_was_there_first() -> None:
     group = found.orders()["n10-1"].group
     assert group
     assert [member.host for member in group.members] == ["n10", "n2"]
+
+
+def test_a_spare_takes_the_place_of_a_lost_host_and_keeps_it() -> None:
+    now = [0.0]
+
+    def members() -> list[str]:
+        groups = [each.group for each in found.orders().values() if each.kind == "join"]
+        assert len({group.generation for group in groups if group}) <= 1
+        return [member.host for group in groups[:1] if group for member in group.members]
+
+    found = Decisions(lambda: now[0], 2, 2, 1)
+    for name in ("s1", "n1"):
+        found.report(report(name, ready=True, spare=name == "s1"))
+    assert not members()  # n2 may come yet.
+    found.report(report("n2", ready=True))
+    assert members() == ["n1", "n2"]
+    group = found.group
+    assert group
+    for name in ("n1", "n2"):
+        found.report(report(name, generation=group.generation, members=("n1-1", "n2-1")))
+    found.lose("n1-1", "is lost")
+    assert not members()
+    found.report(report("n2", left=group.generation, ready=True))
+    assert members() == ["n2", "s1"]
+    group = found.group
+    assert group
+    for name in ("n2", "s1"):
+        trains = report(name, generation=group.generation, members=("n2-1", "s1-1"))
+        found.report(replace(trains, spare=name == "s1"))
+    found.report(report("n1", ready=True))
+    now[0] += 60
+    assert {order.kind for order in found.orders().values()} == {"wait"}
+    # A new coordinator does not let n1 begin alone while the two that train are on their way.
+    found = Decisions(lambda: now[0], 1, 1, 1)
+    found.report(report("n1", ready=True))
+    assert not members()
+    now[0] += decisions.RETURN
+    assert members() == ["n1"]
+
+
+@pytest.mark.parametrize(("spares", "ends"), [(1, False), (0, True)])
+def test_a_host_that_is_left_out_ends_no_job_with_a_spare(spares: int, *, ends: bool) -> None:
+    found = Decisions(lambda: 0.0, 2, 2, spares)
+    found.report(report("n1", ready=True))
+    found.report(report("n2", out=Halt("gpu", "its GPU has failed", 1)))
+    assert all((order.kind == "end") == ends for order in found.orders().values())
 
 
 def test_a_host_that_ends_lets_the_others_save() -> None:

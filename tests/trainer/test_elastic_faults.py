@@ -38,6 +38,7 @@ class Cluster:
     local: Hosts
     job: Path
     nnodes: str = "1:3"
+    spares: tuple[str, ...] = ()
     pace: str = "0"
     endpoint: str = ""
     coordinator: Task | None = None
@@ -46,7 +47,7 @@ class Cluster:
     def start(self, *names: str) -> None:
         """Start hosts, and the coordinator if there is none."""
         if not self.endpoint:
-            self.endpoint = self.local.rendezvous(self.nnodes)
+            self.endpoint = self.local.rendezvous(self.nnodes, spares=len(self.spares))
             self.coordinator = self.local.tasks[-1]
         witness = self.local.folder / "witness"
         witness.mkdir(exist_ok=True)
@@ -59,6 +60,7 @@ class Cluster:
                 program=[WITNESS],
                 WITNESS=witness,
                 PACE=self.pace,
+                **({"KIT_SPARE": "1"} if name in self.spares else {}),
             )
 
     def pids(self, name: str) -> list[int]:
@@ -161,7 +163,8 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     """Three hosts that train."""
     # The processes are those that signals must reach: none is forked elsewhere.
     with hosts(tmp_path, cold=True) as local:
-        job = write_job(tmp_path, epochs=9999, every_epochs=20, batch_size=16)
+        # Small steps: with one host, larger ones of so few samples may diverge, which ends all.
+        job = write_job(tmp_path, epochs=9999, every_epochs=20, batch_size=16, learning_rate=0.005)
         found = Cluster(local, job)
         found.start(*NAMES)
         found.wait_for(3, 0)
@@ -290,6 +293,29 @@ def test_a_job_that_needs_all_hosts_waits_in_memory(tmp_path: Path) -> None:
         cluster.wait_for(2, 1)
         assert cluster.worker("n1") == worker
         assert not cluster.hosts["n1"].of(Resumed)
+        cluster.end()
+        cluster.check_samples()
+
+
+def test_a_spare_takes_the_place_of_a_lost_host(tmp_path: Path) -> None:
+    with hosts(tmp_path, cold=True) as local:
+        job = write_job(tmp_path, epochs=9999, every_epochs=9999)
+        cluster = Cluster(local, job, "2:2", spares=("s1",))
+        cluster.start("n1", "n2", "s1")
+        cluster.wait_for(2, 0)
+        worker = cluster.worker("n2")
+        cluster.hosts["n1"].end()
+        cluster.wait_for(2, 1)
+        # It comes back, and stands by until the spare is lost.
+        cluster.start("n1")
+        cluster.hosts["n1"].expect("is ready, and waits")
+        cluster.hosts["s1"].end()
+        cluster.wait_for(2, 2)
+        assert cluster.coordinator
+        groups = re.findall(r"group \d+: ([^\n(]+)", cluster.coordinator.text)
+        assert [each.strip() for each in groups] == ["n1, n2", "n2, s1", "n2, n1"]
+        assert cluster.worker("n2") == worker
+        assert not any(task.of(Resumed) for task in local.tasks)
         cluster.end()
         cluster.check_samples()
 

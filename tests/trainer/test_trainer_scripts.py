@@ -29,6 +29,8 @@ class Meeting:
     states: dict[str, str] = field(default_factory=dict)
     rounds: dict[str, Round | None] = field(default_factory=dict)
     least: int = 1
+    most: int = 3
+    spares: int = 0
     stuck: str = ""
 
     def __post_init__(self) -> None:
@@ -40,7 +42,8 @@ class Meeting:
 
     def report(self, name: str, **changes: Any) -> None:
         state, around = self.states[name], self.rounds[name]
-        report = Report(name, name, name, [1, 2], self.least, 3, state, around)
+        report = Report(name, name, name, [1, 2], self.least, self.most, state, around)
+        report = report._replace(spare=name.startswith("s"), spares=self.spares)
         line = json.dumps(report._replace(**changes)).encode()
         self.decides.report(launch.read_report(line))
 
@@ -104,6 +107,38 @@ def test_hosts_above_the_minimum_are_waited_for_a_moment(meeting: Meeting) -> No
     meeting.come("n4")  # More than the job wants.
     meeting.go_on()
     assert meeting.rounds["n4"] is None
+
+
+def test_a_spare_takes_part_while_a_host_is_missing(meeting: Meeting) -> None:
+    meeting.least, meeting.most, meeting.spares = 2, 2, 1
+    meeting.come("s1", "n1")
+    meeting.go_on(LAST_CALL / 2)
+    assert not any(meeting.rounds.values())  # n2 may come yet.
+    meeting.come("n2")
+    meeting.go_on()
+    assert meeting.run_together() == ["n1", "n2"]
+    meeting.rounds.pop("n1")
+    meeting.lose("n1")
+    meeting.go_on()
+    assert meeting.run_together() == ["n2", "s1"]
+    meeting.come("n1")
+    meeting.go_on()
+    assert meeting.run_together() == ["n2", "s1"]
+
+
+def test_a_new_rendezvous_begins_no_round_beside_a_spare_that_runs(meeting: Meeting) -> None:
+    meeting.least, meeting.most, meeting.spares = 1, 1, 1
+    meeting.come("s1")
+    meeting.go_on()
+    assert meeting.run_together() == ["s1"]
+    states, meeting.states = meeting.states, {}
+    meeting.decides = Rounds(lambda: meeting.now)
+    meeting.come("n1")
+    meeting.go_on(RETURN - 0.5)
+    assert meeting.rounds["n1"] is None
+    meeting.states |= states
+    meeting.go_on()
+    assert meeting.run_together() == ["s1"]
 
 
 def test_the_loss_of_hosts_uses_up_no_restarts(meeting: Meeting) -> None:

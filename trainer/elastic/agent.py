@@ -48,6 +48,8 @@ EXIT = 1.0
 """Seconds in which processes that are about to exit do so."""
 REPEATED = 60.0
 """Seconds between two events that say that this host is left out."""
+WAITS = 5.0
+"""Seconds without a group after which a host that is ready says so."""
 GRACE = 20.0
 """Seconds in which workers must end when they are told to."""
 
@@ -99,6 +101,7 @@ class Agent:
         self._signal = 0
         self._halt: Halt | None = None
         self._out: Halt | None = None  # Why this host is left out.
+        self._say_idle: float | None = None  # When to say that it is ready and in no group.
         self._policy = policy
         self._over: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -367,6 +370,7 @@ class Agent:
             ready=started and all(place.ready for place in places),
             starting=not started and self._out is None,
             leaving=self._signal > 0,
+            spare=bool(self._environ.get("KIT_SPARE")),
             done=all(each.done for each in self._workers),
             halt=self._halt,
             out=self._out,
@@ -389,6 +393,7 @@ class Agent:
             for worker in self._workers:
                 self._look_at(worker)
             self._report()
+            self._tell_idle()
             if self._signal:
                 self._try_to_end()
             done = all(each.done for each in self._workers)
@@ -398,6 +403,17 @@ class Agent:
                 self._end(self._halt)
             if self._order.kind == "end" and not self._order.halt:
                 self._end(None)
+
+    def _tell_idle(self) -> None:
+        """Say once that this host stands by: as a spare, or because too few hosts are there."""
+        now = time.monotonic()
+        if not self.report().ready:
+            self._say_idle = None
+        elif self._say_idle is None:
+            self._say_idle = now + WAITS
+        elif now > self._say_idle:
+            self._say_idle = float("inf")
+            say("is ready, and waits for a place in the group")
 
     def _look_at(self, worker: Worker) -> None:
         """See whether a process was stopped, or does not leave its group."""

@@ -26,8 +26,8 @@ ABSENT = 10.0
 class Coordinator:
     """Serves the hosts of a job."""
 
-    def __init__(self, hosts: tuple[int, int], say: Callable[[str], None]) -> None:
-        """`hosts` are the least and the most that train together."""
+    def __init__(self, hosts: tuple[int, int, int], say: Callable[[str], None]) -> None:
+        """`hosts` are the least and the most that train together, and the number of spares."""
         self.decisions = Decisions(time.monotonic, *hosts, time.time, say)
         self._seen: dict[str, float] = {}  # Time of each host's last report.
         self._writers: dict[str, asyncio.StreamWriter] = {}
@@ -114,6 +114,6 @@ class Coordinator:
             writer.close()
 
 
-def serve(address: str, port: int, hosts: tuple[int, int], say: Callable[[str], None]) -> int:
+def serve(address: str, port: int, hosts: tuple[int, int, int], say: Callable[[str], None]) -> int:
     """Serve a job's hosts at an address; see `Coordinator`."""
     return asyncio.run(Coordinator(hosts, say).serve(address, port))

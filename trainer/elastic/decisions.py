@@ -11,6 +11,7 @@ The rules, in this order:
 4. The next group is formed when every host of the last one waits for it, is lost, or starts workers
    anew; who does not answer is waited for a few seconds. It has at least as many hosts as the job
    wants, and at most as many.
+5. A spare takes a place that no other host takes, and keeps it: the host that comes back stands by.
 
 A new coordinator learns the present group from the reports: it has no state of its own to lose.
 """
@@ -44,6 +45,7 @@ class Decisions:
     clock: Callable[[], float]  # In seconds; never goes back.
     least: int  # Hosts with which the job trains.
     most: int
+    spares: int = 0
     today: Callable[[], float] = lambda: 0.0  # Seconds since 1970.
     say: Callable[[str], None] = lambda _: None
     hosts: dict[str, Report] = field(default_factory=dict)
@@ -109,7 +111,7 @@ class Decisions:
     def _last_out(self, report: Report) -> Halt | None:
         """The reason why a host is left out, if too few hosts remain for the job."""
         out = sum(each.out is not None for each in self.hosts.values())
-        return report.out if self.most - out < self.least else None
+        return report.out if self.most + self.spares - out < self.least else None
 
     def _adopt(self) -> None:
         """Learn the group of hosts that train already."""
@@ -163,7 +165,7 @@ class Decisions:
             self._change = None
             return
         self._change = self._change or self.clock()
-        complete = len(members) + len(joining) == self.most or len(leaving) == len(members)
+        complete = len(members) + len(joining) >= self.most or len(leaving) == len(members)
         if complete or self.clock() - self._change >= GATHER:
             self.asked, self._change = True, None
             ends = f"{', '.join(each.host for each in leaving)} ends" if leaving else ""
@@ -198,10 +200,12 @@ class Decisions:
                 return
             for each in missing:
                 self.say(f"goes on without {each.host}, which does not leave its group")
-        elif len(candidates) < self.most and self._may_come(now - self._enough):
+        elif not self._complete(candidates) and self._may_come(now - self._enough):
             return
         order = {agent: place for place, agent in enumerate(self._members())}
-        candidates.sort(key=lambda each: (order.get(each.agent, len(order)), natural(each.host)))
+        candidates.sort(
+            key=lambda each: (order.get(each.agent, len(order)), each.spare, natural(each.host))
+        )
         # In milliseconds: unique even if a coordinator forgets and a host returns late.
         self._newest = max(self._newest + 1, int(self.today() * 1000))
         members = tuple(
@@ -213,6 +217,15 @@ class Decisions:
         self._formed, self._enough, self._change, self._adopted = now, None, None, None
         names = ", ".join(member.host for member in members)
         self.say(f"group {self._newest}: {names}{f' ({why})' if why else ''}")
+
+    def _complete(self, candidates: list[Report]) -> bool:
+        """Whether a first group lacks no host but spares.
+
+        A coordinator that is new waits for all: a spare may train in the place of a candidate.
+        """
+        known = len(candidates) == self.most + self.spares
+        known |= not self.spares or self.clock() - self._began >= RETURN
+        return known and sum(not each.spare for each in candidates) >= self.most
 
     def _may_come(self, waited: float) -> bool:
         """Whether to wait for more hosts before a first group, after so many seconds."""

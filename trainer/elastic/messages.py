@@ -79,6 +79,7 @@ class Report:
     heard: int = 0  # The newest generation that it was told of.
     starting: bool = False  # Not all of its workers run: nobody waits for them.
     leaving: bool = False  # It was asked to end.
+    spare: bool = False  # It joins only if a group lacks hosts.
     done: bool = False  # Its workers have trained to the end.
     halt: Halt | None = None
     out: Halt | None = None  # Why it is left out, until a person releases it.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kit.runtime.status import HostStatus, State
+from kit.values import count
 from kit.workload.names import owner_of
 from kit.workload.types import Kind, Role
 
@@ -25,8 +26,8 @@ class Container:
     `job` is the name of the job or server. `service` is its role, "" for another engine's.
     `version` is the hash of its file. `devices` are its GPUs (`all`: all GPUs). `restarts` is the
     number of its restarts, at most `most_restarts`. Times are in seconds since the epoch.
-    `spare` is the number of hosts that its job can do without, as far as it knows that: for a
-    built-in training only the coordinator does.
+    `spare`: it trains only while another host is lost. Without `dispensable` hosts its job goes on,
+    as far as it knows that: for a built-in training only the coordinator does.
     """
 
     id: str
@@ -46,7 +47,8 @@ class Container:
     most_restarts: int
     devices: tuple[str, ...]
     processes: int
-    spare: int
+    spare: bool
+    dispensable: int
     checkpoints: str
 
     @property
@@ -77,8 +79,8 @@ class Container:
 
     def message(self) -> str:
         """Return the reason why it does not run or why it ended."""
-        limit = f" of {self.most_restarts}" if self.most_restarts else ""
-        again = f"started again {self.restarts}{limit} times"
+        most = f"{self.restarts} of {self.most_restarts} times"
+        again = f"started again {most if self.most_restarts else count(self.restarts, 'time')}"
         if self.error:
             return self.error
         if self.status == "restarting":
@@ -105,6 +107,7 @@ class Container:
             self.devices,
             message=self.message(),
             starts=self.restarts + 1,
+            spare=self.spare,
         )
 
 

@@ -151,7 +151,7 @@ def _data_outputs(plan: Plan, parts: Sequence[Part]) -> Iterator[Output]:
 def _job(plan: Plan, job: JobPlan) -> Workload:
     network = plan.network
     # NCCL and Gloo choose their own ports, so several hosts need the hosts' network.
-    several = len(job.placements) > 1
+    several = len(job.containers) > 1
     host_network = several or network.driver == "host" or network.infiniband
     if host_network:
         host = manager_of(job.hosts)

@@ -127,7 +127,8 @@ def container(host: str, inspected: dict[str, Any]) -> Container:
         most_restarts=limits["RestartPolicy"]["MaximumRetryCount"],
         devices=_devices(limits.get("DeviceRequests") or [], environment),
         processes=int(environment.get("KIT_NPROC") or environment.get("KIT_REPLICAS") or "0"),
-        spare=int(most) - int(least),
+        spare=bool(environment.get("KIT_SPARE")),
+        dispensable=int(most) - int(least),
         checkpoints=_source(inspected["Mounts"], folder),
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from kit.runtime.events import Reader
 from kit.runtime.status import ENDED, HostStatus, JobStatus, State
@@ -12,18 +12,12 @@ from kit.workload.types import Kind, Role
 
 
 def job_status(
-    job: str, containers: Sequence[Container], silent: Mapping[str, int], reader: Reader
+    job: str, containers: Sequence[Container], silent: Sequence[HostStatus], reader: Reader
 ) -> JobStatus:
-    """Return the status of a job with at least one container.
-
-    `silent` are the job's unreachable hosts, with their numbers of processes.
-    """
+    """Return the status of a job with at least one container; `silent` hosts cannot be reached."""
     training = sorted((one for one in containers if one.trains), key=lambda one: one.host)
     hosts = [reader.of_host(one.part()) for one in training]
-    missing = "cannot be reached"
-    hosts += [
-        HostStatus(host, n, State.WAITING, None, message=missing) for host, n in silent.items()
-    ]
+    hosts += silent
     state = state_of(containers)
     ended = max((one.ended for one in training), default=0.0) if state in ENDED else None
     return JobStatus(
@@ -44,11 +38,18 @@ def job_status(
     )
 
 
+def silent_host(name: str, processes: int, *, spare: bool = False) -> HostStatus:
+    """Return the status of a host that cannot be reached."""
+    what = "cannot be reached"
+    return HostStatus(name, processes, State.WAITING, None, message=what, spare=spare)
+
+
 def state_of(containers: Sequence[Container]) -> State:
     """Return the state of a job from its containers."""
     states = Counter(one.state() for one in containers if one.trains)
-    spare = max((one.spare for one in containers), default=0)
-    if states[State.FAILED] > spare or not states:
+    fewer = max((one.dispensable for one in containers), default=0)
+    fewer += sum(one.spare for one in containers)
+    if states[State.FAILED] > fewer or not states:
         return State.FAILED
     alive = (State.RUNNING, State.WAITING, State.STOPPED)
     return next((state for state in alive if states[state]), State.COMPLETED)

@@ -28,7 +28,7 @@ from kit.targets.compose.execute import Executor
 from kit.targets.compose.hosts import Found, Hosts, require_all
 from kit.targets.compose.logs import follow_logs, new_lines, read_logs
 from kit.targets.compose.observe import observe_host
-from kit.targets.compose.status import job_status, state_of
+from kit.targets.compose.status import job_status, silent_host, state_of
 from kit.targets.compose.wait import wait_until_launched
 from kit.targets.lowered import file_version, service_versions
 from kit.values import Say
@@ -221,7 +221,12 @@ class ComposeTarget:
 
     def _status(self, job: str, found: Found) -> JobStatus:
         planned = self._hosts.rendered.devices.get(job, {})
-        silent = {name: len(gpus) for name, gpus in planned.items() if name in found.lost}
+        spares = self._hosts.rendered.spares.get(job, frozenset())
+        silent = tuple(
+            silent_host(name, len(gpus), spare=name in spares)
+            for name, gpus in planned.items()
+            if name in found.lost
+        )
         dockers = self._hosts.dockers
         sources = {
             one.id: partial(new_lines, dockers[one.host], one) for one in found.training(job)

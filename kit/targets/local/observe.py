@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -143,10 +144,11 @@ def _hosts(
             doing = State.COMPLETED if code == 0 else State.FAILED
         if state is State.STOPPED:
             doing = State.STOPPED
-        visible = dict(process.variables)["CUDA_VISIBLE_DEVICES"]
+        variables = dict(process.variables)
+        visible = variables["CUDA_VISIBLE_DEVICES"]
         devices = tuple(visible.split(",")) if visible else ()
         host = HostStatus(process.host, process.workers, doing, code, devices)
-        hosts.append(reader.of_host(host))
+        hosts.append(reader.of_host(replace(host, spare=bool(variables.get("KIT_SPARE")))))
     return tuple(hosts)
 
 

@@ -98,6 +98,7 @@ def _host_status(
         devices=named,
         message=explain(cluster, service, node, task),
         starts=_starts(cluster, service, task),
+        spare=bool(service.variable("KIT_SPARE")),
     )
 
 

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from tests.trainer.hosts import ROOT, Hosts, Task, descendants, hosts, stop, wait_until, write_job
 
@@ -36,7 +37,7 @@ class Cluster:
     def __init__(self, local: Hosts) -> None:
         self.local = local
         # With larger steps, a single host may diverge, which ends all.
-        train = {"epochs": 10**6, "batch_size": 16, "learning_rate": 0.005}
+        train: dict[str, Any] = {"epochs": 10**6, "batch_size": 16, "learning_rate": 0.005}
         self.job = write_job(local.folder, every_epochs=200, **train)
         self.witness = local.folder / "witness"
         self.witness.mkdir()

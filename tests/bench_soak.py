@@ -25,6 +25,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from tests.trainer.hosts import hosts, stop, write_job
 from tests.trainer.test_elastic_faults import NAMES, Cluster
@@ -169,7 +170,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, hosts(Path(folder), cold=True) as local:
-        train = {"epochs": 10**6, "batch_size": 16, "learning_rate": 0.005}
+        train: dict[str, Any] = {"epochs": 10**6, "batch_size": 16, "learning_rate": 0.005}
         job = write_job(Path(folder), every_epochs=20, max_restarts=1000, **train)
         cluster = Cluster(local, job, pace=PACE)
         cluster.start(*NAMES)

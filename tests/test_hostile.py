@@ -26,9 +26,21 @@ INVENTORY: dict[str, Any] = {
             "address": "192.168.8.151",
             "ssh": "me@pc1",
             "roles": ["manager", "storage"],
-            "gpus": [{"uuid": "GPU-a", "model": "TITAN RTX", "memory": "24GiB"}],
+            "gpus": [
+                {"uuid": "GPU-a", "model": "TITAN RTX", "memory": "24GiB"},
+                {"uuid": "GPU-z", "model": "TITAN RTX", "memory": "24GiB"},
+            ],
         },
-        "pc2": {"address": "192.168.8.114", "gpus": [{"uuid": "GPU-b"}, {"uuid": "GPU-c"}]},
+        "pc2": {
+            "address": "192.168.8.114",
+            "gpus": [
+                {"uuid": "GPU-b"},
+                {"uuid": "GPU-c"},
+                {"uuid": "GPU-d", "use": "inference"},
+                {"uuid": "GPU-e", "use": "inference"},
+            ],
+        },
+        "pc3": {"address": "192.168.8.115", "gpus": [{"uuid": "GPU-s", "use": "spare"}]},
     },
     "network": {"speed": "1Gbit", "subnet": "10.200.0.0/16", "nccl": {"NCCL_DEBUG": "INFO"}},
     "swarm": {"heartbeat": "2s"},
@@ -60,15 +72,32 @@ JOB: dict[str, Any] = {
         {"nfs": "nas.lab:/export", "to": "/export"},
     ],
     "user": "1000:1000",
-    "hosts": {"names": ["pc1"]},
+    "hosts": {"names": ["pc1"], "gpus_per_host": 1},
     "limits": {"memory": "8GiB"},
+}
+TEXT: dict[str, Any] = {
+    "image": "registry.lab:5000/trainer:1",
+    "train": {
+        "dataset": "text",
+        "path": "words",
+        "model": "gpt",
+        "options": {"preset": "gpt2"},
+        "tokenizer": "gpt2/tokenizer.json",
+        "epochs": 1,
+        "batch_size": 1,
+    },
+    "exchange": {"mode": "every_step", "timeout": "60s"},
+    "faults": {"memory": "leave_out", "window": "30m"},
+    "hosts": {"names": ["pc1"], "gpus_per_host": 1},
 }
 SCRIPT: dict[str, Any] = {
     "image": "pytorch/pytorch:2",
     "command": ["ddp.py", "--name", "first"],
     "working_dir": "/srv/work",
+    "setup": ["pip install --quiet einops"],
+    "checkpoint": {"files": ["snapshot.pt"]},
     "data": [{"name": "cifar10"}],
-    "hosts": {"names": ["pc2"], "gpus_per_host": 1},
+    "hosts": {"names": ["pc2", "pc3"], "gpus_per_host": 1},
 }
 SERVER: dict[str, Any] = {
     "image": "registry.lab:5000/trainer:1",
@@ -78,12 +107,27 @@ SERVER: dict[str, Any] = {
     "allowed_hosts": ["digits.example.com"],
     "environment": {"GREETING": "hello"},
     "user": "1000",
+    "hosts": {"gpus_per_host": 1},
+}
+OTHER: dict[str, Any] = {
+    "image": "vllm/vllm-openai:v0.11.0",
+    "command": ["vllm", "serve", "/model"],
+    "port": 8000,
+    "health": "/health",
+    "working_dir": "/srv",
+    "mounts": [{"bind": "/srv/models", "to": "/model", "read_only": True}],
+    "secrets": {"HF_TOKEN": {"file": "~/token"}},
+    "hosts": {"names": ["pc2"], "gpus_per_host": 1},
+    "proxy": {"port": 80, "host": "pc1", "image": "haproxy:3.2"},
+    "environment": {"VLLM_LOGGING_LEVEL": "INFO"},
 }
 FILES = {
     "inventory.yaml": INVENTORY,
     "jobs/first.yaml": JOB,
     "jobs/second.yaml": SCRIPT,
+    "jobs/third.yaml": TEXT,
     "serve/first.yaml": SERVER,
+    "serve/second.yaml": OTHER,
 }
 SNIPPETS = [
     *("$(touch /tmp/x)", "`id`", "${HOME}", "$HOME", "$$", "; id", "&& id", "| id", "' id '"),
@@ -96,8 +140,9 @@ SNIPPETS = [
 TEXTS = st.lists(st.sampled_from(SNIPPETS) | st.text(max_size=4), min_size=1, max_size=4).map(
     "".join
 )
+PROXY_LINES = 44
 OWN = re.compile(r"\$\{KIT_SECRET_\w+:-by-hand\}")
-LINE = re.compile(r"(inventory|jobs/first|jobs/second|serve/first)\.yaml:\d+: ")
+LINE = re.compile(r"(inventory|(jobs|serve)/(first|second|third))\.yaml:\d+: ")
 
 Way = tuple[str | int, ...]
 
@@ -121,6 +166,8 @@ KEYS = [
     ("jobs/first.yaml", ("environment", "MESSAGE")),
     ("jobs/first.yaml", ("secrets", "WANDB_API_KEY")),
     ("serve/first.yaml", ("environment", "GREETING")),
+    ("serve/second.yaml", ("environment", "VLLM_LOGGING_LEVEL")),
+    ("serve/second.yaml", ("secrets", "HF_TOKEN")),
 ]
 
 
@@ -152,6 +199,8 @@ def write(folder: Path, engine: str, file: str, content: Any) -> Project:
         path.parent.mkdir(exist_ok=True)
         if name == "inventory.yaml" and isinstance(whole, dict):
             whole = {"engine": engine, **whole}
+        if engine == "compose" and isinstance(whole, dict):
+            whole = {key: value for key, value in whole.items() if key != "proxy"}
         # In double quotes, so that YAML can carry any character.
         path.write_text(json.dumps(whole))
     return Project(folder)
@@ -206,6 +255,11 @@ ODD = "$(id) ${HOME} {{.Node.ID}} '\" # : - ]}"
 @example(case=(False, "jobs/first.yaml", ("environment", "MESSAGE")), text=f"{ODD}\nx: {{y}}")
 @example(case=(False, "jobs/second.yaml", ("command", 1)), text=ODD)
 @example(case=(False, "jobs/second.yaml", ("working_dir",)), text=f"/{ODD}")
+@example(case=(False, "jobs/second.yaml", ("setup", 0)), text=f"echo {ODD}")
+@example(case=(False, "jobs/second.yaml", ("checkpoint", "files", 0)), text=f"{ODD}.pt")
+@example(case=(False, "serve/second.yaml", ("command", 1)), text=ODD)
+@example(case=(False, "serve/second.yaml", ("command", 0)), text="\nservices: {x: {}}\n")
+@example(case=(False, "serve/second.yaml", ("health",)), text="/'\"\\$(id){{.Node.ID}}")
 @example(case=(False, "inventory.yaml", ("hosts", "pc1", "ssh")), text="me$(id)@pc1")
 @example(case=(False, "inventory.yaml", ("hosts", "pc1", "gpus", 0, "model")), text=ODD)
 @example(case=(False, "jobs/first.yaml", ("mounts", 2, "nfs")), text="nas.lab:/a$b`id`'\"#")
@@ -230,6 +284,13 @@ def test_hostile_text_is_refused_or_stays_data(
         assert text in reached
     for path in tree.rglob("*.json"):
         json.loads(path.read_text())
+    for path in tree.rglob("*.cfg"):
+        # As many lines as usual, and the path is one word.
+        lines = [line for line in path.read_text().splitlines() if not line.startswith("#")]
+        assert len(lines) == PROXY_LINES, path.read_text()
+        (check_line,) = [line for line in lines if "http-check send" in line]
+        assert shlex.split(check_line)[:5] == ["http-check", "send", "meth", "GET", "uri"]
+        assert len(shlex.split(check_line)) == 6, check_line
     for path in tree.rglob("*.sh"):
         check = subprocess.run(["sh", "-n", str(path)], capture_output=True, check=False)
         assert (check.returncode, check.stderr) == (0, b""), path

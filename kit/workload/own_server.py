@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from kit.model import Limits, OwnServer
@@ -33,7 +34,7 @@ def own_serving(server: ServerPlan, own: OwnServer, *, host_network: bool) -> Wo
         secrets=own.secrets,
         needed=1,
         host_network=host_network,
-        summary=f"{_size(server)}: {own.command[0]}.",
+        summary=f"{_size(server)}: {_program(own.command[0])}.",
         inventory_hash=server.inventory_hash,
         job_hash=server.job_hash,
         urls=tuple(f"http://{endpoint(host.address, settings.port)}" for host in hosts),
@@ -70,6 +71,11 @@ def _part(server: ServerPlan, own: OwnServer, name: str, members: Sequence[Place
         user=user,
         unprivileged=unprivileged(user),
     )
+
+
+def _program(word: str) -> str:
+    """Return a program's name for a comment, where no other text of the user's may stand."""
+    return word if re.fullmatch(r"[\w./+-]{1,100}", word) else "a server of your own"
 
 
 def _size(server: ServerPlan) -> str:

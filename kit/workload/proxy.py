@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from kit.model import Host, Limits, Proxy
@@ -14,6 +15,7 @@ from kit.workload.types import Config, Document, Part, Port, Role, Variable, Wor
 FILE = "/kit/haproxy.cfg"
 GRACE = 60
 """Seconds that the proxy has for open requests; HAProxy ends as soon as there is none."""
+_PLAIN = re.compile(r"[\w/.~%?&=+:@,;!*()\[\]-]+")
 MOST_IDLE = 64
 """With more hosts, those that do not serve are not asked all the time."""
 LIMITS = Limits(0, 512 * 2**20, None, None, None)
@@ -109,11 +111,16 @@ def proxy_document(
         grace=GRACE,
         patience=patience,
         port=proxy.port,
-        path=ready,
+        path=_word(ready),
         once=ONCE if settings.own else "",
         servers="\n".join(lines),
     )
     return Document(f"serve/{settings.short_name}.haproxy.cfg", text)
+
+
+def _word(text: str) -> str:
+    """Return a text as one word of HAProxy's configuration (its manual, section 2.2)."""
+    return text if _PLAIN.fullmatch(text) else "'" + text.replace("'", "'\\''") + "'"
 
 
 def proxy_parts(plan: Plan, proxy: Proxy | None, document: Document | None) -> Sequence[Part]:

@@ -786,7 +786,9 @@ def test_a_number_leaves_a_server_its_gpu(project: Project) -> None:
 
 # ---- the printed undo
 
-USES = st.sampled_from(["", ", use: none", ", use: inference", ", use: training", ", use: 'none'"])
+USES = st.sampled_from(
+    ["", ", use: none", ", use: spare", ", use: inference", ", use: training", ", use: 'none'"]
+)
 SPELT = ["2", "0x2", "&g 2", "[{index: 0}, {index: 1}]", "&g [{index: 0}, {index: 1, use: none}]"]
 
 
@@ -796,7 +798,7 @@ SPELT = ["2", "0x2", "&g 2", "[{index: 0}, {index: 1}]", "&g [{index: 0}, {index
     spelt=st.sampled_from(SPELT),
     wanted=st.lists(
         st.tuples(
-            st.sampled_from(["--infer", "--train", "--none"]),
+            st.sampled_from(["--infer", "--train", "--spare", "--none"]),
             st.sampled_from(["a:0", "a:1", "a:2", "b:0", "b:1", "a", "b"]),
         ),
         min_size=1,
@@ -828,6 +830,28 @@ def test_the_printed_undo_gives_the_inventory_back(
     assert (back.status, back.err) == (0, "")
     after = (project.folder / "inventory.yaml").read_text()
     assert after == text or inventory_of(after) == inventory_of(text)
+
+
+def test_a_host_becomes_a_spare_and_trains_again(project: Project) -> None:
+    text = (
+        "cluster: lab\nengine: compose\nhosts:\n"
+        "  a: {address: 10.0.0.1, roles: [manager], gpus: 1}\n"
+        "  b: {address: 10.0.0.2, gpus: 2}\n"
+    )
+    project.write(text)
+    result = project.kit("split", "--spare", "b", "--yes", "--json")
+    assert (result.status, result.err) == (0, "")
+    undo = json.loads(result.out)["undo"]
+    assert undo == "kit split --train b:0-1"
+    (job,) = project.plan().jobs
+    assert [spare.host.name for spare in job.spares] == ["b"]
+    assert job.world_size == 1
+    # A host is a spare as a whole, and no split of others takes it.
+    half = project.kit("split", "--train", "b:0", "--yes")
+    assert (half.status, "a spare is a whole host" in half.err) == (2, True), half.err
+    assert "beside 2 GPUs that this command" in project.kit("split", "--infer", "2", "--yes").err
+    assert project.kit(*shlex.split(undo)[1:], "--yes").status == 0
+    assert (project.folder / "inventory.yaml").read_text() == text
 
 
 def test_the_undo_of_a_first_split_gives_none_back(project: Project) -> None:

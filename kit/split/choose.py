@@ -51,7 +51,8 @@ def choose(
         apart = (
             f" beside {count(others, 'GPU')} that this command does not change" if others else ""
         )
-        what = f"--infer {number}: there are only {count(most, 'GPU')}{apart}"
+        only = f"there {'is' if most == 1 else 'are'} only {count(most, 'GPU')}"
+        what = f"--infer {number}: {only}{apart}"
         raise FaultsError([Fault(INVENTORY, ("hosts",), what, f"write a number up to {most}")])
     if number >= present:
         use, ordered = Use.INFERENCE, weakest_first(_other(free, serving))

@@ -140,7 +140,8 @@ class Decisions:
                 reason = "" if planned else f"{report.host} has left it"
                 self.over = now
         members = [self.hosts[agent] for agent in self._members()]
-        late = [each.host for each in members if each.generation < group.generation]
+        slow = [each for each in members if each.generation < group.generation]
+        late = [each.host for each in slow if not each.starting]
         if late and now - self._formed > FORM:
             reason = f"{late[0]} did not join it"
         if reason:

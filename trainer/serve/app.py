@@ -75,7 +75,7 @@ class Server:
                 f"serve {self.settings.host}: {self.settings.handler} has loaded the files of "
                 f"{self.settings.job}, the newest is {offer.name}"
             )
-            self.emit_state()
+            self._emit_serving()
             self.metrics.reloads.inc()
             return
         accuracy = "unknown" if offer.accuracy is None else f"{offer.accuracy * 100:.1f} %"
@@ -83,7 +83,7 @@ class Server:
             f"serve {self.settings.host}: serves {offer.name} of {self.settings.job}: "
             f"epoch {offer.epoch}, accuracy {accuracy}, from {offer.host}"
         )
-        self.emit_state()
+        self._emit_serving()
         self.metrics.reloads.inc()
         self.metrics.step.set(offer.step)
         self.metrics.written.set(offer.written)
@@ -93,6 +93,9 @@ class Server:
     def emit_state(self) -> None:
         """Emit the GPUs and the present checkpoint."""
         emit(events.Started(gpus=self.gpus.uuids))
+        self._emit_serving()
+
+    def _emit_serving(self) -> None:
         if serving := self.batcher.serving:
             offer, replicas = serving.offer, len(self.devices)
             emit(events.Serving(checkpoint=offer.name, replicas=replicas, source=offer.host))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import tarfile
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 import yaml
 
 from kit.config.data import PEER_PORT, PORT
+from kit.datasets.cluster import DataCluster
 from kit.datasets.upload import Upload, upload_of
 from kit.errors import InputError, KitError
 from kit.model import DataSet, Host
@@ -284,12 +286,13 @@ def test_an_upload_goes_on_at_any_byte(folder: Path) -> None:
     assert upload_of(folder).name != upload.name
 
 
-def test_an_archive_is_sent_as_it_is(tmp_path: Path) -> None:
-    path = tmp_path / "set.tar.gz"
+@pytest.mark.parametrize("name", ["set.tar.gz", "set.tar.bz2", "SET.ZIP"])
+def test_an_archive_is_sent_as_it_is(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
     path.write_bytes(b"0123456789")
     upload = upload_of(path)
     assert (stream(upload, 4), upload.total) == (b"456789", 10)
-    assert upload.name.endswith(".tar.gz")
+    assert upload.name.endswith(name[3:].lower())
 
 
 def test_a_folder_with_a_link_is_refused(folder: Path) -> None:
@@ -385,3 +388,74 @@ def test_hosts_share_the_link_of_the_storage_host() -> None:
     for reading, most in ((others, 10**8), ([others[0], others[2]], 5 * 10**8), ([], None)):
         (found,) = stream_rates(plan, sets, [storage, *reading], {})
         assert found.rate == (most / 8 if most else None)
+
+
+# -------- Credentials of sources
+
+SECRETS = {
+    "AWS_ACCESS_KEY_ID": "of-amazon",
+    "AWS_SECRET_ACCESS_KEY": "of-amazon",
+    "AWS_REGION": "eu",
+    "HF_TOKEN": "of-the-hub",
+    "KIT_PLAIN_HTTP": "1",
+    "https_proxy": "http://proxy:3128",
+    "GITHUB_TOKEN": "of-nobody",
+}
+AMAZON = {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION"}
+RECORDER = """#!/bin/sh
+{ printf '%s\\n' "$@"; echo ---; env; echo ---; cat; } >"$XDG_RECORD"
+echo '{"state": "done", "name": "x", "version": 1, "bytes": 1, "files": 1}'
+"""
+
+
+@pytest.fixture
+def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file to which a stand-in for docker writes its arguments, variables and input."""
+    program = tmp_path / "bin" / "docker"
+    program.parent.mkdir()
+    program.write_text(RECORDER)
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("XDG_RECORD", str(tmp_path / "record"))
+    for name, value in SECRETS.items():
+        monkeypatch.setenv(name, value)
+    return tmp_path / "record"
+
+
+PASSED = [
+    ("s3://pets/data", AMAZON | {"https_proxy"}),
+    ("hf://kit/pets", {"HF_TOKEN", "https_proxy"}),
+    ("http://pc9/pets.tar", {"KIT_PLAIN_HTTP", "https_proxy"}),
+    ("torchvision:mnist", {"https_proxy"}),
+    ("/srv/pets", set[str]()),
+]
+
+
+@pytest.mark.parametrize(("source", "names"), PASSED)
+def test_a_source_gets_its_own_credentials_alone(
+    recorded: Path, source: str, names: set[str]
+) -> None:
+    stored().add("x", source, (), lambda *_: None, source)
+    arguments, environ, _ = recorded.read_text().split("---\n")
+    passed = {name for name in SECRETS if f"--env={name}\n" in arguments}
+    assert passed == names
+    assert {name for name in names if f"{name}={SECRETS[name]}\n" in environ} == names
+    assert not [value for value in SECRETS.values() if f"={value}" in arguments]
+    assert "of-nobody" not in arguments + environ
+
+
+def test_programs_without_a_source_get_no_credentials(recorded: Path) -> None:
+    assert stored().programs().command("ls").count("--env=HF_TOKEN") == 0
+    assert not [word for word in stored().programs().words if "AWS" in word or "proxy" in word]
+
+
+def test_a_signed_address_is_in_no_process_list(recorded: Path) -> None:
+    url = "https://pc9/pets.tar?X-Amz-Signature=0123abcd"
+    stored().add("x", url, (), lambda *_: None, url)
+    arguments, _, given = recorded.read_text().split("---\n")
+    assert ("0123abcd" in arguments, given) == (False, url)
+
+
+def stored() -> DataCluster:
+    host = Host("pc1", "192.168.8.151", "", (), (), None, 10**9, ())
+    return DataCluster("lab", DataPlan(host, (host,), 8090, 6881, None, "volume", "image"))

@@ -107,18 +107,20 @@ def add(
     """Store SOURCE as a new version of the data set NAME.
 
     SOURCE is one of: torchvision:NAME, a data set that torchvision knows (MNIST, CIFAR10, …), which
-    the storage host downloads; https://…, s3://… or hf://OWNER/NAME, which it downloads too;
-    HOST:/PATH, a folder or archive of the storage host; or a folder, file or archive of this
-    machine, which is sent there. An interrupted download or upload goes on where it ended.
+    the storage host downloads; https://…, s3://BUCKET/FOLDER/ or hf://OWNER/NAME[@REVISION], which
+    it downloads too; HOST:/PATH, a folder or archive of the storage host; or a folder, file or
+    archive of this machine, which is sent there. Run an interrupted download or upload again: it
+    goes on.
     """
     cluster = _Cluster(paths, engine)
     _name(name)
     options: tuple[str, ...] = ("--licence", licence) if licence else ()
     options += ("--version", str(version)) if version else ()
     with Transfers() as shown:
-        place, mount = _place(cluster, name, source, shown.show)
-        options += ("--described", source)
-        done = cluster.services.add(name, place, options, shown.show, mount)
+        place, reads = _place(cluster, name, source, shown.show)
+        if place != source:
+            options += ("--described", source)
+        done = cluster.services.add(name, place, options, shown.show, reads)
     cluster.stored()
     if as_json:
         click.echo(json.dumps(done))
@@ -134,9 +136,9 @@ def add(
 def _place(
     cluster: _Cluster, name: str, source: str, say: Callable[[str, str, int, int | None], object]
 ) -> tuple[str, str | None]:
-    """Return the source as the storage host reads it, and the host's folder to mount."""
+    """Return the source for the program, and the host's folder or the address that it reads."""
     if source.startswith(ELSEWHERE):
-        return source, None
+        return source, source
     there = re.fullmatch(r"([a-z0-9][-a-z0-9]*):(/.+)", source)
     if there:
         if there[1] != cluster.storage:

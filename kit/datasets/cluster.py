@@ -34,7 +34,7 @@ class DataCluster:
     folder: Path | None = None
 
     def programs(self, source: str | None = None) -> Programs:
-        """Return the way to change the store; `source` is a folder of the storage host."""
+        """Return the way to change the store; `source` is a folder or an address that it reads."""
         if self.folder is not None:
             self.folder.mkdir(parents=True, exist_ok=True)
             return programs.here(str(self.folder))
@@ -63,15 +63,21 @@ class DataCluster:
         ]
 
     def add(
-        self, name: str, source: str, options: tuple[str, ...], say: Say, mount: str | None = None
+        self, name: str, source: str, options: tuple[str, ...], say: Say, reads: str | None = None
     ) -> Message:
         """Add a version from a source that the storage host can read; return its description.
+
+        `reads` is the folder of the host or the address behind the source, None for an upload.
+        An address that may be signed goes over standard input: everyone on the host can read the
+        arguments of processes.
 
         Raises:
             KitError: It failed; what was downloaded stays for the next try.
         """
-        words = ("add", name, source, *options, "--json")
-        done: Message = programs.run(self.programs(mount), words, partial(_shown, say, name))
+        feed = [source.encode()] if source.startswith("http") and "?" in source else None
+        words = ("add", name, "-" if feed else source, *options, "--json")
+        shown = partial(_shown, say, name)
+        done: Message = programs.run(self.programs(reads), words, shown, feed)
         return done
 
     def upload(self, name: str, upload: Upload, say: Say) -> str:

@@ -23,18 +23,24 @@ from kit.hosts.environment import clean
 from kit.model import Host
 
 Message = dict[str, Any]
-PASSED = (
-    "HF_TOKEN",
-    "AWS_ACCESS_KEY_ID",
-    "AWS_SECRET_ACCESS_KEY",
-    "AWS_SESSION_TOKEN",
-    "AWS_DEFAULT_REGION",
-    "AWS_ENDPOINT_URL",
-    "HTTP_PROXY",
-    "HTTPS_PROXY",
-    "NO_PROXY",
+PROXIES = tuple(
+    each for name in ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY") for each in (name, name.lower())
 )
-"""The variables of this machine that the program gets: credentials of its sources, and proxies."""
+PASSED = {
+    "s3": (
+        "AWS_ACCESS_KEY_ID",
+        "AWS_SECRET_ACCESS_KEY",
+        "AWS_SESSION_TOKEN",
+        "AWS_REGION",
+        "AWS_DEFAULT_REGION",
+        "AWS_ENDPOINT_URL",
+        "AWS_ENDPOINT_URL_S3",
+    ),
+    "hf": ("HF_TOKEN", "HF_ENDPOINT"),
+    "http": ("KIT_PLAIN_HTTP",),
+    "https": ("KIT_PLAIN_HTTP",),
+}
+"""The variables of this machine that the program gets, besides proxies, for a source."""
 MISTAKE = 2
 """The exit status of a program that found a mistake in its input."""
 
@@ -62,18 +68,26 @@ def here(folder: str) -> Programs:
     return Programs("this machine", words, folder, os.environ)
 
 
+def passed_for(source: str | None) -> tuple[str, ...]:
+    """Return the names of the variables that the program gets for a source."""
+    if source is None or source.startswith("/"):
+        return ()
+    return (*PASSED.get(source.partition(":")[0], ()), *PROXIES)
+
+
 def on_host(
     host: Host, cluster: str, image: str, volume: str, source: str | None = None
 ) -> Programs:
-    """Return the way to run it in a container of a host; `source` is a folder of the host.
+    """Return the way to run it in a container of a host, for a source that it reads.
 
-    The folder is mounted at its own path, read-only. Docker takes the values of variables from its
-    own environment: they are not in the process list.
+    A folder of the host is mounted at its own path, read-only. For an address the container gets
+    the credentials of that kind of source, and the proxies. Docker takes the values of variables
+    from its own environment: they are not in the process list.
     """
     docker = Docker.of(host)
-    passed = {name: os.environ[name] for name in PASSED if os.environ.get(name)}
+    passed = {name: os.environ[name] for name in passed_for(source) if os.environ.get(name)}
     mounts = [f"--mount=type=volume,source={volume},target=/store"]
-    if source is not None:
+    if source is not None and source.startswith("/"):
         mounts.append(f"--mount=type=bind,source={source},target={source},readonly")
     words = (
         *("docker", *docker.options, "run", "--rm", "--interactive", "--init"),

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from kit.errors import InputError, KitError
 
-ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".zip")
+ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".zip")
 """The archives that the storage host unpacks."""
 BLOCK = 2**20
 """Bytes that are read at once."""
@@ -69,7 +69,7 @@ class Upload:
         """The stream's name on the storage host: a changed source has another one."""
         described = [(each.name, each.size, each.changed) for each in self.members]
         digest = hashlib.sha256(repr(described).encode()).hexdigest()[:16]
-        first = self.members[0].path.name
+        first = self.members[0].path.name.lower()
         suffix = next((end for end in ARCHIVES if self.archive and first.endswith(end)), ".tar")
         return f"{digest}{suffix}"
 
@@ -106,7 +106,7 @@ def upload_of(source: Path) -> Upload:
         member = _found(source, source.name)
     except OSError as error:
         raise InputError(f"{error.filename}: cannot be read: {error.strerror}") from None
-    return Upload((member,), archive=source.name.endswith(ARCHIVES))
+    return Upload((member,), archive=source.name.lower().endswith(ARCHIVES))
 
 
 def _files(folder: Path) -> Iterator[Member]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import pytest
 
@@ -68,6 +70,31 @@ def test_a_host_fetches_from_the_store_and_the_next_one_from_both(world: DataHos
     assert sent <= 50 * MIB  # Each got it once.
     assert first.get("DELETE", f"/{NAME}/1")[0] == 200
     assert not (first.cache / NAME).exists()
+
+
+def test_two_versions_with_the_same_files_are_kept_apart(world: DataHosts) -> None:
+    first, second = world.add(2 * MIB), world.add(2 * MIB)
+    assert first.files == second.files
+    world.serve()
+    origin, agent = world.seeder(), world.agent("one")
+    for version in (1, 2):
+        with agent.use(version=version) as lines:
+            assert ready(lines), lines
+        assert (agent.cache / NAME / str(version) / "data" / "part 0.bin").exists()
+    wait_until(lambda: not any(h["in_use_by"] for h in held(agent)), "the uses to end", 30)
+    for each in (agent, origin):
+        assert {h["version"] for h in held(each)} == {1, 2}
+    assert agent.get("DELETE", f"/{NAME}/1")[0] == 200
+    shutil.rmtree(world.store / NAME / "1")
+    wait_until(lambda: [h["version"] for h in held(origin)] == [2], "the store's agent", 30)
+    assert [h["version"] for h in held(agent)] == [2]
+
+
+def held(agent: Agent) -> list[dict[str, Any]]:
+    """All versions of an agent, by its status."""
+    status, answer = agent.get("GET", "/status")
+    assert status == 200, answer
+    return list(answer["held"])
 
 
 def test_the_storage_host_needs_no_copy(world: DataHosts) -> None:

@@ -24,9 +24,10 @@ import pytest
 from tests.trainer.datahosts import data_hosts
 from tests.trainer.hosts import ROOT
 from trainer.data.samples import DataError
-from trainer.datasets import manifest, sources, store
+from trainer.datasets import manifest, store
 from trainer.datasets.errors import DataSetError
 from trainer.datasets.layout import Place, index, locked
+from trainer.datasets.sources.local import UPLOADS
 from trainer.datasets.torrent import load_torrent
 from trainer.streaming.files import settled
 from trainer.streaming.index import INDEX
@@ -234,7 +235,7 @@ def test_an_upload_goes_on_where_it_was(tmp_path: Path) -> None:
     found = call(tmp_path, "add", "pets", "upload:")
     assert found.returncode == 0, found.stderr
     assert (tmp_path / "store" / "pets" / "1" / "data" / "a" / "b.txt").read_text() == "hello"
-    assert not (tmp_path / "store" / sources.UPLOADS / "pets").exists()
+    assert not (tmp_path / "store" / UPLOADS / "pets").exists()
 
 
 class Mirror(ThreadingHTTPServer):
@@ -254,6 +255,9 @@ class Answer(BaseHTTPRequestHandler):
         self.server.starts.append(start)
         rest = self.server.content[start:]
         self.send_response(206 if asked else 200)
+        if asked:
+            whole = len(self.server.content)
+            self.send_header("Content-Range", f"bytes {start}-{whole - 1}/{whole}")
         self.send_header("Content-Length", str(len(rest)))
         self.send_header("ETag", '"1"')
         self.end_headers()

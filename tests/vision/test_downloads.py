@@ -24,7 +24,7 @@ from trainer.contract.job import Train
 from trainer.data.files import MNIST_FILES, DownloadError, find_files, to_download
 from trainer.data.load import load_data
 from trainer.datasets.errors import DataSetError
-from trainer.datasets.sources import from_torchvision
+from trainer.datasets.sources.fill import from_torchvision
 from trainer.vision.classifiers import build, starting_weights
 from trainer.vision.downloads import download
 

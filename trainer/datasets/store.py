@@ -5,8 +5,9 @@
     python -m trainer.datasets.store --store /store receive NAME PATH --offset N
 
 SOURCE: torchvision:NAME, a folder, file or archive in this container, https://…, s3://…, hf://…,
-or upload: for the files that `receive` has got for NAME. With --json, each line of the output is an
-object; errors are on standard error too. Exit codes: 2 for a mistake in the input, 1 for a failure.
+upload: for the files that `receive` has got for NAME, or - to read one of these from standard
+input. With --json, each line of the output is an object; errors are on standard error too. Exit
+codes: 2 for a mistake in the input, 1 for a failure.
 """
 
 from __future__ import annotations
@@ -47,7 +48,10 @@ from trainer.datasets.manifest import (
     find_damage,
     hash_files,
 )
-from trainer.datasets.sources import BLOCK, UPLOADS, fill, find_offset, receive
+from trainer.datasets.sources.fill import PARTIAL, fill
+from trainer.datasets.sources.local import UPLOADS, find_offset, receive
+from trainer.datasets.sources.several import BLOCK
+from trainer.datasets.sources.web import public
 from trainer.output import say, say_error
 
 LAST = ".last"
@@ -99,9 +103,10 @@ def add(
 ) -> Manifest:
     """Add a version; it appears when it is complete. Raises DataSetError.
 
-    The manifest names the source as `described`, if that is given.
+    The manifest names the source as `described`, if that is given and not the source itself: of
+    that it has the exact name, without secrets.
     """
-    described = described or source
+    described = public(described or source)
     check_name(name)
     if not licence.isprintable() or not described.isprintable() or len(described) > LONGEST_TEXT:
         raise DataSetError("--licence and SOURCE must be lines of text", "shorten them", MISTAKE)
@@ -113,7 +118,8 @@ def add(
             shutil.rmtree(draft)
         (draft / "data").mkdir(parents=True)
         try:
-            fill(source, draft / "data", store, name, reporter.show)
+            exact = fill(source, draft / "data", store, name, reporter.show)
+            described = exact if described == public(source) else described
             manifest = _describe(draft, place, described, licence, reporter)
             draft.rename(place.folder)
         except BaseException:
@@ -122,7 +128,8 @@ def add(
         reporter.show("writing", manifest.bytes, manifest.bytes)
         complete(place, manifest.bytes)
         write(store / name / LAST, str(place.version).encode())
-    shutil.rmtree(store / UPLOADS / name, ignore_errors=True)
+    for left in (UPLOADS, PARTIAL):
+        shutil.rmtree(store / left / name, ignore_errors=True)
     return manifest
 
 
@@ -155,7 +162,8 @@ def _describe(draft: Path, place: Place, source: str, licence: str, reporter: Re
     total = sum(file.stat().st_size for file in (draft / "data").rglob("*") if file.is_file())
     files = hash_files(draft / "data", reporter.counter("hashing", total))
     check_tree(file.path for file in files)
-    torrent, info_hash = make_torrent(draft, files, reporter.counter("pieces", total))
+    version = f"{place.name}@{place.version}"
+    torrent, info_hash = make_torrent(draft, version, files, reporter.counter("pieces", total))
     made = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     known = (sum(file.bytes for file in files), licence, source, made, info_hash)
     manifest = Manifest(place.name, place.version, files, *known)
@@ -181,10 +189,11 @@ def find(store: Path, reference: str) -> list[Place]:
 
 def run_add(options: argparse.Namespace, reporter: Reporter) -> None:
     """Add a version and say which."""
+    source = sys.stdin.readline().strip() if options.source == "-" else options.source
     manifest = add(
         options.store,
         options.name,
-        options.source,
+        source,
         options.licence,
         options.version,
         reporter,

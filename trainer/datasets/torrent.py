@@ -29,15 +29,21 @@ def piece_size(total: int) -> int:
 
 
 def make_torrent(
-    folder: Path, files: tuple[File, ...], progress: Callable[[int], None]
+    folder: Path, version: str, files: tuple[File, ...], progress: Callable[[int], None]
 ) -> tuple[bytes, str]:
-    """Make the torrent of the files below `folder`/data; return it and its hash."""
+    """Make the torrent of the files below `folder`/data; return it and its hash.
+
+    `version` is NAME@VERSION: two versions with the same files have two hashes, as libtorrent has
+    one folder for a hash.
+    """
     entries = [libtorrent.create_file_entry(f"data/{file.path}", file.bytes) for file in files]
     total = sum(file.bytes for file in files)
     flags = libtorrent.create_torrent.v1_only
     made = libtorrent.create_torrent(entries, piece_size(total), flags)
     libtorrent.set_piece_hashes(made, str(folder), lambda index: progress(made.piece_size(index)))
-    content = libtorrent.bencode(made.generate())  # generate_buf of 2.1.1 decodes it as text.
+    torrent = made.generate()  # generate_buf of 2.1.1 decodes it as text.
+    torrent[b"info"][b"source"] = version.encode()
+    content = libtorrent.bencode(torrent)
     return content, _hash_of(content)
 
 

@@ -1,0 +1,77 @@
+"""Where the files of a new version come from: `fill` calls the function of the source.
+
+Every error is a DataSetError or an OSError; what was downloaded stays for the next try.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+from pathlib import Path
+
+from trainer.datasets.errors import MISTAKE, DataSetError
+from trainer.datasets.sources.archives import is_archive
+from trainer.datasets.sources.hub import from_hugging_face
+from trainer.datasets.sources.local import UPLOADS, from_path
+from trainer.datasets.sources.s3 import from_s3
+from trainer.datasets.sources.several import Report
+from trainer.datasets.sources.web import from_web
+
+PARTIAL = ".partial"
+"""The folder of the store with what was downloaded for versions that are not complete."""
+
+
+def fill(source: str, folder: Path, store: Path, name: str, report: Report) -> str:
+    """Fill a folder from a source; return the source's exact name, as the manifest has it.
+
+    Raises:
+        DataSetError: It failed.
+    """
+    kind, _, rest = source.partition(":")
+    if kind in ("https", "http"):
+        return from_web(source, folder, _kept(store, name, source), report)
+    if kind == "s3":
+        return from_s3(source, folder, _kept(store, name, source), report)
+    if kind == "hf":
+        return from_hugging_face(source, folder, _kept(store, name, source), report)
+    if kind == "torchvision":
+        from_torchvision(rest, folder, report)
+    else:
+        path = store / UPLOADS / name if kind == "upload" else Path(source)
+        from_path(path, folder, store, report)
+    return source
+
+
+def _kept(store: Path, name: str, source: str) -> Path:
+    """Return the folder of a source's partial download; the data set's lock protects it."""
+    kept = store / PARTIAL / name / hashlib.sha256(source.encode()).hexdigest()[:16]
+    kept.mkdir(parents=True, exist_ok=True)
+    return kept
+
+
+def from_torchvision(name: str, folder: Path, report: Report) -> None:
+    """Download by torchvision's own loader, which checks its own checksums."""
+    report("downloading", 0, 0)
+    try:
+        downloads = importlib.import_module("trainer.vision.downloads")
+    except Exception as error:  # Of a torchvision that is missing or does not match torch.
+        what = f"torchvision can not be imported ({error})"
+        raise DataSetError(what, "use the trainer's image") from error
+    try:
+        downloads.download_any(name, folder)
+    except LookupError as error:
+        raise DataSetError(str(error.args[0]), str(error.args[1]), MISTAKE) from error
+    except (OSError, RuntimeError) as error:
+        reason = " ".join(str(error).split())[:500] or repr(error)
+        fix = "see to the network and the disk, and try again"
+        raise DataSetError(f"the download of {name} has failed: {reason}", fix) from error
+    drop_archives(folder)
+
+
+def drop_archives(folder: Path) -> None:
+    """Remove the archives whose content torchvision has unpacked beside them."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    packed = [path for path in files if is_archive(path.name) or path.name.endswith(".gz")]
+    if len(packed) < len(files):
+        for path in packed:
+            path.unlink()

@@ -15,6 +15,7 @@ from kit.commands.follow import score
 from kit.commands.options import with_paths
 from kit.commands.tables import console, table
 from kit.commands.targets import target_for, with_engine
+from kit.errors import KitError
 from kit.model import EngineName
 from kit.paths import Paths, identity
 from kit.runtime.health import with_health
@@ -96,19 +97,38 @@ def _print(screen: Console, parts: Iterator[RenderableType]) -> None:
 
 
 def _watch(look: Callable[[], Iterator[RenderableType]]) -> None:
-    """Repeat the output: in place on a terminal, otherwise appended."""
+    """Repeat the output: in place on a terminal, otherwise appended.
+
+    Raises what the first look raises; a later one is tried again.
+    """
     from rich.console import Group
     from rich.live import Live
 
-    screen = console()
+    screen, shown = console(), tuple(look())
     if not screen.is_terminal:
-        while True:
-            _print(screen, look())
-            time.sleep(INTERVAL)
-    with Live(Group(*look()), console=screen, auto_refresh=False) as live:
+        _print(screen, iter(shown))
         while True:
             time.sleep(INTERVAL)
-            live.update(Group(*look()), refresh=True)
+            try:
+                _print(screen, look())
+            except KitError as error:
+                screen.print(_lost(error))
+    with Live(Group(*shown), console=screen, auto_refresh=False) as live:
+        while True:
+            time.sleep(INTERVAL)
+            try:
+                shown = tuple(look())
+                live.update(Group(*shown), refresh=True)
+            except KitError as error:
+                # What was seen last stays: whoever watches has it before them.
+                live.update(Group(*shown, _lost(error)), refresh=True)
+
+
+def _lost(error: KitError) -> RenderableType:
+    from rich.text import Text
+
+    words = f"{time.strftime('%H:%M:%S')}: cannot be read now, what is above is older: {error}"
+    return Text(words, overflow="fold", no_wrap=False)
 
 
 def show(seen: Report) -> Iterator[RenderableType]:
@@ -141,7 +161,7 @@ def _running_messages(status: JobStatus) -> Iterator[str]:
     """Yield messages on a running workload: its URLs, missing ranks, or missing steps."""
     if status.state in ENDED:
         return
-    if status.urls:
+    if status.urls and status.state is State.RUNNING:
         yield f"answers at {', '.join(status.urls)}"
     if status.serves or status.state is not State.RUNNING:
         return

@@ -45,6 +45,8 @@ class Reader:
         """The UUIDs of the GPUs visible in each host's container."""
         self.fetching: dict[str, str] = {}
         """The data set that each host waits for, and how much of it is there."""
+        self.hung: dict[str, str] = {}
+        """Which workers of hosts hang."""
         self.left_out: dict[str, str] = {}
         """Why hosts take no part until they are released."""
         self.unread: dict[str, str] = {}
@@ -76,8 +78,8 @@ class Reader:
         """Complete the status of a host with what its processes have said."""
         runs = host.state is State.RUNNING
         reason = self.left_out.get(host.host, "") if runs else ""
-        unread = self.unread.get(host.host, "") if runs else ""
-        doing = self.fetching.get(host.host, "") or unread
+        known = (self.fetching, self.hung, self.unread) if runs else (self.fetching,)
+        doing = next((each[host.host] for each in known if host.host in each), "")
         release = f"is left out, `kit release {host.host}` takes it back: {reason}"
         return replace(
             host,
@@ -104,6 +106,7 @@ class Reader:
         self.seen[line.host] = event.gpus
         self.fetching.pop(line.host, None)
         self.left_out.pop(line.host, None)
+        self.hung.pop(line.host, None)
         self._restarts.pop(line.host, None)
 
     def _fetch(self, event: events.Fetch, line: LogLine) -> None:
@@ -119,6 +122,7 @@ class Reader:
         kept = {rank: host for rank, host in self._holders.items() if rank < event.world_size}
         self._holders = kept | {event.rank: line.host}
         self.seen[line.host] = event.gpus
+        self.hung.pop(line.host, None)
         self._restarts[line.host] = event.restarts
         self.failure = ""
 
@@ -186,6 +190,9 @@ class Reader:
         self.fetching.pop(line.host, None)
         self.failure = f"{line.host}: {event.message}"
 
+    def _hung(self, event: events.Hung, line: LogLine) -> None:
+        self.hung[line.host] = f"local rank {event.local_rank} hangs: see `kit logs`"
+
     def _left_out(self, event: events.LeftOut, line: LogLine) -> None:
         self.left_out[line.host] = event.message
         self._holders = {rank: host for rank, host in self._holders.items() if host != line.host}
@@ -216,6 +223,7 @@ _READERS: dict[type[events.Event], Callable[[Reader, Any, LogLine], None]] = {
     events.Kept: Reader._kept,
     events.Stopped: Reader._stopped,
     events.Failed: Reader._failed,
+    events.Hung: Reader._hung,
     events.LeftOut: Reader._left_out,
     events.Released: Reader._released,
     events.Serving: Reader._serving,

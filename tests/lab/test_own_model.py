@@ -29,7 +29,19 @@ exchange: {{timeout: 10s}}
 hosts: {{min: 1}}
 """
 NODES = ("n1", "n2")
-CODE = own.REGRESSION.lstrip()
+HANG = "/var/lib/docker/volumes/kit-test_mine-checkpoints/_data/hang"
+HANGS = """
+
+import pathlib, time
+
+plain = loss
+
+def loss(outputs, targets):
+    while pathlib.Path("/checkpoints/hang").exists():
+        time.sleep(0.5)
+    return plain(outputs, targets)
+"""
+CODE = own.REGRESSION.lstrip() + HANGS
 FAULT = "mine.py:15: in loss: NameError: name 'wrong' is not defined"
 
 
@@ -56,6 +68,16 @@ def test_containers_train_it_and_its_change(operator: Operator, lab: Lab) -> Non
     configs = lab.docker("n1", "config", "ls", "--format", "{{.Name}}").split()
     (first,) = [name for name in configs if name.startswith("train-mine-code-")]
 
+    # Its code hangs on one host: the other goes on, and it is told where.
+    lab.ssh("n2", f"touch {HANG}")
+    wait_for(lambda: "hangs" in message(operator, "n2"), "the status to say that n2 hangs")
+    lab.ssh("n2", f"rm {HANG}")
+    wait_for(lambda: operator.status("mine")["world_size"] == 3, "n2 to train again")
+    assert message(operator, "n2") == ""
+    said = operator.kit("logs", "mine")
+    assert 'mine.py", line' in said
+    assert "in loss" in said
+
     # Another metric: a new config, and the training goes on from its checkpoint.
     changed = CODE.replace('"worst"', '"largest"')
     operator.write({"mine": JOB, "mine.py": changed})
@@ -81,3 +103,9 @@ def test_containers_train_it_and_its_change(operator: Operator, lab: Lab) -> Non
 
 def metrics(operator: Operator) -> dict[str, float]:
     return (operator.status("mine").get("progress") or {}).get("metrics") or {}
+
+
+def message(operator: Operator, name: str) -> str:
+    """What the status says of a host."""
+    [host] = [each for each in operator.status("mine")["hosts"] if each["host"] == name]
+    return str(host["message"] or "")

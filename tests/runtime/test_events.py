@@ -20,6 +20,7 @@ from trainer.contract.events import (
     Event,
     Failed,
     Fetch,
+    Hung,
     LeftOut,
     Member,
     Progress,
@@ -246,3 +247,13 @@ def test_what_is_known_of_a_host_is_told_with_its_limits() -> None:
     assert not reader.of_host(replace(host, state=State.STOPPED)).left_out
     reader.read(LogLine("j", "n2", line(Released()), None))
     assert not reader.of_host(host).left_out
+
+
+def test_a_host_whose_worker_hangs_says_so_until_it_is_in_a_group_again() -> None:
+    reader = Reader()
+    host = HostStatus("n2", 1, State.RUNNING, None)
+    reader.read(LogLine("j", "n2", line(Hung(local_rank=1, seconds=2.4)), None))
+    assert reader.of_host(host).message == "local rank 1 hangs: see `kit logs`"
+    assert reader.of_host(replace(host, state=State.STOPPED)).message == ""
+    reader.read(LogLine("j", "n2", line(Member(rank=1, local_rank=1, world_size=2)), None))
+    assert reader.of_host(host).message == ""

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 from torch.distributed.elastic.multiprocessing.errors import record
 
 from trainer import train as entry
@@ -18,13 +18,19 @@ from trainer.core.run import Run
 from trainer.data.samples import DataSet
 
 FAULT, AT = os.environ["FAULT"], int(os.environ.get("FAULT_AT", "0"))
+WORLD = int(os.environ.get("FAULT_WORLD", "1"))
+"""Ranks that train before the fault occurs: who joins takes the state of another, and a fault of
+parameters before would be gone with it."""
 SECONDS = float(os.environ.get("FAULT_SECONDS", "0.001"))
 """Seconds for a sample, on a rank with simulated work."""
 
 
 def unlucky() -> bool:
     """Whether this is the rank with the fault; it is known once there is a group."""
-    return int(os.environ.get("RANK", "-1")) == int(os.environ.get("FAULT_RANK", "1"))
+    rank = int(os.environ.get("RANK", "-1"))
+    if rank != int(os.environ.get("FAULT_RANK", "1")):
+        return False
+    return WORLD == 1 or distributed.get_world_size() >= WORLD
 
 
 def first_time() -> bool:
@@ -38,6 +44,17 @@ def first_time() -> bool:
     return True
 
 
+def take_long() -> None:
+    """Sleep, or compute for SECONDS."""
+    if FAULT != "busy":
+        time.sleep(0.25 if FAULT == "slow" else 600)
+    elif first_time():
+        ends = time.monotonic() + SECONDS
+        while time.monotonic() < ends:
+            torch.ones(100, 100).matmul(torch.ones(100, 100))
+        print("has computed for long", flush=True)
+
+
 class Faulty(nn.Module):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -49,8 +66,8 @@ class Faulty(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         self.calls += self.training and "RANK" in os.environ
         due = unlucky() and self.training and self.calls >= AT
-        if due and FAULT == "slow":
-            time.sleep(0.25)
+        if due and FAULT in {"slow", "hung", "busy"}:
+            take_long()
         if due and FAULT == "half":
             # Like a GPU of half the speed: a time for each sample.
             time.sleep(SECONDS * len(images))

@@ -5,7 +5,8 @@
 Each host is an agent with one worker. A worker takes part in exchanges, of which the first forms
 the group, the second agrees on a state, and each later one is a step. An exchange is not atomic: a
 rank may complete it once all members have entered it, also if one of them has died since, and it
-may fail as long as a member is missing. Reports and orders arrive late, in order for each host.
+may fail as long as a member is missing. A worker may hang between two exchanges: then it follows no
+order until it is killed. Reports and orders arrive late, in order for each host.
 
 Checked after every event:
 
@@ -14,7 +15,8 @@ Checked after every event:
 - No agreement has a state of fewer steps than one of its ranks brings.
 
 Checked at the end, when no more faults happen: as many hosts as the job wants, or all that are
-there, train together within a minute, a host that was asked to end has left, and steps are taken.
+there and do not hang, train together within a minute, a host that was asked to end has left, and
+steps are taken.
 """
 
 from __future__ import annotations
@@ -25,10 +27,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from trainer.core.live_state import Claim, elect
+from trainer.elastic.coordinator import CHANCES
 from trainer.elastic.decisions import Decisions
 from trainer.elastic.messages import Group, Order, Report, decode, encode
 
 FORM, AGREE = 0, 1
+STILL = 3.0
+"""Seconds after which an agent reports that its worker stands still; here it may also be slow."""
 State = tuple[int, ...]
 """The steps that a rank has taken: the generation of each."""
 
@@ -69,17 +74,27 @@ class Host:
     generation: int = 0
     left: int = 0
     heard: int = 0
+    told: int = 0  # The newest group that it was told to join.
     members: tuple[str, ...] = ()
     state: State | None = None  # In memory.
     lineage: int = 0
     meeting: Meeting | None = None
     at: int = 0  # The exchange that it has entered.
     asked: bool = False
+    hangs: bool = False  # From the end of the present exchange on.
+    moved: float = 0.0  # Time of its last exchange.
     reports: list[bytes] = field(default_factory=list)
     orders: list[bytes] = field(default_factory=list)
     sent: Order | None = None
 
-    def report(self) -> Report:
+    @property
+    def entered(self) -> bool:
+        """Whether it waits in an exchange."""
+        if self.meeting is None or len(self.meeting.entered) <= self.at:
+            return False
+        return self.agent in self.meeting.entered[self.at]
+
+    def report(self, now: float) -> Report:
         """Its present report, as the agent's."""
         ready = self.meeting is None and not self.starting
         return Report(
@@ -89,16 +104,14 @@ class Host:
             generation=self.generation,
             members=self.members,
             left=self.left,
+            reached=(self.at + self.entered,) * 2,
+            still=self.meeting is not None and now - self.moved > STILL,
             heard=self.heard,
             ready=ready,
             starting=self.starting,
             leaving=self.leaving,
             spare=self.spare,
         )
-
-    def in_group(self, generation: int) -> bool:
-        """Whether its worker is in a group, or forms it."""
-        return self.meeting is not None and self.meeting.group.generation == generation
 
 
 class Cluster:
@@ -120,9 +133,16 @@ class Cluster:
         return Host(name, f"{name}-{self.number}", spare=name.startswith("s"))
 
     def new_coordinator(self) -> Decisions:
-        """A coordinator without memory."""
+        """A coordinator without memory, on a host whose clock may be wrong by an hour."""
+        begins = 10000 + self.draw.choice((0, -3600, 3600))
+        draw = random.Random(self.draw.random())
         return Decisions(
-            lambda: self.now, self.least, self.most, self.spares, lambda: 1000 + self.now
+            lambda: self.now,
+            self.least,
+            self.most,
+            self.spares,
+            lambda: begins + self.now,
+            lambda: draw.randrange(CHANCES),
         )
 
     # ---- What may happen next
@@ -152,7 +172,7 @@ class Cluster:
 
     def send(self, host: Host) -> None:
         """A host sends its report; the newest of those that wait are enough."""
-        host.reports = [*host.reports[-2:], encode(host.report())]
+        host.reports = [*host.reports[-2:], encode(host.report(self.now))]
 
     def hear(self, host: Host) -> None:
         """The coordinator reads a report."""
@@ -172,13 +192,23 @@ class Cluster:
         order = decode(Order, host.orders.pop(0))
         newest = max(host.generation, host.left)
         host.heard = max(host.heard, order.generation)
-        if order.kind == "join" and order.group and not host.meeting and not host.starting:
-            if order.generation > newest:
+        if order.kind == "join" and order.group and not host.starting:
+            host.told = max(host.told, order.generation)
+            if order.generation > newest and not host.meeting:
                 self.enter_group(host, order.group)
         elif order.kind == "leave":
             host.asked |= bool(host.meeting) and host.generation == order.generation
-        elif order.kind == "abort" and host.in_group(order.generation):
+        elif order.kind == "abort" and host.meeting and not self.stuck(host):
+            self.abort(host, host.meeting, order)
+
+    def abort(self, host: Host, meeting: Meeting, order: Order) -> None:
+        """A worker leaves its group if that is the newest one that it was told of."""
+        if order.generation == max(host.told, meeting.group.generation):
             self.leave(host)
+
+    def stuck(self, host: Host) -> bool:
+        """Whether a host's worker hangs already."""
+        return host.hangs and host.meeting is not None and not host.entered
 
     def start_worker(self, host: Host) -> None:
         """A worker that was killed is there again."""
@@ -196,7 +226,7 @@ class Cluster:
 
     def enter(self, host: Host) -> None:
         """A host begins its next exchange."""
-        meeting = host.meeting
+        meeting, host.moved = host.meeting, self.now
         assert meeting
         while len(meeting.entered) <= host.at:
             meeting.entered.append({})
@@ -209,12 +239,16 @@ class Cluster:
     def can_complete(self, host: Host) -> bool:
         """Whether all members have entered a host's exchange."""
         assert host.meeting
+        if not host.entered:
+            return False
         entered = host.meeting.entered[host.at]
         return all(member.agent in entered for member in host.meeting.group.members)
 
     def can_fail(self, host: Host) -> bool:
         """Whether a member is gone or has left the group."""
         assert host.meeting
+        if self.stuck(host):
+            return False
         here = {each.agent for each in self.hosts if each.alive and each.meeting is host.meeting}
         return any(member.agent not in here for member in host.meeting.group.members)
 
@@ -243,8 +277,9 @@ class Cluster:
         if at > AGREE and any(entry.asked for entry in entries):
             self.leave(host)
         else:
-            host.at += 1
-            self.enter(host)
+            host.at, host.moved = host.at + 1, self.now
+            if not host.hangs:
+                self.enter(host)
 
     def check_equal(self, meeting: Meeting, host: Host) -> None:
         """Check that all that have completed an exchange have the same state."""
@@ -265,15 +300,16 @@ class Cluster:
         """A host's worker leaves its group, whole or broken."""
         assert host.meeting
         host.left = max(host.left, host.meeting.group.generation)
-        host.meeting, host.asked = None, False
+        host.meeting, host.asked, host.hangs = None, False, False
 
     # ---- Faults
 
     def fault(self) -> None:
         """One fault, or the end of one."""
         host = self.draw.choice(self.hosts)
-        kinds = [self.kill_worker, self.lose_host, self.cut, self.end]
+        kinds = [self.kill_worker, self.lose_host, self.cut, self.end, self.hang]
         back = [self.replace_host] if not host.alive else [self.mend] if host.cut else []
+        back += [self.kill_worker] if host.hangs else []
         kind = self.draw.choice([*back * 3, *(kinds if host.alive else []), self.lose_coordinator])
         kind(host)
 
@@ -282,6 +318,10 @@ class Cluster:
         if host.meeting:
             self.leave(host)
         host.starting, host.state, host.lineage, host.generation = True, None, 0, 0
+
+    def hang(self, host: Host) -> None:
+        """A worker takes part in no exchange after the present one."""
+        host.hangs = host.meeting is not None
 
     def lose_host(self, host: Host) -> None:
         """A host dies; the coordinator hears of it at once or later."""
@@ -320,26 +360,34 @@ class Cluster:
             if not host.alive:
                 self.replace_host(host)
             host.cut = False
+        self.go_on()
+        for host in self.hosts:
+            if host.hangs:
+                self.kill_worker(host)
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Check that those that do not hang go on."""
         began, steps = self.now, 0
         while self.now < began + 60:
             self.fair_turn()
             if self.now > began + 50 and not steps:
                 steps = self.steps
-        if len([host for host in self.hosts if not host.leaving]) >= self.least:
+        if len([host for host in self.hosts if not (host.leaving or host.hangs)]) >= self.least:
             self.check_together()
             if self.steps <= steps:
                 raise WrongError("no steps are taken")
 
     def check_together(self) -> None:
         """Check that as many hosts as possible are in one group, and no others in any."""
-        stay = {host.agent for host in self.hosts if not host.leaving}
-        together = {host.agent for host in self.hosts if host.meeting}
+        stay = {host.agent for host in self.hosts if not (host.leaving or host.hangs)}
+        together = {host.agent for host in self.hosts if host.meeting and not host.hangs}
         if len(together & stay) != min(len(stay), self.most):
             raise WrongError(f"{sorted(together)} of {sorted(stay)} train")
         for host in self.hosts:
-            if host.leaving and host.meeting:
+            if host.leaving and host.meeting and not host.hangs:
                 raise WrongError(f"{host.name} should have left its group")
-            if host.meeting and {*host.members} != together:
+            if host.meeting and not host.hangs and {*host.members} != together:
                 raise WrongError(f"{host.name} does not train with the others: {host}")
 
     def fair_turn(self) -> None:

@@ -282,6 +282,15 @@ def test_a_fault_in_the_data_has_file_and_line(
             f"{GOOD[len(HEAD) :]}def optimizer(m, s): return 3",
             r"mine.py:4: it returns a int, not a torch.optim.Optimizer",
         ),
+        (
+            f"{GOOD[len(HEAD) :]}def optimizer(m, s): return torch.optim.LBFGS(m.parameters())",
+            r"mine.py:4: LBFGS computes each step's loss itself, which kit does not do",
+        ),
+        (
+            f"{GOOD[len(HEAD) :]}"
+            "def optimizer(m, s): return torch.optim.SGD(nn.Linear(3, 1).parameters())",
+            r"mine.py:4: the optimizer has no parameter of the model",
+        ),
     ],
 )
 def test_a_fault_in_the_model_has_file_and_line(
@@ -386,6 +395,20 @@ def schedule(done):
         build_optimizer(torch.nn.Linear(3, 1), adam)
     with pytest.raises(JobError, match=r"train.schedule: mine.py:\d+ has a function for it"):
         own_schedule(constant)
+
+
+@pytest.mark.parametrize("factor", ["-1", "float('nan')", "float('inf')"])
+def test_a_schedule_gives_factors_from_0_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, factor: str
+) -> None:
+    text = f"{GOOD}\ndef schedule(done): return {factor} if done else -1e-12\n"
+    use(monkeypatch, write_module(tmp_path, text))
+    rate = own_schedule(train_job(learning_rate=0.5).train)
+    assert rate
+    assert rate(0.0) == 0
+    says = rf"mine.py:\d+: it returns {factor[-5:-2] if 'f' in factor else factor} after the share"
+    with pytest.raises(CodeError, match=f"{says} 0.25, not a factor from 0 on"):
+        rate(0.25)
 
 
 def test_a_loss_of_ones_own_gets_no_mixed_labels(

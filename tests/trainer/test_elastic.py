@@ -4,14 +4,17 @@ import os
 import random
 import signal
 import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from tests.trainer import interleavings
+from tests.trainer.hosts import wait_until
 from tests.trainer.interleavings import Cluster, WrongError, place, walk
 from trainer.core.live_state import Claim
-from trainer.elastic import decisions
+from trainer.elastic import decisions, pulse
 from trainer.elastic.agent import stands_still
 from trainer.elastic.decisions import Decisions, natural
 from trainer.elastic.messages import (
@@ -24,9 +27,10 @@ from trainer.elastic.messages import (
     decode,
     encode,
 )
+from trainer.elastic.pulse import Activity, Beat, Patience
 
 SEEDS = int(os.environ.get("KIT_WALKS", "40"))
-FAULTS = ("kill_worker", "lose_host", "cut", "lose_coordinator")
+FAULTS = ("kill_worker", "lose_host", "cut", "lose_coordinator", "hang")
 
 
 def test_random_runs_keep_every_step_and_go_on() -> None:
@@ -113,7 +117,12 @@ def test_a_mutant_that_aborts_nothing_is_found(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(Decisions, "_order", patient)
     monkeypatch.setattr(interleavings.Cluster, "can_fail", lambda *_: False)
-    assert "does not train" in wrong()
+    assert "train" in wrong()
+
+
+def test_a_mutant_that_waits_for_a_hung_worker_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decisions, "hung", lambda *_, **__: [])
+    assert wrong()
 
 
 def report(name: str, **more: object) -> Report:
@@ -183,12 +192,90 @@ def test_a_spare_takes_the_place_of_a_lost_host_and_keeps_it() -> None:
     assert members() == ["n1"]
 
 
+def test_a_spare_with_the_newest_checkpoint_takes_part_in_a_new_start() -> None:
+    now, said = [0.0], list[str]()
+    found = Decisions(lambda: now[0], 1, 2, 1, say=said.append)
+    found.report(report("n1", ready=True, saved=3))
+    found.report(report("n2", ready=True, saved=3))
+    found.report(report("s1", spare=True, saved=347, starting=True))
+    now[0] += decisions.LAST_CALL
+    found.orders()
+    now[0] += 1
+    assert {order.kind for order in found.orders().values()} == {"wait"}  # s1 imports PyTorch.
+    found.report(report("s1", spare=True, saved=347, ready=True))
+    group = found.orders()["s1-1"].group
+    assert group
+    assert [member.host for member in group.members] == ["n1", "s1"]
+    assert "s1 takes part: it has the newest checkpoint" in said
+
+
+@pytest.mark.parametrize("saved", [-1, 2, 3])
+def test_a_spare_without_a_newer_checkpoint_stands_by(saved: int) -> None:
+    now = [0.0]
+    found = Decisions(lambda: now[0], 1, 2, 1)
+    for name in ("n1", "n2"):
+        found.report(report(name, ready=True, saved=3 if name == "n1" else -1))
+    found.report(report("s1", spare=True, saved=saved, starting=True))
+    now[0] += decisions.RETURN
+    group = found.orders()["n1-1"].group
+    assert group
+    assert [member.host for member in group.members] == ["n1", "n2"]
+
+
+def test_a_host_that_starts_for_ever_is_not_waited_for() -> None:
+    now = [1.0]
+    found = Decisions(lambda: now[0], 1, 1, 1)
+    found.report(report("n1", ready=True, saved=3))
+    found.report(report("s1", spare=True, saved=347, starting=True))
+    found.orders()
+    now[0] += decisions.WARM_UP + 1
+    assert found.orders()["n1-1"].kind == "join"
+
+
 @pytest.mark.parametrize(("spares", "ends"), [(1, False), (0, True)])
 def test_a_host_that_is_left_out_ends_no_job_with_a_spare(spares: int, *, ends: bool) -> None:
     found = Decisions(lambda: 0.0, 2, 2, spares)
     found.report(report("n1", ready=True))
     found.report(report("n2", out=Halt("gpu", "its GPU has failed", 1)))
     assert all((order.kind == "end") == ends for order in found.orders().values())
+
+
+@pytest.mark.parametrize(
+    ("fault", "why"), [("starting", "a worker of n2 failed"), ("lost", "n2 is lost")]
+)
+def test_a_new_coordinator_names_the_host_that_failed(fault: str, why: str) -> None:
+    now, said = [0.0], list[str]()
+    found = Decisions(lambda: now[0], 1, 2, say=said.append)
+    trains = {"generation": 5, "members": ("n1-1", "n2-1")}
+    found.report(report("n1", **trains))
+    if fault == "starting":
+        found.report(report("n2", **trains | {"left": 5, "starting": True}))
+    found.orders()
+    now[0] += decisions.RETURN + 1
+    found.orders()
+    found.report(report("n1", **trains | {"left": 5, "ready": True}))
+    group = found.orders()["n1-1"].group
+    assert group
+    assert group.why == why
+    told = "n2 has left it" if fault == "starting" else "n2 is lost"
+    assert f"group 5 is over: {told}" in said
+
+
+def test_a_group_that_waited_for_a_failed_worker_says_so() -> None:
+    found = Decisions(lambda: 0.0, 2, 2)
+    for name in ("n1", "n2"):
+        found.report(report(name, ready=True))
+    group = found.orders()["n1-1"].group
+    assert group
+    trains = {"generation": group.generation, "members": ("n1-1", "n2-1")}
+    left = trains | {"left": group.generation}
+    found.report(report("n1", **left | {"ready": True}))
+    found.report(report("n2", **left | {"starting": True}))
+    assert found.orders()["n1-1"].kind == "wait"
+    found.report(report("n2", **left | {"ready": True}))
+    group = found.orders()["n1-1"].group
+    assert group
+    assert group.why == "a worker of n2 failed"
 
 
 def test_a_host_that_ends_lets_the_others_save() -> None:
@@ -250,3 +337,113 @@ def test_only_a_process_that_is_there_stands_still() -> None:
     assert not stands_still(process.pid)
     process.wait()
     assert not stands_still(process.pid)
+
+
+def test_a_worker_stands_still_only_if_it_does_nothing_for_long() -> None:
+    patience = Patience()
+    patience.note(Beat(1, 5), 100.0)
+    assert not patience.doubtful(100.0 + pulse.DOUBTS)
+    idle = [patience.exhausted(Activity(7.0), 100.0 + each) for each in range(5, 15)]
+    assert idle == [False] * 7 + [True] * 3, "for LEAST seconds, once it is looked at"
+    patience.note(Beat(1, 6), 115.0)
+    assert not patience.doubtful(116.0)
+    # Since it paused for 15 s before, a pause is unusual only after five times that.
+    assert not patience.exhausted(Activity(7.0), 120.0)
+    assert not patience.exhausted(Activity(7.0), 115.0 + 5 * 15)
+    assert patience.exhausted(Activity(7.0), 116.0 + 5 * 15)
+
+
+@pytest.mark.parametrize("activity", [Activity(7.0, disk=True), Activity(8.0)])
+def test_a_worker_that_computes_or_reads_does_not_stand_still(activity: Activity) -> None:
+    patience = Patience()
+    patience.note(Beat(1, 5), 100.0)
+    for number in range(60):
+        found = activity._replace(seconds=activity.seconds * number if not activity.disk else 7.0)
+        assert not patience.exhausted(found, 105.0 + number)
+
+
+def test_the_pause_of_a_lost_group_makes_nobody_more_patient() -> None:
+    patience = Patience()
+    patience.note(Beat(1, 5), 100.0)
+    patience.note(Beat(2, 0), 200.0)
+    patience.note(Beat(2, 1), 201.0)
+    assert patience.longest == 1.0
+
+
+def test_who_was_left_and_goes_on_by_itself_is_left_less_soon() -> None:
+    patience = Patience()
+    patience.note(Beat(1, 5), 100.0)
+    patience.learn(112.0)
+    patience.note(Beat(2, 0), 112.1)
+    assert not any(patience.exhausted(Activity(), 112.1 + each) for each in range(5, 60))
+    assert patience.exhausted(Activity(), 112.1 + 61)
+
+
+def test_the_pulse_of_a_process(tmp_path: Path) -> None:
+    file = tmp_path / "pulse"
+    assert pulse.read(file) == Beat()
+    pulse.make(file)
+    own = pulse.Pulse(str(file))
+    own.begin(7)
+    own.reach()
+    own.end()
+    own.reach()
+    assert pulse.read(file) == Beat(7, 2, 1)
+
+
+def test_what_a_process_and_its_children_do() -> None:
+    busy = "sum(range(10**7))"
+    program = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {busy!r}]); input()"
+    process = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE)
+    try:
+        before = pulse.look_at(os.getpid()).seconds
+        wait_until(lambda: pulse.look_at(os.getpid()).seconds > before + 0.1, "a child computes")
+    finally:
+        process.communicate(b"\n")
+    assert pulse.look_at(process.pid) == Activity()
+
+
+@pytest.mark.parametrize(
+    ("n1", "n2", "expected"),
+    [
+        ({"reached": (7, 7), "still": True}, {"reached": (6, 6), "still": True}, "n2 hangs"),
+        ({"reached": (7, 7)}, {"reached": (6, 7), "still": True}, "n2 hangs"),
+        ({"reached": (7, 7), "still": True}, {"reached": (6, 6)}, ""),  # It computes.
+        ({"reached": (7, 7), "still": True}, {"reached": (7, 7), "still": True}, ""),
+    ],
+)
+def test_who_hangs_is_known_by_what_it_has_not_reached(
+    n1: dict[str, object], n2: dict[str, object], expected: str
+) -> None:
+    said: list[str] = []
+    now = [100.0]
+    found = Decisions(lambda: now[0], 2, 2, say=said.append)
+    for name in ("n1", "n2"):
+        found.report(report(name, ready=True))
+    found.orders()
+    group = found.group
+    assert group
+    members = tuple(each.agent for each in group.members)
+    for name, more in (("n1", n1), ("n2", n2)):
+        known = report(name, generation=group.generation, members=members, **more)
+        found.report(decode(Report, encode(known)))
+    assert {order.kind for order in found.orders().values()} == {"wait"}, "a report may be old"
+    now[0] += decisions.CONFIRM
+    kinds = {order.kind for order in found.orders().values()}
+    assert kinds == ({"abort"} if expected else {"wait"})
+    assert any(expected in line for line in said if "is over" in line) == bool(expected)
+
+
+def test_coordinators_whose_clock_is_behind_number_groups_by_chance() -> None:
+    """Two that know as little as each other, one after the other: a host may have heard both."""
+    numbers = []
+    for chance in (3, 8):
+        now = [100.0]
+        found = Decisions(lambda: now[0], 1, 1, today=lambda: 2.0, chance=lambda: chance)  # noqa: B023
+        found.report(report("n1", ready=True, left=5000))
+        found.orders()
+        now[0] += decisions.RETURN
+        found.orders()
+        assert found.group
+        numbers.append(found.group.generation)
+    assert numbers == [5004, 5009]

@@ -24,9 +24,12 @@ from tests.trainer.hosts import (
     wait_until,
     write_job,
 )
-from trainer.contract.events import Begin, Epoch, Member, Regrouped, Resumed
+from trainer.checkpoints.layout import newest_step
+from trainer.contract.events import Begin, Epoch, Hung, Member, Regrouped, Resumed
+from trainer.elastic import pulse
 
 WITNESS = Path(__file__).with_name("witness.py")
+FAULTY = Path(__file__).with_name("faulty.py")
 SAMPLES = 1437
 NAMES = ("n1", "n2", "n3")
 
@@ -297,6 +300,52 @@ def test_a_job_that_needs_all_hosts_waits_in_memory(tmp_path: Path) -> None:
         cluster.check_samples()
 
 
+def test_a_worker_that_hangs_is_left_and_named_and_returns(tmp_path: Path) -> None:
+    """Long before the exchange's own timeout."""
+    job = write_job(tmp_path, epochs=9999, timeout=300, learning_rate=0.005)
+    fault = {"FAULT": "hung", "FAULT_AT": "40", "FAULT_WORLD": "2", "FAULT_JOB": str(job)}
+    with hosts(tmp_path, cold=True) as local:
+        endpoint = local.rendezvous("1:2")
+        tasks = [
+            local.agent(name, job, endpoint, 1, program=[FAULTY], **fault) for name in ("n1", "n2")
+        ]
+
+        def alone() -> list[Regrouped]:
+            return [each for each in tasks[0].of(Regrouped) if each.world_size == 1]
+
+        wait_until(lambda: bool(alone()), "n1 to go on alone")
+        [pause] = alone()[-1:]
+        assert pause.reason == "n2 hangs"
+        # It counts from the last step before.
+        assert pulse.LEAST < pause.seconds < 100
+        for words in ("local rank 0 hangs; what its threads do", "in forward", "kills local rank"):
+            tasks[1].expect(words)
+        assert [each.local_rank for each in tasks[1].of(Hung)] == [0]
+        wait_until(lambda: tasks[0].of(Regrouped)[-1].world_size == 2, "n2 to return")
+
+
+def test_a_slow_worker_does_not_hang(tmp_path: Path) -> None:
+    """It computes for longer than a worker may stand still."""
+    seconds = 2 * pulse.LEAST
+    job = write_job(tmp_path, epochs=9999, timeout=300, learning_rate=0.005)
+    fault = {"FAULT": "busy", "FAULT_AT": "40", "FAULT_WORLD": "2", "FAULT_SECONDS": str(seconds)}
+    with hosts(tmp_path, cold=True) as local:
+        endpoint = local.rendezvous("1:2")
+        once = tmp_path / "once"
+        tasks = [
+            local.agent(name, job, endpoint, 1, program=[FAULTY], FAULT_ONCE=once, **fault)
+            for name in ("n1", "n2")
+        ]
+        tasks[1].expect("has computed for long")
+        now = time.time()
+
+        def goes_on() -> bool:
+            return any(each.time > now for task in tasks for each in task.of(Epoch)[-1:])
+
+        wait_until(goes_on, "an epoch after it")
+        assert not [each for task in tasks for each in task.of(Regrouped)]
+
+
 def test_a_spare_takes_the_place_of_a_lost_host(tmp_path: Path) -> None:
     with hosts(tmp_path, cold=True) as local:
         job = write_job(tmp_path, epochs=9999, every_epochs=9999)
@@ -318,6 +367,26 @@ def test_a_spare_takes_the_place_of_a_lost_host(tmp_path: Path) -> None:
         assert not any(task.of(Resumed) for task in local.tasks)
         cluster.end()
         cluster.check_samples()
+
+
+def test_a_new_start_begins_with_the_checkpoint_of_a_spare(tmp_path: Path) -> None:
+    with hosts(tmp_path, cold=True) as local:
+        job = write_job(tmp_path, epochs=9999, every_epochs=1, batch_size=16, learning_rate=0.005)
+        cluster = Cluster(local, job, "1:2", spares=("s1",))
+        cluster.start("n1", "n2", "s1")
+        cluster.wait_for(2, 0)
+        for name in ("n1", "n2"):
+            cluster.hosts[name].end()
+        there = max(newest_step(tmp_path / name) for name in ("n1", "n2"))
+        wait_until(lambda: newest_step(tmp_path / "s1") > there, "a checkpoint of the spare")
+        for task in local.tasks:
+            task.end()
+        saved = newest_step(tmp_path / "s1")
+        cluster.endpoint = ""
+        cluster.start("n1", "n2", "s1")
+        resumed = [*cluster.hosts.values()]
+        wait_until(lambda: any(task.of(Resumed) for task in resumed), "the new start")
+        assert max(each.step for task in resumed for each in task.of(Resumed)) == saved
 
 
 @pytest.mark.parametrize("seed", range(int(os.environ.get("KIT_FAULTS_SEEDS", "1"))))

@@ -12,7 +12,7 @@ from torch.futures import Future
 
 from tests.trainer.hosts import wait_until
 from trainer.parallel.pending import GIVEN_UP, Pending
-from trainer.parallel.world import is_lost_peer
+from trainer.parallel.world import PIECE, form_world, is_lost_peer, leave_world
 
 
 def test_a_result_arrives() -> None:
@@ -73,3 +73,19 @@ def test_a_peer_that_sends_nothing() -> None:
     assert time.monotonic() - began < 10
     groups[1].allreduce([torch.ones(1000)]).wait()
     wait_until(lambda: not pending.unfinished, "the end of the exchange")
+
+
+def test_each_piece_of_a_broadcast_is_progress() -> None:
+    """So that a host on a slow link does not look as if it hung."""
+    reached: list[None] = []
+    ended: list[None] = []
+    pending = Pending(lambda: reached.append(None), lambda: ended.append(None))
+    alone = form_world({}, timedelta(seconds=20), pending=pending)
+    try:
+        before = len(reached)
+        content = bytes(2 * PIECE + 1)
+        assert alone.broadcast(content, 0) == content
+        assert len(reached) - before == 4, "its size, and three pieces"
+        wait_until(lambda: len(ended) == len(reached), "the end of all")
+    finally:
+        leave_world(None)

@@ -182,6 +182,8 @@ def filled(number: str) -> str:
         (json.dumps({"inputs": [[-1] * 8] * 8}), 422, "goes from -1 to -1"),
         (json.dumps({"inputs": [[256] * 8] * 8}), 422, "goes from 256 to 256"),
         (json.dumps({"inputs": ZEROS, "top": 0}), 422, "top: is no such number"),
+        (json.dumps({"inputs": ZEROS, "topk": 3}), 422, "topk"),
+        (json.dumps({"inputs": ZEROS, "": 3}), 422, "is no key of this request"),
         (json.dumps({"inputs": ZEROS, "top": True}), 422, "top: is no such number"),
         (json.dumps({"inputs": ZEROS, "top": "9" * 5000}), 422, "top: is no such number"),
         ('{"image": 3}', 422, "not base64"),

@@ -13,6 +13,7 @@ from tests.trainer.hosts import hosts, wait_until
 from tests.trainer.servers import Answer, Server, start
 
 CODE = """\
+import asyncio
 import json
 
 
@@ -23,6 +24,12 @@ class Handler:
     def predict(self, batch):
         if "short" in batch:
             return []
+        if "exit" in batch:
+            raise SystemExit("no such word")
+        if "cancel" in batch:
+            raise asyncio.CancelledError
+        if "half" in batch:
+            return [chr(0xD800)]
         by = self.factors["by"]
         return [{"words": len(text.split()) * by, "of": len(batch)} for text in batch]
 """
@@ -77,7 +84,7 @@ def test_it_answers_with_the_files_of_a_script(server: Server, files: Path) -> N
     wait_until(lambda: answers(server.predict(["a b"]))[0]["words"] == 20, "the new files")
     # Files that can not be loaded are told, and the older ones answer.
     write(files, "not JSON")
-    said = "mine.py:6: in load: JSONDecodeError: Expecting value"
+    said = "mine.py:7: in load: JSONDecodeError: Expecting value"
     wait_until(lambda: said in server.task.text, "the fault")
     assert answers(server.predict(["a"]))[0]["words"] == 10
     assert "trainer/" not in server.task.text
@@ -92,7 +99,7 @@ def test_a_fault_is_told_by_its_line_and_request(server: Server, files: Path) ->
     assert refused.status == 500
     assert refused.headers["x-request-id"] == refused.json["request"] == "bad-one"
     assert refused.json["error"] == "the model failed"
-    said = "mine.py:12: in <listcomp>: AttributeError: 'int' object has no attribute 'split'"
+    said = "mine.py:19: in <listcomp>: AttributeError: 'int' object has no attribute 'split'"
     wait_until(lambda: said in server.task.text, "the fault")
     assert "(request bad-one)" in server.task.text
     assert "trainer/" not in server.task.text
@@ -100,8 +107,28 @@ def test_a_fault_is_told_by_its_line_and_request(server: Server, files: Path) ->
     assert answers(server.predict(["a b"])) == [{"words": 2, "of": 1}]
     short = server.predict(["short"])
     assert short.status == 500
-    assert "mine.py:8: it returned 0 values for 1 inputs" in server.task.text
+    assert "mine.py:9: it returned 0 values for 1 inputs" in server.task.text
     for wrong in ("{}", '{"inputs": []}', '{"inputs": "a"}'):
         assert server.ask("POST", "/predict", wrong, "application/json").status == 422
     assert server.predict(["a"] * 300).status == 413
     assert server.image(b"no picture").status == 422
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("exit", "mine.py:13: in predict: SystemExit: no such word"),
+        ("cancel", "mine.py:15: in predict: CancelledError"),
+        ("half", "mine.py:9: UnicodeEncodeError"),
+    ],
+)
+def test_no_input_ends_the_server(server: Server, files: Path, word: str, said: str) -> None:
+    """Whatever the handler raises or returns for it."""
+    write(files, {"by": 1})
+    server.until("/ready", 200)
+    for _ in range(2):
+        failed = server.predict([word])
+        assert (failed.status, failed.json["error"]) == (500, "the model failed")
+    wait_until(lambda: said in server.task.text, "the fault")
+    assert "Traceback" not in server.task.text
+    assert answers(server.predict(["a b"]))[0]["words"] == 2

@@ -106,9 +106,33 @@ REFUSALS: dict[str, tuple[dict[str, Any], int, str]] = {
     "a character": ({"prompt": "xyz"}, 400, "prompt: the model has never seen"),
     "tokens": ({"prompt": [[1, 2]]}, 400, "prompt: is not a text; send a text"),
     "stop": ({"stop": ["a"] * 5}, 400, "stop: is no such list"),
+    "an empty key": ({"": 1}, 400, ": is no key of a completion"),
     "a key": ({"tools": []}, 400, "tools: is no key of a completion"),
     "a model": ({"model": "gpt-4"}, 404, "there is no model gpt-4; ask for demo"),
 }
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/complete"])
+def test_a_body_that_is_no_json_text_is_refused(server: Server, path: str) -> None:
+    key = "text" if path == "/complete" else "prompt"
+
+    def refused(body: str | bytes, kind: str = "application/json") -> tuple[int, str]:
+        answer = server.ask("POST", path, body, kind)
+        return answer.status, answer.body.decode()
+
+    for half in (f'{{"{key}": "a\\ud800"}}', f'{{"{key}": "a\ud800"}}', '{"\\udfff": 1}'):
+        status, said = refused(half.encode(errors="surrogatepass"))
+        assert (status, "the body is not JSON" in said) == (400, True)
+        assert f'send {{\\"{key}\\": \\"To be\\"}}' in said
+    status, said = refused(f'{{"{key}": "\\ud83d\\ude00"}}')
+    assert "the model has never seen" in said
+    for kind in ("text/plain", "application/x-www-form-urlencoded"):
+        status, said = refused(json.dumps({key: "a"}), kind)
+        assert (status, f"the body is {kind}, not application/json" in said) == (415, True)
+
+
+def test_what_the_model_takes_is_said(server: Server) -> None:
+    assert server.get("/model").json["input"] == {"shape": [8], "values": "a text"}
 
 
 @pytest.mark.parametrize("case", REFUSALS)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.ports import free_port
@@ -291,7 +292,8 @@ def test_a_host_that_leaves_the_meeting_ends_it(cluster: Callable[..., list[Host
     n1, n2 = hosts = cluster("n1", "n2")
     three = [*places([*hosts, n1])]
     waits = [host.ask(place) for host, place in zip(hosts, three, strict=False)]
-    threading.Event().wait(0.5)
+    wait_until(lambda: connected(three[0]["port"]), "n2 to be in the meeting")
+    threading.Event().wait(0.5)  # Until its report has arrived.
     n2.kill()
     assert answer(waits[0]) == "another host has left the meeting"
     assert answer(waits[1]) == "the keeper has ended"
@@ -301,6 +303,15 @@ def test_a_host_that_leaves_the_meeting_ends_it(cluster: Callable[..., list[Host
     threading.Event().wait(0.5)
     leader.close()
     assert meet(n1, n2) == ["", ""]
+
+
+def connected(port: int) -> bool:
+    """Whether a connection to this port of the machine is established."""
+    return any(
+        each.status == psutil.CONN_ESTABLISHED and each.laddr.port == port
+        for each in psutil.net_connections("tcp")
+        if each.laddr
+    )
 
 
 def lead(host: Host, **changes: Any) -> tuple[dict[str, Any], str]:

@@ -1,4 +1,9 @@
-"""The names in a folder of checkpoints. Standard library only: the endpoint has no torch."""
+"""The names in a folder of checkpoints. Standard library only: endpoint and agent have no torch."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
 
 STATE, MANIFEST, COMPLETE = "state.pt", "manifest.json", "COMPLETE"
 NAME = r"step-\d{8,}"
@@ -8,6 +13,13 @@ NAME = r"step-\d{8,}"
 def folder_name(step: int) -> str:
     """Name the folder of a checkpoint."""
     return f"step-{step:08d}"
+
+
+def newest_step(folder: Path) -> int:
+    """The step of the newest complete checkpoint, by its name and unverified; -1 without one."""
+    found = (path.parent.name for path in folder.glob(f"step-*/{COMPLETE}"))
+    steps = (int(name.removeprefix("step-")) for name in found if re.fullmatch(NAME, name))
+    return max(steps, default=-1)
 
 
 def parts_folder(step: int) -> str:

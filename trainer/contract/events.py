@@ -258,6 +258,18 @@ class Failed(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Hung(Event):
+    """A worker stands still and the others go on without its host, until it goes on or is killed.
+
+    `seconds` have passed since it was told to leave the group.
+    """
+
+    NAME = "hung"
+    local_rank: int
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class LeftOut(Event):
     """A host takes no part in its training until a person releases it; repeated every minute."""
 
@@ -298,6 +310,7 @@ KINDS: dict[str, type[Event]] = {
         Pace,
         Saved,
         Kept,
+        Hung,
         Stopped,
         Failed,
         LeftOut,

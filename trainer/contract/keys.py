@@ -142,7 +142,8 @@ def example(kind: type[Any], each: Field[Any]) -> str:
         return f"for example `{each.name}: {_json(examples[0])}`"
     if words := [word for word in get_args(hints(kind)[each.name]) if isinstance(word, str)]:
         return f"`{each.name}:` with one of {', '.join(words)}"
-    return f"for example `{each.name}: {json.dumps(each.default)}`"
+    usual = True if hints(kind)[each.name] is bool and each.default is None else each.default
+    return f"for example `{each.name}: {json.dumps(usual)}`"
 
 
 def _json(value: Any) -> str:

@@ -291,6 +291,22 @@ def static_graph_is_of_every_step(values: Values, _: Written) -> Iterator[Proble
         yield Problem("exchange", "static_graph", what, "leave one of them out")
 
 
+def buckets_are_of_ddp(values: Values, written: Written) -> Iterator[Problem]:
+    """FSDP has no buckets: it exchanges block by block."""
+    if "exchange.bucket_mib" in written and parallel_of(values).used:
+        yield Problem("exchange", "bucket_mib", "`parallel:` exchanges without DDP", "leave it out")
+
+
+def comparisons_are_of_equal_ranks(values: Values, written: Written) -> Iterator[Problem]:
+    """In the local modes ranks have other gradients, and between two exchanges other parameters."""
+    mode = values["exchange.mode"]
+    for key, usual in (("repeat_above", None), ("compare_every", 0)):
+        used = f"faults.{key}" in written and values[f"faults.{key}"] != usual
+        if used and mode != "every_step":
+            fix = "leave one of them out" if key == "repeat_above" else "leave it out"
+            yield Problem("faults", key, f"is for `mode: every_step`, unlike {mode}", fix)
+
+
 def files_are_of_a_script(values: Values, written: Written) -> Iterator[Problem]:
     """The built-in training saves and fetches its own checkpoints."""
     if values["checkpoint.files"] is not None and "train.dataset" in written:
@@ -298,27 +314,43 @@ def files_are_of_a_script(values: Values, written: Written) -> Iterator[Problem]
         yield Problem("checkpoint", "files", "is for `command`", fix)
 
 
+def checkpoints_are_of_the_training(_: Values, written: Written) -> Iterator[Problem]:
+    """A script saves when it wants; kit keeps versions of its files."""
+    if any(name.startswith("train.") for name in written):
+        return
+    for key in ("every_epochs", "asynchronous"):
+        if f"checkpoint.{key}" in written:
+            fix = "leave it out: a script saves by itself"
+            yield Problem("checkpoint", key, "is for `train`", fix)
+    if "checkpoint.keep" in written and "checkpoint.files" not in written:
+        fix = "name the files that the script saves, as in `files: [snapshot.pt]`"
+        yield Problem("checkpoint", "keep", "counts versions of `files`", fix)
+
+
 def parallel_of(values: Values) -> Parallel:
     """Return the section of the values of all keys."""
     return Parallel(**{each.name: values[f"parallel.{each.name}"] for each in fields(Parallel)})
+
+
+PLAIN = {
+    "exchange.mode": "every_step",
+    "exchange.compression": "none",
+    "exchange.static_graph": False,
+    "train.ema": False,
+    "train.ema_decay": None,
+    "train.freeze": None,
+    "train.compile": False,
+    "train.balance": "even",
+    "faults.repeat_above": None,
+}
+"""Keys that need a whole model on each rank, with the values that do not."""
 
 
 def divided_training_is_plain(values: Values, _: Written) -> Iterator[Problem]:
     """These keys need the whole model on each rank."""
     if not parallel_of(values).used:
         return
-    plain = {
-        "exchange.mode": "every_step",
-        "exchange.compression": "none",
-        "exchange.static_graph": False,
-        "train.ema": False,
-        "train.ema_decay": None,
-        "train.freeze": None,
-        "train.compile": False,
-        "train.balance": "even",
-        "faults.repeat_above": None,
-    }
-    for name, usual in plain.items():
+    for name, usual in PLAIN.items():
         if values[name] != usual:
             section, key = name.split(".")
             what = "needs the whole model on each rank, unlike `parallel:`"
@@ -394,7 +426,10 @@ RULES: tuple[Callable[[Values, Written], Iterator[Problem]], ...] = (
     warm_up_is_before_another_way,
     overlap_is_of_local_modes,
     static_graph_is_of_every_step,
+    buckets_are_of_ddp,
+    comparisons_are_of_equal_ranks,
     files_are_of_a_script,
+    checkpoints_are_of_the_training,
     divided_training_is_plain,
     only_gpt_is_divided_inside,
     gpt_can_be_divided,

@@ -21,7 +21,7 @@ def shown(value: object) -> str:
 def nearest(word: object, known: Iterable[str]) -> str:
     """Suggest the nearest known name, or list the known names."""
     known = list(known)
-    close = difflib.get_close_matches(str(word), known, n=1, cutoff=0.6)
+    close = difflib.get_close_matches(str(word), known, n=1, cutoff=0.65)
     more = f" … ({len(known)} in all)" if len(known) > MOST_SHOWN else ""
     some = ", ".join(known[:MOST_SHOWN])
     return f"did you mean {close[0]}?" if close else f"use one of {some}{more}"

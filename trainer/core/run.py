@@ -58,6 +58,7 @@ class Reached:
 
     progress: Progress | None = None
     generation: int = 0  # The group that has agreed on the state before it.
+    time: float = 0.0  # Of time.monotonic(), at the end of the step, its test and its checkpoint.
 
 
 @dataclass(frozen=True)

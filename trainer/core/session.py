@@ -103,22 +103,27 @@ class Session:
             except GoBackError as error:
                 assert world
                 say(f"goes on from a checkpoint: {error}")
-                self._began, self._run = time.monotonic(), None
+                self._began, self._run = self._last_step(), None
                 self._membership.leave(world, broken=True)
                 continue
             except RuntimeError as error:
                 if not is_lost_peer(error):
                     raise
-                self._began = time.monotonic()
+                self._began = self._last_step()
                 if world is None:
                     self._membership.fail()
                 else:
                     self._membership.leave(world, broken=True)
                 continue
-            self._began = time.monotonic()
+            self._began = self._last_step()
             self._membership.leave(world, done=code is not None)
             if code is not None:
                 return code
+
+    def _last_step(self) -> float:
+        """When this process took its last step: a peer that hangs is noticed a long time after."""
+        reached = self._run.reached if self._run else None
+        return reached.time if reached and reached.time else time.monotonic()
 
     def _prepare(self, work: Callable[[World, Act], int | None]) -> None:
         """Take a step alone, while others train: imports, the GPU's context and compilation."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -76,7 +77,8 @@ def train_step(
         update(run, progress)
     loss, samples = (loss, sum(map(len, own))) if run.ranks.counts else (torch.zeros_like(loss), 0)
     after = Progress(progress.epoch, progress.position + len(batch), number)
-    run.reached.progress = after  # At once: an exchange that follows may fail.
+    # At once: an exchange that follows may fail.
+    run.reached.progress, run.reached.time = after, time.monotonic()
     if local:
         verdict = end_local(run, stop, number, bad_loss, last=len(batch) == len(left))
     run.balance.note(samples)

@@ -70,7 +70,7 @@ def train_epochs(run: Run, stop: Stop) -> int | None:
         progress = epoch.progress
         if progress.position == 0:
             finish_epoch(run, epoch)
-            run.reached.progress = progress
+            run.reached.progress, run.reached.time = progress, time.monotonic()
         if epoch.interrupted and progress.epoch < run.job.train.epochs:
             return interrupt(run, epoch, stop)
     return 0

@@ -145,13 +145,13 @@ def blamed(what: str) -> Iterator[None]:
         yield
     except (JobError, HaltError, torch.cuda.OutOfMemoryError):
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # sys.exit() would end a server, or a job as complete.
         if isinstance(error, RuntimeError) and (is_lost_peer(error) or "CUDA error" in str(error)):
             raise
         raise blame(error, what) from None
 
 
-def blame(error: Exception, what: str) -> CodeError:
+def blame(error: BaseException, what: str) -> CodeError:
     """Describe an exception by the newest line of the user's code that led to it."""
     reason = " ".join(f"{type(error).__name__}: {error}".split())[:LONGEST]
     calls = [

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import math
 import os
 from collections.abc import Callable
 from dataclasses import fields
@@ -17,6 +19,9 @@ from trainer.contract.own import is_own
 from trainer.core.job import JobError
 from trainer.custom import Settings
 from trainer.custom.code import CodeError, blamed, find, find_optional, kind_of, place_of
+
+ROUNDING = 1e-6
+"""A schedule that ends at 0 may be so far below it."""
 
 
 def settings_of(train: Train, **known: Any) -> Settings:
@@ -63,9 +68,22 @@ def build_own_optimizer(model: nn.Module, train: Train) -> torch.optim.Optimizer
     if not isinstance(optimizer, torch.optim.Optimizer):
         what = f"it returns a {kind_of(optimizer)}, not a torch.optim.Optimizer"
         raise CodeError(f"{place_of(function)}: {what}")
+    if fault := optimizer_fault(optimizer, model):
+        raise CodeError(f"{place_of(function)}: {fault}")
     for group in optimizer.param_groups:
         group["scale"] = float(group["lr"]) / train.learning_rate
     return optimizer
+
+
+def optimizer_fault(optimizer: torch.optim.Optimizer, model: nn.Module) -> str:
+    """Return why an optimizer cannot train a model, or nothing."""
+    closure = inspect.signature(type(optimizer).step).parameters.get("closure")
+    if closure and closure.default is inspect.Parameter.empty:
+        return f"{type(optimizer).__name__} computes each step's loss itself, which kit does not do"
+    own = set(map(id, model.parameters()))
+    if not any(id(each) in own for group in optimizer.param_groups for each in group["params"]):
+        return "the optimizer has no parameter of the model"
+    return ""
 
 
 def own_schedule(train: Train) -> Callable[[float], float] | None:
@@ -77,7 +95,11 @@ def own_schedule(train: Train) -> Callable[[float], float] | None:
 
     def rate(done: float) -> float:
         with blamed(place_of(function)):
-            return train.learning_rate * float(function(done))
+            factor = float(function(done))
+        if not -ROUNDING < factor < math.inf:
+            what = f"it returns {factor:g} after the share {done:.3g}, not a factor from 0 on"
+            raise CodeError(f"{place_of(function)}: {what}")
+        return train.learning_rate * max(factor, 0.0)
 
     return rate
 

@@ -18,11 +18,13 @@ import time
 from asyncio.subprocess import Process
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 from trainer import launch
+from trainer.checkpoints.layout import newest_step
 from trainer.contract.job import Faults
+from trainer.elastic import pulse
 from trainer.elastic.messages import (
     LONGEST,
     Halt,
@@ -30,11 +32,13 @@ from trainer.elastic.messages import (
     Report,
     decode,
     encode,
+    name_agent,
     note_task,
     served,
 )
 from trainer.elastic.policy import Policy
-from trainer.elastic.workers import Place, read_place
+from trainer.elastic.pulse import Patience
+from trainer.elastic.workers import Place, Worker, read_place
 from trainer.launch import FAILURE, LaunchError, say
 
 EVERY = 0.4
@@ -44,6 +48,10 @@ LOST = 3.0
 HUNG = 120.0
 """Seconds in which a worker must leave an aborted group; then it is killed. It may compute for so
 long before it notices."""
+HUNG_STILL = 30.0
+"""The same for a worker that stands still."""
+WHERE = 2.0
+"""Seconds in an aborted group after which a worker that stands still is asked where."""
 EXIT = 1.0
 """Seconds in which processes that are about to exit do so."""
 REPEATED = 60.0
@@ -54,35 +62,6 @@ GRACE = 20.0
 """Seconds in which workers must end when they are told to."""
 
 
-@dataclass
-class Worker:
-    """A worker's process, and what it has said last."""
-
-    local_rank: int
-    process: Process | None = None
-    place: Place = field(default_factory=Place)
-    writer: asyncio.StreamWriter | None = None
-    starts: int = 0  # Before the present one.
-    stopped: bool = False  # By a signal such as SIGSTOP, or by a debugger.
-    done: bool = False
-    aborted: float | None = None  # Time of the order to abort.
-
-    @property
-    def running(self) -> bool:
-        """Whether the process is there."""
-        return self.process is not None and self.process.returncode is None
-
-    @property
-    def runs(self) -> bool:
-        """Whether the process is there and does not stand still."""
-        return self.running and not self.stopped
-
-    @property
-    def inside(self) -> bool:
-        """Whether it is in a group."""
-        return not self.done and self.place.generation > self.place.left
-
-
 class Agent:
     """The agent of this host."""
 
@@ -91,7 +70,9 @@ class Agent:
     ) -> None:
         """`program` are the arguments of Python for a worker, `folder` is the agent's own."""
         self._environ, self._folder, self._program = environ, folder, program
-        self._host, self._id = environ["KIT_HOST"], f"{environ['KIT_HOST']}-{time.time_ns():x}"
+        self._host = environ["KIT_HOST"]
+        self._checkpoints = Path(environ.get("KIT_CHECKPOINTS") or "/checkpoints")
+        self._id = name_agent(self._host, time.time_ns())
         self._endpoint = launch.parse_endpoint(environ["KIT_RENDEZVOUS"])
         self._workers = [Worker(local) for local in range(int(environ["KIT_NPROC"]))]
         self._patience = float(environ.get("KIT_RENDEZVOUS_TIMEOUT") or "300")
@@ -155,6 +136,7 @@ class Agent:
             code = await self._run_worker(worker)
             failure = self._request_of(worker)
             worker.stopped, worker.aborted = False, None
+            worker.patience, worker.still, worker.asked = Patience(), False, False
             worker.done = code == 0 and failure is None
             if not worker.done:
                 left = max(worker.place.generation, worker.place.left)
@@ -186,6 +168,9 @@ class Agent:
 
     def _halt_file(self, worker: Worker) -> Path:
         return self._folder / f"halt-{worker.local_rank}"
+
+    def _pulse_file(self, worker: Worker) -> Path:
+        return self._folder / f"pulse-{worker.local_rank}"
 
     def _judge(self, failure: Halt) -> None:
         """Do with a failure what the job says."""
@@ -230,10 +215,12 @@ class Agent:
             "KIT_AGENT": self._id,
             "KIT_LEFT": str(worker.place.left),
             "KIT_HALT": str(self._halt_file(worker)),
+            "KIT_PULSE": str(self._pulse_file(worker)),
             "LOCAL_RANK": str(worker.local_rank),
             "LOCAL_WORLD_SIZE": str(len(self._workers)),
             "TORCHELASTIC_RESTART_COUNT": str(worker.starts),
         }
+        pulse.make(self._pulse_file(worker))
         process = await asyncio.create_subprocess_exec(
             *argv, env=environ, stdin=asyncio.subprocess.DEVNULL, start_new_session=True
         )
@@ -265,7 +252,9 @@ class Agent:
                 changed = place.ready and not worker.place.ready
                 worker.place, worker.writer = place, writer
                 if place.left >= place.generation:
-                    worker.aborted = None
+                    if worker.asked:
+                        worker.patience.learn(time.monotonic())
+                    worker.aborted, worker.still, worker.asked = None, False, False
                 self._report()
                 if changed:
                     self._forward(worker)
@@ -367,14 +356,26 @@ class Agent:
             members=places[0].members,
             left=max(place.left for place in places),
             heard=self._newest,
+            reached=(
+                min(each.reached for each in self._workers),
+                max(each.reached for each in self._workers),
+            ),
+            still=any(each.still for each in self._workers),
             ready=started and all(place.ready for place in places),
             starting=not started and self._out is None,
             leaving=self._signal > 0,
             spare=bool(self._environ.get("KIT_SPARE")),
+            saved=-1 if any(each.inside for each in self._workers) else self._saved(),
             done=all(each.done for each in self._workers),
             halt=self._halt,
             out=self._out,
         )
+
+    def _saved(self) -> int:
+        try:
+            return newest_step(self._checkpoints)
+        except OSError:  # The workers say so.
+            return -1
 
     def _report(self) -> None:
         if self._coordinator:
@@ -427,9 +428,26 @@ class Agent:
         if worker.stopped:  # It will leave its group as soon as it goes on.
             place = worker.place
             worker.place = replace(place, left=max(place.generation, place.left))
-        if worker.aborted and time.monotonic() - worker.aborted > HUNG:
-            say(f"kills local rank {worker.local_rank}: it has not left its group for {HUNG:.0f} s")
-            worker.process.kill()
+        now = time.monotonic()
+        worker.patience.note(pulse.read(self._pulse_file(worker)), now)
+        worker.still = worker.inside and worker.patience.doubtful(now)
+        if worker.still:
+            worker.still = worker.patience.exhausted(pulse.look_at(worker.process.pid), now)
+        if worker.aborted:
+            self._urge(worker, worker.process, now - worker.aborted)
+
+    def _urge(self, worker: Worker, process: Process, waited: float) -> None:
+        """Ask a worker that does not leave an aborted group where it hangs; at last, kill it."""
+        name = f"local rank {worker.local_rank}"
+        if worker.still and waited > WHERE and not worker.asked:
+            worker.asked = True
+            say(f"{name} hangs; what its threads do, the last call first:")
+            process.send_signal(signal.SIGUSR2)
+            launch.emit("hung", local_rank=worker.local_rank, seconds=round(waited, 1))
+        patience = HUNG_STILL if worker.still else HUNG
+        if waited > patience:
+            say(f"kills {name}: it has not left its group for {patience:.0f} s")
+            process.kill()
 
     def _leave(self, number: int) -> None:
         """A signal asks this host to end."""

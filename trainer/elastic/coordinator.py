@@ -7,10 +7,12 @@ group that trains does not need it, and reports tell its successor all.
 from __future__ import annotations
 
 import asyncio
+import random
 import signal
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 from trainer.elastic.decisions import Decisions
 from trainer.elastic.messages import LONGEST, Order, Report, decode, encode, note_task, served
@@ -19,6 +21,8 @@ SILENT = 1.6
 """Seconds without a report after which a host is lost; it reports every `agent.EVERY`."""
 TICK = 0.1
 """Seconds between two looks at the clock."""
+CHANCES = 10**6
+"""Numbers of which the next group has one, if the clock does not tell it."""
 ABSENT = 10.0
 """Seconds without a host after which the coordinator of a run that is over ends."""
 
@@ -28,7 +32,8 @@ class Coordinator:
 
     def __init__(self, hosts: tuple[int, int, int], say: Callable[[str], None]) -> None:
         """`hosts` are the least and the most that train together, and the number of spares."""
-        self.decisions = Decisions(time.monotonic, *hosts, time.time, say)
+        chance = partial(random.randrange, CHANCES)
+        self.decisions = Decisions(time.monotonic, *hosts, time.time, chance, say)
         self._seen: dict[str, float] = {}  # Time of each host's last report.
         self._writers: dict[str, asyncio.StreamWriter] = {}
         self._sent: dict[str, Order] = {}

@@ -4,8 +4,9 @@ The rules, in this order:
 
 1. A halt ends all hosts. So does a host that is done: all have passed a barrier before. A host that
    is left out ends them only if too few others can ever come.
-2. A group goes on until one of its hosts is lost or one of its workers has left it; then the others
-   are told to abort it. Nobody is ever in two groups.
+2. A group goes on until one of its hosts is lost, one of its workers has left it, or one hangs: it
+   stands still, and others have reached exchanges that it has not, or it trains alone and others
+   want to join it. Then the others are told to abort it. Nobody is ever in two groups.
 3. A host that is ready to join, and one that was asked to end, let the group leave at the end of a
    step: all of its workers agree on that step by themselves.
 4. The next group is formed when every host of the last one waits for it, is lost, or starts workers
@@ -22,7 +23,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from trainer.elastic.messages import Group, Halt, Member, Order, Report
+from trainer.elastic.messages import Group, Halt, Member, Order, Report, host_of
 
 LAST_CALL = 10.0
 """Seconds in which more hosts may come before the first group; torchrun waits 30 (last_call)."""
@@ -34,6 +35,9 @@ STUCK = 5.0
 """Seconds in which a host must leave an aborted group before the others go on without it."""
 RETURN = 5.0
 """Seconds in which the hosts of a running group report to a coordinator that is new."""
+CONFIRM = 2.0
+"""Seconds for which a host must seem to hang: whoever waited for a slow one reports its own next
+exchange later, but within the coordinator's `SILENT`."""
 FORM = 20.0
 """Seconds in which a group must form before it is given up."""
 
@@ -47,6 +51,7 @@ class Decisions:
     most: int
     spares: int = 0
     today: Callable[[], float] = lambda: 0.0  # Seconds since 1970.
+    chance: Callable[[], int] = lambda: 0  # Any number from 0 on.
     say: Callable[[str], None] = lambda _: None
     hosts: dict[str, Report] = field(default_factory=dict)
     group: Group | None = None  # The present or the last one, even if it is over.
@@ -60,6 +65,9 @@ class Decisions:
     _enough: float | None = None  # Since when there are enough hosts for a first group.
     _change: float | None = None  # Since when a host wants to join or to end.
     _newest: int = 0  # Generation.
+    _seem: dict[str, float] = field(default_factory=dict)  # Agents that seem to hang; since when.
+    _hung: set[str] = field(default_factory=set)  # Agents of the group; nobody waits for them.
+    _failed: set[str] = field(default_factory=set)  # Hosts of the group that start workers again.
 
     def __post_init__(self) -> None:
         """Note the time: hosts that train already need a while to report to a new coordinator."""
@@ -73,6 +81,8 @@ class Decisions:
         if report.agent not in self.hosts:
             self.say(f"{report.host} is here")
         self.hosts[report.agent] = report
+        if report.starting and report.agent in self._members():
+            self._failed.add(report.host)
         self._newest = max(self._newest, report.generation, report.left, report.heard)
 
     def lose(self, agent: str, why: str) -> None:
@@ -121,7 +131,7 @@ class Decisions:
         first = max(running, key=lambda each: each.generation)
         if self.group and first.generation <= self.group.generation:
             return
-        members = tuple(Member(agent, "", "", 0) for agent in first.members)
+        members = tuple(Member(agent, host_of(agent), "", 0) for agent in first.members)
         self.group, self.over, self.asked = Group(first.generation, members), None, False
         self._adopted = self._formed = self.clock()
         self.say(f"group {first.generation} trains already")
@@ -132,7 +142,7 @@ class Decisions:
             report = self.hosts.get(member.agent)
             if report is None:
                 if self._adopted is None or now - self._adopted > RETURN:
-                    reason = f"{member.host or 'a host'} is lost"
+                    reason = f"{member.host} is lost"
             elif report.out:
                 reason = f"{report.host} is left out"
             elif report.left >= group.generation or report.starting or self._waits(report):
@@ -141,6 +151,12 @@ class Decisions:
                 self.over = now
         members = [self.hosts[agent] for agent in self._members()]
         slow = [each for each in members if each.generation < group.generation]
+        seem = hung(members, group.generation, awaited=self.asked)
+        self._seem = {each.agent: self._seem.get(each.agent, now) for each in seem}
+        for each in seem:
+            if now - self._seem[each.agent] >= CONFIRM:
+                self._hung.add(each.agent)
+                reason = f"{each.host} hangs"
         late = [each.host for each in slow if not each.starting]
         if late and now - self._formed > FORM:
             reason = f"{late[0]} did not join it"
@@ -189,35 +205,51 @@ class Decisions:
         if len(candidates) < self.least:
             self._enough = None
             return
-        self._enough = self._enough or now
+        self._enough = now if self._enough is None else self._enough
         old = [self.hosts[agent] for agent in self._members()]
         if old:
-            missing = [
-                each
-                for each in old
-                if not (each.ready or each.starting or each.leaving or each.out)
-            ]
+            waited = [each for each in old if each.agent not in self._hung]
+            missing = [each for each in waited if not (each.starting or settled(each))]
             if missing and self.over is not None and now - self.over < STUCK:
                 return
             for each in missing:
                 self.say(f"goes on without {each.host}, which does not leave its group")
-        elif not self._complete(candidates) and self._may_come(now - self._enough):
+        elif self._waits_for_more(candidates, now - self._enough):
             return
         order = {agent: place for place, agent in enumerate(self._members())}
         candidates.sort(
             key=lambda each: (order.get(each.agent, len(order)), each.spare, natural(each.host))
         )
-        # In milliseconds: unique even if a coordinator forgets and a host returns late.
-        self._newest = max(self._newest + 1, int(self.today() * 1000))
-        members = tuple(
-            Member(each.agent, each.host, each.store, each.workers)
-            for each in candidates[: self.most]
-        )
+        # Unique even if a coordinator forgets and a host returns late: by the time in milliseconds
+        # or, if the clock of the coordinator before was ahead, by chance.
+        self._newest = 1 + max(self._newest + self.chance(), int(self.today() * 1000))
+        chosen = candidates[: self.most] if old else self._with_newest(candidates)
+        members = tuple(Member(each.agent, each.host, each.store, each.workers) for each in chosen)
         why = self._why(members)
         self.group, self.over, self.asked = Group(self._newest, members, why), None, False
         self._formed, self._enough, self._change, self._adopted = now, None, None, None
         names = ", ".join(member.host for member in members)
         self.say(f"group {self._newest}: {names}{f' ({why})' if why else ''}")
+
+    def _with_newest(self, candidates: list[Report]) -> list[Report]:
+        """Choose the hosts that begin from a checkpoint: one that has the newest is among them.
+
+        After all were lost, that may be a spare: only members of the group are asked for theirs.
+        """
+        chosen, others = candidates[: self.most], candidates[self.most :]
+        newest = max(others, key=lambda each: each.saved, default=None)
+        if newest and newest.saved > max(each.saved for each in chosen):
+            self.say(f"{newest.host} takes part: it has the newest checkpoint")
+            chosen[-1] = newest
+        return chosen
+
+    def _waits_for_more(self, candidates: list[Report], waited: float) -> bool:
+        """Whether to wait for more hosts, or for one that has a newer checkpoint."""
+        if not self._complete(candidates) and self._may_come(waited):
+            return True
+        coming = [each.saved for each in self.hosts.values() if not settled(each)]
+        newest = max(each.saved for each in candidates)
+        return waited < WARM_UP and max(coming, default=-1) > newest
 
     def _complete(self, candidates: list[Report]) -> bool:
         """Whether a first group lacks no host but spares.
@@ -230,27 +262,31 @@ class Decisions:
 
     def _may_come(self, waited: float) -> bool:
         """Whether to wait for more hosts before a first group, after so many seconds."""
-        coming = [
-            each for each in self.hosts.values() if not (each.ready or each.leaving or each.out)
-        ]
+        coming = not all(map(settled, self.hosts.values()))
         unknown = waited < LAST_CALL or self.clock() - self._began < RETURN
-        return unknown or (bool(coming) and waited < WARM_UP)
+        return unknown or (coming and waited < WARM_UP)
 
     def _why(self, members: tuple[Member, ...]) -> str:
         """Describe how the next group differs from the last one, if that is known."""
         before = {each.agent: each.host for each in (self.group.members if self.group else ())}
         after = {each.agent: each.host for each in members}
         words = [self._fate(agent, host) for agent, host in before.items() if agent not in after]
+        stay = [host for agent, host in after.items() if agent in before and host in self._failed]
+        words += [f"a worker of {host} failed" for host in stay]
         words += [f"{host} joins" for agent, host in after.items() if agent not in before]
+        self._failed.clear()
+        self._hung.clear()
         return "; ".join(words) if before else ""
 
     def _fate(self, agent: str, host: str) -> str:
         """Describe why a host is not in the next group."""
         report = self.hosts.get(agent)
         if report is None:
-            return f"{host or 'a host'} is lost"
+            return f"{host} is lost"
         if report.leaving:
             return f"{host} ends"
+        if agent in self._hung:
+            return f"{host} hangs"
         if report.out:
             return f"{host} is left out"
         return f"a worker of {host} failed" if report.starting else f"{host} does not answer"
@@ -270,6 +306,24 @@ class Decisions:
             return Order()
         saves = any(self.hosts[agent].leaving for agent in self._members())
         return Order("leave", group.generation, save=saves)
+
+
+def settled(report: Report) -> bool:
+    """Whether a host waits for the next group, or will not be in it."""
+    return report.ready or report.leaving or report.out is not None
+
+
+def hung(members: list[Report], generation: int, *, awaited: bool) -> list[Report]:
+    """The hosts of a group that others wait for, and that do not come nearer.
+
+    `awaited`: whether others wait for the end of a step of the whole group.
+    """
+    if any(each.generation != generation for each in members):
+        return []
+    if len(members) == 1 and awaited:
+        return [each for each in members if each.still]
+    furthest = max((each.reached[1] for each in members), default=0)
+    return [each for each in members if each.still and each.reached[0] < furthest]
 
 
 def natural(name: str) -> list[tuple[int, str]]:

@@ -8,7 +8,9 @@ socket must stay: gloo ends the process if that fails.
 
 from __future__ import annotations
 
+import faulthandler
 import os
+import signal
 import socket
 import threading
 from collections.abc import Mapping
@@ -22,6 +24,7 @@ import torch
 from torch import distributed
 
 from trainer.elastic.messages import Group, Order, decode
+from trainer.elastic.pulse import Pulse
 from trainer.elastic.workers import Place, place_line
 from trainer.parallel.pending import Pending
 from trainer.parallel.world import World, form_world, hold_groups, leave_world, own_device
@@ -52,6 +55,7 @@ class Membership:
         self._order = Order()
         self._before: set[int] = set()  # Sockets that are not of the present group.
         self._store: Any = None  # Served by this worker.
+        self._pulse = Pulse(environ.get("KIT_PULSE", ""))
         self._pending = Pending()  # Of the present group.
         self.asked = False
         """Whether the workers shall leave their group at the end of a step."""
@@ -59,6 +63,7 @@ class Membership:
         """Whether they shall save before, as far as this one knows."""
         self.ending = False
         """Whether this worker shall end."""
+        faulthandler.register(signal.SIGUSR2)  # The agent asks where this process hangs.
         self._agent = socket.socket(socket.AF_UNIX)
         self._agent.connect(environ["KIT_WORKERS"])
         threading.Thread(target=self._listen, name="membership", daemon=True).start()
@@ -78,7 +83,9 @@ class Membership:
                 return None
             assert self._order.group
             group, self.asked, self.saves = self._order.group, False, False
-            self._before, self._pending = set(handles()), Pending()
+            self._before = set(handles())
+            self._pending = Pending(self._pulse.reach, self._pulse.end)
+            self._pulse.begin(group.generation)
             self._say(replace(self._place, ready=False))
         world = self._form(group, timeout)
         members = tuple(member.agent for member in group.members)

@@ -21,6 +21,16 @@ class MalformedError(ValueError):
     """A line that is no message of this version."""
 
 
+def name_agent(host: str, number: int) -> str:
+    """Name an agent's process; `number` is unique on its host."""
+    return f"{host}-{number:x}"
+
+
+def host_of(agent: str) -> str:
+    """The host in the name of an agent's process: all that a new coordinator knows of some."""
+    return agent.rpartition("-")[0]
+
+
 @dataclass(frozen=True)
 class Member:
     """A host of a group; ranks count its workers after those of the members before it."""
@@ -77,9 +87,12 @@ class Report:
     left: int = 0
     ready: bool = False
     heard: int = 0  # The newest generation that it was told of.
+    reached: tuple[int, int] = (0, 0)  # Exchanges in that group: the last worker's, the first's.
+    still: bool = False  # One of its workers in that group stands still, by itself or as it waits.
     starting: bool = False  # Not all of its workers run: nobody waits for them.
     leaving: bool = False  # It was asked to end.
     spare: bool = False  # It joins only if a group lacks hosts.
+    saved: int = -1  # The step of its newest checkpoint, while it is in no group; -1: none.
     done: bool = False  # Its workers have trained to the end.
     halt: Halt | None = None
     out: Halt | None = None  # Why it is left out, until a person releases it.
@@ -125,7 +138,9 @@ def decode(kind: type[MessageT], line: bytes) -> MessageT:
     """Read a message; raises MalformedError."""
     try:
         content = json.loads(line)
-        content["members"] = tuple(content.get("members", ()))
+        for name in ("members", "reached"):
+            if name in content:
+                content[name] = tuple(content[name])
         if group := content.get("group"):
             members = tuple(Member(**member) for member in group["members"])
             content["group"] = Group(**{**group, "members": members})

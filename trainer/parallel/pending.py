@@ -19,6 +19,10 @@ GIVEN_UP = "the exchange was given up"
 """In the message of the error that ends a wait."""
 
 
+def nothing() -> None:
+    """Take no note."""
+
+
 def end_of(work: Any) -> Future[bool]:
     """Return the end of a message between two ranks, for which gloo has no future."""
     first: Future[None] = Future()
@@ -31,7 +35,11 @@ def end_of(work: Any) -> Future[bool]:
 class Pending:
     """The exchanges of one group, by gloo, that this rank waits for."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, reach: Callable[[], None] = nothing, end: Callable[[], None] = nothing
+    ) -> None:
+        """`reach` is told of an exchange of all ranks before this one waits, `end` of ends."""
+        self.reach, self._end = reach, end
         self._lock = threading.Lock()
         self._waits: dict[Future[Any], Callable[[], None]] = {}
         self._over = False
@@ -54,6 +62,7 @@ class Pending:
         def arrive(_: Future[T]) -> None:
             with self._lock:
                 self._waits.pop(future, None)
+                self._end()
             end()
 
         def result(_: Future[None]) -> T:

@@ -216,6 +216,7 @@ def replicate(
         if bucket.is_last():
             # The rest of the backward pass waits for exchanges.
             mark("compute")
+            world.pending.reach()
         if state:
             state.fit(bucket)
         future: Future[Tensor] = hook(state, bucket)

@@ -20,6 +20,9 @@ T = TypeVar("T")
 
 ALONE: Any = object()
 """Stands for a store of a process that has no others."""
+PIECE = 4 * 2**20
+"""Bytes of one broadcast: whoever has a piece passes it on while the next one arrives, and each one
+that arrives is progress, which tells a slow link from a worker that hangs."""
 ROLL_CALL = timedelta(seconds=10)
 """Time for the remaining ranks to answer each other: their exchange has timed out together."""
 
@@ -75,7 +78,8 @@ class World:
         buffer = torch.zeros(int(size), dtype=torch.uint8)
         if self.rank == source:
             buffer = torch.frombuffer(bytearray(content), dtype=torch.uint8)
-        self._exchange(distributed.broadcast, buffer, source)
+        for piece in torch.split(buffer, PIECE):
+            self._exchange(distributed.broadcast, piece, source)
         return buffer.numpy().tobytes()
 
     def wait(self, work: distributed.Work) -> None:
@@ -91,6 +95,7 @@ class World:
 
     def _exchange(self, act: Callable[..., Any], *arguments: object) -> None:
         """Take part in an exchange of all ranks on the CPU."""
+        self.pending.reach()
         work = act(*arguments, group=self.control, async_op=True)
         self.guard(work.get_future()).wait()
 

@@ -19,7 +19,7 @@ from trainer.serve.decoding import Decoders
 from trainer.serve.gpus import Gpus
 from trainer.serve.handler import HandlerWatcher
 from trainer.serve.inputs import JSON, Limits, json_values, read_object, read_samples
-from trainer.serve.kind import Array, Kind
+from trainer.serve.kind import PIXELS, Array, Kind
 from trainer.serve.metrics import Metrics
 from trainer.serve.model import devices
 from trainer.serve.refusal import Refusal
@@ -217,7 +217,7 @@ class Server:
                 "drawn": kind.dataset in pictures.DRAWN,
                 "input": {
                     "shape": kind.shape,
-                    "values": kind.values or "0 (black) to 255 (white)",
+                    "values": kind.values or ("a text" if kind.text else PIXELS),
                 },
                 "classes": kind.labels,
                 "checkpoint": schema.checkpoint(serving.offer, settings.job),

@@ -54,8 +54,8 @@ class Request(NamedTuple):
 def read_request(content: dict[str, Any], kind: Kind, names: tuple[str, ...]) -> Request:
     """Check a request to the model called `names`; raises Refusal."""
     known = {*NUMBERS, *FIXED, *OTHERS}
-    if unknown := next((key for key in content if key not in known), None):
-        raise refusal(unknown[:100], "is no key of a completion", "leave it out")
+    if unknown := [key for key in content if key not in known]:
+        raise refusal(unknown[0][:100], "is no key of a completion", "leave it out")
     for key, values in FIXED.items():
         if content.get(key) not in values:
             raise refusal(key, "is not supported here", "leave it out")

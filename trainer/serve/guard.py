@@ -7,12 +7,14 @@ from time import monotonic
 from typing import Any
 
 from starlette.datastructures import Headers
+from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from trainer.contract.bearer import has_token
 from trainer.serve.config import Settings
 from trainer.serve.connections import BODY, IDLE, RATE, Connections
+from trainer.serve.inputs import FORM
 from trainer.serve.metrics import Metrics
 from trainer.serve.names import allowed_host, allowed_origin
 from trainer.serve.protocol import CONNECTION, LimitedConnection
@@ -66,6 +68,18 @@ def openai_error(refusal: Refusal, content: dict[str, str]) -> dict[str, Any]:
             "code": "invalid_api_key" if refusal.status == 401 else None,
         }
     }
+
+
+def content_type(request: Request, wanted: str, fix: str) -> str:
+    """Return the Content-Type of a request; raises Refusal if it is not `wanted`.
+
+    A page of another website may send other types without a preflight request.
+    """
+    said = request.headers.get("content-type", "")
+    kind = said.partition(";")[0].strip().lower()
+    if kind != wanted:
+        raise Refusal(415, f"the body is {kind or 'of no type'}, not {wanted}", fix)
+    return said if wanted == FORM else kind
 
 
 def bears_token(headers: Headers, settings: Settings) -> bool:

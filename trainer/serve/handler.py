@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from trainer.core.job import JobError
-from trainer.custom.code import CodeError, blamed, find, place_of
+from trainer.custom.code import CodeError, blame, blamed, find, place_of
 from trainer.output import say_error
 from trainer.serve.batching import Serving
 from trainer.serve.config import Settings
@@ -69,7 +69,7 @@ class HandlerModel:
         with self._blamed(self._place), torch.inference_mode():
             found = self._handler.predict(values)
             found = found.tolist() if isinstance(found, torch.Tensor) else list(found)
-            json.dumps(found, allow_nan=False)
+            json.dumps(found, allow_nan=False, ensure_ascii=False).encode()
         if len(found) != len(values):
             what = f"it returned {len(found)} values for {len(values)} inputs"
             raise CodeError(f"{self._place}: {what}")
@@ -79,7 +79,12 @@ class HandlerModel:
     def _blamed(self, place: str) -> Iterator[None]:
         on = torch.cuda.device(self.device) if self.device.type == "cuda" else None
         with on or contextlib.nullcontext(), blamed(place):
-            yield
+            try:
+                yield
+            except Exception:
+                raise
+            except BaseException as error:  # Such as asyncio's CancelledError: it ends the server.
+                raise blame(error, place) from None
 
 
 class HandlerWatcher(threading.Thread):

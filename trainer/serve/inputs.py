@@ -8,6 +8,7 @@ types and lengths are checked while lists are walked, and numpy never gets text.
 import base64
 import binascii
 import json
+import re
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +26,7 @@ JSON, FORM = "application/json", "multipart/form-data"
 JSON_FIX = 'send JSON such as {"inputs": [...]} or {"image": "<base64>"}'
 FORM_FIX = "send a form (multipart/form-data) whose field image is a file"
 PARTS = 2  # Of a form at most.
+HALF = re.compile(r"\\u[dD][89a-fA-F]")  # Of a character in JSON; alone it is no text.
 
 
 class Limits(NamedTuple):
@@ -34,19 +36,29 @@ class Limits(NamedTuple):
     pixels: int  # Of a picture.
 
 
-def read_object(body: bytes) -> dict[str, Any]:
-    """Read the JSON object in a body; raises Refusal."""
+def read_object(body: bytes, fix: str = JSON_FIX) -> dict[str, Any]:
+    """Read the JSON object in a body, whose texts can all be encoded; raises Refusal."""
     try:
-        content = json.loads(body)
+        content = json.loads(text := body.decode(json.detect_encoding(body)))
+        if HALF.search(text):  # Of most bodies, this is all the work.
+            json.dumps(content, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
-        raise Refusal(400, f"the body is not JSON ({error})", JSON_FIX) from error
+        raise Refusal(400, f"the body is not JSON ({error})", fix) from error
     if not isinstance(content, dict):
-        raise Refusal(422, "the body is not an object", JSON_FIX)
+        raise Refusal(422, "the body is not an object", fix)
     return content
+
+
+def require_keys(content: dict[str, Any], *known: str) -> None:
+    """Raise Refusal if an object has another key: a misspelt one would be ignored otherwise."""
+    if unknown := [key for key in content if key not in known]:
+        shown = json.dumps(unknown[0][:100], ensure_ascii=not unknown[0].isprintable())
+        raise Refusal(422, f"{shown}: is no key of this request", f"send {', '.join(known)} alone")
 
 
 def json_values(content: dict[str, Any], most: int) -> list[Any]:
     """Return the inputs for a handler of the user's own, any JSON values; raises Refusal."""
+    require_keys(content, "inputs")
     found = content.get("inputs")
     if not isinstance(found, list) or not found:
         raise Refusal(422, "inputs: is no list of values", 'send {"inputs": [...]}')
@@ -73,6 +85,7 @@ def read_samples(body: bytes, content_type: str, kind: Kind, limits: Limits) -> 
 
 def samples(content: dict[str, Any], kind: Kind, limits: Limits) -> tuple[Array, int]:
     """Read the samples in `inputs`, or the one in `image`, and `top`; raises Refusal."""
+    require_keys(content, "inputs", "image", "top")
     top = read_top(content.get("top", TOP))
     if ("inputs" in content) == ("image" in content):
         raise Refusal(422, "the body needs either inputs or image", JSON_FIX)

@@ -9,6 +9,7 @@ from trainer.text.vocabulary import Vocabulary, vocabulary_of
 
 Array = NDArray[Any]
 JSON_VALUES = "JSON values"
+PIXELS = "0 (black) to 255 (white)"
 
 
 @dataclass(frozen=True)

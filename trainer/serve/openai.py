@@ -9,13 +9,14 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 from trainer.serve import schema, text
 from trainer.serve.app import Server
 from trainer.serve.completions import Answer, Piece, pieces, read_request
-from trainer.serve.inputs import read_object
+from trainer.serve.guard import content_type
+from trainer.serve.inputs import JSON, read_object
 from trainer.serve.kind import Kind
 from trainer.serve.refusal import Refusal
 from trainer.serve.requests import REQUEST
 from trainer.serve.waiting import unless_gone
 
-EVENTS = "text/event-stream"
+FIX = 'send {"prompt": "To be"}'
 
 
 def add_openai(app: FastAPI, server: Server) -> None:
@@ -34,17 +35,18 @@ def add_openai(app: FastAPI, server: Server) -> None:
     @app.post("/v1/completions", **schema.COMPLETIONS)
     async def complete(request: Request) -> Response:
         """Go on with a text, as a whole or as a stream."""
+        content_type(request, JSON, FIX)
         body, kind = await request.body(), server.kind(text=True)
         if len(body) > text.LARGEST:
             raise Refusal(413, "the text is too large", f"send {text.LARGEST} bytes at most")
-        wanted = read_request(read_object(body), kind, names)
+        wanted = read_request(read_object(body, FIX), kind, names)
         answer = Answer(REQUEST.get(), settings.name, wanted)
         found = pieces(drawn(server, wanted.wish, kind), wanted)
         if not wanted.stream:
             return JSONResponse(answer.whole(await unless_gone(request, collected(found))))
         # The first piece comes before the answer's head: its refusal has a status of its own.
         first = await unless_gone(request, first_of(found))
-        return StreamingResponse(answer.events(first, found), media_type=EVENTS)
+        return StreamingResponse(answer.events(first, found), media_type="text/event-stream")
 
 
 async def drawn(server: Server, wish: text.Wish, kind: Kind) -> AsyncIterator[str]:

@@ -17,7 +17,7 @@ from trainer.serve.app import Server
 from trainer.serve.config import Settings
 from trainer.serve.connections import Connections
 from trainer.serve.gpus import Gpus
-from trainer.serve.guard import Guard, bears_token, refused
+from trainer.serve.guard import Guard, bears_token, content_type, refused
 from trainer.serve.inputs import FORM, FORM_FIX, JSON, JSON_FIX, TOP, read_object, read_top
 from trainer.serve.openai import add_openai
 from trainer.serve.refusal import Refusal
@@ -25,18 +25,6 @@ from trainer.serve.waiting import unless_gone
 
 PAGE = Path(__file__).with_name("page")
 SWAGGER = Path(fastapi_offline.__file__).with_name("static")
-
-
-def content_type(request: Request, wanted: str, fix: str) -> str:
-    """Return the Content-Type of a request; raises Refusal if it is not `wanted`.
-
-    A page of another website may send other types without a preflight request.
-    """
-    said = request.headers.get("content-type", "")
-    kind = said.partition(";")[0].strip().lower()
-    if kind != wanted:
-        raise Refusal(415, f"the body is {kind or 'of no type'}, not {wanted}", fix)
-    return said if wanted == FORM else kind
 
 
 def routes(server: Server) -> FastAPI:
@@ -100,7 +88,7 @@ def add_predictions(app: FastAPI, server: Server) -> None:
         began, body, kind = monotonic(), await request.body(), server.kind(text=True)
         if len(body) > text.LARGEST:
             raise Refusal(413, "the text is too large", f"send {text.LARGEST} bytes at most")
-        wish = text.read_wish(read_object(body), kind)
+        wish = text.read_wish(read_object(body, text.FIX), kind)
         await server.batcher.reserve(1)
         work = text.complete(server.batcher, wish, kind, server.settings.timeout)
         completion, answers = await unless_gone(request, work)

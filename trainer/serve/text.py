@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from trainer.serve.batching import Answer, Batcher
+from trainer.serve.inputs import require_keys
 from trainer.serve.kind import Kind
 from trainer.serve.refusal import Refusal
 from trainer.serve.waiting import within
@@ -29,6 +30,7 @@ class Wish(NamedTuple):
 
 def read_wish(content: dict[str, Any], kind: Kind) -> Wish:
     """Check a request; raises Refusal."""
+    require_keys(content, "text", "characters", "temperature", "seed")
     text, count = content.get("text", ""), content.get("characters", 200)
     temperature, seed = content.get("temperature", 0.8), content.get("seed")
     if not isinstance(text, str):

@@ -18,6 +18,11 @@ def stack_of_job(name: str) -> str:
     return f"{JOB_PREFIX}{name}"
 
 
+def kind_of(workload: str) -> Kind:
+    """Return the kind of a workload by its name. No job's name may begin as servers' names do."""
+    return Kind.SERVER if workload.startswith(SERVER_PREFIX) else Kind.JOB
+
+
 def project_of(cluster: str, stack: str) -> str:
     """Return the name of a Compose project. It contains the cluster: a host may belong to two.
 
@@ -29,7 +34,7 @@ def project_of(cluster: str, stack: str) -> str:
 def owner_of(stack: str) -> tuple[Kind, str] | None:
     """Return the kind and name of the owner of a stack or project, or None if it has none."""
     stack = stack.rpartition("_")[2]
-    if stack.startswith(SERVER_PREFIX):
+    if kind_of(stack) is Kind.SERVER:
         return Kind.SERVER, stack
     if stack.startswith(JOB_PREFIX):
         return Kind.JOB, stack.removeprefix(JOB_PREFIX)

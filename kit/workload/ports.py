@@ -9,6 +9,8 @@ from kit.errors import INVENTORY, Fault, Loc
 from kit.model import Host
 from kit.workload.types import Part, Port, Role, Workload
 
+LEAST_OF_USERS = 1024
+"""Only root listens on a lower port of a host's own network (Linux, ip_unprivileged_port_start)."""
 DATA_SERVICES = "the data services"
 TITLES = {
     Role.DATA_SERVER: DATA_SERVICES,
@@ -83,13 +85,17 @@ def open_ports(
 def port_faults(platform: Iterable[Service], listeners: Iterable[Listener]) -> list[Fault]:
     """Reject two listeners on the same port of the same host.
 
-    Report one fault for each workload, even if a thousand hosts repeat it. The inventory's check
-    finds conflicts between the services of the platform.
+    Report one fault for each workload, even if a thousand hosts repeat it, and for each service.
     """
     faults: dict[str, Fault] = {}
     seen: dict[tuple[str, int], tuple[str, Loc, str]] = {}
+    there: dict[tuple[str, int], Service] = {}
     for each in platform:
-        seen.setdefault((each.address, each.port.number), (INVENTORY, each.port.loc, each.title))
+        before = there.setdefault((each.address, each.port.number), each)
+        if before.port.loc != each.port.loc and each.title not in faults:
+            faults[each.title] = _service_fault(before, each)
+    for place, each in there.items():
+        seen[place] = (INVENTORY, each.port.loc, each.title)
     for one in listeners:
         name, port = one.workload.name, one.port
         own = (name, port.loc, one.workload.title)
@@ -99,3 +105,33 @@ def port_faults(platform: Iterable[Service], listeners: Iterable[Listener]) -> l
             fix = f"write `{port.written(port.number % 65535 + 1)}`"
             faults[name] = Fault(name, port.loc, what, fix, other, source)
     return list(faults.values())
+
+
+def _service_fault(one: Service, other: Service) -> Fault:
+    """Return the fault of two services of the platform, at the key that sets a port."""
+    if other.port.fixed:
+        one, other = other, one
+    what = f"port {other.port.number} of {other.host.name} is already used by {one.title}"
+    number = other.port.number % 65535 + 1
+    fix = "choose another port" if other.port.fixed else f"write `{other.port.written(number)}`"
+    return Fault(INVENTORY, other.port.loc, what, fix)
+
+
+def low_port_faults(workloads: Iterable[Workload]) -> list[Fault]:
+    """Reject ports of the hosts' own network at which the user of a container may not listen.
+
+    In a network of the container's own, Docker allows every user all ports.
+    """
+    return [
+        Fault(
+            workload.name,
+            port.loc,
+            f"only root may listen on port {port.number} of a host's own network",
+            f"write `{port.written(port.number + 8000)}`, or `user: root`",
+        )
+        for workload in workloads
+        if workload.host_network
+        for part in workload.parts
+        for port in part.ports
+        if port.number < LEAST_OF_USERS and part.unprivileged and not part.capabilities
+    ]

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 
 from kit.model import Host, Limits, Proxy
 from kit.plan.images import pinned
 from kit.plan.work import Plan, ServerPlan, manager_of
 from kit.values import endpoint
+from kit.workload.documents import generated
+from kit.workload.ports import LEAST_OF_USERS
 from kit.workload.privileges import NOBODY
-from kit.workload.types import Config, Document, Part, Port, Role, Variable, Word
+from kit.workload.types import Config, Document, Part, Port, Role, Variable, Word, Workload
 
 FILE = "/kit/haproxy.cfg"
 GRACE = 60
 """Seconds that the proxy has for open requests; HAProxy ends as soon as there is none."""
 _PLAIN = re.compile(r"[\w/.~%?&=+:@,;!*()\[\]-]+")
+LONGEST_PAUSE = 600
+"""Seconds that an answer may take behind the proxy: a long text, say."""
 MOST_IDLE = 64
 """With more hosts, those that do not serve are not asked all the time."""
 LIMITS = Limits(0, 512 * 2**20, None, None, None)
@@ -83,33 +88,29 @@ def proxy_url(plan: Plan, proxy: Proxy) -> str:
     return f"http://{address.removesuffix(':80')}"
 
 
-def backends(plan: Plan, server: ServerPlan) -> Sequence[Host]:
+def backends(plan: Plan, server: ServerPlan, taken: Collection[str]) -> Sequence[Host]:
     """Return the hosts that the proxy asks: all that may serve, so that a split does not change it.
 
-    Where another server has the same port, or there are many, only those that serve now.
+    Another service answers at this port of the hosts `taken`. Where another server has the same
+    port, or there are many hosts, only those that serve now are asked.
     """
-    settings = server.server
-    names = settings.hosts.names
-    able = [host for host in plan.hosts if host.gpus and (not names or host.name in names)]
-    shared = sum(each.server.port == settings.port for each in plan.servers) > 1
-    if shared or len(able) > MOST_IDLE:
-        return [each.host for each in server.placements]
-    return able
+    serving = [each.host for each in server.placements]
+    shared = sum(each.server.port == server.server.port for each in plan.servers) > 1
+    if shared or len(server.able) > MOST_IDLE:
+        return serving
+    return [host for host in server.able if host in serving or host.name not in taken]
 
 
 def proxy_document(
-    plan: Plan, server: ServerPlan, proxy: Proxy, ready: str, patience: int, generated: str
+    server: ServerPlan, proxy: Proxy, ready: str, hosts: Iterable[Host], header: str
 ) -> Document:
-    """Return HAProxy's configuration. A host is used while it answers the path `ready`."""
+    """Return HAProxy's configuration. One of the `hosts` is used while it answers at `ready`."""
     settings = server.server
-    lines = (
-        f"  server {host.name} {endpoint(host.address, settings.port)}"
-        for host in backends(plan, server)
-    )
+    lines = (f"  server {host.name} {endpoint(host.address, settings.port)}" for host in hosts)
     text = CONFIGURATION.format(
-        generated=generated,
+        generated=header,
         grace=GRACE,
-        patience=patience,
+        patience=max(LONGEST_PAUSE, settings.timeout),
         port=proxy.port,
         path=_word(ready),
         once=ONCE if settings.own else "",
@@ -123,26 +124,41 @@ def _word(text: str) -> str:
     return text if _PLAIN.fullmatch(text) else "'" + text.replace("'", "'\\''") + "'"
 
 
-def proxy_parts(plan: Plan, proxy: Proxy | None, document: Document | None) -> Sequence[Part]:
-    """Make the part of the proxy, if the server has one."""
-    if proxy is None or document is None:
-        return ()
-    return (
-        Part(
-            role=Role.PROXY,
-            name=Role.PROXY,
-            hosts=(proxy_host(plan, proxy),),
-            placements=(),
-            replicas=1,
-            image=pinned(proxy.image, plan.lock),
-            launch=("haproxy", "-W", "-db", "-f", FILE),
-            environment=(Variable("NVIDIA_VISIBLE_DEVICES", Word("void")),),
-            ports=(Port(proxy.port, ("proxy", "port"), public=True),),
-            configs=(Config("proxy", document.path, FILE),),
-            grace=GRACE,
-            limits=LIMITS,
-            user=NOBODY,
-            unprivileged=True,
-            read_only=True,
-        ),
+def with_proxy(plan: Plan, server: ServerPlan, made: Workload, taken: Collection[str]) -> Workload:
+    """Add the proxy to a server that has one and runs; for `taken` see `backends`."""
+    proxy = server.server.proxy
+    if proxy is None or not made.parts:
+        return made
+    header = generated(plan.file, server.server.file)
+    hosts = backends(plan, server, taken)
+    document = proxy_document(server, proxy, made.ready, hosts, header)
+    part = _part(plan, proxy, document, host_network=made.host_network)
+    return replace(
+        made,
+        parts=(*made.parts, part),
+        urls=(*made.urls, proxy_url(plan, proxy)),
+        files=(document,),
+    )
+
+
+def _part(plan: Plan, proxy: Proxy, document: Document, *, host_network: bool) -> Part:
+    # Docker lets every user listen on any port, but not on the network of the host.
+    low = host_network and proxy.port < LEAST_OF_USERS
+    return Part(
+        role=Role.PROXY,
+        name=Role.PROXY,
+        hosts=(proxy_host(plan, proxy),),
+        placements=(),
+        replicas=1,
+        image=pinned(proxy.image, plan.lock),
+        launch=("haproxy", "-W", "-db", "-f", FILE),
+        environment=(Variable("NVIDIA_VISIBLE_DEVICES", Word("void")),),
+        ports=(Port(proxy.port, ("proxy", "port"), public=True),),
+        configs=(Config("proxy", document.path, FILE),),
+        grace=GRACE,
+        limits=LIMITS,
+        user="0:0" if low else NOBODY,
+        unprivileged=True,
+        capabilities=("NET_BIND_SERVICE",) if low else (),
+        read_only=True,
     )

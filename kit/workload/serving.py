@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 from kit.model import Host, Job, Limits, Secret, Server
 from kit.plan.types import MountPoint, Placement
@@ -15,7 +14,6 @@ from kit.workload.documents import generated, server_json
 from kit.workload.groups import groups
 from kit.workload.own_server import own_serving
 from kit.workload.privileges import NOBODY, default_variables, unprivileged
-from kit.workload.proxy import proxy_document, proxy_parts, proxy_url
 from kit.workload.types import (
     Config,
     Document,
@@ -36,8 +34,6 @@ MOST_ENDPOINTS = 4
 MOST_SOURCES = 16
 """Up to this number, all hosts with a GPU are listed as sources, also hosts without a part: then
 a change of the job's hosts does not restart the server."""
-LONGEST_PAUSE = 600
-"""Seconds that an answer may take behind the proxy: a long text, say."""
 SERVER_FILE = "/kit/server.json"
 GRACE = 20
 """Seconds that a server has to answer the queued requests."""
@@ -54,23 +50,9 @@ def serving(
 ) -> Workload:
     """Make the parts of a server; the built-in one fetches missing checkpoints from `sources`."""
     own = server.server.own
-    made = (
-        own_serving(server, own, host_network=host_network)
-        if own
-        else _built_in(plan, server, endpoints, tuple(sources), host_network=host_network)
-    )
-    proxy = server.server.proxy
-    if proxy is None or not made.parts:
-        return made
-    header = generated(plan.file, server.server.file)
-    patience = max(LONGEST_PAUSE, server.server.timeout)
-    document = proxy_document(plan, server, proxy, made.ready, patience, header)
-    return replace(
-        made,
-        parts=(*made.parts, *proxy_parts(plan, proxy, document)),
-        urls=(*made.urls, proxy_url(plan, proxy)),
-        files=(document,),
-    )
+    if own:
+        return own_serving(server, own, host_network=host_network)
+    return _built_in(plan, server, endpoints, tuple(sources), host_network=host_network)
 
 
 def _built_in(

@@ -50,6 +50,8 @@ PORTS = 1000
 METRICS_PORT = 9500
 """The port of the metrics of a job in a monitored cluster that names none."""
 IMAGE_LAUNCHER = "/opt/kit/trainer/launch.py"
+SECRETS = "KIT_SECRETS"
+"""The variable with the names of the secrets that the launcher reads from files."""
 MOUNTED_LAUNCHER = "/kit/launch.py"
 LAUNCHER_FILE = "launch.py"
 """The launcher's path in the tree, for images that lack it. It contains no job's name: a new job
@@ -294,7 +296,7 @@ def _environment(
     if job.job.secrets:
         names = ",".join(secret.name for secret in job.job.secrets)
         why = "The launcher sets these variables from files in /run/secrets."
-        found.append(Variable("KIT_SECRETS", names, why))
+        found.append(Variable(SECRETS, names, why))
     # The built-in training has no other writable home.
     found += default_variables(
         user_of_training(job.job) or ("" if job.job.command else NOBODY), variables

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from kit.commands.status import Report, show
 from kit.errors import KitError
 from kit.runtime.events import Reader
 from kit.runtime.status import LogLine, State
@@ -24,8 +25,8 @@ from kit.targets.compose.decide import (
     decide,
 )
 from kit.targets.compose.observe import container, ports
-from kit.targets.compose.status import job_status, silent_host
-from kit.workload.types import Kind, Workload
+from kit.targets.compose.status import job_status, silent_host, silent_statuses
+from kit.workload.types import Kind, Role, Workload
 from tests.sandbox import JOB, SERVER, Project
 from trainer.contract import events
 
@@ -430,7 +431,34 @@ def test_a_rendezvous_that_fails_is_told_and_one_alone_is_no_job() -> None:
     assert "the rendezvous on pc1 ended" in job_status("j", [RUNNING, store], (), Reader()).message
     alone = job_status("j", [STORE], (), Reader())
     assert alone.state is State.FAILED
-    assert alone.message == "it has no training container"
+    assert alone.message == "none of its containers trains: `kit deploy j`, or `kit stop j`"
+
+
+def test_a_server_on_a_silent_host_waits_although_others_offer_checkpoints() -> None:
+    """It was told as failed, without a training container."""
+    offers = replace(STORE, job="serve-d", kind=Kind.SERVER, service=str(Role.CHECKPOINTS))
+    status = job_status("serve-d", [offers], [silent_host("pc2", 1)], Reader())
+    assert (status.state, status.message) == (State.WAITING, "pc2 cannot be reached")
+    alone = job_status("serve-d", [offers], (), Reader())
+    assert alone.state is State.FAILED
+    assert "answers: `kit deploy serve-d`, or `kit stop serve-d`" in alone.message
+
+
+def test_workloads_whose_hosts_are_all_silent_are_told() -> None:
+    """They were missing: `nothing runs`."""
+    devices = {"j": {"pc1": ["A"], "pc2": ["B", "C"]}, "serve-d": {"pc2": ["D"]}, "idle": {}}
+    told = silent_statuses(devices, {}, {"pc2"}, 5.0)
+    assert list(told) == ["serve-d"]
+    assert told["serve-d"].kind is Kind.SERVER
+    assert told["serve-d"].state is State.WAITING
+    assert "pc2 cannot be reached: it may run there" in told["serve-d"].message
+    report = Report("lab", (replace(told["serve-d"], urls=("http://a",)),), (), ())
+    assert "answers at" not in " ".join(map(str, show(report)))
+    both = silent_statuses(devices, {"j": {"pc2"}}, {"pc1", "pc2"}, 5.0)
+    assert [(host.host, host.processes, host.spare) for host in both["j"].hosts] == [
+        ("pc1", 1, False),
+        ("pc2", 2, True),
+    ]
 
 
 def test_the_monitoring_sees_all_gpus_and_holds_none(project: Project) -> None:

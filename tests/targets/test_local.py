@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +132,26 @@ def test_a_second_deploy_of_a_running_job_is_refused(cluster: Cluster) -> None:
     assert "kit status" in output
     assert run_id(cluster, "wait") == before
     assert job_state(cluster, "wait") == "running"
+
+
+def test_secrets_are_variables_here(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster.script("hush", "import os; print('told', os.environ['TOKEN'], flush=True)\n")
+    job = cluster.folder / "jobs" / "hush.yaml"
+    job.write_text(f"{job.read_text()}secrets: {{TOKEN: env}}\nhosts: {{names: [pc1]}}\n")
+    cluster.kit("render")
+    monkeypatch.setenv("TOKEN", "hush-9")
+    assert "told hush-9" in cluster.kit("deploy")
+    assert "hush-9" not in (cluster.state / "hush" / "run.json").read_text()
+
+
+def test_a_port_that_is_in_use_is_the_reason(cluster: Cluster) -> None:
+    cluster.script("wait", WAIT)
+    (port,) = re.findall(r"port: (\d+)", (cluster.folder / "jobs" / "wait.yaml").read_text())
+    cluster.kit("render")
+    with socket.create_server(("127.0.0.1", int(port))):
+        output = cluster.kit("deploy", status=1)
+    assert f"the rendezvous failed with exit status 1: port {port} can not be served" in output
+    assert "give the job another port: `rendezvous: {port: …}`; its output:" in output
 
 
 def test_a_failing_worker_fails_the_job_with_its_words(cluster: Cluster) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -161,6 +162,21 @@ def test_a_model_of_ones_own_is_trained_and_served(served: tuple[Cluster, str]) 
     assert "Traceback" not in failed
     (job,) = told(cluster)["jobs"]
     assert job["state"] == "failed"
+
+
+def test_a_port_that_is_taken_is_told_before_a_server_starts(served: tuple[Cluster, str]) -> None:
+    cluster, url = served
+    (cluster.folder / "jobs" / "digits.yaml").unlink()
+    port = int(url.rpartition(":")[2])
+    server = cluster.folder / "serve" / "digits.yaml"
+    server.write_text(f"image: none\ncommand: [python3, -m, http.server]\nport: {port}\n")
+    cluster.kit("split", "--infer", "pc1:1", "--yes")
+    cluster.kit("render")
+    with socket.create_server(("", port)):
+        output = cluster.kit("deploy", status=1)
+    assert f"serve-digits cannot listen on port {port} of this machine: Address already" in output
+    assert "started as" not in output
+    assert not cluster.processes()
 
 
 def test_a_server_of_ones_own_is_a_process_here(served: tuple[Cluster, str]) -> None:

@@ -14,8 +14,8 @@ from kit.runtime.status import State
 from kit.runtime.steps import Step
 from kit.targets.lowered import Lowered
 from kit.targets.swarm.decide import decide
-from kit.targets.swarm.lower import network_name
 from kit.targets.swarm.members import steps_down, steps_up, warnings
+from kit.targets.swarm.names import network_name
 from kit.targets.swarm.state import Cluster, Member, Node, Service, Task
 from kit.targets.swarm.status import host_statuses, job_state, state_of
 from kit.targets.swarm.steps import (

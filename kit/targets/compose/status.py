@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from kit.runtime.events import Reader
 from kit.runtime.status import ENDED, HostStatus, JobStatus, State
 from kit.targets.compose.containers import Container
+from kit.workload.names import kind_of
 from kit.workload.types import Kind, Role
 
 
@@ -18,7 +19,8 @@ def job_status(
     training = sorted((one for one in containers if one.trains), key=lambda one: one.host)
     hosts = [reader.of_host(one.part()) for one in training]
     hosts += silent
-    state = state_of(containers)
+    # A server's endpoints of checkpoints are on other hosts than the server.
+    state = state_of(containers) if training or not silent else State.WAITING
     ended = max((one.ended for one in training), default=0.0) if state in ENDED else None
     return JobStatus(
         job=job,
@@ -35,6 +37,44 @@ def job_status(
         restarts=reader.restarts,
         failure=reader.failure,
         paces=reader.paces,
+    )
+
+
+def silent_statuses(
+    devices: Mapping[str, Mapping[str, Sequence[str]]],
+    spares: Mapping[str, Collection[str]],
+    lost: Collection[str],
+    now: float,
+) -> dict[str, JobStatus]:
+    """Return the status of the planned workloads all of whose hosts are `lost`.
+
+    `devices` are the planned GPUs by workload and host, `spares` the hosts that stand by.
+    """
+    return {
+        job: JobStatus(
+            job=job,
+            kind=kind_of(job),
+            state=State.WAITING,
+            message=f"{', '.join(hosts)} cannot be reached: it may run there, kit does not know",
+            started=now,
+            ended=None,
+            hosts=silent_hosts(hosts, spares.get(job, ()), lost),
+            progress=None,
+            checkpoint=None,
+        )
+        for job, hosts in devices.items()
+        if hosts and set(hosts) <= set(lost)
+    }
+
+
+def silent_hosts(
+    devices: Mapping[str, Sequence[str]], spares: Collection[str], lost: Collection[str]
+) -> tuple[HostStatus, ...]:
+    """Return the status of a workload's hosts that are `lost`; `devices` are its planned GPUs."""
+    return tuple(
+        silent_host(name, len(gpus), spare=name in spares)
+        for name, gpus in devices.items()
+        if name in lost
     )
 
 
@@ -58,7 +98,9 @@ def state_of(containers: Sequence[Container]) -> State:
 def _message(state: State, hosts: Sequence[HostStatus], containers: Sequence[Container]) -> str:
     told = [f"{host.host} {host.message}" for host in hosts if host.message]
     if not hosts:
-        told.append("it has no training container")
+        name, kind = containers[0].job, containers[0].kind
+        what = "answers" if kind is Kind.SERVER else "trains"
+        told.append(f"none of its containers {what}: `kit deploy {name}`, or `kit stop {name}`")
     told += [
         f"the rendezvous on {one.host} {one.message()}"
         for one in containers

@@ -28,7 +28,7 @@ from kit.targets.compose.execute import Executor
 from kit.targets.compose.hosts import Found, Hosts, require_all
 from kit.targets.compose.logs import follow_logs, new_lines, read_logs
 from kit.targets.compose.observe import observe_host
-from kit.targets.compose.status import job_status, silent_host, state_of
+from kit.targets.compose.status import job_status, silent_hosts, silent_statuses, state_of
 from kit.targets.compose.wait import wait_until_launched
 from kit.targets.lowered import file_version, service_versions
 from kit.values import Say
@@ -216,25 +216,23 @@ class ComposeTarget:
         found = self._hosts.containers()
         now = {job: self._status(job, found) for job in found.jobs}
         # Jobs that this process stopped have ended, even if their containers still exist.
-        known = self._ended(found) | now | self._stopped
+        rendered = self._hosts.rendered
+        silent = silent_statuses(rendered.devices, rendered.spares, found.lost, time.time())
+        known = silent | self._ended(found) | now | self._stopped
         return tuple(known[job] for job in sorted(known))
 
     def _status(self, job: str, found: Found) -> JobStatus:
-        planned = self._hosts.rendered.devices.get(job, {})
-        spares = self._hosts.rendered.spares.get(job, frozenset())
-        silent = tuple(
-            silent_host(name, len(gpus), spare=name in spares)
-            for name, gpus in planned.items()
-            if name in found.lost
-        )
+        rendered = self._hosts.rendered
+        devices, spares = rendered.devices.get(job, {}), rendered.spares.get(job, frozenset())
         dockers = self._hosts.dockers
         sources = {
             one.id: partial(new_lines, dockers[one.host], one) for one in found.training(job)
         }
         reader = self._event_logs.setdefault(job, EventLog()).update(sources)
+        silent = silent_hosts(devices, spares, found.lost)
         status = job_status(job, found.jobs[job], silent, reader)
-        status = replace(status, urls=self._hosts.rendered.urls.get(job, ()))
-        if job not in self._hosts.rendered.checks:
+        status = replace(status, urls=rendered.urls.get(job, ()))
+        if job not in rendered.checks:
             return status
         running = [one for one in found.training(job) if one.status == "running"]
         asks = {one.host: partial(visible_gpus, dockers[one.host], one.id) for one in running}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ import uuid
 from collections.abc import Mapping
 from functools import singledispatchmethod
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from kit.errors import KitError
 from kit.runtime.history import deployment
@@ -66,6 +68,8 @@ class Executor:
     @execute.register
     def _(self, step: Start) -> None:
         work = step.workload
+        for url in work.urls:
+            _require_free(work.name, urlsplit(url).port or 0)
         run = Run(
             id=uuid.uuid4().hex,
             job=work.name,
@@ -118,6 +122,22 @@ class Executor:
             if child.poll() is not None or time.monotonic() > deadline:
                 raise KitError(f"job {run.job} did not start", f"its supervisor's output: {log}")
             time.sleep(POLL)
+
+
+def _require_free(name: str, port: int) -> None:
+    """Refuse a server's port on which another program listens: its answers would be taken for ours.
+
+    Raises:
+        KitError: The port is in use.
+    """
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            what = f"{name} cannot listen on port {port} of this machine: {error.strerror}"
+            fix = "end the program that listens there (`ss -tlnp`), or write another `port:`"
+            raise KitError(what, fix) from error
 
 
 def end(folder: JobFolder) -> bool:

@@ -22,7 +22,7 @@ from kit.workload.data import CACHE, SOCKET, STORE, Addresses, data_parts
 from kit.workload.monitoring import Scrape, Target, metrics_port
 from kit.workload.ports import Listener, port_faults, services
 from kit.workload.serving import serving
-from kit.workload.training import own_port, training
+from kit.workload.training import SECRETS, own_port, training
 from kit.workload.types import Kind, Part, Rendezvous, Role, Symbol, Workload
 from trainer.contract.bearer import KEY
 
@@ -79,9 +79,8 @@ def lower(plan: Plan) -> Lowered:
         FaultsError: Ports conflict.
     """
     jobs = [_job(plan, job) for job in plan.jobs]
-    # Here all hosts of a server are one process, at one address already.
-    alone = [replace(each, server=replace(each.server, proxy=None)) for each in plan.servers]
-    servers = [serving(plan, each, (), (), host_network=False) for each in alone]
+    # Here all hosts of a server are one process, at one address already: it needs no proxy.
+    servers = [serving(plan, each, (), (), host_network=False) for each in plan.servers]
     workloads = (*jobs, *servers)
     listeners = (each for workload in workloads for each in _listeners(workload))
     data = data_services_here(plan.data) if plan.data else ()
@@ -289,7 +288,10 @@ def _command(part: Part, places: Places) -> tuple[str, ...]:
 
 
 def _variables(part: Part, host: str, gpus: Sequence[str], places: Places) -> dict[str, str]:
-    """Return a part's environment with the paths and GPUs of this machine."""
+    """Return a part's environment with the paths and GPUs of this machine.
+
+    The values of secrets are variables here already: there is no /run/secrets to read.
+    """
     here = {Symbol.HOST: host, Symbol.GPUS: ",".join(gpus)}
     paths = {config.target: str(places.tree / config.file) for config in part.configs}
     return {
@@ -297,6 +299,7 @@ def _variables(part: Part, host: str, gpus: Sequence[str], places: Places) -> di
         if isinstance(each.value, Symbol)
         else paths.get(each.value, str(each.value))
         for each in part.environment
+        if each.name != SECRETS
     }
 
 

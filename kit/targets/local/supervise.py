@@ -100,7 +100,8 @@ class Supervisor:
         )
         if broken is not None and living:
             log = self._run.processes[0].log
-            self._message = f"the rendezvous {_meaning(broken.returncode)}; its output: {log}"
+            what = f"the rendezvous {_meaning(broken.returncode)}"
+            self._message = f"{what}{_reason(log)}; its output: {log}"
             return State.FAILED
         if living:
             return None
@@ -140,6 +141,16 @@ def _meaning(code: int) -> str:
     if code < 0:
         return f"was killed by {signal.Signals(-code).name}"
     return f"failed with exit status {code}"
+
+
+def _reason(log: str) -> str:
+    """Return the last error in a log of the launcher, to be appended to a message."""
+    with contextlib.suppress(OSError):
+        for line in reversed(Path(log).read_text(errors="replace").splitlines()):
+            _, found, reason = line.partition(" error: ")
+            if found and line.startswith("launch "):
+                return f": {reason}"
+    return ""
 
 
 def run_processes(run: str) -> list[psutil.Process]:

@@ -10,8 +10,10 @@ from kit.plan.types import Placement
 from kit.runtime.status import ENDED, State
 from kit.runtime.steps import Step
 from kit.targets.swarm.labels import DATA_LABEL, NOWHERE, job_label, places
-from kit.targets.swarm.lower import MONITORING, PLATFORM, monitoring_stack
+from kit.targets.swarm.monitoring import MONITORING
+from kit.targets.swarm.names import monitoring_stack
 from kit.targets.swarm.order import Gpu, gpus_of, in_order
+from kit.targets.swarm.platform import PLATFORM
 from kit.targets.swarm.state import OVER, Cluster, Node, Service
 from kit.targets.swarm.status import USED_UP, gpus_wanted, host_statuses, state_of
 from kit.targets.swarm.steps import (

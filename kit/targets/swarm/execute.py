@@ -21,7 +21,7 @@ from kit.model import Host
 from kit.runtime.loop import execute_steps
 from kit.runtime.steps import Step
 from kit.targets.swarm import registers, release
-from kit.targets.swarm.lower import monitoring_stack
+from kit.targets.swarm.names import monitoring_stack
 from kit.targets.swarm.steps import (
     JOINED_LABEL,
     AwaitEnd,

@@ -12,13 +12,9 @@ from kit.plan.work import Plan, managers_of
 from kit.runtime.steps import Step
 from kit.targets.lowered import Lowered
 from kit.targets.swarm.labels import DATA_LABEL, HOST_LABEL, JOB_LABEL, node_labels
-from kit.targets.swarm.lower import (
-    MONITORING,
-    PLATFORM,
-    monitoring_secret,
-    monitoring_stack,
-    network_name,
-)
+from kit.targets.swarm.monitoring import MONITORING
+from kit.targets.swarm.names import monitoring_secret, monitoring_stack, network_name
+from kit.targets.swarm.platform import PLATFORM
 from kit.targets.swarm.state import Cluster, Member, Node
 from kit.targets.swarm.steps import (
     JOINED_LABEL,

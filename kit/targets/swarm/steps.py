@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from kit.model import Host
 from kit.runtime.steps import Step
 from kit.targets.swarm.labels import JOB_LABEL, NOWHERE
-from kit.targets.swarm.lower import key_name
+from kit.targets.swarm.names import key_name
 from kit.targets.swarm.state import FILE_LABEL, Cluster, Node, Service
 
 JOINED_LABEL = "kit.joined"

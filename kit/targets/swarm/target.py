@@ -30,7 +30,7 @@ from kit.targets.swarm.decide import decide, secret_name
 from kit.targets.swarm.execute import Executor
 from kit.targets.swarm.labels import data_labels
 from kit.targets.swarm.logs import Logs, sources
-from kit.targets.swarm.lower import key_name
+from kit.targets.swarm.names import key_name
 from kit.targets.swarm.observe import first_answer, observe_cluster
 from kit.targets.swarm.release import SERVICE_LABEL
 from kit.targets.swarm.state import Cluster, Service

@@ -1,0 +1,88 @@
+"""The stack of the monitoring. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from kit.model import Host
+from kit.plan.storage import volume_name
+from kit.plan.work import Plan
+from kit.targets.lowered import Output
+from kit.targets.monitoring import monitoring_outputs
+from kit.targets.swarm.labels import HOST_LABEL
+from kit.targets.swarm.names import (
+    metrics_alias,
+    monitoring_secret,
+    monitoring_stack,
+    network_name,
+)
+from kit.workload.monitoring import (
+    PROMETHEUS_PORT,
+    Monitoring,
+    Scrape,
+    at,
+    metrics_port,
+    monitoring,
+    server_scrapes,
+)
+from kit.workload.training import METRICS_PORT
+from kit.workload.types import Role, Workload
+
+MONITORING = "monitoring.stack.yaml"
+
+
+def monitoring_of(plan: Plan, workloads: Sequence[Workload]) -> Monitoring | None:
+    """Prometheus finds jobs by a name on the overlay, or at their hosts' addresses."""
+    jobs = [(each, port) for each in workloads if (port := metrics_port(each))]
+    if plan.network.driver == "host":
+        targets = tuple(at(host, port) for each, port in jobs for host in _hosts(each))
+        scrapes = [Scrape("train", targets, own_labels=True)] if targets else []
+        where = f"http://127.0.0.1:{PROMETHEUS_PORT}"
+    else:
+        # A job without a port of its own adds no port: the configuration stays.
+        ports = sorted({METRICS_PORT, *(port for _, port in jobs)})
+        scrapes = [
+            Scrape(
+                "train" if port == METRICS_PORT else f"train-{port}",
+                dns=metrics_alias(port),
+                port=port,
+                own_labels=True,
+            )
+            for port in ports
+        ]
+        where = f"http://{monitoring_stack(plan.cluster)}_{Role.PROMETHEUS}:{PROMETHEUS_PORT}"
+    scrapes += server_scrapes(workloads)
+    return monitoring(plan, scrapes, where, host_network=plan.network.driver == "host")
+
+
+def _hosts(workload: Workload) -> list[Host]:
+    return [host for part in workload.working for host in part.hosts]
+
+
+def monitoring_files(plan: Plan, made: Monitoring) -> Iterator[Output]:
+    """Yield the files of the monitoring: what Prometheus and Grafana read, and the stack."""
+    yield from monitoring_outputs(made.scrapes, made.alertmanager)
+    without = [host.name for host in plan.hosts if not host.gpus]
+    values = {
+        "monitoring": made,
+        "cluster": plan.cluster,
+        "stack": monitoring_stack(plan.cluster),
+        "network": network_name(plan) if plan.network.driver == "overlay" else "",
+        "constraint_home": f"node.labels.{HOST_LABEL} == {made.host.name}",
+        "with_gpus": [f"node.labels.{HOST_LABEL} != {name}" for name in without],
+        "secrets": {
+            secret.name: monitoring_secret(plan.cluster, secret) for secret in made.grafana.secrets
+        },
+        "volumes": {
+            name: volume_name(plan.cluster, name) for name in (Role.PROMETHEUS, Role.GRAFANA)
+        },
+    }
+    configs = [*made.prometheus.configs, *made.grafana.configs]
+    configs += made.dcgm_exporter.configs if made.dcgm_exporter else ()
+    yield Output(
+        MONITORING,
+        f"{MONITORING}.j2",
+        values,
+        configs=tuple(configs),
+        stack=monitoring_stack(plan.cluster),
+    )

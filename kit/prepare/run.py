@@ -99,6 +99,9 @@ class Preparation:
                 # Its old configuration may have brought it back.
                 failure, patience = error, nodes.LOST
             try:
+                if failure is not None:
+                    # A manager calls a dead engine ready until it misses its heartbeats.
+                    nodes.node_of(host)
                 nodes.wait_until_ready(manager, {node.id: host.name}, patience)
                 if drained:
                     nodes.set_availability(manager, node, "active")

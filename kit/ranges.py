@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Iterable
 
 from kit.values import WrongValueError
 
@@ -43,6 +44,15 @@ def expand(pattern: str) -> list[str]:
     _check_span(pattern, int(first), int(last))
     width = len(first) if first.startswith("0") else 0
     return [f"{head}{number:0{width}d}{tail}" for number in range(int(first), int(last) + 1)]
+
+
+def members(patterns: Iterable[str]) -> set[str]:
+    """Return the names that names and ranges stand for.
+
+    Raises:
+        WrongValueError: A range is malformed.
+    """
+    return {name for each in patterns for name in (expand(each) if is_range(each) else [each])}
 
 
 def expand_addresses(pattern: str, count: int) -> list[str]:

@@ -155,6 +155,8 @@ def dns_label(text: object) -> str:
     meant = re.sub(r"[^a-z0-9-]+", "-", word).strip("-")[:63].strip("-")
     if isinstance(text, int) and not isinstance(text, bool):
         raise WrongValueError(f"{text} is a number, not a text", f'write "{text}", in quotes')
+    if isinstance(text, float):
+        raise WrongValueError(f"this is the number {text}, not a text", "write it in quotes")
     raise WrongValueError(
         f"{shown(text)} is not a DNS label (at most 63 lower-case letters, digits, inner hyphens)",
         f"write for example {meant or 'gpu01'}",
@@ -184,6 +186,9 @@ def address(text: object) -> str:
         try:
             return _of_one_machine(ipaddress.IPv6Address(text))
         except ipaddress.AddressValueError:
+            bare = text.removeprefix("[").removesuffix("]")
+            if bare != text and ":" in bare and "]" not in bare:
+                raise WrongValueError(f"{text!r} has brackets", f"write {bare}") from None
             raise WrongValueError(
                 f"{text!r} is not an address", "leave the port out: 192.168.8.151"
             ) from None
@@ -288,6 +293,20 @@ def registry(text: object) -> str:
         what = f"Docker takes {text!r} for an account on Docker Hub, as it has no dot and no port"
         raise WrongValueError(what, f"write for example {text}:5000")
     return text
+
+
+def alertmanager(text: object) -> str:
+    """Check an Alertmanager's address: a name or IP address, and a port."""
+    written = text if isinstance(text, str) else ""
+    plain = re.sub(r"^https?://", "", written).split("/")[0]
+    name, _, port = plain.partition(":")
+    if not re.fullmatch(_DOMAIN, plain):
+        raise WrongValueError(f"{shown(text)} is not a host and a port", "write alerts.lab:9093")
+    if not port or not 0 < int(port) < 65536:
+        raise WrongValueError(f"{written} has no usable port", f"write {name}:9093")
+    if plain != written:
+        raise WrongValueError(f"{shown(text)} is not a host and a port", f"write {plain}")
+    return written
 
 
 def nfs_export(text: object) -> str:

@@ -30,6 +30,7 @@ _MAP = "tag:yaml.org,2002:map"
 _SEQ = "tag:yaml.org,2002:seq"
 
 _LARGEST = 2**63 - 1
+_TOO_DEEP = ("this is nested too deeply", "check the brackets")
 _DEEPEST = 100
 """libyaml parses recursively in C: 100,000 brackets overflow its stack."""
 _LARGEST_EXPANDED = 1_000_000
@@ -286,6 +287,8 @@ def _not_yaml(error: yaml.MarkedYAMLError, file: str, line: int) -> Problem:
         return Problem(file, line, "", "a second document begins here", "write one in each file")
     if error.context and error.context.startswith("found duplicate anchor"):
         return Problem(file, line, "", "this anchor is already defined", "give it another name")
+    if error.problem and "nesting depth" in error.problem:  # Newer versions of libyaml count too.
+        return Problem(file, line, "", *_TOO_DEEP)
     what = f"this is not valid YAML: {error.problem or error.context}"
     fix = "look at this line and the one before it: quotes, indentation, tabs"
     return Problem(file, line, "", what, fix)
@@ -308,6 +311,5 @@ def _refuse_deep(text: str, file: str) -> None:
         depth += isinstance(event, yaml.CollectionStartEvent)
         depth -= isinstance(event, yaml.CollectionEndEvent)
         if depth > _DEEPEST:
-            what = "this is nested too deeply"
             line = event.start_mark.line + 1 if event.start_mark else 1
-            raise ProblemsError([Problem(file, line, "", what, "check the brackets")])
+            raise ProblemsError([Problem(file, line, "", *_TOO_DEEP)])

@@ -22,6 +22,9 @@ INVENTORIES: list[tuple[str, str, str, list[str]]] = [
     ('heartbeat of a dead man', 'cluster: lab', 'cluster: lab\nswarm: {heartbeat: 5m}', [
         '2: swarm.heartbeat: 300 is out of range; write a number of at most 60',
     ]),
+    ('an address in brackets', '192.168.8.114', '"[fd00::2]"', [
+        "10: hosts.pc2.address: '[fd00::2]' has brackets; write fd00::2",
+    ]),
     ('cluster is missing', 'cluster: lab\n', '', [
         '1: cluster: is missing; add for example `cluster: lab`',
     ]),
@@ -126,9 +129,20 @@ INVENTORIES: list[tuple[str, str, str, list[str]]] = [
     ('monitoring with a wrong time', 'network: {speed: 1Gbit}', 'monitoring: {retention: 30 days}', [
         "14: monitoring.retention: '30 days' is not a time to keep metrics; write for example 30d",
     ]),
-    ('monitoring on an unknown host', 'network: {speed: 1Gbit}', 'monitoring: {host: pc3, alertmanager: alerts.lab}', [
+    ('monitoring on an unknown host', 'network: {speed: 1Gbit}', 'monitoring: {host: pc3}', [
         '14: monitoring.host: pc3 is not in the inventory; did you mean pc2?',
-        '14: monitoring.alertmanager: alerts.lab has no port; write alerts.lab:9093',
+    ]),
+    ('an Alertmanager without a port', 'network: {speed: 1Gbit}', 'monitoring: {alertmanager: alerts.lab}', [
+        '14: monitoring.alertmanager: alerts.lab has no usable port; write alerts.lab:9093',
+    ]),
+    ('an Alertmanager by its address in a browser', 'network: {speed: 1Gbit}', 'monitoring: {alertmanager: "http://alerts:9093/"}', [
+        "14: monitoring.alertmanager: 'http://alerts:9093/' is not a host and a port; write alerts:9093",
+    ]),
+    ('a list of Alertmanagers', 'network: {speed: 1Gbit}', 'monitoring: {alertmanager: [alerts:9093]}', [
+        '14: monitoring.alertmanager: ["alerts:9093"] is not a host and a port; write alerts.lab:9093',
+    ]),
+    ('a name that YAML takes for a number', 'cluster: lab', 'cluster: 1e3', [
+        '1: cluster: this is the number 1000.0, not a text; write it in quotes',
     ]),
     ('registry is a text', 'network: {speed: 1Gbit}', 'registry: registry.lab:5000', [
         '14: registry: \'registry.lab:5000\' is not a mapping; write for example `registry: {"address": "registry.lab:5000"}`',
@@ -648,6 +662,9 @@ JOBS: list[tuple[str, str, str, list[str]]] = [
     ('the start of no warm-up', 'batch_size: 64', 'batch_size: 64\n  warm_up_start: 0.1', [
         '7: train.warm_up_start: is for a warm-up; write for example `warm_up: 0.05` too, or leave it out',
     ]),
+    ('a switch that is a word', 'batch_size: 64', 'batch_size: 64\n  tensorboard: "on"', [
+        "7: train.tensorboard: 'on' is not true or false; write for example `tensorboard: true`",
+    ]),
     ('frozen layers as a text', 'batch_size: 64', 'batch_size: 64\n  freeze: conv1', [
         "7: train.freeze: 'conv1' is not a list of names of layers; write for example `freeze: [conv1, layer1]`, or `freeze: [backbone]`",
     ]),
@@ -715,6 +732,12 @@ JOBS: list[tuple[str, str, str, list[str]]] = [
 ADDED: list[tuple[str, list[str]]] = [
     ('command: [ddp.py]', [
         '1: train and command are both given; write exactly one of `train:` and `command:`',
+    ]),
+    ('data: [cifar10@2]', [
+        "7: data[0]: 'cifar10@2' is not the name of a data set; write `{name: cifar10, version: 2}`",
+    ]),
+    ('data: [{name: cifar10, stream: true}]', [
+        '7: data[0].stream: the built-in training streams `dataset: shards`, not digits; leave it out: each host fetches it',
     ]),
     ('command: ddp.py 50', [
         '7: command: is a list of words; write `command: ["ddp.py", "50"]`',
@@ -831,7 +854,7 @@ ADDED: list[tuple[str, list[str]]] = [
         '7: secrets.TOKEN: names the source of a secret, not the secret itself; write `env` (the variable of that name where kit runs) or `{file: ~/key}`',
     ]),
     ('secrets: {TOKEN: {file: key}}', [
-        "7: secrets.TOKEN.file: 'key' does not begin with / or ~/; keep the secret outside the repository, for example ~/.wandb-key",
+        "7: secrets.TOKEN.file: is the path of a file, which begins with / or ~/; keep the secret outside the repository, for example ~/.wandb-key",
     ]),
     ('secrets: [TOKEN]', [
         '7: secrets: is not a mapping; write for example `secrets: {WANDB_API_KEY: env}`',
@@ -928,6 +951,9 @@ ADDED: list[tuple[str, list[str]]] = [
     ('working_dir: src', [
         "7: working_dir: 'src' is not an absolute path without ..; write for example /data",
     ]),
+    ('working_dir: /workspace', [
+        '7: working_dir: is for `command`; leave it out',
+    ]),
     ('exchange: {every_steps: 64}', [
         '7: exchange.every_steps: is for the modes with local steps; write `mode: local_sgd` or `mode: diloco`, or leave it out',
     ]),
@@ -941,6 +967,13 @@ ADDED: list[tuple[str, list[str]]] = [
     ]),
     ('exchange: {overlap: true}', [
         '7: exchange.overlap: DDP overlaps with the backward pass by itself; write `mode: local_sgd` or `mode: diloco`, or leave it out',
+    ]),
+    ('exchange: {bucket_mib: 5}\nparallel: {shard: 2}', [
+        '7: exchange.bucket_mib: `parallel:` exchanges without DDP; leave it out',
+    ]),
+    ('exchange: {mode: diloco}\nfaults: {repeat_above: 10, compare_every: 50}', [
+        '8: faults.repeat_above: is for `mode: every_step`, unlike diloco; leave one of them out',
+        '8: faults.compare_every: is for `mode: every_step`, unlike diloco; leave it out',
     ]),
     ('exchange: {mode: dilco}', [
         "7: exchange.mode: 'dilco' is not known; did you mean diloco?",
@@ -1002,6 +1035,38 @@ COMMANDS: list[tuple[str, list[str]]] = [
     ('command: []', [
         '2: command: is empty; write for example `command: ["ddp.py", "50", "10", "--batch_size", "256"]`',
     ]),
+    ('command: torchrun --nnodes=2 --rdzv_endpoint=$MASTER_ADDR:48123 "my ddp.py" 50', [
+        '2: command: is a list of words; write `command: ["my ddp.py", "50"]`',
+    ]),
+    ('command: [python3.11, -u, -m, torch.distributed.run, --nproc_per_node, "2", -m, train, "1"]', [
+        '2: command: the command begins with python3.11; kit starts Python itself; write `command: ["-m", "train", "1"]`',
+    ]),
+    ('command: [accelerate, launch, --config_file=two.yaml, llama.py, --lora]', [
+        '2: command: the command begins with accelerate; kit starts torchrun itself; write `command: ["llama.py", "--lora"]`',
+    ]),
+    ('command: [python, -c, "1"]', [
+        '2: command: the command begins with python; kit starts Python itself; begin with the script, as in `command: [ddp.py, "50"]`',
+    ]),
+    ('command: [bash, -c, python train.py]', [
+        '2: command: the command begins with bash; kit starts Python itself; begin with the script, as in `command: [ddp.py, "50"]`; `setup:` has lines for a shell',
+    ]),
+    ('command: [--nproc_per_node=2, train.py]', [
+        '2: command: the command begins with the option --nproc_per_node=2; begin with the script, as in `command: [ddp.py, "50"]`',
+    ]),
+    ('setup: |\n  pip install a\n\n  pip install b\ncommand: [train.py]', [
+        '2: setup: is a list of lines; write `setup: ["pip install a", "pip install b"]`',
+    ]),
+    ('command: [train.py]\nshm_size: 16g\nvolumes: [/srv:/data]\nnproc_per_node: 4\nnnodes: 2', [
+        '3: shm_size: is not a key that is known here; write `limits: {shared_memory: 16GiB}`',
+        '4: volumes: is not a key that is known here; write `mounts:`',
+        '5: nproc_per_node: is not a key that is known here; write `hosts: {gpus_per_host: 1}`',
+        '6: nnodes: is not a key that is known here; write `hosts: {names: [pc1, pc2]}`',
+    ]),
+    ('command: [train.py]\ncheckpoint: {every_epochs: 10, keep: 2, asynchronous: false}', [
+        '3: checkpoint.every_epochs: is for `train`; leave it out: a script saves by itself',
+        '3: checkpoint.asynchronous: is for `train`; leave it out: a script saves by itself',
+        '3: checkpoint.keep: counts versions of `files`; name the files that the script saves, as in `files: [snapshot.pt]`',
+    ]),
     ("command: ''", [
         '2: command: is a list of words; write `command: ["ddp.py"]`',
     ]),
@@ -1009,7 +1074,7 @@ COMMANDS: list[tuple[str, list[str]]] = [
         '2: command: 5 is not a list; write for example `command: ["ddp.py", "50", "10", "--batch_size", "256"]`',
     ]),
     ('command: [torchrun, ddp.py]', [
-        '2: command: the command begins with torchrun; kit starts torchrun itself; begin with the script, as in `command: [ddp.py, "50"]`',
+        '2: command: the command begins with torchrun; kit starts torchrun itself; write `command: ["ddp.py"]`',
     ]),
     ('command: [null]', [
         '2: command[0]: nothing is not a text; write for example `command: ["ddp.py", "50", "10", "--batch_size", "256"]`',

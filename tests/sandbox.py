@@ -16,7 +16,7 @@ from kit.paths import Paths
 from kit.plan.work import Plan
 from kit.project import load_lowered
 from kit.targets.lowered import Lowered
-from kit.targets.swarm.lower import Stack
+from kit.targets.swarm.stacks import Stack
 from kit.workload.types import Workload
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -253,6 +253,28 @@ def refused_by_kit(document: dict[str, Any]) -> list[Fault]:
 WRITTEN = [keys.section_name(kind) for kind in SECTIONS]
 
 
+@pytest.mark.parametrize(
+    ("section", "key", "value"),
+    [
+        (keys.section_name(kind), each.name, value)
+        for kind in SECTIONS
+        for each in fields(kind)
+        if not keys.about(each).planned
+        for value in keys.about(each).examples
+    ],
+    ids=str,
+)
+def test_a_file_may_have_the_examples_of_a_key(section: str, key: str, value: object) -> None:
+    """As YAML has them: their lists are not tuples."""
+    needed = {"dataset": "digits", "model": "cnn", "epochs": 1, "batch_size": 8}
+    train = needed if section == "train" else {}
+    given = {section: {**train, key: json.loads(json.dumps(value))}}
+    job = {"image": "trainer:1", "train": needed, **given}
+    if (section, key) == ("checkpoint", "files"):
+        job = {"image": "trainer:1", "command": ["ddp.py"], **given}
+    assert getattr(getattr(JobSection.model_validate(job), section), key) is not None
+
+
 def test_rules_ask_for_keys_that_exist() -> None:
     """A rule reports nothing without a valid value: with a misspelt key it would never report."""
     values = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,11 @@ from hypothesis import strategies as st
 
 from kit.config.load import Sources, read_inventory
 from kit.discover.facts import HostFacts
+from kit.discover.found import Found
 from kit.discover.match import Asked, logins_of, named
 from kit.discover.notes import notes_of
 from kit.discover.parse import read_facts
-from kit.discover.update import Found, new_inventory, shared_fast_network, updated
+from kit.discover.update import new_inventory, shared_fast_network, updated
 from kit.errors import InputError
 from kit.model import Inventory
 
@@ -314,6 +316,31 @@ def test_an_anchor_is_left_alone() -> None:
     assert notes == ("pc3: its section uses an anchor or a merge: not changed",)
 
 
+ODD = [
+    ("  pc2:\n    address: >-\n      192.168.8.114\n", "pc2"),
+    ("  ? pc2\n  : address: 192.168.8.114\n    speed: 1Gbit\n    gpus: 0\n", "pc9"),
+]
+
+
+@pytest.mark.parametrize(("section", "odd"), ODD, ids=["a folded address", "a complex key"])
+def test_a_place_that_is_not_understood_stays(section: str, odd: str) -> None:
+    other = "  pc1:\n    address: 192.168.8.151\n    roles: [manager]\n"
+    text = f"cluster: lab\nhosts:\n{section}{other}network:\n  speed: 10Gbit\n"
+    bare = {"gpus": "", "gpu_query": ""}
+    changed, notes = update(text, host("pc2", 114, **bare), host("pc9", 19, **bare))
+    before, after = inventory_of(text).hosts, inventory_of(changed).hosts
+    assert after[:2] == before
+    said = "kit does not understand the form of inventory.yaml at this place; write it by hand"
+    assert f"{odd}: not written: {said}" in notes
+
+
+@pytest.mark.parametrize("gpus", ["[{index: 0, use: spare}]", f"[{{uuid: {TITAN}, use: spare}}]"])
+def test_a_new_card_of_a_spare_is_a_spare(gpus: str) -> None:
+    changed, _ = update(WRITTEN.format(gpus=gpus), facts())
+    (pc2,) = inventory_of(changed).hosts
+    assert [(each.id, each.use.value) for each in pc2.gpus] == [(TITAN, "spare"), (GV100, "spare")]
+
+
 def test_hosts_of_a_range_are_compared_alone() -> None:
     before = WRITTEN.format(gpus="2").replace("pc2:", "pc[1-2]:").replace(".114", ".[113-114]")
     text, notes = update(before, facts(), host("pc1", 113, gpus=f"GPU 0: T (UUID: {A100})"))
@@ -332,6 +359,17 @@ def spark(name: str, number: int) -> HostFacts:
         f"3: enp1s0f0np0    inet 10.0.0.{number}/24 scope global enp1s0f0np0",
     )
     return host(name, number, addresses="\n".join(lines), **FAST)
+
+
+def test_a_fast_link_of_one_host_is_told() -> None:
+    found = named([(Asked("a", "a"), spark("a", 1)), (Asked("b", "b"), host("b", 2))], None)
+    notes = [note for note in notes_of(found) if "enp1s0f0np0" in note]
+    assert notes == [
+        "a: enp1s0f0np0 has 200Gbit, and its address 192.168.8.1 is not on it; "
+        "write 10.0.0.1 as its address if the other hosts reach it there"
+    ]
+    there = replace(found[0], address="10.0.0.1")
+    assert not [note for note in notes_of([there]) if "enp1s0f0np0" in note]
 
 
 def test_a_fast_second_network_is_told_and_used() -> None:

@@ -1,11 +1,13 @@
 """The plan of a divided model: its grid, the estimate of memory, refusals and what would fit."""
 
 import json
+import re
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+import yaml
 from torch.nn import functional
 
 from kit.plan.division import memory
@@ -147,6 +149,45 @@ def test_a_model_that_no_division_makes_fit_is_told(project: Project) -> None:
     result = project.write(small, {"llm": JOB}).kit("plan")
     assert result.status == 2
     assert "no division among these GPUs fits: use more of them, or a smaller model" in result.err
+
+
+DEMANDING = {
+    "half a batch": ("batch_size: 4", "batch_size: 32", "", "`batch_size: 4`, `accumulation: 64`"),
+    "with a fixed batch": (
+        "batch_size: 4, accumulation: 8",
+        "batch_size: 32, global_batch: 256",
+        "",
+        "`batch_size: 4` (",
+    ),
+    "replicas by number": ("", "", "parallel: {data: 8}\n", "`parallel: {shard: 2}`"),
+    "another exchange": ("", "", "exchange: {mode: diloco}\n", "leave out `exchange.mode` and "),
+    "fewer hosts": ("", "", "hosts: {min: 1}\n", "`parallel: {shard: 2}`"),
+    "float16": (
+        "optimizer:",
+        "precision: fp16, ema_decay: 0.99, optimizer:",
+        "",
+        "leave out `train.ema_decay`, `train.precision` and ",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", DEMANDING)
+def test_the_change_that_fits_is_accepted(kind: str, project: Project) -> None:
+    """A model that does not fit is refused with a change of the job; nothing refuses that."""
+    old, new, more, words = DEMANDING[kind]
+    job = JOB.replace(old, new) + more
+    if "batch" in kind:
+        job = job.replace("gpt3-6.7b", "gpt2-xl")
+    fix = refusal(project, job).rpartition("); ")[2]
+    assert words in fix, fix
+    changed = yaml.safe_load(job)
+    for name in re.findall(r"`(\w+)\.(\w+)`", fix):
+        del changed[name[0]][name[1]]
+    for piece in re.findall(r"`(\w+: [^`]+)`", fix):
+        ((key, value),) = yaml.safe_load(piece).items()
+        (changed if key == "parallel" else changed["train"])[key] = value
+    result = project.write(INVENTORY, {"llm": yaml.safe_dump(changed)}).kit("plan")
+    assert (result.status, result.err) == (0, ""), fix
 
 
 def test_slow_links_and_idle_stages_are_noted(project: Project) -> None:

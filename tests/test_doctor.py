@@ -6,7 +6,9 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -45,6 +47,7 @@ from kit.model import Use as GpuUse
 from kit.paths import Paths
 from kit.workload.ports import OpenPort
 from kit.workload.types import Port
+from tests.conftest import Docker
 from tests.sandbox import INVENTORY, JOB, ROOT, Project
 from tests.test_discover import GV100, TITAN, printed
 
@@ -584,6 +587,57 @@ def test_ports_that_others_use(
     found = services.check(replace(REPORT, vitals=vitals), want, WANTED)
     bad = [each.evidence for each in found if each.code is codes.USED_PORT and each.run]
     assert {number for number in (8090, 9100, 9500) if str(number) in " ".join(bad)} == used
+
+
+class Engine(BaseHTTPRequestHandler):
+    """An engine with one container, whose image has no health check."""
+
+    def do_GET(self) -> None:
+        state = {"Status": "running", "Running": True}
+        ports = {"9000/tcp": [{"HostIp": "0.0.0.0", "HostPort": "9000"}]}
+        answer = {
+            "Id": "abc",
+            "Name": "/web",
+            "State": state,
+            "NetworkSettings": {"Networks": {"lab": {}}, "Ports": ports},
+        }
+        body = json.dumps({} if self.path.endswith("_ping") else answer).encode()
+        self.send_response(200)
+        self.send_header("Api-Version", "1.44")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(body)
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
+
+
+def test_docker_tells_the_ports_of_a_container_without_a_health_check(docker: Docker) -> None:
+    """The template failed there, and kit's own server was `another program` on its port."""
+    script = (ROOT / "kit" / "doctor" / "vitals.sh").read_text()
+    template = re.findall(r"inspect --format '(.*)'", script.split("section published")[1])[0]
+    with HTTPServer(("127.0.0.1", 0), Engine) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        address = f"tcp://127.0.0.1:{server.server_port}"
+        done = docker.run("-H", address, "inspect", "--format", template, "abc")
+        server.shutdown()
+    assert (done.stdout, done.stderr) == ("abc|lab |9000 |\n", "")
+
+
+@pytest.mark.parametrize(("swarm", "group"), [(True, "train-digits"), (False, "pool_train-digits")])
+def test_containers_of_the_plan_may_see_their_gpus(*, swarm: bool, group: str) -> None:
+    """With Compose each of them was to be ended: KIT-GPU-008."""
+    own = replace(container("train", group), requested=(TITAN,))
+    vitals = replace(VITALS, containers=(own,))
+    wanted = replace(WANTED, swarm=swarm)
+    report = replace(REPORT, vitals=vitals)
+    assert codes.VOID.id not in bad(check_all([report], wanted))
+    other = replace(vitals, containers=(replace(own, group="other"),))
+    assert codes.VOID.id in bad(check_all([replace(REPORT, vitals=other)], wanted))
 
 
 GB = 10**9

@@ -15,7 +15,7 @@ import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from kit.targets.swarm.lower import EMPTY
+from kit.targets.swarm.stacks import EMPTY
 from tests.sandbox import Project
 from tests.test_privileges import check as check_privileges
 

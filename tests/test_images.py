@@ -22,7 +22,7 @@ from kit.errors import InputError, KitError
 from kit.hosts.docker import Docker as Engine
 from kit.lock import lock_text, read_lock
 from kit.paths import launcher_path
-from kit.targets.swarm.lower import NETWORK_IMAGE as NETWORK
+from kit.targets.swarm.platform import NETWORK_IMAGE as NETWORK
 from tests.conftest import Docker
 from tests.sandbox import COMMAND, INVENTORY, JOB, Project
 

@@ -20,9 +20,11 @@ PURE_MODULES = (
     "bench/rounds",
     "discover/entries",
     "discover/facts",
+    "discover/found",
     "discover/match",
     "discover/notes",
     "discover/parse",
+    "discover/sound",
     "discover/update",
     "doctor/checks/*",
     "doctor/codes",
@@ -66,7 +68,11 @@ PURE_MODULES = (
     "targets/local/gpus",
     "targets/swarm/labels",
     "targets/swarm/members",
+    "targets/swarm/monitoring",
+    "targets/swarm/names",
     "targets/swarm/order",
+    "targets/swarm/platform",
+    "targets/swarm/stacks",
     "targets/swarm/state",
     "targets/swarm/status",
     "targets/swarm/steps",
@@ -215,7 +221,7 @@ def test_the_pure_path_of_this_machine_is_no_file() -> None:
 def test_what_is_pure_imports_nothing_else(path: Path) -> None:
     pure = {module_of(each) for each in PURE}
     # Edits of texts need the parser's positions.
-    edits = {"kit.split.edit", "kit.discover.update"}
+    edits = {"kit.split.edit", "kit.discover.sound", "kit.discover.update"}
     parser = {"kit.yamlfile"} if module_of(path) in edits else set()
     bare = {name for name, file in KIT.items() if not set(imports(file))}  # Packages.
     assert of_kit(path) - pure - parser - bare == set()
@@ -313,16 +319,17 @@ def test_kit_installs_without_torch() -> None:
 
 LIMITS = {
     "": 2880,
-    "contract": 1900,
+    "contract": 1920,
     "data": 1180,
-    "datasets": 2160,
+    "datasets": 1900,
+    "datasets/sources": 860,
     "parallel": 1080,
     "checkpoints": 980,
     "core": 3180,
     "custom": 620,
-    "elastic": 1150,
+    "elastic": 1390,
     "record": 560,
-    "serve": 3600,
+    "serve": 3610,
     "streaming": 610,
     "text": 540,
     "vision": 470,
@@ -365,7 +372,7 @@ MAY_IMPORT = {
     # Imported by the data only if a job names data of the user's own.
     "custom": {"contract", "data", "parallel", "core.job", "core.task"},
     "parallel": {"contract"},
-    "elastic": {"contract", "launch", "parallel"},
+    "elastic": {"contract", "launch", "parallel", "checkpoints.layout"},
     "checkpoints": {"contract", "output", "parallel"},
     "record": {"contract", "output", "data", "parallel", "checkpoints", "text"},
     "core": {"contract", "output", "data", "parallel", "elastic", "checkpoints", "record"}

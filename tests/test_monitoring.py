@@ -305,3 +305,34 @@ def wait_for_data(port: int, ask: Callable[[], object]) -> list[str]:
 
 def has_data(found: list[dict[str, Any]]) -> bool:
     return any(each["value"][1] != "NaN" for each in found)
+
+
+@pytest.mark.parametrize("engine", ["swarm", "compose"])
+@pytest.mark.parametrize(
+    ("section", "said"),
+    [
+        (
+            "monitoring: {port: 9100}",
+            "monitoring.port: port 9100 of pc1 is already used by the node exporter; "
+            "write `monitoring: {port: 9101}`",
+        ),
+        (
+            'monitoring: {}\nregistry: {address: "192.168.8.151:9400", host: pc1}',
+            "registry.address: port 9400 of pc1 is already used by the DCGM exporter; "
+            "choose another port",
+        ),
+        (
+            "monitoring: {port: 8090}\ndata: {image: trainer:1}",
+            "data.port: port 8090 of pc1 is already used by Grafana; write `data: {port: 8091}`",
+        ),
+    ],
+    ids=["exporter", "registry", "data"],
+)
+def test_services_of_the_platform_have_their_own_ports(
+    project: Project, engine: str, section: str, said: str
+) -> None:
+    inventory = INVENTORY.replace("engine: swarm", f"engine: {engine}").replace(
+        "roles: [manager]", "roles: [manager, storage]"
+    )
+    result = project.write(f"{inventory}{section}\n", {}).kit("plan")
+    assert (result.status, said in result.err) == (2, True), result.err

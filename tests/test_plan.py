@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from kit.plan.types import Placement
-from kit.targets.swarm.lower import Service
+from kit.targets.swarm.stacks import Service
 from tests.sandbox import COMMAND, INVENTORY, JOB, SERVER, Project, snapshot
 
 FOUR = """\
@@ -162,10 +162,14 @@ def test_a_model_in_parts_has_no_spare(project: Project) -> None:
     assert "s: a spare of no job" in " ".join(plan.notes)
 
 
+TWO_EACH = SPARES.replace("{uuid: GPU-a}", "{uuid: GPU-a}, {uuid: GPU-a1}").replace(
+    ", {uuid: GPU-s1, use: spare}", ""
+)
 SPARES_WRONG = [
     ("half", SPARES.replace("GPU-s1, use: spare", "GPU-s1"), "", "a spare is a whole host"),
     ("alone", SPARES, "hosts: {names: [s]}\n", "all hosts that it names are spares"),
     ("small", SPARES, "hosts: {names: [a, s], gpus_per_host: 3}\n", "which has 1 for training"),
+    ("few", TWO_EACH, "hosts: {names: [a, s], gpus_per_host: 2}\n", "s, which has 1 spare;"),
 ]  # fmt: skip
 
 
@@ -174,6 +178,13 @@ def test_a_spare_that_cannot_be_one_is_refused(
     project: Project, name: str, inventory: str, hosts: str, said: str
 ) -> None:
     result = project.write(inventory, {"j": JOB + hosts}).kit("plan")
+    assert (result.status, said in result.err) == (2, True), result.err
+
+
+def test_two_jobs_that_name_one_spare_are_refused(project: Project) -> None:
+    hosts = {"i": "hosts: {names: [a, s]}\n", "j": "hosts: {names: [b, s]}\n"}
+    result = project.write(SPARES, {name: JOB + each for name, each in hosts.items()}).kit("plan")
+    said = "wants all spare GPUs of s, but GPU-s0 is already assigned to job i (jobs/i.yaml:7)"
     assert (result.status, said in result.err) == (2, True), result.err
 
 
@@ -336,6 +347,14 @@ def test_a_global_batch_that_is_kept(project: Project) -> None:
         "batch       at most 64 per GPU × 10 processes × 4 accumulation steps = 2,000 global, with"
     )
     assert f"{said} any number of hosts" in project.kit("plan").out
+
+
+@pytest.mark.parametrize(("size", "idle"), [(7, 3), (10, 0)])
+def test_gpus_without_a_sample_are_noted(project: Project, size: int, idle: int) -> None:
+    job = JOB.replace("batch_size: 64", f"batch_size: 64\n  global_batch: {size}")
+    said = f"j: a step has 7 samples, so {idle} of 10 GPUs have none; `global_batch: 10` gives"
+    notes = project.write(FOUR, {"j": job}).plan().notes
+    assert [note.startswith(said) for note in notes] == [True] * bool(idle)
 
 
 def test_a_rate_that_follows_the_batch(project: Project) -> None:

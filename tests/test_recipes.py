@@ -1,5 +1,6 @@
 """The recipes in docs/recipes are jobs that kit accepts; tests/vision trains them."""
 
+import json
 import re
 from dataclasses import fields
 from pathlib import Path
@@ -56,3 +57,11 @@ def test_each_key_of_a_recipe_says_where_it_comes_from(file: Path) -> None:
 def test_the_page_of_images_names_all_recipes() -> None:
     page = (ROOT / "docs" / "how-to" / "images.md").read_text()
     assert all(f"(../recipes/{file.name})" in page for file in RECIPES)
+
+
+def test_layers_of_a_job_are_frozen(project: Project) -> None:
+    (file,) = [each for each in RECIPES if each.stem == "resnet50"]
+    train = file.read_text().replace("  ema_decay:", "  freeze: [backbone]\n  ema_decay:")
+    tree = project.write(EIGHT, {"fine": train}).rendered()
+    job = json.loads((tree / "jobs" / "fine.json").read_text())
+    assert job["train"]["freeze"] == ["backbone"]

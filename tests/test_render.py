@@ -11,7 +11,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kit.targets.swarm.lower import EMPTY
+from kit.targets.swarm.stacks import EMPTY
 from tests.conftest import Docker
 from tests.sandbox import COMMAND, INVENTORY, JOB, ROOT, Project, kit, kit_process, snapshot
 

@@ -1,5 +1,6 @@
 """`kit report`, `kit top` and their page: from records of real trainings to a real browser."""
 
+import gzip
 import json
 import re
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kit.report import times
-from kit.report.archive import Archive
+from kit.report.archive import Archive, began
 from kit.report.classes import by_class, weakest
 from kit.report.collect import joined, runs_of
 from kit.report.curves import MOST, thinned
@@ -102,13 +103,28 @@ def test_texts_are_compared_by_tokens(runs: list[Run]) -> None:
 
 def test_steps_that_were_repeated_are_lost(runs: list[Run]) -> None:
     [attempt] = runs[0].attempts
-    again = replace(attempt, time=attempt.last + 5, step=90, ranks=(), epochs=(), events=())
+    attempt = replace(attempt, events=())  # It was interrupted.
+    again = replace(attempt, time=attempt.last + 5, step=90, ranks=(), epochs=())
     run = replace(runs[0], attempts=(replace(attempt, kept=90), again))
     spent = times.division(run)
     late = [window for window in attempt.ranks[0].windows if window.step > 90]
     assert spent["lost"] == pytest.approx(sum(window.seconds for window in late))
     assert spent["restart"] == pytest.approx(5)
     assert max(epoch.step for epoch in run.epochs) <= 90
+
+
+def test_the_time_between_an_end_and_the_next_deploy_counts_nowhere(runs: list[Run]) -> None:
+    [attempt] = runs[0].attempts
+    setup = max(rank.setup for rank in attempt.ranks)
+    later = replace(attempt, time=attempt.last + 500 + setup, epochs=(), events=())
+    later = replace(later, ranks=tuple(replace(rank, windows=()) for rank in attempt.ranks))
+    run = replace(runs[0], attempts=(attempt, later))
+    spent = times.division(run)
+    assert spent["restart"] == 0
+    assert spent["start"] == pytest.approx(times.division(runs[0])["start"] + setup)
+    assert run.idle == pytest.approx(500)
+    assert sum(spent.values()) == pytest.approx(run.seconds) == run.ended - run.began - run.idle
+    assert times.compare([run])[0].seconds == pytest.approx(runs[0].seconds + setup)
 
 
 def test_a_slow_rank_is_named(runs: list[Run]) -> None:
@@ -186,6 +202,26 @@ def test_a_record_grows_with_the_logarithm_of_its_steps(tmp_path: Path) -> None:
         assert sum(window.steps for window in run.attempts[0].ranks[0].windows) == steps
         sizes.append(len(file.content))
     assert sizes[1] < 2.5 * sizes[0]
+
+
+def test_damaged_copies_are_passed_over(tmp_path: Path) -> None:
+    archive, folder = Archive(tmp_path), tmp_path / "digits"
+    archive.keep("digits", [RecordFile("a", "r", "rank0.jsonl", b'{"record": "begin"}' * 9)])
+    (whole,) = folder.iterdir()
+    for at in range(10, len(whole.read_bytes())):
+        content = bytearray(whole.read_bytes())
+        content[at] ^= 0xFF
+        (folder / f"damaged{at}.json.gz").write_bytes(content)
+    for name, value in {
+        "lists": [[["a"], {}, "YQ=="]],
+        "none": None,
+        "words": [["a", "b"]],
+    }.items():
+        (folder / f"{name}.json.gz").write_bytes(gzip.compress(json.dumps(value).encode()))
+    assert {each.run for each in archive.read("digits")} == {"r"}
+    (folder / "r.report").write_bytes(b"\0\xff")
+    assert archive.report_of("digits", "r") is None
+    assert began("20261399-250000-x") == 0.0
 
 
 def test_the_archive_keeps_what_the_hosts_lose(tmp_path: Path) -> None:

@@ -146,6 +146,10 @@ MISTAKES = {
         {"a": SERVER + "proxy: {port: 80, host: pc3}\n"},
         "serve/a.yaml:3: proxy.host: pc3 is not in the inventory; did you mean pc2?",
     ),
+    "a proxy without a port": (
+        {"a": SERVER + "proxy: {}\n"},
+        "serve/a.yaml:3: proxy.port: is missing; add for example `port: 80`",
+    ),
     "a proxy on the port of its server": (
         {"a": SERVER + "proxy: {port: 8080, host: pc2}\n"},
         "serve/a.yaml:3: proxy.port: port 8080 of pc2 is already used by serve-a "
@@ -423,6 +427,15 @@ def test_a_server_of_ones_own_is_rendered(project: Project, docker: Docker, inve
     assert content["volumes"] == {"cache": {"name": "cache"}}
 
 
+RANGE = """\
+cluster: lab
+engine: swarm
+hosts:
+  pc1: {address: 192.168.8.151, roles: [manager], gpus: 1}
+  "gpu[1-3]": {address: "10.0.0.[1-3]", gpus: [{index: 0, use: inference}]}
+"""
+
+
 def proxied(project: Project, file: str) -> list[str]:
     """The hosts that the proxy of a server asks."""
     tree = project.rendered()
@@ -473,3 +486,70 @@ def test_a_project_may_have_servers_alone(project: Project) -> None:
         2,
         "kit: work: there is no such folder",
     )
+
+
+def test_a_proxy_asks_the_hosts_of_a_range(project: Project) -> None:
+    project.write(RANGE, {}, {"chat": OWN + 'hosts: {names: ["gpu[1-2]"]}\nproxy: {port: 80}\n'})
+    assert proxied(project, "chat.haproxy.cfg") == ["gpu1", "gpu2"]
+    plan = project.kit("plan").out
+    assert "http://192.168.8.151, the proxy of http://10.0.0.1:8000, http://10.0.0.2:8000" in plan
+
+
+def test_a_proxy_does_not_ask_itself(project: Project) -> None:
+    """On its host, another service answers at the server's port: the proxy, or the registry."""
+    project.write(RANGE, {}, {"chat": OWN + "proxy: {port: 8000, host: pc1}\n"})
+    assert proxied(project, "chat.haproxy.cfg") == ["gpu1", "gpu2", "gpu3"]
+    taken = RANGE + 'registry: {address: "192.168.8.151:8000", host: pc1}\n'
+    project.write(taken, {}, {"chat": OWN + "proxy: {port: 80, host: pc1}\n"})
+    assert proxied(project, "chat.haproxy.cfg") == ["gpu1", "gpu2", "gpu3"]
+    project.write(RANGE, {}, {"chat": OWN + "proxy: {port: 80, host: pc1}\n"})
+    assert proxied(project, "chat.haproxy.cfg") == ["pc1", "gpu1", "gpu2", "gpu3"]
+
+
+@pytest.mark.parametrize(("driver", "port"), [("host", 80), ("host", 8080), ("overlay", 80)])
+def test_a_proxy_may_listen_on_its_port(
+    project: Project, docker: Docker, driver: str, port: int
+) -> None:
+    """On a host's own network only root may use the ports below 1024."""
+    inventory = RANGE + f"network: {{driver: {driver}}}\n"
+    tree = project.write(inventory, {}, {"chat": OWN + f"proxy: {{port: {port}}}\n"}).rendered()
+    result = docker.run("stack", "config", "-c", "serve-chat.stack.yaml", folder=tree)
+    assert (result.returncode, result.stderr) == (0, "")
+    proxy = yaml.safe_load(result.stdout)["services"]["proxy"]
+    as_root = (driver, port) == ("host", 80)
+    assert proxy["user"] == ("0:0" if as_root else "65534:65534")
+    assert proxy.get("cap_add", []) == (["NET_BIND_SERVICE"] if as_root else [])
+    assert proxy["cap_drop"] == ["ALL"]
+
+
+def test_a_server_may_listen_on_its_port(project: Project) -> None:
+    inventory = INVENTORY.replace("{speed: 1Gbit}", "{driver: host}")
+    project.write(inventory, servers={"a": SERVER + "port: 80\n"})
+    result = project.kit("plan")
+    assert (result.status, result.err.splitlines()[0]) == (
+        2,
+        "serve/a.yaml:3: port: only root may listen on port 80 of a host's own network; "
+        "write `port: 8080`, or `user: root`",
+    )
+    for server in (SERVER + "port: 80\nuser: root\n", OWN.replace("8000", "80")):
+        project.write(inventory, servers={"a": server})
+        assert project.kit("plan").status == 0
+    project.write(servers={"a": SERVER + "port: 80\n"})
+    assert project.kit("plan").status == 0
+
+
+@pytest.mark.parametrize("engine", ["swarm", "compose"])
+def test_words_of_a_command_stay_texts(project: Project, docker: Docker, engine: str) -> None:
+    words = ["serve", "-1", "true", "No", "null", "-", "-ngl", "--", "~", "0x1F", "-.5", "a/b", "y"]
+    server = f"image: llama.cpp:server\ncommand: {json.dumps(words)}\nport: 8000\n"
+    inventory = INVENTORY.replace("engine: swarm", f"engine: {engine}")
+    tree = project.write(inventory, {}, {"llm": server}).rendered()
+    if engine == "swarm":
+        result = docker.run("stack", "config", "-c", "serve-llm.stack.yaml", folder=tree)
+    else:
+        file = "hosts/pc2/serve-llm.compose.yaml"
+        result = docker.run("compose", "-f", file, "config", folder=tree)
+    assert (result.returncode, result.stderr) == (0, "")
+    services = yaml.safe_load(result.stdout)["services"]
+    (entrypoint,) = {tuple(each["entrypoint"]) for each in services.values()}
+    assert list(entrypoint) == words

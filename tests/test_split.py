@@ -109,7 +109,7 @@ WRONG = [
     (["--train", "pc1:7"], "6: hosts.pc1.gpus: --train pc1:7: pc1 has 1 GPU; write index 0"),
     (["--infer", "pc3"], "15: hosts.pc3: --infer pc3: pc3 has no GPU; name another host"),
     (["--infer", "pc2:GPU-91"], "8: hosts.pc2: --infer pc2:GPU-91 matches pc2:0 (GPU-91a002d4), pc2:1 (GPU-91c07be6); write more of the UUID"),
-    (["--infer", "pc1:GPU-91c0"], "3: hosts.pc1: --infer pc1:GPU-91c0: pc1 has no GPU with that UUID; did you mean GPU-5f3a1c9e?"),
+    (["--infer", "pc1:GPU-91c0"], "3: hosts.pc1: --infer pc1:GPU-91c0: pc1 has no GPU with that UUID; use one of GPU-5f3a1c9e"),
     (["--infer", "ws1:GPU-91c0"], "16: hosts.ws1: --infer ws1:GPU-91c0: ws1 has no GPU with that UUID; name the GPU by its index, from 0 on"),
     (["--infer", "GPU-5f3a1c9f"], "2: hosts: --infer GPU-5f3a1c9f: there is no GPU with that UUID; did you mean GPU-5f3a1c9e?"),
     (["--infer", "pc2:t"], "8: hosts.pc2: --infer pc2:t matches TITAN RTX and T4; write more of the name"),
@@ -284,12 +284,15 @@ EDITS: list[tuple[str, str, str]] = [
     ("another use", "    gpus:\n      - {use: 'none', uuid: GPU-a}\n", "    gpus:\n      - {use: 'inference', uuid: GPU-a}\n"),
     ("another use in a block", "    gpus:\n      - use: none  # yet\n        uuid: GPU-a\n", "    gpus:\n      - use: inference  # yet\n        uuid: GPU-a\n"),
     ("a use with a tag and an anchor", "    gpus: [{uuid: GPU-a, use: &u !!str none}]\n", "    gpus: [{uuid: GPU-a, use: &u !!str inference}]\n"),
-    ("a number", "    gpus: 2   # no UUIDs yet\n", "    gpus: [{index: 0, use: inference}, {index: 1}]   # no UUIDs yet\n"),
+    ("a number", "    gpus: 2   # no UUIDs yet\n", "    gpus: [{use: inference, index: 0}, {index: 1}]   # no UUIDs yet\n"),
     ("indexes in a block", "    gpus:\n      - index: 0\n      - index: 1\n", "    gpus:\n      - index: 0\n        use: inference\n      - index: 1\n"),
     ("indexes out of order", "    gpus: [{index: 1}, {index: 0}]\n", "    gpus: [{index: 1}, {index: 0, use: inference}]\n"),
     ("indexes with models", "    gpus: [{index: 0, model: X}]\n", "    gpus: [{index: 0, model: X, use: inference}]\n"),
     ("characters beyond one", "    # grüße 漢字 😀\n    gpus: [{model: 漢😀, uuid: GPU-a}]\n", "    # grüße 漢字 😀\n    gpus: [{model: 漢😀, uuid: GPU-a, use: inference}]\n"),
-    ("a number without a newline", "    gpus: 1", "    gpus: [{index: 0, use: inference}]"),
+    ("a number without a newline", "    gpus: 1", "    gpus: [{use: inference, index: 0}]"),
+    ("a number with an anchor", "    gpus: &two 2\n", "    gpus: &two [{use: inference, index: 0}, {index: 1}]\n"),
+    ("a list like the number's", "    gpus: [{index: 0}, {index: 1}]\n", "    gpus: [{index: 0, use: inference}, {index: 1}]\n"),
+    ("a list of one", "    gpus: &one [{index: 0}]\n", "    gpus: &one [{index: 0, use: inference}]\n"),
 ]  # fmt: skip
 
 
@@ -670,12 +673,22 @@ def test_a_split_may_be_the_cure(project: Project) -> None:
     assert project.kit("plan").status == 0
 
 
+@pytest.mark.parametrize("spelt", ["0x2", "0o2"])
+def test_a_number_that_no_undo_gives_back_is_refused(project: Project, spelt: str) -> None:
+    text = f"cluster: lab\nengine: compose\nhosts:\n  a: {{address: 10.0.0.1, gpus: {spelt}}}\n"
+    before = snapshot(project.write(text).folder)
+    result = project.kit("split", "--infer", "a:0", "--yes")
+    assert result.status == 2
+    assert "4: hosts.a.gpus: a split replaces this number; write 2, so that" in result.err
+    assert snapshot(project.folder) == before
+
+
 def test_gpus_known_by_number_are_split(project: Project) -> None:
     text = "cluster: lab\nengine: compose\nhosts:\n  ws1: {address: 10.0.0.1, gpus: 3}  # one machine\n"
     path = project.write(text).folder / "inventory.yaml"
     assert project.kit("split", "--infer", "1", "--yes").status == 0
     assert path.read_text() == text.replace(
-        "gpus: 3", "gpus: [{index: 0}, {index: 1}, {index: 2, use: inference}]"
+        "gpus: 3", "gpus: [{index: 0}, {index: 1}, {use: inference, index: 2}]"
     )
     assert [gpu.id for part in project.plan().jobs[0].placements for gpu in part.gpus] == ["0", "1"]
     assert project.kit("split", "--infer", "0", "--yes").status == 0
@@ -829,7 +842,10 @@ def test_the_printed_undo_gives_the_inventory_back(
     back = project.kit(*shlex.split(undo)[1:], "--yes")
     assert (back.status, back.err) == (0, "")
     after = (project.folder / "inventory.yaml").read_text()
-    assert after == text or inventory_of(after) == inventory_of(text)
+    if any("training" in use for use in uses):  # At the end of an entry, kit takes it for its own.
+        assert inventory_of(after) == inventory_of(text)
+    else:
+        assert after == text
 
 
 def test_a_host_becomes_a_spare_and_trains_again(project: Project) -> None:
@@ -861,3 +877,13 @@ def test_the_undo_of_a_first_split_gives_none_back(project: Project) -> None:
     assert result.out.endswith("undo: kit split --infer 0 --none pc2:1\n")
     assert project.kit("split", "--infer", "0", "--none", "pc2:1", "--yes").status == 0
     assert (project.folder / "inventory.yaml").read_text() == text
+
+
+@pytest.mark.parametrize("option", ["--infer", "--train", "--spare", "--none"])
+def test_a_cluster_without_gpus_has_none_to_move(project: Project, option: str) -> None:
+    project.write("cluster: lab\nhosts: {pc1: {address: 192.168.8.151}}\n", {})
+    result = project.kit("split", option, "all")
+    assert (result.status, result.err) == (
+        2,
+        f"inventory.yaml:2: hosts: {option} all: no host has a GPU; give a host `gpus:`\n",
+    )

@@ -44,7 +44,7 @@ WRONG: list[tuple[str, str | bytes, str]] = [
     (
         "an undefined field",
         "{{ header }}\n\n{{ platform.klaster }}\n",
-        "3: the template fails: 'kit.targets.swarm.lower.Platform object' has no attribute 'klaster'",
+        "3: the template fails: 'kit.targets.swarm.platform.Platform object' has no attribute 'klaster'",
     ),
     ("in a loop", "{% for letter in platform.cluster %}\n{{ letter.nam }}\n{% endfor %}\n", "2: the template"),
     ("a filter of nobody's", "a\n{{ header | shout }}\n", "2: the template fails: No filter named"),

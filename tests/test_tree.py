@@ -409,7 +409,8 @@ def test_a_signal_tidies_up(project: Project, number: signal.Signals) -> None:
     project.write()
     program = (
         "import os, signal, sys; from kit.__main__ import main\n"
-        "signal.signal(signal.SIGINT, signal.SIG_DFL)\n"  # a shell's background job ignores it
+        # A shell's background job ignores SIGINT, and nohup SIGHUP.
+        f"signal.signal({number.value}, signal.SIG_DFL)\n"
         "def hook(event, arguments):\n"
         "    if event == 'os.rename' and 'plan.json' in str(arguments[0]):\n"
         f"        os.kill(os.getpid(), {number.value})\n"

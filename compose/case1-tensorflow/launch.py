@@ -2131,7 +2131,7 @@ def coordinate() -> int:
 def unserved(port: int, error: Exception) -> LaunchError:
     """Describe that a port cannot be served."""
     reason = str(error).splitlines()[0]
-    advice = "end what uses it, or change the port"
+    advice = "end what uses it, or give the job another port: `rendezvous: {port: …}`"
     message = f"port {port} can not be served ({reason}); {advice}"
     return LaunchError(message, FAILURE, "rendezvous")
 

@@ -10,8 +10,10 @@ from pathlib import Path
 from kit.model import EngineName
 from kit.paths import Paths
 from kit.project import load_lowered
+from kit.workload.names import kind_of
 from kit.workload.ports import OpenPort
 from kit.workload.training import METRICS_PORT, PORTS, RENDEZVOUS_PORT
+from kit.workload.types import Kind
 
 HEAD = """\
 # Ports and who may use them
@@ -174,7 +176,7 @@ def key_of(port: OpenPort) -> tuple[str, str]:
     key = str(port.port.loc[-1])
     if not port.workload:
         return port.title, key
-    if port.workload.startswith("serve-"):
+    if kind_of(port.workload) is Kind.SERVER:
         return "server", f"{key} proxy" if port.port.loc[0] == "proxy" else key
     return "job", f"{key} {port.port.loc[0]}"
 

@@ -17,9 +17,10 @@ from kit.commands.tables import console, table
 from kit.config.load import Sources, read_inventory
 from kit.discover.ask import Login, ask
 from kit.discover.facts import HostFacts
+from kit.discover.found import Found
 from kit.discover.match import Asked, logins_of, named
 from kit.discover.notes import notes_of
-from kit.discover.update import Found, Update, new_inventory, shared_fast_network, updated
+from kit.discover.update import Update, new_inventory, shared_fast_network, updated
 from kit.errors import InputError, KitError
 from kit.model import Inventory
 from kit.paths import Paths

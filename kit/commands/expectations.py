@@ -25,7 +25,7 @@ def expectations(
     `sizes` are those of the stored data sets, as far as they are known.
     """
     from kit.targets.swarm.labels import node_labels
-    from kit.targets.swarm.lower import network_name
+    from kit.targets.swarm.names import network_name
 
     plan = lowered.plan
     swarm = lowered.engine is EngineName.SWARM

@@ -13,9 +13,10 @@ from kit.commands.discover import show_hosts
 from kit.commands.schema import SECTIONS, schema_text
 from kit.discover.ask import Login, ask
 from kit.discover.facts import HostFacts
+from kit.discover.found import Found
 from kit.discover.match import logins_of, named
 from kit.discover.notes import notes_of
-from kit.discover.update import Found, new_inventory, shared_fast_network
+from kit.discover.update import new_inventory, shared_fast_network
 from kit.errors import InputError, KitError
 from kit.paths import Paths
 from kit.project import load_lowered, render_lowered

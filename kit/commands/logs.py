@@ -11,11 +11,12 @@ from kit.commands.follow import prefixed
 from kit.commands.options import with_paths
 from kit.commands.targets import target_for, with_engine
 from kit.errors import InputError, KitError
-from kit.model import SERVER_PREFIX, EngineName
+from kit.model import EngineName
 from kit.paths import Paths, identity
 from kit.plan.storage import volume_name
 from kit.runtime.events import is_event
 from kit.values import WrongValueError, duration
+from kit.workload.names import kind_of
 from kit.workload.types import Kind
 from trainer.contract.words import nearest
 
@@ -79,7 +80,7 @@ def _dumps(cluster: str, tree: Path, engine: str, jobs: tuple[str, ...], folder:
     if engine == EngineName.LOCAL:
         raise InputError("there is no flight recorder with engine local", "leave out --dumps")
     there = rendered(tree)
-    known = [name for name in there.devices if not name.startswith(SERVER_PREFIX)]
+    known = [name for name in there.devices if kind_of(name) is Kind.JOB]
     if unknown := next((name for name in jobs if name not in known), None):
         raise InputError(f"no job {unknown} is rendered", nearest(unknown, known))
     failed: list[KitError] = []

@@ -77,7 +77,7 @@ def show(
     screen.print(
         _bold(plan.cluster),
         f" engine {lowered.engine}, {count(len(plan.hosts), 'host')}, "
-        f"{count(total, 'GPU')}, {training} for training",
+        f"{count(total, 'GPU')}, {training:,} for training",
     )
     screen.print(host_rows(plan, every=every))
     for job in plan.jobs:
@@ -114,7 +114,7 @@ def _show_server(screen: Console, server: ServerPlan, work: Workload, *, every: 
     screen.print(_bold(f"server {server.name}"), f" {_answers(server)}")
     if server.placements:
         screen.print(serving_rows(server, every=every))
-        screen.print(f"  answers at  {_few(work.urls)}")
+        screen.print(f"  answers at  {_addresses(work)}")
         if server.checkpoints:
             screen.print(f"  from        {_few(work.sources) or 'the same host'}")
     screen.print()
@@ -127,6 +127,13 @@ def _answers(server: ServerPlan) -> str:
     which = which if which.startswith("step-") else f"the {which} checkpoint"
     idle = "" if server.placements else "; idle"
     return f"{which} of job {server.server.job}{idle}"
+
+
+def _addresses(work: Workload) -> str:
+    """Return the addresses of a server; that of its proxy first."""
+    if not work.proxied:
+        return _few(work.urls)
+    return f"{work.urls[-1]}, the proxy of {_few(work.urls[:-1])}"
 
 
 def _few(urls: Sequence[str]) -> str:

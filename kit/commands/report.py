@@ -16,7 +16,7 @@ from kit.commands.records import archive_of, read_runs
 from kit.commands.tables import console, table
 from kit.commands.targets import target_for, with_engine
 from kit.errors import InputError, KitError, ProblemsError
-from kit.model import SERVER_PREFIX, EngineName
+from kit.model import EngineName
 from kit.paths import Paths, identity
 from kit.project import load_lowered
 from kit.report.collect import chosen
@@ -29,6 +29,7 @@ from kit.runtime.status import JobStatus
 from kit.runtime.target import Target
 from kit.targets.lowered import Lowered
 from kit.values import count
+from kit.workload.names import kind_of
 from kit.workload.types import Kind
 from kit.yamlfile import read_text
 from trainer.contract.words import nearest
@@ -75,7 +76,7 @@ def command(
     lowered = _lowered(paths, name)
     jobs_of_files = {each.name: each for each in lowered.workloads} if lowered else {}
     known = {name for name, each in jobs_of_files.items() if each.kind is Kind.JOB}
-    known |= {each.job for each in history if not each.job.startswith(SERVER_PREFIX)}
+    known |= {each.job for each in history if kind_of(each.job) is Kind.JOB}
     known |= set(archive_of(cluster).jobs())
     wanted = [(job, run) for job, _, run in (name.partition("@") for name in jobs)]
     if unknown := next((job for job, _ in wanted if job not in known), None):

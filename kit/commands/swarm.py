@@ -21,9 +21,11 @@ from kit.runtime.steps import Step
 from kit.secrets import new_key, read_secret
 from kit.targets.lowered import Lowered, file_version
 from kit.targets.swarm.execute import Executor
-from kit.targets.swarm.lower import MONITORING, PLATFORM, key_name, monitoring_secret
 from kit.targets.swarm.members import steps_down, steps_up, unlisted_nodes, warnings
+from kit.targets.swarm.monitoring import MONITORING
+from kit.targets.swarm.names import key_name, monitoring_secret
 from kit.targets.swarm.observe import observe_cluster, observe_member
+from kit.targets.swarm.platform import PLATFORM
 from kit.targets.swarm.registers import history
 from kit.targets.swarm.state import Cluster, Member
 from kit.targets.swarm.steps import MakeSecret

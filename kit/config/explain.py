@@ -8,10 +8,11 @@ import typing
 from collections.abc import Iterator
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Tag, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
+from kit.config.names import elsewhere
 from kit.errors import Fault, Loc
 from trainer.contract.words import nearest, shown
 
@@ -84,7 +85,7 @@ class _Place:
                 self._now(arguments[-1])
                 self.loc += (part,)
                 return
-        if self.models and part != "[key]":
+        if self.models and part != "[key]" and part not in set(_tags(self._annotation)):
             self.loc += (part,)  # an unknown key
 
     def _now(self, annotation: Any) -> None:
@@ -108,6 +109,17 @@ def _options(annotation: Any) -> Iterator[Any]:
         yield annotation
 
 
+def _tags(annotation: Any) -> Iterator[str]:
+    """Yield the tags of a union's types."""
+    if typing.get_origin(annotation) is typing.Annotated:
+        kind, *more = typing.get_args(annotation)
+        yield from (each.tag for each in more if isinstance(each, Tag))
+        yield from _tags(kind)
+    elif typing.get_origin(annotation) in {typing.Union, types.UnionType}:
+        for argument in typing.get_args(annotation):
+            yield from _tags(argument)
+
+
 def _tag(model: type[BaseModel]) -> str:
     return f"<{next(iter(model.model_fields))}>"
 
@@ -121,7 +133,8 @@ def _words(error: ErrorDetails, place: _Place) -> tuple[str, str]:
         return "is missing", f"add {_example(place)}"
     if kind == "extra_forbidden":
         known = [name for model in place.models for name in model.model_fields]
-        return "is not a key that is known here", nearest(str(place.loc[-1]), known)
+        key = str(place.loc[-1])
+        return "is not a key that is known here", elsewhere(key, known) or nearest(key, known)
     if kind == "literal_error":
         allowed = [
             word.strip("'") for word in context["expected"].replace(" or ", ", ").split(", ")
@@ -152,7 +165,10 @@ def _example(place: _Place) -> str:
     choices = [c for c in typing.get_args(field.annotation) if isinstance(c, str)]
     if choices:
         return f"`{name}:` with one of {', '.join(choices)}"
-    return f"for example `{name}: {json.dumps(field.default, default=str)}`"
+    if field.is_required():
+        return f"`{name}: …`"
+    usual = True if field.default is None and bool in _options(field.annotation) else field.default
+    return f"for example `{name}: {json.dumps(usual, default=str)}`"
 
 
 def _schema_examples(field: FieldInfo) -> list[Any]:

@@ -193,8 +193,9 @@ def _absolute(path: object) -> str:
 def _secret_path(path: object) -> str:
     if isinstance(path, str) and path.startswith(("/", "~/")):
         return path
+    # The value may be the secret itself, so no message shows it.
     raise WrongValueError(
-        f"{shown(path)} does not begin with / or ~/",
+        "is the path of a file, which begins with / or ~/",
         "keep the secret outside the repository, for example ~/.wandb-key",
     )
 
@@ -244,7 +245,7 @@ def _data_set(name: object) -> str:
 def _layers(value: object) -> object:
     if fault := models.layers_fault(value):
         raise WrongValueError(*fault)
-    return value
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _options(value: object) -> object:
@@ -273,6 +274,12 @@ RegistryAddress = Annotated[
     str,
     *_text(
         values.registry, r"^[A-Za-z0-9][-.A-Za-z0-9]*(:[0-9]+)?$", "registry.lab:5000", "host:port"
+    ),
+]
+AlertmanagerAddress = Annotated[
+    str,
+    *_text(
+        values.alertmanager, r"^[A-Za-z0-9][-.A-Za-z0-9]*:[0-9]+$", "alerts.lab:9093", "host:port"
     ),
 ]
 NfsExport = Annotated[

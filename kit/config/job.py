@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, Tag, field_validator, model_validator
 
+from kit.config.command import check_script, script_words
 from kit.config.data import DataSets, to_data_sets
 from kit.config.fields import (
     AbsolutePath,
@@ -117,19 +118,6 @@ Secrets = Annotated[
         examples=[{"WANDB_API_KEY": "env", "HF_TOKEN": {"file": "~/.huggingface"}}],
     ),
 ]
-
-
-def words(command: object, example: str) -> object:
-    """Convert the numbers of a command's words to text; reject a text, which has no words."""
-    if isinstance(command, str):
-        listed = json.dumps(command.split() or [example], ensure_ascii=False)
-        raise wrong("is a list of words", f"write `command: {listed}`")
-    if isinstance(command, list):
-        return [
-            str(w) if isinstance(w, (int, float)) and not isinstance(w, bool) else w
-            for w in command
-        ]
-    return command
 
 
 class JobHostsSection(Section):
@@ -299,13 +287,14 @@ class JobSection(Section):
     @field_validator("command", mode="before")
     @classmethod
     def _words(cls, command: object) -> object:
-        return words(command, "ddp.py")
+        return script_words(command)
 
     @field_validator("setup", mode="before")
     @classmethod
     def _lines(cls, setup: object) -> object:
         if isinstance(setup, str):
-            raise wrong("is a list of lines", f"write `setup: {json.dumps([setup])}`")
+            lines = [line for line in setup.splitlines() if line.strip()]
+            raise wrong("is a list of lines", f"write `setup: {json.dumps(lines)}`")
         return setup
 
     @field_validator("setup")
@@ -319,13 +308,8 @@ class JobSection(Section):
     @field_validator("command")
     @classmethod
     def _script(cls, command: list[str] | None) -> list[str] | None:
-        if command and (not command[0] or command == ["-m"]):
-            raise wrong("names no script", 'write for example `command: [ddp.py, "50"]`')
-        if command and command[0] in {"torchrun", "python", "python3"}:
-            raise wrong(
-                f"the command begins with {command[0]}; kit starts torchrun itself",
-                'begin with the script, as in `command: [ddp.py, "50"]`',
-            )
+        if command:
+            check_script(command)
         return command
 
     @field_validator("data", mode="before")
@@ -392,6 +376,8 @@ class JobSection(Section):
         if self.train is not None and self.setup:
             what = "is for `command`: containers of `train` are read-only"
             raise wrong(what, "build an image that has it", "setup")
+        if self.train is not None and self.working_dir is not None:
+            raise wrong("is for `command`", "leave it out", "working_dir")
         if self.train is None and "parallel" in self.model_fields_set:
             fix = "leave it out: a script divides its model by itself"
             raise wrong("is for `train`", fix, "parallel")

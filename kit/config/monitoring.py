@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
-from kit.config.fields import Image, Label, RegistryAddress, SecretPath, Section, validator_of
+from kit.config.fields import AlertmanagerAddress, Image, Label, SecretPath, Section, validator_of
 from kit.errors import INVENTORY, Fault
 from kit.model import Host, Monitoring, Secret
 from kit.values import WrongValueError
@@ -63,7 +63,7 @@ class MonitoringSection(Section):
         f"kit; default: the variable {PASSWORD}",
         examples=["~/.grafana-password"],
     )
-    alertmanager: RegistryAddress | None = Field(
+    alertmanager: AlertmanagerAddress | None = Field(
         None, description="Where Prometheus sends alerts", examples=["alerts.lab:9093"]
     )
     images: MonitoringImagesSection = Field(
@@ -97,7 +97,3 @@ def monitoring_faults(section: MonitoringSection | None, hosts: Sequence[Host]) 
     if section.host is not None and section.host not in names:
         what = f"{section.host} is not in the inventory"
         yield Fault(INVENTORY, ("monitoring", "host"), what, nearest(section.host, names))
-    if section.alertmanager is not None and ":" not in section.alertmanager:
-        what = f"{section.alertmanager} has no port"
-        fix = f"write {section.alertmanager}:9093"
-        yield Fault(INVENTORY, ("monitoring", "alertmanager"), what, fix)

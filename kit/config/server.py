@@ -14,6 +14,7 @@ from pydantic import (
 )
 
 from kit import values
+from kit.config.command import words
 from kit.config.fields import (
     AbsolutePath,
     Cpus,
@@ -37,7 +38,6 @@ from kit.config.job import (
     own_variable,
     to_mounts,
     to_secrets,
-    words,
 )
 from kit.model import JobHosts, OwnServer, Proxy, Secret, Server
 from trainer.contract.own import REFERENCE, reference_fault
@@ -116,7 +116,7 @@ class ServerHostsSection(Section):
 class ProxySection(Section):
     """One address for all hosts, with Swarm: HAProxy sends each request to a host that is ready."""
 
-    port: Port
+    port: Annotated[Port, Field(examples=[80])]
     host: str | None = Field(
         None, examples=["pc1"], description="The host with the address; default: the first manager"
     )

@@ -105,7 +105,8 @@ def rule_faults(document: Any, found: list[Fault], source: str) -> Iterator[Faul
                 written.add(name)
             if name not in broken and value is not MISSING:
                 values[name] = value
-    if isinstance(document, dict) and streams(document.get("data")):
+    shards = values.get("train.dataset") == "shards"
+    if shards and isinstance(document, dict) and streams(document.get("data")):
         values["train.url"] = values.get("train.url") or "http://the-data-server"
     for problem in rules.problems(values, written):
         yield Fault(source, (problem.section, problem.key), problem.what, problem.fix)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from kit import values
 from kit.discover.facts import HostFacts
-from kit.discover.update import Found
+from kit.discover.found import Found
 from kit.errors import InputError
 from kit.model import Host, Inventory
 from kit.values import WrongValueError

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from kit.discover.facts import HostFacts
-from kit.discover.update import Found, shared_fast_network
+from kit.discover.facts import FAST, HostFacts
+from kit.discover.found import Found
+from kit.discover.update import shared_fast_network
 from kit.values import show_speed
 
 CLOCK = 1.0
@@ -24,6 +25,7 @@ def notes_of(found: Sequence[Found]) -> Iterator[str]:
 def _fast(found: Sequence[Found]) -> Iterator[str]:
     network = shared_fast_network([each.facts for each in found])
     if network is None:
+        yield from (note for each in found for note in _unused(each))
         return
     links = {
         each.name: next(
@@ -45,6 +47,16 @@ def _fast(found: Sequence[Found]) -> Iterator[str]:
         yield f"{told}: write these as their addresses to use it ({', '.join(elsewhere)})"
     else:
         yield f"{told}: training uses it, SSH keeps the other one"
+
+
+def _unused(host: Found) -> Iterator[str]:
+    """Name the fast link of a host whose address is on a slower one: others may have it too."""
+    if (host.speed or 0) >= FAST or host.facts.interface_of(host.address) is None:
+        return
+    for link in host.facts.fast:
+        told = f"{host.name}: {link.name} has {show_speed(link.speed or 0)}"
+        where = f"write {link.ipv4[0].ip} as its address if the other hosts reach it there"
+        yield f"{told}, and its address {host.address} is not on it; {where}"
 
 
 def _versions(found: Sequence[Found]) -> Iterator[str]:

@@ -10,32 +10,13 @@ import yaml
 
 from kit.discover.entries import gpu_entry, gpu_list, host_entry
 from kit.discover.facts import HostFacts
+from kit.discover.found import Found
+from kit.discover.sound import sound
 from kit.model import Host, Use
 from kit.values import count, show_speed, speed
 from kit.yamlfile import Document, parse
 
 _BREAK = re.compile(r"\r\n|\n|\r|$")
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A host that has answered: its name in the inventory, its login and its facts.
-
-    `address` is the address for other hosts; `known` is its entry in the inventory, None for a new
-    host.
-    """
-
-    name: str
-    login: str
-    address: str
-    facts: HostFacts
-    known: Host | None = None
-
-    @property
-    def speed(self) -> int | None:
-        """The speed of the link at its address, None if the driver does not report it."""
-        interface = self.facts.interface_of(self.address)
-        return interface.speed if interface else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +47,26 @@ def updated(text: str, file: str, found: Sequence[Found]) -> Update:
     # PyYAML's positions do not count a byte order mark.
     mark = text[: text.startswith("\ufeff")]
     plain = text.removeprefix(mark)
-    editor = _Editor(plain, parse(plain, file))
+    made = _edited(plain, file, found)
+    if not sound(plain, made.text, file, found):
+        hopeless = [each for each in found if not _sound_alone(plain, file, each)]
+        made = _edited(plain, file, [each for each in found if each not in hopeless])
+        what = f"kit does not understand the form of {file} at this place; write it by hand"
+        notes = [f"{each.name}: not written: {what}" for each in hopeless]
+        made = Update(made.text, (*made.notes, *notes))
+    return Update(mark + made.text, made.notes)
+
+
+def _edited(text: str, file: str, found: Sequence[Found]) -> Update:
+    editor = _Editor(text, parse(text, file))
     for each in found:
         editor.update(each)
     editor.append([each for each in found if each.known is None])
-    return Update(mark + editor.text(), tuple(editor.notes))
+    return Update(editor.text(), tuple(editor.notes))
+
+
+def _sound_alone(text: str, file: str, found: Found) -> bool:
+    return sound(text, _edited(text, file, [found]).text, file, [found])
 
 
 def _entry(each: Found, *, manager: bool, speed: int | None, column: int) -> list[str]:
@@ -158,7 +154,8 @@ class _Editor:
             gone = [gpu.id for gpu in found.known.gpus if gpu.id.lower() not in there]
             self.notes += [f"{found.name}: {uuid} no longer exists" for uuid in gone]
             new = [gpu for uuid, gpu in there.items() if uuid not in written]
-            self._add_gpus(listed, [gpu_entry(gpu) for gpu in new])
+            use = _use_of_new(found.known)
+            self._add_gpus(listed, [gpu_entry(gpu, use) for gpu in new])
         else:
             self._replace_gpus(found, node, listed)
 
@@ -172,8 +169,8 @@ class _Editor:
             self.notes.append(f"{said}, nvidia-smi lists {len(cards)}")
         if not found.facts.gpus:
             return
-        uses = {int(gpu.id): gpu.use for gpu in found.known.gpus}
-        entries = [gpu_entry(gpu, uses.get(gpu.index, Use.TRAINING)) for gpu in found.facts.gpus]
+        uses, other = {int(gpu.id): gpu.use for gpu in found.known.gpus}, _use_of_new(found.known)
+        entries = [gpu_entry(gpu, uses.get(gpu.index, other)) for gpu in found.facts.gpus]
         start, end = listed.start_mark.index, _end(listed)
         if not node.flow_style and listed.start_mark.line == listed.end_mark.line:
             # The space after the colon is replaced as well.
@@ -236,6 +233,11 @@ class _Editor:
     def _line_end(self, position: int) -> int:
         found = _BREAK.search(self.before, position)
         return found.start() if found else len(self.before)
+
+
+def _use_of_new(host: Host) -> Use:
+    """Return the use of a GPU that the inventory lacks: a spare is a whole host."""
+    return Use.SPARE if any(gpu.use is Use.SPARE for gpu in host.gpus) else Use.TRAINING
 
 
 def _value(node: yaml.Node | None, key: str) -> yaml.Node | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from kit.discover.facts import HostFacts
 from kit.model import Host
+from kit.workload.names import project_of
 from kit.workload.ports import OpenPort
 
 
@@ -266,8 +267,9 @@ class Wanted:
 
     @property
     def stacks(self) -> frozenset[str]:
-        """The stacks and projects of the workloads."""
-        return frozenset(use.stack for host in self.hosts for use in host.uses)
+        """The stacks of the workloads or, without a Swarm, their projects."""
+        stacks = {use.stack for host in self.hosts for use in host.uses}
+        return frozenset(stacks if self.swarm else (project_of(self.cluster, s) for s in stacks))
 
     def of(self, name: str) -> WantedHost:
         """Return the expectations of a host."""

@@ -67,7 +67,8 @@ if [ -n "$root" ]; then
     # The environment may hold secrets: only the one variable leaves the host.
     [ -n "$running" ] && docked inspect --format '{{.Id}}|{{.Name}}|{{.Config.Image}}|{{.HostConfig.Runtime}}|{{index .Config.Labels "com.docker.stack.namespace"}}|{{index .Config.Labels "com.docker.compose.project"}}|{{json .HostConfig.DeviceRequests}}|{{range .Config.Env}}{{if eq (printf "%.23s" .) "NVIDIA_VISIBLE_DEVICES="}}{{.}}{{end}}{{end}}' $running
     section published
-    [ -n "$running" ] && docked inspect --format '{{.Id}}|{{range $name, $_ := .NetworkSettings.Networks}}{{$name}} {{end}}|{{range $port, $places := .NetworkSettings.Ports}}{{range $places}}{{.HostPort}} {{end}}{{end}}|{{with .State.Health}}{{.Status}}{{end}}' $running
+    # With `.Id`, docker would read raw JSON, where a container without a health check has no Health.
+    [ -n "$running" ] && docked inspect --format '{{.ID}}|{{range $name, $_ := .NetworkSettings.Networks}}{{$name}} {{end}}|{{range $port, $places := .NetworkSettings.Ports}}{{range $places}}{{.HostPort}} {{end}}{{end}}|{{with .State.Health}}{{.Status}}{{end}}' $running
     section nodes
     case $info in *'"ControlAvailable":true'*)
         nodes=$(docker node ls -q 2>&1) || { echo "error: $nodes"; nodes=; }

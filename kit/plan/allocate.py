@@ -242,9 +242,9 @@ def _chosen(request: _Request, host: Host, ledger: _Ledger) -> tuple[Gpu, ...] |
 
 
 def _overlap(request: _Request, owner: _Request, host: Host, gpu: Gpu) -> Fault:
-    which = "" if request.use is Use.TRAINING else f" for {request.use}"
     taken = f"{gpu.title} is already assigned to {owner.title} ({{line}})"
-    what = f"wants all GPUs{which} of {host.name}, but {taken}"
+    which = {Use.TRAINING: "GPUs", Use.SPARE: "spare GPUs"}.get(request.use, "GPUs for inference")
+    what = f"wants all {which} of {host.name}, but {taken}"
     fix = "give each its own hosts (`hosts: {names: …}`) or a share (`hosts: {gpus_per_host: 1}`)"
     return Fault(request.name, ("hosts",), what, fix, ("hosts",), owner.name)
 
@@ -254,7 +254,8 @@ def _too_few(
 ) -> Fault:
     place = ("hosts", "gpus_per_host")
     wanted = count(request.hosts.gpus_per_host or 0, "GPU")
-    what = f"wants {wanted} on {host.name}, which has {len(ours)} for {request.use}"
+    which = "spare" if request.use is Use.SPARE else f"for {request.use}"
+    what = f"wants {wanted} on {host.name}, which has {len(ours)} {which}"
     fix = "write a smaller number, or name the hosts that have as many (`hosts: {names: …}`)"
     if not taken:
         return Fault(request.name, place, what, fix)

@@ -6,16 +6,14 @@ shard, then pipeline, then data.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from math import ceil
 
-from kit.errors import Fault
 from kit.model import Gpu, Job
 from kit.plan.gpus import BF16, capability
 from kit.plan.traffic import GRADIENT_BYTES, parameters
 from kit.plan.types import Division, Memory, Placement
-from kit.values import count, show_bytes
+from kit.values import show_bytes
 from trainer.contract.gpt import Gpt, gpt_of
 from trainer.contract.job import VOCABULARY, Parallel, Train
 
@@ -34,8 +32,6 @@ SCORES = 12
 """Bytes for each token and each score of it: float32 scores, their softmax and its gradient."""
 CONTEXT = 2**30
 """Bytes of CUDA's context, NCCL's buffers and the allocator's gaps on each GPU, roughly."""
-USABLE = 0.95
-"""The share of a GPU's memory that one process can have."""
 
 
 def division(job: Job, placements: Sequence[Placement]) -> Division | None:
@@ -52,7 +48,7 @@ def division(job: Job, placements: Sequence[Placement]) -> Division | None:
         sizes=sizes,
         within_hosts=_within_hosts(sizes, placements),
         memory=memory(job, train, placements, wish),
-        least_gpu=_least(placements),
+        least_gpu=least_gpu(placements),
     )
 
 
@@ -80,7 +76,7 @@ def _within_hosts(sizes: dict[str, int], placements: Sequence[Placement]) -> tup
     return tuple(found)
 
 
-def _least(placements: Sequence[Placement]) -> Gpu | None:
+def least_gpu(placements: Sequence[Placement]) -> Gpu | None:
     """Return the GPU with the least memory, of those whose memory is known."""
     gpus = [gpu for placement in placements for gpu in placement.gpus if gpu.memory]
     return min(gpus, key=lambda gpu: gpu.memory or 0, default=None)
@@ -174,59 +170,6 @@ def _activations(train: Train, size: Gpt, wish: Parallel, *, half: bool) -> int:
     return round(tokens * size.width * kept * in_flight + tokens * tokens_of(train) * SCORES)
 
 
-def division_faults(jobs: Sequence[Job], placed: Sequence[tuple[Placement, ...]]) -> list[Fault]:
-    """Refuse grids that the ranks cannot form, and models that do not fit into a GPU."""
-    faults = []
-    for job, placements in zip(jobs, placed, strict=True):
-        if job.train is not None and placements:
-            faults += _faults_of_grid(job, placements) or _faults_of_memory(job, placements)
-    return faults
-
-
-def _faults_of_grid(job: Job, placements: Sequence[Placement]) -> list[Fault]:
-    wish, cell = job.parallel, job.parallel.cell
-    if not wish.used:
-        return []
-    ranks = sum(placement.processes for placement in placements)
-    if wish.data and wish.data * cell != ranks:
-        what = f"{wish.data} replicas of {count(cell, 'rank')} are {wish.data * cell}, not {ranks}"
-        fix = f"write `data: {ranks // cell}`" if ranks % cell == 0 else "leave it out"
-        return [Fault(job.name, ("parallel", "data"), what, fix)]
-    if ranks % cell:
-        what = f"a replica of the model takes {cell} ranks, of which {ranks} are no multiple"
-        name = next(name for name in ("shard", "tensor", "pipeline") if getattr(wish, name))
-        fix = f"change `shard`, `tensor`, `pipeline`, or hosts: their product must divide {ranks}"
-        return [Fault(job.name, ("parallel", name), what, fix)]
-    fewest = job.hosts.fewest
-    if fewest is not None and fewest < len(placements):
-        if wish.data:
-            fix = "leave out `data`: then there are as many replicas as hosts have ranks for"
-            return [Fault(job.name, ("parallel", "data"), "is the same on fewer hosts", fix)]
-        whole = [each for each in placements if each.processes % cell]
-        if whole:
-            what = f"with fewer hosts, the rest of the ranks may be no multiple of {cell}"
-            fix = "leave it out, or divide the model among the GPUs of one host"
-            return [Fault(job.name, ("hosts", "min"), what, fix)]
-    return []
-
-
-def _faults_of_memory(job: Job, placements: Sequence[Placement]) -> list[Fault]:
-    gpu, train = _least(placements), job.train
-    if gpu is None or gpu.memory is None or train is None:
-        return []
-    room = gpu.memory * USABLE
-    needs = memory(job, train, placements, job.parallel)
-    if needs is None or needs.total <= room:
-        return []
-    what = (
-        f"a rank needs {show_bytes(needs.total)} of {show_bytes(gpu.memory)} of its GPU "
-        f"({shown(needs)})"
-    )
-    place = ("parallel",) if job.parallel.used else ("train", "batch_size")
-    fix = _fitting(job, train, placements, room)
-    return [Fault(job.name, place, what, fix)]
-
-
 def shown(needs: Memory) -> str:
     """Describe the parts of an estimate."""
     parts = [
@@ -237,47 +180,3 @@ def shown(needs: Memory) -> str:
         ("activations", needs.activations or 0),
     ]
     return ", ".join(f"{name} {show_bytes(size)}" for name, size in parts if size)
-
-
-def _fitting(job: Job, train: Train, placements: Sequence[Placement], room: float) -> str:
-    """Return the smallest change with which the model fits."""
-    for change, changed, wish in _changes(train, job.parallel, placements):
-        needs = memory(job, changed, placements, wish)
-        if needs and needs.total <= room:
-            return f"write {change} (about {show_bytes(needs.total)})"
-    return "no division among these GPUs fits: use more of them, or a smaller model"
-
-
-def _changes(
-    train: Train, wish: Parallel, placements: Sequence[Placement]
-) -> Iterator[tuple[str, Train, Parallel]]:
-    """Yield changes of a job, those that cost the least speed first."""
-    trains = [("", train)]
-    if train.model == "gpt" and not train.activation_checkpointing:
-        saving = replace(train, activation_checkpointing=True)
-        trains.append(("`activation_checkpointing: true` in `train:`", saving))
-        yield *trains[-1], wish
-    if train.batch_size > 1:
-        steps = train.batch_size * train.accumulation
-        small = replace(trains[-1][1], batch_size=1, accumulation=steps)
-        least = f"`batch_size: 1`, `accumulation: {steps}`"
-        trains.append((" and ".join(filter(None, (least, trains[-1][0]))), small))
-    if train.ema or train.balance != "even" or train.compile:
-        return  # These need a whole model on each rank.
-    for each in _sharded(wish, placements):
-        for words, changed in trains:
-            more = f" with {words}" if words else ""
-            yield f"`parallel: {_yaml(each)}`{more}", changed, each
-
-
-def _sharded(wish: Parallel, placements: Sequence[Placement]) -> list[Parallel]:
-    """Return the same division with more shards: first those of ranks of one host."""
-    ranks = sum(placement.processes for placement in placements)
-    found = [replace(wish, shard=number) for number in range((wish.shard or 1) + 1, ranks + 1)]
-    return [each for each in found if ranks % each.cell == 0]
-
-
-def _yaml(wish: Parallel) -> str:
-    named = (("data", wish.data), ("pipeline", wish.pipeline), ("shard", wish.shard))
-    known = [(name, value) for name, value in (*named, ("tensor", wish.tensor)) if value]
-    return "{" + ", ".join(f"{name}: {value}" for name, value in known) + "}"

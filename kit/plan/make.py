@@ -16,12 +16,13 @@ from kit.model import Framework, Inventory, Job, Lock, Server
 from kit.plan import storage
 from kit.plan.allocate import allocate
 from kit.plan.data import data_faults, data_plan
-from kit.plan.division import division, division_faults
+from kit.plan.division import division
 from kit.plan.exchange import exchange
+from kit.plan.fitting import division_faults
 from kit.plan.gpus import precision
 from kit.plan.images import images, pinned
 from kit.plan.notes import job_notes, server_notes, spare_notes
-from kit.plan.servers import handler_faults, server_faults, server_plan
+from kit.plan.servers import able_hosts, handler_faults, server_faults, server_plan
 from kit.plan.traffic import batch, traffic
 from kit.plan.types import Placement
 from kit.plan.work import JobPlan, Plan, ServerPlan
@@ -122,7 +123,8 @@ def _server_plan(
         # The code of its job's model is a part of a server.
         _hash([_version(server), code]) if code else _version(server),
     )
-    return server_plan(hashes, pinned(server.image, lock), server, placements, job)
+    image, able = pinned(server.image, lock), able_hosts(inventory, server)
+    return server_plan(hashes, image, server, placements, able, job)
 
 
 def _inventory_version(inventory: Inventory, placements: Sequence[Placement]) -> str:

@@ -23,7 +23,7 @@ def job_notes(plans: Sequence[JobPlan]) -> list[str]:
     for plan in plans:
         notes += _batch_notes(plan) + _precision_notes(plan) + _exchange_notes(plan)
         notes += _secret_notes(plan) + _memory_notes(plan) + _code_notes(plan)
-        notes += _division_notes(plan)
+        notes += _idle_notes(plan) + _division_notes(plan)
     return notes + resume_notes(plans)
 
 
@@ -103,6 +103,17 @@ def _batch_notes(plan: JobPlan) -> list[str]:
             "(Goyal et al. 2017, arXiv 1706.02677)"
         )
     return [note]
+
+
+def _idle_notes(plan: JobPlan) -> list[str]:
+    """Warn of a step with fewer samples than processes, of which some then compute nothing."""
+    total, size = plan.batch.total, plan.world_size
+    if plan.job.train is None or plan.division is not None or not total or total >= size:
+        return []
+    return [
+        f"{plan.name}: a step has {count(total, 'sample')}, so {size - total} of {size} GPUs have "
+        f"none; `global_batch: {size}` gives each one"
+    ]
 
 
 def _division_notes(plan: JobPlan) -> list[str]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from kit import ranges
 from kit.errors import Fault
-from kit.model import Inventory, Job, Server
+from kit.model import Host, Inventory, Job, Server
 from kit.plan import storage
 from kit.plan.types import Placement
 from kit.plan.work import Checkpoints, JobPlan, ServerPlan
@@ -65,6 +66,14 @@ def handler_faults(servers: Sequence[ServerPlan]) -> list[Fault]:
     return found
 
 
+def able_hosts(inventory: Inventory, server: Server) -> tuple[Host, ...]:
+    """Return the hosts on which a server may get GPUs, now or after a split."""
+    names = ranges.members(server.hosts.names)
+    return tuple(
+        host for host in inventory.hosts if host.gpus and (not names or host.name in names)
+    )
+
+
 def _repository(image: str) -> str:
     """Return an image's name without registry, folders, tag and digest.
 
@@ -78,6 +87,7 @@ def server_plan(
     image: str,
     server: Server,
     placements: tuple[Placement, ...],
+    able: tuple[Host, ...],
     job: JobPlan | None,
 ) -> ServerPlan:
     """Decide a server's mounts, and how its hosts get the checkpoints of its `job`, if it has one.
@@ -94,6 +104,7 @@ def server_plan(
     return ServerPlan(
         server=server,
         placements=placements,
+        able=able,
         checkpoints=checkpoints,
         mounts=storage.mount_points(own),
         volumes=volumes,

@@ -89,12 +89,14 @@ class Checkpoints:
 class ServerPlan:
     """One server with all its numbers. It is idle if it has no placements.
 
-    `image` is pinned to the lock's digest. `checkpoints` is None for the user's own server, whose
-    `mounts` are its own. The hashes are defined as for a job.
+    `able` are the hosts that may serve, after a split if not now. `image` is pinned to the lock's
+    digest. `checkpoints` is None for the user's own server, whose `mounts` are its own. The hashes
+    are defined as for a job.
     """
 
     server: Server
     placements: tuple[Placement, ...]
+    able: tuple[Host, ...]
     checkpoints: Checkpoints | None
     mounts: tuple[MountPoint, ...]
     volumes: tuple[Volume, ...]

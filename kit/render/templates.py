@@ -23,7 +23,8 @@ BUILT_IN = _INSTALLED if _INSTALLED.is_dir() else _SOURCE
 """The templates: beside the package in a checkout, inside the installed package otherwise."""
 LONGEST = 64 * 2**20
 """Characters of one rendered file; 4,000 hosts need a tenth of them."""
-_PLAIN = re.compile(r"[A-Za-z/-][A-Za-z0-9_./-]*")
+# A hyphen before anything but a letter may begin a number or a list in YAML.
+_PLAIN = re.compile(r"-{0,2}[A-Za-z/][A-Za-z0-9_./-]*")
 # json.dumps escapes control characters below the space; YAML treats these specially too.
 _NO_TEXT = re.compile("null|true|false|yes|no|on|off|y|n", re.IGNORECASE)
 _UNPRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
@@ -164,7 +165,12 @@ def key(name: str) -> str:
 
 def words(command: Iterable[str]) -> str:
     """Return the words of a command as the content of a YAML list."""
-    return ", ".join(word if _PLAIN.fullmatch(word) else quoted(word) for word in command)
+    return ", ".join(word if _is_plain(word) else quoted(word) for word in command)
+
+
+def _is_plain(word: str) -> bool:
+    """Return whether YAML 1.1 and 1.2 read a word as this text without quotes."""
+    return bool(_PLAIN.fullmatch(word)) and not _NO_TEXT.fullmatch(word)
 
 
 def docker_size(size: int) -> str:

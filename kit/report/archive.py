@@ -15,6 +15,7 @@ import gzip
 import json
 import re
 import secrets
+import zlib
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,9 +26,10 @@ from kit.runtime.record_files import RecordFile
 def began(run: str) -> float:
     """Return the time in a run's name, in seconds since the epoch; 0 for a name without one."""
     found = re.match(r"(\d{8}-\d{6})", run)
-    if not found:
-        return 0.0
-    return datetime.strptime(found[1], "%Y%m%d-%H%M%S").replace(tzinfo=UTC).timestamp()
+    with contextlib.suppress(ValueError):  # 20261399 is no day.
+        if found:
+            return datetime.strptime(found[1], "%Y%m%d-%H%M%S").replace(tzinfo=UTC).timestamp()
+    return 0.0
 
 
 class Archive:
@@ -54,11 +56,12 @@ class Archive:
         found: list[RecordFile] = []
         for path in sorted((self._folder / job).glob("*.json.gz")):
             run = path.name.removesuffix(".json.gz")
-            with contextlib.suppress(OSError, EOFError, ValueError, TypeError):
+            with contextlib.suppress(OSError, EOFError, ValueError, TypeError, zlib.error):
                 content = json.loads(gzip.decompress(path.read_bytes()))
                 found += [
                     RecordFile(host, run, name, base64.b64decode(text))
                     for host, name, text in content
+                    if isinstance(host, str) and isinstance(name, str)
                 ]
         return found
 
@@ -80,9 +83,9 @@ class Archive:
         """Return the newest page of a run, if it still exists."""
         try:
             path = Path((self._folder / job / f"{run}.report").read_text(encoding="utf-8").strip())
-        except OSError:
+            return path if path.is_file() else None
+        except (OSError, ValueError):
             return None
-        return path if path.is_file() else None
 
     @staticmethod
     def _write(path: Path, content: bytes) -> None:

@@ -24,6 +24,7 @@ def document(runs: Sequence[Run], origins: Sequence[Origin]) -> dict[str, Any]:
                 "state": each.run.state,
                 "began": each.run.began,
                 "ended": each.run.ended,
+                "seconds": each.run.seconds,
                 **{
                     each_field.name: getattr(each, each_field.name)
                     for each_field in fields(each)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 Line = Mapping[str, Any]
@@ -152,6 +153,11 @@ class Attempt:
         """The time at which its processes began."""
         return self.time - max((rank.setup for rank in self.ranks), default=0.0)
 
+    @property
+    def ended_well(self) -> bool:
+        """Whether it reached its end, or was stopped by a person."""
+        return any(event.kind in {"stop", "end"} for event in self.events)
+
     def is_kept(self, step: int) -> bool:
         """Whether the work up to a step was not repeated by the next attempt."""
         return self.kept is None or step <= self.kept
@@ -191,6 +197,17 @@ class Run:
     def ended(self) -> float:
         """The time of its last line."""
         return max(attempt.last for attempt in self.attempts)
+
+    @property
+    def idle(self) -> float:
+        """The seconds between an attempt that was stopped, or complete, and the next start."""
+        pairs = pairwise(self.attempts)
+        return sum(max(0.0, after.began - each.last) for each, after in pairs if each.ended_well)
+
+    @property
+    def seconds(self) -> float:
+        """The seconds from its first process to its last line, without `idle`."""
+        return self.ended - self.began - self.idle
 
     @property
     def state(self) -> str:

@@ -14,7 +14,7 @@ KINDS = {
     "exchange": "waiting for other ranks and for the network",
     "evaluation": "the test samples",
     "checkpoint": "pauses of the training while a checkpoint is copied",
-    "start": "from the start of the first process to the first step",
+    "start": "from the start of the first process to the first step, also after a stop",
     "restart": "from the last step before an interruption to the first one after it",
     "lost": "steps that were done again after an interruption",
     "other": "the rest",
@@ -26,15 +26,13 @@ trainer's own limit for an epoch is 1.3; over a whole run chance is smaller."""
 
 
 def division(run: Run) -> dict[str, float]:
-    """Divide the run's seconds, from its first process to its last line, by kind; sum exact."""
+    """Divide the run's seconds by kind; sum exact."""
     spent = dict.fromkeys(KINDS, 0.0)
-    end = None
-    for attempt in run.attempts:
-        if end is None:
+    for before, attempt in zip((None, *run.attempts), run.attempts, strict=False):
+        if before is None or before.ended_well:
             spent["start"] += attempt.time - attempt.began
         else:
-            spent["restart"] += max(0.0, attempt.time - end)
-        end = attempt.last
+            spent["restart"] += max(0.0, attempt.time - before.last)
         kept = [_kept(attempt, rank) for rank in attempt.ranks]
         number = max(len(kept), 1)
         for windows in kept:
@@ -49,7 +47,7 @@ def division(run: Run) -> dict[str, float]:
                 spent["checkpoint"] += event.seconds
             if event.kind == "end":
                 spent["evaluation"] += event.seconds
-    spent["other"] = max(0.0, run.ended - run.began - sum(spent.values()))
+    spent["other"] = max(0.0, run.seconds - sum(spent.values()))
     return spent
 
 
@@ -109,7 +107,7 @@ def _comparison(run: Run, base: Run) -> Comparison:
         hosts=len(last.hosts),
         steps_per_epoch=-(-run.samples // batch) if batch else 0,
         epochs=len(epochs),
-        seconds=run.ended - run.began,
+        seconds=run.seconds,
         training=own,
         images_per_second=_rate(run),
         tokens_per_second=_tokens_rate(run),
@@ -123,7 +121,7 @@ def _comparison(run: Run, base: Run) -> Comparison:
 
 def training_seconds(run: Run) -> float:
     """Return the seconds from the first step to the end, with evaluations and checkpoints."""
-    return run.ended - run.attempts[0].time
+    return run.seconds - (run.attempts[0].time - run.began)
 
 
 def _work(run: Run) -> tuple[int, int]:

@@ -96,11 +96,13 @@ class _Editor:
             node = pair[1]
         value = self._document.value["hosts"][section]["gpus"]
         if isinstance(node, yaml.ScalarNode):
+            if not self._ends_in(node, str(value)):
+                fix = f"write {value}, so that the split can be undone"
+                raise FaultsError([Fault(INVENTORY, loc, "a split replaces this number", fix)])
             return [self._listed(node, [_DEFAULT] * value, uses)]
         assert isinstance(node, yaml.SequenceNode)
         before = [Use(each.get("use", _DEFAULT)) for each in value]
-        start, end = _span(node)
-        if self._text[start:end] == _by_index(before):
+        if any(use is not _DEFAULT for use in before) and self._ends_in(node, _by_index(before)):
             return [self._listed(node, before, uses)]
         edits = []
         for position, (entry, each) in enumerate(zip(node.value, value, strict=True)):
@@ -109,11 +111,21 @@ class _Editor:
                 edits.append(self._entry(entry, each, use, section, (*loc, position)))
         return edits
 
+    def _ends_in(self, node: yaml.Node, words: str) -> bool:
+        """Whether a value is written with these words, maybe behind an anchor."""
+        start, end = _span(node)
+        written = self._text[start:end]
+        return written == words or written.endswith(f" {words}")
+
     def _listed(self, node: yaml.Node, before: Sequence[Use], uses: dict[str, Use]) -> _Edit:
         """Return the GPUs of a host without UUIDs: a number if all are for training, or a list."""
         after = [uses.get(str(index), use) for index, use in enumerate(before)]
-        same = all(use is _DEFAULT for use in after)
-        return _Edit(*_span(node), str(len(after)) if same else _by_index(after))
+        words = [
+            str(len(each)) if all(use is _DEFAULT for use in each) else _by_index(each)
+            for each in (before, after)
+        ]
+        end = _span(node)[1]
+        return _Edit(end - len(words[0]), end, words[1])
 
     def _entry(
         self, node: yaml.Node, value: dict[str, Any], use: Use, section: str, loc: Loc
@@ -196,8 +208,13 @@ def _span(node: yaml.Node) -> tuple[int, int]:
 
 
 def _by_index(uses: Sequence[Use]) -> str:
+    """Return the list that replaces a number.
+
+    `use` comes first, where people hardly write it and other edits never do: so the list is known
+    again, and becomes the number when all are for training. A list of somebody's own stays one.
+    """
     entries = (
-        f"{{index: {index}}}" if use is _DEFAULT else f"{{index: {index}, use: {use}}}"
+        f"{{index: {index}}}" if use is _DEFAULT else f"{{use: {use}, index: {index}}}"
         for index, use in enumerate(uses)
     )
     return f"[{', '.join(entries)}]"

@@ -135,6 +135,8 @@ class _Finder:
         if _UUID.match(which):
             return [_by_uuid(pool, which, said)]
         found = list(pool.slots) if which == EVERY else self._by_model(pool, which, said)
+        if not found:
+            raise _wrong(pool.loc, f"{said}: no host has a GPU", "give a host `gpus:`")
         if moving_to is Use.NONE:
             return found
         usable = [slot for slot in found if slot.gpu.use.splits]

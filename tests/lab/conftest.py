@@ -105,9 +105,12 @@ def wait_for(condition: Callable[[], object], what: str, seconds: float = DEADLI
         began = time.monotonic()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def lab() -> Iterator[Lab]:
-    """Three nodes in a swarm, with an image in their registry."""
+    """Three nodes in a swarm, with an image in their registry, until the last test of this folder.
+
+    Idle engines take a tenth of a core: the other tests of a worker run without them.
+    """
     made = Lab(settings.load({**os.environ, **NAME}))
     try:
         require()

@@ -34,7 +34,7 @@ token: {{env: DIGITS_TOKEN}}
 environment: {{OMP_NUM_THREADS: "1"}}
 """
 TOKEN = "hush-4"
-MINE = "kit-test_digits-checkpoints"
+MINE = "kit-test_digits-checkpoints kit-one_digits-checkpoints"
 
 
 def train(epochs: int) -> str:
@@ -67,6 +67,8 @@ def made(lab: Lab, project: Project, docker: Docker) -> Iterator[dict[str, Opera
                 print(operator.kit("status"), *operator.kit("logs").splitlines()[-60:], sep="\n")
                 operator.kit("stop", "--all", "--engine", operator.engine)
         for node in NODES:
+            remains = "docker ps --all --quiet --filter label=kit.cluster=one"
+            lab.ssh(node, f"docker rm --force $({remains})")
             lab.ssh(node, f"docker volume rm -f {MINE}; rm -rf .local/share/kit")
 
 
@@ -81,7 +83,7 @@ def one_machine(lab: Lab) -> Iterator[list[str]]:
 
 
 def test_one_machine_trains_on_two_gpus_and_serves_on_the_third(
-    made: dict[str, Operator], lab: Lab, one_machine: list[str]
+    one_machine: list[str], made: dict[str, Operator], lab: Lab
 ) -> None:
     operator = made["compose"]
     operator.project.write(

@@ -9,6 +9,8 @@ from typing import Any
 from kit.doctor.active.sessions import Session, SessionError, ask_each, ask_own
 from kit.doctor.facts import Report, Wanted
 from kit.doctor.tried import Inside, Link
+from kit.workload.names import kind_of
+from kit.workload.types import Kind
 
 MANAGER, GOSSIP, VXLAN = 2377, 7946, 4789
 """Swarm's ports."""
@@ -205,7 +207,7 @@ def reach(
     targets = [
         {"host": job, "name": f"{stack}_rendezvous", "port": RENDEZVOUS_PORT}
         for job, stack in names.items()
-        if not job.startswith("serve-")
+        if kind_of(job) is Kind.JOB
     ]
     if not targets:
         return found

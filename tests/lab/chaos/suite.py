@@ -12,8 +12,8 @@ from tests.lab.chaos.world import ViolatedError, World
 from tests.lab.settings import LabError
 
 Say = Callable[[str], None]
-LAST = 5
-"""Epochs after the last fault."""
+LAST = 12
+"""Epochs after the last fault: a deploy on a busy machine must not come after the last one."""
 
 
 @dataclass(frozen=True)

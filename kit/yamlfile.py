@@ -267,7 +267,10 @@ def parse(text: str, file: str) -> Document:
         root = yaml.compose(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        raise ProblemsError([_not_yaml(error, file, mark.line + 1 if mark else 1)]) from None
+        line = mark.line + 1 if mark else 1
+        if _is_deep(text):  # Newer versions of libyaml count too, and refuse before `_refuse_deep`.
+            raise ProblemsError([Problem(file, line, "", *_TOO_DEEP)]) from None
+        raise ProblemsError([_not_yaml(error, file, line)]) from None
     except yaml.reader.ReaderError as error:
         # libyaml counts bytes.
         line = text.encode()[: error.position].count(b"\n") + 1
@@ -287,8 +290,6 @@ def _not_yaml(error: yaml.MarkedYAMLError, file: str, line: int) -> Problem:
         return Problem(file, line, "", "a second document begins here", "write one in each file")
     if error.context and error.context.startswith("found duplicate anchor"):
         return Problem(file, line, "", "this anchor is already defined", "give it another name")
-    if error.problem and "nesting depth" in error.problem:  # Newer versions of libyaml count too.
-        return Problem(file, line, "", *_TOO_DEEP)
     what = f"this is not valid YAML: {error.problem or error.context}"
     fix = "look at this line and the one before it: quotes, indentation, tabs"
     return Problem(file, line, "", what, fix)
@@ -296,13 +297,17 @@ def _not_yaml(error: yaml.MarkedYAMLError, file: str, line: int) -> Problem:
 
 def _looks_deep(text: str) -> bool:
     """Estimate whether the nesting may be too deep; false alarms are possible."""
+    return _is_deep(text) or re.search(rf"^[ ?:-]{{{_DEEPEST}}}", text, re.MULTILINE) is not None
+
+
+def _is_deep(text: str) -> bool:
+    """Whether brackets, or indicators such as `- - -` in one line, are nested too deeply."""
     depth = deepest = 0
     for bracket in re.findall(r"[\[\]{}]", text):
         depth = depth + 1 if bracket in "[{" else max(depth - 1, 0)
         deepest = max(deepest, depth)
-    return (
-        deepest > _DEEPEST or re.search(rf"^[ ?:-]{{{_DEEPEST}}}", text, re.MULTILINE) is not None
-    )
+    indicators = rf"^(?: *[?:-] ){{{_DEEPEST}}}"
+    return deepest > _DEEPEST or re.search(indicators, text, re.MULTILINE) is not None
 
 
 def _refuse_deep(text: str, file: str) -> None:

@@ -6,7 +6,7 @@ import graphlib
 import re
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -163,14 +163,20 @@ def test_there_is_something_to_look_at() -> None:
     assert len(PURE) > 5
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_rooms_keep_apart(path: Path) -> None:
-    if path.is_relative_to(ROOT / "trainer"):
-        assert rooms(path) & {"kit", "tests"} == set()
-        return
-    assert rooms(path) & {"torch", "numpy", "tests"} == set()
-    # Of the trainer, only the contract.
-    assert {name for name in imports(path) if is_of("trainer", name)} <= CONTRACT
+def offenders(found: Iterable[tuple[Path, set[str]]]) -> dict[str, set[str]]:
+    """The modules that break a rule, with what they import or call against it."""
+    return {str(path.relative_to(ROOT)): names for path, names in found if names}
+
+
+def test_trainer_and_kit_keep_apart() -> None:
+    def against(path: Path) -> set[str]:
+        if path.is_relative_to(ROOT / "trainer"):
+            return rooms(path) & {"kit", "tests"}
+        # Of the trainer, only the contract.
+        trainer = {name for name in imports(path) if is_of("trainer", name)}
+        return rooms(path) & {"torch", "numpy", "tests"} | trainer - CONTRACT
+
+    assert offenders((path, against(path)) for path in MODULES) == {}
 
 
 def test_the_contract_is_of_the_standard_library_alone() -> None:
@@ -199,17 +205,22 @@ def of_kit(path: Path) -> set[str]:
     return {name for name in imports(path) if name in KIT and KIT[name] != path}
 
 
-@pytest.mark.parametrize("path", PURE, ids=lambda path: str(path.relative_to(ROOT)))
-def test_what_is_pure_touches_nothing(path: Path) -> None:
-    # Paths alone, and the templates that are printed.
-    allowed = {"kit.render.templates": {"pathlib"}, "kit.targets.local.lower": {"pathlib"}}
-    assert (rooms(path) & WORLD) - allowed.get(module_of(path), set()) == set()
-    called = {
+def called(path: Path) -> set[str]:
+    """The names of the functions that a module calls."""
+    return {
         node.func.id
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
     }
-    assert called & {"open", "print", "input", "exec", "eval"} == set()
+
+
+def test_what_is_pure_touches_nothing() -> None:
+    # Paths alone, and the templates that are printed.
+    allowed = {"kit.render.templates": {"pathlib"}, "kit.targets.local.lower": {"pathlib"}}
+    touched = ((path, rooms(path) & WORLD - allowed.get(module_of(path), set())) for path in PURE)
+    assert offenders(touched) == {}
+    acts = {"open", "print", "input", "exec", "eval"}
+    assert offenders((path, called(path) & acts) for path in PURE) == {}
 
 
 def test_the_pure_path_of_this_machine_is_no_file() -> None:
@@ -217,14 +228,16 @@ def test_the_pure_path_of_this_machine_is_no_file() -> None:
     assert {name for name in names if name.startswith("pathlib.")} == {"pathlib.PurePosixPath"}
 
 
-@pytest.mark.parametrize("path", PURE, ids=lambda path: str(path.relative_to(ROOT)))
-def test_what_is_pure_imports_nothing_else(path: Path) -> None:
+def test_what_is_pure_imports_nothing_else() -> None:
     pure = {module_of(each) for each in PURE}
+    bare = {name for name, file in KIT.items() if not set(imports(file))}  # Packages.
     # Edits of texts need the parser's positions.
     edits = {"kit.split.edit", "kit.discover.sound", "kit.discover.update"}
-    parser = {"kit.yamlfile"} if module_of(path) in edits else set()
-    bare = {name for name, file in KIT.items() if not set(imports(file))}  # Packages.
-    assert of_kit(path) - pure - parser - bare == set()
+    parser = {name: {"kit.yamlfile"} for name in edits}
+    found = (
+        (path, of_kit(path) - pure - bare - parser.get(module_of(path), set())) for path in PURE
+    )
+    assert offenders(found) == {}
 
 
 ROOMS_OF_KIT = {
@@ -264,14 +277,15 @@ ROOMS_OF_KIT = {
 """The rooms of kit, and which of the others each may import; commands may import all."""
 
 
-@pytest.mark.parametrize("name", [name for name in KIT if name.count(".")])
-def test_rooms_of_kit_import_those_before_them(name: str) -> None:
-    room = name.split(".")[1]
-    if room in {"cli", "commands", "__main__"}:
-        return
-    allowed = ROOMS_OF_KIT[room] | {room}
-    found = {other.split(".")[1] for other in of_kit(KIT[name]) if other.count(".")}
-    assert found - allowed == set()
+def test_rooms_of_kit_import_those_before_them() -> None:
+    def against(name: str) -> set[str]:
+        room = name.split(".")[1]
+        if room in {"cli", "commands", "__main__"}:
+            return set()
+        found = {other.split(".")[1] for other in of_kit(KIT[name]) if other.count(".")}
+        return found - ROOMS_OF_KIT[room] - {room}
+
+    assert offenders((KIT[name], against(name)) for name in KIT if name.count(".")) == {}
 
 
 def test_rendering_knows_what_was_lowered_and_no_target() -> None:
@@ -285,14 +299,18 @@ def test_rendering_knows_what_was_lowered_and_no_target() -> None:
 TARGETS = ("local", "compose", "swarm")
 
 
-@pytest.mark.parametrize("target", TARGETS)
-def test_no_target_knows_another(target: str) -> None:
-    others = [f"kit.targets.{other}" for other in TARGETS if other != target]
-    own = [path for name, path in KIT.items() if is_of(f"kit.targets.{target}", name)]
-    assert {"lower.py", "observe.py", "decide.py", "execute.py", "logs.py"} <= {p.name for p in own}
-    for path in own:
-        found = {name for name in of_kit(path) if any(is_of(other, name) for other in others)}
-        assert found | ({"kit.targets.lower"} & of_kit(path)) == set()
+def test_no_target_knows_another() -> None:
+    for target in TARGETS:
+        forbidden = [f"kit.targets.{other}" for other in TARGETS if other != target]
+        forbidden.append("kit.targets.lower")
+        own = [path for name, path in KIT.items() if is_of(f"kit.targets.{target}", name)]
+        parts = {"lower.py", "observe.py", "decide.py", "execute.py", "logs.py"}
+        assert parts <= {path.name for path in own}
+        found = {
+            path: {name for name in of_kit(path) if any(is_of(each, name) for each in forbidden)}
+            for path in own
+        }
+        assert offenders(found.items()) == {}
 
 
 def test_no_module_of_kit_imports_itself_in_the_end() -> None:
@@ -338,9 +356,9 @@ LIMITS = {
 """Lines of each room of the trainer: a room is meant to be read from top to bottom."""
 
 
-@pytest.mark.parametrize("room", LIMITS)
-def test_a_room_of_the_trainer_can_be_read_from_top_to_bottom(room: str) -> None:
-    assert lines(ROOT / "trainer" / room) < LIMITS[room]
+def test_a_room_of_the_trainer_can_be_read_from_top_to_bottom() -> None:
+    found = {room: lines(ROOT / "trainer" / room) for room in LIMITS}
+    assert {room: count for room, count in found.items() if count >= LIMITS[room]} == {}
 
 
 def test_every_room_of_the_trainer_has_a_limit() -> None:
@@ -394,34 +412,35 @@ def of_trainer(path: Path) -> set[str]:
     return {name for name in imports(path) if name in TRAINER and TRAINER[name].stem != "__init__"}
 
 
-@pytest.mark.parametrize("name", [name for name in TRAINER if name != "trainer"])
-def test_rooms_of_the_trainer_import_those_before_them(name: str) -> None:
-    room = name.split(".")[1]
-    allowed = MAY_IMPORT[room] | {room}
-    for other in of_trainer(TRAINER[name]):
-        own = other.removeprefix("trainer.")
-        assert {own, own.split(".")[0]} & allowed, f"{name} imports {other}"
+def test_rooms_of_the_trainer_import_those_before_them() -> None:
+    def against(name: str) -> set[str]:
+        room = name.split(".")[1]
+        allowed = MAY_IMPORT[room] | {room}
+        others = {other.removeprefix("trainer.") for other in of_trainer(TRAINER[name])}
+        return {other for other in others if not {other, other.split(".")[0]} & allowed}
+
+    found = ((path, against(name)) for name, path in TRAINER.items() if name != "trainer")
+    assert offenders(found) == {}
 
 
 def test_no_module_of_the_trainer_imports_itself_in_the_end() -> None:
     graphlib.TopologicalSorter({name: of_trainer(path) for name, path in TRAINER.items()}).prepare()
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "trainer.keeper",
-        "trainer.elastic.coordinator",
-        "trainer.elastic.agent",
-        "trainer.serve.checkpoints",
-        "trainer.core.job",
-        "trainer.core.torch_version",
-        "trainer.data.files",
-        "trainer.data.fetched",
-    ],
+WITHOUT_TORCH = (
+    "trainer.keeper",
+    "trainer.elastic.coordinator",
+    "trainer.elastic.agent",
+    "trainer.serve.checkpoints",
+    "trainer.core.job",
+    "trainer.core.torch_version",
+    "trainer.data.files",
+    "trainer.data.fetched",
 )
-def test_what_runs_without_torch_needs_no_packages(name: str) -> None:
-    seen, todo = set[str](), [name]
+
+
+def test_what_runs_without_torch_needs_no_packages() -> None:
+    seen, todo = set[str](), list(WITHOUT_TORCH)
     while todo:
         module = todo.pop()
         parents = {module.rpartition(".")[0], module.split(".")[0]} & TRAINER.keys()

@@ -105,8 +105,14 @@ def test_too_few_hosts_that_are_not_left_out_end_the_training() -> None:
     assert set(found.orders().values()) == {end}
 
 
-def test_a_host_with_other_parameters_is_named_left_out_and_released(tmp_path: Path) -> None:
-    """Between two checkpoints: the interval finds it, and the others go back to the newest one."""
+@pytest.mark.parametrize("misses", ["", "n1"])
+def test_a_host_with_other_parameters_is_named_left_out_and_released(
+    misses: str, tmp_path: Path
+) -> None:
+    """Between two checkpoints: the interval finds it, and the others go back to the newest one.
+
+    So does a host that misses the reason, as the others have closed the group before.
+    """
     job = write_job(tmp_path, epochs=9999, every_epochs=3, batch_size=48, compare_every=5)
     with hosts(tmp_path) as local:
         endpoint = local.rendezvous("2:3")
@@ -116,6 +122,7 @@ def test_a_host_with_other_parameters_is_named_left_out_and_released(tmp_path: P
             "FAULT_RANK": "1",
             "FAULT_WORLD": "3",
             "FAULT_ONCE": tmp_path / "once",
+            "FAULT_MISSES": misses,
         }
         names = ("n1", "n2", "n3")
         tasks = {name: local.agent(name, job, endpoint, 1, "", [FAULTY], **more) for name in names}

@@ -83,6 +83,7 @@ class Session:
         self._membership = membership
         self._timeout = timedelta(seconds=job.exchange.timeout)
         self._run: Run | None = None
+        self._distrusts = False  # The state in memory, until another one has been reached.
         self._about: dict[str, Any] = {}
         self._began = started  # Of the present change.
 
@@ -103,7 +104,7 @@ class Session:
             except GoBackError as error:
                 assert world
                 say(f"goes on from a checkpoint: {error}")
-                self._began, self._run = self._last_step(), None
+                self._began, self._run, self._distrusts = self._last_step(), None, True
                 self._membership.leave(world, broken=True)
                 continue
             except RuntimeError as error:
@@ -145,6 +146,10 @@ class Session:
         self._place(world)
         require_alike(world, self._about)
         began = self._began if self._run and self._run.reached.progress else self._started
+        self._distrusts = self._distrusts and not (self._run and self._run.reached.progress)
+        if any(world.gather(self._distrusts)):
+            # Others may have seen the end of that group before they knew why: they go back, too.
+            self._run, self._distrusts = None, True
         if self._run is None or not self._run.ranks.holds_all:
             # The state in memory depends on ranks that may be gone.
             folder = folder_of(os.environ)

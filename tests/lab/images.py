@@ -8,10 +8,11 @@ import os
 import platform
 import shutil
 import tarfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from tests.lab.host import Engine, run
-from tests.lab.settings import BASE, HERE, IMAGE, PROJECT, LabError, Settings
+from tests.lab.settings import BASE, HERE, IMAGE, PROJECT, STAND_IN, LabError, Settings
 
 NODE = [
     *("apt", "ca-certificates", "curl", "docker.io", "docker-cli", "docker-compose"),
@@ -64,24 +65,50 @@ def node_image(settings: Settings, engine: Engine) -> str:
 
 
 def trainer_image(settings: Settings, engine: Engine, node: str) -> None:
-    """Build the trainer's image in a node and push it, with its base image."""
+    """Put the trainer's image, its base and the stand-in into the registry and into a node.
+
+    The registry's files are cached by what the images are made of: other labs copy them.
+    """
     suite = debian_suite(ask_python(settings, "'%d.%d' % sys.version_info[:2]"))
     tar = root_file_system(settings, "python", suite, PYTHON)
-    # In the node: its own CLI, and the registry's certificate.
+    own = HERE / "stand_in"
+    contexts = {
+        IMAGE: _context(HERE / "node" / "Dockerfile", PROJECT / "trainer"),
+        STAND_IN: _context(own / "Dockerfile", own / "train.py"),
+    }
+    content = hashlib.sha256(b"".join((tar.name.encode(), *contexts.values()))).hexdigest()
+    cached = settings.cache / f"registry-{content[:12]}"
+    there = f"{settings.container('services')}:/var/lib/registry"
     inside = engine.command("exec", "-i", settings.container(node))
+    if cached.exists():
+        engine.docker("cp", f"{cached}/.", there)
+        for image in (BASE, *contexts):
+            run(*inside, "docker", "pull", "-q", image)
+        return
+    _build(inside, tar, contexts)
+    for old in settings.cache.glob("registry-*"):
+        shutil.rmtree(old)
+    unfinished = settings.cache / "registry-part"
+    engine.docker("cp", f"{there}/.", unfinished)
+    unfinished.rename(cached)
+
+
+def _build(inside: list[str], tar: Path, contexts: Mapping[str, bytes]) -> None:
+    """Build and push the images in a node: its CLI has the registry's certificate."""
     made = f"kit.lab.tar={tar.name}"
     if not run(*inside, "docker", "image", "ls", "-q", "--filter", f"label={made}", BASE):
         label = ("--change", f"LABEL {made}")
         run(*inside, "docker", "import", *label, "-", BASE, stdin=tar.read_bytes())
     # The classic builder suffices; the new one needs a separate package.
     build = ("env", "DOCKER_BUILDKIT=0", "docker", "build", "-q", "--build-arg", f"BASE={BASE}")
-    run(*inside, *build, "-t", IMAGE, "-", stdin=_context())
-    for image in (BASE, IMAGE):
+    for image, context in contexts.items():
+        run(*inside, *build, "-t", image, "-", stdin=context)
+    for image in (BASE, *contexts):
         run(*inside, "docker", "push", "-q", image)
 
 
-def _context() -> bytes:
-    """The trainer and its Dockerfile, without times, so that unchanged files give equal layers."""
+def _context(dockerfile: Path, content: Path) -> bytes:
+    """A Dockerfile and what it copies, without times: unchanged files give equal layers."""
 
     def plain(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
         member.mtime = member.uid = member.gid = 0
@@ -89,8 +116,8 @@ def _context() -> bytes:
 
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as tar:
-        tar.add(HERE / "node" / "Dockerfile", "Dockerfile", filter=plain)
-        tar.add(PROJECT / "trainer", "trainer", filter=plain)
+        tar.add(dockerfile, "Dockerfile", filter=plain)
+        tar.add(content, content.name, filter=plain)
     return packed.getvalue()
 
 

@@ -12,6 +12,8 @@ HERE = Path(__file__).resolve().parent
 PROJECT = HERE.parents[1]
 REGISTRY = "registry.lab:5000"
 IMAGE = f"{REGISTRY}/trainer:lab"
+STAND_IN = f"{REGISTRY}/stand-in:lab"
+"""The trainer's image with stand_in/train.py in place of the training: it imports no PyTorch."""
 BASE = f"{REGISTRY}/python:lab"
 
 MODELS = {  # memory in MiB and compute capability, as nvidia-smi prints them

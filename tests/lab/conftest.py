@@ -25,6 +25,7 @@ NAME = {
     "KIT_LAB_NODES": "3",
     "KIT_LAB_PYTHON": sys.executable,
 }
+NODES = ("n1", "n2", "n3")
 CLUSTER = "test"
 """The cluster's name in every lab."""
 DEADLINE = 600
@@ -96,13 +97,48 @@ class Lab:
 
 
 def wait_for(condition: Callable[[], object], what: str, seconds: float = DEADLINE / 2) -> None:
-    """Poll a condition, at most half of the time: a `kit status` takes a second of one core."""
+    """Poll a condition, at most a third of the time: a `kit status` takes a second of one core."""
     deadline = time.monotonic() + seconds
     began = time.monotonic()
     while not condition():
         assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
-        time.sleep(max(0.2, time.monotonic() - began))
+        time.sleep(max(0.2, 2 * (time.monotonic() - began)))
         began = time.monotonic()
+
+
+SERVICES = """\
+docker service ls -q | xargs -r docker service rm
+docker config ls -q | xargs -r docker config rm
+docker secret ls -q | xargs -r docker secret rm
+for node in $(docker node ls -q); do
+    form='{{range $key, $_ := .Spec.Labels}} --label-rm {{$key}}{{end}}'
+    docker node update --availability active $(docker node inspect --format "$form" $node) $node
+done
+"""
+CONTAINERS = """\
+docker ps -aq | xargs -r docker rm -f -v
+docker volume ls -q | xargs -r docker volume rm
+docker network prune -f
+rm -rf /root/.local/share/kit
+"""
+
+
+def empty(lab: Lab) -> None:
+    """Remove the workloads of all nodes, and what other files' tests have told the Swarm."""
+    for node, script in (("n1", SERVICES), *((node, CONTAINERS) for node in NODES)):
+        # Docker refuses what it is just removing itself.
+        wait_for(lambda: lab.ssh(node, f"set -e; {script}").returncode == 0, f"{node} to be empty")  # noqa: B023
+
+
+@pytest.fixture(scope="module", autouse=True)
+def standard(lab: Lab) -> None:
+    """Each file begins with a whole and empty Swarm, whatever the files before it have left."""
+    lab.do("up")
+    if lab.call("swarm").returncode:
+        for node in reversed(NODES):
+            lab.leave_swarm(node)
+        lab.do("swarm")
+    empty(lab)
 
 
 @pytest.fixture(scope="package")

@@ -18,7 +18,7 @@ from tests.lab.conftest import Lab, wait_for
 from tests.lab.operator import make_operator
 from tests.sandbox import Project
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.long]
 FAST = ("rank", "container", "cut-3", "coordinator")
 
 

@@ -1,4 +1,4 @@
-"""The Compose engine on the lab's hosts: real engines, real SSH, a real training."""
+"""The Compose engine on the lab's hosts: real engines, real SSH."""
 
 from __future__ import annotations
 
@@ -15,18 +15,20 @@ from tests.conftest import Docker
 from tests.lab.client import get, ready
 from tests.lab.conftest import CLUSTER, Lab, wait_for
 from tests.lab.operator import Operator, make_operator
-from tests.lab.settings import IMAGE
+from tests.lab.settings import IMAGE, STAND_IN
 from tests.sandbox import Project
 
 pytestmark = pytest.mark.lab
 HOSTS = ["n1", "n2"]
 JOB = f"""\
-image: {IMAGE}
+image: {STAND_IN}
 train: {{dataset: digits, model: cnn, epochs: 2000, batch_size: 32, learning_rate: 0.05}}
 checkpoint: {{every_epochs: 1}}
 # Longer than any test, at its ease: who wants the end gives it fewer epochs, and no rest.
 environment: {{OMP_NUM_THREADS: "1", LAB_PACE: "0.1"}}
 """
+TRAINS = JOB.replace(STAND_IN, IMAGE)
+"""With the real training."""
 SERVER = f"image: {IMAGE}\njob: digits\n"
 STEPS = 15
 """Steps of an epoch: 1,437 samples in global batches of 96."""
@@ -60,6 +62,7 @@ def operator(lab: Lab, project: Project, docker: Docker) -> Iterator[Operator]:
 
 
 def test_a_job_trains_is_stopped_and_goes_on(operator: Operator, lab: Lab) -> None:
+    operator.write({"digits": TRAINS})
     assert "digits: started as 2 hosts, world size 3" in operator.kit("deploy")
     wait_for(operator.trains, "a checkpoint")
     status = operator.status()
@@ -80,7 +83,7 @@ def test_a_job_trains_is_stopped_and_goes_on(operator: Operator, lab: Lab) -> No
     step, epochs = ended["step"], ended["epoch"] + 30
     assert f"checkpoint: step-{step:08d} in kit-test_digits-checkpoints on n1, n2" in stopped
 
-    quick = JOB.replace('LAB_PACE: "0.1"', 'LAB_PACE: "0"')
+    quick = TRAINS.replace('LAB_PACE: "0.1"', 'LAB_PACE: "0"')
     operator.write({"digits": quick.replace("epochs: 2000", f"epochs: {epochs}")})
     # A host without its checkpoints fetches them from the other.
     lab.docker("n1", "volume", "rm", "kit-test_digits-checkpoints")
@@ -113,7 +116,7 @@ def test_a_job_trains_is_stopped_and_goes_on(operator: Operator, lab: Lab) -> No
 
 
 def test_what_is_missing_is_told_and_nothing_is_started(operator: Operator, lab: Lab) -> None:
-    operator.write({"digits": JOB.replace(IMAGE, "registry.lab:5000/trainer:none")})
+    operator.write({"digits": JOB.replace(STAND_IN, "registry.lab:5000/trainer:none")})
     output = operator.kit("deploy", status=1)
     for host in HOSTS:
         assert f"{host}: pull registry.lab:5000/trainer:none: " in output
@@ -129,7 +132,7 @@ def test_what_is_missing_is_told_and_nothing_is_started(operator: Operator, lab:
 
 def test_a_start_that_fails_on_one_host_is_taken_back_on_all(operator: Operator, lab: Lab) -> None:
     # A container of another owner with the name of kit's container.
-    lab.docker("n2", "create", "--name", "test_train-digits-train-1", IMAGE)
+    lab.docker("n2", "create", "--name", "test_train-digits-train-1", STAND_IN)
     try:
         output = operator.kit("deploy", status=1)
         assert "n2: start digits: Error response from daemon: Conflict" in output
@@ -206,7 +209,7 @@ def test_checkpoints_are_offered_to_those_with_the_clusters_key(
 ) -> None:
     """The server on n2 fetches from n1, whose endpoint refuses everybody else."""
     serving = lab.uuids("n2")[1]
-    job = JOB.replace("epochs: 2000", "epochs: 30") + "hosts: {names: [n1]}\n"
+    job = TRAINS.replace("epochs: 2000", "epochs: 30") + "hosts: {names: [n1]}\n"
     change = (f"uuid: {serving},", f"uuid: {serving}, use: inference,")
     operator.write({"digits": job}, change, servers={"digits": SERVER})
     operator.kit("deploy")

@@ -65,10 +65,10 @@ def test_shards_survive_a_container_and_another_grid(operator: Operator, lab: La
     assert "rank-00000.pt" not in parts[1]
 
     # A lost container: its host's ranks come back, and all go on from the pieces.
-    before = epoch_of(operator)
     lab.ssh("n2", "docker kill $(docker ps -q --filter name=train-llm)")
-    wait_for(lambda: epoch_of(operator) > before + 2, "more epochs after the kill")
-    assert "resumes at step" in operator.kit("logs", "llm")
+    wait_for(lambda: "resumes at step" in operator.kit("logs", "llm"), "a new start")
+    before = epoch_of(operator)
+    wait_for(lambda: epoch_of(operator) > before, "an epoch more")
 
     # Three replicas go on from three shards, each of which is on one host alone.
     reached = epoch_of(operator)

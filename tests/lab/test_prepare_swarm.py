@@ -10,6 +10,7 @@ import pytest
 from tests.conftest import Docker
 from tests.lab.conftest import Lab, wait_for
 from tests.lab.operator import Operator, make_operator
+from tests.lab.settings import IMAGE, STAND_IN
 from tests.lab.test_lab import TRAINING, ready
 from tests.lab.test_prepare import CONFIG, on
 from tests.sandbox import Project
@@ -102,7 +103,8 @@ def files(lab: Lab) -> Iterator[dict[str, str]]:
 def test_hosts_of_a_job_restart_one_after_the_other(
     operator: Operator, lab: Lab, files: dict[str, str]
 ) -> None:
-    job = TRAINING.replace("epochs: 1", "epochs: 9999") + "hosts: {min: 1}\n"
+    job = TRAINING.replace("epochs: 1", "epochs: 9999").replace(IMAGE, STAND_IN)
+    job += "environment: {LAB_PACE: '0.1'}\nhosts: {min: 1}\n"
     operator.write({"digits": job})
     operator.kit("swarm", "up", "--yes")
     try:

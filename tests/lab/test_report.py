@@ -91,9 +91,9 @@ def test_gpus_ranks_and_a_split_are_shown(operator: Operator, lab: Lab) -> None:
     assert rest[-1]["world_size"] == 2
     assert max(after, default=2) == 2, rest
     assert run["state"] == "stopped"
-    # The deploy of a split stops the job, so what it costs is a start and no restart.
+    # What a split costs is a start and no restart; time between runs is not counted.
     assert run["time"]["start"] > 0
-    assert 0 < run["seconds"] < run["ended"] - run["began"]
+    assert 0 < run["seconds"] <= run["ended"] - run["began"] + 1e-3  # Rounded to milliseconds.
     assert sum(run["time"].values()) == pytest.approx(run["seconds"], rel=0.02)
     assert {rank["host"] for rank in run["ranks"]} == {"n1", "n2"}
     assert run["origin"]["image"] == IMAGE

@@ -10,12 +10,12 @@ import pytest
 from tests.conftest import Docker
 from tests.lab.conftest import Lab, wait_for
 from tests.lab.operator import Operator, make_operator
-from tests.lab.settings import IMAGE
+from tests.lab.settings import STAND_IN
 from tests.sandbox import Project
 
 pytestmark = pytest.mark.lab
 JOB = f"""\
-image: {IMAGE}
+image: {STAND_IN}
 train: {{dataset: digits, model: cnn, epochs: 9999, batch_size: 32, learning_rate: 0.05}}
 environment: {{OMP_NUM_THREADS: "1", LAB_PACE: "0.1"}}
 exchange: {{timeout: 10s}}

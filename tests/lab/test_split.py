@@ -138,7 +138,7 @@ def events(lab: Lab, node: str, since: float) -> list[tuple[str, str]]:
 
 def test_two_hosts_of_a_swarm_exchange_gpus(made: dict[str, Operator], lab: Lab) -> None:
     operator = made["swarm"]
-    endless = train(9999).replace('"1"', '"1", LAB_PACE: "0.03"')
+    endless = train(9999).replace('"1"', '"1", LAB_PACE: "0.08"')
     operator.write({"digits": endless}, servers={"digits": SERVER})
     operator.kit("swarm", "up", "--yes")
     assert "serve-digits: is idle: it has no GPU" in operator.kit("deploy", DIGITS_TOKEN=TOKEN)

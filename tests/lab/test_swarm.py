@@ -1,4 +1,4 @@
-"""The Swarm engine from end to end: real engines in a real swarm, over SSH, a real training."""
+"""The Swarm engine from end to end: real engines in a real swarm, over SSH."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from tests.conftest import Docker
 from tests.lab.conftest import Lab, wait_for
 from tests.lab.operator import Operator, make_operator
-from tests.lab.settings import BASE, IMAGE
+from tests.lab.settings import BASE, STAND_IN
 from tests.sandbox import ROOT, Project
 
 pytestmark = pytest.mark.lab
@@ -23,7 +23,7 @@ NODES = ["n1", "n2", "n3"]
 TORCH = "registry.lab:5000/torch:lab"
 """Like pytorch/pytorch: PyTorch without kit."""
 TRAIN = f"""\
-image: {IMAGE}
+image: {STAND_IN}
 train: {{dataset: digits, model: cnn, epochs: 30, batch_size: 32, learning_rate: 0.05}}
 environment: {{OMP_NUM_THREADS: "1"}}
 """
@@ -205,7 +205,6 @@ def test_two_desktops_train_lose_a_host_and_go_on(operator: Operator, hosts: Lab
     operator.write({"digits": QUICK.replace("epochs: 30", f"epochs: {done + 30}")})
     operator.kit("deploy")
     wait_for(lambda: operator.status()["state"] == "completed", "the end")
-    assert operator.status()["progress"]["accuracy"] > 0.97
     assert operator.status()["checkpoint"]
     volume = "/var/lib/docker/volumes/kit-test_digits-checkpoints/_data"
     for host in ("n1", "n2"):
@@ -215,7 +214,7 @@ def test_two_desktops_train_lose_a_host_and_go_on(operator: Operator, hosts: Lab
     assert "digits completed" in operator.kit("stop")
     wait_for(lambda: not leftovers(hosts), f"an end of {leftovers(hosts)}")
     [entry] = json.loads(operator.kit("history", "--json"))[:1]
-    assert (entry["job"], entry["image"]) == ("digits", IMAGE)
+    assert (entry["job"], entry["image"]) == ("digits", STAND_IN)
 
 
 def test_ones_own_script_loses_a_host_and_goes_on(operator: Operator, hosts: Lab) -> None:
@@ -248,132 +247,6 @@ def test_a_split_host_shows_what_is_its_own(operator: Operator, hosts: Lab) -> N
     assert f"n2 | launch n2: sees GPU 0: TITAN RTX (UUID: {first})" in done
     assert second not in done
     assert "digits completed" in done
-
-
-def test_what_keeps_a_job_from_starting_is_told(operator: Operator, hosts: Lab) -> None:
-    operator.write({"digits": TRAIN.replace(IMAGE, "registry.lab:5000/trainer:none")})
-    output = operator.kit("deploy", status=1)
-    assert "the host cannot get the image registry.lab:5000/trainer:none" in output
-    assert "`kit stop digits` removes it" in output
-    operator.kit("stop", "digits")
-
-    operator.write({"digits": TRAIN})
-    reserve = ("--generic-resource", "kit_gpu=1", "--constraint", "node.labels.kit.host==n2")
-    name = ("--name", "somebody", "--label", "com.docker.stack.namespace=somebodys")
-    hosts.docker(
-        "n1",
-        "service",
-        "create",
-        "--detach",
-        *name,
-        *reserve,
-        "--entrypoint",
-        "sleep",
-        IMAGE,
-        "600",
-    )
-    try:
-        wait_for(lambda: "Running" in hosts.docker("n1", "service", "ps", "somebody"), "the holder")
-        output = operator.kit("deploy", status=1)
-        held = "2 GPUs wanted, n2 offers 2 GPUs to Swarm, somebodys holds 1"
-        assert f"digits: {held}" in output
-        wait_for(lambda: not leftovers(hosts), f"an end of {leftovers(hosts)}")
-    finally:
-        hosts.docker("n1", "service", "rm", "somebody")
-
-    hosts.do("stop", "n2")
-    try:
-        wait_for(lambda: "Down" in hosts.docker("n1", "node", "ls"), "n2 to be missed")
-        output = operator.kit("deploy", status=1)
-        assert "digits: n2 is down, and it needs 2 hosts" in output
-        assert leftovers(hosts, ["n1", "n3"]) == set()
-    finally:
-        hosts.do("start", "n2")
-        wait_for(lambda: "Down" not in hosts.docker("n1", "node", "ls"), "n2 to be back")
-
-
-def test_a_mistake_in_the_input_ends_a_job_with_its_reason(operator: Operator, hosts: Lab) -> None:
-    operator.write({"digits": TRAIN.replace("dataset: digits", "dataset: cifar10")})
-    output = operator.kit("deploy", status=1)
-    assert "cifar10 is not complete in any of" in output
-    assert "it was ended, because no restart can help" in output
-    wait_for(lambda: not leftovers(hosts), f"an end of {leftovers(hosts)}")
-    status = operator.status()
-    assert (status["state"], status["checkpoint"]) == ("failed", None)
-    assert "cifar10 is not complete in any of" in status["failure"]
-
-
-def newest(lab: Lab) -> str:
-    """The state and the desired state of the newest task of n2's part."""
-    form = "{{.DesiredState}} {{.CurrentState}}"
-    told = lab.docker("n1", "service", "ps", "--format", form, "train-digits_train-on-n2")
-    return told.splitlines()[0]
-
-
-def kill_training(lab: Lab) -> None:
-    """Kill n2's container in any state."""
-    found = "docker ps --quiet --filter name=train-digits_train"
-    wait_for(lambda: on(lab, "n2", found), "a container to kill")
-    on(lab, "n2", f"docker kill $({found})")
-
-
-def test_a_host_out_of_restarts_comes_back_and_may_leave(operator: Operator, hosts: Lab) -> None:
-    operator.write({"digits": ELASTIC})
-    operator.kit("deploy")
-    # Two starts, instead of the ten of the rendered file.
-    once = ("--restart-max-attempts", "1", "train-digits_train-on-n2")
-    hosts.docker("n1", "service", "update", "--detach", *once)
-    wait_for(lambda: "Running Running" in newest(hosts), "the task with the new limit")
-    for _ in range(2):
-        kill_training(hosts)
-        wait_for(lambda: "Failed" in newest(hosts) or "Ready" in newest(hosts), "Swarm to see it")
-    wait_for(lambda: "Shutdown Failed" in newest(hosts), "Swarm to give up")
-    first = tasks(hosts, "train-digits")
-
-    status = operator.status()
-    assert status["state"] == "running"
-    said = "n2: ended with exit status 137: see kit logs; its restarts are used up"
-    assert said in status["message"]
-    assert re.search(r"start digits again on n2 +its rest", operator.kit("deploy", "--dry-run"))
-    assert "digits/n2: running" in operator.kit("deploy")
-    assert first < tasks(hosts, "train-digits")  # n1 and the rendezvous continue.
-    assert operator.status()["message"] == ""
-
-    inventory = hosts.inventory()
-    n2 = inventory[inventory.index("  n2:") : inventory.index("  n3:")]
-    operator.write({"digits": ELASTIC}, (n2, ""))
-    assert "train-digits.stack.yaml" in operator.kit("deploy")
-    assert [host["host"] for host in operator.status()["hosts"]] == ["n1"]
-    wait_for(lambda: not on(hosts, "n2", "docker ps --quiet --filter name=train-"), "n2 to be free")
-    told = operator.kit("swarm", "up", "--dry-run")
-    assert "note: n2 is in the Swarm and not in the inventory" in told
-
-
-def test_a_deploy_that_is_killed_is_followed_by_a_whole_one(operator: Operator, hosts: Lab) -> None:
-    operator.write({"digits": ELASTIC})
-    killed = operator.start("deploy")
-    assert killed.stdout is not None
-    wait_for(lambda: "train-digits_train-on-n2" in listed(hosts, "service"), "half of it")
-    killed.kill()
-    killed.communicate()
-    left = operator.start("deploy")
-    said, _ = left.communicate(timeout=240)
-    if left.returncode:  # It was killed while it had the lock.
-        assert "has been deploying for" in said
-        assert "Traceback" not in said
-    assert "digits/n2: running" in operator.kit("deploy", "--break-lock")
-
-    # Of two concurrent deploys, one runs, and the other names its user.
-    operator.write({"digits": ELASTIC.replace("batch_size: 32", "batch_size: 16")})
-    both = [operator.start("deploy") for _ in range(2)]
-    texts = [process.communicate(timeout=240)[0] for process in both]
-    codes = sorted(process.returncode for process in both)
-    assert codes in ([0, 0], [0, 1]), texts
-    assert all("Traceback" not in text for text in texts)
-    if codes == [0, 1]:
-        assert any("deploying" in text for text in texts)
-    assert "runs already" in operator.kit("deploy")
-    assert operator.status()["state"] == "running"
 
 
 def tasks(lab: Lab, stack: str) -> set[str]:

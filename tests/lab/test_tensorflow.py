@@ -17,7 +17,7 @@ from tests.lab.operator import Operator, make_operator
 from tests.lab.settings import BASE
 from tests.sandbox import ROOT, Project
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.long]
 IMAGE = "registry.lab:5000/tensorflow:lab"
 PACKAGES = ROOT / ".tools" / "tensorflow" / "lib"
 SHOWN = "/opt/torch/.tensorflow"

@@ -42,7 +42,7 @@ class Cluster:
     job: Path
     nnodes: str = "1:3"
     spares: tuple[str, ...] = ()
-    pace: str = "0"
+    pace: str = "0.01"
     endpoint: str = ""
     coordinator: Task | None = None
     hosts: dict[str, Task] = field(default_factory=dict)
@@ -164,10 +164,9 @@ class Cluster:
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     """Three hosts that train."""
-    # The processes are those that signals must reach: none is forked elsewhere.
-    with hosts(tmp_path, cold=True) as local:
+    with hosts(tmp_path) as local:
         # Small steps: with one host, larger ones of so few samples may diverge, which ends all.
-        job = write_job(tmp_path, epochs=9999, every_epochs=20, batch_size=16, learning_rate=0.005)
+        job = write_job(tmp_path, epochs=9999, every_epochs=5, batch_size=16, learning_rate=0.005)
         found = Cluster(local, job)
         found.start(*NAMES)
         found.wait_for(3, 0)
@@ -188,7 +187,7 @@ def test_a_lost_worker_returns_and_nobody_else_is_started_anew(cluster: Cluster)
 
 
 def test_a_global_batch_is_kept_by_those_who_are_left(tmp_path: Path) -> None:
-    with hosts(tmp_path, cold=True) as local:
+    with hosts(tmp_path) as local:
         train: dict[str, Any] = {
             "epochs": 9999,
             "every_epochs": 20,
@@ -226,7 +225,8 @@ def stop_host(cluster: Cluster) -> Callable[[], None]:
 
 def stop_worker(cluster: Cluster) -> Callable[[], None]:
     """Stop a worker, whose agent goes on."""
-    return stop([cluster.worker("n2")])
+    worker = cluster.worker("n2")
+    return stop([worker, *descendants(worker)])
 
 
 @pytest.mark.parametrize("fault", [stop_host, stop_worker])
@@ -268,7 +268,7 @@ def test_a_new_coordinator_does_not_disturb_a_group(cluster: Cluster) -> None:
 
 
 def test_all_hosts_that_lose_their_power_resume_from_a_checkpoint(cluster: Cluster) -> None:
-    wait_until(lambda: any(line["epoch"] >= 21 for line in metrics_of(cluster)), "a checkpoint")
+    wait_until(lambda: any(line["epoch"] >= 6 for line in metrics_of(cluster)), "a checkpoint")
     for task in cluster.local.tasks:
         task.end()
     cluster.endpoint = ""
@@ -276,7 +276,7 @@ def test_all_hosts_that_lose_their_power_resume_from_a_checkpoint(cluster: Clust
     wait_until(lambda: any(task.of(Resumed) for task in cluster.hosts.values()), "to resume")
     cluster.wait_for_epoch()
     cluster.end()
-    assert max(line["epoch"] for line in metrics_of(cluster)) >= 21
+    assert max(line["epoch"] for line in metrics_of(cluster)) >= 6
 
 
 def metrics_of(cluster: Cluster) -> list[dict[str, float]]:
@@ -324,6 +324,7 @@ def test_a_worker_that_hangs_is_left_and_named_and_returns(tmp_path: Path) -> No
         wait_until(lambda: tasks[0].of(Regrouped)[-1].world_size == 2, "n2 to return")
 
 
+@pytest.mark.long
 def test_a_slow_worker_does_not_hang(tmp_path: Path) -> None:
     """It computes for longer than a worker may stand still."""
     seconds = 2 * pulse.LEAST
@@ -347,7 +348,7 @@ def test_a_slow_worker_does_not_hang(tmp_path: Path) -> None:
 
 
 def test_a_spare_takes_the_place_of_a_lost_host(tmp_path: Path) -> None:
-    with hosts(tmp_path, cold=True) as local:
+    with hosts(tmp_path) as local:
         job = write_job(tmp_path, epochs=9999, every_epochs=9999)
         cluster = Cluster(local, job, "2:2", spares=("s1",))
         cluster.start("n1", "n2", "s1")
@@ -370,7 +371,7 @@ def test_a_spare_takes_the_place_of_a_lost_host(tmp_path: Path) -> None:
 
 
 def test_a_new_start_begins_with_the_checkpoint_of_a_spare(tmp_path: Path) -> None:
-    with hosts(tmp_path, cold=True) as local:
+    with hosts(tmp_path) as local:
         job = write_job(tmp_path, epochs=9999, every_epochs=1, batch_size=16, learning_rate=0.005)
         cluster = Cluster(local, job, "1:2", spares=("s1",))
         cluster.start("n1", "n2", "s1")
@@ -389,6 +390,7 @@ def test_a_new_start_begins_with_the_checkpoint_of_a_spare(tmp_path: Path) -> No
         assert max(each.step for task in resumed for each in task.of(Resumed)) == saved
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(int(os.environ.get("KIT_FAULTS_SEEDS", "1"))))
 def test_many_faults_lose_no_sample_and_no_step(seed: int, cluster: Cluster) -> None:
     """Twelve faults at random, also while the last one is being dealt with."""

@@ -18,7 +18,7 @@ SIZES: dict[str, Any] = {**GPT, "batch_size": 6, "epochs": 9999}
 @pytest.fixture
 def local(tmp_path: Path) -> Iterator[Hosts]:
     write_words(tmp_path)
-    with hosts(tmp_path, cold=True) as found:
+    with hosts(tmp_path) as found:
         yield found
 
 

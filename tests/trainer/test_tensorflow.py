@@ -14,6 +14,7 @@ from tests.sandbox import ROOT
 from tests.trainer.hosts import Hosts, Task, hosts, wait_until
 from trainer.contract import events
 
+pytestmark = pytest.mark.long
 PYTHON = ROOT / ".tools" / "tensorflow" / "bin" / "python"
 SCRIPT = Path(__file__).with_name("mirrored.py")
 

@@ -1,22 +1,24 @@
 # To begin: `make demo` and `make test`. For daily work: `make render deploy`.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test setup plan render check deploy status logs stop examples dashboards docs pictures lint audit bench lab lab-down lab-test chaos clean
+.PHONY: help demo test test-lab test-long test-versions test-times update setup plan render check deploy status logs stop \
+    examples dashboards docs pictures lint audit bench lab lab-down chaos clean
 
 PYTHON ?= $(firstword $(foreach name,python3 python3.14 python3.13 python3.12 python3.11,\
             $(shell $(name) -c 'import sys; sys.version_info >= (3, 11) and print(sys.executable)' 2>/dev/null)))
 BIN := .venv/bin
-UV := $(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python
+# The locks are constraints with hashes, and name no index.
+UV := $(BIN)/uv pip install --quiet --compile-bytecode --build-constraint locks/kit.txt
+INTO_KIT := $(UV) --python $(BIN)/python --constraint locks/kit.txt
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --no-deps
 KIT := $(BIN)/kit
-# The tested release of torch. Without a GPU, the CPU build suffices, a tenth of the size.
-TORCH := torch==2.13.0
+# Where PyTorch's own index is within reach, its CPU build suffices without a GPU: a tenth of the size.
 TORCH_CPU := https://download.pytorch.org/whl/cpu
-# A matching pair for tests of torchvision; PyPI has no torchvision for the CPU build above.
-VISION := torch==2.15.0 torchvision==0.29.2
-TENSORFLOW := tensorflow-cpu==2.21.0
-FRAMEWORKS := accelerate==1.15.0 transformers==5.23.0 lightning==2.6.6 deepspeed==0.19.8
-# Test processes. Three of them have a lab each and mostly wait, so that there may be more than cores.
-WORKERS ?= 4
+TRAINER := '.[data,digits,folder,serve,text]'
+# Followed by the number of test processes. Those of the lab mostly wait, so that there are more of them than cores.
+PYTEST = $(BIN)/pytest --dist loadscope --no-loadscope-reorder --numprocesses
+# Prints the processor time of all that a command starts, beside its budget in minutes.
+BUDGET = $(BIN)/python -m tests.budget --name $@ --minutes
 # Of the fault suite: the seed of its order and times, and the faults; empty: all of them.
 SEED ?= 1
 FAULTS ?=
@@ -24,7 +26,7 @@ FAULTS ?=
 ARGS ?=
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: setup ## train the example cluster on this machine, in about a minute
 	@$(KIT) plan
@@ -37,10 +39,23 @@ demo: setup ## train the example cluster on this machine, in about a minute
 	@echo "  make plan render && git diff      read what the hosts would get"
 	@echo "  $(KIT) init ../my-cluster   start a repository of your own"
 
-test: setup .venv/.dev .tools/.vision .tools/.tensorflow ## run all tests; those of the lab only as root on Debian or Ubuntu
-	@tests/docker-cli
-	@$(BIN)/python -m compileall -q kit trainer tests # Otherwise each test process would compile.
-	$(BIN)/pytest --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder $(ARGS)
+test: setup .venv/.dev .tools/.docker .tools/.compiled ## prove the product, in some ten minutes; as root on Debian or Ubuntu with a real Swarm
+	$(BUDGET) 20 -- $(PYTEST) 3 -m "not lab and not long" $(ARGS)
+
+test-lab: setup .venv/.dev .tools/.docker ## run the other tests on real Swarms and Compose hosts, as root
+	$(BUDGET) 25 -- $(PYTEST) 5 -m "lab and not long" tests/lab $(ARGS)
+
+test-long: setup .venv/.dev .tools/.docker .tools/.vision .tools/.tensorflow ## run frameworks, chaos, soaks; before a release
+	$(BUDGET) 90 -- $(PYTEST) 3 -m long --note "$(ARGS)" $(ARGS)
+
+test-versions: .venv/.kit ## run the pure tests with the lowest and the newest versions that pyproject.toml admits
+	@$(BIN)/python -m tests.versions $(BIN)/uv $(ARGS)
+
+test-times: .venv/.dev ## print the test files with the most processor time, of their last runs
+	@$(BIN)/python -m tests.times
+
+update: .venv/.python ## renew the locked versions
+	@$(BIN)/python .ci/lock $(BIN)/uv --upgrade
 
 setup: .venv/.kit .venv/.trainer ## install missing packages into .venv
 
@@ -105,12 +120,7 @@ lab: ## start a real Swarm of three nodes on this machine, as root
 lab-down: ## remove it; ARGS=--all with its caches
 	@PYTHON=$(PYTHON) tests/lab/lab down $(ARGS)
 
-lab-test: setup .venv/.dev .tools/.vision ## run only the lab's tests, as root
-	@tests/docker-cli
-	$(BIN)/pytest -m lab tests/lab $(ARGS)
-
-chaos: setup .venv/.dev ## make faults during a training in a lab, as root; SEED=1 FAULTS=rank,power
-	@tests/docker-cli
+chaos: setup .venv/.dev .tools/.docker ## make faults during a training in a lab, as root; SEED=1 FAULTS=rank,power
 	@$(BIN)/python -m tests.lab.chaos --seed $(SEED) --faults "$(FAULTS)" $(ARGS)
 
 clean: ## remove what setup installed
@@ -118,48 +128,56 @@ clean: ## remove what setup installed
 
 reachable = $(BIN)/python -c 'import sys, urllib.request; urllib.request.urlopen(sys.argv[1], timeout=5)' $(1) 2>/dev/null
 
-.venv/.python:
+.venv/.python: locks/uv.txt
 	@test -n "$(PYTHON)" || { echo "kit needs Python 3.11 or later: none was found. Name one: make PYTHON=/path/to/python3" >&2; exit 2; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || .ci/install-venv $(PYTHON)
 	@echo "installing kit into .venv"
 	@$(PYTHON) -m venv .venv
-	@$(BIN)/pip install --quiet --disable-pip-version-check uv
+	@$(PIP) -r locks/uv.txt
 	@touch $@
 
-.venv/.kit: .venv/.python pyproject.toml
-	@$(UV) --editable .
+.venv/.kit: .venv/.python pyproject.toml locks/kit.txt
+	@$(INTO_KIT) --editable .
 	@touch $@
 
-.venv/.trainer: .venv/.kit
-	@$(BIN)/python -c 'import torch' 2>/dev/null || { \
-	    echo "installing PyTorch (once; minutes on a slow line)"; \
-	    index=; \
-	    command -v nvidia-smi >/dev/null || ! $(call reachable,$(TORCH_CPU)/) || index="--extra-index-url $(TORCH_CPU)"; \
-	    $(BIN)/pip install --quiet --disable-pip-version-check $$index $(TORCH); \
-	}
-	@$(UV) --editable '.[data,digits,folder,serve,text]'
+.venv/.trainer: .venv/.kit locks/torch-cpu.txt
+	@echo "installing PyTorch (once; minutes on a slow line)"
+	@command -v nvidia-smi >/dev/null || { \
+	    index=; ! $(call reachable,$(TORCH_CPU)/) || index="--extra-index-url $(TORCH_CPU)"; \
+	    $(PIP) $$index -r locks/torch-cpu.txt 2>/dev/null; \
+	} || echo "PyTorch's build for CPUs is out of reach: installing the one for CUDA, of 3 GB"
+	@$(INTO_KIT) --group torch --editable $(TRAINER)
 	@touch $@
 
 .venv/.dev: .venv/.kit
-	@$(UV) --group dev
-	@touch $@
-
-.tools/.vision: .venv/.kit
-	@echo "installing torchvision and other frameworks for their tests (once; 5 GB where PyTorch's own index is out of reach)"
-	@mkdir -p .tools
-	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python .tools/vision
-	@backend=; ! $(call reachable,$(TORCH_CPU)/) || backend="--torch-backend cpu"; \
-	    $(BIN)/uv pip install --quiet --python .tools/vision/bin/python $$backend $(VISION) $(FRAMEWORKS) \
-	    --editable '.[data,digits,folder,serve,text]' --group dev
-	@touch $@
-
-.tools/.tensorflow: .venv/.kit
-	@echo "installing TensorFlow for its tests (once)"
-	@mkdir -p .tools
-	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python .tools/tensorflow
-	@$(BIN)/uv pip install --quiet --compile-bytecode --python .tools/tensorflow/bin/python $(TENSORFLOW)
+	@$(INTO_KIT) --group dev
 	@touch $@
 
 .venv/.docs: .venv/.kit
-	@$(UV) --group docs
+	@$(INTO_KIT) --group docs
+	@touch $@
+
+.tools/.docker: tests/docker-cli
+	@tests/docker-cli
+	@mkdir -p .tools
+	@touch $@
+
+# Otherwise each test process would compile all modules.
+.tools/.compiled: .venv/.trainer
+	@$(BIN)/python -m compileall -q kit trainer
+	@mkdir -p .tools
+	@touch $@
+
+.tools/.vision: .venv/.kit locks/frameworks.txt
+	@echo "installing torchvision and other frameworks for their tests (once; 5 GB)"
+	@mkdir -p .tools
+	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python .tools/vision
+	@$(UV) --python .tools/vision/bin/python --constraint locks/frameworks.txt --group frameworks --group dev --editable $(TRAINER)
+	@touch $@
+
+.tools/.tensorflow: .venv/.kit locks/tensorflow.txt
+	@echo "installing TensorFlow for its tests (once)"
+	@mkdir -p .tools
+	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python .tools/tensorflow
+	@$(UV) --python .tools/tensorflow/bin/python --constraint locks/tensorflow.txt --group tensorflow
 	@touch $@

@@ -8,37 +8,19 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
-from xdist.scheduler import LoadScopeScheduling
 
+from tests import runs, times
 from tests.sandbox import ROOT, Project
 
 LAB = "tests/lab/"
-SHARED = {
-    "swarm": ("swarm", "split", "chaos"),
-    "hosts": (
-        "bench",
-        "data",
-        "discover",
-        "doctor",
-        "monitoring",
-        "prepare",
-        "prepare_swarm",
-        "short_way",
-    ),
-}
-LABS = {f"{LAB}test_{file}.py": lab for lab, files in SHARED.items() for file in files}
-"""The lab of a file's tests, one of three that run side by side; the third has no name here."""
 LONGEST = (
+    *(f"{LAB}test_{name}" for name in ("compose", "own_server", "split", "swarm", "data", "walk")),
     LAB,
     "tests/test_vision",
     "tests/trainer/test_trainer_",
     "tests/trainer/",
     "tests/targets/",
 )
-
-REAL = (LAB, "tests/trainer/", "tests/vision/")
-"""Tests of real processes or engines on two shared cores: a time limit of the tested programs may
-run out there. One that fails is run once more; pure tests are not, as they must never vary."""
 
 # Threads of several test processes would spin while they wait for each other: three times the CPU.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -53,17 +35,15 @@ settings.register_profile(
 settings.load_profile("kit")
 
 
-class _Groups(LoadScopeScheduling):  # type: ignore[misc]
-    """Gives one worker the tests of a file, or all tests that share a lab."""
-
-    def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.partition("::")[0]
-        return f"{LAB}{LABS.get(file, '')}" if file.startswith(LAB) else file
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--note", help="note this run in docs/testing.md, with these arguments")
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> _Groups:
-    """Distribute the tests; marks for xdist's own groups have no effect with pytest 9.2."""
-    return _Groups(config, log)
+def pytest_configure(config: pytest.Config) -> None:
+    times.register(config)
+    note = config.getoption("note")
+    if note is not None and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(runs.Note(note), "note")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -73,16 +53,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return next((n for n, at in enumerate(LONGEST) if item.nodeid.startswith(at)), len(LONGEST))
 
     items.sort(key=turn)
-    for item in items:
-        if item.nodeid.startswith(REAL):
-            item.add_marker(pytest.mark.flaky(reruns=1))
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Show why tests were run once more: an intermittent failure may be a fault of the code."""
-    for report in terminalreporter.stats.get("rerun", []):
-        terminalreporter.section(f"run once more: {report.nodeid}")
-        terminalreporter.write_line(report.longreprtext)
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import pytest
 
 from tests.trainer.hosts import ROOT, hosts
 
+pytestmark = pytest.mark.long
 SMALLEST = ["--repeats", "1", "--epochs", "1", "--samples", "512"]
 
 

@@ -13,6 +13,7 @@ import pytest
 from tests.sandbox import ROOT
 from tests.trainer.hosts import Hosts, Task, hosts
 
+pytestmark = pytest.mark.long
 PYTHON = ROOT / ".tools" / "vision" / "bin" / "python"
 SCRIPTS = ROOT / "tests" / "frameworks"
 

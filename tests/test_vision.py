@@ -8,6 +8,7 @@ import pytest
 from tests.sandbox import ROOT
 from tests.trainer.hosts import DEADLINE
 
+pytestmark = pytest.mark.long
 PYTHON = ROOT / ".tools" / "vision" / "bin" / "python"
 
 

@@ -37,34 +37,31 @@ def test_every_template_can_be_overridden(project: Project, name: str) -> None:
     assert own == snapshot(project.rendered())
 
 
-WRONG: list[tuple[str, str | bytes, str]] = [
-    ("a tag that is not closed", "a\nb {% if %}\n", "2: the template fails: Expected an expression"),
-    ("a tag of nobody's", "a\n\n{% frobnicate %}\n", "3: the template fails: Encountered unknown tag"),
-    ("an undefined variable", "a\n{{ nobody }}\n", "2: the template fails: 'nobody' is undefined"),
-    (
-        "an undefined field",
-        "{{ header }}\n\n{{ platform.klaster }}\n",
-        "3: the template fails: 'kit.targets.swarm.platform.Platform object' has no attribute 'klaster'",
-    ),
-    ("in a loop", "{% for letter in platform.cluster %}\n{{ letter.nam }}\n{% endfor %}\n", "2: the template"),
-    ("a filter of nobody's", "a\n{{ header | shout }}\n", "2: the template fails: No filter named"),
-    ("a wrong type", "{{ platform.cluster + 1 }}\n", "1: the template fails: can only concatenate str"),
-    ("a division by zero", "\n{{ 1 / 0 }}\n", "2: the template fails: division by zero"),
-    ("a filter that fails", "\n{{ 5 | words }}\n", "2: the template fails: 'int' object is not"),
-    ("no UTF-8", b"# caf\xe9\n", "1: the template fails: this is not UTF-8 text"),
-    ("an include of nothing", "\n{% include 'x.j2' %}\n", "2: the template fails: 'x.j2' not found"),
-    ("an include of itself", "{% include 'platform.stack.yaml.j2' %}", "1: the template fails: it "),
-]  # fmt: skip
+# The text of a template, the line of the slip, and a word that the message has in any release of Jinja.
+WRONG: dict[str, tuple[str | bytes, int, str]] = {
+    "a tag that is not closed": ("a\nb {% if %}\n", 2, ""),
+    "a tag of nobody's": ("a\n\n{% frobnicate %}\n", 3, "frobnicate"),
+    "an undefined variable": ("a\n{{ nobody }}\n", 2, "nobody"),
+    "an undefined field": ("{{ header }}\n\n{{ platform.klaster }}\n", 3, "klaster"),
+    "in a loop": ("{% for one in platform.cluster %}\n{{ one.nam }}\n{% endfor %}\n", 2, "nam"),
+    "a filter of nobody's": ("a\n{{ header | shout }}\n", 2, "shout"),
+    "a wrong type": ("{{ platform.cluster + 1 }}\n", 1, "str"),
+    "a division by zero": ("\n{{ 1 / 0 }}\n", 2, "zero"),
+    "a filter that fails": ("\n{{ 5 | words }}\n", 2, "int"),
+    "no UTF-8": (b"# caf\xe9\n", 1, "this is not UTF-8 text"),
+    "an include of nothing": ("\n{% include 'x.j2' %}\n", 2, "there is no template x.j2"),
+    "an include of itself": ("{% include 'platform.stack.yaml.j2' %}", 1, "it includes itself"),
+}
 
 
-@pytest.mark.parametrize(("name", "text", "message"), WRONG, ids=[name for name, _, _ in WRONG])
-def test_a_slip_names_its_template_and_line(
-    project: Project, name: str, text: str | bytes, message: str
-) -> None:
+@pytest.mark.parametrize("slip", WRONG)
+def test_a_slip_names_its_template_and_line(project: Project, slip: str) -> None:
+    text, line, word = WRONG[slip]
     override(project, PLATFORM, text)
     result = project.kit("render", "--templates", "mine")
     first, second = result.err.splitlines()
-    assert first.startswith(f"kit: mine/{PLATFORM}:{message}")
+    assert first.startswith(f"kit: mine/{PLATFORM}:{line}: the template fails: ")
+    assert word in first
     assert second == f"compare it with kit's own: {BUILT_IN / PLATFORM}"
     assert (result.status, result.out) == (2, "")
     assert not (project.folder / "compose").exists()

@@ -71,6 +71,9 @@ class Templates:
             text = self._environment.get_template(name).render(context)
         except jinja2.TemplateSyntaxError as error:
             raise self._wrong(error.name or name, error.lineno, str(error.message)) from None
+        except jinja2.TemplateNotFound as error:
+            what = f"there is no template {error.name}"
+            raise self._wrong(name, self._line(error, name), what) from None
         except UnicodeDecodeError:
             raise self._wrong(name, 1, "this is not UTF-8 text") from None
         except RecursionError:

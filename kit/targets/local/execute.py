@@ -11,9 +11,12 @@ import sys
 import time
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import singledispatchmethod
 from pathlib import Path
 from urllib.parse import urlsplit
+
+import psutil
 
 from kit.errors import KitError
 from kit.runtime.history import deployment
@@ -150,5 +153,6 @@ def end(folder: JobFolder) -> bool:
             time.sleep(POLL)
         return True
     for process in left:
-        process.kill()
+        with suppress(psutil.NoSuchProcess):  # It may end with the one before.
+            process.kill()
     return bool(left)

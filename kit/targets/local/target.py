@@ -6,8 +6,11 @@ import importlib.util
 import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
+
+import psutil
 
 from kit.errors import InputError, KitError
 from kit.runtime.history import Deployment
@@ -145,8 +148,9 @@ class LocalTarget:
     def release(self, job: str, host: str) -> None:
         """Signal the host's agent; see `Target.release`."""
         for process in run_processes(self._known(job).id):
-            if process.environ().get("KIT_HOST") == host and AGENT in process.cmdline():
-                process.send_signal(signal.SIGUSR1)
+            with suppress(psutil.NoSuchProcess):
+                if process.environ().get("KIT_HOST") == host and AGENT in process.cmdline():
+                    process.send_signal(signal.SIGUSR1)
 
     def records(self, job: str, kind: str, source: str) -> FoundRecords:  # noqa: ARG002
         """Return the records beside the checkpoints; see `Target.records`."""

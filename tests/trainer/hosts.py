@@ -101,8 +101,9 @@ class Task:
 
     @property
     def events(self) -> list[events.Event]:
-        """The events; every line with the mark must be complete."""
-        lines = re.sub(r"^\[rank\d+\]: ", "", self.log.read_text(), flags=re.MULTILINE)
+        """The events; every line with the mark must be complete, but one that is being written."""
+        whole, _, _ = self.log.read_text().rpartition("\n")
+        lines = re.sub(r"^\[rank\d+\]: ", "", whole, flags=re.MULTILINE)
         marked = [line for line in lines.splitlines() if line.startswith(events.MARK)]
         found = [event for event in map(events.parse, marked) if event is not None]
         assert len(found) == len(marked), marked

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from collections.abc import Iterable
 from pathlib import Path
@@ -63,14 +64,15 @@ def test_a_training_keeps_its_contract_with_agent_and_kit(program: str, tmp_path
         assert one.of(events.Member)[-1].restarts == 0
         assert "is started again" in two.text
 
-        # Both hosts end as at `kit stop`: with a checkpoint of the same step.
+        # Both hosts end as at `kit stop`; the one that is told later may take some steps more.
         for task in both:
             task.process.send_signal(signal.SIGTERM)
         for task in both:
             task.wait()
         stopped = newest(both, events.Stopped)
         assert stopped
-        assert {newest_step(folder) for folder in folders} == {stopped.step}
+        assert max(map(newest_step, folders)) == stopped.step
+        assert min(map(newest_step, folders)) > before
         for folder in folders:
             assert len(complete_steps(folder)) <= 3  # Of `keep`, and the best one.
             for path in folder.glob("step-*"):
@@ -80,8 +82,7 @@ def test_a_training_keeps_its_contract_with_agent_and_kit(program: str, tmp_path
         assert metrics(*folders)[-1]["event"] == "stop"
 
         # A host that has lost its disk gets the checkpoint of the other; the job ends.
-        for path in sorted(folders[0].rglob("*"), reverse=True):
-            path.rmdir() if path.is_dir() else path.unlink()
+        shutil.rmtree(min(folders, key=newest_step))
         job = write_job(
             tmp_path, epochs=stopped.epoch + 2, every_epochs=1, keep=2, learning_rate=0.01
         )

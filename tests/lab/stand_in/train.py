@@ -86,7 +86,7 @@ class Hub:
                 if not all(words):
                     break
                 line = json.dumps([json.loads(word) for word in words]).encode() + b"\n"
-                for each in ranks:
+                for each in reversed(ranks):  # This process, which has rank 0, may end then.
                     each.write(line)
                     each.flush()
         for each in ranks:
@@ -203,7 +203,10 @@ class Membership:
         if order.kind == "join" and order.generation > self._order.generation:
             self._order = order
         elif order.kind == "leave" and order.generation == self._order.generation:
-            self.asked, self.saves = True, order.save
+            self.saves, self.asked = (
+                order.save,
+                True,
+            )  # In this order: they are read without the lock.
         elif order.kind == "abort" and order.generation == self._order.generation:
             if self._world:
                 self._world.abort()
@@ -211,7 +214,7 @@ class Membership:
                 self._order = Order()  # The group has failed before this worker joined it.
                 self._say(replace(self._place, left=order.generation))
         elif order.kind == "end":
-            self.ending = self.asked = self.saves = True
+            self.saves = self.asked = self.ending = True
 
 
 class Folder:
@@ -412,15 +415,15 @@ class Training:
         self._emit(world, events.Saved(checkpoint=self._checkpoint, **at))
 
     def _interrupt(self, world: World, state: State, *, saves: bool) -> None:
-        world.gather(None)
-        if not saves:
-            return
-        self._save(world, state)
-        at = {"epoch": state.epoch, "step": state.step}
-        self._emit(world, events.Stopped(**at, checkpoint=self._checkpoint))
-        if world.rank == 0:
-            self._folder.note("stop", state, world_size=world.size)
-            say(f"stopped at step {state.step}, epoch {state.epoch} + {state.position}, saved")
+        if saves:
+            self._save(world, state)
+            at = {"epoch": state.epoch, "step": state.step}
+            self._emit(world, events.Stopped(**at, checkpoint=self._checkpoint))
+            if world.rank == 0:
+                self._folder.note("stop", state, world_size=world.size)
+                say(f"stopped at step {state.step}, epoch {state.epoch} + {state.position}, saved")
+        with suppress(LostPeerError):
+            world.gather(None)  # Nobody leaves before all know that they stop.
 
     def _save_alone(self) -> None:
         if self._state and self._state.step and self._membership.local_rank == 0:

@@ -239,8 +239,8 @@ def stop_worker(cluster: Cluster) -> Callable[[], None]:
 def test_who_is_silent_is_left_out_and_returns(
     fault: Callable[[Cluster], Callable[[], None]], tmp_path: Path
 ) -> None:
-    # The processes are those that the agent watches: none is forked elsewhere.
-    with three_hosts(tmp_path, cold=True) as cluster:
+    # An agent watches the process that it has started: there, it must be the one that is stopped.
+    with three_hosts(tmp_path, cold=fault is stop_worker) as cluster:
         before = cluster.worker("n2")
         undo = fault(cluster)
         cluster.wait_for(2, 1)

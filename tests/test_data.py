@@ -275,6 +275,17 @@ def test_a_folder_is_an_archive(folder: Path) -> None:
         }
 
 
+def test_hidden_files_are_left_out_and_named(folder: Path) -> None:
+    whole = stream(upload_of(folder))
+    for name in (".git/HEAD", "a/.ipynb_checkpoints/1.png", "a/@eaDir/1.png", "Thumbs.db"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(b"no sample")
+    (folder / ".git" / "link").symlink_to("HEAD")
+    upload = upload_of(folder)
+    assert stream(upload) == whole
+    assert upload.left_out == (".git", "Thumbs.db", "a/.ipynb_checkpoints", "a/@eaDir")
+
+
 def test_an_upload_goes_on_at_any_byte(folder: Path) -> None:
     upload = upload_of(folder)
     whole = stream(upload)
@@ -286,7 +297,7 @@ def test_an_upload_goes_on_at_any_byte(folder: Path) -> None:
     assert upload_of(folder).name != upload.name
 
 
-@pytest.mark.parametrize("name", ["set.tar.gz", "set.tar.bz2", "SET.ZIP"])
+@pytest.mark.parametrize("name", ["set.tar.gz", "set.tar.bz2", "set.tar.zst", "SET.ZIP"])
 def test_an_archive_is_sent_as_it_is(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     path.write_bytes(b"0123456789")

@@ -53,7 +53,7 @@ from trainer.data.files import (
     to_download,
 )
 from trainer.data.load import load_data
-from trainer.data.samples import DataError, DataSet
+from trainer.data.samples import DamagedError, DataError, DataSet
 from trainer.elastic.membership import Membership
 from trainer.output import emit, say, say_error
 from trainer.parallel.halt import HaltError, request_halt
@@ -61,6 +61,12 @@ from trainer.parallel.world import World, describe, is_lost_peer, join_world, le
 from trainer.record.board import board_fault
 
 MISTAKE = 2  # Exit code for something wrong in the input.
+PERMANENT: dict[type[Exception], tuple[FailureClass, int]] = {
+    NotSavedError: ("disk", FAILURE),
+    DamagedError: ("data", MISTAKE),
+    JobError: ("input", MISTAKE),  # In a function of the user's own.
+}
+"""Errors during a training that a restart would repeat: their kinds and exit codes."""
 Weights = dict[str, Tensor] | None
 
 
@@ -178,15 +184,15 @@ def work(job: TrainJob, world: World, act: Callable[[World], int | None]) -> int
         return code
     except torch.cuda.OutOfMemoryError:
         end_at_once("memory", f"out of memory {advice(job, world)}")
-    except NotSavedError as error:
-        end_at_once("disk", str(error))
-    except JobError as error:  # In a function of the user's own.
+    except tuple(PERMANENT) as error:
         tell_frames(error)
-        end_at_once("input", str(error), MISTAKE)
+        kind, code = next(PERMANENT[each] for each in PERMANENT if isinstance(error, each))
+        end_at_once(kind, str(error), code)
     except RuntimeError as error:
-        if not (is_gpu_fault(error) and world.generation):
+        if "CUDA error: " not in str(error) or not world.generation:
             raise
-        end_at_once("gpu", f"{world.name}: {str(error).splitlines()[0]}")
+        kind, reason, code = gpu_fault(error)
+        end_at_once(kind, f"{world.name}: {reason}", code)
 
 
 def goes_back(job: TrainJob, world: World, error: HaltError) -> bool:
@@ -195,9 +201,14 @@ def goes_back(job: TrainJob, world: World, error: HaltError) -> bool:
     return bool(world.generation and leaves_out and error.hosts) and world.host not in error.hosts
 
 
-def is_gpu_fault(error: RuntimeError) -> bool:
-    """Whether an error is one of the GPU or its driver, as after an XID."""
-    return "CUDA error: " in str(error)
+def gpu_fault(error: RuntimeError) -> tuple[FailureClass, str, int]:
+    """Describe an error of CUDA: of the GPU or its driver, as after an XID, or of the data."""
+    reason = str(error).splitlines()[0]
+    if "device-side assert" not in reason:
+        return "gpu", reason, FAILURE
+    # PyTorch's own check of an index: the GPU is well, and each other one would end the same.
+    what = "an index is out of range, as a label that is none of the model's outputs"
+    return "input", f"{reason}: {what}; the assertion above has its place", MISTAKE
 
 
 def end_at_once(kind: FailureClass, reason: str, code: int = FAILURE) -> NoReturn:
@@ -206,7 +217,7 @@ def end_at_once(kind: FailureClass, reason: str, code: int = FAILURE) -> NoRetur
     sys.exit(fail(kind, reason, code))
 
 
-def tell_frames(error: JobError) -> None:
+def tell_frames(error: Exception) -> None:
     """Print the calls in the user's own code that have led to an error."""
     for frame in getattr(error, "frames", ()):
         say_error(frame)

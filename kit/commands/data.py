@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -31,7 +31,7 @@ from kit.runtime.rendered import Rendered, rendered
 from kit.runtime.status import ENDED
 from kit.runtime.target import Target
 from kit.values import WrongValueError, count, show_bytes
-from trainer.contract.words import nearest
+from trainer.contract.words import nearest, some
 
 ELSEWHERE = ("torchvision:", "https://", "http://", "s3://", "hf://")
 """The beginnings of sources that the storage host reads by itself."""
@@ -117,10 +117,11 @@ def add(
     options: tuple[str, ...] = ("--licence", licence) if licence else ()
     options += ("--version", str(version)) if version else ()
     with Transfers() as shown:
-        place, reads = _place(cluster, name, source, shown.show)
-        if place != source:
+        place = _place(cluster, name, source, shown.show)
+        if place.path != source:
             options += ("--described", source)
-        done = cluster.services.add(name, place, options, shown.show, reads)
+        done = cluster.services.add(name, place.path, options, shown.show, place.reads)
+    done["left_out"] = [*place.left_out, *done["left_out"]]
     cluster.stored()
     if as_json:
         click.echo(json.dumps(done))
@@ -128,30 +129,42 @@ def add(
     size, files = show_bytes(int(done["bytes"])), count(int(done["files"]), "file")
     title = f"{done['name']}@{done['version']}"
     click.echo(f"{title}: {size} in {files} on {cluster.storage}")
+    if done["left_out"]:
+        click.echo(f"left out, as hidden: {some(done['left_out'])}")
     click.echo(
         f"a job names it with `data: [{name}]`; `kit data prefetch {name}` fetches it before"
     )
 
 
+class _Place(NamedTuple):
+    """Where the storage host finds a source."""
+
+    path: str
+    reads: str | None = None
+    """The folder of the host or the address behind it; None for an upload."""
+    left_out: tuple[str, ...] = ()
+
+
 def _place(
     cluster: _Cluster, name: str, source: str, say: Callable[[str, str, int, int | None], object]
-) -> tuple[str, str | None]:
-    """Return the source for the program, and the host's folder or the address that it reads."""
+) -> _Place:
+    """Find a source, and send it if it is of this machine."""
     if source.startswith(ELSEWHERE):
-        return source, source
+        return _Place(source, source)
     there = re.fullmatch(r"([a-z0-9][-a-z0-9]*):(/.+)", source)
     if there:
         if there[1] != cluster.storage:
             what = f"{there[1]} is not the host that stores the data sets"
             raise InputError(what, f"copy it to {cluster.storage}, or name a path of this machine")
-        return there[2], there[2]
+        return _Place(there[2], there[2])
     path = Path(source)
     if not path.exists():
         what = f"{source}: there is no such file or folder here"
         raise InputError(what, f"write a path, {', '.join(f'{each}…' for each in ELSEWHERE)}")
     if cluster.services.folder is not None:
-        return str(path.resolve()), None
-    return cluster.services.upload(name, upload_of(path), say), None
+        return _Place(str(path.resolve()))
+    upload = upload_of(path)
+    return _Place(cluster.services.upload(name, upload, say), left_out=upload.left_out)
 
 
 @command.command("ls")

@@ -65,7 +65,9 @@ class DataCluster:
     def add(
         self, name: str, source: str, options: tuple[str, ...], say: Say, reads: str | None = None
     ) -> Message:
-        """Add a version from a source that the storage host can read; return its description.
+        """Add a version from a source that the storage host can read.
+
+        Returns its description, with the hidden files and folders that were left out.
 
         `reads` is the folder of the host or the address behind the source, None for an upload.
         An address that may be signed goes over standard input: everyone on the host can read the
@@ -76,9 +78,14 @@ class DataCluster:
         """
         feed = [source.encode()] if source.startswith("http") and "?" in source else None
         words = ("add", name, "-" if feed else source, *options, "--json")
-        shown = partial(_shown, say, name)
+        left_out: list[str] = []
+
+        def shown(message: Message) -> None:
+            left_out.extend(message.get("left_out", ()))
+            _shown(say, name, message)
+
         done: Message = programs.run(self.programs(reads), words, shown, feed)
-        return done
+        return done | {"left_out": left_out}
 
     def upload(self, name: str, upload: Upload, say: Say) -> str:
         """Send a folder or an archive of this machine; return its path on the storage host.

@@ -16,9 +16,8 @@ from functools import cached_property
 from pathlib import Path
 
 from kit.errors import InputError, KitError
+from trainer.contract.sources import ARCHIVE_ENDS, is_archive, is_hidden
 
-ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".zip")
-"""The archives that the storage host unpacks."""
 BLOCK = 2**20
 """Bytes that are read at once."""
 
@@ -56,6 +55,8 @@ class Upload:
 
     members: tuple[Member, ...]
     archive: bool
+    left_out: tuple[str, ...] = ()
+    """The hidden files and folders of the folder, which are not sent."""
 
     @cached_property
     def total(self) -> int:
@@ -70,7 +71,7 @@ class Upload:
         described = [(each.name, each.size, each.changed) for each in self.members]
         digest = hashlib.sha256(repr(described).encode()).hexdigest()[:16]
         first = self.members[0].path.name.lower()
-        suffix = next((end for end in ARCHIVES if self.archive and first.endswith(end)), ".tar")
+        suffix = next((end for end in ARCHIVE_ENDS if self.archive and first.endswith(end)), ".tar")
         return f"{digest}{suffix}"
 
     def read(self, offset: int) -> Iterator[bytes]:
@@ -99,28 +100,27 @@ def upload_of(source: Path) -> Upload:
     """
     try:
         if source.is_dir():
-            members = tuple(_files(source))
+            left_out = list[str]()
+            members = tuple(_files(source, "", left_out))
             if not members:
                 raise InputError(f"{source}: the folder has no file", "name a folder with files")
-            return Upload(members, archive=False)
+            return Upload(members, archive=False, left_out=tuple(left_out))
         member = _found(source, source.name)
     except OSError as error:
         raise InputError(f"{error.filename}: cannot be read: {error.strerror}") from None
-    return Upload((member,), archive=source.name.lower().endswith(ARCHIVES))
+    return Upload((member,), archive=is_archive(source.name))
 
 
-def _files(folder: Path) -> Iterator[Member]:
-    """Yield the files in a fixed order, without those of hidden folders and editors."""
+def _files(folder: Path, above: str, left_out: list[str]) -> Iterator[Member]:
+    """Yield the files in a fixed order, without those that are hidden."""
     for entry in sorted(os.scandir(folder), key=lambda each: each.name):
-        path = Path(entry.path)
-        if entry.is_dir(follow_symlinks=False):
-            yield from (_below(entry.name, member) for member in _files(path))
+        path, name = Path(entry.path), f"{above}{entry.name}"
+        if is_hidden(entry.name):
+            left_out.append(name)
+        elif entry.is_dir(follow_symlinks=False):
+            yield from _files(path, f"{name}/", left_out)
         else:
-            yield _found(path, entry.name)
-
-
-def _below(folder: str, member: Member) -> Member:
-    return Member(f"{folder}/{member.name}", member.path, member.size, member.changed)
+            yield _found(path, name)
 
 
 def _found(path: Path, name: str) -> Member:

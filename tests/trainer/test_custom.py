@@ -258,6 +258,11 @@ PARTS = "(torch.ones(8, 3), torch.ones(8, 1))"
             "  def __getitem__(self, i): return [1][i + 1]\ndef data(s): return D(), D()",
             r"mine.py:3: in __getitem__: IndexError: list index out of range",
         ),
+        (
+            f"{HEAD}P = (torch.ones(3, 2), torch.tensor([0, 7, 1]))\n"
+            "def data(s): return P, P, ['cat', 'dog']",
+            r"mine.py:4: sample 1 of train has label 7; labels are 0 to 1, for the classes cat, dog",
+        ),
         ("def data(s): return [1.5] * 3, [2.5]", r"mine.py:1: a sample is a float, not a pair of"),
     ],
 )
@@ -269,6 +274,20 @@ def test_a_fault_in_the_data_has_file_and_line(
         load_data(train_job().train, tmp_path)
     assert re.match(says, str(caught.value)), caught.value
     assert str(tmp_path) not in str(caught.value)
+
+
+def test_labels_of_a_dataset_are_checked_as_they_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = """class D:
+    def __len__(self): return 4
+    def __getitem__(self, i): return 1.5, [0, 1, -100, 2][i]
+def data(s): return D(), D(), ["cat", "dog"]"""
+    use(monkeypatch, write_module(tmp_path, text))
+    data = load_data(train_job().train, tmp_path)
+    data.test.take(torch.arange(3), torch.device("cpu"))
+    with pytest.raises(CodeError, match=r"mine\.py:4: sample 3 of test has label 2; labels are 0"):
+        data.test.take(torch.arange(4), torch.device("cpu"))
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import lzma
+import sys
 import tarfile
 import zipfile
 from collections.abc import Callable
@@ -14,7 +15,13 @@ from pathlib import Path
 
 import pytest
 
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
 from tests.trainer.test_datasets_store import call
+from trainer.contract.sources import ARCHIVE_ENDS
 from trainer.datasets import layout
 from trainer.datasets.errors import FAILURE, MISTAKE, DataSetError
 from trainer.datasets.sources.archives import DamagedError, unpack
@@ -45,7 +52,7 @@ def unpacked(path: Path) -> list[str]:
 
 WAYS: list[tuple[str, Callable[[bytes], bytes]]] = [
     (".tar", bytes), (".tar.gz", gzip.compress), (".tgz", gzip.compress),
-    (".tar.bz2", bz2.compress), (".tar.xz", lzma.compress),
+    (".tar.bz2", bz2.compress), (".tar.xz", lzma.compress), (".tar.zst", zstd.compress),
 ]  # fmt: skip
 
 
@@ -64,6 +71,10 @@ def test_an_archive_that_is_cut_or_damaged_anywhere_is_refused(
         folder.mkdir()
         with pytest.raises(DamagedError, match="can not be unpacked"):
             unpacked(archive(folder, f"cut{end}", whole[:place]))
+
+
+def test_every_kind_of_archive_is_unpacked() -> None:
+    assert {end for end, _ in WAYS} | {".zip"} == set(ARCHIVE_ENDS)
 
 
 def test_a_damaged_header_is_not_the_end(tmp_path: Path) -> None:

@@ -63,8 +63,12 @@ def add(folder: Path, source: object, version: int | None = None) -> manifest.Ma
 
 
 def test_a_folder_becomes_a_version(tmp_path: Path) -> None:
-    found = call(tmp_path, "add", "pets", str(picture_folder(tmp_path)), "--licence", "CC0")
+    source = picture_folder(tmp_path)
+    (source / "train" / ".ipynb_checkpoints").mkdir()
+    (source / "train" / ".ipynb_checkpoints" / "link.jpg").symlink_to("gone")
+    found = call(tmp_path, "add", "pets", str(source), "--licence", "CC0")
     assert found.returncode == 0, found.stderr
+    assert b"left out, as hidden: train/.ipynb_checkpoints\n" in found.stdout
     assert b"added pets@1: 6 bytes in 3 files" in found.stdout
     place = Place(tmp_path / "store", "pets", 1)
     made = place.read()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -157,6 +159,20 @@ def test_shards_have_the_images_that_were_packed(packed: Path) -> None:
     reds = inputs[:, 0].float().mean(dim=(1, 2)) > inputs[:, 2].float().mean(dim=(1, 2))
     assert torch.equal(reds.long(), labels)
     assert sorted(labels.tolist()) == [0] * 40 + [1] * 40
+
+
+def test_a_class_that_only_the_test_has_is_named(packed: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(packed, tmp_path / "shards")
+    test = min(copy.glob("test-*.tar"))
+    with tarfile.open(test, "w") as tar:
+        for name, content in (("1.jpg", b"picture"), ("1.cls", b"2")):
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    (copy / "classes.txt").write_text("blue\nred\nunknown\n")
+    write(make(copy), copy)
+    with pytest.raises(DataError, match="classes that those to train lack: unknown; make both"):
+        of_folder(copy)
 
 
 def test_a_training_streams_from_a_server_and_continues(packed: Path, tmp_path: Path) -> None:

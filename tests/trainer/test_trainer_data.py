@@ -21,7 +21,7 @@ from trainer.data.files import CIFAR10_FOLDERS, MNIST_FILES, DataMissingError, f
 from trainer.data.images import ImageFiles, decode
 from trainer.data.load import load_data
 from trainer.data.pictures import View
-from trainer.data.samples import DataError
+from trainer.data.samples import DamagedError, DataError
 
 
 def idx(values: "np.ndarray[Any, Any]") -> bytes:
@@ -270,12 +270,13 @@ def test_a_folder_of_images(test: str, tmp_path: Path) -> None:
 
 def test_a_folder_without_a_test_is_split_by_class_and_seed(tmp_path: Path) -> None:
     write_folder(tmp_path, ("train",), count=10)
+    save(tmp_path / "train" / "alone" / "1.png", (9, 9), RED)
     first, again, other = (
         load_data(settings("folder", seed=seed, image_size=8), tmp_path) for seed in (0, 0, 1)
     )
     everything = torch.arange(4)
-    assert torch.bincount(first.train.labels).tolist() == [8, 8]
-    assert torch.bincount(first.test.labels).tolist() == [2, 2]
+    assert torch.bincount(first.train.labels).tolist() == [1, 8, 8]
+    assert torch.bincount(first.test.labels).tolist() == [0, 2, 2]
     assert isinstance(first.test, ImageFiles)
     assert isinstance(again.test, ImageFiles)
     assert isinstance(other.test, ImageFiles)
@@ -284,8 +285,8 @@ def test_a_folder_without_a_test_is_split_by_class_and_seed(tmp_path: Path) -> N
     assert first.test.files != other.test.files
     assert not set(first.test.files) & set(first.train.files)
     images, labels = first.test.take(everything, CPU)
-    # The third channel is blue's, of class 0.
-    assert (images[:, 2].float().mean(dim=(1, 2)) > 100).tolist() == (labels == 0).tolist()
+    # The third channel is blue's, of class 1.
+    assert (images[:, 2].float().mean(dim=(1, 2)) > 100).tolist() == (labels == 1).tolist()
 
 
 def test_images_are_scaled_by_the_shorter_side_and_cut_in_the_middle(tmp_path: Path) -> None:
@@ -309,21 +310,33 @@ def test_images_of_any_mode_become_rgb(mode: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"no image", None])
-def test_an_image_that_can_not_be_decoded_is_named(content: bytes | None, tmp_path: Path) -> None:
-    write_folder(tmp_path, ("train", "test"))
-    file = tmp_path / "train" / "red" / "1.JPG"
-    file.write_bytes(file.read_bytes()[:-300] if content is None else content)
+def test_all_images_that_can_not_be_decoded_are_named(
+    content: bytes | None, tmp_path: Path
+) -> None:
+    write_folder(tmp_path, ("train", "test"), count=20)
+    for number in (1, *range(3, 15)):
+        file = tmp_path / "train" / "red" / f"{number}.JPG"
+        file.write_bytes(file.read_bytes()[:-300] if content is None else content)
     read = load_data(settings("folder"), tmp_path)
-    read.train.expect([torch.arange(6)])
-    with pytest.raises(DataError, match=r"train/red/1\.JPG can not be decoded"):
+    read.train.expect([torch.arange(40)])
+    with pytest.raises(DamagedError, match=r"train/red/1\.JPG can not be decoded .* 3 more; repl"):
+        read.train.take(torch.arange(40), CPU)
+
+
+def test_an_image_that_can_not_be_read_is_no_damage(tmp_path: Path) -> None:
+    """Its disk or its server may answer the next time."""
+    write_folder(tmp_path, ("train", "test"))
+    read = load_data(settings("folder"), tmp_path)
+    (tmp_path / "train" / "red" / "1.JPG").unlink()
+    with pytest.raises(DataError, match=r"train/red/1\.JPG can not be read") as caught:
         read.train.take(torch.arange(6), CPU)
+    assert not isinstance(caught.value, DamagedError)
 
 
-def test_a_folder_without_classes_is_named(tmp_path: Path) -> None:
-    save(tmp_path / "pets" / "train" / "cat.png", (8, 8), RED)
-    save(tmp_path / "pets" / "train" / "cats" / "cat.png", (8, 8), RED)
-    with pytest.raises(DataMissingError, match=r"pets needs images .* of two classes or more"):
-        find_files(settings("folder", path="pets"), tmp_path)
+def test_a_folder_whose_test_would_be_empty_is_named(tmp_path: Path) -> None:
+    write_folder(tmp_path, ("train",), count=1)
+    with pytest.raises(DataError, match="2 pictures of 2 classes leave none for the test"):
+        load_data(settings("folder"), tmp_path)
 
 
 def test_batches_are_decoded_ahead_in_the_order_in_which_they_are_taken(tmp_path: Path) -> None:

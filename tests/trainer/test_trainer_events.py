@@ -53,6 +53,7 @@ from trainer.contract.events import (
     parse,
 )
 from trainer.core.live import event_seconds
+from trainer.train import gpu_fault
 
 OFTEN = """
 import sys
@@ -271,6 +272,20 @@ time.sleep(1)
     assert words[-1] == (
         f"its ranks are restarted, 1 restart so far: ValueError: nothing to learn ({place})"
     )
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "code"),
+    [
+        ("CUDA error: an illegal memory access was encountered\nCUDA kernel errors", "gpu", 1),
+        ("CUDA error: unspecified launch failure", "gpu", 1),
+        ("CUDA error: device-side assert triggered\nCUDA kernel errors might be", "input", 2),
+    ],
+)
+def test_an_assertion_on_a_gpu_is_no_broken_gpu(error: str, kind: str, code: int) -> None:
+    found = gpu_fault(RuntimeError(error))
+    assert (found[0], found[2]) == (kind, code)
+    assert found[1].startswith(error.splitlines()[0])
 
 
 def test_what_keeps_the_launcher_from_starting_has_a_class(tmp_path: Path) -> None:

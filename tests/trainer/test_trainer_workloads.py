@@ -9,6 +9,7 @@ from PIL import Image
 
 from tests.trainer.hosts import complete_steps, hosts, metrics, write_job
 from tests.trainer.test_trainer_exchange import launch
+from trainer.contract import events
 
 VERSE = "the quick brown fox jumps over the lazy dog. "
 
@@ -70,13 +71,20 @@ def test_a_folder_is_learnt_with_everything_that_airbench_has(tmp_path: Path) ->
         assert torch.equal(state["average"][f"average.{name}"], value), name
 
 
-def test_a_damaged_image_is_named(tmp_path: Path) -> None:
+def test_damaged_images_are_named_at_once_and_nothing_is_tried_again(tmp_path: Path) -> None:
     draw_images(tmp_path / "colours")
-    damaged = tmp_path / "colours" / "train" / "red" / "7.jpg"
-    damaged.write_bytes(damaged.read_bytes()[:300])
+    damaged = [tmp_path / "colours" / "train" / "red" / f"{number}.jpg" for number in (5, 7)]
+    for file in damaged:
+        file.write_bytes(file.read_bytes()[:300])
+    (tmp_path / "colours" / "train" / "red" / "notes.txt").write_text("no image")
     job = write_job(tmp_path, dataset="folder", path="colours", model="cnn", epochs=1)
     with hosts(tmp_path) as local:
-        task = launch(local, job, 1, KIT_DATA=tmp_path)
-        assert task.wait() == 1
-    assert f"trainer: error: {damaged} can not be decoded (" in task.text
-    assert "in decode" not in task.text
+        both = local.pair(job, "1:2", KIT_DATA=tmp_path)
+        assert [task.wait() for task in both] == [2, 2]
+    failures = [each for task in both for each in task.of(events.Failed) if each.rank is not None]
+    assert {(each.kind, each.exit_code) for each in failures} == {("data", 2)}
+    assert all(f"{file} can not be decoded (" in failures[0].message for file in damaged)
+    for task in both:
+        assert "not used: files that end in .txt (1)" in task.text
+        assert "in decode" not in task.text
+        assert "is started again" not in task.text

@@ -25,3 +25,10 @@ def nearest(word: object, known: Iterable[str]) -> str:
     more = f" … ({len(known)} in all)" if len(known) > MOST_SHOWN else ""
     some = ", ".join(known[:MOST_SHOWN])
     return f"did you mean {close[0]}?" if close else f"use one of {some}{more}"
+
+
+def some(names: Iterable[str], most: int = 10) -> str:
+    """Join names for a message: the first ones, and the number of the others."""
+    found = list(names)
+    more = f" and {len(found) - most:,} more" if len(found) > most else ""
+    return ", ".join(found[:most]) + more

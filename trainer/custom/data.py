@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler, TensorDataset, default_collate
 
 from trainer.contract.job import Train
+from trainer.contract.words import some
 from trainer.custom.code import CodeError, blamed, find, kind_of, place_of
 from trainer.custom.functions import data_settings
 from trainer.custom.nested import first_tensor, mapped
@@ -23,6 +24,8 @@ from trainer.data.samples import DataError, DataSet, Samples
 from trainer.data.shards import generator
 from trainer.data.workers import AHEAD, end_workers, outlive_the_stop, workers
 
+PARTS = ("train", "test")
+IGNORED = -100  # The label that torch's cross-entropy passes over.
 RANDOM = 3  # A random stream of its own, independent of others with the same seed.
 
 
@@ -96,23 +99,28 @@ class Request(NamedTuple):
     """Samples to read, each with the seed of its random augmentation."""
 
     part: int
-    indices: list[int]
-    seeds: list[int]
+    indices: Sequence[int]
+    seeds: Sequence[int]
 
 
 class Reading(Dataset[Any]):
     """Reads requests: to a batch, or to the fault in the user's code."""
 
-    def __init__(self, parts: Sequence[Dataset[Any]], place: str) -> None:
-        self._parts, self._place = parts, place
+    def __init__(self, parts: Sequence[Dataset[Any]], place: str, names: tuple[str, ...]) -> None:
+        self._parts, self._place, self._names = parts, place, names
 
     def __getitem__(self, request: Request) -> Any:
         """Read a batch; an exception would come with a worker's traceback."""
         try:
             with blamed(self._place):
-                return default_collate([self._sample(request, at) for at in range(len(request[1]))])
+                batch = default_collate(
+                    [self._sample(request, at) for at in range(len(request[1]))]
+                )
+            if isinstance(batch, list) and len(batch) == 2:
+                check_labels(batch[1], self._names, self._place, request)
         except CodeError as error:
             return error
+        return batch
 
     def _sample(self, request: Request, at: int) -> Any:
         seed = request.seeds[at]
@@ -138,10 +146,10 @@ class Requests(Sampler[Request]):
 class Reader:
     """Reads batches of a job's own Datasets in the order of their use."""
 
-    def __init__(self, parts: Sequence[Dataset[Any]], place: str) -> None:
+    def __init__(self, parts: Sequence[Dataset[Any]], place: str, names: tuple[str, ...]) -> None:
         self._requests = Requests()
         self._read: Iterator[Any] = iter(())
-        self._reading = Reading(parts, place)
+        self._reading = Reading(parts, place, names)
         self._loader: DataLoader[Any] | None = None
 
     def expect(self, requests: Iterable[Request]) -> None:
@@ -190,13 +198,16 @@ def load_own(train: Train, root: Path) -> OwnData:
     if not isinstance(found, tuple | list) or len(found) not in (2, 3):
         raise CodeError(f"{place}: it returns a {kind_of(found)}, not train and test")
     train_part, test_part, *labels = found
-    parts = checked(train_part, "train", place), checked(test_part, "test", place)
+    pair = zip((train_part, test_part), PARTS, strict=True)
+    parts = tuple(checked(part, name, place) for part, name in pair)
     with blamed(place):
         names = tuple(map(str, *labels)) if labels else ()
     shape, kind = described(parts[0], place)
     nothing = torch.zeros(1)
-    reader = Reader(parts, place)
-    first, second = (samples(part, at, reader, train.seed) for at, part in enumerate(parts))
+    reader = Reader(parts, place, names)
+    first, second = (
+        samples(part, at, reader, train.seed, names, place) for at, part in enumerate(parts)
+    )
     return OwnData(
         first, second, nothing, nothing, len(names), labels=names, sample=shape, kind=kind
     )
@@ -220,9 +231,28 @@ def checked(part: Any, name: str, place: str) -> Dataset[Any]:
     return dataset
 
 
-def samples(part: Dataset[Any], at: int, reader: Reader, seed: int) -> Samples:
-    """Return a part as samples: those of a TensorDataset need no workers."""
+def check_labels(labels: Any, names: tuple[str, ...], place: str, request: Request) -> None:
+    """Raise CodeError if a label is none of the classes: on a GPU it looks like a broken one.
+
+    Targets of other types, and those that the loss ignores, may be anything.
+    """
+    is_class = isinstance(labels, Tensor) and labels.dtype == torch.int64 and labels.ndim == 1
+    if not names or not is_class:
+        return
+    wrong = (labels != IGNORED) & ((labels < 0) | (labels >= len(names)))
+    if wrong.any():
+        at = int(wrong.nonzero()[0])
+        what = f"sample {request.indices[at]} of {PARTS[request.part]} has label {int(labels[at])}"
+        classes = f"labels are 0 to {len(names) - 1}, for the classes {some(names)}"
+        raise CodeError(f"{place}: {what}; {classes}")
+
+
+def samples(
+    part: Dataset[Any], at: int, reader: Reader, seed: int, names: tuple[str, ...], place: str
+) -> Samples:
+    """Return a part as samples: those of a TensorDataset need no workers. Raises CodeError."""
     if type(part) is TensorDataset and len(part.tensors) == 2:
+        check_labels(part.tensors[1], names, place, Request(at, range(len(part)), ()))
         return OwnTensors(*part.tensors)
     number = torch.zeros(len(part), dtype=torch.uint8)  # type: ignore[arg-type]
     return OwnSamples(torch.empty(0), number, at, reader, seed)

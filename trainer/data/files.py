@@ -6,11 +6,14 @@ may corrupt it. Each error has the command that fetches the missing files. For a
 """
 
 import importlib.util
+from collections.abc import Callable
 from pathlib import Path
 
 from trainer.contract.job import Train
 from trainer.contract.models import is_weights_name, of_torchvision
 from trainer.contract.own import is_own
+from trainer.contract.sources import is_below_hidden
+from trainer.data.folder import FolderError, ImageFolder, read_folder
 
 # As on yann.lecun.com/exdb/mnist; each may also end in .gz.
 MNIST_FILES = tuple(
@@ -27,7 +30,6 @@ TORCHVISION_FILES = {
     "cifar100": (Path("cifar-100-python"), ("train", "test", "meta")),
 }
 READ_BY_TORCHVISION = tuple(TORCHVISION_FILES)
-IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".webp")
 TEXT_ENDINGS = (".txt", ".jsonl")
 PACKED = "tokens.json"
 """The manifest in a folder of tokens, which `python -m trainer.text.pack` makes."""
@@ -99,8 +101,22 @@ def find_weights(train: Train, root: Path) -> Path | None:
     )
 
 
-def find_files(train: Train, root: Path) -> list[Path]:
-    """Find a job's files below `root`, those for training first; raises DataMissingError."""
+def find_folder(train: Train, root: Path) -> ImageFolder:
+    """Find the pictures of `dataset: folder` below `root`; raises DataMissingError."""
+    _find_package("folder")
+    try:
+        return read_folder(root / train.path)
+    except FolderError as error:
+        raise DataMissingError(str(error)) from error
+
+
+def find_files(
+    train: Train, root: Path, tell: Callable[[str], object] = lambda _: None
+) -> list[Path]:
+    """Find a job's files below `root`, those for training first; raises DataMissingError.
+
+    `tell` gets lines on what was found and is not used.
+    """
     dataset = train.dataset
     if need := needs_torchvision(train):
         require_torchvision(need)
@@ -111,8 +127,10 @@ def find_files(train: Train, root: Path) -> list[Path]:
         # The package is not imported: that would take as long as the import of torch.
         return [_find_package(dataset) / "datasets" / "data" / "digits.csv.gz"]
     if dataset == "folder":
-        _find_package(dataset)
-        return _find_images(root / train.path)
+        found = find_folder(train, root)
+        for note in found.notes:
+            tell(note)
+        return found.pictures
     if dataset == "shards":
         _find_package("folder")
         return [] if train.url else [_find_index(root / train.path)]
@@ -177,7 +195,8 @@ def find_texts(path: Path) -> list[Path]:
     if not path.is_dir():
         raise DataMissingError(f"there is no text {path}; put it there on every host")
     # Without hidden files: macOS makes some that end in .txt but are no texts.
-    found = [each for each in sorted(path.rglob("[!.]*")) if each.suffix in TEXT_ENDINGS]
+    every = (each for each in sorted(path.rglob("*")) if each.suffix in TEXT_ENDINGS)
+    found = [each for each in every if not is_below_hidden(str(each.relative_to(path)))]
     if not found:
         what = f"{path} has no texts ({', '.join(TEXT_ENDINGS)}), and no {PACKED} of packed ones"
         raise DataMissingError(f"{what}; put texts there on every host")
@@ -213,17 +232,3 @@ def _find_package(name: str, need: str = "") -> Path:
 def _or_gz(path: Path) -> Path:
     packed = path.with_name(path.name + ".gz")
     return packed if packed.is_file() else path
-
-
-def _find_images(folder: Path) -> list[Path]:
-    """Return all `train/<class>/<image>`, then those of test or, if it has none, of val."""
-    # Without hidden files: macOS makes some that end in .jpg but are not images.
-    found = [sorted(folder.glob(f"{part}/*/[!.]*")) for part in ("train", "test", "val")]
-    train, test, val = ([f for f in part if f.suffix.lower() in IMAGE_ENDINGS] for part in found)
-    if len({file.parent for file in train}) > 1:
-        return train + (test or val)
-    raise DataMissingError(
-        f"{folder} needs images ({', '.join(IMAGE_ENDINGS)}) of two classes or more on every host: "
-        "put them there as train/<class>/<image> and, for the test, test/<class>/<image> or val/, "
-        "or set KIT_DATA to the folder below which train.path is"
-    )

@@ -6,8 +6,10 @@ Shapes: N samples, S pixels a side. Images are uint8 until they are used.
 from __future__ import annotations
 
 import atexit
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
@@ -19,8 +21,9 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from trainer.contract.words import some
 from trainer.data.pictures import View, opened
-from trainer.data.samples import DataError, Samples
+from trainer.data.samples import DamagedError, DataError, Samples
 from trainer.data.shards import seed_of, seeded
 from trainer.data.workers import AHEAD, end_workers, outlive_the_stop, workers
 
@@ -29,6 +32,8 @@ CHUNK = 32  # Images in one request to a worker.
 APART = 256
 TRANSFORM = 2  # A random stream of its own, independent of others with the same seed.
 ORIENTATION = 274  # EXIF's tag.
+SEARCH = 20.0  # Seconds to look for further damaged files: the other ranks wait meanwhile.
+BLOCK = 1024  # Pictures that are tried before the next look at the time.
 Transform = Callable[[Any], Any]
 """Of an image of Pillow or, on a GPU, of a tensor uint8 [3, height, width]."""
 
@@ -50,6 +55,22 @@ class Request(NamedTuple):
     packed: bool = False  # Whether JPEG files are left to the GPU.
 
 
+class Fault(NamedTuple):
+    """Why a request has failed; an exception would come with a worker's traceback."""
+
+    text: str
+    damaged: bool
+
+    @classmethod
+    def of(cls, error: DataError) -> Fault:
+        """Describe an error."""
+        return cls(str(error), isinstance(error, DamagedError))
+
+    def error(self) -> DataError:
+        """Return the error again."""
+        return DamagedError(self.text) if self.damaged else DataError(self.text)
+
+
 class Decoder(Protocol):
     """Decodes and augments JPEG files on a GPU (trainer/vision/gpu.py)."""
 
@@ -61,14 +82,14 @@ class Decoder(Protocol):
 
 
 class Decoding(Dataset[Any]):
-    """Decodes requests: to uint8 [n, 3, S, S], or to an error that names the file.
+    """Decodes requests: to uint8 [n, 3, S, S], or to a fault that names the file.
 
     Where the GPU decodes: to a list, of files uint8 [bytes] and of images uint8 [3, S, S] that it
     cannot decode.
     """
 
-    def __getitem__(self, request: Request) -> Tensor | list[Tensor] | str:
-        """Decode some images; an exception would come with a worker's traceback."""
+    def __getitem__(self, request: Request) -> Tensor | list[Tensor] | Fault:
+        """Decode some images."""
         if request.packed:
             return self._packed(request)
         images = [torch.empty(0, 3, side := request.view.side, side, dtype=torch.uint8)]
@@ -78,10 +99,10 @@ class Decoding(Dataset[Any]):
                     torch.manual_seed(request.seeds[number])
                 images.append(decode(file, request.view, request.transform)[None])
             except DataError as error:
-                return str(error)
+                return Fault.of(error)
         return torch.cat(images)
 
-    def _packed(self, request: Request) -> list[Tensor] | str:
+    def _packed(self, request: Request) -> list[Tensor] | Fault:
         found = []
         for file, seed in zip(request.files, request.seeds, strict=True):
             try:
@@ -91,7 +112,7 @@ class Decoding(Dataset[Any]):
                     content = decode(file, request.view, request.transform)
                 found.append(content)
             except DataError as error:
-                return str(error)
+                return Fault.of(error)
         return found
 
 
@@ -110,8 +131,8 @@ def jpeg_content(file: Path | Member) -> Tensor | None:
                 return None
     except DataError:
         raise
-    except Exception as error:  # Its class depends on the format.
-        raise DataError(f"{file} can not be read ({error}); replace or delete it") from error
+    except Exception as error:
+        raise _fault(file, error) from error
     return torch.frombuffer(bytearray(content), dtype=torch.uint8)
 
 
@@ -125,8 +146,15 @@ def decode(file: Path | Member, view: View, transform: Transform | None = None) 
             return torch.from_numpy(view.of(image))
     except DataError:  # The image could not be read.
         raise
-    except Exception as error:  # Its class depends on the format.
-        raise DataError(f"{file} can not be decoded ({error}); replace or delete it") from error
+    except Exception as error:
+        raise _fault(file, error) from error
+
+
+def _fault(file: Path | Member, error: Exception) -> DataError:
+    """Return what an error means; its class depends on the format."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return DataError(f"{file} can not be read ({error.strerror})")
+    return DamagedError(f"{file} can not be decoded ({error})")
 
 
 class Requests(Sampler[Request]):
@@ -175,8 +203,8 @@ class Reader:
             reason = str(error).splitlines()[0]
             raise DataError(f"a process that decodes images has ended: {reason}") from error
         for part in parts:
-            if isinstance(part, str):
-                raise DataError(part)
+            if isinstance(part, Fault):
+                raise part.error()
         return parts, epoch
 
 
@@ -222,6 +250,11 @@ class ImageFiles(Samples):
         return self.files
 
     @property
+    def near(self) -> range:
+        """The numbers of the images that are on this host."""
+        return range(len(self))
+
+    @property
     def numbers(self) -> int:
         """As of `Samples`."""
         return len(self) * self.copies
@@ -252,9 +285,12 @@ class ImageFiles(Samples):
         READER.expect((self, indices, epoch) for indices in batches)
 
     def take(self, indices: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
-        """As of `Samples`; raises DataError if a file can not be decoded."""
+        """As of `Samples`; raises DataError, and DamagedError that names all damaged files."""
         labels = self.labels[indices % len(self)].to(device)
-        parts, epoch = READER.take(self, indices)
+        try:
+            parts, epoch = READER.take(self, indices)
+        except DamagedError as error:
+            raise all_damaged(self, str(error)) from error
         if parts and isinstance(parts[0], list):
             contents = [each for part in parts for each in part]
             return self._unpacked(indices.tolist(), contents, epoch or 0).to(device), labels
@@ -286,6 +322,28 @@ class ImageFiles(Samples):
         return torch.stack(
             [found.get(place, content).to(device) for place, content in enumerate(contents)]
         )
+
+
+def all_damaged(images: ImageFiles, first: str) -> DamagedError:
+    """Look for all files that cannot be decoded, within a time; `first` describes one of them."""
+    end, near = time.monotonic() + SEARCH, images.near
+    found, tried = [first], 0
+    with ThreadPoolExecutor(workers()) as pool:
+        while tried < len(near) and time.monotonic() < end:
+            block = near[tried : tried + BLOCK]
+            found += filter(None, pool.map(lambda number: fault_of(images.file(number)), block))
+            tried += len(block)
+    rest = f"; {tried:,} of {len(images):,} pictures were tried" if tried < len(images) else ""
+    return DamagedError(f"{some(dict.fromkeys(found))}; replace or delete what is damaged{rest}")
+
+
+def fault_of(file: Path | Member) -> str:
+    """Return why a picture cannot be decoded, or ""."""
+    try:
+        decode(file, View(1))
+    except DataError as error:
+        return str(error)
+    return ""
 
 
 def repeated(order: Tensor, copies: int) -> Tensor:

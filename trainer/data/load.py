@@ -21,7 +21,8 @@ from trainer.contract.job import Train
 from trainer.contract.models import PHOTOGRAPHS, input_side, of_torchvision
 from trainer.contract.own import is_own
 from trainer.data.crops import image_transform, random_crops
-from trainer.data.files import READ_BY_TORCHVISION, find_files, is_packed
+from trainer.data.files import READ_BY_TORCHVISION, find_files, find_folder, is_packed
+from trainer.data.folder import ImageFolder
 from trainer.data.samples import DataError, DataSet, Samples
 from trainer.data.shards import generator
 from trainer.data.views import LARGEST, STATISTICS, test_view
@@ -39,7 +40,8 @@ def load_data(train: Train, root: Path) -> DataSet:
 
         return load_own(train, root)
     parts: Sequence[Samples]
-    name, files, names = train.dataset, find_files(train, root), tuple[str, ...]()
+    name, names = train.dataset, tuple[str, ...]()
+    files = find_files(train, root) if name != "folder" else []
     if name == "text" and (train.tokenizer or is_packed(root / train.path)):
         from trainer.text.load import load_tokens
 
@@ -63,28 +65,31 @@ def load_data(train: Train, root: Path) -> DataSet:
 
         parts, names = load_shards(train, root)
     else:
-        parts = load_folder(files, train)
+        folder = find_folder(train, root)
+        parts, names = load_folder(folder, train), folder.classes
     largest = LARGEST.get(name, 255)
     view, statistics = test_view(train) if name in PHOTOGRAPHS else (None, STATISTICS[name])
     mean, deviation = (torch.tensor(values).view(-1, 1, 1) * largest for values in statistics)
-    labels = {"cifar10": CIFAR10, "folder": tuple(sorted({file.parent.name for file in files}))}
-    names = names or labels.get(name, tuple("0123456789"))
-    classes = int(parts[0].labels.max()) + 1 if name == "folder" else len(names)
+    names = names or (CIFAR10 if name == "cifar10" else tuple("0123456789"))
     # For 32 pixels: 2 (arXiv 2404.00498) or 4 (He et al. 2015, section 4.2). No shift for digits.
     side = parts[0].inputs.shape[-1]
     padding = side // (16 if train.model == "airbench" else 8) if len(mean) == 3 else 0
     if random_crops(train):
         padding = 0  # The transforms shift and mirror.
     inputs = input_side(train.model, side) if of_torchvision(train.model) else 0
-    about = (mean, deviation, classes, padding, names[:classes], inputs, view)
+    about = (mean, deviation, len(names), padding, names, inputs, view)
     return DataSet(parts[0], parts[1], *about)
 
 
 def split(labels: Tensor, seed: int) -> tuple[Tensor, Tensor]:
-    """Split off a fifth of each class for the test, by the seed: indices int64 of both parts."""
+    """Split off a fifth of each class for the test, by the seed: indices int64 of both parts.
+
+    A class with one sample stays in the training.
+    """
     order = torch.randperm(len(labels), generator=generator(seed))
     by_class = order[labels[order].argsort(stable=True)]
-    is_test = torch.arange(len(labels)) % 5 == 0
+    alone = labels.bincount()[labels[by_class]] == 1
+    is_test = (torch.arange(len(labels)) % 5 == 0) & ~alone
     return by_class[~is_test], by_class[is_test]
 
 
@@ -95,30 +100,43 @@ def load_digits(file: Path, seed: int) -> list[Samples]:
     return [Samples(images[part], labels[part]) for part in split(labels, seed)]
 
 
-def load_folder(files: list[Path], train: Train) -> list[Samples]:
-    """Images in folders by part and class; without a part for the test, split by class."""
+def load_folder(folder: ImageFolder, train: Train) -> list[Samples]:
+    """Images in folders by part and class."""
     from trainer.data.images import ImageFiles
     from trainer.data.pictures import View
 
     transform, copies = image_transform(train), train.repeated_augmentation or 1
-    classes = [file.parent.name for file in files]
-    labels = torch.from_numpy(np.unique(classes, return_inverse=True)[1])
-    trained = sum(file.parts[-3] == "train" for file in files)
-    parts = torch.arange(len(files)).tensor_split([trained])
     kinds = ((View(train.image_size), transform, copies), (test_view(train)[0], None, 1))
-    indices = parts if trained < len(files) else split(labels, train.seed)
     return [
         ImageFiles(
             torch.empty(0, 3, view.side, view.side, dtype=torch.uint8),
-            labels[part],
-            [files[index] for index in part.tolist()],
+            labels,
+            files,
             change,
             train.seed,
             view=view,
             copies=number,
         )
-        for part, (view, change, number) in zip(indices, kinds, strict=True)
+        for (files, labels), (view, change, number) in zip(
+            both_parts(folder, train.seed), kinds, strict=True
+        )
     ]
+
+
+def both_parts(folder: ImageFolder, seed: int) -> list[tuple[list[Path], Tensor]]:
+    """Pictures to train and to test with labels int64 [N]; without a test, split by class.
+
+    Raises DataError if none is left for the test.
+    """
+    parts = (folder.train, folder.test)
+    if folder.test:
+        return [(list(part.pictures), torch.tensor(part.labels)) for part in parts if part]
+    files, labels = folder.train.pictures, torch.tensor(folder.train.labels)
+    divided = split(labels, seed)
+    if not len(divided[1]):
+        where = f"{files[0].parent.parent}: {len(files)} pictures of {len(folder.classes)} classes"
+        raise DataError(f"{where} leave none for the test; add pictures, or a part test/")
+    return [([files[each] for each in part.tolist()], labels[part]) for part in divided]
 
 
 def load_text(file: Path, context: int) -> DataSet:

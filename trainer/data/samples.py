@@ -25,6 +25,10 @@ class DataError(Exception):
     """A file's content is not what it should be; the message names the file."""
 
 
+class DamagedError(DataError):
+    """Files whose content cannot be decoded: another try would end the same."""
+
+
 @dataclass(frozen=True)
 class Samples:
     """Inputs and labels, in memory."""

@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from trainer.contract.sources import is_hidden
 from trainer.contract.words import shown
 from trainer.datasets.errors import MISTAKE, DataSetError
 
@@ -181,25 +182,33 @@ def _broken(reason: str) -> DataSetError:
     return DataSetError(f"the manifest is not valid: {reason}", "add the data set again")
 
 
-def list_files(folder: Path) -> list[tuple[str, int]]:
+def list_files(folder: Path, left_out: list[str] | None = None) -> list[tuple[str, int]]:
     """The regular files below a folder with their sizes, sorted by path.
 
+    With a list `left_out`, hidden files and folders are left out, and their paths added to it.
     Raises DataSetError for a symlink, a special file or a name that can not be used.
     """
-    found = []
-    for path in sorted(folder.rglob("*")):
+    found = sorted(_files(folder, folder, left_out))
+    if not sum(size for _, size in found):
+        raise DataSetError(f"{folder} has no content", "name a folder that has files", MISTAKE)
+    return found
+
+
+def _files(folder: Path, top: Path, left_out: list[str] | None) -> Iterator[tuple[str, int]]:
+    for path in sorted(folder.iterdir()):
+        name = str(path.relative_to(top))
+        if left_out is not None and is_hidden(path.name):
+            left_out.append(name)
+            continue
         mode = path.lstat().st_mode
-        name = str(path.relative_to(folder))
         if stat.S_ISDIR(mode):
+            yield from _files(path, top, left_out)
             continue
         if not stat.S_ISREG(mode):
             kind = "a symbolic link" if stat.S_ISLNK(mode) else "a special file"
             fix = "replace it by the file it stands for, or remove it"
-            raise DataSetError(f"{shown(name)} in {folder} is {kind}", fix, MISTAKE)
-        found.append((check_path(name), path.stat().st_size))
-    if not sum(size for _, size in found):
-        raise DataSetError(f"{folder} has no content", "name a folder that has files", MISTAKE)
-    return found
+            raise DataSetError(f"{shown(name)} in {top} is {kind}", fix, MISTAKE)
+        yield check_path(name), path.stat().st_size
 
 
 def hash_files(folder: Path, progress: Progress) -> tuple[File, ...]:

@@ -23,7 +23,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO
 
-from trainer.contract.words import shown
+from trainer.contract.words import shown, some
 from trainer.datasets.errors import FAILURE, MISTAKE, DataSetError
 from trainer.datasets.layout import (
     DRAFT,
@@ -118,8 +118,11 @@ def add(
             shutil.rmtree(draft)
         (draft / "data").mkdir(parents=True)
         try:
-            exact = fill(source, draft / "data", store, name, reporter.show)
-            described = exact if described == public(source) else described
+            filled = fill(source, draft / "data", store, name, reporter.show)
+            described = filled.source if described == public(source) else described
+            if filled.left_out:
+                text = f"left out, as hidden: {some(filled.left_out)}"
+                reporter.line(text, left_out=filled.left_out)
             manifest = _describe(draft, place, described, licence, reporter)
             draft.rename(place.folder)
         except BaseException:

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.data.files import IMAGE_ENDINGS
+from trainer.data.folder import ENDINGS
 from trainer.data.samples import DataError
 from trainer.output import say, say_error
 
@@ -129,7 +129,7 @@ def samples_of(file: Path) -> Iterator[tuple[int, int, int]]:
                 if (found := f"{folder}/{start}") != key:
                     yield from _sample(file, key, parts)
                     key, parts = found, {}
-                if f".{ending.lower()}" in IMAGE_ENDINGS:
+                if f".{ending.lower()}" in ENDINGS:
                     parts["image"] = member.offset_data, member.size
                 elif ending == "cls":
                     parts["class"] = int(_content(tar, member))

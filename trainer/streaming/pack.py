@@ -17,12 +17,9 @@ from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
 
-import numpy as np
-import torch
-
 from trainer.contract.job import Train
-from trainer.data.files import DataMissingError, find_files
-from trainer.data.load import split
+from trainer.data.files import DataMissingError, find_folder
+from trainer.data.load import both_parts
 from trainer.data.samples import DataError
 from trainer.data.shards import permutation
 from trainer.output import say, say_error
@@ -34,17 +31,13 @@ def pack(folder: Path, shards: Path, size: int, seed: int) -> None:
     shards.mkdir(parents=True, exist_ok=True)
     if there := sorted(file.name for file in shards.iterdir()):
         raise DataError(f"{shards} is not empty: it has {there[0]}; name another folder")
-    files = find_files(
-        Train(dataset="folder", path=".", model="cnn", epochs=1, batch_size=1), folder
-    )
-    classes, found = np.unique([file.parent.name for file in files], return_inverse=True)
-    labels = torch.from_numpy(found)
-    trained = sum(file.parts[-3] == "train" for file in files)
-    indices = torch.arange(len(files))
-    parts = indices.tensor_split([trained]) if trained < len(files) else split(labels, seed)
-    (shards / CLASSES).write_text("\n".join(classes.tolist()) + "\n", "utf-8")
-    for name, part in zip(("train", "test"), parts, strict=True):
-        order = part[permutation(len(part), seed, 0)].tolist()
+    train = Train(dataset="folder", path=".", model="cnn", epochs=1, batch_size=1)
+    found = find_folder(train, folder)
+    for note in found.notes:
+        say(note)
+    (shards / CLASSES).write_text("\n".join(found.classes) + "\n", "utf-8")
+    for name, (files, labels) in zip(("train", "test"), both_parts(found, seed), strict=True):
+        order = permutation(len(files), seed, 0).tolist()
         _pack_part(shards, name, [(files[each], int(labels[each])) for each in order], size)
     write(make(shards), shards)
 

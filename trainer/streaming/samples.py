@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from trainer.contract.job import Train
+from trainer.contract.words import some
 from trainer.data.crops import image_transform
 from trainer.data.images import ImageFiles, repeated
 from trainer.data.pictures import View
@@ -102,6 +103,11 @@ class StreamedImages(ImageFiles):
         return hashlib.sha256("".join(each.sha256 for each in self.shards).encode()).digest()
 
     @property
+    def near(self) -> range:
+        """As of `ImageFiles`."""
+        return range(0 if self.source.remote else len(self))
+
+    @property
     def lanes(self) -> int:
         """The number of lanes."""
         return min(LANES, len(self.shards))
@@ -158,6 +164,11 @@ def load_shards(train: Train, root: Path) -> tuple[list[StreamedImages], tuple[s
     source = shard_files(train, root)
     index = read(source.index(), source.place)
     parts = [_part(index, part, train, source) for part in ("train", "test")]
+    trained, tested = (set(part.labels.tolist()) for part in parts)
+    if strange := sorted(tested - trained):
+        names = some(str(index.classes[label]) for label in strange)
+        what = f"{source.place}: its shards to test have classes that those to train lack: {names}"
+        raise DataError(f"{what}; make both from the same classes")
     return parts, tuple(index.classes.tolist())
 
 

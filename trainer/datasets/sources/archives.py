@@ -9,12 +9,19 @@ from __future__ import annotations
 import gzip
 import lzma
 import shutil
+import sys
 import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import IO
+
+if sys.version_info >= (3, 14):
+    from compression.zstd import ZstdError, ZstdFile
+else:
+    from backports.zstd import ZstdError, ZstdFile
 
 from trainer.contract.words import shown
 from trainer.datasets.errors import MISTAKE, DataSetError
@@ -22,17 +29,11 @@ from trainer.datasets.layout import require_room
 from trainer.datasets.manifest import check_path
 from trainer.datasets.sources.several import BLOCK, Report
 
-ENDS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".zip")
-DAMAGE = (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError)
+DAMAGE = (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError, ZstdError)
 
 
 class DamagedError(DataSetError):
     """An archive whose content is not what was packed."""
-
-
-def is_archive(name: str) -> bool:
-    """Whether a file of this name is unpacked."""
-    return name.lower().endswith(ENDS)
 
 
 def unpack(path: Path, name: str, folder: Path, report: Report) -> None:
@@ -105,7 +106,8 @@ class _Header(tarfile.TarInfo):
 def _tar(path: Path, name: str) -> Iterator[Member]:
     with (
         path.open("rb") as raw,
-        tarfile.open(fileobj=raw, mode="r:*", tarinfo=_Header) as tar,
+        ZstdFile(raw) if name.lower().endswith(".zst") else nullcontext(raw) as packed,
+        tarfile.open(fileobj=packed, mode="r:*", tarinfo=_Header) as tar,
     ):
         for member in tar:
             # Else it keeps all of them: a gigabyte for a million files.

@@ -8,9 +8,10 @@ from __future__ import annotations
 import hashlib
 import importlib
 from pathlib import Path
+from typing import NamedTuple
 
+from trainer.contract.sources import is_archive
 from trainer.datasets.errors import MISTAKE, DataSetError
-from trainer.datasets.sources.archives import is_archive
 from trainer.datasets.sources.hub import from_hugging_face
 from trainer.datasets.sources.local import UPLOADS, from_path
 from trainer.datasets.sources.s3 import from_s3
@@ -21,25 +22,33 @@ PARTIAL = ".partial"
 """The folder of the store with what was downloaded for versions that are not complete."""
 
 
-def fill(source: str, folder: Path, store: Path, name: str, report: Report) -> str:
-    """Fill a folder from a source; return the source's exact name, as the manifest has it.
+class Filled(NamedTuple):
+    """What a folder was filled from."""
+
+    source: str
+    """The source's exact name, as the manifest has it."""
+    left_out: tuple[str, ...] = ()
+    """The hidden files and folders of the source."""
+
+
+def fill(source: str, folder: Path, store: Path, name: str, report: Report) -> Filled:
+    """Fill a folder from a source.
 
     Raises:
         DataSetError: It failed.
     """
     kind, _, rest = source.partition(":")
     if kind in ("https", "http"):
-        return from_web(source, folder, _kept(store, name, source), report)
+        return Filled(from_web(source, folder, _kept(store, name, source), report))
     if kind == "s3":
-        return from_s3(source, folder, _kept(store, name, source), report)
+        return Filled(from_s3(source, folder, _kept(store, name, source), report))
     if kind == "hf":
-        return from_hugging_face(source, folder, _kept(store, name, source), report)
+        return Filled(from_hugging_face(source, folder, _kept(store, name, source), report))
     if kind == "torchvision":
         from_torchvision(rest, folder, report)
-    else:
-        path = store / UPLOADS / name if kind == "upload" else Path(source)
-        from_path(path, folder, store, report)
-    return source
+        return Filled(source)
+    path = store / UPLOADS / name if kind == "upload" else Path(source)
+    return Filled(source, from_path(path, folder, store, report))
 
 
 def _kept(store: Path, name: str, source: str) -> Path:

@@ -6,18 +6,22 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
+from trainer.contract.sources import is_archive
 from trainer.datasets.errors import MISTAKE, DataSetError
 from trainer.datasets.layout import require_room
 from trainer.datasets.manifest import check_path, list_files
-from trainer.datasets.sources.archives import is_archive, unpack
+from trainer.datasets.sources.archives import unpack
 from trainer.datasets.sources.several import Report
 
 UPLOADS = ".uploads"
 """The folder of the store with what was received."""
 
 
-def from_path(path: Path, folder: Path, store: Path, report: Report) -> None:
-    """Copy a folder or file, or unpack an archive; uploads are moved."""
+def from_path(path: Path, folder: Path, store: Path, report: Report) -> tuple[str, ...]:
+    """Copy a folder or file, or unpack an archive; uploads are moved.
+
+    Returns the hidden files and folders of a folder, which are left out.
+    """
     if not path.exists():
         fix = "give torchvision:NAME, https://…, s3://…, hf://… or a path in this container"
         raise DataSetError(f"there is no {path}", fix, MISTAKE)
@@ -26,11 +30,15 @@ def from_path(path: Path, folder: Path, store: Path, report: Report) -> None:
         files = [each for each in path.rglob("*") if each.is_file()]
         path = files[0] if len(files) == 1 else path
     if path.is_file() and is_archive(path.name):
-        return unpack(path, path.name, folder, report)
-    if path.is_file():
+        unpack(path, path.name, folder, report)
+    elif path.is_file():
         check_path(path.name)
-        return copy(path.parent, [(path.name, path.stat().st_size)], folder, report, move=own)
-    return copy(path, list_files(path), folder, report, move=own)
+        copy(path.parent, [(path.name, path.stat().st_size)], folder, report, move=own)
+    else:
+        left_out = list[str]()
+        copy(path, list_files(path, left_out), folder, report, move=own)
+        return tuple(left_out)
+    return ()
 
 
 def copy(

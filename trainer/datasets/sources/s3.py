@@ -16,10 +16,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from trainer.contract.sources import is_archive
 from trainer.contract.words import shown
 from trainer.datasets.errors import FAILURE, MISTAKE, DataSetError
 from trainer.datasets.layout import require_room
-from trainer.datasets.sources.archives import DamagedError, is_archive
+from trainer.datasets.sources.archives import DamagedError
 from trainer.datasets.sources.several import (
     BLOCK,
     SILENCE,

@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import IO
 from urllib.parse import unquote, urlsplit, urlunsplit
 
+from trainer.contract.sources import is_archive
 from trainer.contract.words import shown
 from trainer.datasets.errors import MISTAKE, DataSetError
 from trainer.datasets.layout import require_room
 from trainer.datasets.manifest import check_path
-from trainer.datasets.sources.archives import DamagedError, decode, is_archive, unpack
+from trainer.datasets.sources.archives import DamagedError, decode, unpack
 from trainer.datasets.sources.several import BLOCK, SILENCE, TRIES, Report, give, is_of_disk
 
 LONGEST_WAIT = 60  # Seconds that a server may ask for.

@@ -1,0 +1,291 @@
+"""Reads the names of a folder of images: its parts, classes and pictures.
+
+Standard library only: the launcher reads them before torch, so that all mistakes are told before
+the first step.
+
+    train/<class>/<picture>     also training/; the folders of `train` are the classes
+    test/<class>/<picture>      or one of the other names in TEST; none: a fifth of train
+
+As torchvision's ImageFolder, a class has all pictures below its folder. Hidden files and folders
+(trainer/contract/sources.py) are passed over.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from trainer.contract.sources import is_hidden
+from trainer.contract.words import some
+
+ENDINGS = (
+    *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".webp"),
+    *(".tif", ".tiff", ".ppm", ".pgm"),
+)
+"""Of pictures, all of which Pillow reads without further packages."""
+TRAIN = ("train", "training")
+TEST = ("test", "testing", "val", "valid", "validation", "eval", "evaluation", "dev")
+"""In the order of their choice."""
+
+
+class FolderError(Exception):
+    """A folder that cannot be trained on; the message names it and what to do."""
+
+
+@dataclass
+class Tally:
+    """The files of a folder that are not used."""
+
+    endings: Counter[str] = field(default_factory=Counter)
+    hidden: Counter[str] = field(default_factory=Counter)
+    loose: Counter[str] = field(default_factory=Counter)
+    """Pictures beside the folders of classes, by part."""
+    broken: list[Path] = field(default_factory=list)
+    """Links that lead nowhere."""
+
+    def lines(self) -> Iterator[str]:
+        """Describe the files for the log."""
+        for part, number in self.loose.items():
+            yield f"not used: {_count(number, 'picture')} of {part}/ outside of the classes"
+        if self.endings:
+            found = ", ".join(f"{end} ({number:,})" for end, number in self.endings.most_common())
+            yield f"not used: files that end in {found}; pictures end in {', '.join(ENDINGS)}"
+        if self.hidden:
+            yield f"not used: hidden files and folders: {some(sorted(self.hidden))}"
+
+
+@dataclass(frozen=True)
+class Part:
+    """The pictures of a part, sorted by class and path."""
+
+    name: str  # Of its folder.
+    pictures: tuple[Path, ...] = ()
+    labels: tuple[int, ...] = ()
+    """The classes of the pictures, 0 to classes - 1."""
+
+
+@dataclass(frozen=True)
+class ImageFolder:
+    """A folder of images. The folders of `train`, in their order, are the classes of all parts."""
+
+    classes: tuple[str, ...]
+    train: Part
+    test: Part | None
+    """None: a part of `train` becomes it."""
+    notes: tuple[str, ...]
+    """What people should know: counts, and what is not used."""
+
+    @property
+    def pictures(self) -> list[Path]:
+        """The pictures to train, then those of the test."""
+        return [*self.train.pictures, *(self.test.pictures if self.test else ())]
+
+
+def read_folder(folder: Path) -> ImageFolder:
+    """Read a folder of images; raises FolderError for what would spoil the training."""
+    try:
+        return _read(folder)
+    except OSError as error:
+        raise FolderError(f"{error.filename} cannot be read ({error.strerror})") from error
+
+
+def _read(folder: Path) -> ImageFolder:
+    tally, there = Tally(), _folders(folder)
+    named = _part(there, TRAIN, folder)
+    if named is None:
+        raise FolderError(f"{folder} has no train/; {_advice(folder, there)}")
+    tables = _classes(folder / named, tally)
+    _require_classes(folder / named, tables, tally)
+    classes = tuple(tables)
+    chosen, passed = _test(folder, there, classes, tally)
+    train = _labelled(named, tables, classes)
+    test = _labelled(chosen[0], chosen[1], classes) if chosen else None
+    if tally.broken:
+        raise FolderError(
+            f"{folder}: {_count(len(tally.broken), 'link')} to files that are not here: "
+            f"{some(map(str, tally.broken))}; in a container, mount the folder that they lead "
+            "to at the same path, or copy the files"
+        )
+    notes = [_counts(classes, train, test), *passed, *_few(classes, train, test), *tally.lines()]
+    return ImageFolder(classes, train, test, tuple(notes))
+
+
+Tables = dict[str, list[Path]]
+"""The pictures of each class, both sorted."""
+
+
+def _folders(folder: Path) -> list[str]:
+    """Return the folders directly below one, without the hidden ones."""
+    if not folder.is_dir():
+        raise FolderError(
+            f"there is no folder {folder}; put it there on every host, or set KIT_DATA to the "
+            "folder below which train.path is"
+        )
+    with os.scandir(folder) as entries:
+        return sorted(each.name for each in entries if each.is_dir() and not is_hidden(each.name))
+
+
+def _part(there: list[str], names: tuple[str, ...], folder: Path) -> str | None:
+    """Return the folder that has one of the names of a part, in any case of letters."""
+    found = [each for each in there if each.lower() in names]
+    if len(found) > 1:
+        both = " and ".join(f"{each}/" for each in found)
+        raise FolderError(f"{folder} has {both}: keep one of them for the training")
+    return found[0] if found else None
+
+
+def _advice(folder: Path, there: list[str]) -> str:
+    for each in there:
+        if any(name.lower() in TRAIN for name in _folders(folder / each)):
+            return f"it is in {each}/: add /{each} to train.path"
+    return "put pictures there as train/<class>/<picture> and, for the test, test/<class>/<picture>"
+
+
+def _classes(part: Path, tally: Tally) -> Tables:
+    """Return the pictures of each folder of a part."""
+    tables: Tables = {}
+    with os.scandir(part) as entries:
+        for entry in sorted(entries, key=lambda each: each.name):
+            if is_hidden(entry.name):
+                tally.hidden[entry.name] += 1
+            elif entry.is_dir():
+                tables[entry.name] = list(_pictures(entry.path, tally, ()))
+            elif is_picture(entry.name):
+                tally.loose[part.name] += 1
+            else:
+                tally.endings[_ending(entry.name)] += 1
+    return tables
+
+
+def _pictures(folder: str, tally: Tally, above: tuple[str, ...]) -> Iterator[Path]:
+    """Yield the pictures below a folder in the order of their paths; `above` stops circles."""
+    real = os.path.realpath(folder)
+    if real in above:
+        return
+    with os.scandir(folder) as entries:
+        found = sorted(entries, key=lambda each: each.name)
+    for entry in found:
+        if is_hidden(entry.name):
+            tally.hidden[entry.name] += 1
+        elif entry.is_dir():
+            yield from _pictures(entry.path, tally, (*above, real))
+        elif not is_picture(entry.name):
+            tally.endings[_ending(entry.name)] += 1
+        elif entry.is_file():
+            yield Path(entry.path)
+        else:
+            tally.broken.append(Path(entry.path))
+
+
+def is_picture(name: str) -> bool:
+    """Whether a file's name is that of a picture."""
+    return name.lower().endswith(ENDINGS)
+
+
+def _ending(name: str) -> str:
+    return Path(name).suffix.lower() or "no ending"
+
+
+def _require_classes(part: Path, tables: Tables, tally: Tally) -> None:
+    empty = [name for name, pictures in tables.items() if not pictures]
+    if empty and len(empty) < len(tables):
+        raise FolderError(
+            f"{part} has {_count(len(empty), 'folder')} without a picture: {some(empty)}; each "
+            f"folder is a class: add pictures ({', '.join(ENDINGS)}), or move it away"
+            + _seen(tally)
+        )
+    if len(tables) - len(empty) > 1:
+        return
+    have = some(name for name in tables if name not in empty) or "none"
+    raise FolderError(
+        f"{part} needs folders with pictures ({', '.join(ENDINGS)}) for two classes or more, as "
+        f"{part.name}/<class>/<picture>; it has: {have}" + _seen(tally)
+    )
+
+
+def _seen(tally: Tally) -> str:
+    return "".join(f" ({line})" for line in tally.lines())
+
+
+def _test(
+    folder: Path, there: list[str], classes: tuple[str, ...], tally: Tally
+) -> tuple[tuple[str, Tables] | None, list[str]]:
+    """Return the part for the test with its pictures, and what to tell of the others.
+
+    A part none of whose folders is a class has no labels: another one is taken.
+    """
+    found = sorted((each for each in there if each.lower() in TEST), key=_rank)
+    passed, wrong = list[str](), ""
+    for at, name in enumerate(found):
+        seen = Tally()
+        tables = {each: files for each, files in _classes(folder / name, seen).items() if files}
+        if not tables and not seen.loose:
+            passed.append(f"not used: {name}/, which has no pictures")
+        elif known := [each for each in tables if each in classes]:
+            if len(known) < len(tables):
+                raise FolderError(_unknown(folder, name, tables, classes))
+            _add(tally, seen)
+            passed += [f"not used: {each}/, as {name}/ is the test" for each in found[at + 1 :]]
+            return (name, tables), passed
+        else:
+            wrong = wrong or _unknown(folder, name, tables, classes)
+            passed.append(f"not used: {name}/, whose pictures are not in folders of the classes")
+    if wrong:
+        raise FolderError(wrong)
+    return None, passed
+
+
+def _rank(name: str) -> tuple[int, str]:
+    return TEST.index(name.lower()), name
+
+
+def _add(tally: Tally, other: Tally) -> None:
+    tally.endings += other.endings
+    tally.hidden += other.hidden
+    tally.loose += other.loose
+    tally.broken += other.broken
+
+
+def _unknown(folder: Path, name: str, tables: Tables, classes: tuple[str, ...]) -> str:
+    strange = [each for each in tables if each not in classes]
+    what = f"has pictures in {some(strange)}" if strange else "has pictures outside of folders"
+    return (
+        f"{folder / name} {what}, and the classes are those of the training: {some(classes)}; "
+        f"put its pictures into folders of these names, or move {name}/ away: without a part for "
+        "the test, a fifth of each class is the test"
+    )
+
+
+def _labelled(name: str, tables: Tables, classes: tuple[str, ...]) -> Part:
+    number = {each: label for label, each in enumerate(classes)}
+    pairs = [(file, number[each]) for each in sorted(tables) for file in tables[each]]
+    return Part(name, tuple(file for file, _ in pairs), tuple(label for _, label in pairs))
+
+
+def _counts(classes: tuple[str, ...], train: Part, test: Part | None) -> str:
+    tested = "the test is a fifth of each class"
+    if test:
+        tested = f"{_count(len(test.pictures), 'picture')} in {test.name}/ for the test"
+    of = f"{len(classes):,} classes ({some(classes)})"
+    return f"{of}: {_count(len(train.pictures), 'picture')} in {train.name}/, {tested}"
+
+
+def _few(classes: tuple[str, ...], train: Part, test: Part | None) -> Iterator[str]:
+    """Yield what the test cannot tell."""
+    if test is None:
+        numbers = Counter(train.labels)
+        alone = [name for label, name in enumerate(classes) if numbers[label] == 1]
+        if alone:
+            yield f"warning: classes with one picture, which the test has not: {some(alone)}"
+        return
+    tested = set(test.labels)
+    missing = [name for label, name in enumerate(classes) if label not in tested]
+    if missing:
+        yield f"warning: {test.name}/ has no pictures of {some(missing)}"
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number:,} {word}{'' if number == 1 else 's'}"

@@ -261,7 +261,7 @@ PARTS = "(torch.ones(8, 3), torch.ones(8, 1))"
         (
             f"{HEAD}P = (torch.ones(3, 2), torch.tensor([0, 7, 1]))\n"
             "def data(s): return P, P, ['cat', 'dog']",
-            r"mine.py:4: sample 1 of train has label 7; labels are 0 to 1, for the classes cat, dog",
+            r"mine.py:4: sample 1 of train has label 7; labels are 0 to 1, for the classes cat",
         ),
         ("def data(s): return [1.5] * 3, [2.5]", r"mine.py:1: a sample is a float, not a pair of"),
     ],

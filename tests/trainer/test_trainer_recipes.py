@@ -1,5 +1,6 @@
 """What recipes of image classifiers need: averages, frozen layers, groups, figures of classes."""
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -13,7 +14,7 @@ from tests.trainer.small import noise, settings
 from trainer.checkpoints.format import Progress
 from trainer.contract import events
 from trainer.core.averages import MovingAverage
-from trainer.core.by_class import ByClass, Counts, named_classes
+from trainer.core.by_class import ByClass, Counts, named_classes, untaught
 from trainer.core.freeze import freeze, head_of, train_mode
 from trainer.core.job import JobError
 from trainer.core.models import build_model, parameter_groups
@@ -141,6 +142,24 @@ def test_classes_are_counted_over_all_ranks() -> None:
     assert named_classes(("a", "b"), found) == {"a": (0.4, 5), "2": (0.5, 2), "b": (0.5, 2)}
     many = ByClass((1,) * 30, tuple(number % 2 for number in range(30)))
     assert len(named_classes((), many)) == 20
+
+
+@pytest.mark.parametrize(
+    ("samples", "correct", "says"),
+    [
+        ((5, 3), (5, 0), "5 of 8 test samples are right, and the answer cat to all .* for 5;"),
+        ((0, 50, 50), (0, 0, 0), "0 of 100 .* the answer dog to all would be right for 50;"),
+        ((5, 3), (5, 1), ""),
+        ((5, 0), (4, 0), ""),  # The test has one class.
+        ((), (), ""),
+    ],
+)
+def test_a_model_that_has_learned_nothing_is_told(
+    samples: tuple[int, ...], correct: tuple[int, ...], says: str
+) -> None:
+    found = untaught(("cat", "dog"), ByClass(samples, correct))
+    assert re.search(says, found)
+    assert bool(found) == bool(says)
 
 
 def test_digits_have_figures_of_all_classes_on_any_number_of_ranks(tmp_path: Path) -> None:

@@ -31,6 +31,22 @@ class ByClass:
         return tuple(correct / samples if samples else None for correct, samples in both)
 
 
+def untaught(labels: Sequence[str], found: ByClass) -> str:
+    """Say that a model is no better than one answer for all samples; "" if it is better."""
+    if sum(map(bool, found.samples)) < 2:
+        return ""
+    number = max(range(len(found.samples)), key=lambda each: found.samples[each])
+    every, correct, most = sum(found.samples), sum(found.correct), found.samples[number]
+    if correct > most:
+        return ""
+    name = labels[number] if number < len(labels) else str(number)
+    return (
+        f"warning: the model has learned nothing: {correct:,} of {every:,} test samples are right, "
+        f"and the answer {name} to all would be right for {most:,}; look at the labels and at "
+        "train.learning_rate"
+    )
+
+
 def named_classes(labels: Sequence[str], found: ByClass) -> dict[str, tuple[float, int]]:
     """Return the accuracy and the samples of some classes by name: the least accurate first."""
     known = [

@@ -41,9 +41,10 @@ def take_step(
     return TAKE_STEP(run, progress, left, augmentation, stop)
 
 
-def update(run: Run, progress: Progress) -> None:
-    UPDATE(run, progress)
+def update(run: Run, progress: Progress) -> bool:
+    taken = UPDATE(run, progress)
     write("has", run, progress, [])
+    return taken
 
 
 epoch.train_step = take_step  # type: ignore[attr-defined]

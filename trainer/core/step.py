@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from trainer.checkpoints.format import Progress
 from trainer.core.averages import Lookahead, MovingAverage
@@ -54,27 +55,27 @@ def train_step(
     batch = left[: run.global_batch]
     own, number = run.pieces(batch), progress.step + 1
     local = run.ranks.begin_local(number, sum(map(len, own)))
-    settings = run.job.train.on_nan == "skip" or run.job.faults.repeat_above
-    can_repeat = settings or run.world.generation
-    buffers = [buffer.clone() for buffer in run.model.buffers()] if can_repeat else []
+    restore = remember(run)
     try:
         loss, bad_loss = gradients(run, batch, own, augmentation, local=local)
         if not run.ranks.optimizers_differ:
 
             def again() -> tuple[Tensor, str]:
-                restore_buffers(run, buffers)
+                restore()
                 return gradients(run, batch, own, augmentation, local=False)
 
             loss, bad_loss = examined(run, number, (loss, bad_loss), again)
         verdict = Verdict() if local else exchange_verdicts(run, stop, bad_loss)
     except RuntimeError:  # Of a lost peer: the step is taken again.
-        restore_buffers(run, buffers)
+        restore()
         raise
-    if bad_loss or verdict.bad_losses:
+    bad = bool(bad_loss or verdict.bad_losses)
+    if bad:
         loss = torch.zeros_like(loss)
-        restore_buffers(run, buffers)
-    else:
-        update(run, progress)
+    if bad or not update(run, progress):
+        restore()
+        if local:
+            run.ranks.skip_local(sum(map(len, own)))
     loss, samples = (loss, sum(map(len, own))) if run.ranks.counts else (torch.zeros_like(loss), 0)
     after = Progress(progress.epoch, progress.position + len(batch), number)
     # At once: an exchange that follows may fail.
@@ -85,10 +86,22 @@ def train_step(
     return StepResult(after, loss, *verdict, samples)
 
 
-def restore_buffers(run: Run, buffers: list[Tensor]) -> None:
-    """Restore the model's buffers, such as BatchNorm's; without any, leave them."""
-    for buffer, before in zip(run.model.buffers(), buffers, strict=False):
-        buffer.copy_(before)
+def remember(run: Run) -> Callable[[], None]:
+    """Return a function that undoes what gradients change: buffers, and the exchange's own state.
+
+    BatchNorm's buffers are copied if a step may be skipped or taken again.
+    """
+    skips = run.job.train.on_nan == "skip" or run.scaler.is_enabled()
+    may_undo = skips or run.job.faults.repeat_above or run.world.generation
+    buffers = [buffer.clone() for buffer in run.model.buffers()] if may_undo else []
+    exchange = run.ranks.prepare(run.scaler.get_scale)
+
+    def restore() -> None:
+        for buffer, before in zip(run.model.buffers(), buffers, strict=False):
+            buffer.copy_(before)
+        exchange()
+
+    return restore
 
 
 def exchange_verdicts(run: Run, stop: Stop, bad_loss: str) -> Verdict:
@@ -138,13 +151,31 @@ def gradients(
                 finite = fetch(torch.isfinite(torch.stack(losses)))
             run.scaler.scale(loss).backward()
             run.watch.mark("communication" if exchange else "compute")
-    return torch.stack(losses).sum() / weight, bad_loss_of(run, pieces, finite())
+    bad = bad_loss_of(run, pieces, finite()) or bad_gradient(run)
+    return torch.stack(losses).sum() / weight, bad
 
 
 def bad_loss_of(run: Run, pieces: Sequence[Tensor], flags: Iterable[Tensor]) -> str:
     """Describe the first of this rank's losses that is not finite, if one is not."""
     bad = next((piece for piece, flag in zip(pieces, flags, strict=True) if not flag), None)
     return "" if bad is None else f"{run.world.name}, samples {bad.tolist()}"
+
+
+def bad_gradient(run: Run) -> str:
+    """Describe gradients that are not finite, although the losses are.
+
+    Only a job that skips such steps looks at them: it waits for the GPU. With fp16 the scaler does.
+    """
+    if run.job.train.on_nan != "skip" or run.scaler.is_enabled():
+        return ""
+    found = [own_part(each.grad) for each in run.model.parameters() if each.grad is not None]
+    sums = torch.stack([each.sum(dtype=torch.float32) for each in found])
+    return "" if bool(torch.isfinite(sums).all()) else f"{run.world.name}, its gradients"
+
+
+def own_part(tensor: Tensor) -> Tensor:
+    """Return this rank's part of a tensor, which may be divided."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def pipelined_gradients(
@@ -170,7 +201,8 @@ def pipelined_gradients(
 
     losses = ranks.step(inputs, labels, steps, loss)
     run.watch.mark("compute")
-    return losses.sum() / weight, bad_loss_of(run, pieces, torch.isfinite(losses).cpu())
+    bad = bad_loss_of(run, pieces, torch.isfinite(losses).cpu())
+    return losses.sum() / weight, bad or bad_gradient(run)
 
 
 def fetch(flags: Tensor) -> Callable[[], Tensor]:
@@ -209,17 +241,27 @@ def training_loss(
         return run.task.loss(floated(outputs), labels)
 
 
-def update(run: Run, progress: Progress) -> None:
-    """Update the weights by the gradients, and their average."""
+def update(run: Run, progress: Progress) -> bool:
+    """Update the weights by the gradients, and their average; return whether they were finite.
+
+    Gradients of fp16 may overflow: the scaler leaves the weights, and lowers the scale.
+    """
     norm = run.job.train.clip_norm
     if norm is not None:
         run.scaler.unscale_(run.optimizer)
         groups = run.optimizer.param_groups
         run.ranks.clip([each for group in groups for each in group["params"]], norm)
+    scale, new = run.scaler.get_scale(), not run.optimizer.state
     run.scaler.step(run.optimizer)
     run.scaler.update()
-    follow(run, progress)
+    finite = bool(run.scaler.get_scale() >= scale > 0)
+    if finite:
+        follow(run, progress)
+    elif new:
+        # torch's fused SGD has made its momentum and has left it uninitialised.
+        run.optimizer.state.clear()
     run.watch.mark("compute")
+    return finite
 
 
 def follow(run: Run, progress: Progress) -> None:

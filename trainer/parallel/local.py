@@ -53,6 +53,7 @@ class LocalReplicas(Replicas):
         nesterov = momentum > 0
         self._outer = torch.optim.SGD(self._anchors, rate, momentum=momentum, nesterov=nesterov)
         self._travelling: list[tuple[Any, Tensor]] = []  # Exchanges under way, with their values.
+        self._begun = False  # Whether a round has.
         self._samples = 0  # Of this rank in this round.
         self._bad_loss = ""  # The first of this round.
 
@@ -104,13 +105,17 @@ class LocalReplicas(Replicas):
         """Begin a step; steps of the warm-up are not local."""
         if step <= self._exchange.warm_up_steps:
             return False
-        if not self._samples:
-            self._bad_loss = ""
+        if not self._begun:
+            self._begun, self._bad_loss = True, ""
             for known in (self._starts, *(() if self._travelling else (self._anchors,))):
                 for old, weight in zip(known, self._weights, strict=True):
                     old.copy_(weight)
         self._samples += samples
         return True
+
+    def skip_local(self, samples: int) -> None:
+        """As of `Ranks`."""
+        self._samples -= samples
 
     def end_local(self, step: int, bad_loss: str, *, last: bool) -> str | None:
         """End a step; a round has `every_steps` steps, or ends with its epoch."""
@@ -123,7 +128,7 @@ class LocalReplicas(Replicas):
         """Merge a round; without overlap the ranks have the same parameters after each."""
         starts = zip(self._starts, self._weights, strict=True)
         own = [start - weight for start, weight in starts]
-        share = self._samples / self.world.sums([self._samples])[0]
+        share = self._samples / (self.world.sums([self._samples])[0] or 1)
         sent = torch.cat([change.flatten() for change in own]).mul_(share)
         sent = sent.to(TYPES.get(self._exchange.compression, sent.dtype))
         self._travelling.append((distributed.all_reduce(sent, async_op=True), sent))
@@ -131,7 +136,7 @@ class LocalReplicas(Replicas):
         self._arrive(int(waits))
         for weight, anchor, change in zip(self._weights, self._anchors, own, strict=True):
             torch.sub(anchor, change, alpha=int(waits), out=weight)
-        self._samples = 0
+        self._begun, self._samples = False, 0
         self._mark("communication")
 
     def _wait(self, work: Any) -> None:

@@ -8,7 +8,7 @@ or a part of one stage of its layers (pipeline.py).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -83,21 +83,33 @@ class Ranks(ABC):
         Return its fingerprint.
         """
 
-    @abstractmethod
-    def begin_local(self, step: int, samples: int) -> bool:
+    def prepare(self, scale: Callable[[], float]) -> Callable[[], None]:  # noqa: ARG002
+        """Prepare the exchange's own state for a step whose loss has a scale.
+
+        Returns a function that restores this state; it may be called more than once.
+        """
+        return lambda: None
+
+    def begin_local(self, step: int, samples: int) -> bool:  # noqa: ARG002
         """Begin a step, counted from 1, on so many samples; return whether it is local.
 
-        In a local step this rank exchanges neither gradients nor messages.
+        In a local step this rank exchanges neither gradients nor messages. Unless a class has such
+        steps, none is local.
         """
+        return False
 
-    @abstractmethod
-    def end_local(self, step: int, bad_loss: str, *, last: bool) -> str | None:
+    def skip_local(self, samples: int) -> None:
+        """Leave the samples of this local step out of its round: it has changed nothing."""
+        raise NotImplementedError
+
+    def end_local(self, step: int, bad_loss: str, *, last: bool) -> str | None:  # noqa: ARG002
         """End a local step; return None while its round goes on.
 
         At the end of a round, or with the `last` step of an epoch, return the first loss of the
         round that was not finite, or an empty text; then the ranks `merge`.
         """
+        return None
 
-    @abstractmethod
     def merge(self, *, last: bool) -> None:
         """Merge the ranks' rounds; after the `last` round they have the same parameters."""
+        raise NotImplementedError

@@ -112,6 +112,13 @@ class Replicas(Ranks):
         finally:
             self.load_own(own, modules)
 
+    def prepare(self, scale: Callable[[], float]) -> Callable[[], None]:
+        """As of `Ranks`: PowerSGD keeps errors of gradients."""
+        if self._powersgd is None:
+            return super().prepare(scale)
+        self._powersgd.use_scale(scale())
+        return self._powersgd.remember()
+
     def own(self, modules: Sequence[nn.Module]) -> dict[str, Any]:
         """Return a copy of this rank's own state."""
         own: dict[str, Any] = {}
@@ -139,17 +146,6 @@ class Replicas(Ranks):
         """Compare all bits of parameters and `buffers`."""
         return require_equal(self.world, self.model, buffers=buffers)
 
-    def begin_local(self, step: int, samples: int) -> bool:  # noqa: ARG002
-        """No step is local."""
-        return False
-
-    def end_local(self, step: int, bad_loss: str, *, last: bool) -> str | None:  # noqa: ARG002
-        """Do nothing: no step is local."""
-        return None
-
-    def merge(self, *, last: bool) -> None:
-        """Do nothing: no step is local."""
-
 
 class PowerSGD(PowerSGDState):
     """PowerSGD's state: for each bucket the compression error so far, and the initial matrices.
@@ -160,6 +156,7 @@ class PowerSGD(PowerSGDState):
 
     def __init__(self, begin: int) -> None:
         super().__init__(None, POWERSGD_RANK, start_powerSGD_iter=begin)
+        self.scale = 1.0  # Of the loss, and so of the errors.
         self.memory = {
             "errors": self.error_dict,
             "p": self.p_memory_dict,
@@ -168,14 +165,40 @@ class PowerSGD(PowerSGDState):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state that the next step needs."""
-        return {"steps": self.iter, **{name: dict(each) for name, each in self.memory.items()}}
+        memory = {name: dict(each) for name, each in self.memory.items()}
+        return {"steps": self.iter, "scale": self.scale, **memory}
 
     def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:
         """Restore what `state_dict` returned."""
-        self.iter = state["steps"]
+        self.iter, self.scale = state["steps"], state.get("scale", self.scale)
         for name, each in self.memory.items():
             each.clear()
             each.update((key, value.to(device)) for key, value in state[name].items())
+
+    def remember(self) -> Callable[[], None]:
+        """Return a function that restores the present state: a gradient that is not finite stays.
+
+        The hook replaces the errors by others, and changes the matrices in place.
+        """
+        steps, random = self.iter, self.rng.get_state()
+        errors, matrices = dict(self.error_dict), (self.p_memory_dict, self.q_memory_dict)
+        copies = [{key: value.clone() for key, value in each.items()} for each in matrices]
+
+        def restore() -> None:
+            self.iter = steps
+            self.rng.set_state(random)
+            for known, old in zip((self.error_dict, *matrices), (errors, *copies), strict=True):
+                known.clear()
+                known.update((key, value.clone()) for key, value in old.items())
+
+        return restore
+
+    def use_scale(self, scale: float) -> None:
+        """Convert the errors to gradients of another scale of the loss, to which they are added."""
+        if scale != self.scale:
+            for error in self.error_dict.values():
+                error.mul_(scale / self.scale if self.scale else 0.0)
+            self.scale = scale
 
     def fit(self, bucket: GradBucket) -> None:
         """Delete the state of a bucket whose size differs: the job has changed its buckets."""

@@ -167,17 +167,6 @@ class Sharded(Ranks):
         cell = self.world.rank % self.grid.cell
         return require_equal_replicas(self.world, local_values(self.model), cell)
 
-    def begin_local(self, step: int, samples: int) -> bool:  # noqa: ARG002
-        """No step is local."""
-        return False
-
-    def end_local(self, step: int, bad_loss: str, *, last: bool) -> str | None:  # noqa: ARG002
-        """Do nothing: no step is local."""
-        return None
-
-    def merge(self, *, last: bool) -> None:
-        """Do nothing: no step is local."""
-
 
 def shard(model: nn.Module, mesh: DeviceMesh, precision: torch.dtype) -> None:
     """Divide the parameters of each block, and of the rest, among the ranks of a mesh.

@@ -1,0 +1,72 @@
+"""A step that is skipped leaves everything as it was before it, in every exchange and precision."""
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.ports import free_port
+from tests.trainer.hosts import ROOT, complete_steps, hosts, write_job
+from tests.trainer.test_trainer_resume import LOCAL, differences
+
+SCRIPT = Path(__file__).with_name("skips.py")
+WAYS: dict[str, dict[str, Any]] = {
+    "every_step": {"ema_decay": 0.9},
+    "fp16": {"compression": "fp16"},
+    "bf16": {"compression": "bf16"},
+    "powersgd": {"compression": "powersgd", "warm_up_steps": 4},
+    "local_sgd": {"mode": "local_sgd", **LOCAL},
+    "diloco": {"mode": "diloco", **LOCAL},
+    "overlap": {"mode": "diloco", **LOCAL, "overlap": True},
+}
+PRECISIONS = ("fp32", "fp16")
+"""bf16 takes the way of fp32."""
+FAULTS = ("loss", "gradient")
+TRAIN = {"epochs": 1, "on_nan": "skip", "learning_rate": 0.02, "batch_size": 4}
+
+
+def name_of(fault: str, way: str, precision: str) -> str:
+    return f"{fault}-{way}-{precision}"
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All combinations with each fault, and without the step."""
+    folder = tmp_path_factory.mktemp("skips")
+    arguments = []
+    for fault, (way, changes), precision in itertools.product(
+        ("left", *FAULTS), WAYS.items(), PRECISIONS
+    ):
+        name = name_of(fault, way, precision)
+        job = write_job(folder, name=name, precision=precision, **TRAIN, **changes)
+        arguments.append(f"{fault}:{job}:{free_port()}")
+    torchrun = ("-m", "torch.distributed.run", "--master-port", str(free_port()))
+    with hosts(folder) as local:
+        argv = [*torchrun, "--nproc-per-node", "2", str(SCRIPT), *arguments]
+        task = local.start("skips", argv, {"PYTHONPATH": ROOT, "KIT_HOST": "pc1"})
+        assert task.wait(900) == 0, task.text
+    return folder
+
+
+def state(folder: Path) -> dict[str, Any]:
+    """What the last checkpoint has of weights, buffers and averages."""
+    step = complete_steps(folder)[-1]
+    found: dict[str, Any] = torch.load(folder / step / "state.pt", weights_only=True)
+    return {name: found[name] for name in ("model", "progress")}
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_skipped_step_changes_nothing(
+    fault: str, way: str, precision: str, trained: Path
+) -> None:
+    bad, left = (state(trained / name_of(each, way, precision)) for each in (fault, "left"))
+    if (fault, precision) == ("gradient", "fp16"):
+        # The scale is lower from here on, and small figures are rounded otherwise.
+        for name, value in left["model"].items():
+            torch.testing.assert_close(bad["model"][name], value, rtol=1e-3, atol=1e-4)
+        return
+    assert differences(left, bad) == []

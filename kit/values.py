@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from fractions import Fraction
 
 from trainer.contract.words import shown
@@ -19,7 +19,11 @@ _SIZE_UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _SPEED_UNITS = {"Mbit": 10**6, "Gbit": 10**9}
 _LARGEST = 2**63 - 1
 _DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
-_GPU_UUID = re.compile(r"(GPU|MIG)-[0-9A-Za-z][-0-9A-Za-z/]*")
+_BARE_UUID = r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}"
+_GPU_UUID = re.compile(rf"(GPU|MIG)-[0-9A-Za-z][-0-9A-Za-z/]*|{_BARE_UUID}")
+_UUID_SHAPE = "xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx"
+_LEAST_DIGITS = 8
+"""A UUID with fewer digits is a made-up name, as in examples."""
 # https://github.com/distribution/reference/blob/main/regexp.go, without the digest's length.
 _DOMAIN = (
     r"[a-zA-Z0-9]([-a-zA-Z0-9]*[a-zA-Z0-9])?(\.[a-zA-Z0-9]([-a-zA-Z0-9]*[a-zA-Z0-9])?)*(:[0-9]+)?"
@@ -171,6 +175,31 @@ def gpu_uuid(text: object) -> str:
         f"{shown(text)} is not a GPU's UUID",
         "copy what `nvidia-smi -L` prints: GPU-… or MIG-…",
     )
+
+
+SHARERS = "the GPU, /dev/shm and the page cache"
+"""What shares the memory of a host whose GPU has none of its own."""
+
+
+def names_gpu(device: str) -> bool:
+    """Return whether a device is named by its UUID, not by an index or as `all`.
+
+    A GPU that is a part of the processor, as of a Jetson, has a UUID without `GPU-`.
+    """
+    return device.upper().startswith(("GPU-", "MIG-")) or bool(_GPU_UUID.fullmatch(device))
+
+
+def cut_short(uuid: str) -> bool:
+    """Return whether a UUID lacks its last digits: recipes for Swarm write `GPU-7af7a99b`."""
+    digits = re.sub("[0-9a-f]", "x", re.sub("^(gpu|mig)-", "", uuid.lower()))
+    return _LEAST_DIGITS <= len(digits) < len(_UUID_SHAPE) and _UUID_SHAPE.startswith(digits)
+
+
+def meant_gpus(uuid: str, listed: Iterable[str]) -> list[str]:
+    """Return the listed UUIDs that a UUID means: itself, else all of which it is the beginning."""
+    word = uuid.lower()
+    found = [each for each in listed if each.lower().startswith(word)]
+    return [each for each in found if each.lower() == word] or found
 
 
 def address(text: object) -> str:

@@ -348,6 +348,9 @@ INVENTORIES: list[tuple[str, str, str, list[str]]] = [
     ('index is left out', '    gpus:\n      - {uuid: GPU-b}\n      - {uuid: GPU-c, use: inference}\n', '    gpus: [{index: 2}, {index: 0}]\n', [
         '11: hosts.pc2.gpus: GPU 1 is not listed, GPU 2 is; list every GPU that the host has: `{index: 1, use: none}` excludes it',
     ]),
+    ('UUID beside its beginning', 'uuid: GPU-b}\n      - {uuid: GPU-c', 'uuid: GPU-7af7a99b-2d3c-0d1c-6fc2-4d5b0e1a2c3d}\n      - {uuid: GPU-7AF7A99B', [
+        '13: hosts.pc2.gpus[1].uuid: GPU-7AF7A99B is the beginning of GPU-7af7a99b-2d3c-0d1c-6fc2-4d5b0e1a2c3d (line 12); keep one of the two, with the UUID that `nvidia-smi -L` prints',
+    ]),
     ('UUID is cut short', 'uuid: GPU-b', 'uuid: GPU-5f3a…', [
         "12: hosts.pc2.gpus[0].uuid: 'GPU-5f3a…' is not a GPU's UUID; copy what `nvidia-smi -L` prints: GPU-… or MIG-…",
     ]),

@@ -136,6 +136,7 @@ def test_models_are_told_apart() -> None:
         ("NVIDIA H100 80GB HBM3", 989e12),
         ("TITAN RTX", 130.5e12),
         ("Tesla T4", 65e12),
+        ("NVIDIA GB10", 125e12),
     ):
         sheet = sheet_of(name)
         assert sheet is not None

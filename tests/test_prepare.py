@@ -14,7 +14,7 @@ from kit.model import Host
 from kit.prepare.merge import merge, merge_texts
 from kit.prepare.order import waves
 from kit.prepare.report import Line, Restart, read_report
-from tests.sandbox import INVENTORY, JOB, Project, kit_process
+from tests.sandbox import INVENTORY, JOB, ROOT, Project, kit_process
 
 WANTED = {
     "default-runtime": "nvidia",
@@ -76,6 +76,52 @@ def test_an_operators_own_values_stay(present: dict[str, Any], expected: dict[st
     assert result.config == {key: value for key, value in wanted.items() if value is not None}
     assert list(result.config)[: len(present)] == list(present)
     assert merge(result.config, WANTED).apply == "nothing"
+
+
+def test_a_gpu_that_another_resource_offers_is_noted() -> None:
+    """Recipes for Swarm cut UUIDs short."""
+    uuid = "GPU-7af7a99b-2d3c-0d1c-6fc2-4d5b0e1a2c3d"
+    recipe = ["NVIDIA-GPU=GPU-7af7a99b", "kit_gpu=GPU-7af7a99b", "gpu=GPU-d8f6a6f1"]
+    wanted = {"node-generic-resources": [f"kit_gpu={uuid}"]}
+    result = merge({"node-generic-resources": recipe}, wanted)
+    assert result.config["node-generic-resources"] == [recipe[0], recipe[2], f"kit_gpu={uuid}"]
+    assert result.notes == [
+        "NVIDIA-GPU=GPU-7af7a99b stays: other services of the Swarm can take that GPU as well"
+    ]
+
+
+GPU_UUID = "GPU-7af7a99b-2d3c-0d1c-6fc2-4d5b0e1a2c3d"
+LOST = "Unable to determine the device handle for GPU0000:41:00.0: Unknown Error"
+DRIVERS = [
+    (f"GPU 0: A100 (UUID: {GPU_UUID})", GPU_UUID.upper(), ["ok GPUs that the driver lists: 1"]),
+    (
+        f"{LOST}\nGPU 0: A100 (UUID: {GPU_UUID})",
+        GPU_UUID,
+        [f"note nvidia-smi: {LOST}", "ok GPUs that the driver lists: 1"],
+    ),
+    (
+        f"GPU 0: A100 (UUID: {GPU_UUID})",
+        GPU_UUID[:12],
+        [
+            "problem GPU-7af7a99b of the inventory is not on this host: kit discover",
+            "ok GPUs that the driver lists: 1",
+        ],
+    ),
+    (LOST, GPU_UUID, [f"problem nvidia-smi fails: {LOST}"]),
+]
+
+
+@pytest.mark.parametrize(("listed", "offered", "said"), DRIVERS)
+def test_the_driver_is_looked_at(listed: str, offered: str, said: list[str]) -> None:
+    text = (ROOT / "templates" / "prepare-host.sh.j2").read_text()
+    function = text[text.index("gpu_driver() {") : text.index("# The names of GPUs that")]
+    own = "".join(f'{name}() {{ echo "{name} $1"; }}\n' for name in ("ok", "note", "problem"))
+    own += f"has() {{ :; }}\noffered_gpus() {{ echo {offered}; }}\n"
+    own += f"timeout() {{ printf '%s\\n' '{listed}'; }}\n"
+    done = subprocess.run(
+        ["sh", "-c", f"{own}{function}gpu_driver"], capture_output=True, text=True, check=True
+    )
+    assert (done.stdout.splitlines(), done.stderr) == (said, "")
 
 
 CONFLICTS: list[tuple[object, str]] = [

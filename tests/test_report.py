@@ -421,6 +421,21 @@ def test_a_feed_is_read_until_its_connection_is_lost() -> None:
         assert feeds.feeds["n3"].message == "has no NVIDIA driver"
     finally:
         feeds.close()
+    lost = "Unable to determine the device handle for GPU0000:41:00.0: Unknown Error"
+    once = Feeds({"n1": ["sh", "-c", f"echo '{lost}'; echo '{line}'; exit 15"]}, loops=False)
+    once.wait()
+    assert (len(once.feeds["n1"].gpus), once.feeds["n1"].message) == (1, lost)
+    other = line.replace("0, GPU-a", "1, GPU-b")
+    script = f"echo '{line}'; echo '{other}'; echo '{lost}'; echo '{line}'"
+    script += f"; echo '{line.replace('97', '3')}'; exec sleep 9"
+    falls = Feeds({"n1": ["sh", "-c", script]}, loops=True)
+    try:
+        wait_until(
+            lambda: [each.utilization for each in falls.feeds["n1"].gpus.values()] == [0.03],
+            "the third round",
+        )
+    finally:
+        falls.close()
     once = Feeds({"n1": ["sh", "-c", f"echo '{line}'"]}, loops=False)
     once.wait()
     assert [gpu.model for gpu in once.feeds["n1"].gpus.values()] == ["TITAN RTX"]

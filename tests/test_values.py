@@ -24,6 +24,7 @@ RIGHT = [
     (values.dns_label, "a" * 63, "a" * 63),
     (values.gpu_uuid, "GPU-5f3a1c9e-0d6b-4a57-9a5e-2f4b8c7d1e01", "GPU-5f3a1c9e-0d6b-4a57-9a5e-2f4b8c7d1e01"),
     (values.gpu_uuid, "MIG-GPU-5f3a1c9e/1/0", "MIG-GPU-5f3a1c9e/1/0"),
+    (values.gpu_uuid, "4f6b9ae2-9f0e-5c3d-8a51-27b9c0d1e2f3", "4f6b9ae2-9f0e-5c3d-8a51-27b9c0d1e2f3"),
     (values.address, "192.168.8.151", "192.168.8.151"),
     (values.login, "u@fd00::1", "u@[fd00::1]"),
     (values.login, "u@[FD00::1]:22", "u@[fd00::1]:22"),
@@ -103,6 +104,7 @@ WRONG = [
     ),
     (values.subnet, 10, "10 is not an IPv4 network; write for example 10.200.0.0/16"),
     (values.gpu_uuid, "GPU-5f3a…", "'GPU-5f3a…' is not a GPU's UUID; copy what `nvidia-smi -L` prints: GPU-… or MIG-…"),
+    (values.gpu_uuid, "7af7a99b", "'7af7a99b' is not a GPU's UUID; copy what `nvidia-smi -L` prints: GPU-… or MIG-…"),
     (values.gpu_uuid, 0, "0 is not a GPU's UUID; copy what `nvidia-smi -L` prints: GPU-… or MIG-…"),
 ]  # fmt: skip
 

@@ -190,14 +190,21 @@ gpu_driver() {
         problem "there is no NVIDIA driver: install it, restart this host, and run this again"
         return
     fi
-    listed=$(timeout 60 nvidia-smi -L 2>&1) || {
-        problem "nvidia-smi fails: $(echo "$listed" | head -n 1)"
-        return
-    }
-    # Swarm would give away a GPU that is not there.
+    listed=$(timeout 60 nvidia-smi -L 2>&1)
+    [ $? != 124 ] || listed="no answer within 60 s"
+    case $listed in
+        *'UUID: '*) ;;
+        *)
+            problem "nvidia-smi fails: $(echo "$listed" | head -n 1)"
+            return
+            ;;
+    esac
+    # If one GPU is lost, nvidia-smi may list the others, and end with status 0.
+    echo "$listed" | grep -v 'UUID: ' | grep . | while read -r line; do note "nvidia-smi: $line"; done
+    # Swarm would give away a GPU that is not there. A UUID that is cut short is none.
     for gpu in $(offered_gpus); do
         case $gpu in
-            *-*) echo "$listed" | grep -qF "$gpu" || problem "$gpu of the inventory is not on this host: kit discover" ;;
+            *-*) echo "$listed" | grep -qiF "UUID: $gpu)" || problem "$gpu of the inventory is not on this host: kit discover" ;;
         esac
     done
     ok "GPUs that the driver lists: $(echo "$listed" | grep -c '^GPU ')"

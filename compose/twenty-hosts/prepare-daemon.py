@@ -69,6 +69,7 @@ def merge(present: Any, wanted: Any) -> Merged:
         conflicts.append('"live-restore": true excludes a Swarm; set it to false')
     kept = [key for key in own_logs if present[key] != wanted.get(key)]
     notes = [f"{' and '.join(kept)} stay; kit's own limit a log to 30 MB"] if kept else []
+    notes += _offered_twice(present, wanted)
     changed = {key for key in result if key not in present or result[key] != present[key]}
     apply = "restart" if changed - RELOADABLE else "reload" if changed else "nothing"
     return Merged(result, conflicts, notes, apply)
@@ -92,6 +93,19 @@ def _merge_gpus(present: list[Any], wanted: list[str]) -> list[Any]:
     others = [each for each in present if not str(each).startswith(KIND)]
     own = [each for each in present if str(each).startswith(KIND)]
     return present if sorted(own) == sorted(wanted) else others + wanted
+
+
+def _offered_twice(present: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
+    """Name the operator's resources that are GPUs of kit; recipes cut their UUIDs short."""
+    listed = present.get("node-generic-resources")
+    own = [each.partition("=")[2].lower() for each in wanted.get("node-generic-resources", [])]
+    others = [str(each) for each in (listed if isinstance(listed, list) else [])]
+    return [
+        f"{each} stays: other services of the Swarm can take that GPU as well"
+        for each in others
+        if not each.startswith(KIND)
+        and any(gpu.startswith(each.partition("=")[2].lower() or "-") for gpu in own)
+    ]
 
 
 def _merge_objects(

@@ -36,7 +36,7 @@ HERE = "this machine"
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """Everything at one moment; `messages` are those of hosts without GPUs to show."""
+    """Everything at one moment; `messages` are those of hosts without some of their GPUs."""
 
     rows: tuple[Row, ...]
     messages: dict[str, str]

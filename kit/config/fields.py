@@ -105,7 +105,10 @@ Subnet = Annotated[
 GpuUuid = Annotated[
     str,
     *_text(
-        values.gpu_uuid, r"^(GPU|MIG)-.+$", "GPU-5f3a…", "As `nvidia-smi -L` prints it, MIG too"
+        values.gpu_uuid,
+        r"^((GPU|MIG)-.+|[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12})$",
+        "GPU-5f3a…",
+        "As `nvidia-smi -L` prints it, MIG too",
     ),
 ]
 

@@ -30,6 +30,8 @@ from kit.values import WrongValueError
 MOST_MANAGERS = 7
 """Docker's recommendation (Administer and maintain a swarm, "Add manager nodes for fault
 tolerance")."""
+SHORTEST = len("GPU-7af7a99b")
+"""Characters of a UUID that is cut short."""
 
 
 class HostSection(Section):
@@ -127,6 +129,7 @@ def expand_hosts(
     for name, section in sections.items():
         hosts += _expand(name, section, defaults, faults)
     _refuse_duplicates(hosts, faults)
+    _refuse_beginnings(hosts, faults)
     _refuse_shared_cards(hosts, faults)
     return hosts, faults
 
@@ -254,6 +257,24 @@ def _refuse_duplicates(hosts: list[Host], faults: list[Fault]) -> None:
                 place = (*host.loc, "gpus", index, "uuid")
                 other = (*owner.loc, "gpus", at, "uuid")
                 faults.append(Fault(INVENTORY, place, what, fix, other))
+
+
+def _refuse_beginnings(hosts: list[Host], faults: list[Fault]) -> None:
+    """Reject a UUID that is cut short beside one that it begins: they are the same GPU."""
+    known = [(gpu.id, host, at) for host in hosts for at, gpu in enumerate(host.gpus) if gpu.known]
+    alike: dict[str, list[tuple[str, Host, int]]] = {}
+    for each in known:
+        alike.setdefault(each[0].lower()[:SHORTEST], []).append(each)
+    for cut, host, index in (each for each in known if values.cut_short(each[0])):
+        for uuid, owner, at in alike[cut.lower()[:SHORTEST]]:
+            if uuid.lower() != cut.lower() and values.meant_gpus(cut, [uuid]):
+                where = "" if owner is host else f" on {owner.name}"
+                what = f"{cut} is the beginning of {uuid}{where} (line {{line}})"
+                fix = "keep one of the two, with the UUID that `nvidia-smi -L` prints"
+                place = (*host.loc, "gpus", index, "uuid")
+                other = (*owner.loc, "gpus", at, "uuid")
+                faults.append(Fault(INVENTORY, place, what, fix, other))
+                break
 
 
 def _refuse_shared_cards(hosts: list[Host], faults: list[Fault]) -> None:

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import re
 
+from kit.values import names_gpu
+
+_UUID = re.compile(r"UUID: ([^)]+)\)")
+
 
 def listed_gpus(output: str) -> list[str]:
     """Return the UUIDs in the output of `nvidia-smi -L`.
@@ -11,8 +15,18 @@ def listed_gpus(output: str) -> list[str]:
     For a GPU with MIG enabled, return only its instances, because only these are usable.
     """
     found: list[str] = []
-    for uuid in re.findall(r"UUID: ((?:GPU|MIG)-[^)]+)\)", output):
-        if uuid.startswith("MIG-") and found[-1:] and found[-1].startswith("GPU-"):
+    for uuid in filter(names_gpu, _UUID.findall(output)):
+        if uuid.startswith("MIG-") and found and not found[-1].startswith("MIG-"):
             found.pop()
         found.append(uuid)
     return found
+
+
+def other_lines(output: str) -> list[str]:
+    """Return the lines of `nvidia-smi -L` that list no GPU: its errors and warnings.
+
+    A GPU that is lost has a line such as `Unable to determine the device handle for
+    GPU0000:41:00.0: Unknown Error`, and nvidia-smi may end with status 0.
+    """
+    lines = (line.strip() for line in output.splitlines())
+    return [line for line in lines if line and not any(map(names_gpu, _UUID.findall(line)))]

@@ -11,17 +11,23 @@ from kit.plan.types import Placement, Precision
 
 CAPABILITIES = (
     ("Volta", (7, 0), r"TITAN V|V100S?|GV100"),
+    ("Volta", (7, 2), r"Xavier"),
     ("Turing", (7, 5), r"TITAN RTX|Quadro RTX [3-8]000|RTX 8000|RTX 20[678]0|T4|GTX 16[356]0"),
     ("Ampere", (8, 0), r"A100X?|A30"),
     ("Ampere", (8, 6), r"RTX A[1-6][05]00|A40|A10G?|A16|A2|RTX 30[5-9]0"),
+    ("Ampere", (8, 7), r"Orin"),
     ("Ada", (8, 9), r"RTX [2-6]\d00 (SFF )?Ada|L4|L40S?|RTX 40[5-9]0"),
     ("Hopper", (9, 0), r"H100|H200|GH200"),
     ("Blackwell", (10, 0), r"B200|GB200|B300|GB300"),
+    ("Blackwell", (11, 0), r"Thor"),
     ("Blackwell", (12, 0), r"RTX PRO [2-6][05]00|RTX 50[5-9]0"),
+    ("Blackwell", (12, 1), r"GB10"),
 )
 """Generations by compute capability, with the names that NVIDIA lists for each
 (https://developer.nvidia.com/cuda-gpus). A name that two generations share, as RTX 6000, is
 missing."""
+SHARING = frozenset({(7, 2), (8, 7), (11, 0), (12, 1)})
+"""Compute capabilities of GPUs inside a processor, whose memory they use (Jetson, DGX Spark)."""
 BF16 = (8, 0)
 """The lowest compute capability with bf16 arithmetic (CUDA C++ Programming Guide, "Compute
 Capabilities")."""
@@ -39,6 +45,12 @@ def capability(model: str) -> tuple[str, tuple[int, int]] | None:
         if names.search(model):
             return generation, number
     return None
+
+
+def shares_memory(model: str) -> bool:
+    """Return whether a model has no memory of its own: it uses that of its host."""
+    known = capability(model)
+    return known is not None and known[1] in SHARING
 
 
 def chosen(placements: Sequence[Placement]) -> Iterator[tuple[Placement, Gpu]]:

@@ -21,7 +21,7 @@ from kit.plan.exchange import exchange
 from kit.plan.fitting import division_faults
 from kit.plan.gpus import precision
 from kit.plan.images import images, pinned
-from kit.plan.notes import job_notes, server_notes, spare_notes
+from kit.plan.notes import job_notes, server_notes, spare_notes, uuid_notes
 from kit.plan.servers import able_hosts, handler_faults, server_faults, server_plan
 from kit.plan.traffic import batch, traffic
 from kit.plan.types import Placement
@@ -68,7 +68,12 @@ def make_plan(
         hosts=inventory.hosts,
         jobs=tuple(plans),
         servers=tuple(serving),
-        notes=(*job_notes(plans), *spare_notes(inventory, plans), *server_notes(serving)),
+        notes=(
+            *uuid_notes(inventory),
+            *job_notes(plans),
+            *spare_notes(inventory, plans),
+            *server_notes(serving),
+        ),
         images=images(inventory, jobs, servers),
         lock=lock,
         data=data_plan(inventory, jobs, lock),

@@ -6,9 +6,9 @@ import re
 from collections.abc import Sequence
 
 from kit.model import Inventory, Use
-from kit.plan.gpus import without_bf16
+from kit.plan.gpus import chosen, shares_memory, without_bf16
 from kit.plan.work import JobPlan, ServerPlan
-from kit.values import count, show_seconds, show_size
+from kit.values import SHARERS, count, cut_short, show_seconds, show_size
 from trainer.contract.own import references
 
 MOST_IDLE = 0.25
@@ -23,7 +23,7 @@ def job_notes(plans: Sequence[JobPlan]) -> list[str]:
     for plan in plans:
         notes += _batch_notes(plan) + _precision_notes(plan) + _exchange_notes(plan)
         notes += _secret_notes(plan) + _memory_notes(plan) + _code_notes(plan)
-        notes += _idle_notes(plan) + _division_notes(plan)
+        notes += _idle_notes(plan) + _division_notes(plan) + _shared_notes(plan)
     return notes + resume_notes(plans)
 
 
@@ -55,6 +55,19 @@ def spare_notes(inventory: Inventory, plans: Sequence[JobPlan]) -> list[str]:
     return [
         f"{_names(idle)}: a spare of no job: a job that names hosts has the spares among them, "
         "a divided model and TensorFlow have none"
+    ]
+
+
+def uuid_notes(inventory: Inventory) -> list[str]:
+    """Name the UUIDs that are cut short: kit deploys only to GPUs that are named in full."""
+    found = [
+        (host.name, [gpu.id for gpu in host.gpus if gpu.known and cut_short(gpu.id)])
+        for host in inventory.hosts
+    ]
+    return [
+        f"{name}: cut short: {', '.join(cut)}; `kit discover {name}` writes UUIDs in full"
+        for name, cut in found
+        if cut
     ]
 
 
@@ -178,6 +191,25 @@ def _memory_notes(plan: JobPlan) -> list[str]:
         f"{show_size(limits.memory)}: files in /dev/shm count as memory, so the kernel kills "
         "the training before /dev/shm is full"
     ]
+
+
+def _shared_notes(plan: JobPlan) -> list[str]:
+    """Name the GPUs that use the memory of their host, which other parts of the job need, too."""
+    found: dict[tuple[str, int | None], list[str]] = {}
+    for placement, gpu in chosen(plan.placements):
+        if gpu.model and shares_memory(gpu.model):
+            hosts = found.setdefault((gpu.model, gpu.memory), [])
+            hosts += [placement.host.name] if placement.host.name not in hosts else []
+    shm = f"limits.shared_memory is {show_size(plan.job.limits.shared_memory)}"
+    notes = []
+    for (model, memory), hosts in found.items():
+        size = show_size(memory) if memory else "that of the host"
+        note = f"{plan.name}: {model} on {_names(hosts)} has no memory of its own: {SHARERS}"
+        note += f" share {size}; {shm}"
+        if memory is None:
+            note += "; with `memory:` of the GPU in the inventory kit checks that models fit"
+        notes.append(note)
+    return notes
 
 
 def _secret_notes(plan: JobPlan) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from kit.runtime.status import ENDED, HostStatus, JobStatus, State
-from kit.values import count
+from kit.values import count, names_gpu
 
 
 def wrong_gpus(statuses: Sequence[JobStatus]) -> tuple[str, ...]:
@@ -40,7 +40,7 @@ def _alike(one: Sequence[str], other: Sequence[str]) -> bool:
 
 
 def _named(devices: Sequence[str]) -> bool:
-    return all(device.startswith(("GPU-", "MIG-")) for device in devices)
+    return all(map(names_gpu, devices))
 
 
 def _gpu_names(devices: Sequence[str], beside: Sequence[str]) -> str:

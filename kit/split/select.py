@@ -18,7 +18,7 @@ EVERY = "all"
 MOST_CANDIDATES = 8
 _POSITIONS = re.compile(r"[0-9]{1,9}(-[0-9]{1,9})?(,[0-9]{1,9}(-[0-9]{1,9})?)*")
 _NUMBER = re.compile(r"[0-9]{1,9}")
-_UUID = re.compile(r"(GPU|MIG)-", re.IGNORECASE)
+_UUID = re.compile(r"(GPU|MIG)-|[0-9a-f]{8}-[0-9a-f]{4}-", re.IGNORECASE)
 _HOSTS: Loc = ("hosts",)
 
 

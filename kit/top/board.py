@@ -66,7 +66,7 @@ def rows(
 
 def _key(host: str, gpu: str) -> str:
     """Return a name of a GPU among all hosts: its UUID, or its host and index."""
-    return gpu.lower() if gpu.startswith(("GPU-", "MIG-")) else f"{host}/{gpu}"
+    return f"{host}/{gpu}" if gpu.isdecimal() else gpu.lower()
 
 
 def _with_gpu(row: Row, gpu: Gpu) -> Row:

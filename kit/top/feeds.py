@@ -24,7 +24,7 @@ FIRST = 15.0
 
 @dataclass(slots=True)
 class Feed:
-    """The newest GPUs of a host by UUID, or the reason why there are none."""
+    """The newest GPUs of a host by UUID, and the reason why there are none, or not all."""
 
     gpus: dict[str, Gpu] = field(default_factory=dict)
     message: str = ""
@@ -76,7 +76,7 @@ class Feeds:
             status, said = self._follow(name, command, feed)
             if status == NOT_FOUND:
                 said = "has no NVIDIA driver"
-            if status or self._loops:
+            if self._loops or (status and not feed.gpus):
                 feed.gpus, feed.message = {}, said or "nvidia-smi has ended"
             self._first[name].set()
             if not self._loops or status == NOT_FOUND or self._over.wait(AGAIN):
@@ -97,16 +97,22 @@ class Feeds:
         except OSError as error:
             return 1, f"{command[0]}: {error.strerror}"
         self._processes[name] = process
-        last = ""
+        last = told = ""
+        round_: set[str] = set()
         assert process.stdout is not None
         with process.stdout:
             for line in process.stdout:
                 gpu = parse(line)
                 if gpu is None:
-                    last = line.strip() or last
+                    last = told = line.strip() or told
+                    feed.message = told
                     continue
+                if not round_ or gpu.uuid in round_:
+                    # A new round: a lost GPU has a line of its own in each, or none any more.
+                    feed.gpus = {uuid: feed.gpus[uuid] for uuid in round_}
+                    feed.message, told, round_ = told, "", set()
+                round_.add(gpu.uuid)
                 feed.gpus = {**feed.gpus, gpu.uuid: gpu}
-                feed.message = ""
                 self._first[name].set()
         return process.wait(), last
 

@@ -251,6 +251,15 @@ def test_all_that_is_in_the_way_is_told_at_once(project: Project) -> None:
     ]
 
 
+def test_the_gpus_of_a_cut_uuid_are_named(project: Project) -> None:
+    whole = "GPU-7af7a99b-2d3c-0d1c-6fc2-4d5b0e1a2c3d"
+    job = project.write(INVENTORY.replace("GPU-a", whole[:12]), {"j": JOB}).workload()
+    said = (
+        f"pc1: {whole[:12]} is the beginning of {whole}: run `kit discover pc1`, then `kit render`"
+    )
+    assert said in refusal(job, having(gpus=(whole,)))
+
+
 def test_a_job_that_has_all_gpus_holds_them(project: Project) -> None:
     said = refusal(
         planned(project), having(replace(RUNNING, host="pc2", job="k", devices=("all",)))

@@ -32,6 +32,7 @@ from tests.targets.test_swarm import FILE, cluster, node, service, task
 
 NAMES = ["a", "b", "c", "d"]
 GPUS = [f"GPU-{number}" for number in range(5)]
+ORIN, THOR = "4f6b9ae2-9f0e-5c3d-8a51-27b9c0d1e2f3", "0a1b2c3d-9f0e-5c3d-8a51-27b9c0d1e2f3"
 
 
 def work(name: str, gpus: set[str]) -> Workload:
@@ -179,6 +180,7 @@ def status(name: str, *, given: tuple[str, ...], seen: tuple[str, ...]) -> JobSt
         (("all",), ("GPU-x",), ""),
         (("GPU-a",), ("GPU-b",), "j on pc sees GPU-b, but was given GPU-a"),
         (("GPU-a",), ("GPU-a", "GPU-b"), "j on pc sees GPU-a, GPU-b, but was given GPU-a"),
+        ((ORIN,), (THOR,), f"j on pc sees {THOR}, but was given {ORIN}"),
         (("0",), ("GPU-x", "GPU-y"), "j on pc sees GPU-x, GPU-y, but was given 1 GPU"),
     ],
 )

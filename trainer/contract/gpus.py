@@ -41,10 +41,11 @@ SHEETS = {
     "V100-SXM2": Sheet(125e12, 900e9),
     "V100-PCIE": Sheet(112e12, 900e9),
     "T4": Sheet(65e12, 320e9),
+    "GB10": Sheet(125e12, 273e9),
 }
 """By a part of the name that nvidia-smi prints. From NVIDIA's data sheets of each product; those of
 GeForce cards, with fp32 accumulation, from the appendices of NVIDIA's architecture white papers
-(Turing, GA102, Ada)."""
+(Turing, GA102, Ada). GB10's sheet says 1000e12 for sparse fp4: an eighth is dense bf16."""
 
 
 def sheet_of(model: str) -> Sheet | None:

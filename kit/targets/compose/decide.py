@@ -11,6 +11,7 @@ from kit.plan.types import Placement
 from kit.runtime.steps import Step
 from kit.targets.compose.containers import Container
 from kit.targets.compose.lower import opened
+from kit.values import meant_gpus
 from kit.workload.types import Kind, Role, Workload
 
 
@@ -186,6 +187,10 @@ def _missing(placement: Placement, seen: HostState) -> Iterator[str]:
     there = {uuid.lower() for uuid in seen.gpus}
     for gpu in placement.gpus:
         if _uuid(gpu, seen.gpus) not in there:
+            if gpu.known and (meant := meant_gpus(gpu.id, seen.gpus)):
+                said = f"{gpu.title} is the beginning of {' and '.join(meant)}"
+                yield f"{said}: run `kit discover {placement.host.name}`, then `kit render`"
+                continue
             listed = ", ".join(seen.gpus) or "none"
             yield (
                 f"{gpu.title} does not exist; `nvidia-smi -L` lists {listed}: "

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from itertools import islice
 
+from kit.plan.types import Placement
+from kit.values import meant_gpus
 from kit.workload.types import Workload
 
 
@@ -13,8 +15,8 @@ def visible_devices(job: Workload, present: Sequence[str]) -> dict[str, str]:
 
     Use the plan's GPUs if this machine has all of them, otherwise any GPUs if there are enough.
     """
-    wanted = {each.host.name: [gpu.id for gpu in each.gpus] for each in job.placements}
-    if all(gpu in present for gpus in wanted.values() for gpu in gpus):
+    wanted = {each.host.name: _found(each, present) for each in job.placements}
+    if all(each in present for gpus in wanted.values() for each in gpus):
         return {host: ",".join(gpus) for host, gpus in wanted.items()}
     if len(present) < sum(map(len, wanted.values())):
         return dict.fromkeys(wanted, "")
@@ -28,8 +30,14 @@ def serving_devices(server: Workload, present: Sequence[str], taken: Collection[
     Use the plan's GPUs if this machine has all of them, otherwise any GPUs that are not `taken` if
     there are enough.
     """
-    wanted = [gpu.id for placement in server.placements for gpu in placement.gpus]
+    wanted = [each for placement in server.placements for each in _found(placement, present)]
     if all(gpu in present for gpu in wanted):
         return ",".join(wanted)
     free = [gpu for gpu in present if gpu not in taken]
     return ",".join(free[: len(wanted)]) if len(free) >= len(wanted) else ""
+
+
+def _found(placement: Placement, present: Sequence[str]) -> list[str]:
+    """Return the planned GPUs as this machine writes their UUIDs; others stay as they are."""
+    meant = [(gpu.id, meant_gpus(gpu.id, present) if gpu.known else []) for gpu in placement.gpus]
+    return [found[0] if len(found) == 1 else uuid for uuid, found in meant]

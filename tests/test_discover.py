@@ -58,6 +58,9 @@ def printed(**changes: str) -> str:
         "gpus": GPUS,
         "gpu-query": QUERY,
         "gpu-compute": f"{TITAN}, 7.5\n{GV100}, 7.0",
+        "gpu-bus": "",
+        "gpu-mig": "",
+        "pci": "",
         "gpu-ecc": f"{TITAN}, [N/A]\n{GV100}, Enabled",
         "cuda": "CUDA Version: 12.4",
         "topology": "",
@@ -148,14 +151,6 @@ def test_of_a_card_with_instances_these_are_taken() -> None:
     ]
     assert {(gpu.card, gpu.compute) for gpu in found} == {(A100, "8.0")}
     assert [gpu.memory for gpu in found] == [40 * 2**30, 10 * 2**30]
-
-
-def test_memory_that_the_driver_does_not_tell() -> None:
-    spark = f"{TITAN}, 0, NVIDIA GB10, [N/A], 580.95.05"
-    found = facts(gpus=f"GPU 0: NVIDIA GB10 (UUID: {TITAN})", gpu_query=spark)
-    assert (found.gpus[0].memory, found.driver) == (None, "580.95.05")
-    text = new_inventory("pool", "compose", named([(Asked("a", "a"), found)], None)).text
-    assert f"- {{uuid: {TITAN}, model: GB10}}" in text
 
 
 @pytest.mark.parametrize(

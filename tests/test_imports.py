@@ -30,6 +30,7 @@ PURE_MODULES = (
     "doctor/codes",
     "doctor/facts",
     "doctor/findings",
+    "doctor/kernel",
     "doctor/parse",
     "doctor/show",
     "doctor/tried",

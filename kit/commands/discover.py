@@ -127,6 +127,8 @@ def show_hosts(answered: Sequence[tuple[Asked, HostFacts]]) -> None:
 def _cells(facts: HostFacts) -> tuple[str, ...]:
     models = [f"{gpu.model} {_gib(gpu.memory)}".strip() for gpu in facts.gpus]
     gpus = ", ".join(f"{models.count(model)} × {model}" for model in dict.fromkeys(models))
+    if facts.unlisted:
+        gpus = f"{gpus or 'none'}, {len(facts.unlisted)} not listed"
     free = max((disk.free for disk in facts.disks), default=0)
     interface = facts.interface_of(facts.reached)
     speed = show_speed(interface.speed) if interface and interface.speed else "?"

@@ -13,7 +13,9 @@ FAST = 25 * 10**9
 class GpuFacts:
     """One GPU, or one MIG instance; `memory` is in bytes, None if the driver does not report it.
 
-    `index` is that of the card in `nvidia-smi -L`; `card` is the UUID of an instance's card.
+    `index` is that of the card in `nvidia-smi -L`; `card` is the UUID of an instance's card, `bus`
+    the card's PCI address, "" if it has none. `shared`: it has no memory of its own, `memory` is
+    the host's. `split`: MIG is on.
     """
 
     uuid: str
@@ -23,6 +25,36 @@ class GpuFacts:
     compute: str = ""
     ecc: bool | None = None
     card: str = ""
+    bus: str = ""
+    shared: bool = False
+    split: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PciDevice:
+    """A device of NVIDIA on the PCI bus; `driver` is "" if it has none.
+
+    `kind` is its class in sysfs, as `0x030200`.
+    """
+
+    address: str
+    kind: str
+    driver: str
+
+    @property
+    def gpu(self) -> bool:
+        """Whether it is a GPU: a display or 3D controller, not its audio or USB function."""
+        return self.kind.startswith("0x03")
+
+    @property
+    def title(self) -> str:
+        """Its name in messages, with its driver: a virtual machine's GPU has `vfio-pci`."""
+        return f"{self.address} ({f'driver {self.driver}' if self.driver else 'no driver'})"
+
+    @property
+    def switch(self) -> bool:
+        """Whether it is an NVSwitch, which is a bridge of another kind."""
+        return self.kind.startswith("0x0680")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +122,8 @@ class HostFacts:
     """One host. Memory in bytes; `clock_offset` in seconds, positive if its clock is ahead.
 
     `reached` is the address that SSH connected to, `route` the interface of the default route,
-    `topology` the table of `nvidia-smi topo -m`, `gpu_fault` the error of nvidia-smi, if any.
+    `topology` the table of `nvidia-smi topo -m`, `gpu_fault` the error of nvidia-smi if it lists no
+    GPU. `gpu_errors` are its errors beside the GPUs that it lists, `pci` NVIDIA's PCI devices.
     """
 
     hostname: str
@@ -117,6 +150,25 @@ class HostFacts:
     reached: str
     route: str
     clock_offset: float = 0.0
+    gpu_errors: tuple[str, ...] = ()
+    pci: tuple[PciDevice, ...] = ()
+
+    @property
+    def cards(self) -> int:
+        """The number of cards that nvidia-smi lists; several MIG instances are one."""
+        return len({gpu.card or gpu.uuid for gpu in self.gpus})
+
+    @property
+    def unlisted(self) -> tuple[PciDevice, ...]:
+        """GPUs of the PCI bus that nvidia-smi does not list.
+
+        Without the addresses of the listed ones only their number is known: the first to be missing
+        are those that have another driver, or none.
+        """
+        placed = {gpu.bus for gpu in self.gpus if gpu.bus}
+        left = [each for each in self.pci if each.gpu and each.address not in placed]
+        missing = max(len(left) - (self.cards - len(placed)), 0)
+        return tuple(sorted(left, key=lambda each: each.driver == "nvidia")[:missing])
 
     def interface_of(self, address: str) -> InterfaceFacts | None:
         """Return the interface with this address."""

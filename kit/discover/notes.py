@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from kit.discover.facts import FAST, HostFacts
 from kit.discover.found import Found
 from kit.discover.update import shared_fast_network
-from kit.values import show_speed
+from kit.values import SHARERS, count, show_size, show_speed
 
 CLOCK = 1.0
 """Seconds that clocks may differ; more confuses logs and the certificates of a Swarm."""
@@ -69,11 +69,25 @@ def _versions(found: Sequence[Found]) -> Iterator[str]:
         yield f"Docker differs: {told}; use one version on all hosts"
 
 
+def _gpus(facts: HostFacts) -> Iterator[str]:
+    """Yield the notes on GPUs that are missing, cannot be used, or have no memory of their own."""
+    for error in filter(None, (facts.gpu_fault, *facts.gpu_errors)):
+        yield f"nvidia-smi: {error}"
+    if facts.unlisted:
+        missing = ", ".join(each.title for each in facts.unlisted)
+        yield f"nvidia-smi lists {count(facts.cards, 'GPU')}, the PCI bus also has {missing}"
+    for gpu in facts.gpus:
+        if gpu.split and not gpu.card:
+            yield f"{gpu.uuid} has MIG on and no instance: nothing runs on it; see kit doctor"
+        if gpu.shared and gpu.memory:
+            size = show_size(gpu.memory)
+            yield f"{gpu.model} has no memory of its own: {SHARERS} share {size} of the host"
+
+
 def _host(facts: HostFacts) -> Iterator[str]:
     if facts.docker.fault:
         yield f"docker cannot be used: {facts.docker.fault}"
-    if facts.gpu_fault:
-        yield f"nvidia-smi: {facts.gpu_fault}"
+    yield from _gpus(facts)
     toolkit = facts.hook or facts.toolkit or "nvidia" in facts.docker.runtimes
     if facts.gpus and not toolkit and not facts.docker.cdi:
         yield "it has GPUs, but no NVIDIA container toolkit: kit host prepare --run"

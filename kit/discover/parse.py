@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,10 +15,18 @@ from kit.discover.facts import (
     GpuFacts,
     HostFacts,
     InterfaceFacts,
+    PciDevice,
     Rdma,
 )
+from kit.hosts.gpus import other_lines
+from kit.values import names_gpu
 
 MIB = 2**20
+GIB = 2**30
+NO_GPU = "No devices were found"
+"""A host without GPUs is not an error, a driver that fails is."""
+NOT_MEASURED = frozenset({"[N/A]", "N/A", "[Not Supported]", "Not Supported"})
+"""The memory of a GPU that uses the processor's (GB10, Jetson)."""
 GATEWAY = 2
 """Flag of a route with a gateway in /proc/net/route (linux/route.h, RTF_GATEWAY)."""
 
@@ -36,7 +44,9 @@ def read_facts(printed: str) -> HostFacts:
     host = [*sections["host"].splitlines(), "", "", "", ""]
     memory = dict(re.findall(r"^(\w+): +(\d+) kB$", sections["memory"], re.MULTILINE))
     cores, _, model = sections["cpu"].partition("\n")
-    gpus, gpu_fault = _gpus(sections)
+    total = int(memory.get("MemTotal", 0)) * 1024
+    gpus = _gpus(sections, total)
+    errors = tuple(line for line in other_lines(sections["gpus"]) if NO_GPU not in line)
     query = _csv(sections["gpu-query"])
     return HostFacts(
         hostname=host[0],
@@ -46,12 +56,14 @@ def read_facts(printed: str) -> HostFacts:
         reached=[*host[3].split(), "", "", ""][2],
         cpu=model.partition(":")[2].strip(),
         cores=int(cores) if cores.isdigit() else 0,
-        memory=int(memory.get("MemTotal", 0)) * 1024,
+        memory=total,
         swap=int(memory.get("SwapTotal", 0)) * 1024,
         disks=_disks(sections["disks"]),
         cgroup=2 if sections["cgroup"] == "cgroup2fs" else 1,
         gpus=gpus,
-        gpu_fault=gpu_fault,
+        gpu_fault="" if gpus else "; ".join(errors),
+        gpu_errors=errors if gpus else (),
+        pci=tuple(_pci(sections["pci"])),
         driver=next((row[4] for row in query.values() if len(row) == 5), ""),
         cuda=sections["cuda"].removeprefix("CUDA Version: "),
         topology=sections["topology"],
@@ -101,32 +113,52 @@ def _csv(text: str) -> dict[str, list[str]]:
     return {row[0]: row for row in rows if len(row) > 1}
 
 
-def _gpus(sections: Mapping[str, str]) -> tuple[tuple[GpuFacts, ...], str]:
-    """Return the GPUs, with MIG instances in place of their card, and the error of nvidia-smi."""
-    listed = sections["gpus"]
-    query, compute = _csv(sections["gpu-query"]), _csv(sections["gpu-compute"])
-    ecc = _csv(sections["gpu-ecc"])
+def _gpus(sections: Mapping[str, str], memory: int) -> tuple[GpuFacts, ...]:
+    """Return the GPUs, with MIG instances in place of their card; `memory` is the host's."""
     found: list[GpuFacts] = []
     card: GpuFacts | None = None
-    for line in listed.splitlines():
-        if match := re.match(r"GPU (\d+): (.*) \(UUID: (GPU-[^)]+)\)", line):
-            index, model, uuid = int(match[1]), match[2], match[3]
-            megabytes = query.get(uuid, ["", "", "", ""])[3]
-            card = GpuFacts(
-                uuid,
-                index,
-                model.removeprefix("NVIDIA "),
-                int(megabytes) * MIB if megabytes.isdigit() else None,
-                compute.get(uuid, ["", ""])[1],
-                {"Enabled": True, "Disabled": False}.get(ecc.get(uuid, ["", ""])[1]),
-            )
-            found.append(card)
+    for line in sections["gpus"].splitlines():
+        if match := re.match(r"GPU (\d+): (.*) \(UUID: ([^)]+)\)", line):
+            if names_gpu(match[3]):
+                card = _card(sections, match[3], int(match[1]), match[2], memory)
+                found.append(card)
         elif card and (match := re.match(r"\s+MIG (\S+) .*\(UUID: (MIG-[^)]+)\)", line)):
             found = [each for each in found if each is not card]
             found.append(_instance(card, match[1], match[2]))
-    fault = "" if found else (listed.splitlines() or [""])[0]
-    # A host without GPUs is not an error, a driver that fails is.
-    return tuple(found), "" if "No devices were found" in fault else fault
+    return tuple(found)
+
+
+def _card(sections: Mapping[str, str], uuid: str, index: int, model: str, memory: int) -> GpuFacts:
+    def field(section: str, number: int = 1) -> str:
+        row = _csv(sections[section]).get(uuid, [])
+        return row[number] if number < len(row) else ""
+
+    megabytes = field("gpu-query", 3)
+    shared = megabytes in NOT_MEASURED
+    own = int(megabytes) * MIB if megabytes.isdigit() else None
+    return GpuFacts(
+        uuid=uuid,
+        index=index,
+        model=model.removeprefix("NVIDIA "),
+        memory=memory // GIB * GIB or None if shared else own,
+        compute=field("gpu-compute"),
+        ecc={"Enabled": True, "Disabled": False}.get(field("gpu-ecc")),
+        bus=_address(field("gpu-bus")),
+        shared=shared,
+        split=field("gpu-mig") == "Enabled",
+    )
+
+
+def _address(text: str) -> str:
+    """Return nvidia-smi's PCI address as sysfs has it: `0000:41:00.0` for `00000000:41:00.0`."""
+    domain, colon, rest = text.lower().partition(":")
+    return f"{domain[:-4].lstrip('0')}{domain[-4:]}:{rest}" if colon else ""
+
+
+def _pci(text: str) -> Iterator[PciDevice]:
+    for line in text.splitlines():
+        address, kind, driver = [*line.split(), "", "", ""][:3]
+        yield PciDevice(address, kind, driver)
 
 
 def _instance(card: GpuFacts, profile: str, uuid: str) -> GpuFacts:

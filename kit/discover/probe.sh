@@ -4,10 +4,15 @@ PATH="$PATH:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 LC_ALL=C
 export PATH LC_ALL
 section() { printf '\n@@ %s\n' "$1"; }
-# nvidia-smi can hang if a GPU has failed.
+# nvidia-smi can hang if a GPU has failed: then it is not asked again.
+silent=
 nvidia() {
-    command -v nvidia-smi >/dev/null || return
-    if command -v timeout >/dev/null; then timeout 30 nvidia-smi "$@"; else nvidia-smi "$@"; fi
+    [ -z "$silent" ] && command -v nvidia-smi >/dev/null || return
+    if ! command -v timeout >/dev/null; then nvidia-smi "$@"; return; fi
+    timeout 30 nvidia-smi "$@"
+    set -- $?
+    [ "$1" != 124 ] || silent=yes
+    return "$1"
 }
 
 # Nor may an engine that does not answer hold the probe.
@@ -33,11 +38,27 @@ stat -fc %T /sys/fs/cgroup 2>/dev/null
 
 section gpus
 nvidia -L 2>&1
+[ -z "$silent" ] || echo 'nvidia-smi does not answer within 30 s'
 section gpu-query
 nvidia --query-gpu=uuid,index,name,memory.total,driver_version --format=csv,noheader,nounits 2>/dev/null
 # A separate query, as drivers before 510 reject the field.
 section gpu-compute
 nvidia --query-gpu=uuid,compute_cap --format=csv,noheader,nounits 2>/dev/null
+# Nor does each driver know these: a field that is unknown spoils its query.
+section gpu-bus
+nvidia --query-gpu=uuid,pci.bus_id --format=csv,noheader,nounits 2>/dev/null
+section gpu-mig
+nvidia --query-gpu=uuid,mig.mode.current --format=csv,noheader,nounits 2>/dev/null
+section pci
+# What the bus has of NVIDIA: nvidia-smi may not list a GPU that is lost. A virtual function is a part
+# of another device.
+for device in /sys/bus/pci/devices/*; do
+    vendor= kind=
+    { read -r vendor <"$device/vendor" && read -r kind <"$device/class"; } 2>/dev/null
+    [ "$vendor" = 0x10de ] && [ ! -e "$device/physfn" ] || continue
+    driver=$(readlink "$device/driver")
+    echo "${device##*/} $kind ${driver##*/}"
+done
 section gpu-ecc
 nvidia --query-gpu=uuid,ecc.mode.current --format=csv,noheader,nounits 2>/dev/null
 section cuda

@@ -13,7 +13,7 @@ from kit.discover.facts import HostFacts
 from kit.discover.found import Found
 from kit.discover.sound import sound
 from kit.model import Host, Use
-from kit.values import count, show_speed, speed
+from kit.values import count, meant_gpus, show_speed, speed
 from kit.yamlfile import Document, parse
 
 _BREAK = re.compile(r"\r\n|\n|\r|$")
@@ -139,8 +139,7 @@ class _Editor:
 
     def _update_gpus(self, found: Found, node: yaml.MappingNode, address: yaml.Node) -> None:
         assert found.known
-        there = {gpu.uuid.lower(): gpu for gpu in found.facts.gpus}
-        written = {gpu.id.lower() for gpu in found.known.gpus}
+        there = {gpu.uuid: gpu for gpu in found.facts.gpus}
         listed = _value(node, "gpus")
         if listed is None:
             if there:
@@ -151,22 +150,43 @@ class _Editor:
                 self._add(node, address, f"gpus:{space}{value}")
         elif any(gpu.known for gpu in found.known.gpus):
             assert isinstance(listed, yaml.SequenceNode)
-            gone = [gpu.id for gpu in found.known.gpus if gpu.id.lower() not in there]
-            self.notes += [f"{found.name}: {uuid} no longer exists" for uuid in gone]
+            written = self._complete_uuids(found, listed)
             new = [gpu for uuid, gpu in there.items() if uuid not in written]
             use = _use_of_new(found.known)
             self._add_gpus(listed, [gpu_entry(gpu, use) for gpu in new])
         else:
             self._replace_gpus(found, node, listed)
 
+    def _complete_uuids(self, found: Found, listed: yaml.SequenceNode) -> set[str]:
+        """Write UUIDs that are cut short in full; return the GPUs that the entries mean."""
+        assert found.known
+        means = {
+            gpu.id: meant_gpus(gpu.id, [each.uuid for each in found.facts.gpus])
+            for gpu in found.known.gpus
+        }
+        for node, (uuid, meant) in zip(listed.value, means.items(), strict=True):
+            others = [each for each, its in means.items() if each != uuid and set(its) & set(meant)]
+            if not meant:
+                self.notes.append(f"{found.name}: {uuid} no longer exists")
+            elif len(meant) > 1:
+                said = f"{uuid} is the beginning of {' and '.join(meant)}"
+                self.notes.append(f"{found.name}: {said}: write the one that you mean")
+            elif len(uuid) < len(meant[0]) and others:
+                said = f"{uuid} and {others[0]} are the same GPU"
+                self.notes.append(f"{found.name}: {said}: take one of them out")
+            elif len(uuid) < len(meant[0]):
+                scalar = _value(node, "uuid")
+                assert scalar is not None
+                self.edits.append((scalar.start_mark.index, _end(scalar), meant[0]))
+        return {each for meant in means.values() for each in meant}
+
     def _replace_gpus(self, found: Found, node: yaml.MappingNode, listed: yaml.Node) -> None:
         """Replace a number or indexes by UUIDs; each GPU keeps the `use` of its index."""
         assert found.known
         planned = len(found.known.gpus)
-        cards = {gpu.card or gpu.uuid for gpu in found.facts.gpus}
-        if planned != len(cards):
+        if planned != found.facts.cards:
             said = f"{found.name}: the inventory says {count(planned, 'GPU')}"
-            self.notes.append(f"{said}, nvidia-smi lists {len(cards)}")
+            self.notes.append(f"{said}, nvidia-smi lists {found.facts.cards}")
         if not found.facts.gpus:
             return
         uses, other = {int(gpu.id): gpu.use for gpu in found.known.gpus}, _use_of_new(found.known)

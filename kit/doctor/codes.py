@@ -158,7 +158,8 @@ SMI = _code(
 PRESENT = _code(
     "KIT-GPU-002",
     "planned GPUs exist",
-    "A GPU of the inventory is missing: it fell off the bus, was taken out, or the UUID is wrong.",
+    "A GPU of the inventory is missing: it fell off the bus, was taken out, or the UUID is wrong "
+    "or cut short.",
     "Look at `nvidia-smi -L` and at XID 79 in the kernel's log; reboot, or `kit discover HOST`.",
     quick=True,
 )
@@ -263,6 +264,52 @@ BUSY = _code(
     "no other process uses the GPUs",
     "A process outside kit's containers uses a planned GPU: a job may run out of memory.",
     "End the process, or take the GPU out of the inventory (`use: none`).",
+)
+LISTED = _code(
+    "KIT-GPU-018",
+    "all GPUs of the host are listed",
+    "The PCI bus has a GPU that nvidia-smi does not list, or nvidia-smi reports an error of a GPU: "
+    "it is lost, or another driver has it (`vfio-pci` gives it to a virtual machine).",
+    "Look at `lspci -nnk -d 10de:` and `sudo dmesg | grep NVRM`; reset or reboot. Look at power "
+    "and seat of the card if it returns.",
+)
+LOST = _code(
+    "KIT-GPU-019",
+    "no GPU was lost since the start",
+    "The kernel's log says that a GPU has fallen off the bus, or that the driver could not start "
+    "it, without an XID.",
+    "Switch the host off and on. Look at power and seat of the card if it returns.",
+)
+MIG = _code(
+    "KIT-GPU-020",
+    "GPUs with MIG on have instances",
+    "MIG is on and the GPU has no instance, as after a reboot: nothing can run on it.",
+    "`nvidia-smi -i UUID -mig 0` as root, or make instances (`nvidia-smi mig -i UUID -cgi PROFILE "
+    "-C`), then `kit discover HOST`.",
+)
+FABRIC = _code(
+    "KIT-GPU-021",
+    "the fabric of NVSwitches, if any, is ready",
+    "The GPUs are connected by NVSwitches, and the fabric manager does not run or has failed: CUDA "
+    "fails with error 802, `system not yet initialized`.",
+    "`systemctl status nvidia-fabricmanager`; its version must be that of the driver. Start it "
+    "with `systemctl enable --now nvidia-fabricmanager`.",
+)
+SXID = _code(
+    "KIT-GPU-022",
+    "no SXid error since the start",
+    "An NVSwitch has logged an error (SXid).",
+    "Look up the number in NVIDIA's Fabric Manager User Guide. After a fatal one reset all GPUs "
+    "and NVSwitches, or reboot.",
+)
+COMPUTES = _code(
+    "KIT-GPU-023",
+    "GPUs compute",
+    "A container was given a GPU and cannot write and read its memory by CUDA, though nvidia-smi "
+    "lists it.",
+    "The error's name and number are those of CUDA's driver. 802: the fabric manager; 999 and 46: "
+    "reset the GPU or reboot.",
+    active=True,
 )
 
 MEMBER = _code(

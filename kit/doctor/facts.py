@@ -50,6 +50,42 @@ class Xid:
     text: str
     at: float | None
 
+    @property
+    def place(self) -> str:
+        """The GPU, as `Xid (PCI:0000:41:00`."""
+        return self.text.partition(")")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A line in the kernel's log on a lost GPU that is no XID; `at` as for an Xid.
+
+    `bus` is its PCI address without the function, "" if the line has none.
+    """
+
+    bus: str
+    text: str
+    at: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Sxid:
+    """An NVSwitch's error in the kernel's log; `at` as for an Xid."""
+
+    number: int
+    fatal: bool
+    text: str
+    at: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Fabric:
+    """The state of a GPU's registration with the fabric manager, as nvidia-smi writes it."""
+
+    uuid: str
+    state: str
+    status: str
+
 
 @dataclass(frozen=True, slots=True)
 class Container:
@@ -128,7 +164,9 @@ class Swarm:
 class Vitals:
     """What the doctor's own sections say. Times in seconds.
 
-    `xids` is None if the kernel's log cannot be read. `toolkit` are settings of its file.
+    `xids` is None if the kernel's log cannot be read: then `losses` and `sxids` are not known.
+    `fabrics` are the states of GPUs that report one, `fabric_manager` that its program runs.
+    `toolkit` are settings of its file.
     `lookups` are the seconds of each name's look-up. `images` are IDs and digests by name.
     `networks` are the overlays that the host knows, `volumes` the names of its volumes.
     `listening` are the TCP ports on which something listens.
@@ -143,6 +181,10 @@ class Vitals:
     health: tuple[GpuHealth, ...] = ()
     processes: tuple[Process, ...] = ()
     xids: tuple[Xid, ...] | None = None
+    losses: tuple[Loss, ...] = ()
+    sxids: tuple[Sxid, ...] = ()
+    fabrics: tuple[Fabric, ...] = ()
+    fabric_manager: bool = False
     toolkit: Mapping[str, str] = field(default_factory=dict)
     char_devices: int = 0
     rooms: tuple[Room, ...] = ()

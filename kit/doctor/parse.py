@@ -11,7 +11,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kit.discover.parse import json_of, sections_of
-from kit.doctor.facts import Container, GpuHealth, Node, Process, Room, Swarm, Vitals, Xid
+from kit.doctor.facts import Container, Fabric, GpuHealth, Node, Process, Room, Swarm, Vitals
+from kit.doctor.kernel import read_losses, read_sxids, read_xids
+from kit.values import names_gpu
 
 _UTC_TIME = re.compile(rb"\x17\x0d(\d{12})Z")
 """A time in a certificate (UTCTime of X.680); the first two are the bounds of its validity."""
@@ -27,6 +29,7 @@ def read_vitals(printed: str) -> Vitals:
     info = json_of(section("docker-info"))
     kernel = [*section("kernel").splitlines(), "", ""]
     memory = dict(re.findall(r"^(\w+): +(\d+) kB$", section("memory"), re.MULTILINE))
+    log = section("kernel-log")
     swap = int(memory.get("SwapTotal", 0)) - int(memory.get("SwapFree", 0))
     return Vitals(
         began=_float(section("began")) or 0.0,
@@ -37,7 +40,11 @@ def read_vitals(printed: str) -> Vitals:
         cgroup_driver=info.get("CgroupDriver", ""),
         health=tuple(_health(found)),
         processes=tuple(_processes(section("gpu-processes"))),
-        xids=_xids(section("kernel-log")),
+        xids=read_xids(log) if log else None,
+        losses=read_losses(log),
+        sxids=read_sxids(log),
+        fabrics=tuple(_fabrics(section("gpu-fabric"))),
+        fabric_manager=not {"active", "running"}.isdisjoint(section("fabric-manager").split()),
         toolkit=dict(_settings(section("toolkit-config"))),
         char_devices=len(section("char-devices").splitlines()),
         rooms=tuple(_rooms(section("room"))),
@@ -65,7 +72,7 @@ def _rows(text: str, least: int) -> Iterator[list[str]]:
     """Yield the rows of a query to nvidia-smi; its errors have no UUID."""
     for line in text.splitlines():
         row = [field.strip() for field in line.split(",", least - 1)]
-        if len(row) == least and row[0].startswith("GPU-"):
+        if len(row) == least and names_gpu(row[0]):
             yield row
 
 
@@ -98,17 +105,11 @@ def _processes(text: str) -> Iterator[Process]:
             yield Process(gpu, int(pid), container, used, name)
 
 
-def _xids(text: str) -> tuple[Xid, ...] | None:
-    lines = text.splitlines()
-    if not lines:
-        return None
-    found = (re.search(r"NVRM: (Xid \([^)]*\): (\d+).*)", line) for line in lines)
-    times = (re.match(r"\[ *(\d+\.\d+)\]", line) for line in lines)
-    return tuple(
-        Xid(int(one[2]), one[1], float(at[1]) if at else None)
-        for one, at in zip(found, times, strict=True)
-        if one
-    )
+def _fabrics(text: str) -> Iterator[Fabric]:
+    """Yield the states of GPUs that have one; others report N/A, and older drivers an error."""
+    for uuid, state, status in _rows(text, 3):
+        if state.strip("[]") not in {"N/A", "Not Supported"}:
+            yield Fabric(uuid, state, status)
 
 
 def _settings(text: str) -> Iterator[tuple[str, str]]:

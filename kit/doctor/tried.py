@@ -58,6 +58,16 @@ class Sight:
 
 
 @dataclass(frozen=True, slots=True)
+class Computed:
+    """The first use of a GPU in a container of a workload; `fault` is CUDA's error, or ""."""
+
+    host: str
+    workload: str
+    device: str
+    fault: str
+
+
+@dataclass(frozen=True, slots=True)
 class Torch:
     """The PyTorch of an image: its CUDA ("" for a CPU build) and architectures, as `sm_80`."""
 
@@ -98,3 +108,4 @@ class Tried:
     sights: tuple[Sight, ...]
     torches: tuple[Torch, ...]
     listings: tuple[Listing, ...]
+    computed: tuple[Computed, ...] = ()

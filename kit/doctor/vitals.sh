@@ -17,6 +17,9 @@ nvidia --query-gpu=uuid,clocks_event_reasons.active --format=csv,noheader 2>/dev
     nvidia --query-gpu=uuid,clocks_throttle_reasons.active --format=csv,noheader 2>/dev/null
 section gpu-rows
 nvidia --query-remapped-rows=gpu_uuid,remapped_rows.pending,remapped_rows.failure --format=csv,noheader 2>/dev/null
+section gpu-fabric
+# Drivers before 525 do not know it.
+nvidia --query-gpu=uuid,fabric.state,fabric.status --format=csv,noheader,nounits 2>/dev/null
 section gpu-processes
 nvidia --query-compute-apps=gpu_uuid,pid,used_memory,process_name --format=csv,noheader,nounits 2>/dev/null |
     while IFS=, read -r uuid pid rest; do
@@ -28,8 +31,18 @@ section kernel-log
 log=$(limited 5 dmesg 2>/dev/null || limited 5 journalctl -kbq --no-pager -o short-monotonic 2>/dev/null)
 if [ -n "$log" ]; then
     echo readable
-    printf '%s\n' "$log" | grep 'NVRM: Xid' | tail -n 20
+    # The newest of each kind: one error may fill the log.
+    printf '%s\n' "$log" | grep 'Xid (' | awk '
+        {match($0, /S?Xid \([^)]*\): [0-9]+, *[A-Za-z-]*/); kind = substr($0, RSTART, RLENGTH)}
+        {line[kind] = $0; at[kind] = NR}
+        END {for (kind in line) print at[kind], line[kind]}' | sort -n | cut -d ' ' -f 2- | tail -n 500
+    # A GPU can be lost without an Xid. Some of these messages have several lines.
+    printf '%s\n' "$log" | grep -E 'NVRM:.*(The NVIDIA GPU |\(PCI ID|fallen off the bus|installed in this system|GPU is lost|GPU_IS_LOST|RmInitAdapter failed|probe routine failed)' |
+        grep -v 'Xid (' | tail -n 500
 fi
+section fabric-manager
+systemctl is-active nvidia-fabricmanager 2>/dev/null
+grep -qs '^nv-fabricman' /proc/[0-9]*/comm && echo running
 section toolkit-config
 grep -hE '^[[:space:]]*(mode|swarm-resource|accept-nvidia-visible-devices-envvar-when-unprivileged)[[:space:]]*=' /etc/nvidia-container-runtime/config.toml 2>/dev/null
 section char-devices

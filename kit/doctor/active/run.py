@@ -65,7 +65,11 @@ def _try_all(reports: Sequence[Report], wanted: Wanted, token: str, progress: Sa
         torches = tuple(_torches(sessions, images))
         listings = tuple(_listings(sessions, reports, images, wanted))
         sights: tuple[Sight, ...] = tuple(one for each in seen for one in each)
-        return Tried(inside, found, exchanged, reached, sights, torches, listings)
+        progress("GPUs: one use of each")
+        cuda = {torch.image for torch in torches if torch.cuda}
+        used = pool.map(lambda report: gpus.compute(report, wanted, token, cuda, sights), ready)
+        computed = tuple(one for each in used for one in each)
+        return Tried(inside, found, exchanged, reached, sights, torches, listings, computed)
 
 
 @contextmanager

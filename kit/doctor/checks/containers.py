@@ -11,7 +11,7 @@ from kit.doctor.checks.docker import version_of
 from kit.doctor.facts import Report, Wanted
 from kit.doctor.findings import Finding, note, ok, wrong
 from kit.doctor.tried import Inside, Listing, Sight, Torch, Tried
-from kit.values import count, show_size
+from kit.values import count, names_gpu, show_size
 
 OPEN_FILES = 65536
 """The limit that templates give a job's containers."""
@@ -28,6 +28,7 @@ def check(tried: Tried, reports: Sequence[Report], wanted: Wanted) -> Iterator[F
         yield from _start(inside, wanted)
     for sight in tried.sights:
         yield from _sight(sight, wanted)
+    yield from _computed(tried, wanted)
     for torch in tried.torches:
         yield from _torch(torch, reports, wanted)
     yield from _data(tried.listings)
@@ -83,7 +84,7 @@ def _sight(sight: Sight, wanted: Wanted) -> Iterator[Finding]:
         said = f"a container with the GPUs of {sight.workload} fails: {sight.fault}"
         yield wrong(codes.SEES, sight.host, said, run)
         return
-    named = all(each.upper().startswith(("GPU-", "MIG-")) for each in sight.given)
+    named = all(map(names_gpu, sight.given))
     given, seen = ({each.lower() for each in each_of} for each_of in (sight.given, sight.seen))
     if (named and given != seen) or len(sight.given) != len(sight.seen):
         planned = ", ".join(sight.given) if named else count(len(sight.given), "GPU")
@@ -91,6 +92,19 @@ def _sight(sight: Sight, wanted: Wanted) -> Iterator[Finding]:
         yield wrong(codes.SEES, sight.host, said, run)
     else:
         yield ok(codes.SEES, sight.host)
+
+
+def _computed(tried: Tried, wanted: Wanted) -> Iterator[Finding]:
+    bad = [each for each in tried.computed if each.fault]
+    for each in bad:
+        login = wanted.of(each.host).host.ssh
+        run = f"ssh {login} 'sudo dmesg | grep -E \"NVRM|SXid\"'; reset the GPU or reboot"
+        said = f"a container of {each.workload} cannot use {each.device}: {each.fault}"
+        yield wrong(codes.COMPUTES, each.host, said, run)
+    faulty = {each.host for each in bad}
+    for host in dict.fromkeys(each.host for each in tried.computed):
+        if host not in faulty:
+            yield ok(codes.COMPUTES, host)
 
 
 def _torch(torch: Torch, reports: Sequence[Report], wanted: Wanted) -> Iterator[Finding]:

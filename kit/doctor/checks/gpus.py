@@ -5,25 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from kit.doctor import codes
+from kit.doctor.checks.losses import check_bus, check_fabric, check_kernel_log, check_mig, titles
 from kit.doctor.facts import GpuHealth, Report, Wanted, WantedHost
 from kit.doctor.findings import Finding, note, ok, wrong
 from kit.model import Gpu, Use
-from kit.values import count, show_age
+from kit.values import count, meant_gpus
 
-HARDWARE_XIDS: Mapping[int, str] = {
-    48: "an uncorrectable memory error",
-    62: "the GPU's controller has halted",
-    63: "a row of memory is to be replaced",
-    64: "a row of memory could not be replaced",
-    74: "an error of NVLink",
-    79: "the GPU has fallen off the bus",
-    92: "many corrected memory errors",
-    94: "a contained memory error",
-    95: "an uncontained memory error",
-    119: "the GPU's system processor does not answer",
-    120: "an error of the GPU's system processor",
-}
-"""XIDs of hardware or firmware (NVIDIA's XID catalogue); most others come from applications."""
 THROTTLES: Mapping[int, str] = {
     0x08: "hardware slowdown",
     0x20: "software thermal slowdown",
@@ -38,6 +25,8 @@ LITTLE = 1024
 LOWERED = 0.98
 """The share of the default power below which a limit counts as lowered."""
 CONFIG = "/etc/nvidia-container-runtime/config.toml"
+KIND = "kit_gpu="
+"""The kind of generic resource that kit's services reserve."""
 RESOURCE = "DOCKER_RESOURCE_KIT_GPU"
 """The variable that Swarm sets for kit's kind of generic resource."""
 
@@ -47,6 +36,7 @@ def check(report: Report, want: WantedHost, wanted: Wanted) -> Iterator[Finding]
     facts = report.facts
     gpus = tuple(gpu for gpu in want.host.gpus if gpu.use is not Use.NONE)
     if not gpus and not facts.gpus:
+        yield from _unplanned(report)
         return
     if facts.gpu_fault:
         run = f"ssh {want.host.ssh} nvidia-smi; reboot after an upgrade of the driver"
@@ -55,8 +45,13 @@ def check(report: Report, want: WantedHost, wanted: Wanted) -> Iterator[Finding]
     if gpus and not facts.gpus:
         said = "nvidia-smi lists no GPU" if facts.driver else "there is no nvidia-smi"
         yield wrong(codes.SMI, report.host, said, f"kit host prepare --run {report.host}")
+        yield from check_bus(report, want)
         return
-    yield ok(codes.SMI, report.host, f"driver {facts.driver}")
+    if not facts.gpu_errors:
+        yield ok(codes.SMI, report.host, f"driver {facts.driver}")
+    yield from check_bus(report, want)
+    yield from check_mig(report)
+    yield from check_fabric(report, want)
     if gpus:
         yield from _present(report, want, gpus)
     if not facts.docker.fault:
@@ -65,24 +60,34 @@ def check(report: Report, want: WantedHost, wanted: Wanted) -> Iterator[Finding]
         if wanted.swarm and gpus:
             yield from _offered(report, gpus, wanted)
         yield from _holders(report, wanted)
-    yield from _xids(report)
+    yield from check_kernel_log(report)
     yield from _health(report)
     yield from _processes(report, gpus)
 
 
+def _unplanned(report: Report) -> Iterator[Finding]:
+    """Yield what may be the reason why the inventory has no GPU of the host."""
+    run = f"kit discover {report.host}, after the driver works"
+    if report.facts.gpu_fault:
+        yield note(codes.SMI, report.host, report.facts.gpu_fault, run)
+    elif report.facts.unlisted:
+        said = f"nvidia-smi lists no GPU, the PCI bus has {titles(report.facts.unlisted)}"
+        yield note(codes.LISTED, report.host, said, run)
+
+
 def _present(report: Report, want: WantedHost, gpus: tuple[Gpu, ...]) -> Iterator[Finding]:
-    there = {gpu.uuid.lower() for gpu in report.facts.gpus}
-    there |= {str(gpu.index) for gpu in report.facts.gpus}
-    missing = [gpu.title for gpu in gpus if gpu.id.lower() not in there]
-    listed = ", ".join(gpu.uuid for gpu in report.facts.gpus)
-    for title in missing:
-        run = f"ssh {want.host.ssh} nvidia-smi -L; if it was taken out: kit discover {report.host}"
-        yield wrong(
-            codes.PRESENT,
-            report.host,
-            f"{title} does not exist; `nvidia-smi -L` lists {listed}",
-            run,
-        )
+    uuids = [gpu.uuid for gpu in report.facts.gpus]
+    there = {uuid.lower() for uuid in uuids} | {str(gpu.index) for gpu in report.facts.gpus}
+    missing = [gpu for gpu in gpus if gpu.id.lower() not in there]
+    for gpu in missing:
+        if gpu.known and (meant := meant_gpus(gpu.id, uuids)):
+            said = f"{gpu.id} is only the beginning of {' and '.join(meant)}"
+            run = f"kit discover {report.host}, then kit render"
+        else:
+            said = f"{gpu.title} does not exist; `nvidia-smi -L` lists {', '.join(uuids)}"
+            login = f"ssh {want.host.ssh} nvidia-smi -L"
+            run = f"{login}; if it was taken out: kit discover {report.host}"
+        yield wrong(codes.PRESENT, report.host, said, run)
     if not missing:
         yield ok(codes.PRESENT, report.host)
 
@@ -121,8 +126,9 @@ def _settings(report: Report) -> Iterator[Finding]:
 
 
 def _offered(report: Report, gpus: tuple[Gpu, ...], wanted: Wanted) -> Iterator[Finding]:
-    offered = {each.partition("=")[2].lower() for each in report.facts.docker.generic}
-    missing = [gpu.resource for gpu in gpus if gpu.resource.lower() not in offered]
+    # Another kind, as of NVIDIA's playbook, is of no use to kit's services.
+    offered = {each.lower() for each in report.facts.docker.generic if each.startswith(KIND)}
+    missing = [gpu.resource for gpu in gpus if f"{KIND}{gpu.resource}".lower() not in offered]
     default = report.facts.docker.default_runtime
     run = f"merge {wanted.tree}/hosts/{report.host}/daemon.json there, then restart Docker"
     if missing:
@@ -150,26 +156,6 @@ def _holders(report: Report, wanted: Wanted) -> Iterator[Finding]:
             yield wrong(codes.VOID, report.host, said, run)
     if report.vitals.containers and not found:
         yield ok(codes.VOID, report.host)
-
-
-def _xids(report: Report) -> Iterator[Finding]:
-    xids = report.vitals.xids
-    if xids is None:
-        said = "the kernel's log cannot be read without root: XID errors are not known"
-        run = "sudo usermod -aG adm $USER there, and log in again"
-        yield note(codes.XID, report.host, said, run)
-        return
-    newest = {xid.number: xid for xid in xids}
-    for number, xid in newest.items():
-        age = f", {show_age(report.vitals.uptime - xid.at)} ago" if xid.at is not None else ""
-        if number in HARDWARE_XIDS:
-            said = f"{xid.text} ({HARDWARE_XIDS[number]}){age}"
-            run = "reset the GPU or reboot; replace it if it returns"
-            yield wrong(codes.XID, report.host, said, run)
-        else:
-            yield note(codes.XID, report.host, f"{xid.text} (mostly an application's){age}")
-    if not newest:
-        yield ok(codes.XID, report.host)
 
 
 def _health(report: Report) -> Iterator[Finding]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from kit.doctor import codes
 from kit.doctor.facts import Report, Wanted, WantedHost
 from kit.doctor.findings import Finding, note, ok, wrong
-from kit.values import show_age, show_size
+from kit.values import SHARERS, show_age, show_size
 
 SLOW_LOGIN = 3.0
 """Seconds; a usual login takes some tenths."""
@@ -105,7 +105,10 @@ def _memory(report: Report, want: WantedHost) -> Iterator[Finding]:
         said = f"its containers may use {show_size(planned)} of /dev/shm, it has {memory} of memory"
         yield wrong(codes.MEMORY, host, said, "limits: {shared_memory: …} in the job")
     elif want.uses:
-        yield ok(codes.MEMORY, host)
+        shared = {gpu.model for gpu in report.facts.gpus if gpu.shared}
+        size = show_gib(report.facts.memory)
+        said = f"{', '.join(sorted(shared))}: {SHARERS} share {size}" if shared else ""
+        yield ok(codes.MEMORY, host, said)
 
 
 def _device_rules(report: Report) -> Iterator[Finding]:

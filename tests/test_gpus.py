@@ -21,13 +21,15 @@ from kit.discover.parse import read_facts
 from kit.discover.update import new_inventory
 from kit.doctor.active import compute
 from kit.doctor.active.gpus import COMPUTE, _busy
+from kit.doctor.active.gpus import compute as try_gpus
 from kit.doctor.checks.all import check_all
 from kit.doctor.facts import Container, Fabric, Loss, Report, Vitals, Xid
 from kit.doctor.findings import Finding, Verdict
 from kit.doctor.parse import read_vitals
 from kit.doctor.probe import sections
-from kit.doctor.tried import Computed
+from kit.doctor.tried import Computed, Sight
 from kit.hosts.gpus import listed_gpus
+from kit.model import Host
 from kit.plan.gpus import capability, shares_memory
 from kit.targets.local.gpus import visible_devices
 from kit.targets.local.observe import local_gpus
@@ -462,7 +464,7 @@ def test_lost_gpus_of_the_kernels_log_are_told() -> None:
         (
             "KIT-GPU-019",
             "The NVIDIA GPU 0000:B3:00.0 (PCI ID: 10de:26b5) installed in this system has fallen "
-            "off the bus and is not responding to commands.",
+            "off the bus and is not responding to commands",
         ),
     ]
     sxids = [each for each in found if each.code.id == "KIT-GPU-022"]
@@ -476,8 +478,8 @@ def test_lost_gpus_of_the_kernels_log_are_told() -> None:
 
 
 def test_a_loss_without_an_address_is_told_if_no_other_is() -> None:
-    line = "NVRM: The NVIDIA probe routine failed for 1 device(s)."
-    assert kernel_log(f"[    9.500000] {line}").losses == (
+    line = "NVRM: The NVIDIA probe routine failed for 1 device(s)"
+    assert kernel_log(f"[    9.500000] {line}.").losses == (
         Loss("", line.removeprefix("NVRM: "), 9.5),
     )
     assert kernel_log("[    9.500000] usb 1-1: new device").xids == ()
@@ -516,6 +518,29 @@ def test_the_drivers_error_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setattr("ctypes.CDLL", lambda _name: driver)
     assert compute.compute("GPU-0") == "cuInit: system not yet initialized (CUDA error 802)"
+
+
+def test_gpus_that_give_no_answer_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = f'WARNING: no swap limit\n@doctor {{"device": "{TITAN}", "error": ""}}\nKilled\n'
+    scripts: list[str] = []
+
+    def run(_host: Host, script: str) -> str:
+        scripts.append(script)
+        return said
+
+    monkeypatch.setattr("kit.hosts.ssh.run", run)
+    image = WANTED.hosts[0].uses[0].image
+    seen = [Sight("pc2", "digits", (TITAN, GV100), (TITAN, GV100))]
+    assert try_gpus(REPORT, WANTED, "t", {image}, seen) == [
+        Computed("pc2", "digits", TITAN, ""),
+        Computed("pc2", "digits", GV100, "Killed"),
+    ]
+    assert f"NVIDIA_VISIBLE_DEVICES={TITAN},{GV100}" in scripts[0]
+    assert "NVIDIA_DRIVER_CAPABILITIES=compute,utility" in scripts[0]
+    busy = [replace(seen[0], seen=(), busy="train.1")]
+    assert try_gpus(REPORT, WANTED, "t", {image}, busy) == []
+    assert try_gpus(REPORT, WANTED, "t", set(), seen) == []
+    assert len(scripts) == 1
 
 
 @pytest.mark.parametrize(

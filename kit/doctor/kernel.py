@@ -30,7 +30,7 @@ def read_losses(log: str) -> tuple[Loss, ...]:
     newest: dict[str, Loss] = {}
     for found, at in _search(_LOSS, log):
         bus = _BUS.search(found[1])
-        loss = Loss(bus[0].lower() if bus else "", found[1].strip(), at)
+        loss = Loss(bus[0].lower() if bus else "", found[1].strip(" ."), at)
         newest[loss.bus] = loss
     placed = tuple(loss for loss in newest.values() if loss.bus)
     return placed or tuple(newest.values())

@@ -743,7 +743,7 @@ ADDED: list[tuple[str, list[str]]] = [
         '7: data[0].stream: the built-in training streams `dataset: shards`, not digits; leave it out: each host fetches it',
     ]),
     ('command: ddp.py 50', [
-        '7: command: is a list of words; write `command: ["ddp.py", "50"]`',
+        '7: command: is a list of words; write `command: [ddp.py, "50"]`',
     ]),
     ('batch_size: 64', [
         '7: batch_size: is for `command`; keep the one in `train:`',
@@ -1030,10 +1030,10 @@ COMMANDS: list[tuple[str, list[str]]] = [
         '3: exchange: is for `train`; leave it out: a script exchanges by itself',
     ]),
     ('command: [""]', [
-        '2: command: names no script; write for example `command: [ddp.py, "50"]`',
+        '2: command: names no script; begin with the script, as in `command: [ddp.py, "50"]`, or with `-m` and a module',
     ]),
     ('command: [-m]', [
-        '2: command: names no script; write for example `command: [ddp.py, "50"]`',
+        '2: command: names no script; begin with the script, as in `command: [ddp.py, "50"]`, or with `-m` and a module',
     ]),
     ('command: []', [
         '2: command: is empty; write for example `command: ["ddp.py", "50", "10", "--batch_size", "256"]`',
@@ -1042,19 +1042,19 @@ COMMANDS: list[tuple[str, list[str]]] = [
         '2: command: is a list of words; write `command: ["my ddp.py", "50"]`',
     ]),
     ('command: [python3.11, -u, -m, torch.distributed.run, --nproc_per_node, "2", -m, train, "1"]', [
-        '2: command: the command begins with python3.11; kit starts Python itself; write `command: ["-m", "train", "1"]`',
+        '2: command: the command begins with python3.11; kit starts Python itself; write `command: [-m, train, "1"]`',
     ]),
     ('command: [accelerate, launch, --config_file=two.yaml, llama.py, --lora]', [
-        '2: command: the command begins with accelerate; kit starts torchrun itself; write `command: ["llama.py", "--lora"]`',
+        '2: command: the command begins with accelerate; kit starts torchrun itself; write `command: [llama.py, --lora]`',
     ]),
     ('command: [python, -c, "1"]', [
-        '2: command: the command begins with python; kit starts Python itself; begin with the script, as in `command: [ddp.py, "50"]`',
+        '2: command: the command begins with python; kit starts Python itself; write the code into a file, and begin with the script, as in `command: [ddp.py, "50"]`',
     ]),
     ('command: [bash, -c, python train.py]', [
-        '2: command: the command begins with bash; kit starts Python itself; begin with the script, as in `command: [ddp.py, "50"]`; `setup:` has lines for a shell',
+        '2: command: the command begins with bash; kit starts Python itself; write `command: [train.py]`',
     ]),
     ('command: [--nproc_per_node=2, train.py]', [
-        '2: command: the command begins with the option --nproc_per_node=2; begin with the script, as in `command: [ddp.py, "50"]`',
+        '2: command: the command begins with the option --nproc_per_node=2; write `command: [train.py]`',
     ]),
     ('setup: |\n  pip install a\n\n  pip install b\ncommand: [train.py]', [
         '2: setup: is a list of lines; write `setup: ["pip install a", "pip install b"]`',
@@ -1071,13 +1071,13 @@ COMMANDS: list[tuple[str, list[str]]] = [
         '3: checkpoint.keep: counts versions of `files`; name the files that the script saves, as in `files: [snapshot.pt]`',
     ]),
     ("command: ''", [
-        '2: command: is a list of words; write `command: ["ddp.py"]`',
+        '2: command: is a list of words; write `command: [ddp.py]`',
     ]),
     ('command: 5', [
         '2: command: 5 is not a list; write for example `command: ["ddp.py", "50", "10", "--batch_size", "256"]`',
     ]),
     ('command: [torchrun, ddp.py]', [
-        '2: command: the command begins with torchrun; kit starts torchrun itself; write `command: ["ddp.py"]`',
+        '2: command: the command begins with torchrun; kit starts torchrun itself; write `command: [ddp.py]`',
     ]),
     ('command: [null]', [
         '2: command[0]: nothing is not a text; write for example `command: ["ddp.py", "50", "10", "--batch_size", "256"]`',

@@ -337,8 +337,8 @@ def test_kit_installs_without_torch() -> None:
 
 
 LIMITS = {
-    "": 2880,
-    "contract": 1920,
+    "": 3050,
+    "contract": 1990,
     "data": 1180,
     "datasets": 1900,
     "datasets/sources": 860,

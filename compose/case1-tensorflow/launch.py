@@ -580,6 +580,34 @@ def nccl_takes(chosen: str, name: str) -> bool:
 # -------- The start: check everything, then become torchrun or the agent
 
 
+# As in trainer/contract/script.py; a test compares them.
+SCRIPTS = (".py", ".pyc", ".pyw", ".pyz")
+LAUNCHERS = (
+    *("torch.distributed.run", "torch.distributed.launch", "torchrun", "torchx", "composer"),
+    *("accelerate", "accelerate.commands.launch", "accelerate.commands.accelerate_cli"),
+    *("deepspeed", "deepspeed.launcher.runner", "deepspeed.launcher.launch"),
+    *("colossalai", "colossalai.cli", "horovod.run", "horovod.runner", "horovod.runner.launch"),
+    *("lightning", "lightning.fabric.cli", "lightning_fabric.cli", "paddle.distributed.launch"),
+    *("oneflow.distributed.launch", "bagua.distributed.run", "bagua.distributed.launch"),
+    *("torch_xla.distributed.xla_dist",),
+)
+
+
+def foreign_start(command: Sequence[str]) -> str:
+    """Return what a command begins with in place of a script or a module, or ""."""
+    first = command[0]
+    if first == "-m":
+        module = "".join(command[1:2])
+        file = "/" in module or module.lower().endswith(SCRIPTS) or module.startswith("-")
+        return f"-m {module}" if file or module in LAUNCHERS or not module else ""
+    *folders, name = first.split("/")
+    if name.lower().endswith(SCRIPTS):
+        paths = (f"/{each.replace('.', '/')}.py" for each in LAUNCHERS if "." in each)
+        return first if f"/{first}".endswith(tuple(paths)) else ""
+    # A script may have a name without `.py`. Folders named bin have programs.
+    return "" if name and "." not in name and folders and folders[-1] != "bin" else first
+
+
 def check(settings: Settings, job: Job, package_root: Path | None) -> str:
     """Check for mistakes that each restart would repeat; describe what will run."""
     needed, example = "torch 2.2 or newer", "pytorch/pytorch"
@@ -595,6 +623,9 @@ def check(settings: Settings, job: Job, package_root: Path | None) -> str:
             advice = "mount it, and begin with the script itself, without python or torchrun"
             missing = f"{script} is not a file in {Path.cwd()}"
             raise LaunchError(f"{settings.job}: command: {missing}; {advice}")
+        if start := foreign_start(job.command):
+            advice = "begin with the script itself, or with its own module"
+            raise LaunchError(f"{settings.job}: command: begins with {start}; {advice}")
         if job.files:
             with suppress(OSError):  # Then the check fails.
                 settings.checkpoints.mkdir(parents=True, exist_ok=True)

@@ -25,8 +25,6 @@ from kit.config.fields import (
     Size,
     Ulimit,
     User,
-    VariableValue,
-    known_variable,
     only_key,
     tagged,
     validator_of,
@@ -41,43 +39,12 @@ from kit.config.train import (
     TrainSection,
     to_value,
 )
+from kit.config.variables import Environment, own_variable
 from kit.model import Framework, Job, JobHosts, Limits, Mount, Secret
-from kit.values import WrongValueError
 from trainer.contract.job import Checkpoint, Exchange, Faults, Parallel, Train
 from trainer.contract.models import of_torchvision
 from trainer.contract.own import is_own
 from trainer.contract.rules import OWN_DATA
-
-RESERVED = frozenset(
-    {
-        "NVIDIA_VISIBLE_DEVICES",
-        "CUDA_VISIBLE_DEVICES",
-        "NVIDIA_MOFED",
-        "RANK",
-        "LOCAL_RANK",
-        "WORLD_SIZE",
-        "LOCAL_WORLD_SIZE",
-        "MASTER_ADDR",
-        "MASTER_PORT",
-        "TF_CONFIG",
-    }
-)
-
-
-def own_variable(name: object) -> str:
-    """Check the name of a variable that users may set."""
-    text = known_variable(name)
-    if text in RESERVED or text.startswith("KIT_"):
-        raise WrongValueError("is set by kit from the plan", "leave it out")
-    if text.startswith("NCCL_"):
-        raise WrongValueError("belongs in the job's nccl section", "move it to `nccl:`")
-    return text
-
-
-Environment = Annotated[
-    dict[Annotated[str, BeforeValidator(validator_of(own_variable))], VariableValue],
-    Field(examples=[{"PYTHONUNBUFFERED": "1"}]),
-]
 
 
 class SecretFile(Section):

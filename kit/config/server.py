@@ -14,7 +14,7 @@ from pydantic import (
 )
 
 from kit import values
-from kit.config.command import words
+from kit.config.command import server_words
 from kit.config.fields import (
     AbsolutePath,
     Cpus,
@@ -32,13 +32,12 @@ from kit.config.fields import (
     wrong,
 )
 from kit.config.job import (
-    Environment,
     Mounts,
     Secrets,
-    own_variable,
     to_mounts,
     to_secrets,
 )
+from kit.config.variables import Environment, own_variable
 from kit.model import JobHosts, OwnServer, Proxy, Secret, Server
 from trainer.contract.own import REFERENCE, reference_fault
 
@@ -263,7 +262,7 @@ class ServerSection(Section):
     @field_validator("command", mode="before")
     @classmethod
     def _words(cls, command: object) -> object:
-        return words(command, "server")
+        return server_words(command)
 
     @field_validator("command")
     @classmethod

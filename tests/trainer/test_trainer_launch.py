@@ -336,6 +336,19 @@ def test_a_script_that_is_not_there(
     assert f"command: torchrun is not a file in {tmp_path}" in error
 
 
+@pytest.mark.parametrize(
+    "command", [["bin/torchrun", "train.py"], ["-m", "torch.distributed.run", "train.py"]]
+)
+def test_a_launcher_of_its_own_is_no_script(
+    command: list[str], clean: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each rank would start another group of one process."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "torchrun").write_text("#!/usr/bin/python3\n")
+    Path(clean["KIT_JOB"]).write_text(json.dumps({"name": "x", "command": command}))
+    assert "command: begins with " in fails(capsys, 2)
+
+
 def test_the_training_needs_its_package(clean: dict[str, str], tmp_path: Path) -> None:
     alone = tmp_path / "launch.py"
     alone.write_text(LAUNCH.read_text())

@@ -1,0 +1,37 @@
+"""How the command of a job begins: with a Python script, or with `-m` and a module.
+
+The launcher starts one process for each GPU with Python, so a command that begins with another
+program, or with a launcher of its own, would fail or train on each GPU alone. launch.py has the
+same function, because it is mounted alone into other images; a test compares them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+SCRIPTS = (".py", ".pyc", ".pyw", ".pyz")
+LAUNCHERS = (
+    *("torch.distributed.run", "torch.distributed.launch", "torchrun", "torchx", "composer"),
+    *("accelerate", "accelerate.commands.launch", "accelerate.commands.accelerate_cli"),
+    *("deepspeed", "deepspeed.launcher.runner", "deepspeed.launcher.launch"),
+    *("colossalai", "colossalai.cli", "horovod.run", "horovod.runner", "horovod.runner.launch"),
+    *("lightning", "lightning.fabric.cli", "lightning_fabric.cli", "paddle.distributed.launch"),
+    *("oneflow.distributed.launch", "bagua.distributed.run", "bagua.distributed.launch"),
+    *("torch_xla.distributed.xla_dist",),
+)
+"""Modules that start the processes of a training."""
+
+
+def foreign_start(command: Sequence[str]) -> str:
+    """Return what a command begins with in place of a script or a module, or ""."""
+    first = command[0]
+    if first == "-m":
+        module = "".join(command[1:2])
+        file = "/" in module or module.lower().endswith(SCRIPTS) or module.startswith("-")
+        return f"-m {module}" if file or module in LAUNCHERS or not module else ""
+    *folders, name = first.split("/")
+    if name.lower().endswith(SCRIPTS):
+        paths = (f"/{each.replace('.', '/')}.py" for each in LAUNCHERS if "." in each)
+        return first if f"/{first}".endswith(tuple(paths)) else ""
+    # A script may have a name without `.py`. Folders named bin have programs.
+    return "" if name and "." not in name and folders and folders[-1] != "bin" else first

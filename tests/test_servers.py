@@ -116,7 +116,7 @@ MISTAKES = {
     ),
     "a command in one text": (
         {"a": OWN.replace("[vllm, serve, /model]", "vllm serve /model")},
-        'serve/a.yaml:2: command: is a list of words; write `command: ["vllm", "serve", "/model"]`',
+        "serve/a.yaml:2: command: is a list of words; write `command: [vllm, serve, /model]`",
     ),
     "no path": (
         {"a": OWN + "health: health\n"},

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from kit.runtime.status import HostStatus, LogLine, Progress, RankPace, State
+from kit.values import show_seconds
 from trainer.contract import events
 
 _RANK = re.compile(r"\[rank(\d+)\]: ?")
@@ -47,6 +48,8 @@ class Reader:
         """The data set that each host waits for, and how much of it is there."""
         self.hung: dict[str, str] = {}
         """Which workers of hosts hang."""
+        self.alone: dict[str, str] = {}
+        """Which hosts train without the others."""
         self.left_out: dict[str, str] = {}
         """Why hosts take no part until they are released."""
         self.unread: dict[str, str] = {}
@@ -78,7 +81,7 @@ class Reader:
         """Complete the status of a host with what its processes have said."""
         runs = host.state is State.RUNNING
         reason = self.left_out.get(host.host, "") if runs else ""
-        known = (self.fetching, self.hung, self.unread) if runs else (self.fetching,)
+        known = (self.fetching, self.hung, self.alone, self.unread) if runs else (self.fetching,)
         doing = next((each[host.host] for each in known if host.host in each), "")
         release = f"is left out, `kit release {host.host}` takes it back: {reason}"
         return replace(
@@ -107,6 +110,7 @@ class Reader:
         self.fetching.pop(line.host, None)
         self.left_out.pop(line.host, None)
         self.hung.pop(line.host, None)
+        self.alone.pop(line.host, None)
         self._restarts.pop(line.host, None)
 
     def _fetch(self, event: events.Fetch, line: LogLine) -> None:
@@ -127,6 +131,7 @@ class Reader:
         self.failure = ""
 
     def _restart(self, event: events.Restart, line: LogLine) -> None:
+        self.alone.pop(line.host, None)
         self._restarts[line.host] = event.restarts
 
     def _begin(self, event: events.Begin, _line: LogLine) -> None:
@@ -193,6 +198,13 @@ class Reader:
     def _hung(self, event: events.Hung, line: LogLine) -> None:
         self.hung[line.host] = f"local rank {event.local_rank} hangs: see `kit logs`"
 
+    def _alone(self, event: events.Alone, line: LogLine) -> None:
+        without = f"its processes are in no group after {show_seconds(event.seconds)}"
+        self.alone[line.host] = f"{without}: each trains alone, or still loads; see `kit logs`"
+
+    def _grouped(self, _event: events.Grouped, line: LogLine) -> None:
+        self.alone.pop(line.host, None)
+
     def _left_out(self, event: events.LeftOut, line: LogLine) -> None:
         self.left_out[line.host] = event.message
         self._holders = {rank: host for rank, host in self._holders.items() if host != line.host}
@@ -224,6 +236,8 @@ _READERS: dict[type[events.Event], Callable[[Reader, Any, LogLine], None]] = {
     events.Stopped: Reader._stopped,
     events.Failed: Reader._failed,
     events.Hung: Reader._hung,
+    events.Alone: Reader._alone,
+    events.Grouped: Reader._grouped,
     events.LeftOut: Reader._left_out,
     events.Released: Reader._released,
     events.Serving: Reader._serving,

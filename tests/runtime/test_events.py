@@ -15,11 +15,13 @@ from kit.runtime.event_log import MORE, TAIL, EventLog, Source, last_lines
 from kit.runtime.events import Reader, is_event, split
 from kit.runtime.status import HostStatus, LogLine, State
 from trainer.contract.events import (
+    Alone,
     Begin,
     Epoch,
     Event,
     Failed,
     Fetch,
+    Grouped,
     Hung,
     LeftOut,
     Member,
@@ -257,3 +259,18 @@ def test_a_host_whose_worker_hangs_says_so_until_it_is_in_a_group_again() -> Non
     assert reader.of_host(replace(host, state=State.STOPPED)).message == ""
     reader.read(LogLine("j", "n2", line(Member(rank=1, local_rank=1, world_size=2)), None))
     assert reader.of_host(host).message == ""
+
+
+def test_a_host_that_trains_alone_says_so_until_it_is_in_a_group() -> None:
+    reader = Reader()
+    host = HostStatus("n2", 1, State.RUNNING, None)
+    # A worker repeats its place every minute, also when nobody hears of it.
+    place = line(Member(rank=1, local_rank=0, world_size=2))
+    for after in (Grouped(seconds=190.0), Restart(restarts=1), Started()):
+        for text in (line(Alone(seconds=121.2)), place):
+            reader.read(LogLine("j", "n2", text, None))
+        told = "its processes are in no group after 121 s: each trains alone, or still loads"
+        assert reader.of_host(host).message == f"{told}; see `kit logs`"
+        assert reader.of_host(replace(host, state=State.STOPPED)).message == ""
+        reader.read(LogLine("j", "n2", line(after), None))
+        assert reader.of_host(host).message == ""

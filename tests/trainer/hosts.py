@@ -256,6 +256,8 @@ class Hosts:
                 "KIT_CHECKPOINTS": checkpoints,
                 # Nothing restarts the store, except for a test.
                 "KIT_ONE_RUN": "1",
+                # A warm process is not among the descendants of torchrun, where its sockets count.
+                **({} if self.cold else {"KIT_GROUP_TIMEOUT": str(int(DEADLINE))}),
                 **more,
             },
         )

@@ -11,7 +11,17 @@ import pytest
 
 from tests.trainer.hosts import Hosts, Task, descendants, hosts, stop, wait_until
 from trainer import launch
-from trainer.launch import LAST_CALL, MAX_RESTARTS, RETURN, STUCK, Report, Round, Rounds
+from trainer.contract.events import Alone, Grouped
+from trainer.launch import (
+    LAST_CALL,
+    MAX_RESTARTS,
+    RETURN,
+    STUCK,
+    Report,
+    Round,
+    Rounds,
+    Socket,
+)
 
 SCRIPT = Path(__file__).with_name("steps.py")
 SOON = 60.0
@@ -392,3 +402,100 @@ def test_a_script_goes_on_without_its_rendezvous(tmp_path: Path) -> None:
         # It watches them as the first did.
         cluster.tasks["n2"].end()
         cluster.wait_for(1, "n1")
+
+
+@pytest.mark.parametrize(
+    ("how", "nnodes", "told"),
+    [
+        ("loads", "2:2", "this host has formed no group with another one"),
+        ("alone", "1:1", "no two processes of this job have formed a group"),
+    ],
+)
+def test_processes_that_train_alone_are_told(
+    how: str, nnodes: str, told: str, tmp_path: Path
+) -> None:
+    job, script = tmp_path / "own.json", Path(__file__).with_name("apart.py")
+    job.write_text(json.dumps({"name": "own", "command": [str(script), how]}))
+    more: dict[str, Any] = {"FOLDER": tmp_path, "KIT_GROUP_TIMEOUT": "1"}
+    with hosts(tmp_path, cold=True) as local:
+        endpoint, number = local.rendezvous(nnodes, script=True), int(nnodes[-1])
+        tasks = [
+            local.agent(f"n{index}", job, endpoint, 2 // number, nnodes, **more)
+            for index in range(number)
+        ]
+        for task in tasks:
+            task.expect(told)
+            assert task.of(Alone)
+        (tmp_path / "go").touch()
+        for task in tasks:
+            task.expect("the processes of this job have formed a group")
+        wait_until(lambda: all(task.of(Grouped) for task in tasks), "the events")
+        (tmp_path / "end").touch()
+        for task in tasks:
+            assert task.wait() == 0
+            assert task.text.count(told) == 1
+
+
+# ---- Which sockets make a group
+
+OTHER, OWN, PORT = "10.0.1.7", "10.0.1.6", 40001
+
+
+@pytest.mark.parametrize(
+    ("text", "end"),
+    [
+        ("0100007F:1F90", ("127.0.0.1", 8080)),
+        ("0000000000000000FFFF00000601000A:9C41", ("10.0.1.6", 40001)),
+        ("B80D01200000000067452301EFCDAB89:0016", ("2001:db8::123:4567:89ab:cdef", 22)),
+    ],
+)
+def test_addresses_are_read_as_the_kernel_writes_them(text: str, end: tuple[str, int]) -> None:
+    assert launch.read_end(text) == end
+
+
+def sockets(*ends: tuple[str, int, str, int, int], state: str = launch.ESTABLISHED) -> list[Socket]:
+    return [
+        Socket((here, at), (there, to), state, str(inode)) for here, at, there, to, inode in ends
+    ]
+
+
+STORE = (OWN, 50000, OWN, PORT, 1), (OWN, PORT, OWN, 50000, 2)
+"""Both ends of a connection inside the host."""
+
+
+@pytest.mark.parametrize(
+    ("several", "rank", "found", "owners", "joined"),
+    [
+        # One host: its ranks are connected, or each with itself, or with the world.
+        (False, 0, sockets(*STORE), {"1": 11, "2": 10}, True),
+        (False, 0, sockets(*STORE), {"1": 10, "2": 10}, False),
+        (False, 0, sockets((OWN, 50000, "151.101.0.223", 443, 1)), {"1": 10}, False),
+        (False, 0, sockets(*STORE, state="06"), {"1": 11, "2": 10}, False),
+        # Several hosts: a group inside a host is not enough, the store of the first is.
+        (True, 0, sockets(*STORE), {"1": 11, "2": 10}, False),
+        (True, 0, sockets((OWN, PORT, "172.18.0.1", 50000, 1)), {"1": 10}, True),
+        (True, 1, sockets((OWN, 50000, OTHER, PORT, 1)), {"1": 10}, True),
+        (True, 1, sockets((OWN, 50000, OTHER, 33333, 1)), {"1": 10}, True),
+        (True, 1, sockets((OWN, 50000, OTHER, PORT, 1)), {}, False),
+        (True, 1, sockets((OWN, 50000, "151.101.0.223", 443, 1)), {"1": 10}, False),
+        # Each host is rank 0 of a world of its own, and connects to the address that it was given.
+        (
+            True,
+            1,
+            [
+                *sockets(("0.0.0.0", PORT, "0.0.0.0", 0, 2), state=launch.LISTENS),
+                *sockets((OWN, 50000, OTHER, PORT, 1)),
+            ],
+            {"1": 10, "2": 10},
+            False,
+        ),
+    ],
+)
+def test_a_group_is_known_by_its_connections(
+    several: bool, rank: int, found: list[Socket], owners: dict[str, int], joined: bool
+) -> None:
+    hosts = [OWN, OTHER] if several else [OWN]
+    hosts = hosts if rank == 0 else hosts[::-1]
+    ends = [f"{each}:{PORT}" for each in hosts]
+    around = Round(1, "x", hosts, hosts, hosts[0], [1, PORT], ends)
+    assert launch.Group(around, rank, 60).joined(found, owners) is joined

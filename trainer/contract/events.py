@@ -270,6 +270,25 @@ class Hung(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Alone(Event):
+    """The processes of a host are in no group with others of the script, `seconds` after its start.
+
+    With several hosts, these are processes of other hosts. Repeated every minute until they are.
+    """
+
+    NAME = "alone"
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grouped(Event):
+    """The processes of a host that were alone have formed a group."""
+
+    NAME = "grouped"
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class LeftOut(Event):
     """A host takes no part in its training until a person releases it; repeated every minute."""
 
@@ -311,6 +330,8 @@ KINDS: dict[str, type[Event]] = {
         Saved,
         Kept,
         Hung,
+        Alone,
+        Grouped,
         Stopped,
         Failed,
         LeftOut,

@@ -1000,7 +1000,7 @@ ADDED: list[tuple[str, list[str]]] = [
         "7: metrics.port: 9500 is the rendezvous' port already; write for example 9501",
     ]),
     ('resources: {gpus: 2}', [
-        '7: resources: is not a key that is known here; use one of image, train, command, framework, setup, working_dir, reference_batch, batch_size, parameters, step_seconds, exchange, metrics, checkpoint, parallel, faults, hosts, data, mounts, environment, secrets … (25 in all)',
+        '7: resources: is not a key that is known here; write `hosts: {gpus_per_host: 1}` and `limits: {memory: 24GiB, cpus: 8}`',
     ]),
 ]
 # What a job has after its image.
@@ -1061,7 +1061,7 @@ COMMANDS: list[tuple[str, list[str]]] = [
     ]),
     ('command: [train.py]\nshm_size: 16g\nvolumes: [/srv:/data]\nnproc_per_node: 4\nnnodes: 2', [
         '3: shm_size: is not a key that is known here; write `limits: {shared_memory: 16GiB}`',
-        '4: volumes: is not a key that is known here; write `mounts:`',
+        '4: volumes: is not a key that is known here; write `mounts: [{bind: /srv/data, to: /data}]`',
         '5: nproc_per_node: is not a key that is known here; write `hosts: {gpus_per_host: 1}`',
         '6: nnodes: is not a key that is known here; write `hosts: {names: [pc1, pc2]}`',
     ]),

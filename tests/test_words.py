@@ -6,6 +6,7 @@ The lines are those of reports and manuals of torchrun, Accelerate, DeepSpeed, M
 
 from __future__ import annotations
 
+import copy
 import inspect
 import re
 from typing import Any
@@ -16,10 +17,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
-from kit.config import explain
+from kit.config import explain, names
+from kit.config.gpus import GpuSection
+from kit.config.inventory import HostSection, InventorySection
 from kit.config.job import JobSection
 from kit.config.server import ServerSection
 from kit.errors import Fault
+from tests import sandbox
 from trainer import launch
 from trainer.contract import script
 
@@ -34,6 +38,14 @@ def faults(document: dict[str, Any], model: type[BaseModel] = JobSection) -> lis
     except ValidationError as error:
         return explain.faults(error, model, "file")
     return []
+
+
+def key_fault(model: type[BaseModel], document: dict[str, Any]) -> Fault:
+    """The only mistake in a file, which is read with its document."""
+    with pytest.raises(ValidationError) as caught:
+        model.model_validate(document)
+    [fault] = explain.faults(caught.value, model, "file", document)
+    return fault
 
 
 def proposed(fix: str) -> dict[str, Any]:
@@ -206,3 +218,145 @@ def test_the_launcher_refuses_by_the_same_rule() -> None:
     mine, theirs = (inspect.getsource(each.foreign_start) for each in (script, launch))
     assert mine == theirs
     assert (launch.SCRIPTS, launch.LAUNCHERS) == (script.SCRIPTS, script.LAUNCHERS)
+
+
+# ---- Keys of other programs
+
+JOB = yaml.safe_load(sandbox.JOB)
+SCRIPT = IMAGE | {"command": ["train.py"]}
+SERVER = yaml.safe_load(sandbox.SERVER)
+OWN = IMAGE | {"command": ["vllm", "serve", "/model"], "port": 8000}
+INVENTORY = {"cluster": "lab", "hosts": {"pc1": {"address": "192.168.8.151", "roles": ["manager"]}}}
+FILES: dict[str, tuple[type[BaseModel], dict[str, Any]]] = {
+    "job": (JobSection, JOB),
+    "script": (JobSection, SCRIPT),
+    "server": (ServerSection, SERVER),
+    "own": (ServerSection, OWN),
+    "inventory": (InventorySection, INVENTORY),
+}
+LEFT = "leave it out: "
+DECIDED = """
+ipc runtime privileged network_mode hostname master_addr world_size node_rank backend num_workers depends_on
+container_name services logging time_limit imagePullPolicy cap_add
+"""
+
+# The file, the section in it, the key as people write it, and what the hint has.
+KEYS: list[tuple[str, str, str, str]] = [
+    ("script", "", "shm_size: 32g", "limits: {shared_memory: 32GiB}"),
+    ("job", "train", "shm_size: 16gb", "limits: {shared_memory: 16GiB}"),
+    ("server", "", "shm_size: 16gb", LEFT),
+    ("inventory", "", "shm_size: 16gb", "limits: {shared_memory: 16GiB}"),
+    ("job", "limits", "shm_size: 8Gi", "shared_memory: 8GiB"),
+    ("script", "", "gpus: all", "hosts: {gpus_per_host: 1}"),
+    ("job", "", "nproc_per_node: 4", "hosts: {gpus_per_host: 1}"),
+    ("script", "", "gres: gpu:2", "hosts: {gpus_per_host: 1}"),
+    ("script", "", "numGpus: 2", "hosts: {gpus_per_host: 1}"),
+    ("script", "", "device_ids: ['0', '1']", "hosts: {gpus_per_host: 1}"),
+    ("own", "", "nvidia.com/gpu: 1", "hosts: {gpus_per_host: 1}"),
+    ("script", "", "nnodes: 2", "hosts: {names: [pc1, pc2]}"),
+    ("script", "", "--ntasks: 2", "hosts: {names: [pc1, pc2]}"),
+    ("own", "", "replicas: 2", "hosts: {names: [pc1, pc2]}"),
+    ("script", "", "partition: gpu", "hosts: {names: [pc1, pc2]}"),
+    ("script", "hosts", "nnodes: 2", "names: [pc1, pc2]"),
+    ("job", "", "min: 1", "hosts: {min: 1}"),
+    ("script", "", "cpus-per-task: 4", "limits: {cpus: 4}"),
+    ("script", "", "mem: 64G", "limits: {memory: 64GiB}"),
+    ("job", "", "memory: 64GiB", "limits: {memory: 64GiB}"),
+    (
+        "job",
+        "",
+        "deploy: {resources: {limits: {}}}",
+        "{hosts: {gpus_per_host: 1}, limits: {memory: 24GiB, cpus: 8}}",
+    ),
+    (
+        "script",
+        "",
+        "resources: {limits: {nvidia.com/gpu: 2}}",
+        "{hosts: {gpus_per_host: 1}, limits: {memory: 24GiB, cpus: 8}}",
+    ),
+    ("script", "", "ulimits: {memlock: -1}", "limits: {memlock: unlimited}"),
+    ("script", "", "volumes: ['/srv:/data']", "mounts: [{bind: /srv/data, to: /data}]"),
+    ("own", "", "volumeMounts: [{mountPath: /m}]", "mounts: [{bind: /srv/data, to: /data}]"),
+    ("server", "", "volumes: ['/srv:/data']", LEFT),
+    ("script", "", "env: [{name: A, value: b}]", "environment: {NAME: value}"),
+    ("job", "train", "environment: {A: b}", "environment: {PYTHONUNBUFFERED: '1'}"),
+    ("script", "", "env_file: .env", "{environment: {NAME: value}, secrets: {TOKEN: env}}"),
+    ("own", "", "ports: ['8000:8000']", "port: 8000"),
+    ("script", "", "ports: ['8000:8000']", LEFT),
+    ("script", "", "workingDir: /w", ""),
+    ("script", "", "cwd: /w", "working_dir: /w"),
+    ("job", "", "cwd: /w", LEFT),
+    ("script", "", "args: [--lr, '0.1']", "command: [train.py, --lr, '0.1']"),
+    ("script", "", "entrypoint: [python, other.py]", "command: [other.py]"),
+    ("job", "", "entrypoint: python other.py", LEFT),
+    (
+        "own",
+        "",
+        "args: [--port, '8000']",
+        "{command: [vllm, serve, /model, --port, '8000'], port: 8000}",
+    ),
+    ("job", "", "restart: unless-stopped", "faults: {max_restarts: 3}"),
+    ("script", "", "restartPolicy: Never", LEFT),
+    ("own", "", "healthcheck: {test: [x]}", "health: /health"),
+    ("script", "", "master_port: 29500", "rendezvous: {port: 29500}"),
+    ("job", "", "lr: 0.01", "train: {learning_rate: 0.01}"),
+    ("job", "train", "lr: 0.01", "learning_rate: 0.01"),
+    ("script", "", "lr: 0.01", "command: [train.py, --lr, '0.01']"),
+    ("inventory", "", "lr: 0.01", "train: {learning_rate: 0.1}"),
+    ("job", "", "bs: 32", "train: {batch_size: 32}"),
+    ("script", "", "bs: 32", "batch_size: 32"),
+    ("job", "train", "num_epochs: 5", "epochs: 5"),
+    ("job", "", "epochs: 3", "train: {epochs: 3}"),
+    ("job", "train", "fp16: true", "precision: auto"),
+    ("inventory", "", "nodes: {}", "hosts: {pc1: {address: 192.168.8.151, gpus: 1}}"),
+    ("inventory", "", "name: lab", "cluster: lab"),
+    ("inventory", "", "mtu: 9000", "network: {mtu: 1500}"),
+    ("inventory", "hosts.pc1", "ip: 10.0.0.1", "address: 192.168.8.151"),
+    ("inventory", "hosts.pc1", "user: me", "ssh: user1@pc1"),
+    ("inventory", "hosts.pc1", "slots: 2", "gpus: 1"),
+    ("inventory", "hosts.pc1", "nic: eth0", "interface: eth0"),
+    ("inventory", "hosts.pc1", "cpus: 16", LEFT),
+    ("inventory", "hosts.pc1", "labels: {a: b}", LEFT),
+    *(
+        (file, "", f"{key}: 2", LEFT)
+        for file in ("job", "script", "own")
+        for key in DECIDED.split()
+    ),
+]
+
+
+def section_of(document: dict[str, Any], section: str) -> dict[str, Any]:
+    found = document
+    for part in section.split(".") if section else []:
+        found = found.setdefault(part, {})
+    return found
+
+
+@pytest.mark.parametrize(("file", "section", "written", "hint"), KEYS)
+def test_a_key_of_another_program_is_answered_with_kits(
+    file: str, section: str, written: str, hint: str
+) -> None:
+    model, valid = FILES[file]
+    document = copy.deepcopy(valid)
+    section_of(document, section).update(yaml.safe_load(written))
+    fault = key_fault(model, document)
+    if hint == LEFT:
+        assert fault.fix.startswith(LEFT)
+        return
+    keys = proposed(fault.fix)
+    assert keys == (yaml.safe_load(hint) or {})
+    if "jobs/NAME.yaml" in fault.fix:
+        model, valid, section = JobSection, JOB, ""
+    right = copy.deepcopy(valid)
+    place = section_of(right, "" if "beside" in fault.fix else section)
+    for name, value in keys.items():
+        place[name] = {**place.get(name, {}), **value} if isinstance(value, dict) else value
+    assert not faults(right, model)
+
+
+def test_no_name_means_a_key_that_the_place_has() -> None:
+    """A row for such a name would never be read."""
+    for rows, model in ((names.OF_HOST, HostSection), (names.OF_GPU, GpuSection)):
+        assert not {name for _, meant in rows for name in meant.split()} & {*model.model_fields}
+    named = {name for _, meant in names.OF_INVENTORY for name in meant.split()}
+    assert not named & {*InventorySection.model_fields}

@@ -12,7 +12,7 @@ from pydantic import BaseModel, Tag, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from kit.config.names import elsewhere
+from kit.config.foreign import unknown_key
 from kit.errors import Fault, Loc
 from trainer.contract.words import nearest, shown
 
@@ -38,16 +38,22 @@ _BOUNDS = {
 }
 
 
-def faults(error: ValidationError, model: type[BaseModel], source: str) -> list[Fault]:
+def faults(
+    error: ValidationError, model: type[BaseModel], source: str, document: object = None
+) -> list[Fault]:
     """Convert a validation error of `model` to faults of the document `source`."""
     found = error.errors(include_url=False)
-    return [_fault(details, model, source) for details in found[:MOST_EXPLAINED]]
+    return [_fault(details, model, source, document) for details in found[:MOST_EXPLAINED]]
 
 
-def _fault(error: ErrorDetails, model: type[BaseModel], source: str) -> Fault:
+def _fault(error: ErrorDetails, model: type[BaseModel], source: str, document: object) -> Fault:
     place = _Place(model)
     for part in (*error["loc"], *error.get("ctx", {}).get("at", ())):
         place.enter(part)
+    if error["type"] == "extra_forbidden":
+        known = [name for each in place.models for name in each.model_fields]
+        fix = unknown_key(place.loc, error["input"], model, document, known)
+        return Fault(source, place.loc, "is not a key that is known here", fix)
     what, fix = _words(error, place)
     return Fault(source, place.loc, what, fix)
 
@@ -131,10 +137,6 @@ def _words(error: ErrorDetails, place: _Place) -> tuple[str, str]:
         return context["what"], context["fix"]
     if kind == "missing":
         return "is missing", f"add {_example(place)}"
-    if kind == "extra_forbidden":
-        known = [name for model in place.models for name in model.model_fields]
-        key = str(place.loc[-1])
-        return "is not a key that is known here", elsewhere(key, known) or nearest(key, known)
     if kind == "literal_error":
         allowed = [
             word.strip("'") for word in context["expected"].replace(" or ", ", ").split(", ")

@@ -5,8 +5,12 @@ from __future__ import annotations
 import json
 import re
 
-_PLAIN = re.compile(r"[A-Za-z_./-][A-Za-z0-9_./=+@%-]*")
-_NO_TEXT = re.compile(r"-+|[-.]+[0-9].*|[.-]*(inf|nan)|~|null|true|false|y|yes|n|no|on|off", re.I)
+_PLAIN = re.compile(r"[A-Za-z0-9_./-][A-Za-z0-9_./=+@%-]*")
+_NO_TEXT = re.compile(
+    r"-+|[-+]?[0-9_]*\.?[0-9_]*(e[-+]?[0-9]+)?|0[xob].*|[0-9]{4}-.*|[-+]?\.(inf|nan)"
+    r"|~|null|true|false|y|yes|n|no|on|off",
+    re.IGNORECASE,
+)
 """Words that YAML 1.1 or 1.2 takes for something other than a text."""
 
 

@@ -267,4 +267,4 @@ def _validated(model: type[SectionT], document: Document, source: str) -> Sectio
     try:
         return model.model_validate(document.value)
     except ValidationError as error:
-        raise FaultsError(explain.faults(error, model, source)) from None
+        raise FaultsError(explain.faults(error, model, source, document.value)) from None

@@ -24,6 +24,8 @@ Snippet = Mapping[str, Any]
 JOB = (*names.WORK, *names.TRAIN)
 JOB_SECTION = (*names.TRAIN, *names.WORK)
 """In a section such as `train:`, the keys of a training come first."""
+CHOSEN = frozenset({"hosts", "environment", "secrets", "setup", "image", "mounts"})
+"""Keys whose values have another form in other programs, or must not be shown."""
 LONGEST = 60
 """Characters of a user's own value in a hint; a longer one is replaced by an example."""
 
@@ -102,7 +104,8 @@ def _argument(loc: Loc, value: object, document: object) -> str:
     command = _keys(document).get("command")
     words = command if isinstance(command, list) else ["train.py"]
     words = [*map(str, words), f"--{loc[-1]}"]
-    words += [str(value)] if isinstance(value, (int, float, str)) else []
+    plain = isinstance(value, (int, float, str)) and not isinstance(value, bool)
+    words += [str(value)] if plain else []
     proposed = line("command", words)
     return f"leave it out: a script gets it as an argument, if it knows one, as in {proposed}"
 
@@ -170,7 +173,7 @@ def _with_value(snippet: Snippet, name: str, value: object, document: object) ->
         own = _command(name, value, document)
     elif isinstance(value, str) and (size := re.fullmatch(r"(\d+)\s*([kmgt])i?b?", value, re.I)):
         own = f"{size[1]}{size[2].upper()}iB"
-    chosen = section in {"hosts", "environment", "secrets"} or len(leaf) > 1
+    chosen = section in CHOSEN or len(leaf) > 1
     if not chosen and own and len(flow(own)) <= LONGEST:
         mine = dict.fromkeys(leaf, own) if isinstance(content, dict) else own
         yield {section: mine, **dict(more)}

@@ -19,7 +19,7 @@ WORK: Rows = (
     (
         {"limits": {"memory": "24GiB"}},
         "memory mem_limit mem memory_limit mem_reservation memory_reservation memswap_limit "
-        "mem_per_node mem_per_cpu mem_per_gpu ram real_memory",
+        "mem_per_node mem_per_cpu mem_per_gpu ram real_memory memory_gb",
     ),
     (
         {"limits": {"cpus": 8}},
@@ -50,7 +50,7 @@ WORK: Rows = (
         {"mounts": [{"bind": "/srv/data", "to": "/data"}]},
         "volumes volume volume_mounts volume_mount binds bind mount volumes_from configs config "
         "config_maps host_path persistent_volume_claim pvc tmpfs data_dir data_path data_root "
-        "dataset_path dataset_dir root_dir container_mounts",
+        "dataset_path dataset_dir root_dir container_mounts storage",
     ),
     ({"environment": {"NAME": "value"}}, "env environ envs variables env_vars vars envvars"),
     ({"environment": {"NAME": "value"}, "secrets": {"TOKEN": "env"}}, "env_file env_from envfile"),
@@ -199,6 +199,22 @@ DECIDED: Reasons = (
     ("the engine pulls an image that a host lacks", "pull_policy image_pull_policy pull"),
     ("the launcher checks its GPUs", "healthcheck health_check liveness_probe readiness_probe"),
     ("it is a key of inventory.yaml", "engine cluster registry monitoring swarm speed roles ssh"),
+    (
+        "each host keeps checkpoints in a volume at /checkpoints",
+        "output_dir save_dir checkpoint_dir ckpt_dir logging_dir logdir default_root_dir",
+    ),
+    (
+        "a training goes on from its newest checkpoint",
+        "resume resume_from resume_from_checkpoint load_checkpoint ckpt_path auto_resume",
+    ),
+    (
+        "kit status shows the progress",
+        "log_every logging_steps print_freq log_interval log_every_n_steps report_to progress_bar",
+    ),
+    (
+        "the image has Python and its packages",
+        "conda conda_env venv virtualenv python python_version interpreter module modules",
+    ),
     (
         "kit decides it by itself",
         "init tty stdin_open pid pid_mode host_pid platform annotations labels label metadata "

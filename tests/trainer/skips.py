@@ -22,7 +22,7 @@ from trainer.core import epoch, setup
 from trainer.core.run import Run, Stop
 from trainer.core.step import StepResult, end_local, train_step
 from trainer.data.load import load_data
-from trainer.data.samples import DataSet
+from trainer.data.samples import DataSet, Samples
 
 os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "False"  # It keeps the keys of earlier groups.
 BAD_STEP = 14
@@ -44,22 +44,26 @@ class Bad(nn.Module):
             images = images * torch.nan
         scores: Tensor = self.model(self.norm(images))
         if BAD[0] and FAULT[0] == "gradient":
-            scores.register_hook(lambda gradient: gradient * torch.inf)
+            scores.register_hook(overflow)  # type: ignore[no-untyped-call]
         return scores
 
 
-def build(_: Train, __: DataSet) -> nn.Module:
+def overflow(gradient: Tensor) -> Tensor:
+    return gradient * torch.inf
+
+
+def build(*_: object) -> nn.Module:
     return Bad()
 
 
 def load(train: Train, root: Path) -> DataSet:
     """The first digits."""
     data = load_data(train, root)
-    parts = (data.train, data.test)
-    few = (
-        replace(each, inputs=each.inputs[:SAMPLES], labels=each.labels[:SAMPLES]) for each in parts
-    )
-    return replace(data, **dict(zip(("train", "test"), few, strict=True)))
+    return replace(data, train=few(data.train), test=few(data.test))
+
+
+def few(samples: Samples) -> Samples:
+    return replace(samples, inputs=samples.inputs[:SAMPLES], labels=samples.labels[:SAMPLES])
 
 
 def leave_out(run: Run, progress: Progress, left: Tensor, stop: Stop) -> StepResult:
@@ -84,7 +88,7 @@ def step(run: Run, progress: Progress, left: Tensor, more: Any, stop: Stop) -> S
 
 
 training.load_data = load  # type: ignore[attr-defined]
-setup.build_model = build  # type: ignore[attr-defined]
+setup.build_model = build  # type: ignore[attr-defined, assignment]
 epoch.train_step = step  # type: ignore[assignment, attr-defined]
 if __name__ == "__main__":
     for argument in sys.argv[1:]:

@@ -14,6 +14,7 @@ from typing import Any
 from kit.errors import InputError, KitError
 from kit.files import read_plain
 from kit.hosts.docker import Docker
+from kit.values import registry_host
 
 HUB = "docker.io"
 _HUB_LOGIN = "https://index.docker.io/v1/"
@@ -50,9 +51,7 @@ _MEANINGS = (
 
 def registry_of(image: str) -> str:
     """Return the registry of an image's name, by Docker's rules."""
-    first, slash, _ = image.partition("/")
-    named = slash and ("." in first or ":" in first or first == "localhost")
-    return first if named else HUB
+    return registry_host(image) or HUB
 
 
 def explained(error: KitError, image: str, engine: Docker) -> KitError:

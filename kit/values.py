@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import shlex
 from collections.abc import Callable, Iterable
 from fractions import Fraction
 
@@ -19,15 +20,16 @@ _SIZE_UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _SPEED_UNITS = {"Mbit": 10**6, "Gbit": 10**9}
 _LARGEST = 2**63 - 1
 _DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+# What ssh, and docker's URL of an engine, take as the name of a host (OpenSSH, valid_hostname).
+_ALIAS = re.compile(r"(?!-)[\w.~+=-]+")
 _BARE_UUID = r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}"
 _GPU_UUID = re.compile(rf"(GPU|MIG)-[0-9A-Za-z][-0-9A-Za-z/]*|{_BARE_UUID}")
 _UUID_SHAPE = "xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx"
 _LEAST_DIGITS = 8
 """A UUID with fewer digits is a made-up name, as in examples."""
 # https://github.com/distribution/reference/blob/main/regexp.go, without the digest's length.
-_DOMAIN = (
-    r"[a-zA-Z0-9]([-a-zA-Z0-9]*[a-zA-Z0-9])?(\.[a-zA-Z0-9]([-a-zA-Z0-9]*[a-zA-Z0-9])?)*(:[0-9]+)?"
-)
+_WORDS = r"[a-zA-Z0-9]([-a-zA-Z0-9]*[a-zA-Z0-9])?(\.[a-zA-Z0-9]([-a-zA-Z0-9]*[a-zA-Z0-9])?)*"
+_DOMAIN = rf"({_WORDS}|\[[a-fA-F0-9:]+\])(:[0-9]+)?"
 _NAME = r"[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*"
 _IMAGE = re.compile(
     rf"({_DOMAIN}/)?{_NAME}(/{_NAME})*(:[A-Za-z0-9_][-.A-Za-z0-9_]{{0,127}})?(@[a-z0-9]+:[0-9a-f]+)?"
@@ -155,8 +157,7 @@ def dns_label(text: object) -> str:
     """Check a name that becomes part of service, host and volume names (RFC 1123 label)."""
     if isinstance(text, str) and _DNS_LABEL.fullmatch(text):
         return text
-    word = text.lower() if isinstance(text, str) else ""
-    meant = re.sub(r"[^a-z0-9-]+", "-", word).strip("-")[:63].strip("-")
+    meant = label_of(text) if isinstance(text, str) else ""
     if isinstance(text, int) and not isinstance(text, bool):
         raise WrongValueError(f"{text} is a number, not a text", f'write "{text}", in quotes')
     if isinstance(text, float):
@@ -165,6 +166,11 @@ def dns_label(text: object) -> str:
         f"{shown(text)} is not a DNS label (at most 63 lower-case letters, digits, inner hyphens)",
         f"write for example {meant or 'gpu01'}",
     )
+
+
+def label_of(text: str) -> str:
+    """Return the DNS label that is nearest to a name, or "" if it has no letters and digits."""
+    return re.sub(r"[^a-z0-9-]+", "-", text.lower()).strip("-")[:63].strip("-")
 
 
 def gpu_uuid(text: object) -> str:
@@ -224,9 +230,26 @@ def address(text: object) -> str:
     labels = text.split(".") if isinstance(text, str) else [""]
     if len(str(text)) <= 253 and all(_DNS_LABEL.fullmatch(label.lower()) for label in labels):
         return str(text)
-    raise WrongValueError(
-        f"{text!r} is neither an IP address nor a host name", "write for example 192.168.8.151"
-    )
+    fix = "write for example 192.168.8.151"
+    if isinstance(text, str) and _ALIAS.fullmatch(text):
+        fix += f", and an alias of ~/.ssh/config as `ssh: {text}`"
+    raise WrongValueError(f"{text!r} is neither an IP address nor a host name", fix)
+
+
+def is_address(text: str) -> bool:
+    """Return whether a text is an IP address."""
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def same_address(one: str, other: str) -> bool:
+    """Return whether two texts are the same name or IP address; IPv6 has several spellings."""
+    if is_address(one) and is_address(other):
+        return ipaddress.ip_address(one) == ipaddress.ip_address(other)
+    return one.lower() == other.lower()
 
 
 def endpoint(host: str, port: int) -> str:
@@ -235,15 +258,19 @@ def endpoint(host: str, port: int) -> str:
 
 
 def login(text: str) -> str:
-    """Check an SSH login: `user@host` or `host`, optionally with `:port` (IPv6 in brackets)."""
+    """Check an SSH login: `user@host` or `host`, optionally with `:port` (IPv6 in brackets).
+
+    The host is a name that ssh knows: also an alias of ~/.ssh/config, which is no DNS name.
+    """
+    example = "write for example user1@pc1"
     user, at, place = text.rpartition("@")
     if text.startswith("-") or (at and not user) or not text.isprintable() or " " in text:
-        raise WrongValueError(f"{text!r} is not a login", "write for example user1@pc1")
+        raise WrongValueError(f"{text!r} is not a login", example)
     port: str | None = None
     if place.startswith("["):
         host, bracket, rest = place[1:].partition("]")
         if not bracket or ":" not in host or (rest and not rest.startswith(":")):
-            raise WrongValueError(f"{text!r} is not a login", "write for example user1@pc1")
+            raise WrongValueError(f"{text!r} is not a login", example)
         port = rest[1:] if rest else None
     elif place.count(":") == 1:
         host, _, port = place.partition(":")
@@ -251,10 +278,49 @@ def login(text: str) -> str:
         host = place
     if port is not None and not (re.fullmatch("[0-9]{1,5}", port) and 0 < int(port) < 65536):
         raise WrongValueError(f"{text!r} has no usable port", "write for example user1@pc1:2222")
-    host = address(host)
+    host = _ssh_host(host)
     if ":" in host:
         return f"{user}{at}[{host}]" + (f":{port}" if port else "")
     return text
+
+
+def _ssh_host(text: str) -> str:
+    """Check the host of a login: an IP address, also a link-local one with its zone, or a name."""
+    bare, percent, zone = text.partition("%")
+    if ":" in text:
+        if percent and not _INTERFACE.fullmatch(zone):
+            raise WrongValueError(f"{text!r} names no interface", f"write {bare}%eth0")
+        try:
+            found = ipaddress.IPv6Address(bare)
+        except ValueError:
+            return address(bare)  # Its error says what is wrong.
+        if found.is_link_local:
+            if not zone:
+                what = f"{found} is an address on every link"
+                raise WrongValueError(what, f"add the interface here: {found}%eth0 (`ip address`)")
+            return f"{found}%{zone}"
+        return address(bare)
+    if re.fullmatch(r"[0-9]+\.[0-9]+\.[0-9.]+", text):
+        return address(text)
+    if _ALIAS.fullmatch(text):
+        return text
+    raise WrongValueError(
+        f"{text!r} is not a host that ssh and docker take",
+        "give it an alias of letters, digits, '.', '_' and '-' in ~/.ssh/config (`Host gpu1`)",
+    )
+
+
+def split_login(text: str) -> tuple[str, str, str]:
+    """Split a checked login into `user@` or "", the host without brackets, and the port or ""."""
+    user, at, place = text.rpartition("@")
+    host, _, port = place.removeprefix("[").partition("]:" if place.startswith("[") else ":")
+    return f"{user}{at}", host.removesuffix("]"), port
+
+
+def ssh_words(login: str) -> str:
+    """Return the command for people: `ssh -p 2222 user1@pc1`. ssh itself takes no `host:port`."""
+    user, host, port = split_login(login)
+    return shlex.join(["ssh", *(["-p", port] if port else []), user + host])
 
 
 def _of_one_machine(found: ipaddress.IPv4Address | ipaddress.IPv6Address) -> str:
@@ -302,23 +368,62 @@ def image(text: object) -> str:
     """Check an image's name: registry, path, tag, digest."""
     if isinstance(text, str) and _IMAGE.fullmatch(text):
         return text
+    first, slash, rest = text.partition("/") if isinstance(text, str) else ("", "", "")
+    if slash and (meant := bracketed(first)) and _IMAGE.fullmatch(f"{meant}/{rest}"):
+        raise WrongValueError(
+            f"{shown(text)} has an IPv6 address without brackets", f'write "{meant}/{rest}"'
+        )
     raise WrongValueError(
         f"{shown(text)} is not the name of an image",
         "write for example registry.lab:5000/trainer:1.4",
     )
 
 
+def registry_host(image: str) -> str:
+    """Return the registry in an image's name, or "" for Docker Hub: Docker's rule."""
+    first, slash, _ = image.partition("/")
+    named = slash and ("." in first or ":" in first or first == "localhost")
+    return first if named else ""
+
+
+def split_endpoint(text: str) -> tuple[str, str]:
+    """Split `host:port` or `[IPv6]:port`; the port is "" if there is none."""
+    host, bracket, port = text.removeprefix("[").partition("]")
+    if not bracket:
+        host, _, port = text.partition(":")
+    return host, port.removeprefix(":")
+
+
+def bracketed(text: str) -> str:
+    """Return `[IPv6]:port` for an IPv6 address that lacks the brackets, else "".
+
+    Of `fd00::1:5000`, the last group is the port, which has four or five digits mostly.
+    """
+    host, _, port = text.rpartition(":")
+    if ":" in host and is_address(host) and re.fullmatch("[0-9]{4,5}", port):
+        return f"[{host}]:{port}"
+    return f"[{text}]:5000" if ":" in text and is_address(text) else ""
+
+
 def registry(text: object) -> str:
     """Check a registry's address: a name or IP address, optionally with a port."""
     example = "write for example registry.lab:5000"
+    if isinstance(text, list):
+        raise WrongValueError("brackets without quotes are a list", 'write "[fd00::1]:5000"')
     if not isinstance(text, str) or not re.fullmatch(_DOMAIN, text):
         plain = re.sub(r"^[a-z]+://", "", str(text)).split("/")[0]
-        meant = f"write {plain}" if re.fullmatch(_DOMAIN, plain) and plain != str(text) else example
-        raise WrongValueError(f"{shown(text)} is not the address of a registry", meant)
-    name, colon, port = text.partition(":")
-    if colon and not 0 < int(port) < 65536:
+        meant = bracketed(plain) or (plain if re.fullmatch(_DOMAIN, plain) else "")
+        fix = f'write "{meant}"' if "[" in meant else f"write {meant}"
+        usable = meant and meant != str(text)
+        raise WrongValueError(
+            f"{shown(text)} is not the address of a registry", fix if usable else example
+        )
+    name, port = split_endpoint(text)
+    if ":" in name and not is_address(name):
+        raise WrongValueError(f"{text!r} has no usable IPv6 address", 'write "[fd00::1]:5000"')
+    if port and not 0 < int(port) < 65536:
         raise WrongValueError(f"{text!r} has no usable port", example)
-    if not colon and "." not in name and name != "localhost":
+    if not port and "." not in name and ":" not in name and name != "localhost":
         what = f"Docker takes {text!r} for an account on Docker Hub, as it has no dot and no port"
         raise WrongValueError(what, f"write for example {text}:5000")
     return text
@@ -328,11 +433,13 @@ def alertmanager(text: object) -> str:
     """Check an Alertmanager's address: a name or IP address, and a port."""
     written = text if isinstance(text, str) else ""
     plain = re.sub(r"^https?://", "", written).split("/")[0]
-    name, _, port = plain.partition(":")
+    name, port = split_endpoint(plain)
+    if meant := bracketed(plain):
+        raise WrongValueError(f"{shown(text)} has no brackets", f'write "{meant}"')
     if not re.fullmatch(_DOMAIN, plain):
         raise WrongValueError(f"{shown(text)} is not a host and a port", "write alerts.lab:9093")
     if not port or not 0 < int(port) < 65536:
-        raise WrongValueError(f"{written} has no usable port", f"write {name}:9093")
+        raise WrongValueError(f"{written} has no usable port", f"write {endpoint(name, 9093)}")
     if plain != written:
         raise WrongValueError(f"{shown(text)} is not a host and a port", f"write {plain}")
     return written
@@ -342,6 +449,12 @@ def nfs_export(text: object) -> str:
     """Check an NFS export: `server:/path`."""
     if isinstance(text, str) and re.fullmatch(r"[A-Za-z0-9][-.A-Za-z0-9]*:/[^\s,]*", text):
         return text
+    server, colon, path = text.partition(":/") if isinstance(text, str) else ("", "", "")
+    bare = server.removeprefix("[").removesuffix("]")
+    if ":" in bare and is_address(bare) and not re.search(r"[\s,]", path):
+        if server == f"[{bare}]":
+            return f"{server}{colon}{path}"
+        raise WrongValueError(f"{shown(text)} has no brackets", f'write "[{bare}]:/{path}"')
     raise WrongValueError(
         f"{shown(text)} is not an NFS export", "write for example 192.168.8.151:/export/data"
     )

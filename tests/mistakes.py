@@ -279,6 +279,15 @@ INVENTORIES: list[tuple[str, str, str, list[str]]] = [
     ('login without user', 'address: 192.168.8.114', 'address: 192.168.8.114\n    ssh: "@pc2"', [
         "11: hosts.pc2.ssh: '@pc2' is not a login; write for example user1@pc1",
     ]),
+    ('login is a number', 'address: 192.168.8.114', 'address: 192.168.8.114\n    ssh: 4090', [
+        '11: hosts.pc2.ssh: 4090 is a number, not a text; write "4090", in quotes',
+    ]),
+    ('registry without brackets', '{speed: 1Gbit}', '{speed: 1Gbit}\nregistry: {address: "fd00::1:5000"}', [
+        "15: registry.address: 'fd00::1:5000' is not the address of a registry; write \"[fd00::1]:5000\"",
+    ]),
+    ('registry on an IPv6 address without a port', '{speed: 1Gbit}', '{speed: 1Gbit}\nregistry: {address: "[fd00::1]", host: pc1}', [
+        '15: registry.address: [fd00::1] has no port, which kit needs to serve the registry; write "[fd00::1]:5000"',
+    ]),
     ('login with a bad port', 'address: 192.168.8.114', 'address: 192.168.8.114\n    ssh: ops@pc2:ssh', [
         "11: hosts.pc2.ssh: 'ops@pc2:ssh' has no usable port; write for example user1@pc1:2222",
     ]),

@@ -262,7 +262,7 @@ ROOMS_OF_KIT = {
     "paths": {"model", "errors", "yamlfile"},
     "config": {"model", "values", "ranges", "errors", "yamlfile", "lock", "paths"},
     "tree": {"errors", "files", "render"},
-    "registry": {"hosts", "errors", "files"},
+    "registry": {"hosts", "values", "errors", "files"},
     "images": {"hosts", "registry", "values", "errors"},
     "prepare": {"runtime", "hosts", "model", "values", "errors"},
     "project": {"config", "paths", "plan", "prepare", "targets", "render", "tree", "model"}

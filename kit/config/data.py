@@ -12,6 +12,7 @@ from kit.config.fields import Image, Section, Size, tagged, validator_of
 from kit.config.registry import RegistrySection
 from kit.errors import INVENTORY, Fault, Loc
 from kit.model import DataService, DataSet, Host
+from kit.values import split_endpoint
 
 PORT = 8090
 PEER_PORT = 6881
@@ -129,7 +130,7 @@ def data_faults(
         what = f"{section.port} is a port of the agents: they use {section.peer_port} and the next"
         yield fault("port", what, f"write for example {section.peer_port + 2}")
     stores = [host.name for host in hosts if "storage" in host.roles] or [hosts[0].name]
-    served = registry.address.rpartition(":")[2] if registry and registry.host in stores else ""
+    served = split_endpoint(registry.address)[1] if registry and registry.host in stores else ""
     ports = {"port": (section.port,), "peer_port": (section.peer_port, section.peer_port + 1)}
     for key, used in ports.items():
         if served in map(str, used):

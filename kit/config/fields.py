@@ -267,27 +267,29 @@ def _target(path: object) -> str:
     return target
 
 
+_HOST = r"([A-Za-z0-9][-.A-Za-z0-9]*|\[[A-Fa-f0-9:]+\])"
 Image = Annotated[
     str,
     *_text(
-        values.image, r"^[A-Za-z0-9]", "registry.lab:5000/trainer:1.4", "Registry, path and tag"
+        values.image, r"^[A-Za-z0-9[]", "registry.lab:5000/trainer:1.4", "Registry, path and tag"
     ),
 ]
 RegistryAddress = Annotated[
     str,
-    *_text(
-        values.registry, r"^[A-Za-z0-9][-.A-Za-z0-9]*(:[0-9]+)?$", "registry.lab:5000", "host:port"
-    ),
+    *_text(values.registry, rf"^{_HOST}(:[0-9]+)?$", "registry.lab:5000", "host:port"),
 ]
 AlertmanagerAddress = Annotated[
     str,
-    *_text(
-        values.alertmanager, r"^[A-Za-z0-9][-.A-Za-z0-9]*:[0-9]+$", "alerts.lab:9093", "host:port"
-    ),
+    *_text(values.alertmanager, rf"^{_HOST}:[0-9]+$", "alerts.lab:9093", "host:port"),
 ]
 NfsExport = Annotated[
     str,
-    *_text(values.nfs_export, r"^[^:\s,]+:/[^\s,]*$", "192.168.8.151:/export/data", "server:/path"),
+    *_text(
+        values.nfs_export,
+        r"^([^:\s,]+|\[[^\s,]+\]):/[^\s,]*$",
+        "192.168.8.151:/export/data",
+        "server:/path",
+    ),
 ]
 Interface = Annotated[
     str, *_text(values.interface, r"^[A-Za-z0-9]", "eth0", "One interface of the host")

@@ -56,6 +56,13 @@ class HostSection(Section):
     )
     speed: Speed | None = Field(None, description="Overrides `network.speed`")
 
+    @field_validator("ssh", mode="before")
+    @classmethod
+    def _text(cls, ssh: object) -> object:
+        if isinstance(ssh, (int, float)) and not isinstance(ssh, bool):
+            raise wrong(f"{ssh} is a number, not a text", f'write "{ssh}", in quotes')
+        return ssh
+
 
 class NetworkSection(Section):
     """The network between the hosts."""

@@ -9,6 +9,7 @@ from pydantic import Field
 from kit.config.fields import Image, Label, RegistryAddress, Section
 from kit.errors import INVENTORY, Fault, Loc
 from kit.model import Host, Registry
+from kit.values import endpoint, same_address, split_endpoint
 from trainer.contract.words import nearest
 
 IMAGE = "registry:2"
@@ -48,8 +49,8 @@ def registry_faults(section: RegistrySection | None, hosts: Sequence[Host]) -> I
 
     if section is None:
         return
-    name, _, port = section.address.partition(":")
-    if len(hosts) > 1 and (name == "localhost" or name.startswith("127.")):
+    name, port = split_endpoint(section.address)
+    if len(hosts) > 1 and (name in {"localhost", "::1"} or name.startswith("127.")):
         what = f"{section.address} is a different machine on each host"
         yield fault("address", what, "write a name that all hosts know, or an address")
     if section.host is None:
@@ -62,8 +63,14 @@ def registry_faults(section: RegistrySection | None, hosts: Sequence[Host]) -> I
         yield fault("host", f"{section.host} is not in the inventory", nearest(section.host, names))
     if not port:
         what = f"{section.address} has no port, which kit needs to serve the registry"
-        yield fault("address", what, f"write {name}:5000")
-    other = next((host for host in hosts if name in {host.name, host.address}), None)
+        yield fault(
+            "address",
+            what,
+            f'write "{endpoint(name, 5000)}"' if ":" in name else f"write {name}:5000",
+        )
+    other = next(
+        (host for host in hosts if name == host.name or same_address(name, host.address)), None
+    )
     if other is not None and other.name != section.host:
         what = f"{name} is {other.name}, but the registry is to be served on {section.host}"
         yield fault(

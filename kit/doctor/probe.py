@@ -11,7 +11,7 @@ from kit.discover.ask import Answer, Login, ask_with, extended
 from kit.doctor.facts import Report, Wanted, WantedHost
 from kit.doctor.parse import read_vitals
 from kit.errors import KitError
-from kit.values import Say
+from kit.values import Say, registry_host, split_endpoint
 
 VITALS = Path(__file__).with_name("vitals.sh")
 QUICK = frozenset(
@@ -64,8 +64,7 @@ def sections(script: str, names: Iterable[str]) -> str:
 
 def _registry(image: str) -> str:
     """Return the host of an image's registry if it is named; Docker Hub has no name."""
-    first, slash, _ = image.partition("/")
-    return first.partition(":")[0] if slash and ("." in first or ":" in first) else ""
+    return split_endpoint(registry_host(image))[0]
 
 
 def _ask(

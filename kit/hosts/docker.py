@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from functools import cached_property
 from http.client import HTTPConnection, HTTPException, HTTPResponse
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import urlencode
+from urllib.parse import quote, unquote, urlencode
 
 from kit.errors import InputError, KitError
 from kit.hosts import ssh
@@ -72,7 +72,7 @@ class Docker:
     @classmethod
     def of(cls, host: Host, prelude: str = "") -> Docker:
         """Return the engine of a host of the inventory."""
-        return cls(host.name, f"{SSH}{host.ssh}", prelude)
+        return cls(host.name, engine_url(host.ssh), prelude)
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -327,10 +327,20 @@ class _Connection(HTTPConnection):
         except (HTTPException, OSError) as error:
             output = self._error_output()
             if self._url and self._url.startswith(SSH):
-                login = self._url.removeprefix(SSH)
+                login = unquote(self._url.removeprefix(SSH))
                 if refused := ssh.host_key_error(self._name, login, output):
                     raise refused from None
             raise unreachable(self._name, self._url, last_line(output or str(error))) from None
+
+
+def engine_url(login: str) -> str:
+    """Return docker's URL of the engine that a login leads to.
+
+    A URL cannot hold the backslash of a Windows domain, nor the percent sign before the zone of a
+    link-local address.
+    """
+    user, at, host = login.rpartition("@")
+    return f"{SSH}{quote(user)}{at}{host.replace('%', '%25')}"
 
 
 def _connection_command(url: str | None, prelude: str = "") -> list[str]:
@@ -342,7 +352,7 @@ def _connection_command(url: str | None, prelude: str = "") -> list[str]:
         if prelude:
             script = f"({prelude}) | base64 | tr -d '\\n'; echo; exec {' '.join(dial)}"
             dial = [f"exec sh -c {shlex.quote(script)}"]
-        return [*ssh.command(url.removeprefix(SSH)), *dial]
+        return [*ssh.command(unquote(url.removeprefix(SSH))), *dial]
     return [_program(), *(["--host", url] if url else []), *dial[1:]]
 
 

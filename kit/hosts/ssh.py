@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from kit.errors import InputError, KitError
 from kit.model import Host
-from kit.values import Say
+from kit.values import Say, split_login, ssh_words
 
 OPTIONS = ("BatchMode=yes", "ConnectTimeout=10", "ServerAliveInterval=10")
 """No password prompts, and timeouts for hosts that are down or die (ssh_config(5))."""
@@ -34,12 +34,10 @@ def command(login: str, connect: int | None = None) -> list[str]:
     `connect` are the seconds to wait for a connection instead of the usual ones. An IPv6 address in
     brackets is converted, because ssh does not accept the brackets.
     """
-    user, at, host = login.rpartition("@")
-    host, _, port = host.removeprefix("[").partition("]:" if host.startswith("[") else ":")
-    place = f"{user}{at}{host.removesuffix(']')}"
+    user, host, port = split_login(login)
     own = (f"ConnectTimeout={connect}",) if connect else ()  # ssh takes the first value.
     options = ["-T", *(word for option in (*own, *OPTIONS) for word in ("-o", option))]
-    return ["ssh", *options, *(("-p", port) if port else ()), "--", place]
+    return ["ssh", *options, *(("-p", port) if port else ()), "--", user + host]
 
 
 def run(host: Host, script: str, content: bytes = b"", connect: int | None = None) -> str:
@@ -122,11 +120,9 @@ def host_key_error(name: str, login: str, said: str) -> KitError | None:
     changed = "HOST IDENTIFICATION HAS CHANGED" in said
     if not changed and "Host key verification failed" not in said:
         return None
-    words = command(login)
-    port, place = words[words.index("-p") + 1] if "-p" in words else "", words[-1]
-    host = place.rpartition("@")[2]
+    _, host, port = split_login(login)
     known = f"'[{host}]:{port}'" if port else host
-    connect = f"ssh {f'-p {port} ' if port else ''}{place}"
+    connect = ssh_words(login)
     compare = "ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub"
     if changed:
         what = "its SSH host key has changed: it was installed anew, or another machine answers"
@@ -143,4 +139,4 @@ def _unreachable(host: Host, said: str) -> KitError:
     if error := host_key_error(host.name, host.ssh, said):
         return error
     said = said.splitlines()[-1] if said else "ssh gave no reason"
-    return KitError(f"{host.name}: cannot be reached: {said}", f"try `ssh {host.ssh}`")
+    return KitError(f"{host.name}: cannot be reached: {said}", f"try `{ssh_words(host.ssh)}`")

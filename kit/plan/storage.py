@@ -85,6 +85,7 @@ def _key(mount: Mount) -> str:
 def _volume(mount: Mount, users: Collection[Mount]) -> Volume:
     owned = mount not in users
     if mount.kind == "nfs":
-        address, _, path = mount.source.partition(":")
-        return Volume(_key(mount), _key(mount), address, path, owned)
+        server, path = mount.source.split(":/", 1)
+        address = server.removeprefix("[").removesuffix("]")
+        return Volume(_key(mount), _key(mount), address, f"/{path}", owned)
     return Volume(mount.source, mount.source, None, None, owned)

@@ -11,7 +11,7 @@ import pytest
 
 from kit.errors import KitError
 from kit.hosts import ssh
-from kit.hosts.docker import Docker, EngineError
+from kit.hosts.docker import Docker, EngineError, engine_url
 from kit.model import Host
 from kit.targets.swarm import execute
 
@@ -43,6 +43,21 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (programs / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
     return calls
+
+
+@pytest.mark.parametrize(
+    ("login", "url", "words"),
+    [
+        ("ops@4090", "ssh://ops@4090", ["--", "ops@4090"]),
+        ("lab_gpu1:2222", "ssh://lab_gpu1:2222", ["-p", "2222", "--", "lab_gpu1"]),
+        ("[fe80::1%eth0]", "ssh://[fe80::1%25eth0]", ["--", "fe80::1%eth0"]),
+        ("LAB\\me@gpu1", "ssh://LAB%5Cme@gpu1", ["--", "LAB\\me@gpu1"]),
+    ],
+)
+def test_an_engine_of_any_login_is_a_url_of_docker(login: str, url: str, words: list[str]) -> None:
+    """docker decodes the URL for its own ssh; kit's ssh gets the login itself."""
+    assert engine_url(login) == url
+    assert ssh.command(login)[-len(words) :] == words
 
 
 def test_requests_share_a_connection(calls: Path) -> None:

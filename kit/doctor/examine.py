@@ -37,7 +37,7 @@ def _ask(wanted: Wanted, progress: Say) -> dict[str, Report | KitError]:
 
 def _silent(answers: dict[str, Report | KitError], wanted: Wanted) -> list[Finding]:
     return [
-        wrong(codes.SSH, name, _reason(answer, name), f"ssh {wanted.of(name).host.ssh} true")
+        wrong(codes.SSH, name, _reason(answer, name), f"{wanted.of(name).ssh} true")
         for name, answer in answers.items()
         if isinstance(answer, KitError)
     ]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from kit.discover.facts import HostFacts
 from kit.model import Host
+from kit.values import ssh_words
 from kit.workload.names import project_of
 from kit.workload.ports import OpenPort
 
@@ -273,6 +274,11 @@ class WantedHost:
     def name(self) -> str:
         """The name in the inventory."""
         return self.host.name
+
+    @property
+    def ssh(self) -> str:
+        """The command that logs in, for messages."""
+        return ssh_words(self.host.ssh)
 
     @property
     def service_ports(self) -> tuple[int, ...]:

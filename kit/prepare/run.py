@@ -12,7 +12,7 @@ from kit.prepare import nodes, remote
 from kit.prepare.order import Wave
 from kit.prepare.remote import NeedsPasswordError, Task
 from kit.prepare.report import Report, Status
-from kit.values import Say
+from kit.values import Say, ssh_words
 
 
 @dataclass
@@ -117,7 +117,7 @@ class Preparation:
         report = self._script(host, ["--restart"])
         if report.status != Status.DONE:
             said = "; ".join(report.problems) or f"prepare.sh ended with {report.status}"
-            raise KitError(f"{host.name}: {said}", f"look there: ssh {host.ssh}")
+            raise KitError(f"{host.name}: {said}", f"look there: {ssh_words(host.ssh)}")
 
     def _script(self, host: Host, options: Sequence[str], *, silent: bool = False) -> Report:
         def say(line: str) -> None:

@@ -36,15 +36,15 @@ def check(tried: Tried, reports: Sequence[Report], wanted: Wanted) -> Iterator[F
 
 def _start(inside: Inside, wanted: Wanted) -> Iterator[Finding]:
     want = wanted.of(inside.host)
-    host, login = want.name, want.host.ssh
+    host, login = want.name, want.ssh
     if not wanted.images:
         said = "no job names an image: containers, ports and the MTU were not tried"
         yield note(codes.START, host, said, "describe a job in jobs/")
     elif not inside.image:
         said = "it has no image of a job: containers, ports and the MTU were not tried"
-        yield note(codes.START, host, said, f"ssh {login} docker pull {wanted.images[0]}")
+        yield note(codes.START, host, said, f"{login} docker pull {wanted.images[0]}")
     elif inside.fault:
-        run = f"ssh {login} docker run --rm --entrypoint python3 {inside.image} --version"
+        run = f"{login} docker run --rm --entrypoint python3 {inside.image} --version"
         yield wrong(codes.START, host, inside.fault, run)
     else:
         yield ok(codes.START, host)
@@ -79,7 +79,7 @@ def _sight(sight: Sight, wanted: Wanted) -> Iterator[Finding]:
         said = f"GPUs of {sight.workload} were not tried: {sight.busy} uses them"
         yield note(codes.SEES, sight.host, said)
         return
-    run = f"ssh {wanted.of(sight.host).host.ssh} cat /etc/nvidia-container-runtime/config.toml"
+    run = f"{wanted.of(sight.host).ssh} cat /etc/nvidia-container-runtime/config.toml"
     if sight.fault:
         said = f"a container with the GPUs of {sight.workload} fails: {sight.fault}"
         yield wrong(codes.SEES, sight.host, said, run)

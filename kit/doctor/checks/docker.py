@@ -29,12 +29,13 @@ def check(report: Report, want: WantedHost, wanted: Wanted) -> Iterator[Finding]
 
 
 def _remedy(fault: str, want: WantedHost) -> str:
-    login = want.host.ssh
+    login = want.ssh
     if "permission denied" in fault:
-        return f"ssh -t {login} 'sudo usermod -aG docker $USER', then log in again"
+        typed = login.replace("ssh", "ssh -t", 1)
+        return f"{typed} 'sudo usermod -aG docker $USER', then log in again"
     if "not installed" in fault:
         return f"kit host prepare --run {want.name}"
-    return f"ssh {login} systemctl status docker"
+    return f"{login} systemctl status docker"
 
 
 def version_of(text: str) -> tuple[int, ...]:
@@ -105,7 +106,7 @@ def images(reports: Sequence[Report], wanted: Wanted) -> Iterator[Finding]:
         for identifier, hosts in groups[1:]:
             for host in hosts:
                 said = f"{image} is {_short(identifier)}, on {', '.join(most)} {_short(usual)}"
-                run = f"ssh {wanted.of(host).host.ssh} docker pull {image}"
+                run = f"{wanted.of(host).ssh} docker pull {image}"
                 yield wrong(codes.IMAGE, host, said, run)
 
 

@@ -136,8 +136,8 @@ def _sources(links: Sequence[Link], wanted: Wanted) -> Iterator[Finding]:
         planned = wanted.of(link.start).host.address
         if planned[:1].isdigit() and link.source[:1].isdigit() and link.source != planned:
             said = f"packets to {link.end} leave from {link.source}, the inventory says {planned}"
-            login, address = wanted.of(link.start).host.ssh, wanted.of(link.end).host.address
-            run = f"ssh {login} ip route get {address}"
+            login, address = wanted.of(link.start).ssh, wanted.of(link.end).host.address
+            run = f"{login} ip route get {address}"
             yield wrong(codes.INTERFACE, link.start, said, run)
 
 
@@ -149,7 +149,7 @@ def _overlay(tried: Tried, wanted: Wanted) -> Iterator[Finding]:
     for host, said in alone.items():
         if host in idle:
             continue
-        logs = f"ssh {wanted.of(host).host.ssh} journalctl -u docker --since -10m"
+        logs = f"{wanted.of(host).ssh} journalctl -u docker --since -10m"
         yield wrong(codes.OVERLAY, host, f"no container starts on the overlay: {said}", logs)
     links = [
         Link(start, end, {0: said}, frozenset(), frozenset(), (), "", "")

@@ -82,7 +82,7 @@ def _health(report: Report, want: WantedHost, own: Collection[Container]) -> Ite
     services = [each for each in own if "_data-" in each.name]
     sick = [each for each in services if each.health == "unhealthy"]
     for each in sick:
-        run = f"ssh {want.host.ssh} docker logs {each.name}"
+        run = f"{want.ssh} docker logs {each.name}"
         yield wrong(codes.HEALTH, report.host, f"{each.name} does not answer", run)
     if services and not sick:
         yield ok(codes.HEALTH, report.host)

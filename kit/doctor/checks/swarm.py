@@ -52,7 +52,7 @@ def _member(report: Report, wanted: Wanted, nodes: Sequence[Node]) -> Iterator[F
     ids = {node.id: node for node in nodes}
     node = ids.get(swarm.node)
     if swarm.state == "locked":
-        run = f"ssh {wanted.of(host).host.ssh} docker swarm unlock"
+        run = f"{wanted.of(host).ssh} docker swarm unlock"
         yield wrong(codes.MEMBER, host, "its Swarm is locked", run)
     elif swarm.state != "active":
         said = f"its state in the Swarm is {swarm.state or 'unknown'}"
@@ -60,11 +60,11 @@ def _member(report: Report, wanted: Wanted, nodes: Sequence[Node]) -> Iterator[F
         yield wrong(codes.MEMBER, host, said, "kit swarm up")
     elif nodes and node is None:
         said = f"it is in another Swarm (managers {', '.join(swarm.managers)})"
-        run = f"if nobody needs that Swarm: ssh {wanted.of(host).host.ssh} docker swarm leave"
+        run = f"if nobody needs that Swarm: {wanted.of(host).ssh} docker swarm leave"
         yield wrong(codes.MEMBER, host, said, run)
     elif node is not None and node.state != "ready":
         said = f"the managers call it {node.state}: {node.message}".rstrip(": ")
-        run = f"ssh {wanted.of(host).host.ssh} journalctl -u docker --since -10m"
+        run = f"{wanted.of(host).ssh} journalctl -u docker --since -10m"
         yield wrong(codes.MEMBER, host, said, run)
     elif node is not None and node.availability != "active":
         run = f"docker node update --availability active {node.hostname} (on a manager)"
@@ -135,7 +135,7 @@ def _address(report: Report, want: WantedHost) -> Iterator[Finding]:
     # Only addresses can be compared; a name may resolve to several.
     if used and planned and planned[0].isdigit() and used != planned:
         said = f"its node has the address {used}, the inventory says {planned}"
-        run = f"ssh {want.host.ssh} docker swarm leave; kit swarm up"
+        run = f"{want.ssh} docker swarm leave; kit swarm up"
         yield wrong(codes.ADVERTISED, report.host, said, run)
     else:
         yield ok(codes.ADVERTISED, report.host)

@@ -128,7 +128,7 @@ def _folders(report: Report, want: WantedHost) -> Iterator[Finding]:
     missing = sorted(wanted & set(report.vitals.missing))
     for folder in missing:
         said = f"{folder} does not exist"
-        yield wrong(codes.FOLDERS, report.host, said, f"ssh {want.host.ssh} mkdir -p {folder}")
+        yield wrong(codes.FOLDERS, report.host, said, f"{want.ssh} mkdir -p {folder}")
     if wanted and not missing:
         yield ok(codes.FOLDERS, report.host)
 
@@ -141,7 +141,7 @@ def names(reports: Sequence[Report], wanted: Wanted) -> Iterator[Finding]:
     double = {name: found for name, found in hosts.items() if len(found) > 1}
     for name, found in double.items():
         said = f"{', '.join(found)} all have the host name {name}"
-        run = f"ssh {wanted.of(found[-1]).host.ssh} hostnamectl set-hostname {found[-1]}"
+        run = f"{wanted.of(found[-1]).ssh} hostnamectl set-hostname {found[-1]}"
         yield wrong(codes.HOSTNAME, found[-1], said, run)
     if not double and len(reports) > 1:
         yield ok(codes.HOSTNAME, "")

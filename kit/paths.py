@@ -10,6 +10,8 @@ from kit.errors import KitError, Problem, ProblemsError
 from kit.model import EngineName
 from kit.yamlfile import parse, read_text
 
+TREES = "compose"
+"""The folder of the rendered trees, beside the inventory."""
 NO_INVENTORY = "write one with `kit init .`, or name one with --inventory FILE"
 
 
@@ -32,7 +34,7 @@ class Paths:
 
     def tree(self, cluster: str) -> Path:
         """Return the rendered tree; default: compose/<cluster> beside the inventory."""
-        return self.output or self.inventory.parent / "compose" / cluster
+        return self.output or self.inventory.parent / TREES / cluster
 
 
 def identity(paths: Paths) -> tuple[str, EngineName]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.config.load import Sources, read_inventory
+from kit.discover import match
 from kit.discover.facts import HostFacts
 from kit.discover.found import Found
-from kit.discover.match import Asked, logins_of, named
+from kit.discover.match import Asked, logins_of
 from kit.discover.notes import notes_of
 from kit.discover.parse import read_facts
 from kit.discover.update import new_inventory, shared_fast_network, updated
@@ -93,6 +95,13 @@ def host(name: str, number: int, **changes: str) -> HostFacts:
     own = f"192.168.8.{number}"
     line = f"2: eno1    inet {own}/24 scope global eno1"
     return facts(**{"host": f"{name}\nLinux\nx86_64\n1 2 {own} 22", "addresses": line, **changes})
+
+
+def named(answered: Sequence[tuple[Asked, HostFacts]], fast: str | None) -> list[Found]:
+    """The hosts with their names and addresses, none of which is refused."""
+    found, refused = match.named(answered, fast)
+    assert refused == []
+    return found
 
 
 def inventory_of(text: str) -> Inventory:
@@ -403,15 +412,90 @@ def test_who_is_asked() -> None:
         logins_of(["-oProxyCommand=evil"], None)
 
 
-def test_two_hosts_of_one_name_are_refused() -> None:
-    pair = [(Asked("a", "a"), host("pc1", 1)), (Asked("b", "b"), host("pc1", 2))]
-    with pytest.raises(InputError, match="a and b have the same host name, pc1"):
-        named(pair, None)
+SECOND = [
+    (host("pc1", 2), "a and b have the same host name, pc1"),
+    (host("other", 1), "b is the same machine as a: 192.168.8.1 is the address of pc1"),
+    (host("pc2", 3), "192.168.8.114 and b have the same host name, pc2"),
+    (host("other", 114), "b is the same machine as 192.168.8.114: 192.168.8.114 is the address"),
+]
+
+
+@pytest.mark.parametrize(("second", "told"), SECOND)
+def test_a_second_host_of_a_name_or_an_address_is_refused_alone(
+    second: HostFacts, told: str
+) -> None:
+    """As of cloned disks, and of two aliases of one machine."""
+    three = [("a", host("pc1", 1)), ("b", second), ("c", host("pc4", 4))]
+    written = inventory_of(WRITTEN.format(gpus="2")).hosts
+    pairs = [(Asked(login, login), each) for login, each in three]
+    found, (refused,) = match.named(pairs, None, written)
+    assert [each.login for each in found] == ["a", "c"]
+    assert told in refused.message
 
 
 def test_a_forwarded_port_is_no_address() -> None:
     found = facts(host="pc2\nLinux\nx86_64\n127.0.0.1 5 127.0.0.1 22")
     assert named([(Asked("x", "localhost:2222"), found)], None)[0].address == "192.168.8.114"
+
+
+LINKS = """\
+1: lo    inet 127.0.0.1/8 scope host lo\\  x
+2: eno1    inet6 fd00::114/64 scope global dynamic mngtmpaddr \\  x
+2: eno1    inet6 fe80::3c4d/64 scope link \\  x
+3: enp1s0    inet 10.0.0.5/24 brd 10.0.0.255 scope global enp1s0\\  x
+4: docker0    inet 172.17.0.1/16 brd 172.17.255.255 scope global docker0\\  x
+2: eno1    inet 192.168.8.114/24 brd 192.168.8.255 scope global eno1\\  x"""
+CONNECTIONS = [
+    # A ProxyCommand that starts `sshd -i`, and systemd's socket of vsock.
+    ("UNKNOWN 65535 UNKNOWN 65535", "192.168.8.114", "SSH does not tell its address there"),
+    ("", "192.168.8.114", "SSH does not tell its address there"),
+    ("192.168.8.20 50000", "192.168.8.114", "SSH does not tell its address there"),
+    ("fd00::20 50000 fd00::114 22", "192.168.8.114", "SSH uses IPv6"),
+    ("fe80::1a2b%eno1 50000 fe80::3c4d%eno1 22", "192.168.8.114", "SSH uses IPv6"),
+    ("fe80::1a2b%enp1s0 50000 fe80::9%enp1s0 22", "10.0.0.5", "SSH uses IPv6"),
+    ("::ffff:10.0.0.9 50000 ::ffff:10.0.0.5 22", "10.0.0.5", ""),
+    ("10.0.0.9 50000 10.0.0.5 22", "10.0.0.5", ""),
+]
+
+
+@pytest.mark.parametrize("default", ["eno1", ""])
+@pytest.mark.parametrize(("connection", "address", "told"), CONNECTIONS)
+def test_the_address_by_what_ssh_says_of_its_connection(
+    connection: str, address: str, told: str, default: str
+) -> None:
+    found = facts(
+        host=f"pc2\nLinux\nx86_64\n{connection}",
+        addresses=LINKS,
+        routes=f"Iface\tDestination\tGateway\tFlags\n{default}\t00000000\t0108A8C0\t0003"
+        if default
+        else "Iface\tDestination\tGateway\tFlags",
+        interfaces="docker0 virtual up 1500 \neno1 device up 1500 1000\n"
+        "enp1s0 device up 1500 1000\nlo virtual unknown 65536 ",
+    )
+    (made,) = named([(Asked("box", "me@box"), found)], None)
+    assert made.address == address
+    notes = [note for note in notes_of([made]) if "SSH" in note]
+    assert [told in note for note in notes] == ([True] if told else [])
+
+
+def test_an_address_on_the_loopback_interface_is_one_of_the_host() -> None:
+    """As of hosts that announce their address by BGP on each of their links."""
+    found = facts(
+        host="pc2\nLinux\nx86_64\n10.255.0.20 50000 10.255.0.2 22",
+        addresses="1: lo    inet 127.0.0.1/8 scope host lo\\  x\n"
+        "1: lo    inet 10.255.0.2/32 scope global lo\\  x",
+    )
+    interface = found.interface_of("10.255.0.2")
+    assert interface
+    assert interface.name == "lo"
+
+
+def test_a_host_without_an_address_is_refused_alone() -> None:
+    silent = facts(host="box\nLinux\nx86_64\nUNKNOWN 65535 UNKNOWN 65535", addresses="")
+    pairs = [(Asked("a_b", "a_b"), silent), (Asked("pc2", "pc2"), facts())]
+    (found,), (refused,) = match.named(pairs, None)
+    assert found.name == "pc2"
+    assert refused.message == "a_b: no network card has an address that other hosts reach"
 
 
 @given(

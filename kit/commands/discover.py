@@ -20,11 +20,11 @@ from kit.discover.facts import HostFacts
 from kit.discover.found import Found
 from kit.discover.match import Asked, logins_of, named
 from kit.discover.notes import notes_of
-from kit.discover.update import Update, new_inventory, shared_fast_network, updated
+from kit.discover.update import Update, engine_for, new_inventory, shared_fast_network, updated
 from kit.errors import InputError, KitError
 from kit.model import Inventory
 from kit.paths import Paths
-from kit.values import show_speed
+from kit.values import WrongValueError, show_speed
 
 
 @click.command("discover", short_help="Ask the hosts for their GPUs and more; write the inventory.")
@@ -60,9 +60,12 @@ def command(
         click.echo(_document(answered, failed))
         return 1 if failed else 0
     show_hosts(answered)
+    written = inventory.hosts if inventory else ()
+    fast = shared_fast_network([facts for _, facts in answered])
+    found, refused = named(answered, fast, written)
+    failed += refused
     for error in failed:
         click.echo(f"kit: {error}", err=True)
-    found = named(answered, shared_fast_network([facts for _, facts in answered]))
     if found:
         update = _update(paths, text, inventory, cluster, found)
         for note in (*notes_of(found), *update.notes):
@@ -89,10 +92,16 @@ def _update(
     if inventory:
         made = updated(text, str(paths.inventory), found)
     else:
-        engine = "swarm" if len(found) > 1 else "compose"
-        made = new_inventory(values.dns_label(cluster), engine, found)
+        made = new_inventory(_label(cluster), engine_for(found), found)
     read_inventory(made.text, paths.inventory, Sources())
     return made
+
+
+def _label(cluster: str) -> str:
+    try:
+        return values.dns_label(cluster)
+    except WrongValueError as error:
+        raise InputError(f"--cluster: {error.what}", error.fix) from None
 
 
 def _offer(path: Path, before: str, after: str, *, yes: bool, dry_run: bool) -> None:

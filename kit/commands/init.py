@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import click
@@ -12,23 +13,24 @@ from kit import tree, values
 from kit.commands.discover import show_hosts
 from kit.commands.schema import SECTIONS, schema_text
 from kit.discover.ask import Login, ask
+from kit.discover.entries import scalar
 from kit.discover.facts import HostFacts
 from kit.discover.found import Found
 from kit.discover.match import logins_of, named
 from kit.discover.notes import notes_of
-from kit.discover.update import new_inventory, shared_fast_network
+from kit.discover.update import engine_for, new_inventory, shared_fast_network
 from kit.errors import InputError, KitError
-from kit.paths import Paths
+from kit.paths import TREES, Paths
 from kit.project import load_lowered, render_lowered
 from kit.render.templates import BUILT_IN
-from kit.values import WrongValueError, count
+from kit.values import WrongValueError, count, endpoint, registry_host
 
 STARTER = BUILT_IN / "init"
 INVENTORY, JOB = "inventory.yaml", "jobs/digits.yaml"
 IMAGE = "registry.example.com/trainer:0.1.0"
 """The image in the starter's job."""
-SERVED = "{address}:5000"
-"""The address of the registry that kit serves on the first host."""
+REGISTRY_PORT = 5000
+"""The port of the registry that kit serves on the first host."""
 
 
 def starter_files() -> dict[str, str]:
@@ -53,30 +55,33 @@ def command(folder: Path, hosts: str | None, image: str | None) -> int:
 
     With --hosts the inventory describes these machines, as `kit discover` finds them, and the files
     are rendered. Without --image kit will serve a registry on the first of them. It overwrites
-    nothing.
+    nothing, and writes nothing if a host or a file fails.
     """
     if image is not None:
         _check_image(image)
     files = starter_files()
-    there = [path for path in files if (folder / path).exists()]
+    own = [*files, *([f"{TREES}/{_cluster(folder)}"] if hosts is not None else [])]
+    there = [path for path in own if (folder / path).exists()]
     if there:
         raise InputError(
             f"{folder} holds {', '.join(there)} already", "choose an empty folder, or move it away"
         )
     if hosts is None:
         if image is not None:
-            files[JOB] = files[JOB].replace(IMAGE, image)
-        _write(folder, files)
+            files[JOB] = files[JOB].replace(IMAGE, _image_scalar(image))
+        with _all_or_nothing(folder):
+            _write(folder, files)
         click.echo(f"next: cd {folder}, write your hosts into inventory.yaml, make plan render")
         return 0
-    found, failed = _discovered(hosts)
-    _write(folder, files | _described(folder, found, image))
-    _render(folder)
+    found = _discovered(hosts)
+    with _all_or_nothing(folder):
+        _write(folder, files | _described(folder, found, image))
+        _render(folder)
     build = "" if image else f", kit image build --push --on {found[0].name}"
     click.echo(
         f"next: cd {folder}, kit host prepare --run, kit swarm up{build}, make render deploy"
     )
-    return 1 if failed else 0
+    return 0
 
 
 def _check_image(image: str) -> None:
@@ -86,49 +91,53 @@ def _check_image(image: str) -> None:
         raise InputError(error.what, error.fix) from None
 
 
-def _discovered(hosts: str) -> tuple[list[Found], list[KitError]]:
-    """Ask the hosts; tell what they are, and which did not answer.
+def _discovered(hosts: str) -> list[Found]:
+    """Ask the hosts, and tell what they are.
 
     Raises:
-        InputError: A login is not valid, or two hosts have the same name.
-        KitError: No host answered.
+        InputError: A login is not valid, or there is none.
+        KitError: A host does not answer, or cannot be in the inventory.
     """
-    asked = logins_of([each.strip() for each in hosts.split(",")], None)
+    logins = [each.strip() for each in hosts.split(",") if each.strip()]
+    if not logins:
+        raise InputError("--hosts names no host", "write for example --hosts user1@pc1,user2@pc2")
+    asked = logins_of(logins, None)
     answers = ask([Login(each.name, each.ssh) for each in asked])
     facts = [(each, answers[Login(each.name, each.ssh)]) for each in asked]
-    failed = [answer for _, answer in facts if isinstance(answer, KitError)]
     answered = [(each, answer) for each, answer in facts if isinstance(answer, HostFacts)]
-    if not answered:
-        raise KitError("\n".join(map(str, failed)))
     show_hosts(answered)
-    for error in failed:
-        click.echo(f"kit: {error}", err=True)
-    found = named(answered, shared_fast_network([each for _, each in answered]))
+    found, refused = named(answered, shared_fast_network([each for _, each in answered]))
+    failed = [*(answer for _, answer in facts if isinstance(answer, KitError)), *refused]
+    if failed:
+        told = "nothing was written: run it again when all answer, or leave a host out"
+        raise KitError("\n".join(map(str, failed)), told)
     for note in notes_of(found):
         click.echo(f"note: {note}")
-    return found, failed
+    return found
 
 
 def _described(folder: Path, found: list[Found], image: str | None) -> dict[str, str]:
     """Return the inventory of the hosts, and the job with its image."""
-    engine = "swarm" if len(found) > 1 else "compose"
-    inventory = new_inventory(_cluster(folder), engine, found).text
+    inventory = new_inventory(_cluster(folder), engine_for(found), found).text
     if image:
-        own = image.partition("/")[0]
-        # Docker's rule: a name without a dot or a port belongs to Docker Hub.
-        named_one = "/" in image and set(own) & {".", ":"}
-        registry = f"registry: {{address: {json.dumps(own)}}}\n" if named_one else ""
+        own = registry_host(image)
+        registry = f"registry: {{address: {json.dumps(own)}}}\n" if own else ""
     else:
-        address = SERVED.format(address=found[0].address)
+        address = endpoint(found[0].address, REGISTRY_PORT)
         image = f"{address}/trainer:0.1.0"
         registry = (
             "# kit serves it, without a certificate: every daemon.json lists it.\n"
-            f'registry: {{address: "{address}", host: {found[0].name}}}\n'
+            f'registry: {{address: "{address}", host: {scalar(found[0].name)}}}\n'
         )
     starter = starter_files()
     schema = starter[INVENTORY].splitlines(keepends=True)[0]
-    job = starter[JOB].replace(IMAGE, image)
+    job = starter[JOB].replace(IMAGE, _image_scalar(image))
     return {INVENTORY: f"{schema}{inventory}{registry}", JOB: job}
+
+
+def _image_scalar(image: str) -> str:
+    """Return an image's name as YAML: the brackets of an IPv6 address would begin a list."""
+    return scalar(image) if image.startswith("[") else image
 
 
 def _cluster(folder: Path) -> str:
@@ -137,6 +146,28 @@ def _cluster(folder: Path) -> str:
         return values.dns_label(folder.resolve().name.lower())
     except WrongValueError:
         return "pool"
+
+
+@contextmanager
+def _all_or_nothing(folder: Path) -> Iterator[None]:
+    """Remove what was written if something fails: then a second try finds the folder as it was."""
+    before = set(_paths(folder))
+    try:
+        yield
+    except BaseException:
+        for path in sorted(set(_paths(folder)) - before, reverse=True):
+            with suppress(OSError):
+                path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
+        raise
+
+
+def _paths(folder: Path) -> Iterator[Path]:
+    """Yield the folder, those above it, and everything at the places that kit writes in it."""
+    folder = folder.absolute()
+    yield from (each for each in (folder, *folder.parents) if each.exists())
+    for name in {Path(path).parts[0] for path in (*starter_files(), TREES)}:
+        if (folder / name).exists():
+            yield from (folder / name, *(folder / name).rglob("*"))
 
 
 def _write(folder: Path, files: Mapping[str, str]) -> None:

@@ -13,6 +13,7 @@ from kit.discover.parse import clock_of, read_facts
 from kit.errors import KitError
 from kit.hosts import ssh
 from kit.model import Host
+from kit.values import ssh_words
 
 PROBE = Path(__file__).with_name("probe.sh")
 LAST = "# Last, as the commands above take time.\n"
@@ -86,7 +87,9 @@ def _ask(login: Login, script: str, connect: int | None) -> Answer | KitError:
     except KitError as error:
         return error
     except ValueError as error:
-        return KitError(f"{login.name}: {error}", f"try `ssh {login.ssh} true`: does it print?")
+        return KitError(
+            f"{login.name}: {error}", f"try `{ssh_words(login.ssh)} true`: does it print?"
+        )
     clock = clock_of(printed)
     if clock is not None:
         facts = replace(facts, clock_offset=clock - ended)

@@ -54,8 +54,10 @@ def host_entry(
 ) -> list[str]:
     """Return the lines of a host in the mapping `hosts`, whose keys are at `column`."""
     lead, inner = " " * column, " " * column + INDENT
-    lines = [f"{lead}{name}:", f"{inner}address: {address}"]
-    if ssh != address:
+    # Digits and colons may be a number of YAML 1.1.
+    shown = scalar(address) if ":" in address else address
+    lines = [f"{lead}{scalar(name)}:", f"{inner}address: {shown}"]
+    if ssh not in {address, f"[{address}]"}:
         lines.append(f"{inner}ssh: {scalar(ssh)}")
     if manager:
         lines.append(f"{inner}roles: [manager]")

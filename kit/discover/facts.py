@@ -121,9 +121,11 @@ class DockerFacts:
 class HostFacts:
     """One host. Memory in bytes; `clock_offset` in seconds, positive if its clock is ahead.
 
-    `reached` is the address that SSH connected to, `route` the interface of the default route,
-    `topology` the table of `nvidia-smi topo -m`, `gpu_fault` the error of nvidia-smi if it lists no
-    GPU. `gpu_errors` are its errors beside the GPUs that it lists, `pci` NVIDIA's PCI devices.
+    `reached` is the address that SSH connected to, "" if the server has none (ProxyCommand with
+    `sshd -i`, vsock); `reached_by` is the interface of a link-local one. `route` is the interface
+    of the default route, `topology` the table of `nvidia-smi topo -m`, `gpu_fault` the error of
+    nvidia-smi if it lists no GPU. `gpu_errors` are its errors beside the GPUs that it lists, `pci`
+    NVIDIA's PCI devices.
     """
 
     hostname: str
@@ -149,6 +151,7 @@ class HostFacts:
     rdma: tuple[Rdma, ...]
     reached: str
     route: str
+    reached_by: str = ""
     clock_offset: float = 0.0
     gpu_errors: tuple[str, ...] = ()
     pci: tuple[PciDevice, ...] = ()

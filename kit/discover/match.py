@@ -7,11 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kit import values
-from kit.discover.facts import HostFacts
+from kit.discover.facts import HostFacts, InterfaceFacts
 from kit.discover.found import Found
-from kit.errors import InputError
+from kit.errors import InputError, KitError
 from kit.model import Host, Inventory
-from kit.values import WrongValueError
+from kit.values import WrongValueError, is_address, label_of, split_login
+
+NAMELESS = frozenset({"localhost", "none", "unknown"})
+"""Host names of machines that nobody has named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,64 +42,123 @@ def logins_of(logins: Sequence[str], inventory: Inventory | None) -> list[Asked]
     found = []
     for login in dict.fromkeys(logins):
         try:
-            place = _place(values.login(login))
+            ssh = values.login(login)
         except WrongValueError as error:
             raise InputError(error.what, error.fix) from None
+        _, place, _ = split_login(ssh)
         known = next(
-            (host for host in hosts if login == host.ssh or place in {host.name, host.address}),
+            (host for host in hosts if ssh == host.ssh or place in {host.name, host.address}),
             None,
         )
         # The inventory decides how its hosts are reached.
-        found.append(Asked(known.name, known.ssh, known) if known else Asked(login, login))
+        found.append(Asked(known.name, known.ssh, known) if known else Asked(login, ssh))
     return list({each.ssh: each for each in found}.values())
 
 
-def _place(login: str) -> str:
-    host = login.rpartition("@")[2]
-    if host.startswith("["):
-        return host[1:].partition("]")[0]
-    return host.partition(":")[0]
-
-
-def named(answered: Sequence[tuple[Asked, HostFacts]], fast: str | None) -> list[Found]:
-    """Return the hosts with their names and addresses for the inventory.
+def named(
+    answered: Sequence[tuple[Asked, HostFacts]], fast: str | None, written: Sequence[Host] = ()
+) -> tuple[list[Found], list[KitError]]:
+    """Return the hosts with their names and addresses for the inventory, and the faults of others.
 
     `fast` is the network of a second, fast link that all hosts share. New hosts get their address
-    in this network.
-
-    Raises:
-        InputError: Two new hosts have the same name.
+    in this network. `written` are the hosts of the inventory.
     """
-    found: dict[str, Found] = {}
+    found: list[Found] = []
+    refused: list[KitError] = []
     for asked, facts in answered:
-        if asked.known:
-            name, address = asked.known.name, asked.known.address
+        try:
+            each = _found(asked, facts, fast)
+            if each.known is None:
+                _refuse_second(each, found, written)
+        except KitError as error:
+            refused.append(error)
         else:
-            name, address = _name(facts, asked.ssh), _address(facts, asked.ssh, fast)
-        if name in found:
-            what = f"{found[name].login} and {asked.ssh} have the same host name, {name}"
-            raise InputError(what, "give one of them another name: hostnamectl set-hostname NAME")
-        found[name] = Found(name, asked.ssh, address, facts, asked.known)
-    return list(found.values())
+            found.append(each)
+    return found, refused
+
+
+def _found(asked: Asked, facts: HostFacts, fast: str | None) -> Found:
+    if asked.known:
+        return Found(asked.known.name, asked.ssh, asked.known.address, facts, asked.known)
+    return Found(_name(facts, asked.ssh), asked.ssh, _address(facts, asked.ssh, fast), facts)
+
+
+def _refuse_second(new: Found, found: Sequence[Found], written: Sequence[Host]) -> None:
+    """Raise a KitError if another host has the name or the address of a new one."""
+    others = [
+        *((each.name, each.address, each.login) for each in found),
+        *((each.name, each.address, each.ssh) for each in written),
+    ]
+    for name, address, login in others:
+        if address == new.address:
+            what = f"{new.login} is the same machine as {login}: {address} is the address of {name}"
+            raise KitError(what, f"leave it out, or correct the address of {name}")
+        if name == new.name:
+            what = f"{login} and {new.login} have the same host name, {name}"
+            raise KitError(what, "give one of them another name: hostnamectl set-hostname NAME")
 
 
 def _name(facts: HostFacts, login: str) -> str:
-    short = facts.hostname.partition(".")[0].lower()
-    try:
-        return values.dns_label(short)
-    except WrongValueError as error:
-        raise InputError(f"{login}: its host name: {error.what}", error.fix) from None
+    """Return the host's name as a DNS label: that of the machine, else that of the login."""
+    _, place, _ = split_login(login)
+    own = label_of(short_name(facts))
+    if own and own not in NAMELESS:
+        return own
+    return label_of(f"host-{place}" if is_address(place) else place) or "host"
+
+
+def short_name(facts: HostFacts) -> str:
+    """Return the machine's own name, without its domain."""
+    return facts.hostname.partition(".")[0]
 
 
 def _address(facts: HostFacts, login: str, fast: str | None) -> str:
     """Return the address for other hosts: in the fast network, else the one that SSH reached.
 
-    If SSH used a forwarded port, it is the address of the interface with the default route.
+    If that is one of IPv6, which kit's Swarms cannot use, the host's IPv4 address comes first: on
+    the interface that SSH reached, on that of the default route, on a network card.
+
+    Raises:
+        KitError: The host tells no address.
     """
-    own = [(each, address) for each in facts.interfaces for address in each.ipv4]
-    in_fast = (str(one.ip) for _, one in own if fast and str(one.network) == fast)
-    routed = (str(one.ip) for each, one in own if each.name == facts.route)
-    reached = facts.reached
+    own = [(each, address.ip) for each in _in_order(facts) for address in each.ipv4]
+    in_fast = (
+        str(address.ip)
+        for each in facts.interfaces
+        for address in each.ipv4
+        if fast and str(address.network) == fast
+    )
+    reached = facts.reached if is_address(facts.reached) else ""
     if reached and ipaddress.ip_address(reached).is_loopback:
         reached = ""
-    return next(in_fast, None) or reached or next(routed, None) or _place(login)
+    if reached and ":" not in reached:
+        return next(in_fast, None) or reached
+    four = (str(ip) for _, ip in own if not ip.is_link_local)
+    six = (one.partition("/")[0] for each in _in_order(facts) for one in each.addresses)
+    _, place, _ = split_login(login)
+    named = place if _is_name_or_address(place) else ""
+    found = next(in_fast, "") or next(four, "") or reached or next(six, "") or named
+    if not found:
+        raise KitError(
+            f"{login}: no network card has an address that other hosts reach",
+            "describe it in inventory.yaml by hand: its `address`, and this `ssh`",
+        )
+    return found
+
+
+def _in_order(facts: HostFacts) -> list[InterfaceFacts]:
+    """Return the interfaces that other hosts may reach, the likeliest first."""
+    first = facts.interface_of(facts.reached)
+    likely = [each for each in facts.interfaces if each is first]
+    likely += [each for each in facts.interfaces if each.name == facts.reached_by]
+    likely += [each for each in facts.interfaces if each.name == facts.route]
+    likely += [each for each in facts.interfaces if each.device and each.up]
+    return list(dict.fromkeys(likely))
+
+
+def _is_name_or_address(text: str) -> bool:
+    try:
+        values.address(text)
+    except WrongValueError:
+        return False
+    return True

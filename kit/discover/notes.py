@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from kit.discover.facts import FAST, HostFacts
 from kit.discover.found import Found
+from kit.discover.match import short_name
 from kit.discover.update import shared_fast_network
 from kit.values import SHARERS, count, show_size, show_speed
 
@@ -18,7 +19,7 @@ def notes_of(found: Sequence[Found]) -> Iterator[str]:
     yield from _fast(found)
     yield from _versions(found)
     for each in found:
-        for note in _host(each.facts):
+        for note in (*_place(each), *_host(each.facts)):
             yield f"{each.name}: {note}"
 
 
@@ -82,6 +83,22 @@ def _gpus(facts: HostFacts) -> Iterator[str]:
         if gpu.shared and gpu.memory:
             size = show_size(gpu.memory)
             yield f"{gpu.model} has no memory of its own: {SHARERS} share {size} of the host"
+
+
+def _place(host: Found) -> Iterator[str]:
+    """Say how the entry of a new host differs from what the machine and SSH say."""
+    if host.known is not None:
+        return
+    own = short_name(host.facts)
+    if own.lower() != host.name:
+        told = f"the host name {own or '(none)'} cannot be a name here"
+        yield f"{told}; choose another in place of {host.name}, if you like"
+    if ":" in host.address:
+        yield "it has no IPv4 address, which a Swarm needs: only `engine: compose` is possible"
+    elif ":" in host.facts.reached or host.facts.reached_by:
+        yield f"SSH uses IPv6; its address is {host.address}, because a Swarm needs IPv4"
+    elif not host.facts.reached:
+        yield f"SSH does not tell its address there; correct {host.address} if it is the wrong one"
 
 
 def _host(facts: HostFacts) -> Iterator[str]:

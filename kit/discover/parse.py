@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import re
 from collections import defaultdict
@@ -47,13 +48,15 @@ def read_facts(printed: str) -> HostFacts:
     total = int(memory.get("MemTotal", 0)) * 1024
     gpus = _gpus(sections, total)
     errors = tuple(line for line in other_lines(sections["gpus"]) if NO_GPU not in line)
+    reached, reached_by = _reached(host[3])
     query = _csv(sections["gpu-query"])
     return HostFacts(
         hostname=host[0],
         os=_os(sections["os"]),
         kernel=host[1],
         architecture=host[2],
-        reached=[*host[3].split(), "", "", ""][2],
+        reached=reached,
+        reached_by=reached_by,
         cpu=model.partition(":")[2].strip(),
         cores=int(cores) if cores.isdigit() else 0,
         memory=total,
@@ -87,6 +90,24 @@ def sections_of(printed: str) -> Mapping[str, str]:
     """Return the sections of the output by their names."""
     parts = re.split(r"^@@ (\S+)\n", printed + "\n", flags=re.MULTILINE)
     return {name: text.strip("\n") for name, text in zip(parts[1::2], parts[2::2], strict=True)}
+
+
+def _reached(connection: str) -> tuple[str, str]:
+    """Return the server's address in SSH_CONNECTION, and the interface of a link-local one.
+
+    Without a socket of TCP, OpenSSH writes `UNKNOWN` and the port 65535.
+    """
+    words = connection.split()
+    text, _, zone = words[2].partition("%") if len(words) > 2 else ("", "", "")
+    try:
+        found = ipaddress.ip_address(text)
+    except ValueError:
+        return "", ""
+    if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped:
+        found = found.ipv4_mapped
+    if found.version == 6 and found.is_link_local:
+        return "", zone
+    return str(found), ""
 
 
 def _first(pattern: str, text: str) -> str:
@@ -223,7 +244,8 @@ def _interfaces(listed: str, addresses: str) -> tuple[InterfaceFacts, ...]:
             addresses=tuple(own.get(row[0], ())),
         )
         for row in rows
-        if row[0] and row[0] != "lo"
+        # Routed clusters have their addresses on the loopback interface.
+        if row[0] and (row[0] != "lo" or row[0] in own)
     )
 
 

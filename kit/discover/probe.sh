@@ -20,7 +20,7 @@ client=$(command -v docker)
 if [ "$client" ] && command -v timeout >/dev/null; then docker() { timeout 20 "$client" "$@"; }; fi
 
 section host
-hostname
+uname -n
 uname -sr
 uname -m
 echo "${SSH_CONNECTION:-}"

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 
 import yaml
 
-from kit.discover.entries import gpu_entry, gpu_list, host_entry
+from kit.discover.entries import gpu_entry, gpu_list, host_entry, scalar
 from kit.discover.facts import HostFacts
 from kit.discover.found import Found
 from kit.discover.sound import sound
-from kit.model import Host, Use
+from kit.model import EngineName, Host, Use
 from kit.values import count, meant_gpus, show_speed, speed
 from kit.yamlfile import Document, parse
 
@@ -27,11 +27,17 @@ class Update:
     notes: tuple[str, ...]
 
 
+def engine_for(found: Sequence[Found]) -> EngineName:
+    """Return the engine of a new inventory: Swarm for several hosts, unless one has only IPv6."""
+    swarm = len(found) > 1 and not any(":" in each.address for each in found)
+    return EngineName.SWARM if swarm else EngineName.COMPOSE
+
+
 def new_inventory(cluster: str, engine: str, found: Sequence[Found]) -> Update:
     """Return a new inventory; its first host is the manager."""
     speeds = {each.speed for each in found}
     common = speeds.pop() if len(speeds) == 1 else None
-    lines = [f"cluster: {cluster}", f"engine: {engine}", "", "hosts:"]
+    lines = [f"cluster: {scalar(cluster)}", f"engine: {engine}", "", "hosts:"]
     for number, each in enumerate(found):
         lines += _entry(each, manager=number == 0, speed=None if common else each.speed, column=2)
     if common:

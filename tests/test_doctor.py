@@ -16,7 +16,7 @@ import pytest
 from kit.commands.expectations import expectations
 from kit.discover.parse import read_facts
 from kit.doctor import codes
-from kit.doctor.checks import containers, links, services
+from kit.doctor.checks import containers, links, network, services
 from kit.doctor.checks.all import check_all
 from kit.doctor.checks.containers import runs_on
 from kit.doctor.codes import CODES
@@ -365,6 +365,32 @@ def test_closed_ports_are_named_with_the_host_that_closes_them() -> None:
         (found,) = ways(**change)
         assert (found.code, found.host) == (code, "b")
         assert found.evidence == f"a, c → b: {said}"
+
+
+SECOND = "2: eno1    inet 10.0.0.5/24 scope global eno1\\  x\n"
+CLUSTERS = "2: eno1    inet 192.168.8.114/24 scope global eno1\\  x"
+LOOPBACK = "1: lo    inet 192.168.8.114/32 scope global lo\\  x"
+
+
+@pytest.mark.parametrize(
+    ("addresses", "overlay", "first"),
+    [
+        (SECOND + CLUSTERS, "", "10.0.0.5"),
+        (LOOPBACK, "", "127.0.0.1"),
+        (SECOND + CLUSTERS, "net", ""),
+    ],
+)
+def test_an_address_that_nccl_and_gloo_would_not_use_is_told(
+    addresses: str, overlay: str, first: str
+) -> None:
+    report = replace(REPORT, facts=read_facts(printed(addresses=addresses)))
+    wanted = replace(WANTED, overlay=overlay)
+    found = [
+        one for one in network.check(report, WANTED.hosts[0], wanted) if "NCCL" in one.evidence
+    ]
+    assert [f"NCCL and gloo use {first}" in one.evidence for one in found] == (
+        [True] if first else []
+    )
 
 
 def test_udp_over_ipv6_is_not_known() -> None:

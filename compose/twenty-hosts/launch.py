@@ -508,7 +508,23 @@ def hold(settings: Settings, answer: Mapping[str, Any], path: str) -> str:
 
 # -------- The connection to the rendezvous
 
-SIOCGIFADDR = 0x8915  # Linux ioctl that answers an interface's IPv4 address (linux/sockios.h).
+# Where a socket address has its number, and the length of that (netinet/in.h).
+NUMBERS = {int(socket.AF_INET): (4, 4), int(socket.AF_INET6): (8, 16)}
+
+
+class InterfaceAddress(ctypes.Structure):
+    """One address of one interface, as a link of the list of getifaddrs(3)."""
+
+
+InterfaceAddress._fields_ = [
+    ("next", ctypes.POINTER(InterfaceAddress)),
+    ("name", ctypes.c_char_p),
+    ("flags", ctypes.c_uint),
+    ("address", ctypes.c_void_p),
+    ("netmask", ctypes.c_void_p),
+    ("other_end", ctypes.c_void_p),
+    ("data", ctypes.c_void_p),
+]
 
 
 def find_rendezvous(endpoint: tuple[str, int]) -> str:
@@ -538,18 +554,26 @@ def wait_for_rendezvous(settings: Settings) -> str:
 
 
 def interface_addresses() -> dict[str, str]:
-    """The addresses of this host, each with its interface."""
-    addresses = {}
-    with suppress(OSError):  # a kernel without IPv6
-        for line in Path("/proc/net/if_inet6").read_text().splitlines():
-            number, *_, name = line.split()
-            addresses[socket.inet_ntop(socket.AF_INET6, bytes.fromhex(number))] = name
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        for _, name in socket.if_nameindex():
-            with suppress(OSError):
-                answer = fcntl.ioctl(probe, SIOCGIFADDR, name.encode().ljust(256, b"\0"))
-                addresses.setdefault(socket.inet_ntoa(answer[20:24]), name)
-    return addresses
+    """All addresses of this host, each with its interface, in the order of getifaddrs(3).
+
+    NCCL and gloo find interfaces with the same call, by the same names, and take the first address
+    of the one that they are told.
+    """
+    libc, first = ctypes.CDLL(None), ctypes.POINTER(InterfaceAddress)()
+    found: dict[str, str] = {}
+    if libc.getifaddrs(ctypes.byref(first)) != 0:
+        return found
+    entry = first
+    while entry:
+        one = entry.contents
+        family = ctypes.c_ushort.from_address(one.address).value if one.address else 0
+        if family in NUMBERS:
+            start, length = NUMBERS[family]
+            number = ctypes.string_at(one.address + start, length)
+            found.setdefault(socket.inet_ntop(family, number), one.name.decode())
+        entry = one.next
+    libc.freeifaddrs(first)
+    return found
 
 
 def pick_interface(address: str, addresses: Mapping[str, str], environ: Mapping[str, str]) -> str:
@@ -814,8 +838,12 @@ def train() -> None:
         wait_for_room(settings.checkpoints)
     address = wait_for_rendezvous(settings)
     say(f"rendezvous {endpoint_text(settings.rendezvous)} answers")
-    interface = pick_interface(address, interface_addresses(), os.environ)
+    addresses = interface_addresses()
+    interface = pick_interface(address, addresses, os.environ)
     say(f"reaches it from {address} by interface {interface}")
+    first = next((one for one, name in addresses.items() if name == interface), address)
+    if addresses.get(address) == interface and first != address:
+        say(f"NCCL and gloo take {first}, the first address of {interface}: hosts must reach it")
     if chosen := os.environ.get("KIT_METRICS_PORT") or str(job.metrics_port or ""):
         port = _number({"KIT_METRICS_PORT": chosen}, "KIT_METRICS_PORT")
         os.environ |= {"KIT_METRICS_AT": endpoint_text((address, port)), "KIT_NAME": job.name}

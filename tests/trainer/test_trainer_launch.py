@@ -209,9 +209,51 @@ def test_threads_follow_the_cpus_that_the_container_may_use(
     assert launch.available_cores() == cores
 
 
-def test_interfaces_of_this_machine_are_found() -> None:
-    found = launch.interface_addresses()
-    assert (found["127.0.0.1"], found["::1"]) == ("lo", "lo")
+CARD = """\
+set -e
+ip link set lo up
+ip addr add 10.255.0.2/32 dev lo
+ip link add card type veth peer name other
+ip link set card up
+ip link set other up
+ip addr add 10.0.0.5/24 dev card
+ip addr add 10.0.0.6/24 dev card
+ip addr add 192.168.8.5/24 dev card
+ip addr add 192.168.9.5/24 dev card label card:1
+[ ! -e /proc/net/if_inet6 ] || ip addr add fd00::5/64 dev card nodad
+exec "$@"
+"""
+OWN = [
+    ("127.0.0.1", "lo"),
+    ("10.255.0.2", "lo"),  # As of hosts that announce their address by BGP.
+    ("10.0.0.5", "card"),
+    ("192.168.8.5", "card"),
+    ("192.168.9.5", "card:1"),  # The label is the name that gloo looks for.
+    ("10.0.0.6", "card"),  # Secondary: a second one in the same network.
+    *([("fd00::5", "card")] if Path("/proc/net/if_inet6").exists() else []),
+]
+
+
+@pytest.mark.skipif(not shutil.which("ip"), reason="iproute2 is not here")
+def test_all_addresses_of_a_card_are_found_not_only_its_first() -> None:
+    root = [] if os.geteuid() == 0 else ["--map-root-user"]
+    code = (
+        "import json, sys, trainer.launch as l, trainer.bench.probe as p\n"
+        "print(json.dumps([l.interface_addresses(), [p.interface_of(a) for a in sys.argv[1:]]]))"
+    )
+    addresses = [address for address, _ in OWN]
+    done = subprocess.run(
+        ["unshare", *root, "--net", "sh", "-c", CARD, "sh", sys.executable, "-c", code, *addresses],
+        cwd=LAUNCH.parents[1],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found, of_bench = json.loads(done.stdout)
+    assert [found.get(address) for address in addresses] == [name for _, name in OWN]
+    assert of_bench == [name for _, name in OWN]
+    # In the order in which NCCL and gloo look for the first one.
+    assert [each for each in found if each in addresses] == addresses
 
 
 @pytest.mark.parametrize(
@@ -538,6 +580,7 @@ def test_hosts_meet_and_train_by_ipv6(tmp_path: Path) -> None:
             assert agent.wait() == 0, agent.text
             assert f"rendezvous {endpoint} answers" in agent.text
             assert "reaches it from ::1 by interface lo" in agent.text
+            assert "NCCL and gloo take 127.0.0.1, the first address of lo" in agent.text
 
 
 @pytest.mark.parametrize(("version", "kept"), [("2.8.0+cu126", True), ("2.13.0+cpu", False)])

@@ -11,7 +11,7 @@ Units are bytes, seconds and bits per second.
 
 from __future__ import annotations
 
-import fcntl
+import ctypes
 import json
 import os
 import socket
@@ -33,8 +33,6 @@ CONNECT = 10.0
 """Timeout for connections, in seconds: TCP tries three times in seven."""
 PING = b"p"
 STREAM = b"s"
-SIOCGIFADDR = 0x8915
-"""The request of ioctl for an interface's IPv4 address (netdevice(7))."""
 MOST_READ = 2 * 2**30
 WRITTEN = 256 * 2**20
 MATRIX = 8192
@@ -48,7 +46,8 @@ _stores: dict[int, Any] = {}
 
 def serve(address: str) -> dict[str, Any]:
     """Answer the pings and streams of other hosts at `address`, until this process ends."""
-    listener = socket.create_server((address, 0), backlog=64)
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    listener = socket.create_server((address, 0), family=family, backlog=64)
     threading.Thread(target=_accept, args=(listener,), daemon=True).start()
     return {"port": listener.getsockname()[1]}
 
@@ -185,9 +184,7 @@ def _group(
     import torch.distributed as dist
 
     if torch.cuda.is_available() and dist.is_nccl_available():
-        os.environ.setdefault(
-            "NCCL_SOCKET_IFNAME", f"={interface_of(socket.gethostbyname(address))}"
-        )
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={interface_of(address)}")
         options = dist.ProcessGroupNCCL.Options()
         options._timeout = timeout
         return dist.ProcessGroupNCCL(store, rank, size, options), "cuda", "nccl"
@@ -206,19 +203,35 @@ def _finish(device: str) -> None:
 
 
 def interface_of(address: str) -> str:
-    """Return the name of the interface that has an IPv4 address.
+    """Return the name of the interface that has an address, of which it may have several.
 
     Raises OSError if none has it.
     """
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
-        for _, name in socket.if_nameindex():
-            try:
-                answer = fcntl.ioctl(asked, SIOCGIFADDR, struct.pack("256s", name.encode()))
-            except OSError:
-                continue  # It has no address.
-            if socket.inet_ntoa(answer[20:24]) == address:
-                return name
+    ((family, *_, place), *_) = socket.getaddrinfo(address, None, type=socket.SOCK_STREAM)
+    start, length = (4, 4) if family == socket.AF_INET else (8, 16)  # netinet/in.h
+    number = socket.inet_pton(family, str(place[0]))
+    libc, first = ctypes.CDLL(None), ctypes.POINTER(_Address)()
+    entry = first if libc.getifaddrs(ctypes.byref(first)) == 0 else None
+    while entry:
+        one = entry.contents
+        own = ctypes.c_ushort.from_address(one.address).value if one.address else 0
+        if own == family and ctypes.string_at(one.address + start, length) == number:
+            return str(one.name.decode())
+        entry = one.next
     raise OSError(f"no interface has the address {address}")
+
+
+class _Address(ctypes.Structure):
+    """An address of an interface, as a link of the list of getifaddrs(3)."""
+
+
+_Address._fields_ = [
+    ("next", ctypes.POINTER(_Address)),
+    ("name", ctypes.c_char_p),
+    ("flags", ctypes.c_uint),
+    ("address", ctypes.c_void_p),
+    *((rest, ctypes.c_void_p) for rest in ("netmask", "other_end", "data")),
+]
 
 
 def disk(folder: str, seconds: float) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from kit.discover.facts import InterfaceFacts
 from kit.doctor import codes
 from kit.doctor.facts import Report, Wanted, WantedHost
 from kit.doctor.findings import Finding, note, ok, wrong
@@ -28,6 +29,8 @@ def check(report: Report, want: WantedHost, wanted: Wanted) -> Iterator[Finding]
         found.append(wrong(codes.INTERFACE, host.name, said, run))
     if own is not None:
         found += _link(report, want, own.name)
+        if not wanted.overlay:
+            found += _first(report.host, own, address)
         if own.mtu and own.mtu < wanted.mtu:
             said = f"{own.name} has an MTU of {own.mtu}, the inventory says {wanted.mtu}"
             run = f"ip link set {own.name} mtu {wanted.mtu} (as root), or network: {{mtu: …}}"
@@ -35,6 +38,16 @@ def check(report: Report, want: WantedHost, wanted: Wanted) -> Iterator[Finding]
     if not any(each.code is codes.INTERFACE for each in found):
         found.append(ok(codes.INTERFACE, host.name))
     yield from found
+
+
+def _first(host: str, interface: InterfaceFacts, address: str) -> Iterator[Finding]:
+    """Say that NCCL and gloo, which know interfaces alone, use another address of the interface."""
+    own = [each.partition("/")[0] for each in interface.addresses]
+    first = "127.0.0.1" if interface.name == "lo" else own[0]
+    if first != address:
+        said = f"NCCL and gloo use {first}, the first address of {interface.name}, not {address}"
+        run = f"see that the other hosts reach {first}, or give {address} an interface of its own"
+        yield note(codes.INTERFACE, host, said, run)
 
 
 def _link(report: Report, want: WantedHost, name: str) -> Iterator[Finding]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from kit.model import EngineName, Gpu, Host
 from kit.plan.work import Plan
 from kit.targets.lowered import MERGE_FILE, STEPS_FILE, Output
+from kit.values import endpoint
 from kit.workload.monitoring import ENGINE_PORT
 from kit.workload.ports import OpenPort
 from kit.workload.types import Workload
@@ -37,7 +38,9 @@ def host_outputs(
             "resources": names,
             "insecure": insecure,
             "infiniband": infiniband,
-            "metrics_port": ENGINE_PORT if plan.monitoring else None,
+            "metrics_at": endpoint("::" if ":" in host.address else "0.0.0.0", ENGINE_PORT)
+            if plan.monitoring
+            else None,
         }
         yield Output(f"hosts/{host.name}/daemon.json", "hosts/{host}/daemon.json.j2", daemon)
         values = {

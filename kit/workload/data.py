@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from kit.model import DataSet, Host, Limits
 from kit.plan.data import DataPlan
 from kit.plan.types import MountPoint
+from kit.values import endpoint
 from kit.workload.privileges import NOBODY, default_variables
 from kit.workload.types import HealthCheck, Part, Port, Role, Variable, Word
 from trainer.contract.bearer import KEY
@@ -35,10 +36,12 @@ class Addresses:
     """How services reach each other under a target.
 
     `server` is the server's URL. `peers` are `host:port`; a name may have several addresses.
+    `own`: each listens only at the address of its host.
     """
 
     server: str
     peers: tuple[str, ...]
+    own: bool = False
 
 
 def data_sets_json(sets: Sequence[DataSet]) -> str:
@@ -52,14 +55,19 @@ def data_parts(data: DataPlan, addresses: Addresses) -> tuple[Part, ...]:
     """Make the parts: the server, the agent beside it, and the agents of the other hosts."""
     others = tuple(host for host in data.agents if host is not data.storage)
     seeder = _agent(data, addresses, "data-storage", (data.storage,), ("--store", CACHE))
+    server = _server(data, addresses)
     if not others:
-        return (_server(data), seeder)
+        return (server, seeder)
     size = ("--size", str(data.cache)) if data.cache is not None else ()
-    return (_server(data), seeder, _agent(data, addresses, Role.DATA_AGENT, others, size))
+    # Each address is another command.
+    groups = [(host,) for host in others] if addresses.own else [others]
+    agents = (_agent(data, addresses, Role.DATA_AGENT, hosts, size) for hosts in groups)
+    return (server, seeder, *agents)
 
 
-def _server(data: DataPlan) -> Part:
-    url = f"http://127.0.0.1:{data.port}/healthz"
+def _server(data: DataPlan, addresses: Addresses) -> Part:
+    own = data.storage.address if addresses.own else ""
+    url = f"http://{endpoint(own or '127.0.0.1', data.port)}/healthz"
     code = f"import urllib.request as u; u.urlopen('{url}', timeout=15)"
     return Part(
         role=Role.DATA_SERVER,
@@ -69,7 +77,10 @@ def _server(data: DataPlan) -> Part:
         replicas=1,
         image=data.image,
         launch=("python3", "-m", "trainer.datasets.server"),
-        arguments=("--store", STORE, "--port", str(data.port)),
+        arguments=(
+            *("--store", STORE, "--port", str(data.port)),
+            *(("--address", own) if own else ()),
+        ),
         environment=_environment(NOBODY),
         mounts=(MountPoint("volume", data.volume, STORE, read_only=True),),
         ports=(Port(data.port, ("data", "port"), public=True),),
@@ -86,6 +97,7 @@ def _agent(
     data: DataPlan, addresses: Addresses, name: str, hosts: tuple[Host, ...], more: tuple[str, ...]
 ) -> Part:
     peers = ("--peers", ",".join(addresses.peers))
+    own = ("--address", hosts[0].address) if addresses.own else ()
     code = f"import socket as s; s.socket(s.AF_UNIX).connect('{CACHE}/{SOCKET}')"
     return Part(
         role=Role.DATA_AGENT,
@@ -98,7 +110,7 @@ def _agent(
         arguments=(
             *("--cache", CACHE, "--server", addresses.server),
             *(peers if addresses.peers else ()),
-            *("--port", str(data.peer_port), *more),
+            *("--port", str(data.peer_port), *own, *more),
         ),
         environment=_environment(ROOT),
         mounts=(MountPoint("volume", data.volume, CACHE, read_only=False),),

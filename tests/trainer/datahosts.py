@@ -92,13 +92,17 @@ def read_lines(connection: Any) -> list[Any]:
 
 @dataclass
 class DataHosts:
-    """A store, its server, and agents."""
+    """A store, its server, and agents, `at` an address of this machine."""
 
     local: Hosts
     folder: Path
     server_port: int = field(default_factory=lambda: free_ports())
     peers: list[str] = field(default_factory=list)
     variables: dict[str, str] = field(default_factory=dict)
+    at: str = "127.0.0.1"
+
+    def endpoint(self, port: int) -> str:
+        return f"[{self.at}]:{port}" if ":" in self.at else f"{self.at}:{port}"
 
     @property
     def store(self) -> Path:
@@ -106,7 +110,7 @@ class DataHosts:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
+        return f"http://{self.endpoint(self.server_port)}"
 
     def add(self, size: int, name: str = NAME, parts: int = 3) -> Manifest:
         """Add a version of random content."""
@@ -131,7 +135,7 @@ class DataHosts:
         cache = self.folder / name
         port = port or free_ports()
         words = ["--cache", str(cache), "--server", url or self.url, "--port", str(port)]
-        words += ["--address", "127.0.0.1", "--peers", ",".join(self.peers)]
+        words += ["--address", self.at, "--peers", ",".join(self.peers)]
         task = self._start(name, "agent", *words, *more)
         task.expect("keeps")
         return Agent(task, cache, port)
@@ -139,7 +143,7 @@ class DataHosts:
     def seeder(self, **more: Any) -> Agent:
         """Start the agent of the storage host, and make it known as a peer."""
         agent = self.agent("store", "--store", str(self.store), **more)
-        self.peers.append(f"127.0.0.1:{agent.port}")
+        self.peers.append(self.endpoint(agent.port))
         return agent
 
     def _start(self, name: str, program: str, *words: str) -> Task:

@@ -72,6 +72,19 @@ def test_a_host_fetches_from_the_store_and_the_next_one_from_both(world: DataHos
     assert not (first.cache / NAME).exists()
 
 
+@pytest.mark.skipif(not Path("/proc/net/if_inet6").exists(), reason="no IPv6 here")
+def test_a_host_fetches_by_ipv6(world: DataHosts) -> None:
+    """Each agent listens only at the address of its host, as under Compose on IPv6 hosts."""
+    world.at = "::1"
+    world.add(2 * MIB)
+    world.serve()
+    world.seeder()
+    agent = world.agent("one")
+    with agent.use() as lines:
+        assert ready(lines), lines
+    assert world.equal(agent)
+
+
 def test_two_versions_with_the_same_files_are_kept_apart(world: DataHosts) -> None:
     first, second = world.add(2 * MIB), world.add(2 * MIB)
     assert first.files == second.files

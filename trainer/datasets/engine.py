@@ -134,7 +134,8 @@ class Engine:
 
     def __init__(self, address: str, port: int) -> None:
         """Listen, by default on all addresses; raises DataSetError."""
-        hosts = [address] if address else ["0.0.0.0", "[::]"]
+        own = f"[{address}]" if ":" in address else address
+        hosts = [own] if own else ["0.0.0.0", "[::]"]
         mask = 0
         for name in ALERTS:
             mask |= getattr(libtorrent.alert_category, name)

@@ -15,7 +15,6 @@ import asyncio
 import socket
 import stat
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from urllib.parse import quote
@@ -31,6 +30,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from trainer.contract.bearer import has_key
+from trainer.contract.listening import open_listener
 from trainer.datasets.errors import MISTAKE, DataSetError
 from trainer.datasets.layout import Place, index, is_version
 from trainer.datasets.manifest import NAME
@@ -159,14 +159,7 @@ def make_config(app: Starlette) -> uvicorn.Config:
 def listen(address: str, port: int) -> socket.socket:
     """Open a listening socket, by default on all addresses; raises DataSetError."""
     try:
-        if address:
-            family = socket.AF_INET6 if ":" in address else socket.AF_INET
-            return socket.create_server((address, port), family=family)
-        if socket.has_dualstack_ipv6():
-            with suppress(OSError):  # IPv6 may be switched off.
-                both = socket.AF_INET6
-                return socket.create_server(("", port), family=both, dualstack_ipv6=True)
-        return socket.create_server(("", port))
+        return open_listener(address, port)
     except OSError as error:
         what = f"port {port} can not be used ({error.strerror})"
         raise DataSetError(what, "end what uses it, or give another --port", MISTAKE) from error

@@ -7,7 +7,7 @@
     KIT_REPLICAS             its GPUs, each with a copy of the model; on CPUs: copies
     KIT_CODE                 a file in the folder with the Python of the job's own model, if any
     KIT_HOST                 this host's name in the log; default: its hostname
-    KIT_ADDRESS              where it listens; default: 0.0.0.0, on all interfaces
+    KIT_ADDRESS              where it listens; default: at all addresses
     NVIDIA_VISIBLE_DEVICES   as in training: if it names GPUs, they must be there
     /run/secrets/<token>     the bearer token, or the variable of that name
 
@@ -119,7 +119,7 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
         **values,
         key=key,
         host=environ.get("KIT_HOST") or socket.gethostname(),
-        address=environ.get("KIT_ADDRESS") or "0.0.0.0",
+        address=environ.get("KIT_ADDRESS", ""),
         folder=Path(environ.get("KIT_CHECKPOINTS") or "/checkpoints"),
         sources=tuple(parse_sources(environ.get("KIT_CHECKPOINT_SOURCES", ""))),
         replicas=int(replicas),

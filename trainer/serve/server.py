@@ -20,6 +20,7 @@ import torch
 import uvicorn
 
 from trainer.contract import events
+from trainer.contract.listening import open_listener
 from trainer.core.torch_version import torch_fault
 from trainer.launch import FAILURE, LaunchError, available_cores, stay_unprivileged
 from trainer.output import emit, say, say_error
@@ -144,7 +145,7 @@ def log_to_stderr(host: str) -> None:
 def listen(settings: Settings, backlog: int) -> socket.socket:
     """Listen before a checkpoint is loaded; raises LaunchError."""
     try:
-        listener = socket.create_server((settings.address, settings.port), backlog=backlog)
+        listener = open_listener(settings.address, settings.port, backlog)
     except OSError as error:
         reason = f"port {settings.port} can not be served ({error.strerror})"
         advice = "end what uses it, or change the port"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kit.errors import Fault, FaultsError
 from kit.model import EngineName, Host
@@ -29,7 +29,14 @@ from kit.workload.monitoring import (
     server_scrapes,
 )
 from kit.workload.names import DATA, project_of
-from kit.workload.ports import Listener, OpenPort, open_ports, port_faults, services
+from kit.workload.ports import (
+    Listener,
+    OpenPort,
+    low_port_faults,
+    open_ports,
+    port_faults,
+    services,
+)
 from kit.workload.registry import registry_part
 from kit.workload.serving import endpoints, serving, source_hosts
 from kit.workload.training import RENDEZVOUS_PORT, own_port, training
@@ -83,6 +90,7 @@ class DataProject:
     host: Host
     containers: tuple[Container, ...]
     volume: str
+    host_network: bool
 
 
 def lower(plan: Plan) -> Lowered:
@@ -105,7 +113,7 @@ def lower(plan: Plan) -> Lowered:
     data, made = _data(plan), _monitoring(plan, workloads)
     shared = (*([registry] if registry else []), *platform_parts(made), *data)
     platform = [*services(shared), *engine_services(plan)]
-    if faults := port_faults(platform, listeners):
+    if faults := [*port_faults(platform, listeners), *low_port_faults(workloads)]:
         raise FaultsError(faults)
     ports = open_ports(platform, listeners)
     return Lowered(
@@ -118,13 +126,24 @@ def lower(plan: Plan) -> Lowered:
     )
 
 
+def by_ipv6(plan: Plan) -> bool:
+    """Return whether the containers use the network of their host, because they fetch by IPv6.
+
+    A bridge of Docker has no IPv6 unless its network, and before Docker 27 also the daemon, is told
+    so. Then Docker makes the host forward IPv6, and the kernel drops the routes and addresses that
+    routers announce to the host.
+    """
+    return any(":" in host.address for host in plan.hosts)
+
+
 def _data(plan: Plan) -> tuple[Part, ...]:
     """Return the data services, which find each other at the hosts' published ports."""
     data = plan.data
     if data is None:
         return ()
     peers = [endpoint(host.address, data.peer_port) for host in data.agents]
-    return data_parts(data, Addresses(_data_server(plan), some_peers(data, peers)))
+    addresses = Addresses(_data_server(plan), some_peers(data, peers), own=by_ipv6(plan))
+    return data_parts(data, addresses)
 
 
 def _data_server(plan: Plan) -> str:
@@ -143,6 +162,7 @@ def _data_outputs(plan: Plan, parts: Sequence[Part]) -> Iterator[Output]:
             host=host,
             containers=tuple(_container(part, host, None) for part in parts if host in part.hosts),
             volume=plan.data.volume,
+            host_network=by_ipv6(plan),
         )
         template = "hosts/{host}/data.compose.yaml.j2"
         yield Output(f"hosts/{host.name}/{DATA}.compose.yaml", template, {"project": project})
@@ -152,7 +172,7 @@ def _job(plan: Plan, job: JobPlan) -> Workload:
     network = plan.network
     # NCCL and Gloo choose their own ports, so several hosts need the hosts' network.
     several = len(job.containers) > 1
-    host_network = several or network.driver == "host" or network.infiniband
+    host_network = several or network.driver == "host" or network.infiniband or by_ipv6(plan)
     if host_network:
         host = manager_of(job.hosts)
         rendezvous = Rendezvous(host, host.address, own_port(job))
@@ -168,7 +188,18 @@ def _server(plan: Plan, server: ServerPlan) -> Workload:
     offering = [host for part in offered for host in part.first_hosts]
     hosts = source_hosts(plan, offering) if offered else []
     sources = [f"http://{endpoint(host.address, port)}" for host in hosts]
-    return serving(plan, server, offered, sources, host_network=False)
+    # Servers of the user's own fetch nothing of kit's, and often listen by IPv4 alone, to which
+    # Docker's proxy passes what arrives by IPv6.
+    host_network = by_ipv6(plan) and server.server.own is None
+    if host_network:
+        offered = tuple(_addressed(part) for part in offered)
+    return serving(plan, server, offered, sources, host_network=host_network)
+
+
+def _addressed(part: Part) -> Part:
+    """Let checkpoint endpoints listen only on the addresses that servers use."""
+    own = Variable("KIT_ADDRESS", ",".join(host.address for host in part.first_hosts))
+    return replace(part, environment=(*part.environment, own))
 
 
 def _listeners(workload: Workload) -> Iterator[Listener]:
@@ -196,8 +227,11 @@ def _monitoring(plan: Plan, workloads: Sequence[Workload]) -> Monitoring | None:
         for host in part.first_hosts
     )
     scrapes = [Scrape("train", targets, own_labels=True)] if targets else []
-    where = f"http://{Role.PROMETHEUS}:{PROMETHEUS_PORT}"
-    return monitoring(plan, [*scrapes, *server_scrapes(workloads)], where)
+    host_network = by_ipv6(plan)
+    name = "127.0.0.1" if host_network else Role.PROMETHEUS
+    where = f"http://{name}:{PROMETHEUS_PORT}"
+    found = [*scrapes, *server_scrapes(workloads)]
+    return monitoring(plan, found, where, host_network=host_network)
 
 
 def _monitoring_outputs(plan: Plan, made: Monitoring) -> Iterator[Output]:
@@ -213,6 +247,7 @@ def _monitoring_outputs(plan: Plan, made: Monitoring) -> Iterator[Output]:
             "host": host,
             "monitoring": made,
             "here": here,
+            "host_network": by_ipv6(plan),
             "dcgm": gpus,
             "volumes": {
                 name: volume_name(plan.cluster, name) for name in (Role.PROMETHEUS, Role.GRAFANA)

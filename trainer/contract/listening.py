@@ -1,0 +1,20 @@
+"""Sockets on which a service listens: at one address, or at all of both families."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import suppress
+
+
+def open_listener(address: str, port: int, backlog: int | None = None) -> socket.socket:
+    """Listen at an address, or everywhere if it is "". OSError: the port can not be used."""
+    if address:
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        return socket.create_server((address, port), family=family, backlog=backlog)
+    if socket.has_dualstack_ipv6():
+        with suppress(OSError):  # IPv6 may be switched off.
+            both = socket.AF_INET6
+            return socket.create_server(
+                ("", port), family=both, backlog=backlog, dualstack_ipv6=True
+            )
+    return socket.create_server(("", port), backlog=backlog)

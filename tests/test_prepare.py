@@ -1,6 +1,8 @@
 """Preparing hosts: the merge of daemon.json, the rendered scripts, the order of restarts."""
 
 import json
+import os
+import re
 import shutil
 import subprocess
 import sys
@@ -309,6 +311,43 @@ def test_the_program_in_the_tree_merges(tree: Path, tmp_path: Path) -> None:
     assert done.stdout == "apply restart\n"
     expected = {"labels": ["rack=7"], **json.loads(wanted.read_text())}
     assert merged.read_text() == json.dumps(expected, indent=4) + "\n"
+
+
+CARD = """\
+set -e
+ip link add card type veth peer name other
+ip link set card up
+ip link set other up
+ip addr add 10.0.0.5/24 dev card
+ip addr add 10.0.0.6/24 dev card
+ip addr add 192.168.8.5/24 dev card
+ip addr add 10.255.0.2/32 dev lo
+[ ! -e /proc/net/if_inet6 ] || ip addr add fd00::5/64 dev card nodad
+ip route add default via 10.0.0.1
+"""
+NETWORKS = {
+    "10.0.0.5": "card 10.0.0.0/24 ip saddr",
+    "10.0.0.6": "card 10.0.0.0/24 ip saddr",
+    "192.168.8.5": "card 192.168.8.0/24 ip saddr",
+    "10.255.0.2": "lo  ip saddr",
+    "10.9.9.9": "  ip saddr",
+    **({"fd00::5": "card fd00::/64 ip6 saddr"} if Path("/proc/net/if_inet6").exists() else {}),
+}
+
+
+@pytest.mark.skipif(not shutil.which("ip"), reason="iproute2 is not here")
+def test_the_firewall_finds_the_network_of_any_address_of_a_card(tree: Path) -> None:
+    text = (tree / "prepare-host.sh").read_text()
+    function = re.search(r"^find_network\(\) \{\n.*?^\}\n", text, re.MULTILINE | re.DOTALL)
+    assert function
+    asked = "".join(
+        f'address={address}; find_network; echo "$interface $network $saddr"\n'
+        for address in NETWORKS
+    )
+    root = [] if os.geteuid() == 0 else ["--map-root-user"]
+    words = ["unshare", *root, "--net", "sh", "-c", f"{CARD}{function[0]}{asked}"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == list(NETWORKS.values())
 
 
 def test_help_and_unknown_options(tree: Path) -> None:

@@ -468,12 +468,13 @@ firewall() {
         ok 'no service of kit opens a port here'
         return 0
     fi
-    if [ -z "$active" ] && has iptables && root iptables -S INPUT 2>/dev/null | grep -q '^-P INPUT DROP'; then
-        note "iptables drops incoming packets: let $passes pass from ${network:-the cluster}"
+    tables=iptables; [ "$ipv" = 4 ] || tables=ip6tables
+    if [ -z "$active" ] && has "$tables" && root "$tables" -S INPUT 2>/dev/null | grep -q '^-P INPUT DROP'; then
+        note "$tables drops incoming packets: let $passes pass from ${network:-the cluster}"
     elif [ -z "$active" ]; then
         ok 'no ufw, firewalld or nftables blocks incoming packets'
     elif [ -z "$network" ]; then
-        problem "$active runs, and no interface has the address $address: let the hosts of the cluster pass, $passes"
+        problem "$active runs, and no interface has a network with the address $address: let the hosts of the cluster pass, $passes"
     else
         case $active in
             ufw) open_ufw ;;
@@ -490,14 +491,15 @@ purpose() {
     echo "${service:-Swarm}"
 }
 
-# The network of the interface that has the host's address in the inventory.
+# The network of the interface that has the host's address in the inventory, one of several perhaps.
 find_network() {
-    network='' interface=''
-    ip=$(getent ahostsv4 "$address" | awk 'NR == 1 {print $1}')
+    network='' interface='' ipv=4 saddr='ip saddr'
+    case $address in *:*) ipv=6 saddr='ip6 saddr' ;; esac
+    ip=$(getent "ahostsv$ipv" "$address" | awk 'NR == 1 {print $1}')
     [ -n "$ip" ] || return 0
-    interface=$(ip -o -4 addr show | awk -v ip="$ip" '{split($4, a, "/")} a[1] == ip {print $2; exit}')
+    interface=$(ip -o "-$ipv" addr show | awk -v ip="$ip" '{split($4, a, "/")} a[1] == ip {print $2; exit}')
     [ -n "$interface" ] || return 0
-    network=$(ip -o -4 route show dev "$interface" scope link src "$ip" | awk '{print $1; exit}')
+    network=$(ip -o "-$ipv" route show dev "$interface" match "$ip" | awk '$1 ~ /\// {print $1; exit}')
 }
 
 active_firewall() {
@@ -530,7 +532,7 @@ open_firewalld() {
     for protocol in tcp udp; do
         ports=$tcp; [ $protocol = tcp ] || ports=$udp
         for port in $ports; do
-            rule="rule family=\"ipv4\" source address=\"$network\" port port=\"$port\" protocol=\"$protocol\" accept"
+            rule="rule family=\"ipv$ipv\" source address=\"$network\" port port=\"$port\" protocol=\"$protocol\" accept"
             if root firewall-cmd -q --zone="$zone" --query-rich-rule="$rule"; then
                 ok "firewalld lets $protocol $port pass from $network"
             elif change "firewalld: let $protocol $port pass from $network, for $(purpose "$protocol" "$port")"; then
@@ -543,12 +545,12 @@ open_firewalld() {
 }
 
 # The chains that see incoming packets and drop what no rule accepts, as `family table chain`. An `accept` elsewhere does
-# not help: each of these chains must let the packets pass. The table `ip filter` belongs to iptables.
+# not help: each of these chains must let the packets pass. The tables `filter` of ip and ip6 belong to iptables.
 input_chains() {
-    root nft list ruleset 2>/dev/null | awk '
+    root nft list ruleset 2>/dev/null | awk -v own="${saddr%% *}" -v other="$([ "$ipv" = 4 ] && echo ip6 || echo ip)" '
         $1 == "table" {family = $2; table = $3}
         $1 == "chain" {chain = $2; input = 0}
-        /hook input/ {input = family != "ip6" && (family " " table) != "ip filter"}
+        /hook input/ {input = family != other && (family " " table) != (own " filter")}
         input && (/policy drop/ || /^[ \t]+(counter [a-z0-9 ]*)?(drop|reject)/) && !seen[family table chain]++ {print family, table, chain}'
 }
 
@@ -570,7 +572,7 @@ open_nftables() {
         for protocol in tcp udp; do
             ports=$tcp; [ $protocol = tcp ] || ports=$udp
             for port in $ports; do
-                rule="ip saddr $network $protocol dport $port accept comment \"kit\""
+                rule="$saddr $network $protocol dport $port accept comment \"kit\""
                 echo "insert rule $family $table $chain $rule" >>"$work/rules"
                 grep -qF "$rule" "$work/chain" || tail -n 1 "$work/rules" >>"$work/missing"
             done

@@ -323,6 +323,7 @@ ip addr add 10.0.0.6/24 dev card
 ip addr add 192.168.8.5/24 dev card
 ip addr add 10.255.0.2/32 dev lo
 [ ! -e /proc/net/if_inet6 ] || ip addr add fd00::5/64 dev card nodad
+ip route add 10.0.0.0/8 via 10.0.0.1
 ip route add default via 10.0.0.1
 """
 NETWORKS = {

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from kit.config.load import Sources, read_inventory
 from kit.discover import match
+from kit.discover.engines import EXPLAINED, Stand
 from kit.discover.facts import HostFacts
 from kit.discover.found import Found
 from kit.discover.match import Asked, logins_of
@@ -68,6 +69,7 @@ def printed(**changes: str) -> str:
         "topology": "",
         "docker": DOCKER,
         "docker-info": INFO,
+        "docker-program": "/usr/bin/docker\nunix:///var/run/docker.sock",
         "toolkit": "NVIDIA Container Toolkit CLI version 1.15.0\n"
         "/usr/bin/nvidia-container-runtime-hook",
         "groups": "user2 docker",
@@ -182,6 +184,114 @@ def test_of_a_card_with_instances_these_are_taken() -> None:
 def test_what_is_wrong_with_a_host_is_told(changes: dict[str, str], note: str) -> None:
     found = named([(Asked("pc2", "user2@pc2"), facts(**changes))], None)
     assert note in "\n".join(notes_of(found))
+
+
+PODMAN = """\
+Emulate Docker CLI using podman. Create /etc/containers/nodocker to quiet msg.
+{"Client":{"APIVersion":"4.9.3","Version":"4.9.3","GoVersion":"go1.22.2","GitCommit":"",\
+"BuiltTime":"Thu Jan  1 00:00:00 1970","Built":0,"OsArch":"linux/amd64","Os":"linux"}}"""
+PODMAN_INFO = '{"host":{"arch":"amd64","security":{"rootless":true}},"version":{"Version":"4.9.3"}}'
+PODMAN_SOCKET = (
+    '{"Client":{"Version":"26.1.3","ApiVersion":"1.41"},"Server":{"Platform":{"Name":"linux/amd64/'
+    'fedora-40"},"Components":[{"Name":"Podman Engine","Version":"5.2.2"}],"Version":"5.2.2"}}'
+)
+NERDCTL = (
+    '{"Client":{"Version":"v1.7.6","GitCommit":"845e989f","Components":[]},'
+    '"Server":{"Components":[{"Name":"containerd","Version":"v1.7.16"}]}}'
+)
+DESKTOP = (
+    '{"Client":{"Version":"27.2.0","ApiVersion":"1.47","Context":"desktop-linux"},"Server":'
+    '{"Platform":{"Name":"Docker Desktop 4.34.2 (167172)"},"Version":"27.2.0"}}'
+)
+DESKTOP_IS_OFF = """\
+{"Client":{"Version":"27.2.0","ApiVersion":"1.47","Context":"desktop-linux"},"Server":null}
+Cannot connect to the Docker daemon at unix:///home/me/.docker/desktop/docker.sock. Is the docker \
+daemon running?"""
+IS_OFF = """\
+Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?
+{"Client":{"Version":"27.3.1","ApiVersion":"1.47","Context":"default"},"Server":null}"""
+ROOTLESS_INFO = (
+    '{"DockerRootDir":"/home/me/.local/share/docker","SecurityOptions":'
+    '["name=seccomp,profile=builtin","name=rootless","name=cgroupns"]}'
+)
+SNAP_INFO = '{"DockerRootDir":"/var/snap/docker/common/var-lib-docker"}'
+MISSING = {"docker": "sh: 1: docker: not found", "docker_info": ""}
+HOME = "/usr/bin/docker\nunix:///home/me/.docker/desktop/docker.sock"
+STAND_INS: dict[str, tuple[Stand | None, dict[str, str]]] = {
+    "podman-docker": (Stand.PODMAN, {"docker": PODMAN, "docker_info": PODMAN_INFO}),
+    "podman-docker that keeps quiet": (
+        Stand.PODMAN,
+        {"docker": PODMAN.partition("\n")[2], "docker_info": PODMAN_INFO},
+    ),
+    "docker's client at Podman's socket": (Stand.PODMAN, {"docker": PODMAN_SOCKET}),
+    "nerdctl by the name of docker": (Stand.NERDCTL, {"docker": NERDCTL, "docker_info": "{}"}),
+    "Docker Desktop": (Stand.DESKTOP, {"docker": DESKTOP, "docker_program": HOME}),
+    "Docker Desktop of WSL": (
+        Stand.DESKTOP,
+        {"docker_info": '{"OperatingSystem":"Docker Desktop"}'},
+    ),
+    "Docker Desktop that is off": (
+        Stand.DESKTOP,
+        {"docker": DESKTOP_IS_OFF, "docker_info": "", "docker_program": HOME},
+    ),
+    "rootless Docker": (
+        Stand.ROOTLESS,
+        {
+            "docker_info": ROOTLESS_INFO,
+            "docker_program": "/usr/bin/docker\nunix:///run/user/1000/docker.sock",
+        },
+    ),
+    "rootless Docker of which SSH does not know": (
+        Stand.ROOTLESS,
+        {
+            "docker": IS_OFF,
+            "docker_info": "",
+            "docker_program": "/usr/bin/docker\nunix:///var/run/docker.sock\n"
+            "/run/user/1000/docker.sock",
+        },
+    ),
+    "rootless Docker in ~/bin": (
+        Stand.ROOTLESS,
+        {**MISSING, "docker_program": "\n/run/user/1000/docker.sock"},
+    ),
+    "Docker from snap": (
+        Stand.SNAP,
+        {
+            "docker_info": SNAP_INFO,
+            "docker_program": "/snap/bin/docker\nunix:///var/run/docker.sock\n/snap/bin/docker",
+        },
+    ),
+    "Docker from snap that is not in the path": (
+        Stand.SNAP,
+        {**MISSING, "docker_program": "\n/snap/bin/docker"},
+    ),
+    "a context of another machine": (
+        Stand.ELSEWHERE,
+        {"docker_program": "/usr/bin/docker\nssh://me@gpu2"},
+    ),
+    "an engine that is off": (None, {"docker": IS_OFF, "docker_info": ""}),
+    "a user without rights": (
+        None,
+        {
+            "docker": DENIED,
+            "docker_info": "",
+            "docker_program": "/usr/bin/docker\nunix:///var/run/docker.sock\n"
+            "/run/user/1000/docker.sock",
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize(("stand", "changes"), STAND_INS.values(), ids=STAND_INS)
+def test_what_answers_in_place_of_the_hosts_own_engine_is_named(
+    stand: Stand | None, changes: dict[str, str]
+) -> None:
+    found = facts(**changes)
+    assert found.docker.stand_in == stand
+    (note, *_) = notes_of(named([(Asked("pc2", "user2@pc2"), found)], None))
+    told = EXPLAINED[stand].what if stand else ""
+    assert note.startswith(f"pc2: docker cannot be used: {told}")
+    assert "{" not in note
 
 
 def test_a_sound_host_has_no_notes() -> None:

@@ -14,9 +14,11 @@ from typing import Any
 import pytest
 
 from kit.commands.expectations import expectations
+from kit.discover.engines import Stand
 from kit.discover.parse import read_facts
 from kit.doctor import codes
 from kit.doctor.checks import containers, links, network, services
+from kit.doctor.checks import docker as docker_checks
 from kit.doctor.checks.all import check_all
 from kit.doctor.checks.containers import runs_on
 from kit.doctor.codes import CODES
@@ -368,6 +370,18 @@ def test_closed_ports_are_named_with_the_host_that_closes_them() -> None:
 
 
 SECOND = "2: eno1    inet 10.0.0.5/24 scope global eno1\\  x\n"
+
+
+def test_what_answers_in_place_of_the_hosts_own_engine_is_told_with_what_to_run() -> None:
+    """Its other checks of Docker would mislead."""
+    docker = replace(FACTS.docker, stand_in=Stand.ROOTLESS)
+    report = replace(REPORT, facts=replace(FACTS, docker=docker))
+    (found,) = docker_checks.check(report, WANTED.hosts[0], WANTED)
+    assert (found.code.id, found.verdict) == ("KIT-DOCKER-007", Verdict.WRONG)
+    assert "docker context use default" in found.run
+    assert found.run.endswith("then kit host prepare --run --install-docker pc2")
+
+
 CLUSTERS = "2: eno1    inet 192.168.8.114/24 scope global eno1\\  x"
 LOOPBACK = "1: lo    inet 192.168.8.114/32 scope global lo\\  x"
 

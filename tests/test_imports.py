@@ -18,6 +18,7 @@ PURE_ROOMS = ("plan", "workload", "render", "split")
 PURE_MODULES = (
     "bench/findings",
     "bench/rounds",
+    "discover/engines",
     "discover/entries",
     "discover/facts",
     "discover/found",

@@ -144,7 +144,7 @@ def _cells(facts: HostFacts) -> tuple[str, ...]:
     return (
         gpus or facts.gpu_fault or "none",
         ", ".join(filter(None, (facts.driver, facts.cuda))) or "-",
-        facts.docker.fault or facts.docker.version,
+        facts.docker.stand_in or facts.docker.fault or facts.docker.version,
         f"{facts.cores}, {_gib(facts.memory)}",
         _gib(free),
         f"{interface.name} {speed}" if interface else "-",

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ipaddress
 from dataclasses import dataclass
 
+from kit.discover.engines import Stand
+
 FAST = 25 * 10**9
 """Bits per second from which a link counts as a cluster network."""
 
@@ -103,8 +105,9 @@ class Rdma:
 class DockerFacts:
     """The Docker engine; `fault` is the error if it cannot be used, else "".
 
-    `runtimes` are the names of the OCI runtimes, `swarm` is the node's state in a Swarm,
-    `generic` are the generic resources that daemon.json names for Swarm.
+    `stand_in` answers in its place, if it is not None; that is a fault, too. `runtimes` are the
+    names of the OCI runtimes, `swarm` is the node's state in a Swarm, `generic` are the generic
+    resources that daemon.json names for Swarm.
     """
 
     version: str
@@ -115,6 +118,7 @@ class DockerFacts:
     cdi: bool = False
     swarm: str = ""
     generic: tuple[str, ...] = ()
+    stand_in: Stand | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from kit.discover.engines import EXPLAINED, stand_in
 from kit.discover.facts import (
     Disk,
     DockerFacts,
@@ -70,7 +71,7 @@ def read_facts(printed: str) -> HostFacts:
         driver=next((row[4] for row in query.values() if len(row) == 5), ""),
         cuda=sections["cuda"].removeprefix("CUDA Version: "),
         topology=sections["topology"],
-        docker=_docker(sections["docker"], sections["docker-info"]),
+        docker=_docker(sections),
         toolkit=_first(r"version (\S+)", sections["toolkit"]),
         hook="nvidia-container-runtime-hook" in sections["toolkit"],
         groups=tuple(sections["groups"].split()),
@@ -190,22 +191,28 @@ def _instance(card: GpuFacts, profile: str, uuid: str) -> GpuFacts:
     return replace(card, uuid=uuid, model=model, memory=memory, card=card.uuid)
 
 
-def _docker(version: str, info: str) -> DockerFacts:
-    told, said = json_of(version), json_of(info)
+def _docker(sections: Mapping[str, str]) -> DockerFacts:
+    version = sections["docker"]
+    told, said = json_of(version), json_of(sections["docker-info"])
     server = told.get("Server") or {}
     parts = {each["Name"]: each["Version"] for each in server.get("Components") or ()}
-    lines = version.splitlines()
+    # The client's own version is JSON, before or after the error.
+    lines = [line for line in version.splitlines() if line.strip() and line[0] != "{"]
     fault = "" if server else (lines[-1] if lines else "docker is not installed")
+    if "not found" in fault:
+        fault = "docker is not installed"
+    stand = stand_in(version, told, said, sections["docker-program"])
     resources = [_resource(each) for each in said.get("GenericResources") or ()]
     return DockerFacts(
         version=server.get("Version", ""),
         containerd=parts.get("containerd", ""),
-        fault="docker is not installed" if "not found" in fault else fault,
+        fault=EXPLAINED[stand].what if stand else fault,
         runtimes=tuple(sorted(said.get("Runtimes") or ())),
         default_runtime=said.get("DefaultRuntime", ""),
         cdi=bool(said.get("CDISpecDirs")),
         swarm=(said.get("Swarm") or {}).get("LocalNodeState", ""),
         generic=tuple(filter(None, resources)),
+        stand_in=stand,
     )
 
 

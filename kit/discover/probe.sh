@@ -71,6 +71,11 @@ docker version --format '{{json .}}' 2>&1
 section docker-info
 info=$(docker info --format '{{json .}}' 2>/dev/null)
 printf '%s\n' "$info"
+section docker-program
+# What answers to docker may not be the host's engine: its command and endpoint, and what others leave.
+echo "$client"
+docker context inspect --format '{{.Endpoints.docker.Host}}' 2>/dev/null
+ls -d /snap/bin/docker "/run/user/$(id -u)/docker.sock" 2>/dev/null
 section toolkit
 nvidia-ctk --version 2>/dev/null
 command -v nvidia-container-runtime-hook

@@ -148,6 +148,17 @@ LIMITS = _code(
     active=True,
 )
 
+ENGINE = _code(
+    "KIT-DOCKER-007",
+    "docker is the host's own Docker Engine",
+    "Podman, nerdctl, rootless Docker, Docker Desktop, the snap of Docker or the engine of another "
+    "machine answers to `docker`. None of them has Swarm, the host's network, its GPUs by "
+    "NVIDIA's toolkit and its folders together.",
+    "Remove it, or have `docker` use the host's engine again (`docker context use default`, no "
+    "`DOCKER_HOST`); then `kit host prepare --run --install-docker HOST`.",
+    quick=True,
+)
+
 SMI = _code(
     "KIT-GPU-001",
     "nvidia-smi works",

@@ -16,6 +16,7 @@ from kit.values import Say, registry_host, split_endpoint
 VITALS = Path(__file__).with_name("vitals.sh")
 QUICK = frozenset(
     {"host", "gpus", "gpu-query", "docker", "docker-info", "toolkit", "paths", "clock", "end"}
+    | {"docker-program"}
 )
 """The sections that `kit deploy` waits for."""
 CONNECT = 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from kit.discover.engines import EXPLAINED
 from kit.doctor import codes
 from kit.doctor.facts import Report, Wanted, WantedHost
 from kit.doctor.findings import Finding, note, ok, wrong
@@ -20,10 +21,16 @@ NO_SWARM_RESOURCE = ((1, 18), (1, 19))
 def check(report: Report, want: WantedHost, wanted: Wanted) -> Iterator[Finding]:
     """Yield the findings of one host."""
     docker = report.facts.docker
+    if docker.stand_in:
+        explained = EXPLAINED[docker.stand_in]
+        run = explained.run.format(host=want.name)
+        yield wrong(codes.ENGINE, report.host, explained.what, run)
+        return
     if docker.fault:
         yield wrong(codes.DOCKER, report.host, docker.fault, _remedy(docker.fault, want))
         return
     yield ok(codes.DOCKER, report.host)
+    yield ok(codes.ENGINE, report.host)
     faults = [*_engine(report, wanted), *_toolkit(report)]
     yield from faults or [ok(codes.FAULTY, report.host)]
 

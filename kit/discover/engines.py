@@ -1,0 +1,106 @@
+"""What answers in place of the host's Docker Engine, as people have it: Podman and others. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+OWN = re.compile(r"unix:///(var/)?run/|tcp://(localhost|127\.|\[::1\])")
+"""The beginning of the endpoint of an engine that is a service of the host."""
+
+
+class Stand(StrEnum):
+    """What answers to docker. Only the host's own engine has the host's GPUs and network."""
+
+    PODMAN = "Podman"
+    NERDCTL = "nerdctl"
+    DESKTOP = "Docker Desktop"
+    ROOTLESS = "rootless Docker"
+    SNAP = "Docker from snap"
+    ELSEWHERE = "another engine"
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """What a stand-in lacks, and how the host gets its own engine; `{host}` is its name."""
+
+    what: str
+    run: str
+
+
+_PREPARE = "kit host prepare --run --install-docker {host}"
+EXPLAINED: Mapping[Stand, Explained] = {
+    Stand.PODMAN: Explained(
+        "the docker command there is Podman (podman-docker), which has neither Swarm nor "
+        "NVIDIA's runtime",
+        f"remove the package podman-docker there, then {_PREPARE}",
+    ),
+    Stand.NERDCTL: Explained(
+        "the docker command there is nerdctl, which has no Docker Engine behind it",
+        f"take its link or alias `docker` away there, then {_PREPARE}",
+    ),
+    Stand.DESKTOP: Explained(
+        "Docker Desktop runs containers in a virtual machine, which has neither the host's GPUs "
+        "nor its network",
+        "there: systemctl --user disable --now docker-desktop; docker context use default; then "
+        f"{_PREPARE}",
+    ),
+    Stand.ROOTLESS: Explained(
+        "Docker runs rootless there, as a service of the login: it has neither Swarm's networks "
+        "nor the host's, and does not read /etc/docker/daemon.json",
+        "there: systemctl --user disable --now docker; docker context use default; take "
+        f"DOCKER_HOST out of the login's files; then {_PREPARE}",
+    ),
+    Stand.SNAP: Explained(
+        "Docker is a snap there: it sees neither the installed NVIDIA toolkit nor folders outside "
+        "of home directories",
+        f"there: sudo snap remove docker (its images and volumes go); then {_PREPARE}",
+    ),
+    Stand.ELSEWHERE: Explained(
+        "docker there uses an engine that is not the host's own (a context or DOCKER_HOST)",
+        "there: docker context use default; take DOCKER_HOST out of the login's files",
+    ),
+}
+
+
+def stand_in(
+    version: str, told: Mapping[str, Any], said: Mapping[str, Any], program: str
+) -> Stand | None:
+    """Return what answers in place of the host's own engine, or None.
+
+    `told` and `said` are `docker version` and `docker info` as JSON. `program` has a line for each
+    of: the docker command, the endpoint of its context, sockets and commands of others.
+    """
+    client, server = told.get("Client") or {}, told.get("Server") or {}
+    names = {str(each.get("Name")) for each in server.get("Components") or ()}
+    places = program.split()
+    endpoint = next((each for each in places if "://" in each), "")
+    if (
+        "using podman" in version
+        or "Podman Engine" in names
+        or ("APIVersion" in client and "ApiVersion" not in client)
+    ):
+        return Stand.PODMAN
+    if server and "Version" not in server:
+        return Stand.NERDCTL
+    platform = str((server.get("Platform") or {}).get("Name", ""))
+    desktop = f"{platform} {said.get('OperatingSystem', '')} {endpoint}"
+    if "Docker Desktop" in desktop or "/.docker/desktop/" in desktop:
+        return Stand.DESKTOP
+    options = said.get("SecurityOptions") or ()
+    silent = not server and "permission denied" not in version
+    own_socket = any(each.startswith("/run/user/") for each in places)
+    if (
+        any("name=rootless" in str(each) for each in options)
+        or endpoint.startswith("unix:///run/user/")
+        or (silent and own_socket)
+    ):
+        return Stand.ROOTLESS
+    root = str(said.get("DockerRootDir", ""))
+    command = next((each for each in places if each.startswith("/")), "")
+    if root.startswith("/var/snap/") or command.startswith("/snap/"):
+        return Stand.SNAP
+    return Stand.ELSEWHERE if endpoint and not OWN.match(endpoint) else None

@@ -351,6 +351,56 @@ def test_the_firewall_finds_the_network_of_any_address_of_a_card(tree: Path) -> 
     assert done.stdout.splitlines() == list(NETWORKS.values())
 
 
+ENGINES = {
+    "podman-docker": (
+        'echo "Emulate Docker CLI using podman." >&2\n'
+        '[ "$1" = --version ] && echo "podman version 4.9.3" && exit\n'
+        'echo "Error: unknown flag: --format" >&2; exit 125\n',
+        "docker is Podman, which is no Docker Engine: apt remove podman-docker",
+    ),
+    "nerdctl": ("echo nerdctl version 1.7.6\n", "docker is nerdctl"),
+    "Docker Desktop that is off": (
+        '[ "$1" = context ] && echo unix:///home/me/.docker/desktop/docker.sock && exit\n'
+        '[ "$1" = --version ] && echo "Docker version 27.2.0, build 3ab4256" && exit\nexit 1\n',
+        "'s docker is Docker Desktop, a virtual machine without this host's GPUs",
+    ),
+    "rootless Docker": (
+        '[ "$1" = context ] && echo unix:///run/user/1000/docker.sock && exit\n'
+        '[ "$1" = info ] && echo "Ubuntu 24.04.1 LTS [name=cgroupns name=rootless]"\n',
+        "'s docker is a rootless engine",
+    ),
+    "a context of another machine": (
+        '[ "$1" = context ] && echo ssh://me@gpu2 && exit\nexit 1\n',
+        "'s docker uses the engine at ssh://me@gpu2: docker context use default",
+    ),
+    "an engine that is off": (
+        '[ "$1" = context ] && echo unix:///var/run/docker.sock && exit\nexit 1\n',
+        "",
+    ),
+}
+
+
+@pytest.mark.skipif(not Path("/etc/debian_version").exists(), reason="of Debian and Ubuntu")
+@pytest.mark.parametrize(("docker", "told"), ENGINES.values(), ids=ENGINES)
+def test_another_engine_is_named_before_anything_is_changed(
+    tree: Path, tmp_path: Path, docker: str, told: str
+) -> None:
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name, text in {"docker": docker, "dockerd": "", "systemctl": ""}.items():
+        (programs / name).write_text(f"#!/bin/sh\n{text}")
+        (programs / name).chmod(0o755)
+    done = subprocess.run(
+        ["sh", str(tree / "hosts/pc1/prepare.sh"), "--check"],
+        env={**os.environ, "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}", "SUDO_USER": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    found = [line for line in done.stdout.splitlines() if "docker" in line]
+    assert any(line.startswith("problem ") and told in line for line in found) is bool(told)
+
+
 def test_help_and_unknown_options(tree: Path) -> None:
     script = str(tree / "hosts/pc2/prepare.sh")
     told = subprocess.run(["sh", script, "--help"], capture_output=True, text=True, check=True)

@@ -373,6 +373,9 @@ def _read_line(line: socket.socket) -> str:
 
 def unreachable(name: str, url: str | None, message: str) -> KitError:
     """Return the error for an engine that does not answer, with a command to find the cause."""
+    if "podman" in message.lower():
+        what = f"{name}: Docker cannot be reached: the docker command there is Podman ({message})"
+        return KitError(what, f"kit doctor {name} says what to do")
     option = f"-H {url} " if url else ""
     return KitError(f"{name}: Docker cannot be reached: {message}", f"try `docker {option}info`")
 

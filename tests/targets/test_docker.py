@@ -60,6 +60,19 @@ def test_an_engine_of_any_login_is_a_url_of_docker(login: str, url: str, words: 
     assert ssh.command(login)[-len(words) :] == words
 
 
+def test_podman_in_dockers_place_is_named(calls: Path, tmp_path: Path) -> None:
+    """What podman-docker 4.9 prints."""
+    (tmp_path / "bin" / "docker").write_text(
+        "#!/bin/sh\n"
+        "echo 'Emulate Docker CLI using podman.' >&2\n"
+        "echo 'Error: failed to open connection to podman: dial unix /run/user/1000/podman/podman"
+        ".sock: connect: no such file or directory' >&2\nexit 125\n"
+    )
+    with pytest.raises(KitError, match="the docker command there is Podman") as error:
+        Docker.of(HOST).get("/info")
+    assert error.value.hint == "kit doctor n1 says what to do"
+
+
 def test_requests_share_a_connection(calls: Path) -> None:
     docker = Docker.of(HOST)
     assert [docker.get("/info"), docker.get("/nodes"), docker.read("/logs")] == [1, 2, b"3"]

@@ -79,6 +79,17 @@ def test_several_hosts_with_ipv6_alone_use_compose(machines: Machines, tmp_path:
     assert "engine: compose" in (tmp_path / "pool/inventory.yaml").read_text()
 
 
+@pytest.mark.parametrize(
+    ("folder", "cluster"), [("2024", "2024"), ("GPU_Cluster", "gpu-cluster"), ("__", "pool")]
+)
+def test_a_cluster_has_the_name_of_its_folder(
+    machines: Machines, tmp_path: Path, folder: str, cluster: str
+) -> None:
+    machines({"pc2": printed()})
+    assert kit(tmp_path, "init", folder, "--hosts", "pc2").status == 0
+    assert (tmp_path / folder / "compose" / cluster / "plan.json").exists()
+
+
 FAILURES = {
     "a host that does not answer": "fd00::1,gone",
     "a machine by two names": "fd00::1,node1.lab",

@@ -134,12 +134,8 @@ install_packages() {
 # ---- Docker Engine, and the group whose members may use it
 
 docker_engine() {
-    case $(readlink -f "$(command -v docker || true)") in
-        */snap/*)
-            problem 'Docker is a snap, which cannot use the container toolkit: install docker.io instead'
-            return
-            ;;
-    esac
+    other_engine
+    [ -z "$other" ] || { problem "$other, then run this again with --install-docker"; return 0; }
     if ! has dockerd; then
         case $packages in
             apt) line='apt-get install docker.io' ;;
@@ -171,6 +167,33 @@ docker_engine() {
         changed
     fi
 }
+
+# What answers to `docker` in place of this host's engine, and how to get rid of it.
+other_engine() {
+    other=''
+    case $(command -v docker || echo /snap/bin/docker) in
+        /snap/*) [ ! -e /snap/bin/docker ] || other='Docker is a snap, which cannot use the container toolkit: snap remove docker' ;;
+    esac
+    case $(docker --version 2>/dev/null | head -n 1) in
+        podman*) other="docker is Podman, which is no Docker Engine: $packages remove podman-docker" ;;
+        nerdctl*) other='docker is nerdctl, which is no Docker Engine: take that link away' ;;
+    esac
+    [ -z "$other" ] || return 0
+    # The user's context and DOCKER_HOST, which root does not have.
+    place=$(as_user docker context inspect --format '{{.Endpoints.docker.Host}}' 2>/dev/null || true)
+    says=$(as_user timeout 20 docker info --format '{{.OperatingSystem}} {{.SecurityOptions}}' 2>/dev/null || true)
+    default='docker context use default'
+    case "$place $says" in
+        */.docker/desktop/* | *'Docker Desktop'*)
+            other="$user's docker is Docker Desktop, a virtual machine without this host's GPUs: systemctl --user disable --now docker-desktop; $default" ;;
+        unix:///run/user/* | *name=rootless*)
+            other="$user's docker is a rootless engine, without Swarm's networks and the host's: systemctl --user disable --now docker; $default" ;;
+        ' '* | unix:///run/* | unix:///var/run/* | tcp://localhost* | tcp://127.* | 'tcp://[::1]'*) ;;
+        *) other="$user's docker uses the engine at $place: $default, and take DOCKER_HOST out of the login's files" ;;
+    esac
+}
+
+as_user() { if [ "$(id -un)" = "$user" ]; then "$@"; else sudo -H -u "$user" "$@"; fi; }
 
 docker_group() {
     [ "$user" != root ] || return 0
@@ -499,7 +522,7 @@ find_network() {
     [ -n "$ip" ] || return 0
     interface=$(ip -o "-$ipv" addr show | awk -v ip="$ip" '{split($4, a, "/")} a[1] == ip {print $2; exit}')
     [ -n "$interface" ] || return 0
-    network=$(ip -o "-$ipv" route show dev "$interface" match "$ip" | awk '$1 ~ /\// {print $1; exit}')
+    network=$(ip -o "-$ipv" route show dev "$interface" match "$ip" | awk '$1 ~ /\// && !/ via / {print $1; exit}')
 }
 
 active_firewall() {

@@ -141,11 +141,8 @@ def _image_scalar(image: str) -> str:
 
 
 def _cluster(folder: Path) -> str:
-    """Return the cluster's name: the folder's, if it is a valid one."""
-    try:
-        return values.dns_label(folder.resolve().name.lower())
-    except WrongValueError:
-        return "pool"
+    """Return the cluster's name: the folder's, as a DNS label."""
+    return values.label_of(folder.resolve().name) or "pool"
 
 
 @contextmanager

@@ -36,6 +36,7 @@ MOST_CONCURRENT = 32
 """The number of hosts that are queried concurrently: each needs an ssh process here."""
 PATIENCE = 60.0
 """Seconds that an engine may take to begin its answer."""
+CLIENT = "install Docker's CLI: docker-ce-cli, or docker-cli of Debian; no engine is needed"
 ERROR_TIMEOUT = 2.0
 """Seconds to wait for the error message of docker's command after a failed call."""
 
@@ -107,7 +108,7 @@ class Docker:
         try:
             yield DockerClient(host=self.url, **options) if options else self.whales
         except DockerException as error:
-            raise KitError(f"{self.name}: {what}: {last_line(error.stderr)}") from None
+            raise _failed(self.name, what, error.stderr) from None
 
     def command(self, what: str, *arguments: str, env: Mapping[str, str] | None = None) -> str:
         """Run docker for options that python-on-whales lacks, and return its output.
@@ -127,7 +128,7 @@ class Docker:
             check=False,
         )
         if done.returncode:
-            raise KitError(f"{self.name}: {what}: {last_line(done.stderr)}")
+            raise _failed(self.name, what, done.stderr)
         return done.stdout
 
     @cached_property
@@ -380,6 +381,14 @@ def unreachable(name: str, url: str | None, message: str) -> KitError:
     return KitError(f"{name}: Docker cannot be reached: {message}", f"try `docker {option}info`")
 
 
+def _failed(name: str, what: str, stderr: str | None) -> KitError:
+    """Return the error of a docker command that failed here."""
+    if "using podman" in (stderr or "") or "podman --help" in (stderr or ""):
+        said = "the docker command of this machine is Podman, which kit cannot use"
+        return KitError(f"{name}: {what}: {said}", f"remove podman-docker here, and {CLIENT}")
+    return KitError(f"{name}: {what}: {last_line(stderr)}")
+
+
 def last_line(stderr: str | None) -> str:
     """Return the last line of a program's error output."""
     # docker's command adds its own text before the output of ssh.
@@ -396,10 +405,7 @@ def _message(content: bytes) -> str:
 
 
 def _program() -> str:
-    return _installed(
-        "docker",
-        "install Docker's CLI: docker-ce-cli, or docker-cli of Debian; no engine is needed",
-    )
+    return _installed("docker", CLIENT)
 
 
 def _installed(program: str, advice: str) -> str:

@@ -73,6 +73,17 @@ def test_podman_in_dockers_place_is_named(calls: Path, tmp_path: Path) -> None:
     assert error.value.hint == "kit doctor n1 says what to do"
 
 
+def test_podman_on_the_operators_machine_is_named(calls: Path, tmp_path: Path) -> None:
+    (tmp_path / "bin" / "docker").write_text(
+        "#!/bin/sh\n"
+        "echo 'Emulate Docker CLI using podman.' >&2\n"
+        "echo \"Error: unknown shorthand flag: 'H' in -H\" >&2\n"
+        "echo \"See 'podman --help'\" >&2\nexit 125\n"
+    )
+    with pytest.raises(KitError, match="n1: start digits: the docker command of this machine is"):
+        Docker.of(HOST).command("start digits", "compose", "up")
+
+
 def test_requests_share_a_connection(calls: Path) -> None:
     docker = Docker.of(HOST)
     assert [docker.get("/info"), docker.get("/nodes"), docker.read("/logs")] == [1, 2, b"3"]

@@ -63,7 +63,7 @@ BUS = "\n".join(f"0000:{number}:00.0 {CARD} nvidia" for number in ("01", "41", "
 
 
 def notes(found: HostFacts) -> str:
-    return "\n".join(notes_of(named([(Asked("pc2", "user2@pc2"), found)], None)))
+    return "\n".join(notes_of(named([(Asked("pc2", "user2@pc2"), found)], None)[0]))
 
 
 def judged(found: HostFacts, **vitals: Any) -> list[Finding]:
@@ -320,7 +320,7 @@ def test_a_uuid_may_lack_its_prefix() -> None:
     found = facts(gpus=ORIN, gpu_query=f"{BARE}, 0, Orin (nvgpu), [N/A], 540.4.0")
     assert [(each.uuid, each.model) for each in found.gpus] == [(BARE, "Orin (nvgpu)")]
     assert (found.gpu_fault, found.gpu_errors, listed_gpus(ORIN)) == ("", (), [BARE])
-    text = new_inventory("pool", "compose", named([(Asked("a", "a"), found)], None)).text
+    text = new_inventory("pool", "compose", named([(Asked("a", "a"), found)], None)[0]).text
     assert [each.id for each in inventory_of(text).hosts[0].gpus] == [BARE]
     health = f"@@ gpu-health\n{BARE}, [N/A], [N/A], [N/A], [N/A]\n"
     assert [each.uuid for each in read_vitals(health).health] == [BARE]
@@ -334,7 +334,7 @@ def test_memory_that_is_the_hosts_is_taken_from_the_host() -> None:
     assert (found.gpus[0].memory, found.driver) == (119 * 2**30, "580.95.05")
     said = "GB10 has no memory of its own: the GPU, /dev/shm and the page cache share 119GiB of the"
     assert said in notes(found)
-    text = new_inventory("pool", "compose", named([(Asked("a", "a"), found)], None)).text
+    text = new_inventory("pool", "compose", named([(Asked("a", "a"), found)], None)[0]).text
     assert f"- {{uuid: {TITAN}, model: GB10, memory: 119GiB}}" in text
     told = check_all([replace(REPORT, facts=found)], WANTED)
     (shared,) = (each.evidence for each in told if each.code.id == "KIT-HOST-008")

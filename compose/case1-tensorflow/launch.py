@@ -704,7 +704,7 @@ def check_training(settings: Settings) -> str:
         train, data = place_data(load_job(settings.job).train, settings.data, os.environ)
         if to_download(train, data):
             download(train, data, settings.host)
-        find_files(train, data)
+        find_files(train, data, say)
     except JobError as error:
         raise LaunchError(str(error)) from error
     except DataMissingError as error:

@@ -56,6 +56,7 @@ from trainer.data.load import load_data
 from trainer.data.samples import DamagedError, DataError, DataSet
 from trainer.elastic.membership import Membership
 from trainer.output import emit, say, say_error
+from trainer.parallel.device import cuda_fault
 from trainer.parallel.halt import HaltError, request_halt
 from trainer.parallel.world import World, describe, is_lost_peer, join_world, leave_world
 from trainer.record.board import board_fault
@@ -85,6 +86,7 @@ def main() -> int:
         return fail_job("data", str(error), MISTAKE)
     except DownloadError as error:
         return fail_job("data", str(error), FAILURE)
+    require_device(job)
     world = None
     try:
         if membership := Membership.of(os.environ):
@@ -102,6 +104,16 @@ def main() -> int:
             raise
         return fail("peer", lost_peer(world, error), FAILURE)
     return code or 0
+
+
+def require_device(job: TrainJob) -> None:
+    """End this process if PyTorch cannot use the GPU that its container was given for it."""
+    if job.train.device != "auto":
+        os.environ["KIT_DEVICE"] = job.train.device
+    given = [uuid for uuid in os.environ.get("KIT_GPUS", "").split(",") if uuid]
+    needed = int(os.environ.get("LOCAL_RANK", "0")) + 1
+    if fault := cuda_fault(os.environ, len(given), needed):
+        end_at_once("gpu", f"{fault}; `train: {{device: cpu}}` trains without")
 
 
 def train_once(

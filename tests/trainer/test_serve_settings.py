@@ -146,6 +146,7 @@ def nvidia_smi(folder: Path, lines: str) -> dict[str, str]:
         "PATH": f"{folder}:{os.environ['PATH']}",
         "NVIDIA_VISIBLE_DEVICES": "GPU-a,GPU-b",
         "KIT_REPLICAS": "2",
+        "KIT_DEVICE": "cpu",
     }
 
 
@@ -166,15 +167,24 @@ def test_the_gpus_are_named_as_by_the_launcher(trained: Path, tmp_path: Path) ->
         ]
 
 
-def test_a_server_without_a_gpu_of_its_own_does_not_start(tmp_path: Path) -> None:
-    environ = nvidia_smi(tmp_path, GPUS.splitlines()[0])
+@pytest.mark.parametrize(
+    ("listed", "device", "error"),
+    [
+        (GPUS.splitlines()[0], "cpu", "1 of 2 GPUs are left"),
+        (GPUS, "", "this container has 2 GPUs, and PyTorch can use 0: "),
+    ],
+)
+def test_a_server_without_a_gpu_of_its_own_does_not_start(
+    listed: str, device: str, error: str, tmp_path: Path
+) -> None:
+    environ = {**nvidia_smi(tmp_path, listed), "KIT_DEVICE": device}
     file = tmp_path / "server.json"
     file.write_text(json.dumps({"name": "demo", "job": "digits"}))
     with hosts(tmp_path) as local:
         environ |= {"KIT_SERVER": str(file), "KIT_HOST": "n1", "PYTHONPATH": str(ROOT)}
         task = local.start("server", ["-m", "trainer.serve"], environ)
         assert task.wait() == 1
-        assert "serve n1: error: 1 of 2 GPUs are left" in task.text
+        assert f"serve n1: error: {error}" in task.text
 
 
 def test_a_gpu_that_is_lost_later_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

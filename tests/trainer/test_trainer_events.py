@@ -321,6 +321,23 @@ def test_the_trainings_own_failure_keeps_its_class(tmp_path: Path) -> None:
     assert (launcher.kind, launcher.message) == ("loss", trainer.message)
 
 
+def test_a_training_does_not_go_on_by_a_processor_in_place_of_its_gpus(tmp_path: Path) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho 'GPU 0: TITAN RTX (UUID: GPU-a)'\n")
+    program.chmod(0o755)
+    more = {"NVIDIA_VISIBLE_DEVICES": "all", "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    with hosts(tmp_path) as local:
+        job = write_job(tmp_path, epochs=1)
+        task = local.agent("pc1", job, local.rendezvous("1:1"), 1, "1:1", **more)
+        assert task.wait() == 1
+        failed = task.of(Failed)
+        job = write_job(tmp_path, epochs=1, device="cpu")
+        chosen = local.agent("pc2", job, local.rendezvous("1:1"), 1, "1:1", **more)
+        assert chosen.wait() == 0, chosen.text
+    assert failed[0].kind == "gpu"
+    assert "this container has 1 GPU, and PyTorch can use 0: " in failed[0].message
+
+
 SPLIT = """GPU 0: A100 (UUID: GPU-a)
   MIG 1g.5gb Device 0: (UUID: MIG-b)
   MIG 1g.5gb Device 1: (UUID: MIG-c)

@@ -280,6 +280,11 @@ class Train:
         description="auto follows the oldest GPU: fp16 on Volta and Turing, bf16 from Ampere on, "
         "fp32 on CPU",
     )
+    device: Literal["auto", "cpu"] = key(
+        "auto",
+        description="auto: the GPUs of the host, without which the job fails if it has some; cpu: "
+        "train on the CPU on purpose",
+    )
     compile: bool = key(False, description="Use torch.compile")
     balance: Literal["even", "auto"] = key(
         "even",

@@ -26,8 +26,9 @@ from torch import distributed
 from trainer.elastic.messages import Group, Order, decode
 from trainer.elastic.pulse import Pulse
 from trainer.elastic.workers import Place, place_line
+from trainer.parallel.device import own_device
 from trainer.parallel.pending import Pending
-from trainer.parallel.world import World, form_world, hold_groups, leave_world, own_device
+from trainer.parallel.world import World, form_world, hold_groups, leave_world
 
 FORMING = timedelta(seconds=30)
 """Time for the store to answer, and for all workers to connect to each other."""

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, distributed
 from torch.futures import Future
 
+from trainer.parallel.device import own_device
 from trainer.parallel.pending import GIVEN_UP, Pending, end_of
 
 T = TypeVar("T")
@@ -160,14 +161,6 @@ def form_world(
     world = replace(world, pending=pending or world.pending)
     names, hosts = zip(*world.gather((world.name, host)), strict=True)
     return replace(world, names=names, hosts=hosts)
-
-
-def own_device(environ: Mapping[str, str]) -> torch.device:
-    """The device on which this process computes."""
-    local_rank = int(environ.get("LOCAL_RANK", "0"))
-    if torch.cuda.is_available() and torch.cuda.device_count() > local_rank:
-        return torch.device("cuda", local_rank)
-    return torch.device("cpu")
 
 
 _HELD: list[tuple[Pending, object]] = []

@@ -4,6 +4,7 @@ Shapes: N samples of a batch, C channels, S pixels a side, T characters, K class
 """
 
 import io
+import os
 import pickle
 import zipfile
 from dataclasses import fields
@@ -30,6 +31,7 @@ from trainer.data.load import CIFAR10
 from trainer.data.pictures import FILTERS, View
 from trainer.data.samples import DataSet, Samples
 from trainer.data.views import LARGEST, STATISTICS
+from trainer.parallel.device import usable_gpus
 from trainer.serve.kind import Array, Kind
 from trainer.serve.own import (
     answer_with,
@@ -333,5 +335,5 @@ def precision(wish: str, device: torch.device) -> str:
 
 def devices(count: int) -> list[torch.device]:
     """Return a device for each replica: GPUs if there are any, else the CPU."""
-    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    gpus = usable_gpus(os.environ)
     return [torch.device("cuda", n) if n < gpus else torch.device("cpu") for n in range(count)]

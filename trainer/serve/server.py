@@ -24,6 +24,7 @@ from trainer.contract.listening import open_listener
 from trainer.core.torch_version import torch_fault
 from trainer.launch import FAILURE, LaunchError, available_cores, stay_unprivileged
 from trainer.output import emit, say, say_error
+from trainer.parallel.device import cuda_fault
 from trainer.serve.config import Settings, read_settings
 from trainer.serve.connections import IDLE, Connections, most_connections
 from trainer.serve.gpus import Gpus
@@ -46,6 +47,7 @@ def serve() -> int:
         settings = read_settings(os.environ)
         gpus = Gpus()
         emit(events.Started(gpus=gpus.uuids))
+        check_device(gpus, settings)
         most, backlog = most_connections()
         listener = listen(settings, backlog)
     except LaunchError as error:
@@ -84,6 +86,12 @@ def check_torch() -> None:
     """Raise LaunchError if torch is too old."""
     if fault := torch_fault(torch.__version__):
         raise LaunchError(fault)
+
+
+def check_device(gpus: Gpus, settings: Settings) -> None:
+    """Raise LaunchError if PyTorch cannot use the GPUs of this container."""
+    if fault := cuda_fault(os.environ, len(gpus.uuids), settings.replicas):
+        raise LaunchError(fault, FAILURE, "gpu")
 
 
 class EndingServer(uvicorn.Server):

@@ -19,7 +19,7 @@ from typing import NoReturn
 
 import torch
 
-from trainer.checkpoints.format import NONE, Progress, newest, pack, write
+from trainer.checkpoints.format import NONE, Progress, Saved, newest, pack, write
 from trainer.contract.job import Checkpoint, Exchange, Metrics, Train, TrainJob
 
 JOB = TrainJob(
@@ -53,9 +53,15 @@ def save_for_ever(folder: Path, step: int, told: int) -> NoReturn:
     """Save one step after the other, and tell the number of each that is on the disk."""
     while True:
         step += 1
-        state = {"values": torch.full((VALUES,), float(step))}
-        write(folder, pack(state, Progress(0, 0, step), JOB, 1), JOB, keep=2)
+        write(folder, saved_state(step), JOB, keep=2)
         os.write(told, f"{step}\n".encode())
+
+
+def saved_state(step: int) -> Saved:
+    """A checkpoint whose values are its step."""
+    progress = Progress(0, 0, step)
+    state = {"values": torch.full((VALUES,), float(step)), "progress": vars(progress)}
+    return pack(state | {"rng": [{"cpu": torch.get_rng_state()}]}, progress, JOB, 1)
 
 
 def check(folder: Path, least: int) -> int:

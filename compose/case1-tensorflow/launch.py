@@ -717,7 +717,7 @@ def check_training(settings: Settings) -> str:
 
 def check_checkpoints(folder: Path) -> None:
     """Check that the built-in training can write to its folder."""
-    if not os.access(folder, os.W_OK):
+    if not (folder.is_dir() and os.access(folder, os.W_OK)):
         wrong = f"{folder} is not a folder that can be written to"
         fix = "mount a volume there, or set KIT_CHECKPOINTS"
         raise LaunchError(f"{wrong}; {fix}", kind="disk")
@@ -745,7 +745,16 @@ def download(train: Any, data: Path, host: str) -> None:
     download_all(train, data)
 
 
-WRITTEN = ("step-", ".writing-", ".fetching-", "metrics.jsonl", "records", "tensorboard", "tokens")
+WRITTEN = (
+    "step-",
+    "damaged-",
+    ".writing-",
+    ".fetching-",
+    "metrics.jsonl",
+    "records",
+    "tensorboard",
+    "tokens",
+)
 """Beginnings of the names that a training writes in its folder of checkpoints."""
 
 

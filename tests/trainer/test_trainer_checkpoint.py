@@ -1,6 +1,10 @@
 """Checkpoints on one host, and a training that is interrupted, in this very process."""
 
+import hashlib
+import io
 import json
+import os
+import pickle
 import random
 import shutil
 import signal
@@ -15,7 +19,7 @@ import torch
 from torch import distributed
 from torch.nn import functional
 
-from tests.bench_saves import kill_saves
+from tests.bench_saves import JOB, kill_saves, saved_state
 from tests.trainer.hosts import complete_steps, metrics, write_job
 from trainer.checkpoints import format as checkpoint
 from trainer.checkpoints.format import Progress, Saved
@@ -55,7 +59,9 @@ def job(tmp_path: Path) -> TrainJob:
 
 
 def content(job: TrainJob, step: int) -> Saved:
-    return checkpoint.pack({"weights": torch.full((3,), step)}, Progress(step, 7, step), job, 3)
+    progress = Progress(step, 7, step)
+    state = {"weights": torch.full((3,), step), "progress": vars(progress)}
+    return checkpoint.pack(state | {"rng": [{"cpu": torch.get_rng_state()}]}, progress, job, 3)
 
 
 def fill(folder: Path, job: TrainJob, *steps: int) -> None:
@@ -158,6 +164,30 @@ def with_a_link(path: Path) -> None:
     (path / "state.pt").symlink_to("/dev/zero")
 
 
+class Runs:
+    """Pickled: makes a file where it is loaded."""
+
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        return os.mkdir, ("it-ran",)
+
+
+def archived(state: object) -> bytes:
+    file = io.BytesIO()
+    torch.save(state, file)
+    return file.getvalue()
+
+
+def foreign(content: bytes) -> Callable[[Path], None]:
+    """A state of other content, with the checksum that belongs to it."""
+
+    def damage(path: Path) -> None:
+        (path / "state.pt").write_bytes(content)
+        about = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        with_manifest(files={"state.pt": about})(path)
+
+    return damage
+
+
 DAMAGES: list[tuple[Callable[[Path], None], str]] = [
     (without_complete, "it has no COMPLETE"),
     (truncated, "bytes of"),
@@ -171,6 +201,12 @@ DAMAGES: list[tuple[Callable[[Path], None], str]] = [
     (with_manifest(accuracy=float("nan")), "accuracy is nan, not a number of 0 to 1"),
     (with_manifest(job={"name": "../other"}), 'it is of another job, {"name": "../other"}'),
     (with_a_link, "it can not be read"),
+    (foreign(b"garbage"), "state.pt is no state of a training ("),
+    (foreign(pickle.dumps(Runs())), "state.pt is no state of a training ("),
+    (foreign(archived(Runs())), "state.pt is no state of a training ("),
+    (foreign(archived([1])), "state.pt is no state of a training ("),
+    (foreign(archived({"model": {}})), "state.pt is no state of a training (KeyError: 'progress')"),
+    (foreign(archived({"progress": vars(Progress()), "rng": []})), "of a training after step 20"),
 ]
 
 
@@ -187,6 +223,37 @@ def test_what_is_damaged_is_passed_over_and_replaced(
     assert reason in warnings[0]
     fill(tmp_path, job, 20)
     assert found(tmp_path, job) == (20, [])
+    assert not Path("it-ran").exists()
+
+
+def test_a_damaged_one_stays_until_there_is_another(job: TrainJob, tmp_path: Path) -> None:
+    for step in (20, 30):
+        fill(tmp_path, job, step)
+        foreign(b"%d" % step)(tmp_path / f"step-{step:08}")
+        fill(tmp_path, job, step)
+        (kept,) = tmp_path.glob("damaged-*")
+        assert kept.name == f"damaged-step-{step:08}"
+        assert (kept / "state.pt").read_bytes() == b"%d" % step
+
+
+@pytest.mark.parametrize("left", ["COMPLETE", "manifest.json", "state.pt"])
+def test_what_an_interrupted_deletion_leaves_is_deleted_later(
+    left: str, job: TrainJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(tmp_path, job, 10, 11)
+    for name in {"COMPLETE", "manifest.json", "state.pt"} - {left}:
+        (tmp_path / "step-00000010" / name).unlink()
+
+    def killed(path: Path) -> None:
+        raise KeyboardInterrupt(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            checkpoint.remove(tmp_path / "step-00000011")
+    (tmp_path / "step-by-step").mkdir()  # A folder of the user's own.
+    fill(tmp_path, job, 12)
+    assert {each.name for each in tmp_path.glob("step-*")} == {"step-00000012", "step-by-step"}
 
 
 def test_what_is_of_another_job_is_passed_over_and_never_harmed(
@@ -395,3 +462,5 @@ def test_a_kill_in_the_middle_of_a_save_leaves_the_one_before(tmp_path: Path) ->
     found = kill_saves(tmp_path, 25, random.Random(1))
     assert found.kills == 25
     assert found.interrupted > 0
+    checkpoint.write(tmp_path, saved_state(10**7), JOB, keep=2)
+    assert len(list(tmp_path.glob("step-*"))) <= 2, "nothing is left of interrupted deletions"

@@ -55,7 +55,9 @@ def make(folder: Path) -> Saved:
     """A checkpoint of 24 pieces and a bit, each different."""
     job = load_job(write_job(folder))
     values = torch.rand(24 * PIECE // 4, generator=torch.Generator().manual_seed(0))
-    return checkpoint.pack({"weights": values}, Progress(6, 0, 90), job, 3)
+    progress = Progress(6, 0, 90)
+    state = {"weights": values, "progress": vars(progress), "rng": [{"cpu": torch.get_rng_state()}]}
+    return checkpoint.pack(state, progress, job, 3)
 
 
 def cluster(folder: Path, saved: Saved, names: str, with_copy: str) -> list[str]:

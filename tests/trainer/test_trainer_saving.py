@@ -6,6 +6,7 @@ import re
 import threading
 from collections import OrderedDict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from tests.trainer.hosts import (
 from tests.trainer.test_trainer_run import train_on_one_host
 from trainer.checkpoints.saver import Saver, copied
 from trainer.contract import events
+from trainer.core.state import advice
 
 
 def test_what_is_written_is_the_state_at_the_call() -> None:
@@ -120,19 +122,25 @@ def test_both_ways_write_the_same_and_tell_their_stall(tmp_path: Path) -> None:
     assert not torch.equal(first["rng"][0]["cpu"], first["rng"][1]["cpu"])
 
 
-def test_a_disk_that_takes_nothing_stops_the_run_with_its_words(tmp_path: Path) -> None:
+def test_a_file_in_the_place_of_the_folder_is_named(tmp_path: Path) -> None:
     blocked = tmp_path / "checkpoints"
-    blocked.mkdir()
-    # A file where the draft's folder is to be made.
-    (blocked / ".writing-step-00000003").write_text("")
+    blocked.write_text("")
     job = write_job(tmp_path, epochs=2, batch_size=512)
     with hosts(tmp_path) as local:
         environ = {"KIT_JOB": job, "KIT_CHECKPOINTS": blocked, "PYTHONPATH": ROOT}
         task = local.start("blocked", ["-m", "trainer.train"], environ)
         assert task.wait() == 1
-    assert "trainer: error: " in task.text
-    assert ".writing-step-00000003" in task.text
+    assert f"File exists: '{blocked}'" in task.text
+    assert "MB are free" not in task.text
     assert "Traceback" not in task.text
+
+
+def test_only_a_full_disk_is_told_to_need_room(tmp_path: Path) -> None:
+    run: Any = SimpleNamespace(checkpoints=tmp_path)
+    errors = (OSError(28, "full"), NotADirectoryError(20, "no", "/c"))
+    told = [advice(run, {}, error) for error in errors]
+    assert "MB are free, it needs 0.0 MB: make room there" in told[0]
+    assert told[1] == "a file is in the place of the folder /c: move it away"
 
 
 def on_small_disk(folder: Path, size: str, before: str = ":") -> list[str]:

@@ -26,12 +26,13 @@ from typing import Any, NamedTuple
 
 import torch
 
-from trainer.checkpoints.layout import COMPLETE, MANIFEST, STATE, folder_name
+from trainer.checkpoints.layout import COMPLETE, MANIFEST, NAME, STATE, folder_name
 from trainer.checkpoints.listing import open_file, read_file
 from trainer.checkpoints.manifest import LARGEST, Manifest, UnusableError, check, parse
 from trainer.contract.job import TrainJob
 
 WRITING, FETCHING = ".writing-", ".fetching-"  # Before the names of incomplete checkpoints.
+DAMAGED = "damaged-"  # Before the name of the last one that could not be used.
 NONE = -1  # The step of a rank that has no checkpoint.
 State = dict[str, Any]  # Nested dicts and lists of tensors and plain values.
 
@@ -134,7 +135,7 @@ def newest(
         if before is not None and path.name >= folder_name(before):
             continue
         try:
-            return read(path, job)
+            return require_state(read(path, job))
         except UnusableError as reason:
             warn(f"passes over {path}: {reason}")
     return None
@@ -163,6 +164,24 @@ def read_any(path: Path) -> Saved:
     return saved
 
 
+def require_state(saved: Saved) -> Saved:
+    """Return a checkpoint; raise UnusableError unless a training can resume from its state.
+
+    A checksum says that the file is as it was written, and not who has written it. Loading the
+    state runs no code.
+    """
+    try:
+        state = saved.load()
+        progress, random = Progress(**state["progress"]), [each["cpu"] for each in state["rng"]]
+    except Exception as error:  # Its class depends on the content.
+        reason = str(error).strip().splitlines() or [""]
+        what = f"{type(error).__name__}: {reason[0][:200]}"
+        raise UnusableError(f"{STATE} is no state of a training ({what})") from error
+    if progress.step != saved.step or not all(isinstance(each, torch.Tensor) for each in random):
+        raise UnusableError(f"{STATE} is no state of a training after step {saved.step}")
+    return saved
+
+
 def verify(saved: Saved, expected: str) -> None:
     """Raise UnusableError unless the state matches the manifest, and the manifest the folder."""
     promise = check(parse(saved.manifest))
@@ -182,7 +201,7 @@ def write(folder: Path, saved: Saved, job: TrainJob, keep: int) -> Path:
     """
     folder.mkdir(parents=True, exist_ok=True)
     for leftover in (*folder.glob(f"{WRITING}*"), *folder.glob(f"{FETCHING}*")):
-        shutil.rmtree(leftover)
+        remove(leftover)
     name = folder_name(saved.step)
     draft = folder / (WRITING + name)
     draft.mkdir()
@@ -209,23 +228,59 @@ def publish(folder: Path, draft: Path, name: str, job: TrainJob, keep: int) -> P
     path = folder / name
     sync_folder(draft)
     if path.exists():
-        there = manifest_of(path)
-        if there is None or there.content["job"] == identity(job):  # Damaged, or our own.
-            shutil.rmtree(path)
-        else:
-            owner = re.sub(r"[^\w.-]", "_", there.manifest.job)[:100]
-            path.rename(path.with_name(f"of-{owner}-{path.name}"))
+        make_way(path, job)
     draft.rename(path)
     sync_folder(folder)
     prune(folder, path.name, job, keep)
     return path
 
 
+def make_way(path: Path, job: TrainJob) -> None:
+    """Free the name of a checkpoint: a damaged one is kept, for who wants to look, as the last."""
+    there = manifest_of(path)
+    if there and there.content["job"] != identity(job):
+        owner = re.sub(r"[^\w.-]", "_", there.manifest.job)[:100]
+        path.rename(path.with_name(f"of-{owner}-{path.name}"))
+    elif is_complete(path) and is_damaged(path):
+        for last in path.parent.glob(f"{DAMAGED}*"):
+            remove(last)
+        path.rename(path.with_name(DAMAGED + path.name))
+    else:
+        remove(path)
+
+
+def is_complete(path: Path) -> bool:
+    """Whether a folder has all files of a checkpoint, of any content."""
+    return all((path / name).is_file() for name in (COMPLETE, MANIFEST, STATE))
+
+
+def is_damaged(path: Path) -> bool:
+    """Whether no training can resume from a checkpoint."""
+    try:
+        require_state(read_any(path))
+    except UnusableError:
+        return True
+    return False
+
+
+def remove(path: Path) -> None:
+    """Delete a checkpoint, COMPLETE first: what an interruption leaves is none."""
+    if path.is_symlink() or not path.is_dir():
+        path.unlink()
+        return
+    (path / COMPLETE).unlink(missing_ok=True)
+    shutil.rmtree(path)
+
+
 def prune(folder: Path, last: str, job: TrainJob, keep: int) -> None:
     """Delete this job's checkpoints up to `last`, except for the `keep` newest and the best.
 
-    A later one must be damaged, as the run did not resume from it: it does not count.
+    A later one must be damaged, as the run did not resume from it: it does not count. What an
+    interrupted deletion has left of earlier ones goes, too.
     """
+    for path in folder.glob("step-*"):
+        if re.fullmatch(NAME, path.name) and path.name < last and not is_complete(path):
+            remove(path)
     whole = sorted(each.parent for each in folder.glob(f"step-*/{COMPLETE}"))
     known = {path: manifest_of(path) for path in whole if path.name <= last}
     own = {
@@ -237,7 +292,7 @@ def prune(folder: Path, last: str, job: TrainJob, keep: int) -> None:
     # The first of equals; of none may anything be known.
     best = max(scored, key=scored.__getitem__, default=None)
     for old in set(list(own)[:-keep]) - {best}:
-        shutil.rmtree(old)
+        remove(old)
 
 
 def score(known: Known) -> float | None:

@@ -21,6 +21,9 @@ from trainer.data.augment import Augmentation
 from trainer.output import say_error
 from trainer.parallel.halt import HaltError
 
+IDLE = 100
+"""Steps without a change of the weights after which people are told, and each time again."""
+
 
 @dataclass(frozen=True)
 class EpochResult:
@@ -69,7 +72,7 @@ def train_epoch(run: Run, progress: Progress, stop: Stop) -> EpochResult:
     augmentation = Augmentation.of_epoch(train, run.data, progress.epoch)
     train_mode(run.model, train.freeze)
     tally, stopping, seen = Tally(run, samples - progress.position), False, 0.0
-    shares: list[float] = []
+    shares, idle = list[float](), 0
     run.meter.begin_epoch()
     run.recorder.start_epoch()
     while progress.position < samples and not stopping:
@@ -85,6 +88,9 @@ def train_epoch(run: Run, progress: Progress, stop: Stop) -> EpochResult:
         if step.bad_losses:
             skip_or_halt(run, progress, step)
             tally.skipped, tally.samples = (*tally.skipped, progress.step), tally.samples - done
+        idle = 0 if step.moved else idle + 1
+        if idle and idle % IDLE == 0:
+            tell_idle(run, progress, idle)
         compare(run, progress)
         tally.loss += step.loss
         seen = (tally.samples - len(left) + done) * run.balance.shares[run.ranks.data_rank]
@@ -115,6 +121,17 @@ def own_reads(run: Run, left: Tensor, augmentation: Augmentation) -> Iterator[Te
         grouped = run.data.train.grouped(batch)
         for piece in run.pieces(batch):
             yield augmentation.reads(grouped, piece)
+
+
+def tell_idle(run: Run, progress: Progress, steps: int) -> None:
+    """Say that no step has changed the weights for long; from the first rank of each host."""
+    if run.world.local_rank == 0:
+        scale = run.scaler.get_scale()
+        why = f", the scale of the loss is {scale:.3g}" if run.scaler.is_enabled() else ""
+        say_error(
+            f"trainer: warning: {run.world.name}: the weights have not moved for {steps} steps, to "
+            f"step {progress.step}: losses or gradients were not finite{why}"
+        )
 
 
 def skip_or_halt(run: Run, progress: Progress, step: StepResult) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +22,7 @@ from trainer.core.evaluation import Evaluation
 from trainer.core.run import Run
 from trainer.output import say
 from trainer.parallel.halt import HaltError
+from trainer.parallel.sharded import all_finite
 
 MERGED = ("optimizer", "scaler", "powersgd")
 """Objects in the ranks' own parts whose mean other ranks can resume from, at another world size.
@@ -155,6 +157,7 @@ def save(run: Run, progress: Progress, found: Evaluation | None = None) -> None:
     run.saver.wait()
     with run.ranks.settled(run.modules) as own:
         model = run.ranks.require_equal()
+        require_finite(run, progress)
         if run.ranks.optimizers_differ:
             own |= {name: part.state_dict() for name, part in run.steppers.items()}
         whole = dict[str, Tensor]()
@@ -179,6 +182,14 @@ def save(run: Run, progress: Progress, found: Evaluation | None = None) -> None:
     run.saver.stalls.append(time.monotonic() - began)
     run.meter.stalled(run.saver.stalls[-1])
     run.recorder.note("saved", progress, stall=run.saver.stalls[-1])
+
+
+def require_finite(run: Run, progress: Progress) -> None:
+    """Raise HaltError on all ranks if a weight is not finite: it never will be again."""
+    if run.world.sums([not all_finite(run.model.state_dict().values())])[0]:
+        what = f"weights are not finite after step {progress.step}, which is not saved"
+        fix = "the checkpoints before it are whole: look at the loss, lower train.learning_rate"
+        raise HaltError("loss", f"{what}; {fix}")
 
 
 def random_states(device: torch.device) -> dict[str, Tensor]:
@@ -211,10 +222,19 @@ def write(
     try:
         write_files(run, state, progress, found, words)
     except OSError as error:
-        free = shutil.disk_usage(run.checkpoints).free / 1e6
         what = f"{run.world.host}: {run.checkpoints}: {folder_name(progress.step)} was not saved"
+        raise NotSavedError(f"{what} ({error}); {advice(run, state, error)}") from error
+
+
+def advice(run: Run, state: State, error: OSError) -> str:
+    """Say what lets a checkpoint be written."""
+    if isinstance(error, FileExistsError | NotADirectoryError):
+        return f"a file is in the place of the folder {error.filename}: move it away"
+    with suppress(OSError):
+        free = shutil.disk_usage(run.checkpoints).free / 1e6
         room = f"{free:.1f} MB are free, it needs {size_of(state) / 1e6:.1f} MB"
-        raise NotSavedError(f"{what} ({error}); {room}: make room there") from error
+        return f"{room}: make room there"
+    return "see to that folder"
 
 
 def size_of(value: Any) -> int:

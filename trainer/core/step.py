@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
 from trainer.checkpoints.format import Progress
 from trainer.core.averages import Lookahead, MovingAverage
@@ -22,6 +21,7 @@ from trainer.core.suspicion import examined
 from trainer.custom.nested import floated
 from trainer.data.augment import Augmentation
 from trainer.parallel.pipeline import Pipelined
+from trainer.parallel.sharded import all_finite
 
 IGNORED = -100
 """The label of a token that is not learnt from: torch's cross entropy has no loss for it."""
@@ -36,6 +36,7 @@ class StepResult:
     stopping: bool = False  # Whether any rank was asked to stop.
     bad_losses: tuple[str, ...] = ()  # Losses that were not finite, with ranks and samples.
     samples: int = 0  # Of this rank.
+    moved: bool = True  # Whether this rank's weights have changed.
 
 
 class Verdict(NamedTuple):
@@ -72,7 +73,8 @@ def train_step(
     bad = bool(bad_loss or verdict.bad_losses)
     if bad:
         loss = torch.zeros_like(loss)
-    if bad or not update(run, progress):
+    moved = not bad and update(run, progress)
+    if not moved:
         restore()
         if local:
             run.ranks.skip_local(sum(map(len, own)))
@@ -83,7 +85,7 @@ def train_step(
     if local:
         verdict = end_local(run, stop, number, bad_loss, last=len(batch) == len(left))
     run.balance.note(samples)
-    return StepResult(after, loss, *verdict, samples)
+    return StepResult(after, loss, *verdict, samples, moved)
 
 
 def remember(run: Run) -> Callable[[], None]:
@@ -168,14 +170,8 @@ def bad_gradient(run: Run) -> str:
     """
     if run.job.train.on_nan != "skip" or run.scaler.is_enabled():
         return ""
-    found = [own_part(each.grad) for each in run.model.parameters() if each.grad is not None]
-    sums = torch.stack([each.sum(dtype=torch.float32) for each in found])
-    return "" if bool(torch.isfinite(sums).all()) else f"{run.world.name}, its gradients"
-
-
-def own_part(tensor: Tensor) -> Tensor:
-    """Return this rank's part of a tensor, which may be divided."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    found = [each.grad for each in run.model.parameters() if each.grad is not None]
+    return "" if all_finite(found) else f"{run.world.name}, its gradients"
 
 
 def pipelined_gradients(

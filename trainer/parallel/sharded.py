@@ -7,7 +7,7 @@ optimizer updates each rank's part. Replicas average the parts of the gradients 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -199,6 +199,13 @@ def blocks_of(model: nn.Module) -> list[nn.Module]:
 def local(values: Tensor) -> Tensor:
     """Return this rank's part of a tensor, in the same memory."""
     return values.to_local() if isinstance(values, DTensor) else values
+
+
+def all_finite(tensors: Iterable[Tensor]) -> bool:
+    """Whether all values of this rank's parts are finite; waits for the device once."""
+    floats = (each for each in map(local, tensors) if each.is_floating_point())
+    sums = [each.sum(dtype=torch.float32) for each in floats]
+    return not sums or bool(torch.isfinite(torch.stack(sums)).all())
 
 
 def dimensions(values: Tensor) -> tuple[str, ...]:

@@ -66,7 +66,12 @@ class Host:
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
-        wait_until(lambda: Path(self.socket).exists(), f"a keeper on {self.name}")
+        wait_until(self.listens, f"a keeper on {self.name}")
+
+    def listens(self) -> bool:
+        """Whether the socket is there, and is listened on: it has a name a little before."""
+        with socket.socket(socket.AF_UNIX) as connection:
+            return connection.connect_ex(self.socket) == 0
 
     def kill(self) -> None:
         if self.process:

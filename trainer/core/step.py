@@ -26,6 +26,9 @@ from trainer.parallel.sharded import all_finite
 IGNORED = -100
 """The label of a token that is not learnt from: torch's cross entropy has no loss for it."""
 
+GRADIENTS = "its gradients"
+"""In place of the samples, where only the gradients are not finite."""
+
 
 @dataclass(frozen=True)
 class StepResult:
@@ -109,9 +112,11 @@ def remember(run: Run) -> Callable[[], None]:
 def exchange_verdicts(run: Run, stop: Stop, bad_loss: str) -> Verdict:
     """Exchange which ranks must stop and which losses are not finite: all continue, or none."""
     asked, broken = run.world.sums([stop.requested, bool(bad_loss)])
-    found = run.world.gather(bad_loss) if broken else []
+    found = tuple(filter(None, run.world.gather(bad_loss) if broken else []))
     run.watch.mark("communication")
-    return Verdict(asked > 0, tuple(filter(None, found)))
+    # The exchange gives all ranks the gradients of a loss that is not finite.
+    losses = tuple(each for each in found if not each.endswith(GRADIENTS))
+    return Verdict(asked > 0, losses or found)
 
 
 def end_local(run: Run, stop: Stop, number: int, bad_loss: str, *, last: bool) -> Verdict:
@@ -171,7 +176,7 @@ def bad_gradient(run: Run) -> str:
     if run.job.train.on_nan != "skip" or run.scaler.is_enabled():
         return ""
     found = [each.grad for each in run.model.parameters() if each.grad is not None]
-    return "" if all_finite(found) else f"{run.world.name}, its gradients"
+    return "" if all_finite(found) else f"{run.world.name}, {GRADIENTS}"
 
 
 def pipelined_gradients(

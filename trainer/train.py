@@ -108,7 +108,7 @@ def main() -> int:
 
 def require_device(job: TrainJob) -> None:
     """End this process if PyTorch cannot use the GPU that its container was given for it."""
-    if job.train.device != "auto":
+    if job.train.device:
         os.environ["KIT_DEVICE"] = job.train.device
     given = [uuid for uuid in os.environ.get("KIT_GPUS", "").split(",") if uuid]
     needed = int(os.environ.get("LOCAL_RANK", "0")) + 1

@@ -42,6 +42,7 @@ def served(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> tuple[Cluster, 
     (tools / "nvidia-smi").write_text(f"#!/bin/sh\nprintf '{lines}'\n")
     (tools / "nvidia-smi").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tools}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("KIT_DEVICE", "cpu")
     (cluster.folder / "inventory.yaml").write_text(INVENTORY)
     cluster.job("digits", JOB.replace("EPOCHS", "3"))
     port = free_port()

@@ -280,10 +280,10 @@ class Train:
         description="auto follows the oldest GPU: fp16 on Volta and Turing, bf16 from Ampere on, "
         "fp32 on CPU",
     )
-    device: Literal["auto", "cpu"] = key(
-        "auto",
-        description="auto: the GPUs of the host, without which the job fails if it has some; cpu: "
-        "train on the CPU on purpose",
+    device: Literal["cpu"] | None = key(
+        None,
+        description="cpu: train without GPUs on purpose; otherwise a job fails on a host with GPUs "
+        "that PyTorch cannot use",
     )
     compile: bool = key(False, description="Use torch.compile")
     balance: Literal["even", "auto"] = key(

@@ -27,8 +27,10 @@ environment: {{OMP_NUM_THREADS: "1"}}
 """
 SERVER = f"image: {IMAGE}\njob: digits\nhosts: {{names: [n1]}}\n"
 READY = """\
-python3 -c "import urllib.request as u; print(u.urlopen('http://[fd78::11]:8080/ready').read())"
+docker exec $(docker ps -qf name=serve-digits-serve) python3 -c \
+    "import urllib.request as u; print(u.urlopen('http://[fd78::11]:8080/ready').read())"
 """
+"""The nodes have no HTTP client of their own."""
 
 
 @pytest.fixture
@@ -41,7 +43,9 @@ def six(lab: Lab) -> Iterator[None]:
         for node in ADDRESSES
     }
     for node, card in cards.items():
-        allow = f"sysctl -qw net.ipv6.conf.{card}.disable_ipv6=0"
+        # A host reaches its own address over lo.
+        cards_of = ("lo", card)
+        allow = " && ".join(f"sysctl -qw net.ipv6.conf.{each}.disable_ipv6=0" for each in cards_of)
         add = f"ip -6 addr replace {ADDRESSES[node]}/64 dev {card} nodad"
         done = lab.ssh(node, f"{allow} && {add}")
         assert done.returncode == 0, done.stderr

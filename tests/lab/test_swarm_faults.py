@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 
 import pytest
 
@@ -77,11 +78,21 @@ def test_a_mistake_in_the_input_ends_a_job_with_its_reason(operator: Operator, h
     assert "cifar10 is not complete in any of" in status["failure"]
 
 
-def newest(lab: Lab) -> str:
-    """The state and the desired state of the newest task of n2's part."""
+def states(lab: Lab) -> list[str]:
+    """The desired and the present state of the tasks of n2's part, the newest first."""
     form = "{{.DesiredState}} {{.CurrentState}}"
     told = lab.docker("n1", "service", "ps", "--format", form, "train-digits_train-on-n2")
-    return told.splitlines()[0]
+    return told.splitlines()
+
+
+def failures(lab: Lab) -> int:
+    """The tasks that have failed; the newest one is followed by another within seconds."""
+    return sum("Failed" in state for state in states(lab))
+
+
+def has_failed_since(lab: Lab, before: int) -> bool:
+    """Whether another task has failed."""
+    return failures(lab) > before
 
 
 def kill_training(lab: Lab) -> None:
@@ -97,11 +108,12 @@ def test_a_host_out_of_restarts_comes_back_and_may_leave(operator: Operator, hos
     # Two starts, instead of the ten of the rendered file.
     once = ("--restart-max-attempts", "1", "train-digits_train-on-n2")
     hosts.docker("n1", "service", "update", "--detach", *once)
-    wait_for(lambda: "Running Running" in newest(hosts), "the task with the new limit")
+    wait_for(lambda: "Running Running" in states(hosts)[0], "the task with the new limit")
     for _ in range(2):
+        before = failures(hosts)
         kill_training(hosts)
-        wait_for(lambda: "Failed" in newest(hosts) or "Ready" in newest(hosts), "Swarm to see it")
-    wait_for(lambda: "Shutdown Failed" in newest(hosts), "Swarm to give up")
+        wait_for(partial(has_failed_since, hosts, before), "Swarm to see it")
+    wait_for(lambda: "Shutdown Failed" in states(hosts)[0], "Swarm to give up")
     first = tasks(hosts, "train-digits")
 
     status = operator.status()

@@ -52,10 +52,6 @@ class EngineError(KitError):
         self.status = status
 
 
-class NoAnswerError(KitError):
-    """The engine accepted the request and did not answer in time."""
-
-
 class Docker:
     """The engine of one host. `url` is None for this machine's own.
 
@@ -158,7 +154,7 @@ class Docker:
         """Return an answer that is not JSON and may take `patience` seconds; see `request`.
 
         Raises:
-            NoAnswerError: It took longer.
+            KitError: It took longer.
         """
         return self._answer("GET", path, None, query, patience=patience)
 
@@ -188,27 +184,18 @@ class Docker:
 
     @contextmanager
     def stream(
-        self,
-        path: str,
-        patience: float | None = None,
-        sent: Callable[[], object] | None = None,
-        /,
-        **query: str | dict[str, Any],
+        self, path: str, sent: Callable[[], object] | None = None, /, **query: str | dict[str, Any]
     ) -> Iterator[HTTPResponse]:
         """Yield an answer on a separate connection; it may be endless.
 
-        With `patience` it may pause for this number of seconds. `sent` is called after the request:
-        the answer to a request for new log lines begins with the first line.
-
-        Raises:
-            NoAnswerError: It paused longer.
+        `sent` is called after the request: the answer to a request for new log lines begins with
+        the first line.
         """
-        connection = _Connection(self.name, self.url, patience or PATIENCE)
+        connection = _Connection(self.name, self.url)
         self._streams.add(connection)
         try:
             with connection.ask("GET", path, None, query, sent=sent) as response:
-                if patience is None:
-                    connection.disable_timeout()
+                connection.disable_timeout()
                 yield response
         finally:
             self._streams.discard(connection)
@@ -322,9 +309,8 @@ class _Connection(HTTPConnection):
         except TimeoutError:
             self.disconnect()
             what = f"{self._name}: Docker has not answered for {self.timeout:.0f} s"
-            raise NoAnswerError(
-                what, "try again, or look at its log: journalctl -u docker"
-            ) from None
+            hint = "try again, or look at its log: journalctl -u docker"
+            raise KitError(what, hint) from None
         except (HTTPException, OSError) as error:
             output = self._error_output()
             if self._url and self._url.startswith(SSH):

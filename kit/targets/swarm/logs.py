@@ -1,19 +1,27 @@
-"""The logs of workloads' tasks, which Swarm collects from the nodes."""
+"""The logs of workloads' tasks, which Swarm collects from the nodes.
+
+Existing lines are read task by task. Docker's log of a whole service often hangs when several of
+its tasks have run on a node, and lacks lines of the newest (seen with Docker 26; see
+https://github.com/moby/moby/issues/33183). New lines are followed by service, so that a new task's
+lines come too; of a service's tasks on a node, only one prints.
+"""
 
 from __future__ import annotations
 
 import io
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain
 
 from kit.errors import KitError
-from kit.hosts.docker import Docker, NoAnswerError
+from kit.hosts.docker import Docker, concurrently
 from kit.runtime.event_log import Source, last_lines
 from kit.runtime.events import split
 from kit.runtime.status import LogLine
 from kit.runtime.streams import WINDOW, Readable, lines, merged
-from kit.targets.swarm.state import OVER, Cluster
+from kit.targets.swarm.state import OVER, Cluster, Task
 from kit.targets.swarm.status import logged, working
 
 SILENCE = 5.0
@@ -22,6 +30,9 @@ REQUESTED = 10.0
 """Seconds after which the end of the workloads no longer waits for a stream's connection."""
 POLL = 1.0
 """Seconds between two checks whether the workloads have ended."""
+OVERLAP = 60.0
+"""Seconds that new lines and existing ones overlap: the clocks of the nodes may differ by less."""
+MISSING = "kit: the lines of a task are missing"
 DELAY = 1.0
 """Seconds to wait for the last lines of an ended task."""
 MOST_TASKS = 16
@@ -56,14 +67,17 @@ def _new_lines(
     docker: Docker, hosts: Mapping[str, str], name: str, path: str, since: float | None
 ) -> list[LogLine]:
     """Return the lines after a time; for None the last lines."""
-
-    def read(**asked: str) -> list[LogLine]:
-        content = docker.read(path, SILENCE, **QUERY, **asked, follow="0")
-        return sorted(_parsed(hosts, name, io.BytesIO(content)), key=_time)
-
     if since is not None:
-        return read(since=f"{since:.9f}")
-    return last_lines(lambda tail: read(tail=tail))
+        return _read(docker, hosts, name, path, since=f"{since:.9f}")
+    return last_lines(lambda tail: _read(docker, hosts, name, path, tail=tail))
+
+
+def _read(
+    docker: Docker, hosts: Mapping[str, str], name: str, path: str, **asked: str
+) -> list[LogLine]:
+    """Return the existing lines of a task or service, sorted by time."""
+    content = docker.read(path, SILENCE, **QUERY, **asked, follow="0")
+    return sorted(_parsed(hosts, name, io.BytesIO(content)), key=_time)
 
 
 def _parsed(hosts: Mapping[str, str], name: str, response: Readable) -> Iterator[LogLine]:
@@ -88,10 +102,25 @@ class Logs:
         self._requested = threading.Semaphore(0)
 
     def read(self, names: Sequence[str], since: float | None) -> Iterator[LogLine]:
-        """Yield the existing lines, sorted by time."""
-        # Docker sends the tasks of a service one after the other, not always the newest last.
-        found = self._merged(names, since, follow=False, window=None)
-        return iter(sorted(found, key=_time))
+        """Yield the existing lines, sorted by time, then a line for each task that sends none."""
+        asked = {} if since is None else {"since": f"{since:.9f}"}
+        tasks = [(name, task) for name in names for task in self._ran(name)]
+
+        def lines_of(source: tuple[str, Task]) -> list[LogLine]:
+            name, task = source
+            return _read(self._manager, self._hosts, name, f"/tasks/{task.id}/logs", **asked)
+
+        results = concurrently(lines_of, tasks)
+        yield from sorted(chain(*(each for each in results if isinstance(each, list))), key=_time)
+        for (name, task), result in zip(tasks, results, strict=True):
+            if isinstance(result, KitError):
+                yield LogLine(name, self._hosts.get(task.node, task.node), f"{MISSING}: {result}")
+
+    def _ran(self, name: str) -> Iterator[Task]:
+        """Yield the tasks of a workload that have lines and whose node can be asked."""
+        for task in self._cluster.tasks_of(logged(self._cluster, name)):
+            if task.state in {"running", *OVER} and task.node and self._cluster.ready(task.node):
+                yield task
 
     def follow(
         self, names: Sequence[str], since: float | None, ended: Callable[[], bool]
@@ -100,12 +129,27 @@ class Logs:
 
         `ended` is called after all streams were requested, so that no later line is missed.
         """
-        number = sum(len(logged(self._cluster, name)) for name in names)
-        threading.Thread(target=self._end_with, args=(ended, number), daemon=True).start()
+        begin = time.time() - OVERLAP if since is None else since
+        before = list(self.read(names, None)) if since is None else []
+        known = {(line.host, line.time) for line in before}
         try:
-            yield from self._merged(names, since, follow=True, window=WINDOW)
+            yield from before
+            for line in self._stream(names, begin, ended):
+                if (line.host, line.time) not in known:
+                    yield line
         finally:
             self._disconnect()
+
+    def _stream(
+        self, names: Sequence[str], begin: float, ended: Callable[[], bool]
+    ) -> Iterator[LogLine]:
+        streams = [
+            self._lines(name, f"/services/{service.id}/logs", f"{begin:.0f}")
+            for name in names
+            for service in logged(self._cluster, name)
+        ]
+        threading.Thread(target=self._end_with, args=(ended, len(streams)), daemon=True).start()
+        return merged(streams, _time, WINDOW)
 
     def _end_with(self, ended: Callable[[], bool], streams: int) -> None:
         for _ in range(streams):
@@ -119,29 +163,13 @@ class Logs:
         self._over.set()
         self._manager.close()
 
-    def _merged(
-        self, names: Sequence[str], since: float | None, *, follow: bool, window: float | None
-    ) -> Iterator[LogLine]:
-        query = {"follow": str(int(follow))}
-        if since is not None:
-            query["since"] = f"{since:.0f}"
-        streams = [
-            self._lines(name, f"/services/{service.id}/logs", query)
-            for name in names
-            for service in logged(self._cluster, name)
-        ]
-        return merged(streams, _time, window)
-
-    def _lines(self, name: str, path: str, query: dict[str, str]) -> Iterator[LogLine]:
+    def _lines(self, name: str, path: str, since: str) -> Iterator[LogLine]:
+        query = {**QUERY, "follow": "1", "since": since}
         try:
-            patience = None if query["follow"] == "1" else SILENCE
-            sent = self._requested.release
-            with self._manager.stream(path, patience, sent, **QUERY, **query) as response:
+            with self._manager.stream(path, self._requested.release, **query) as response:
                 if self._over.is_set():  # It was closed while this stream was opened.
                     return
                 yield from _parsed(self._hosts, name, response)
-        except NoAnswerError:
-            return  # Swarm waits for the logs of a node that is down.
         except KitError:
             if not self._over.is_set():  # Otherwise kit closed the connection.
                 raise

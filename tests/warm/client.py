@@ -1,5 +1,6 @@
 """Lets the server run a program, and behaves like that program's process."""
 
+import contextlib
 import marshal
 import os
 import signal
@@ -19,7 +20,8 @@ with socket.socket(socket.AF_UNIX) as server:
     program = int(answers.readline())
 
     def forward(number: int, _: object) -> None:
-        os.kill(program, number)
+        with contextlib.suppress(ProcessLookupError):  # Its status is on its way.
+            os.kill(program, number)
 
     for each in FORWARDED:
         signal.signal(each, forward)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -23,7 +25,9 @@ from kit.paths import Paths, identity
 from kit.plan.notes import resume_notes
 from kit.project import load_lowered, rendered_tree
 from kit.runtime.health import Check, await_healthy, await_proxy, with_health
+from kit.runtime.history import undone
 from kit.runtime.proof import wrong_gpus
+from kit.runtime.source import SHORT, contains, current_source
 from kit.runtime.status import ENDED, JobStatus
 from kit.runtime.target import Target
 from kit.targets.lowered import Lowered
@@ -55,6 +59,7 @@ def _with_jobs(function: Callable[..., Any]) -> Callable[..., Any]:
     "--fresh", is_flag=True, help="Start from the beginning: delete the jobs' checkpoints."
 )
 @click.option("--dry-run", is_flag=True, help="Only show the steps.")
+@click.option("--yes-older", is_flag=True, help="Also undo what a newer commit has deployed.")
 @click.option("--break-lock", is_flag=True, help="Take the lock of a deploy that is dead.")
 def command(
     paths: Paths,
@@ -65,6 +70,7 @@ def command(
     wait: bool,
     detach: bool,
     dry_run: bool,
+    yes_older: bool,
     break_lock: bool,
     skip_doctor: bool,
 ) -> int:
@@ -82,6 +88,8 @@ def command(
     refuse(chosen)
     if break_lock:
         target.break_lock()
+    if not yes_older:
+        _require_newest(target, chosen, paths.inventory.parent, asks=not dry_run)
     if dry_run:
         show_steps(target.preview(chosen, fresh=fresh))
         return 0
@@ -142,6 +150,34 @@ def _prepare(
         for note in resume_notes([plan for plan in wanted.plan.jobs if plan.name in jobs]):
             click.echo(f"note: {note}", err=True)
     return target, chosen, refuse
+
+
+def _require_newest(
+    target: Target, chosen: Sequence[Workload], folder: Path, *, asks: bool
+) -> None:
+    """Ask before a deploy undoes what a commit that is not in this clone has deployed.
+
+    Raises:
+        InputError: It would, and there is no terminal to ask on.
+    """
+    found = list(undone(target.history(), chosen, lambda commit: contains(folder, commit)))
+    if not found:
+        return
+    mine = current_source(folder)
+    for each in found:
+        click.echo(
+            f"{each.job} runs from {each.version} “{each.subject}”, which {each.by} deployed "
+            f"on {each.when}",
+            err=True,
+        )
+    here = f"{mine.commit[:SHORT]} “{mine.subject}”" if mine.commit else "no commit"
+    what = f"the files here, {here}, do not contain it: a deploy would undo it"
+    if not asks:
+        click.echo(f"note: {what}", err=True)
+    elif not sys.stdin.isatty():
+        raise InputError(what, "git pull, then kit render; or `kit deploy --yes-older`")
+    else:
+        click.confirm(f"{what}. Undo it?", abort=True, err=True)
 
 
 def _doctor(

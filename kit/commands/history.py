@@ -6,7 +6,6 @@ import dataclasses
 import json
 import math
 from collections.abc import Sequence
-from datetime import datetime
 from pathlib import Path
 
 import click
@@ -42,12 +41,13 @@ def command(paths: Paths, engine: str | None, *, as_json: bool) -> None:
         ]
         click.echo(json.dumps(found, indent=2))
         return
-    rows = table("when", "job", "by", "inventory", "job's hash", "image", "run", "report")
+    rows = table("when", "job", "by", "inventory", "job's hash", "commit", "image", "run", "report")
     for each, own_runs in zip(deployments, runs, strict=True):
-        when = datetime.fromtimestamp(each.time).astimezone().isoformat(" ", "seconds")
         pages = dict.fromkeys(_shown(path) for _, path in own_runs if path is not None)
         rows.add_row(
-            *(when, each.job, each.by, each.inventory, each.job_hash, each.image),
+            *(each.when, each.job, each.by, each.inventory, each.job_hash),
+            f"{each.version} {each.subject}".strip(),
+            each.image,
             "\n".join(f"{each.job}@{run}" for run, _ in own_runs),
             "\n".join(pages),
         )

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import getpass
 import socket
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from datetime import datetime
+from typing import Any
 
+from kit.runtime.source import SHORT, Source
 from kit.workload.types import Workload
 
 
@@ -13,7 +17,8 @@ from kit.workload.types import Workload
 class Deployment:
     """One deployment of a workload; `time` is in seconds since the epoch.
 
-    `inventory` and `job_hash` are hashes of the input, `image` is the reference that ran.
+    `inventory` and `job_hash` are hashes of the input, `image` is the reference that ran. `commit`
+    is that of the project's files, "" if it is not known; `changed`: they differed from it.
     """
 
     job: str
@@ -22,6 +27,20 @@ class Deployment:
     inventory: str
     job_hash: str
     image: str
+    commit: str = ""
+    subject: str = ""
+    branch: str = ""
+    changed: bool = False
+
+    @property
+    def version(self) -> str:
+        """The commit as people read it, with a + if files differed from it."""
+        return f"{self.commit[:SHORT]}{'+' if self.changed else ''}"
+
+    @property
+    def when(self) -> str:
+        """The time as people read it."""
+        return datetime.fromtimestamp(self.time).astimezone().isoformat(" ", "seconds")
 
 
 def current_user() -> str:
@@ -29,8 +48,46 @@ def current_user() -> str:
     return f"{getpass.getuser()}@{socket.gethostname()}"
 
 
-def deployment(work: Workload, time: float) -> Deployment:
-    """Return the entry for a workload that was started at `time`."""
+def deployment(work: Workload, time: float, source: Source) -> Deployment:
+    """Return the entry for a workload that was started at `time` from files of a `source`."""
     return Deployment(
-        work.name, time, current_user(), work.inventory_hash, work.job_hash, work.image
+        work.name,
+        time,
+        current_user(),
+        work.inventory_hash,
+        work.job_hash,
+        work.image,
+        source.commit,
+        source.subject,
+        source.branch,
+        source.changed,
     )
+
+
+def read_deployment(content: Mapping[str, Any]) -> Deployment:
+    """Return an entry as it was written, perhaps by another version of kit.
+
+    Raises:
+        TypeError: A value is missing.
+    """
+    known = {each.name for each in fields(Deployment)}
+    return Deployment(**{name: value for name, value in content.items() if name in known})
+
+
+def undone(
+    deployments: Iterable[Deployment],
+    workloads: Iterable[Workload],
+    contains: Callable[[str], bool],
+) -> Iterator[Deployment]:
+    """Yield what runs from other input and from a commit that the files here do not contain.
+
+    `deployments` are the newest first.
+    """
+    newest = {each.job: each for each in reversed(list(deployments))}
+    for work in workloads:
+        last = newest.get(work.name)
+        if last is None or not last.commit:
+            continue
+        same = (last.inventory, last.job_hash) == (work.inventory_hash, work.job_hash)
+        if not same and not contains(last.commit):
+            yield last

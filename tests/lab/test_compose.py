@@ -115,6 +115,27 @@ def test_a_job_trains_is_stopped_and_goes_on(operator: Operator, lab: Lab) -> No
     assert [json.loads(line)["job"] for line in history] == ["digits", "digits"]
 
 
+def test_what_was_removed_by_hand_is_named_and_restored(operator: Operator, lab: Lab) -> None:
+    """Only real engines show that no field of a real container counts as changed."""
+    operator.kit("deploy")
+    wait_for(operator.trains, "a checkpoint")
+    assert "nothing to do" in operator.kit("deploy", "--dry-run")
+    lab.docker("n1", "stop", "test_train-digits-rendezvous-1")
+    wait_for(
+        lambda: "its coordinator on n1" in operator.status()["message"], "the status to say it"
+    )
+    shown = operator.kit("deploy", "--dry-run")
+    assert re.search(r"n1 +renew the coordinator of digits; .* +it does not run", shown)
+    assert "end digits" not in shown
+    lab.docker("n2", "rm", "--force", "test_train-digits-train-1")
+    operator.kit("deploy")
+    assert "nothing to do" in operator.kit("deploy", "--dry-run")
+    wait_for(lambda: operator.status()["world_size"] == 3, "both hosts to train")
+    lab.docker("n1", "update", "--restart", "no", "test_train-digits-train-1")
+    changed = "changed by hand: train: restart is no, not on-failure:10"
+    assert changed in " ".join(operator.kit("deploy", "--dry-run").split())
+
+
 def test_what_is_missing_is_told_and_nothing_is_started(operator: Operator, lab: Lab) -> None:
     operator.write({"digits": JOB.replace(STAND_IN, "registry.lab:5000/trainer:none")})
     output = operator.kit("deploy", status=1)

@@ -166,6 +166,25 @@ def test_hosts_become_a_swarm_and_part_again(hosts: Lab, project: Project, docke
     assert "everything is up to date" in operator.kit("swarm", "down")
 
 
+def test_what_was_changed_by_hand_is_named_and_repaired(operator: Operator, hosts: Lab) -> None:
+    """Only a real Swarm shows that no field of a real deploy counts as changed."""
+    operator.write({"digits": ELASTIC})
+    operator.kit("deploy")
+    assert "nothing to do" in operator.kit("deploy", "--dry-run")
+    first, second = "train-digits_train-on-n1", "train-digits_train-on-n2"
+    on(hosts, "n1", f"docker service update --detach --env-add TOKEN=geheim {first}")
+    on(hosts, "n1", f"docker service scale --detach {second}=0")
+    on(hosts, "n1", "docker service rm train-digits_rendezvous")
+    shown = " ".join(operator.kit("deploy", "--dry-run").split())
+    assert "rendezvous is not there" in shown
+    assert "train-on-n1: environment.TOKEN is set" in shown
+    assert "train-on-n2: deploy.replicas is 0, not 1" in shown
+    assert "geheim" not in shown
+    operator.kit("deploy")
+    assert "nothing to do" in operator.kit("deploy", "--dry-run")
+    wait_for(lambda: operator.status()["world_size"] == 3, "both hosts to train")
+
+
 def test_two_desktops_train_lose_a_host_and_go_on(operator: Operator, hosts: Lab) -> None:
     operator.write({"digits": ELASTIC})
     done = operator.kit("deploy")

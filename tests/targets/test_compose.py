@@ -67,6 +67,7 @@ ENDED = Container(
     spare=False,
     dispensable=0,
     checkpoints="kit-lab_j-checkpoints",
+    coordinated=True,
 )
 RUNNING = replace(ENDED, status="running")
 STORE = replace(RUNNING, id="s", service="rendezvous", devices=(), processes=0)
@@ -95,7 +96,11 @@ def decided(
     """The decision if all files have the version of RUNNING."""
     every = [work] if isinstance(work, Workload) else list(work)
     versions = {
-        (each.name, host): {"train": "0000", "rendezvous": "0000", "serve": "0000"}
+        (each.name, host): {
+            str(part.role): "0000"
+            for part in each.parts
+            if host in [one.name for one in part.hosts[: part.replicas]]
+        }
         for each in every
         for host in each.hosts
     }
@@ -132,6 +137,50 @@ def both(**changes: Any) -> tuple[Container, ...]:
 
 def test_what_runs_from_the_same_file_is_left_alone(project: Project) -> None:
     assert decided(planned(project), having(*both())) == ()
+
+
+def test_the_containers_are_those_of_the_file(project: Project) -> None:
+    """Two workloads were on one GPU: a server's container that its file no longer had."""
+    work = planned(project)
+    (second,) = [one for one in both() if one.host == "pc2"]
+
+    def causes(*containers: Container) -> set[tuple[str, str, str]]:
+        steps = decided(work, having(*containers))
+        return {(step.where, step.what.split()[0], step.cause) for step in steps}
+
+    lost = causes(STORE, second)
+    assert ("pc1", "start", "its container train is not there") in lost
+    assert {where for where, _, _ in lost} == {"pc1"}
+    extra = replace(RUNNING, id="9", host="pc2", service="serve")
+    found = causes(*both(), extra)
+    assert ("pc2", "remove", "its file has no serve now") in found
+    assert ("pc2", "end", "its file has no serve now") in found
+    assert {where for where, _, _ in found} == {"pc2"}
+
+
+@pytest.mark.parametrize("own", [(), (replace(STORE, status="exited"),)])
+def test_a_coordinator_that_was_stopped_is_started_alone(
+    project: Project, own: tuple[Container, ...]
+) -> None:
+    """The hosts train on meanwhile; the status says that none can be replaced."""
+    training = [one for one in both() if one.trains]
+    [step] = decided(planned(project), having(*training, *own))
+    assert (type(step), step.where, step.cause) == (Start, "pc1", "it does not run")
+    said = job_status("j", [*training, *own], (), Reader()).message
+    assert said.startswith(f"its coordinator {'on pc1 was stopped' if own else 'is not there'}:")
+    assert "coordinator" not in job_status("j", list(both()), (), Reader()).message
+
+
+def test_what_was_changed_by_hand_is_started_again(project: Project) -> None:
+    work = planned(project)
+    versions = {
+        ("j", "pc1"): {"train": "0000", "rendezvous": "0000"},
+        ("j", "pc2"): {"train": "0000"},
+    }
+    hand = {("j", "pc2"): "changed by hand: train: gpus is GPU-b, not GPU-b GPU-c"}
+    steps = decide("lab", [work], versions, having(*both()), hand, fresh=False)
+    assert done(steps) == [(Pull, "pc2"), (End, "pc2"), (Remove, "pc2"), (Start, "pc2")]
+    assert {step.cause for step in steps[1:]} == set(hand.values())
 
 
 @pytest.mark.parametrize("status", ["running", "restarting", "paused"])
@@ -437,7 +486,7 @@ def test_a_host_that_is_silent_and_what_the_lines_tell() -> None:
 
 def test_a_rendezvous_that_fails_is_told_and_one_alone_is_no_job() -> None:
     store = replace(STORE, status="restarting", exit_status=1, most_restarts=0, restarts=4)
-    assert "the rendezvous on pc1 ended" in job_status("j", [RUNNING, store], (), Reader()).message
+    assert "its coordinator on pc1 ended" in job_status("j", [RUNNING, store], (), Reader()).message
     alone = job_status("j", [STORE], (), Reader())
     assert alone.state is State.FAILED
     assert alone.message == "none of its containers trains: `kit deploy j`, or `kit stop j`"

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import socket
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,52 @@ def test_a_script_runs_on_every_host_of_the_plan(cluster: Cluster) -> None:
     assert logs
     assert all(re.match(r"pc2( [12])? \| ", line) for line in logs)
     assert "did you mean pc2?" in cluster.kit("logs", "--host", "pc3", status=2)
+
+
+def test_an_older_clone_does_not_undo_a_newer_one_without_a_word(cluster: Cluster) -> None:
+    def git(*arguments: str) -> str:
+        own = ("-c", "user.name=a", "-c", "user.email=a@b")
+        done = subprocess.run(
+            ["git", "-C", str(cluster.folder), *own, *arguments],
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        return done.stdout.strip()
+
+    git("init", "-q", "-b", "main")
+    (cluster.folder / ".gitignore").write_text("state/\n*.log\n")
+    cluster.script("hello", HELLO)
+    cluster.kit("render")
+    git("add", "-A")
+    git("commit", "-qm", "Begin")
+    cluster.script("hello", HELLO.replace("rank", "place"))
+    job = cluster.folder / "jobs" / "hello.yaml"
+    job.write_text(job.read_text() + "environment: {BATCH: '64'}\n")
+    cluster.kit("render")
+    git("commit", "-qam", "Double the batch")
+    cluster.kit("deploy", "--dry-run")
+    cluster.kit("deploy")
+    newer = git("rev-parse", "HEAD")
+    (entry,) = json.loads(cluster.kit("history", "--json"))
+    told = {key: entry[key] for key in ("commit", "subject", "branch", "changed")}
+    assert told == {
+        "commit": newer,
+        "subject": "Double the batch",
+        "branch": "main",
+        "changed": False,
+    }
+
+    git("checkout", "-q", "HEAD~1")
+    refused = cluster.kit("deploy", status=2)
+    assert f"hello runs from {newer[:9]} “Double the batch”, which " in refused
+    assert "“Begin”, do not contain it: a deploy would undo it" in refused
+    assert "kit deploy --yes-older" in refused
+    assert "note: the files here" in cluster.kit("deploy", "--dry-run")
+    assert "note" not in cluster.kit("deploy", "--dry-run", "--yes-older")
+    git("checkout", "-q", "main")
+    git("commit", "-q", "--allow-empty", "-m", "Later")
+    assert "note" not in cluster.kit("deploy", "--dry-run")
 
 
 def test_the_jobs_of_a_swarm_are_tried_here(cluster: Cluster) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -10,14 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.errors import KitError
-from kit.runtime.status import State
+from kit.runtime.status import HostStatus, State
 from kit.runtime.steps import Step
 from kit.targets.lowered import Lowered
+from kit.targets.swarm import wait
 from kit.targets.swarm.decide import decide
 from kit.targets.swarm.members import steps_down, steps_up, warnings
 from kit.targets.swarm.names import network_name
 from kit.targets.swarm.state import Cluster, Member, Node, Service, Task
-from kit.targets.swarm.status import host_statuses, job_state, state_of
+from kit.targets.swarm.status import PULLING, host_statuses, job_state, state_of
 from kit.targets.swarm.steps import (
     DeleteCheckpoints,
     DeleteHistory,
@@ -367,6 +370,43 @@ def deploy(
 
 def test_a_job_that_runs_from_the_same_file_is_left_alone(plan: Lowered) -> None:
     assert deploy(plan, cluster()) == []
+
+
+def test_what_was_changed_by_hand_is_deployed_again(plan: Lowered) -> None:
+    hand = {"train-digits": "changed by hand: rendezvous is not there", "lab-platform": "other"}
+    hosts = {host.name for host in plan.plan.hosts}
+    work = plan.workloads
+    steps = decide("lab", work, cluster(), VERSIONS, {}, hosts, None, hand, fresh=False)
+    assert [(type(step), step.cause) for step in steps] == [
+        (DeployStack, hand["lab-platform"]),
+        (DeployStack, hand["train-digits"]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("state", "message", "seconds"),
+    [
+        (State.STOPPED, "", 15),
+        (State.WAITING, "no node fits", 15),
+        (State.WAITING, f"{PULLING} image", 3700),
+        (State.WAITING, "", 3700),  # It may still become healthy.
+        (State.RUNNING, "", math.inf),
+    ],
+)
+def test_every_wait_of_a_deploy_ends(
+    state: State, message: str, seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A deploy waited for ever for a host that somebody had stopped."""
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    watch = wait.Watch(lambda _: None)
+    host = HostStatus("n1", 1, state, None, message=message)
+
+    def stuck(at: float) -> bool:
+        now[0] = at
+        return bool(watch.look("j", [host]))
+
+    assert next((at for at in (0, 5, 15, 3500, 3700) if stuck(at)), math.inf) == seconds
 
 
 def test_the_cause_of_a_deploy_is_what_has_changed(plan: Lowered) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from kit.runtime.status import HostStatus, State
 from kit.values import count
@@ -27,7 +29,8 @@ class Container:
     `version` is the hash of its file. `devices` are its GPUs (`all`: all GPUs). `restarts` is the
     number of its restarts, at most `most_restarts`. Times are in seconds since the epoch.
     `spare`: it trains only while another host is lost. Without `dispensable` hosts its job goes on,
-    as far as it knows that: for a built-in training only the coordinator does.
+    as far as it knows that: for a built-in training only the coordinator does. `coordinated`: a
+    coordinator decides with whom it trains. `spec` is the engine's whole answer.
     """
 
     id: str
@@ -50,6 +53,8 @@ class Container:
     spare: bool
     dispensable: int
     checkpoints: str
+    coordinated: bool = False
+    spec: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def runs(self) -> bool:

@@ -85,13 +85,15 @@ def decide(
     workloads: Sequence[Workload],
     versions: Mapping[tuple[str, str], Mapping[str, str]],
     seen: Mapping[str, HostState],
+    by_hand: Mapping[tuple[str, str], str] | None = None,
     *,
     fresh: bool,
 ) -> tuple[Step, ...]:
-    """Return the steps for each host; none for workloads that run from the same file.
+    """Return the steps for each host; none for workloads that run as their files say.
 
     All containers end before any starts: a GPU is released before it is reassigned.
     `versions` are the hashes in the rendered files, by workload and host, then by service.
+    `by_hand` are the changes by hand since the deploy, by workload and host.
 
     Raises:
         KitError: The deploy is not possible; the message lists all reasons.
@@ -117,7 +119,8 @@ def decide(
     if problems:
         raise KitError("\n".join(problems), "nothing was changed on any host")
     found = [
-        _Decision(each, versions, seen, _restart_cause(each, fresh_jobs)) for each in workloads
+        _Decision(each, versions, seen, by_hand or {}, _restart_cause(each, fresh_jobs))
+        for each in workloads
     ]
     return (
         *(step for each in found for step in each.pulls()),
@@ -241,6 +244,7 @@ class _Decision:
         work: Workload,
         versions: Mapping[tuple[str, str], Mapping[str, str]],
         seen: Mapping[str, HostState],
+        by_hand: Mapping[tuple[str, str], str],
         restart_cause: str,
     ) -> None:
         self.work = work
@@ -255,22 +259,19 @@ class _Decision:
             name: _cause(
                 self._there[name],
                 versions[work.name, name],
+                by_hand.get((work.name, name), ""),
                 restart_cause=restart_cause,
                 ended=ended,
             )
             for name in work.hosts
         }
         self._changed = {name: cause for name, cause in causes.items() if cause}
-        self._renewed = [
-            name
+        renewed = {
+            name: _renewal(self._there[name], versions[work.name, name])
             for name in work.hosts
             if name not in self._changed
-            and any(
-                _differs(one, versions[work.name, name])
-                for one in self._there[name]
-                if one.service == Role.RENDEZVOUS
-            )
-        ]
+        }
+        self._renewed = {name: cause for name, cause in renewed.items() if cause}
 
     def pulls(self) -> Iterator[Step]:
         """Yield the steps that pull images."""
@@ -309,19 +310,32 @@ class _Decision:
             given = ", ".join(gpu.title for gpu in gpus.get(host, ()))
             what = f"start {name}{f' on {given}' if given else ', to offer checkpoints'}"
             yield Start(host, what, cause, name, host)
-        for host in self._renewed:
+        for host, cause in self._renewed.items():
             what = f"renew the coordinator of {name}; its hosts train on"
-            yield Start(host, what, "its file has changed", name, host)
+            yield Start(host, what, cause, name, host)
 
 
 def _differs(one: Container, versions: Mapping[str, str]) -> bool:
     return bool(one.version) and versions.get(one.service, one.version) != one.version
 
 
+def _renewal(there: Sequence[Container], versions: Mapping[str, str]) -> str:
+    """Return the reason to start a job's coordinator alone, or "" if it runs from the same file."""
+    own = [one for one in there if one.service == Role.RENDEZVOUS]
+    if Role.RENDEZVOUS in versions and not any(one.runs for one in own):
+        return "it does not run"
+    return "its file has changed" if any(_differs(one, versions) for one in own) else ""
+
+
 def _cause(
-    there: Sequence[Container], versions: Mapping[str, str], *, restart_cause: str, ended: bool
+    there: Sequence[Container],
+    versions: Mapping[str, str],
+    by_hand: str,
+    *,
+    restart_cause: str,
+    ended: bool,
 ) -> str:
-    """Return the reason to start a host's part, or "" if it runs from the same file."""
+    """Return the reason to start a host's part, or "" if it runs as its file says."""
     if not there:
         return "it does not run"
     if ended:
@@ -330,6 +344,13 @@ def _cause(
         return restart_cause
     if any(_differs(one, versions) for one in there if one.service != Role.RENDEZVOUS):
         return "its file has changed"
+    services = {one.service for one in there}
+    if extra := services - versions.keys():
+        return f"its file has no {', '.join(sorted(extra))} now"
+    if lost := versions.keys() - services - {Role.RENDEZVOUS}:
+        return f"its container {', '.join(sorted(lost))} is not there"
+    if by_hand:
+        return by_hand
     if any(one.status == "running" and not one.healthy for one in there):
         return "it is not healthy"
     whole = all(one.runs for one in there if one.service != Role.RENDEZVOUS)

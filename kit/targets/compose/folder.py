@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from kit.errors import KitError
 from kit.hosts import ssh
 from kit.model import Host
-from kit.runtime.history import Deployment
+from kit.runtime.history import Deployment, read_deployment
 from kit.runtime.last_status import read, written
 from kit.runtime.lock import Holder, holder
 from kit.runtime.status import JobStatus
@@ -132,7 +132,7 @@ class HostFolder:
         """Return the recorded starts, the newest first."""
         script = self._looking("cat history.jsonl 2>/dev/null || true")
         lines = ssh.run(self.host, script).splitlines()
-        return tuple(_each(reversed(lines), lambda written: Deployment(**written)))
+        return tuple(_each(reversed(lines), read_deployment))
 
     def record_status(self, status: JobStatus) -> None:
         """Record the final status of a job."""

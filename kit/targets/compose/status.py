@@ -26,7 +26,7 @@ def job_status(
         job=job,
         kind=containers[0].kind,
         state=state,
-        message=_message(state, hosts, containers),
+        message=_message(state, hosts, containers, lost=bool(silent)),
         started=min(one.created for one in containers),
         ended=ended,
         hosts=tuple(hosts),
@@ -95,21 +95,30 @@ def state_of(containers: Sequence[Container]) -> State:
     return next((state for state in alive if states[state]), State.COMPLETED)
 
 
-def _message(state: State, hosts: Sequence[HostStatus], containers: Sequence[Container]) -> str:
+def _message(
+    state: State, hosts: Sequence[HostStatus], containers: Sequence[Container], *, lost: bool
+) -> str:
     told = [f"{host.host} {host.message}" for host in hosts if host.message]
     if not hosts:
         name, kind = containers[0].job, containers[0].kind
         what = "answers" if kind is Kind.SERVER else "trains"
         told.append(f"none of its containers {what}: `kit deploy {name}`, or `kit stop {name}`")
-    told += [
-        f"the rendezvous on {one.host} {one.message()}"
-        for one in containers
-        if one.service == Role.RENDEZVOUS and one.exit_status != 0 and one.message()
-    ]
+    told += [_coordinator(containers)] if not lost and state not in ENDED else []
     left = sorted({one.host for one in containers if one.trains and one.runs})
     if state in ENDED and left:
         told.append(f"it still runs on {', '.join(left)}: `kit stop {containers[0].job}`")
-    return "; ".join(told)
+    return "; ".join(filter(None, told))
+
+
+def _coordinator(containers: Sequence[Container]) -> str:
+    """Return the fault of a job's coordinator; without it no host is replaced or comes back."""
+    own = [one for one in containers if one.service == Role.RENDEZVOUS]
+    works = any(one.runs and (one.status == "running" or not one.exit_status) for one in own)
+    if works or not any(one.coordinated for one in containers if one.trains):
+        return ""
+    job = containers[0].job
+    said = f" on {own[0].host} {own[0].message() or 'was stopped'}" if own else " is not there"
+    return f"its coordinator{said}: `kit deploy {job}` starts it"
 
 
 def _checkpoint(training: Sequence[Container], reader: Reader) -> str | None:

@@ -18,12 +18,14 @@ from kit.runtime.loop import StepsError, execute_steps
 from kit.runtime.mistake import as_failed, mistake_error
 from kit.runtime.record_files import FoundRecords, from_hosts
 from kit.runtime.seen import visible_gpus, with_seen
+from kit.runtime.source import current_source
 from kit.runtime.status import ENDED, JobStatus, LogLine
 from kit.runtime.steps import Step, size, unchanged_message
 from kit.runtime.target import Known
 from kit.secrets import read_secrets
 from kit.targets.compose.data import steps_of_data
 from kit.targets.compose.decide import HostState, Pull, Start, decide
+from kit.targets.compose.drift import drift
 from kit.targets.compose.execute import Executor
 from kit.targets.compose.hosts import Found, Hosts, require_all
 from kit.targets.compose.logs import follow_logs, new_lines, read_logs
@@ -73,10 +75,8 @@ class ComposeTarget:
         images = {each.image for each in workloads}
         volumes = {each.store.volume for each in workloads if each.store and each.store.volume}
         needed = [(each, name) for each in workloads for name in each.hosts]
-        versions = {
-            (each.name, name): service_versions(_text(hosts.file(each, name)))
-            for each, name in needed
-        }
+        texts = {(each.name, name): _text(hosts.file(each, name)) for each, name in needed}
+        versions = {place: service_versions(text) for place, text in texts.items()}
         data = self._data_versions([name for each, name in needed if each.data])
         if data and hosts.rendered.data:
             images.add(hosts.rendered.data.image)
@@ -85,7 +85,11 @@ class ComposeTarget:
             {name: found[name] for name in (*(name for _, name in needed), *data)}, UNCHANGED
         )
         seen = {name: one for name, one in found.items() if isinstance(one, HostState)}
-        steps = decide(hosts.cluster, workloads, versions, seen, fresh=fresh)
+        changed = {
+            (name, host): drift(text, [one for one in seen[host].containers if one.job == name])
+            for (name, host), text in texts.items()
+        }
+        steps = decide(hosts.cluster, workloads, versions, seen, changed, fresh=fresh)
         # All images are pulled before anything changes; the sort keeps the order otherwise.
         every = (*self._data_steps(data, seen), *steps)
         return tuple(sorted(every, key=lambda step: not isinstance(step, Pull)))
@@ -177,14 +181,14 @@ class ComposeTarget:
     ) -> None:
         """Execute the steps; remove a workload again if it cannot be started completely."""
         started: list[str] = []
-        began = time.time()
+        began, source = time.time(), current_source(self._hosts.tree)
         try:
             for batch in execute_steps(steps, executor.execute, say):
                 if isinstance(first := batch[0], Start):
                     work = workloads[first.name]
                     self._stopped.pop(work.name, None)
                     self._hosts.central.delete_status(work.name)
-                    self._hosts.central.add_to_history(deployment(work, began))
+                    self._hosts.central.add_to_history(deployment(work, began, source))
                     started.append(work.name)
                     say(f"{work.name}: started as {size(work)}")
                 began = time.time()

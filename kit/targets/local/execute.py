@@ -20,6 +20,7 @@ import psutil
 
 from kit.errors import KitError
 from kit.runtime.history import deployment
+from kit.runtime.source import Source
 from kit.runtime.steps import Step
 from kit.secrets import own_key
 from kit.targets.local.decide import DeleteCheckpoints, End, Start, StartData
@@ -46,8 +47,14 @@ GRACE = 10
 class Executor:
     """Executes steps; `secrets` are the values by workload and name."""
 
-    def __init__(self, cluster: str, secrets: Mapping[str, Mapping[str, str]]) -> None:
+    def __init__(
+        self,
+        cluster: str,
+        secrets: Mapping[str, Mapping[str, str]],
+        source: Source = Source(),  # noqa: B008
+    ) -> None:
         self._cluster = cluster
+        self._source = source
         self._secrets = secrets
 
     @singledispatchmethod
@@ -86,7 +93,7 @@ class Executor:
         )
         key = {KEY: own_key(key_file(self._cluster))} if work.keyed else {}
         self._start(run, {**self._secrets[work.name], **key})
-        add_to_history(self._cluster, deployment(work, run.started))
+        add_to_history(self._cluster, deployment(work, run.started, self._source))
 
     @execute.register
     def _(self, step: StartData) -> None:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from kit.errors import KitError
-from kit.runtime.history import Deployment
+from kit.runtime.history import Deployment, read_deployment
 from kit.targets.local.lower import DATA_SETS, Process
 from kit.workload.types import Kind
 
@@ -164,7 +164,7 @@ def read_history(cluster: str) -> list[Deployment]:
         lines = (state_home() / cluster / "history.jsonl").read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
         return []
-    return [Deployment(**json.loads(line)) for line in lines]
+    return [read_deployment(json.loads(line)) for line in lines]
 
 
 def _write_json(path: Path, value: object) -> None:

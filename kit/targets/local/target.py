@@ -17,6 +17,7 @@ from kit.runtime.history import Deployment
 from kit.runtime.loop import execute_steps
 from kit.runtime.record_files import FoundRecords, from_folder
 from kit.runtime.rendered import rendered
+from kit.runtime.source import current_source
 from kit.runtime.status import JobStatus, LogLine
 from kit.runtime.steps import Step, unchanged_message
 from kit.runtime.target import Known
@@ -86,7 +87,8 @@ class LocalTarget:
         for each in workloads:
             if each.name not in starting:
                 say(unchanged_message(each))
-        for batch in execute_steps(steps, Executor(self._cluster, secrets).execute, lambda _: None):
+        execute = Executor(self._cluster, secrets, current_source(self._tree)).execute
+        for batch in execute_steps(steps, execute, lambda _: None):
             for step in batch:
                 if isinstance(step, Start):
                     say(f"{step.workload.name}: started as {started_as(step.workload)}")

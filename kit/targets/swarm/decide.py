@@ -47,19 +47,21 @@ def decide(
     secrets: Mapping[str, Mapping[str, str]],
     hosts: Collection[str],
     data: Mapping[str, str] | None = None,
+    by_hand: Mapping[str, str] | None = None,
     *,
     fresh: bool,
 ) -> list[Step]:
-    """Return the steps of a deploy; none for workloads that run from the same file.
+    """Return the steps of a deploy; none for workloads that run as their files say.
 
     GPUs are released before they are reassigned. `versions` are the hashes of the rendered stacks
     by file name, `secrets` the hashes of the secrets by workload and name, `hosts` the names in the
     inventory. Nodes with other names get no GPU, so no step waits for their tasks. `data` are the
-    labels of the data services by host.
+    labels of the data services by host, `by_hand` the changes by hand by stack.
 
     Raises:
         KitError: Hosts are missing or down, or their GPUs are in use.
     """
+    by_hand = by_hand or {}
     problems = [problem for each in work for problem in _problems(each, work, cluster, fresh=fresh)]
     if problems:
         raise KitError("\n".join(problems))
@@ -68,14 +70,15 @@ def decide(
         steps += key_step(cluster_name, cluster.secrets)
     if PLATFORM in versions:
         stack = f"{cluster_name}-platform"
-        cause = stack_cause(cluster.stack(stack), versions[PLATFORM])
+        cause = stack_cause(cluster.stack(stack), versions[PLATFORM], by_hand.get(stack, ""))
         if cause:
             steps.append(DeployStack("swarm", f"deploy {PLATFORM}", cause, stack, PLATFORM))
     if MONITORING in versions:
         stack = monitoring_stack(cluster_name)
         there = cluster.stack(stack)
         # `kit swarm up` deploys it first, with Grafana's password.
-        if there and (cause := stack_cause(there, versions[MONITORING])):
+        hand = by_hand.get(stack, "")
+        if there and (cause := stack_cause(there, versions[MONITORING], hand)):
             steps.append(DeployStack("swarm", f"deploy {MONITORING}", cause, stack, MONITORING))
     held = {gpu: cluster.owner(stack) for gpu, stack in cluster.holders().items()}
     ordered, first = in_order([each for each in work if each.parts], held)
@@ -97,7 +100,9 @@ def decide(
     for each in ordered:
         version, own = versions[f"{each.stack}.stack.yaml"], secrets.get(each.name, {})
         left = {gpu: name for gpu, name in held.items() if name != each.name}
-        steps += _work(each, cluster, version, own, left, again=each.stack in removed, fresh=fresh)
+        hand = by_hand.get(each.stack, "")
+        again = each.stack in removed
+        steps += _work(each, cluster, version, own, left, hand, again=again, fresh=fresh)
     return steps
 
 
@@ -245,6 +250,7 @@ def _work(
     version: str,
     secrets: Mapping[str, str],
     others: Mapping[Gpu, str],
+    by_hand: str,
     *,
     again: bool,
     fresh: bool,
@@ -254,14 +260,14 @@ def _work(
     wanted = {name: secret_name(job, name, hashed) for name, hashed in secrets.items()}
     used = {name for service in services for name in service.secrets}
     changed = [name for name, full in wanted.items() if full not in used]
-    cause = stack_cause(services, version)
+    cause = stack_cause(services, version, by_hand)
     if again:
         cause = "to run again"
     elif state in ENDED:
         cause = f"it has {state}" if state is not State.STOPPED else "it was stopped"
         yield RemoveStack("swarm", f"remove {job.stack}", cause, job.stack)
         cause = "to run again"
-    elif services and cause:
+    elif services and cause and not by_hand:
         cause = _change(job, cluster)
     elif changed and not cause:
         cause = f"{', '.join(changed)} has a new value"

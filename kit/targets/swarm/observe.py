@@ -74,16 +74,32 @@ def observe_cluster(manager: Docker) -> Cluster:
     Raises:
         KitError: It cannot be reached, or is not a manager.
     """
-    swarm = manager.get("/swarm")
+    swarm, networks = manager.get("/swarm"), manager.get("/networks")
+    services = tuple(sorted(map(_service, manager.get("/services")), key=lambda s: s.name))
     return Cluster(
         id=swarm["ID"],
         heartbeat=swarm["Spec"]["Dispatcher"]["HeartbeatPeriod"] / 1e9,
         nodes=tuple(sorted(map(_node, manager.get("/nodes")), key=lambda node: node.name)),
-        services=tuple(sorted(map(_service, manager.get("/services")), key=lambda s: s.name)),
+        services=services,
         tasks=observe_tasks(manager),
         secrets=tuple(secret["Spec"]["Name"] for secret in manager.get("/secrets")),
-        subnets=tuple(_subnets(manager.get("/networks"))),
+        subnets=tuple(_subnets(networks)),
+        networks=tuple(_network_names(manager, services, networks)),
     )
+
+
+def _network_names(
+    manager: Docker, services: Iterable[Service], known: Iterable[Mapping[str, Any]]
+) -> Iterator[tuple[str, str]]:
+    """Yield IDs and names of the services' networks; the list lacks Swarm's own ID of `host`."""
+    names = {network["Id"]: network["Name"] for network in known}
+    used = {
+        network["Target"]
+        for service in services
+        for network in service.spec["TaskTemplate"].get("Networks") or ()
+    }
+    for each in sorted(used):
+        yield each, names.get(each) or manager.get(f"/networks/{each}")["Name"]
 
 
 def _subnets(networks: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
@@ -138,6 +154,7 @@ def _service(service: dict[str, Any]) -> Service:
         changed=seconds(service["UpdatedAt"]),
         update=update.get("State", ""),
         update_message=update.get("Message", ""),
+        spec=spec,
     )
 
 

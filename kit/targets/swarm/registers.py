@@ -16,7 +16,7 @@ from typing import Any
 
 from kit.errors import KitError
 from kit.hosts.docker import Docker, EngineError
-from kit.runtime.history import Deployment
+from kit.runtime.history import Deployment, read_deployment
 from kit.runtime.last_status import read, written
 from kit.runtime.lock import Holder, holder
 from kit.runtime.status import JobStatus
@@ -72,7 +72,7 @@ def record_deployment(manager: Docker, made: Deployment) -> None:
 
 def history(manager: Docker) -> tuple[Deployment, ...]:
     """Return the recorded deployments, the newest first."""
-    found = [Deployment(**content) for content in _contents(manager, HISTORY)]
+    found = [read_deployment(content) for content in _contents(manager, HISTORY)]
     return tuple(sorted(found, key=lambda deployment: -deployment.time))
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from kit.model import Host
 from kit.workload.types import Kind
@@ -63,7 +64,8 @@ class Service:
     """A service; `gpus` is the number that each task reserves.
 
     `changed` is the time of the last change of its specification, in seconds since the epoch.
-    `update` is the state of the roll-out in Docker's words ("" if there is none).
+    `update` is the state of the roll-out in Docker's words ("" if there is none). `spec` is the
+    whole specification in Docker's API.
     """
 
     id: str
@@ -79,6 +81,7 @@ class Service:
     changed: float
     update: str
     update_message: str
+    spec: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def label(self, name: str) -> str | None:
         """Return the value of a label."""
@@ -137,7 +140,8 @@ class Task:
 class Cluster:
     """A Swarm from a manager's view; `heartbeat` is in seconds, `secrets` are only names.
 
-    `subnets` are the addresses of its networks, by name, in CIDR notation.
+    `subnets` are the addresses of its networks, by name, in CIDR notation; `networks` are the names
+    of those that services use, by ID.
     """
 
     id: str
@@ -147,6 +151,7 @@ class Cluster:
     tasks: tuple[Task, ...]
     secrets: tuple[str, ...]
     subnets: tuple[tuple[str, str], ...] = ()
+    networks: tuple[tuple[str, str], ...] = ()
 
     def node_of(self, host: str) -> Node | None:
         """Return the node with the label of a host.

@@ -210,10 +210,13 @@ def key_step(cluster: str, there: Collection[str]) -> Iterator[MakeSecret]:
         yield MakeSecret("swarm", f"make secret {name}", why, f"{cluster}-platform", name)
 
 
-def stack_cause(services: tuple[Service, ...], wanted: str) -> str | None:
-    """Return the reason to deploy a stack, or None if its file has the `wanted` hash."""
+def stack_cause(services: tuple[Service, ...], wanted: str, by_hand: str = "") -> str | None:
+    """Return the reason to deploy a stack, or None if it is what its file says.
+
+    `wanted` is the file's hash, `by_hand` what somebody has changed since its deploy.
+    """
     if not services:
         return "it is not there"
     if any(service.label(FILE_LABEL) != wanted for service in services):
         return "its file has changed"
-    return None
+    return by_hand or None

@@ -20,18 +20,22 @@ from kit.runtime.mistake import as_failed, mistake_error
 from kit.runtime.record_files import FoundRecords, from_hosts
 from kit.runtime.rendered import rendered
 from kit.runtime.seen import visible_gpus, with_seen
+from kit.runtime.source import current_source
 from kit.runtime.status import ENDED, JobStatus, LogLine, State
 from kit.runtime.steps import Step, unchanged_message
 from kit.runtime.target import Known
 from kit.secrets import fingerprint, new_key, read_secrets
 from kit.targets.lowered import file_version
 from kit.targets.swarm import registers
-from kit.targets.swarm.decide import decide, secret_name
+from kit.targets.swarm.decide import decide, secret_name, variable
+from kit.targets.swarm.drift import drift
 from kit.targets.swarm.execute import Executor
 from kit.targets.swarm.labels import data_labels
 from kit.targets.swarm.logs import Logs, sources
-from kit.targets.swarm.names import key_name
+from kit.targets.swarm.monitoring import MONITORING
+from kit.targets.swarm.names import key_name, monitoring_stack
 from kit.targets.swarm.observe import first_answer, observe_cluster
+from kit.targets.swarm.platform import PLATFORM
 from kit.targets.swarm.release import SERVICE_LABEL
 from kit.targets.swarm.state import Cluster, Service
 from kit.targets.swarm.status import (
@@ -93,7 +97,8 @@ class SwarmTarget:
     ) -> tuple[Step, ...]:
         self._require_stacks(workloads)
         stacks = self._tree.glob("*.stack.yaml")
-        versions = {path.name: file_version(path.read_text(encoding="utf-8")) for path in stacks}
+        texts = {path.name: path.read_text(encoding="utf-8") for path in stacks}
+        versions = {name: file_version(text) for name, text in texts.items()}
         hashed = {
             name: {secret: fingerprint(name, secret, value) for secret, value in values.items()}
             for name, values in secrets.items()
@@ -102,8 +107,29 @@ class SwarmTarget:
         seen = self._see()
         data = self._rendered.data
         labels = data_labels(data, hosts) if data else {}
-        found = decide(self._cluster, workloads, seen, versions, hashed, hosts, labels, fresh=fresh)
-        return tuple(found)
+        changed = dict(self._by_hand(workloads, texts, hashed, seen))
+        state = (seen, versions, hashed, hosts, labels, changed)
+        return tuple(decide(self._cluster, workloads, *state, fresh=fresh))
+
+    def _by_hand(
+        self,
+        workloads: Sequence[Workload],
+        texts: Mapping[str, str],
+        secrets: Mapping[str, Mapping[str, str]],
+        cluster: Cluster,
+    ) -> Iterator[tuple[str, str]]:
+        """Yield the stacks with what somebody has changed in them since their deploy."""
+        files = {f"{each.stack}.stack.yaml": each for each in workloads}
+        stacks = {
+            PLATFORM: f"{self._cluster}-platform",
+            MONITORING: monitoring_stack(self._cluster),
+            **{name: each.stack for name, each in files.items()},
+        }
+        for name, stack in stacks.items():
+            if text := texts.get(name):
+                own = secrets.get(files[name].name, {}) if name in files else {}
+                variables = {variable(secret): hashed for secret, hashed in own.items()}
+                yield stack, drift(stack, text, variables, file_version(text), cluster)
 
     def _require_stacks(self, workloads: Sequence[Workload]) -> None:
         for each in workloads:
@@ -127,11 +153,12 @@ class SwarmTarget:
         with registers.locked(manager):
             steps = self._steps(workloads, secrets, fresh=fresh)
             executor.execute_all(steps, say)
+            source = current_source(self._tree)
             deployed = {step.stack for step in steps if isinstance(step, DeployStack)}
             for each in workloads:
                 if each.stack in deployed:
                     registers.delete_status(manager, each.name)
-                    registers.record_deployment(manager, deployment(each, time.time()))
+                    registers.record_deployment(manager, deployment(each, time.time(), source))
                 else:
                     say(unchanged_message(each))
         try:

@@ -18,7 +18,9 @@ from kit.values import Say, count
 POLL = 0.5
 """Seconds between two queries of the tasks."""
 STUCK = 10.0
-"""Seconds until a task that cannot be placed or fails repeatedly counts as stuck."""
+"""Seconds until a task that cannot be placed, fails repeatedly or was stopped counts as stuck."""
+LONGEST = 3600.0
+"""Seconds for an image to come, a container to become healthy, or a GPU to be released."""
 SPELLED_OUT = 16
 """With more hosts, only their numbers are reported."""
 
@@ -58,15 +60,20 @@ class Watch:
     def _stuck(self, job: str, host: HostStatus) -> bool:
         if host.state is State.FAILED or host.exit_status == MISTAKE:
             return True
-        waiting = host.state in {State.WAITING, State.STOPPED} and host.message
-        if not waiting or host.message.startswith((PULLING, RELEASING)):
+        if host.state not in {State.WAITING, State.STOPPED}:
             self._since.pop((job, host.host), None)
             return False
-        kind = host.message.partition(";")[0]
+        kind = f"{host.state} {host.message.partition(';')[0]}"
         was, since = self._since.setdefault((job, host.host), (kind, time.monotonic()))
         if was != kind:
             self._since[job, host.host] = (kind, time.monotonic())
-        return was == kind and time.monotonic() - since > STUCK
+        return was == kind and time.monotonic() - since > _patience(host)
+
+
+def _patience(host: HostStatus) -> float:
+    """Return the seconds after which a host that waits for the same reason is stuck."""
+    works = not host.message or host.message.startswith((PULLING, RELEASING))
+    return LONGEST if works and host.state is State.WAITING else STUCK
 
 
 def _doing(host: HostStatus) -> str:

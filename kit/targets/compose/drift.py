@@ -1,0 +1,140 @@
+"""What a host's containers have in fact, compared with the host's Compose file. Pure.
+
+Where the file is silent, a container has what its image says. So only what the file says is
+compared, and what gives a container more of its host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import yaml
+
+from kit.targets.compose.containers import Container
+from kit.targets.fields import (
+    Fields,
+    by_hand,
+    capabilities,
+    compared,
+    interpolated,
+    kept,
+    limits,
+    mount_text,
+    seconds,
+    size,
+)
+
+STRICT = frozenset({"gpus", "cap_add", "deploy.resources.limits.memory", "privileged", "pid"})
+"""Fields that are also compared where the file is silent."""
+
+
+def drift(text: str, there: Sequence[Container]) -> str:
+    """Return what somebody has changed in the containers of a file, or "" if nothing."""
+    document = yaml.load(interpolated(text, {}), Loader=yaml.CSafeLoader)
+    services = document["services"]
+    told = []
+    for one in there:
+        if one.service in services:
+            wanted = kept(_wanted(services[one.service], document))
+            names = wanted.keys() | STRICT
+            found = {name: value for name, value in of_container(one.spec).items() if name in names}
+            told += [f"{one.service}: {each}" for each in compared(wanted, found)]
+    return by_hand(told)
+
+
+def _wanted(service: Mapping[str, Any], document: Mapping[str, Any]) -> Fields:
+    resources = service.get("deploy", {}).get("resources", {})
+    devices = resources.get("reservations", {}).get("devices", ())
+    return {
+        "image": service["image"],
+        **{each: tuple(map(str, service.get(each, ()))) for each in ("entrypoint", "command")},
+        **{each: service.get(each) for each in ("user", "working_dir", "init", "read_only", "pid")},
+        "stop_grace_period": seconds(service.get("stop_grace_period")),
+        **{
+            f"environment.{key}": str(value)
+            for key, value in service.get("environment", {}).items()
+        },
+        **{each: capabilities(service.get(each)) for each in ("cap_add", "cap_drop")},
+        **{f"ulimits.{key}": limits(value) for key, value in service.get("ulimits", {}).items()},
+        "restart": service.get("restart"),
+        "shm_size": size(service.get("shm_size")),
+        "network_mode": service.get("network_mode"),
+        **{
+            f"volumes.{each['target']}": _volume(each, document)
+            for each in service.get("volumes", ())
+        },
+        "deploy.resources.limits.memory": size(resources.get("limits", {}).get("memory")),
+        "gpus": tuple(gpu for each in devices for gpu in _gpus(each)),
+    }
+
+
+def _gpus(device: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the GPUs of a reservation: their names, or `all`."""
+    yield from map(str, device.get("device_ids") or (device.get("count", "all"),))
+
+
+def _volume(mount: Mapping[str, Any], document: Mapping[str, Any]) -> str:
+    named = (document.get("volumes") or {}).get(mount.get("source")) or {}
+    source = named.get("name") or mount.get("source")
+    if mount["type"] == "volume" and not named.get("name") and source:
+        source = f"{document['name']}_{source}"
+    return mount_text(mount["type"], source, mount.get("read_only"), None)
+
+
+def of_container(spec: Mapping[str, Any]) -> Fields:
+    """Return the fields of a container, from GET /containers/<id>/json."""
+    config, host = spec["Config"], spec["HostConfig"]
+    restart = host["RestartPolicy"]
+    retries = f":{restart['MaximumRetryCount']}" if restart["MaximumRetryCount"] else ""
+    own = host["NetworkMode"] in {"host", "none"}
+    return kept(
+        {
+            "image": config["Image"],
+            "entrypoint": tuple(config["Entrypoint"] or ()),
+            "command": tuple(config["Cmd"] or ()),
+            "user": config["User"],
+            "working_dir": config["WorkingDir"],
+            "init": host.get("Init"),
+            "read_only": host["ReadonlyRootfs"],
+            "pid": host["PidMode"],
+            "privileged": host["Privileged"],
+            "stop_grace_period": float(config.get("StopTimeout") or 0),
+            **{f"environment.{key}": value for key, value in _environment(config["Env"])},
+            "cap_add": capabilities(host["CapAdd"]),
+            "cap_drop": capabilities(host["CapDrop"]),
+            **{
+                f"ulimits.{each['Name']}": f"{each['Soft']}:{each['Hard']}"
+                for each in host["Ulimits"] or ()
+            },
+            "restart": f"{restart['Name']}{retries}",
+            "shm_size": host["ShmSize"],
+            "network_mode": host["NetworkMode"] if own else None,
+            **{f"volumes.{each['Target']}": _mounted(each) for each in host.get("Mounts") or ()},
+            **{f"volumes.{each.split(':')[1]}": _bound(each) for each in host.get("Binds") or ()},
+            "deploy.resources.limits.memory": host["Memory"],
+            "gpus": tuple(gpu for each in host["DeviceRequests"] or () for gpu in _requested(each)),
+        }
+    )
+
+
+def _environment(lines: Sequence[str] | None) -> Iterator[tuple[str, str]]:
+    for line in lines or ():
+        name, _, value = line.partition("=")
+        yield name, value
+
+
+def _mounted(mount: Mapping[str, Any]) -> str:
+    return mount_text(mount["Type"], mount.get("Source"), mount.get("ReadOnly"), None)
+
+
+def _bound(text: str) -> str:
+    """Return a mount in the short form `source:target:options`."""
+    source, _, rest = text.partition(":")
+    kind = "bind" if source.startswith("/") else "volume"
+    return mount_text(kind, source, "ro" in rest.partition(":")[2].split(","), None)
+
+
+def _requested(request: Mapping[str, Any]) -> Iterator[str]:
+    count = request["Count"]
+    yield from request["DeviceIDs"] or ("all" if count == -1 else str(count),)

@@ -1,0 +1,95 @@
+"""Fields of services and containers: what a rendered file says, and what an engine has. Pure.
+
+Fields have the names of Docker's Compose format.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+Fields = dict[str, object]
+"""Values by the names of fields, without those that are empty, zero or Docker's default."""
+
+LATER = frozenset({"healthcheck.start_interval"})
+"""Fields that an engine of the supported versions may lack."""
+HIDDEN = "environment."
+"""Fields whose values are not shown: by hand, people also write secrets there."""
+SHOWN = 3
+"""So many differences are named."""
+UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+SIZES = {"": 0, "b": 0, "k": 10, "m": 20, "g": 30, "t": 40}
+
+
+def kept(fields: Mapping[str, object]) -> Fields:
+    """Leave out what is empty: the engine does not tell it from what is not set."""
+    return {name: value for name, value in fields.items() if value}
+
+
+def compared(wanted: Fields, found: Fields) -> Iterator[str]:
+    """Yield the differences between a file's fields and an engine's, in words, sorted."""
+    for name in sorted(wanted.keys() | found.keys()):
+        want, have = wanted.get(name), found.get(name)
+        if want == have or (have is None and name in LATER) or _same_image(name, want, have):
+            continue
+        hidden = name.startswith(HIDDEN)
+        if want is None:
+            yield f"{name} is set" if hidden else f"{name} is {_said(have)}, which its file lacks"
+        elif have is None:
+            yield f"{name} is missing"
+        else:
+            yield f"{name} is changed" if hidden else f"{name} is {_said(have)}, not {_said(want)}"
+
+
+def _same_image(name: str, want: object, have: object) -> bool:
+    """Return whether an image is the file's; Swarm adds the digest that the registry gave."""
+    return name == "image" and str(have).partition("@")[0] == want
+
+
+def _said(value: object) -> str:
+    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def by_hand(told: Sequence[str]) -> str:
+    """Return the first differences and the number of the others; "" if there are none."""
+    more = f" (and {len(told) - SHOWN} more)" if len(told) > SHOWN else ""
+    return f"changed by hand: {'; '.join(told[:SHOWN])}{more}" if told else ""
+
+
+def interpolated(text: str, variables: Mapping[str, str]) -> str:
+    """Replace variables as Docker does; the rendered files have only these forms."""
+
+    def value(found: re.Match[str]) -> str:
+        return variables.get(found[1], found[2] or "") if found[1] else "$"
+
+    return re.sub(r"\$\$|\$\{(\w+)(?::-([^}]*))?\}", value, text)
+
+
+def seconds(text: str | None) -> float:
+    """Return a duration of Go, such as `1m30s`, in seconds."""
+    parts = re.findall(r"([\d.]+)(ns|us|ms|s|m|h)", text or "")
+    return float(sum(float(number) * UNITS[unit] for number, unit in parts))
+
+
+def size(text: str | int | None) -> int:
+    """Return a size of Docker, such as `2g`, in bytes."""
+    found = re.fullmatch(r"(\d+)([bkmgt]?)b?", str(text or 0).lower())
+    assert found is not None, text
+    return int(found[1]) << SIZES[found[2]]
+
+
+def capabilities(names: Iterable[str] | None) -> tuple[str, ...]:
+    """Return the names of capabilities without their prefix, sorted."""
+    return tuple(sorted(name.upper().removeprefix("CAP_") for name in names or ()))
+
+
+def limits(value: int | Mapping[str, int]) -> str:
+    """Return a ulimit of a file as text."""
+    soft, hard = (value, value) if isinstance(value, int) else (value["soft"], value["hard"])
+    return f"{soft}:{hard}"
+
+
+def mount_text(kind: str, source: str | None, read_only: bool | None, size: int | None) -> str:
+    """Return a mount as text; a tmpfs may have a size in bytes."""
+    options = ("read-only" if read_only else "", f"{size} bytes" if size else "")
+    return " ".join(each for each in (kind, source or "", *options) if each)

@@ -1,0 +1,44 @@
+"""What a stack's services have in fact, compared with the stack's file, field by field. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from kit.targets.fields import by_hand, compared
+from kit.targets.swarm.file_fields import of_file
+from kit.targets.swarm.service_fields import of_service
+from kit.targets.swarm.state import FILE_LABEL, Cluster, Service
+
+
+def drift(
+    stack: str, text: str, variables: Mapping[str, str], version: str, cluster: Cluster
+) -> str:
+    """Return what somebody has changed in a stack since its deploy, or "" if nothing.
+
+    `text` is that of its file and `version` its hash; `variables` are those of the file. A stack of
+    another version is deployed anyway.
+    """
+    services = cluster.stack(stack)
+    if not services or any(each.label(FILE_LABEL) != version for each in services):
+        return ""
+    return by_hand(differences(text, variables, services, dict(cluster.networks)))
+
+
+def differences(
+    text: str,
+    variables: Mapping[str, str],
+    services: Sequence[Service],
+    networks: Mapping[str, str],
+) -> list[str]:
+    """Return the differences between a stack's file and its services, in words.
+
+    `networks` are Swarm's names of networks by ID.
+    """
+    wanted = of_file(text, variables)
+    found = {service.part: of_service(service.spec, networks) for service in services}
+    told = [f"{part} is not there" for part in wanted if part not in found]
+    told += [f"{part} is not in its file" for part in found if part not in wanted]
+    both = (part for part in wanted if part in found)
+    return told + [
+        f"{part}: {each}" for part in both for each in compared(wanted[part], found[part])
+    ]

@@ -1,0 +1,129 @@
+"""The fields of the services in a rendered stack, as `docker stack deploy` understands them. Pure.
+
+Fields have the names of Docker's Compose format, with the values of
+https://github.com/docker/cli/tree/master/cli/compose/convert.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import yaml
+
+from kit.targets.fields import (
+    Fields,
+    capabilities,
+    interpolated,
+    kept,
+    limits,
+    mount_text,
+    seconds,
+    size,
+)
+
+
+def of_file(text: str, variables: Mapping[str, str]) -> dict[str, Fields]:
+    """Return the fields of each service of a rendered stack."""
+    document = yaml.load(interpolated(text, variables), Loader=yaml.CSafeLoader)
+    return {
+        name: kept(_wanted(name, service, document))
+        for name, service in document["services"].items()
+    }
+
+
+def _wanted(name: str, service: Mapping[str, Any], document: Mapping[str, Any]) -> Fields:
+    deploy = service.get("deploy", {})
+    health, restart = service.get("healthcheck", {}), deploy.get("restart_policy", {})
+    update, resources = _update(deploy.get("update_config")), deploy.get("resources", {})
+    mode, logging = deploy.get("mode", "replicated"), service.get("logging", {})
+    return {
+        "image": service["image"],
+        **{each: tuple(map(str, service.get(each, ()))) for each in ("entrypoint", "command")},
+        **{each: service.get(each) for each in ("user", "working_dir", "init", "read_only")},
+        "stop_signal": service.get("stop_signal"),
+        "stop_grace_period": seconds(service.get("stop_grace_period")),
+        **{f"environment.{key}": str(value) for key, value in service["environment"].items()},
+        **{f"labels.{key}": str(value) for key, value in service.get("labels", {}).items()},
+        **{each: capabilities(service.get(each)) for each in ("cap_add", "cap_drop")},
+        **{f"ulimits.{key}": limits(value) for key, value in service.get("ulimits", {}).items()},
+        "healthcheck.test": tuple(map(str, health.get("test", ()))),
+        "healthcheck.retries": health.get("retries"),
+        **{
+            f"healthcheck.{key}": seconds(health.get(key))
+            for key in ("interval", "timeout", "start_period", "start_interval")
+        },
+        **_volumes(service, document),
+        **dict(_files("configs", service, document)),
+        **dict(_files("secrets", service, document)),
+        **{f"ports.{each['target']}/{each['protocol']}": _port(each) for each in _ports(service)},
+        **dict(_networks(name, service, document)),
+        "logging.driver": logging.get("driver"),
+        **{f"logging.{key}": str(value) for key, value in logging.get("options", {}).items()},
+        "deploy.mode": mode,
+        "deploy.replicas": str(deploy.get("replicas", 1)) if mode == "replicated" else None,
+        "deploy.endpoint_mode": deploy.get("endpoint_mode"),
+        **{f"deploy.labels.{key}": str(value) for key, value in deploy.get("labels", {}).items()},
+        "deploy.restart_policy.condition": restart.get("condition"),
+        "deploy.restart_policy.delay": seconds(restart.get("delay")),
+        "deploy.restart_policy.max_attempts": restart.get("max_attempts"),
+        "deploy.restart_policy.window": seconds(restart.get("window")),
+        **{f"deploy.update_config.{key}": value for key, value in update.items()},
+        "deploy.placement.constraints": tuple(deploy.get("placement", {}).get("constraints", ())),
+        "deploy.placement.max_replicas_per_node": deploy.get("placement", {}).get(
+            "max_replicas_per_node"
+        ),
+        "deploy.resources.limits.memory": size(resources.get("limits", {}).get("memory")),
+        **{
+            f"deploy.resources.{each['kind']}": each["value"]
+            for entry in resources.get("reservations", {}).get("generic_resources", ())
+            for each in entry.values()
+        },
+    }
+
+
+def _update(config: Mapping[str, object] | None) -> Mapping[str, object]:
+    return {"parallelism": 1, "failure_action": "pause", **config} if config else {}
+
+
+def _volumes(service: Mapping[str, Any], document: Mapping[str, Any]) -> Fields:
+    def said(mount: Mapping[str, Any]) -> str:
+        named = (document.get("volumes") or {}).get(mount.get("source")) or {}
+        return mount_text(
+            mount["type"],
+            named.get("name") or mount.get("source"),
+            mount.get("read_only"),
+            mount.get("tmpfs", {}).get("size"),
+        )
+
+    return {f"volumes.{mount['target']}": said(mount) for mount in service.get("volumes", ())}
+
+
+def _files(
+    kind: str, service: Mapping[str, Any], document: Mapping[str, Any]
+) -> Iterator[tuple[str, str]]:
+    """Yield the names in Swarm of configs or secrets, by their paths in the container."""
+    for each in service.get(kind, ()):
+        source = each["source"] if isinstance(each, dict) else each
+        target = each.get("target", source) if isinstance(each, dict) else each
+        yield f"{kind}.{target}", document[kind][source]["name"]
+
+
+def _ports(service: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    found: Sequence[Mapping[str, Any]] = service.get("ports", ())
+    return found
+
+
+def _port(port: Mapping[str, Any]) -> str:
+    return f"{port['published']} {port['mode']}"
+
+
+def _networks(
+    name: str, service: Mapping[str, Any], document: Mapping[str, Any]
+) -> Iterator[tuple[str, object]]:
+    """Yield the aliases of a service by network; Docker adds its name where it has its own DNS."""
+    networks = service["networks"]
+    for each in networks:
+        own = (networks[each] or {}).get("aliases", ()) if isinstance(networks, dict) else ()
+        network = document["networks"][each]["name"]
+        yield f"networks.{network}", (tuple(sorted({*own, name})) if network != "host" else True)

@@ -14,8 +14,9 @@ import shlex
 import shutil
 import socket
 import subprocess
+import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import cached_property
@@ -126,6 +127,35 @@ class Docker:
         if done.returncode:
             raise _failed(self.name, what, done.stderr)
         return done.stdout
+
+    def pipe(self, what: str, out: Sequence[str], target: Docker, into: Sequence[str]) -> None:
+        """Run docker here and on another engine, the output of one as the input of the other.
+
+        Raises:
+            KitError: One of them failed; the message names `what`.
+        """
+        programs = [[_program(), *self.options, *out], [_program(), *target.options, *into]]
+        env = clean(os.environ)
+        with (
+            tempfile.TemporaryFile() as said,
+            subprocess.Popen(
+                programs[0],
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=said,
+            ) as first,
+        ):
+            second = subprocess.run(
+                programs[1], env=env, stdin=first.stdout, capture_output=True, check=False
+            )
+            assert first.stdout is not None
+            first.stdout.close()  # If the second has failed, the first must not wait for it.
+            if second.returncode:
+                raise _failed(target.name, what, second.stderr.decode(errors="replace"))
+            if first.wait():
+                said.seek(0)
+                raise _failed(self.name, what, said.read().decode(errors="replace"))
 
     @cached_property
     def _connection(self) -> _Connection:

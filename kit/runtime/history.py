@@ -18,7 +18,8 @@ class Deployment:
     """One deployment of a workload; `time` is in seconds since the epoch.
 
     `inventory` and `job_hash` are hashes of the input, `image` is the reference that ran. `commit`
-    is that of the project's files, "" if it is not known; `changed`: they differed from it.
+    is that of the project's files, "" if it is not known; `changed`: they differed from it. `hosts`
+    train, stand by or answer.
     """
 
     job: str
@@ -31,6 +32,7 @@ class Deployment:
     subject: str = ""
     branch: str = ""
     changed: bool = False
+    hosts: tuple[str, ...] = ()
 
     @property
     def version(self) -> str:
@@ -61,6 +63,7 @@ def deployment(work: Workload, time: float, source: Source) -> Deployment:
         source.subject,
         source.branch,
         source.changed,
+        tuple(each.host.name for each in work.placements),
     )
 
 
@@ -71,7 +74,8 @@ def read_deployment(content: Mapping[str, Any]) -> Deployment:
         TypeError: A value is missing.
     """
     known = {each.name for each in fields(Deployment)}
-    return Deployment(**{name: value for name, value in content.items() if name in known})
+    found = {name: value for name, value in content.items() if name in known}
+    return Deployment(**found | {"hosts": tuple(content.get("hosts", ()))})
 
 
 def undone(

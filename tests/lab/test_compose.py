@@ -136,6 +136,21 @@ def test_what_was_removed_by_hand_is_named_and_restored(operator: Operator, lab:
     assert changed in " ".join(operator.kit("deploy", "--dry-run").split())
 
 
+def test_a_job_that_moves_to_another_host_takes_its_checkpoints_along(
+    operator: Operator, lab: Lab
+) -> None:
+    """Only two real engines show that the copied files are the training's own, with its owner."""
+    operator.write({"digits": JOB + "hosts: {names: [n2]}\n"})
+    operator.kit("deploy")
+    wait_for(operator.trains, "a checkpoint")
+    operator.write({"digits": JOB + "hosts: {names: [n1]}\n"})
+    assert "bring the checkpoints of digits from n2" in operator.kit("deploy", "--dry-run")
+    operator.kit("deploy")
+    wait_for(lambda: "resumes at step" in operator.kit("logs", "digits"), "n1 to go on")
+    wait_for(operator.trains, "a checkpoint of n1")
+    assert [host["host"] for host in operator.status()["hosts"]] == ["n1"]
+
+
 def test_what_is_missing_is_told_and_nothing_is_started(operator: Operator, lab: Lab) -> None:
     operator.write({"digits": JOB.replace(STAND_IN, "registry.lab:5000/trainer:none")})
     output = operator.kit("deploy", status=1)

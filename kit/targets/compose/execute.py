@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property, singledispatchmethod
 
 from kit.errors import KitError
+from kit.runtime.moves import Move
 from kit.runtime.steps import Step
 from kit.secrets import new_key
 from kit.targets.compose.data import StartData
@@ -63,6 +64,10 @@ class Executor:
     @execute.register
     def _(self, step: DeleteCheckpoints) -> None:
         self._hosts.dockers[step.host].request("DELETE", f"/volumes/{step.volume}")
+
+    @execute.register
+    def _(self, step: Move) -> None:
+        step.execute()
 
     @execute.register
     def _(self, step: Start) -> None:

@@ -16,6 +16,7 @@ from kit.runtime.event_log import EventLog
 from kit.runtime.history import Deployment, deployment
 from kit.runtime.loop import StepsError, execute_steps
 from kit.runtime.mistake import as_failed, mistake_error
+from kit.runtime.moves import with_moves
 from kit.runtime.record_files import FoundRecords, from_hosts
 from kit.runtime.seen import visible_gpus, with_seen
 from kit.runtime.source import current_source
@@ -90,6 +91,15 @@ class ComposeTarget:
             for (name, host), text in texts.items()
         }
         steps = decide(hosts.cluster, workloads, versions, seen, changed, fresh=fresh)
+        if not fresh:
+            stacks = {each.name: each.stack for each in workloads}
+            steps = with_moves(
+                steps,
+                workloads,
+                self.history(),
+                hosts.all.values(),
+                lambda step: stacks[step.name] if isinstance(step, Start) else "",
+            )
         # All images are pulled before anything changes; the sort keeps the order otherwise.
         every = (*self._data_steps(data, seen), *steps)
         return tuple(sorted(every, key=lambda step: not isinstance(step, Pull)))

@@ -19,6 +19,7 @@ from kit.hosts.docker import Docker, EngineError
 from kit.hosts.nodes import Spec, promote, update_node
 from kit.model import Host
 from kit.runtime.loop import execute_steps
+from kit.runtime.moves import Move
 from kit.runtime.steps import Step
 from kit.targets.swarm import registers, release
 from kit.targets.swarm.names import monitoring_stack
@@ -202,6 +203,10 @@ class Executor:
         with self.manager.acting(f"remove {stack}") as client:
             client.stack.remove(stack)
         release.stack_gone(self.manager, stack)
+
+    @execute.register
+    def _(self, step: Move) -> None:
+        step.execute()
 
     @execute.register
     def _(self, step: AwaitEnd) -> None:

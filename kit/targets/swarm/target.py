@@ -17,6 +17,7 @@ from kit.runtime.event_log import EventLog
 from kit.runtime.events import Reader
 from kit.runtime.history import Deployment, deployment
 from kit.runtime.mistake import as_failed, mistake_error
+from kit.runtime.moves import with_moves
 from kit.runtime.record_files import FoundRecords, from_hosts
 from kit.runtime.rendered import rendered
 from kit.runtime.seen import visible_gpus, with_seen
@@ -51,6 +52,10 @@ from kit.targets.swarm.wait import NotUpError, wait_until_up
 from kit.values import Say
 from kit.workload.types import Kind, Workload
 from trainer.contract.words import nearest
+
+
+def _begins(step: Step) -> str:
+    return step.stack if isinstance(step, DeployStack) else ""
 
 
 class SwarmTarget:
@@ -109,7 +114,10 @@ class SwarmTarget:
         labels = data_labels(data, hosts) if data else {}
         changed = dict(self._by_hand(workloads, texts, hashed, seen))
         state = (seen, versions, hashed, hosts, labels, changed)
-        return tuple(decide(self._cluster, workloads, *state, fresh=fresh))
+        steps = decide(self._cluster, workloads, *state, fresh=fresh)
+        if fresh:
+            return tuple(steps)
+        return with_moves(steps, workloads, self.history(), self._rendered.hosts, _begins)
 
     def _by_hand(
         self,

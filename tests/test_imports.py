@@ -345,7 +345,7 @@ def test_kit_installs_without_torch() -> None:
 LIMITS = {
     "": 3080,
     "contract": 2010,
-    "data": 1390,
+    "data": 1460,
     "datasets": 1920,
     "datasets/sources": 890,
     "parallel": 1180,
@@ -387,7 +387,7 @@ TRAINER = {
 MAY_IMPORT = {
     "contract": set[str](),
     "output": {"contract"},
-    "data": {"contract", "vision", "streaming", "custom", "text"},
+    "data": {"contract", "output", "vision", "streaming", "custom", "text"},
     # Imported only if a job has tokens.
     "text": {"contract", "output", "data"},
     "streaming": {"contract", "output", "data"},

@@ -120,8 +120,9 @@ def train_once(
     job: TrainJob, data: DataSet, weights: Weights, started: float, world: World
 ) -> int | None:
     """Train in the one world of this process."""
-    require_alike(world, alike.describe(job, world.host, data))
-    return train(set_up(job, world, data, folder_of(os.environ), started, weights), Stop())
+    folder = folder_of(os.environ)
+    require_alike(world, alike.describe(job, world.host, data, folder))
+    return train(set_up(job, world, data, folder, started, weights), Stop())
 
 
 def load(job: TrainJob, root: Path) -> tuple[DataSet, Weights]:

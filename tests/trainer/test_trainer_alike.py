@@ -13,6 +13,8 @@ from tests.ports import free_port
 from tests.trainer.hosts import ROOT, hosts, write_job
 from tests.trainer.test_trainer_workloads import VERSE, draw_images
 from trainer.contract.job import Train
+from trainer.data import digests
+from trainer.data.digests import digest
 from trainer.data.identity import identity
 from trainer.data.load import load_data
 
@@ -85,3 +87,64 @@ def test_a_folder_of_images_is_known_by_names_sizes_and_contents(tmp_path: Path)
     assert folder_identity(second) != before
     Image.new("RGB", (48, 40), (9, 9, 9)).save(image)
     assert folder_identity(second) != before
+
+
+def test_an_edit_to_the_same_length_is_noticed_in_any_of_many_files(tmp_path: Path) -> None:
+    """The contents of 256 files were compared, and only the beginning of each."""
+    files = [tmp_path / f"{number}.jpg" for number in range(600)]
+    for file in files:
+        file.write_bytes(b"a" * 100)
+    files[0].write_bytes(b"a" * 300_000)
+    before = digest(files, None)
+    assert digest(files, tmp_path) == before
+    files[1].write_bytes(b"a" * 99 + b"b")
+    assert digest(files, tmp_path) == digest(files, None) != before
+    files[1].write_bytes(b"a" * 100)
+    files[0].write_bytes(b"a" * 299_999 + b"b")
+    assert digest(files, tmp_path) == digest(files, None) != before
+
+
+def test_files_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replaced file has another inode, even where its size and time are the same."""
+    files = [tmp_path / name for name in ("a", "b")]
+    for file in files:
+        file.write_bytes(b"1234")
+    before = digest(files, tmp_path)
+    read: list[Path] = []
+    whole = digests._of_file
+
+    def counted(file: Path, share: int) -> str:
+        read.append(file)
+        return whole(file, share)
+
+    monkeypatch.setattr(digests, "_of_file", counted)
+    assert (digest(files, tmp_path), read) == (before, [])
+    other = tmp_path / "new"
+    other.write_bytes(b"4321")
+    shutil.copystat(files[1], other)
+    other.replace(files[1])
+    assert digest(files, tmp_path) != before
+    assert read == [files[1]]
+    (tmp_path / digests.FILE).write_text("[")  # An interrupted write of another program.
+    assert digest(files, tmp_path) != before
+    assert read == [files[1], *files]
+
+
+def test_of_more_than_a_bound_each_file_gives_its_share(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(digests, "MOST", 4 * digests.LEAST)
+    large, small = tmp_path / "large", tmp_path / "small"
+    large.write_bytes(bytes(100 * digests.LEAST))
+    small.write_bytes(b"1")
+    before = digest([large, small], None)
+    for change in (0, 100 * digests.LEAST - 1):  # The first and the last byte are always read.
+        with large.open("r+b") as stream:
+            stream.seek(change)
+            stream.write(b"1")
+        after = digest([large, small], None)
+        assert after != before
+        before = after
+    with large.open("ab") as stream:
+        stream.write(b"1")
+    assert digest([large, small], None) != before

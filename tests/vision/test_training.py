@@ -111,7 +111,7 @@ def test_digits_become_colour_images_and_mistakes_end_at_once(tmp_path: Path) ->
         job = write_job(tmp_path, "small", model=MODEL, batch_size=700, epochs=1)
         task = launch(local, job, "small", local.rendezvous("1:1"))
         assert task.wait() == 0, task.text
-        assert describe(load_job(job), "n1", noise(1, 8))["torch"] == {
+        assert describe(load_job(job), "n1", noise(1, 8), tmp_path)["torch"] == {
             "torch": torch.__version__,
             "torchvision": torchvision.__version__,
         }

@@ -54,8 +54,8 @@ def name(hosts: list[str]) -> str:
     return ", ".join(hosts[:3]) + (f" and {len(hosts) - 3} more" if len(hosts) > 3 else "")
 
 
-def describe(job: TrainJob, host: str, data: DataSet) -> dict[str, Any]:
-    """Describe this host by topic; `data` are on the CPU."""
+def describe(job: TrainJob, host: str, data: DataSet, kept: Path) -> dict[str, Any]:
+    """Describe this host by topic; `data` are on the CPU, and `kept` is for their digests."""
     sections = asdict(job).items()
     settings = {
         f"{section}.{key}": value
@@ -69,7 +69,7 @@ def describe(job: TrainJob, host: str, data: DataSet) -> dict[str, Any]:
         "trainer": {"trainer": sources_of_trainer()},
         "torch": {"torch": torch.__version__} | torchvision_version(job),
         "job": {"name": job.name, **settings, **sources_of_own(job)},
-        "data": {where: identity(data)},
+        "data": {where: identity(data, kept)},
     }
 
 

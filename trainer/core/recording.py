@@ -60,6 +60,6 @@ def record_epoch(
         return
     began = time.monotonic()
     if not text and run.task.classifies and not is_own(run.job.train.dataset):
-        run.recorder.evaluation(predict(run.world, run.data, outputs_of(run)))
+        run.recorder.evaluation(predict(run.world, run.data, run.checkpoints, outputs_of(run)))
     run.recorder.note("end", progress, evaluation=time.monotonic() - began)
     run.recorder.close()

@@ -134,10 +134,10 @@ class Session:
         leave_world(None)
 
     def _rehearse(self, world: World) -> None:
-        self._about = describe_host(self._job, world.host, self._data)
+        folder = folder_of(os.environ)
+        self._about = describe_host(self._job, world.host, self._data, folder)
         if self._job.parallel.used:
             return  # One rank alone can not have a divided model.
-        folder = folder_of(os.environ)
         self._run = set_up(self._job, world, self._data, folder, self._started, self._weights)
         rehearse(self._run)
 

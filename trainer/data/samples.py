@@ -54,6 +54,11 @@ class Samples:
         return b""
 
     @property
+    def mapped(self) -> list[Path]:
+        """The files that hold many samples, whose names may differ between hosts."""
+        return []
+
+    @property
     def numbers(self) -> int:
         """How many numbers the samples of an epoch may have; N, unless some have copies."""
         return len(self)

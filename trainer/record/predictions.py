@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,11 +27,12 @@ PICTURES = 400_000
 
 @torch.no_grad()
 def predict(
-    world: World, data: DataSet, scores: Callable[[Tensor], Tensor]
+    world: World, data: DataSet, kept: Path, scores: Callable[[Tensor], Tensor]
 ) -> dict[str, Any] | None:
     """Classify test samples, each on one rank; return the content of evaluation.json on rank 0.
 
-    `scores` maps inputs to float32 [N, K]. All ranks must call it.
+    `scores` maps inputs to float32 [N, K]; `kept` has the digests of the data's files. All ranks
+    must call it.
     """
     every = -(-len(data.test) // MOST)
     chosen = torch.arange(0, len(data.test), every)
@@ -46,7 +48,7 @@ def predict(
     table = table[table[:, 0].argsort()]
     indices, truth, predicted = (table[:, column].long() for column in range(3))
     return {
-        "data": identity(data.to(torch.device("cpu"))),
+        "data": identity(data.to(torch.device("cpu")), kept),
         "samples": len(data.test),
         "every": every,
         "truth": packed(truth, torch.int16),

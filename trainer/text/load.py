@@ -63,7 +63,7 @@ def _key(train: Train, files: list[Path], tokenizer: Path | None) -> str:
             found = file.stat()
         except OSError as error:
             raise DataMissingError(f"{file} cannot be read ({error}); put it there") from error
-        about.append((os.fspath(file), found.st_size, found.st_mtime_ns))
+        about.append((os.fspath(file), found.st_size, found.st_mtime_ns, found.st_ino))
     return hashlib.sha256(repr(about).encode()).hexdigest()[:16]
 
 

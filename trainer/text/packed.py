@@ -80,6 +80,7 @@ class TokenWindows(Samples):
 
     tokens: NDArray[Any] = field(kw_only=True)  # uint16 or uint32, in the page cache.
     hashed: bytes = field(kw_only=True)
+    file: Path = field(kw_only=True)
 
     def __len__(self) -> int:
         return max(0, len(self.tokens) - 1) // self.inputs.shape[1]
@@ -92,6 +93,11 @@ class TokenWindows(Samples):
     def content(self) -> bytes:
         """A hash of the tokens and the tokenizer."""
         return self.hashed
+
+    @property
+    def mapped(self) -> list[Path]:
+        """As of `Samples`."""
+        return [self.file]
 
     def take(self, indices: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
         """As of `Samples`: inputs and labels int64 [n, T]."""
@@ -145,4 +151,4 @@ def _windows(
         raise DataError(f"{file} {what}; {AGAIN}")
     nothing = torch.empty(0, context, dtype=torch.int64)
     hashed = (part.sha256 + tokenizer).encode()
-    return TokenWindows(nothing, nothing, tokens=tokens, hashed=hashed)
+    return TokenWindows(nothing, nothing, tokens=tokens, hashed=hashed, file=file)

@@ -1,0 +1,94 @@
+"""Digests of the files that a training reads, kept so that a later start reads none of them."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+
+from trainer.output import say
+
+MOST = 8 * 2**30
+"""Bytes that are read of all files: a minute at 1 Gbit/s, the first time."""
+LEAST = 2**16
+"""Bytes that are read of each file at least, and at once."""
+TOLD = 2**30
+"""With more bytes to read it is said, because it takes seconds."""
+THREADS = 8
+FILE = "digests.json"
+
+Kept = dict[str, list[object]]
+"""By the path of a file: size, time of change, inode, bytes read, digest."""
+
+
+def digest(files: Sequence[Path], folder: Path | None) -> str:
+    """Return a digest of the files' sizes and contents, in their order.
+
+    Of more than MOST bytes, equal shares of the files are read, in blocks spread over each.
+    Digests of files whose size, time of change and inode are the same are taken from `folder`,
+    which other processes of this host may use at the same time; None: nowhere.
+
+    Raises:
+        OSError: A file cannot be read.
+    """
+    found = [file.stat() for file in files]
+    share = max(LEAST, MOST // max(1, len(files)))
+    if sum(each.st_size for each in found) <= MOST:
+        share = max((each.st_size for each in found), default=0)
+    with _kept(folder) as kept:
+        stamps = [[each.st_size, each.st_mtime_ns, each.st_ino, share] for each in found]
+        names = [os.fspath(file) for file in files]
+        missing = [
+            place for place, name in enumerate(names) if kept.get(name, [])[:-1] != stamps[place]
+        ]
+        size = sum(min(found[place].st_size, share) for place in missing)
+        if size > TOLD:
+            say(f"reads {size / 1e9:.1f} GB of its data once, to compare them with other hosts'")
+        with ThreadPoolExecutor(THREADS) as pool:
+            digests = pool.map(partial(_of_file, share=share), (files[place] for place in missing))
+        for place, one in zip(missing, digests, strict=True):
+            kept[names[place]] = [*stamps[place], one]
+        hashed = hashlib.blake2b(digest_size=16)
+        for name, stamp in zip(names, stamps, strict=True):
+            hashed.update(f"{stamp[0]} {kept[name][-1]}\n".encode())
+    return hashed.hexdigest()
+
+
+def _of_file(file: Path, share: int) -> str:
+    hashed = hashlib.blake2b(digest_size=16)
+    with file.open("rb") as stream:
+        size = os.fstat(stream.fileno()).st_size
+        blocks = -(-min(size, share) // LEAST)
+        for number in range(blocks):
+            if size > share:  # The first block, the last one, and others at equal distances.
+                stream.seek((size - LEAST) * number // max(1, blocks - 1))
+            hashed.update(stream.read(LEAST))
+    return hashed.hexdigest()
+
+
+@contextmanager
+def _kept(folder: Path | None) -> Iterator[Kept]:
+    """Yield the kept digests; write them if they have changed. What cannot be kept is no fault."""
+    if folder is None or not os.access(folder, os.W_OK):
+        yield {}
+        return
+    file = folder / FILE
+    with (folder / f".{FILE}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        kept: Kept = {}
+        with suppress(OSError, ValueError):
+            found = json.loads(file.read_text("utf-8"))
+            kept = found if isinstance(found, dict) else {}
+        before = dict(kept)
+        yield kept
+        if kept != before:
+            with suppress(OSError):
+                draft = file.with_name(f".{FILE}.new")
+                draft.write_text(json.dumps(kept), "utf-8")
+                draft.replace(file)

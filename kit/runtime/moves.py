@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from kit.errors import KitError
 from kit.hosts.docker import Docker
 from kit.model import Host
+from kit.plan.storage import CHECKPOINTS
 from kit.runtime.history import Deployment
 from kit.runtime.steps import Step
 from kit.runtime.volumes import copy_volume, has_volume
@@ -37,7 +38,7 @@ class Move(Step):
             KitError: A host cannot be reached, or there is no room.
         """
         with closing(Docker.of(self.source)) as source, closing(Docker.of(self.target)) as target:
-            copy_volume(source, target, self.volume, self.image)
+            copy_volume(source, target, self.volume, self.image, CHECKPOINTS)
 
 
 def moves(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from kit.errors import KitError
@@ -31,19 +31,23 @@ def read_mount(docker: Docker, kind: str, source: str, below: str = "") -> bytes
 
 
 def _packed(docker: Docker, kind: str, source: str, below: str) -> bytes:
-    with _mounted(docker, kind, source, read_only=True) as made:
+    mount = {"Type": kind, "Source": source, "Target": FOLDER, "ReadOnly": True}
+    with _container(docker, _any_image(docker, kind, source), mount) as made:
         return docker.read(f"/containers/{made}/archive", path=f"{FOLDER}/{below}.")
 
 
-@contextmanager
-def _mounted(docker: Docker, kind: str, source: str, *, read_only: bool) -> Iterator[str]:
-    """Yield the ID of a container that never runs and has the mount at FOLDER."""
+def _any_image(docker: Docker, kind: str, source: str) -> str:
     images = docker.get("/images/json")
     if not images:
         what = f"{docker.name}: it has no image, which kit needs to read the {kind} {source}"
         raise KitError(what)
-    mount = {"Type": kind, "Source": source, "Target": FOLDER, "ReadOnly": read_only}
-    body = {"Image": images[0]["Id"], "Cmd": ["none"], "HostConfig": {"Mounts": [mount]}}
+    return str(images[0]["Id"])
+
+
+@contextmanager
+def _container(docker: Docker, image: str, mount: Mapping[str, object]) -> Iterator[str]:
+    """Yield the ID of a container that never runs."""
+    body = {"Image": image, "Cmd": ["none"], "HostConfig": {"Mounts": [mount]}}
     made = docker.post("/containers/create", body)["Id"]
     try:
         yield made
@@ -57,8 +61,21 @@ def has_volume(docker: Docker, name: str) -> bool:
     Raises:
         KitError: The host cannot be reached.
     """
+    return _there(docker, f"/volumes/{name}")
+
+
+def has_image(docker: Docker, name: str) -> bool:
+    """Return whether a host has an image.
+
+    Raises:
+        KitError: The host cannot be reached.
+    """
+    return _there(docker, f"/images/{name}/json")
+
+
+def _there(docker: Docker, path: str) -> bool:
     try:
-        docker.get(f"/volumes/{name}")
+        docker.get(path)
     except EngineError as error:
         if error.status != NOT_FOUND:
             raise
@@ -66,24 +83,27 @@ def has_volume(docker: Docker, name: str) -> bool:
     return True
 
 
-def copy_volume(source: Docker, target: Docker, name: str, image: str) -> None:
+def copy_volume(source: Docker, target: Docker, name: str, image: str, folder: str) -> None:
     """Copy the files of a volume to the volume of that name on another host, through this machine.
 
-    Owners and modes stay. `image` is pulled if the other host has none.
+    Owners and modes stay. Docker gives a new volume the owner and mode of `folder` in the image
+    that mounts it there first, so that this is the job's, which is pulled if it is missing.
 
     Raises:
         KitError: A host cannot be reached, or the files cannot be written.
     """
-    if not target.get("/images/json"):
+    if not has_image(target, image):
         with target.acting(f"pull {image}") as client:
             client.image.pull(image, quiet=True)
+    read = {"Type": "volume", "Source": name, "Target": FOLDER, "ReadOnly": True}
+    write = {"Type": "volume", "Source": name, "Target": folder}
     with (
-        _mounted(source, "volume", name, read_only=True) as one,
-        _mounted(target, "volume", name, read_only=False) as other,
+        _container(source, _any_image(source, "volume", name), read) as one,
+        _container(target, image, write) as other,
     ):
         source.pipe(
             f"copy the volume {name}",
             ("cp", "--archive", f"{one}:{FOLDER}/.", "-"),
             target,
-            ("cp", "--archive", "-", f"{other}:{FOLDER}"),
+            ("cp", "--archive", "-", f"{other}:{folder}"),
         )

@@ -13,6 +13,7 @@ from kit.hosts.gpus import listed_gpus
 from kit.hosts.stamps import seconds
 from kit.model import Host
 from kit.plan.storage import CHECKPOINTS
+from kit.runtime.volumes import has_image, has_volume
 from kit.targets.compose.containers import (
     CLUSTER,
     PROJECT,
@@ -24,7 +25,6 @@ from kit.targets.compose.containers import (
 from kit.targets.compose.decide import HostState
 from kit.workload.types import Kind
 
-NOT_FOUND = 404
 LISTENING = "0A"
 """The state of a listening socket in /proc/net/tcp (include/net/tcp_states.h)."""
 
@@ -53,8 +53,8 @@ def observe_host(
         hook="nvidia-container-runtime-hook" in printed,
         ports=ports(printed),
         containers=containers(docker),
-        images=frozenset(name for name in images if _there(docker, f"/images/{name}/json")),
-        volumes=frozenset(name for name in volumes if _there(docker, f"/volumes/{name}")),
+        images=frozenset(name for name in images if has_image(docker, name)),
+        volumes=frozenset(name for name in volumes if has_volume(docker, name)),
         data=containers_of(docker, data),
     )
 
@@ -89,16 +89,6 @@ def containers_of(docker: Docker, project: str) -> tuple[Container, ...]:
     return tuple(
         container(docker.name, docker.get(f"/containers/{one['Id']}/json")) for one in listed
     )
-
-
-def _there(docker: Docker, path: str) -> bool:
-    try:
-        docker.get(path)
-    except EngineError as error:
-        if error.status != NOT_FOUND:
-            raise
-        return False
-    return True
 
 
 def container(host: str, inspected: dict[str, Any]) -> Container:

@@ -197,8 +197,11 @@ def names_gpu(device: str) -> bool:
 
 def cut_short(uuid: str) -> bool:
     """Return whether a UUID lacks its last digits: recipes for Swarm write `GPU-7af7a99b`."""
-    digits = re.sub("[0-9a-f]", "x", re.sub("^(gpu|mig)-", "", uuid.lower()))
-    return _LEAST_DIGITS <= len(digits) < len(_UUID_SHAPE) and _UUID_SHAPE.startswith(digits)
+    digits = uuid.lower()
+    digits = digits[4:] if digits.startswith(("gpu-", "mig-")) else digits
+    if not _LEAST_DIGITS <= len(digits) < len(_UUID_SHAPE):
+        return False  # Most are whole, and a pool has thousands.
+    return _UUID_SHAPE.startswith(re.sub("[0-9a-f]", "x", digits))
 
 
 def meant_gpus(uuid: str, listed: Iterable[str]) -> list[str]:

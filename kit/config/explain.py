@@ -12,7 +12,6 @@ from pydantic import BaseModel, Tag, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from kit.config.foreign import unknown_key
 from kit.errors import Fault, Loc
 from trainer.contract.words import nearest, shown
 
@@ -51,6 +50,8 @@ def _fault(error: ErrorDetails, model: type[BaseModel], source: str, document: o
     for part in (*error["loc"], *error.get("ctx", {}).get("at", ())):
         place.enter(part)
     if error["type"] == "extra_forbidden":
+        from kit.config.foreign import unknown_key  # Its tables take a tenth of a second.
+
         known = [name for each in place.models for name in each.model_fields]
         fix = unknown_key(place.loc, error["input"], model, document, known)
         return Fault(source, place.loc, "is not a key that is known here", fix)

@@ -43,8 +43,11 @@ FORMS: dict[str, Any] = {
 
 def section_of(kind: type[Any]) -> type[BaseModel]:
     """Return the pydantic model of a contract dataclass, without the keys that the plan decides."""
+    types = hints(kind)
     written: Any = {
-        each.name: _field(kind, each) for each in fields(kind) if not about(each).planned
+        each.name: _field(types[each.name], each)
+        for each in fields(kind)
+        if not about(each).planned
     }
     return create_model(
         f"{kind.__name__}Section",
@@ -55,8 +58,8 @@ def section_of(kind: type[Any]) -> type[BaseModel]:
     )
 
 
-def _field(kind: type[Any], each: DataclassField[Any]) -> tuple[Any, Any]:
-    key, hint = about(each), hints(kind)[each.name]
+def _field(hint: Any, each: DataclassField[Any]) -> tuple[Any, Any]:
+    key = about(each)
     default: Any = ... if each.default is MISSING else each.default
     said: dict[str, Any] = {"description": key.description, "examples": list(key.examples) or None}
     if key.form != "plain":

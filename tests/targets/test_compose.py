@@ -474,7 +474,7 @@ def test_a_host_that_is_silent_and_what_the_lines_tell() -> None:
         events.Saved(checkpoint="step-00000015", epoch=1, step=15),
     ):
         reader.read(LogLine("j", "pc1", events.line(event), 0))
-    status = job_status("j", [RUNNING], [silent_host("pc2", 2)], reader)
+    status = job_status("j", [RUNNING, STORE], [silent_host("pc2", 2)], reader)
     assert status.message == "pc2 cannot be reached"
     assert [(host.host, host.processes, host.ranks) for host in status.hosts] == [
         ("pc1", 1, (0,)),
@@ -490,6 +490,16 @@ def test_a_rendezvous_that_fails_is_told_and_one_alone_is_no_job() -> None:
     alone = job_status("j", [STORE], (), Reader())
     assert alone.state is State.FAILED
     assert alone.message == "none of its containers trains: `kit deploy j`, or `kit stop j`"
+
+
+def test_the_loss_of_the_coordinators_host_is_told() -> None:
+    """Under Compose the others wait for it, and the status said that they train."""
+    other = replace(RUNNING, id="2", host="pc2")
+    said = job_status("j", [other], [silent_host("pc1", 1)], Reader()).message
+    assert said.startswith("pc1 cannot be reached; its coordinator is on a host that cannot be")
+    store = replace(STORE, host="pc2")
+    said = job_status("j", [other, store], [silent_host("pc1", 1)], Reader()).message
+    assert said == "pc1 cannot be reached"
 
 
 def test_a_server_on_a_silent_host_waits_although_others_offer_checkpoints() -> None:

@@ -310,7 +310,7 @@ class Agent:
             self._coordinator = None
             if not lost:
                 lost = time.monotonic()
-                say("the coordinator does not answer; the training goes on without it")
+                say("the coordinator does not answer: hosts that train go on, others wait for it")
             idle = all(each.place.ready or not each.runs for each in self._workers)
             if idle and time.monotonic() - lost > self._patience:
                 what = f"nothing answered at {launch.endpoint_text(self._endpoint)}"

@@ -103,20 +103,25 @@ def _message(
         name, kind = containers[0].job, containers[0].kind
         what = "answers" if kind is Kind.SERVER else "trains"
         told.append(f"none of its containers {what}: `kit deploy {name}`, or `kit stop {name}`")
-    told += [_coordinator(containers)] if not lost and state not in ENDED else []
+    told += [_coordinator(containers, lost=lost)] if state not in ENDED else []
     left = sorted({one.host for one in containers if one.trains and one.runs})
     if state in ENDED and left:
         told.append(f"it still runs on {', '.join(left)}: `kit stop {containers[0].job}`")
     return "; ".join(filter(None, told))
 
 
-def _coordinator(containers: Sequence[Container]) -> str:
-    """Return the fault of a job's coordinator; without it no host is replaced or comes back."""
+def _coordinator(containers: Sequence[Container], *, lost: bool) -> str:
+    """Return the fault of a job's coordinator; without it no host is replaced or comes back.
+
+    If hosts are `lost`, theirs may be among them.
+    """
     own = [one for one in containers if one.service == Role.RENDEZVOUS]
     works = any(one.runs and (one.status == "running" or not one.exit_status) for one in own)
     if works or not any(one.coordinated for one in containers if one.trains):
         return ""
     job = containers[0].job
+    if lost and not own:
+        return "its coordinator is on a host that cannot be reached: no step until it is back"
     said = f" on {own[0].host} {own[0].message() or 'was stopped'}" if own else " is not there"
     return f"its coordinator{said}: `kit deploy {job}` starts it"
 

@@ -17,12 +17,20 @@ import pytest
 from tests.conftest import Docker
 from tests.lab.conftest import Lab, wait_for
 from tests.lab.operator import Operator, make_operator
+from tests.lab.settings import STAND_IN
 from tests.lab.web import web_image
 from tests.sandbox import Project
 
 pytestmark = pytest.mark.lab
 PORT, PROXY = 9000, 8888
 ANSWER = "mkdir /tmp/www && cd /tmp/www && echo VERSION $KIT_HOST >who && touch health && sleep 2"
+
+TRAIN = f"""\
+image: {STAND_IN}
+train: {{dataset: digits, model: cnn, epochs: 9999, batch_size: 32, learning_rate: 0.05}}
+environment: {{OMP_NUM_THREADS: "1", LAB_PACE: "0.1"}}
+hosts: {{min: 1}}
+"""
 
 
 def server(image: str, version: str) -> str:
@@ -153,3 +161,28 @@ def test_no_request_is_lost_in_an_update(operator: Operator, lab: Lab) -> None:
     print(dark.answers, dark.slowest, dark.failures[:5])
     assert all("IncompleteRead" in each for each in dark.failures)
     assert dark.slowest < 20
+
+
+def test_no_request_is_lost_when_a_server_and_a_training_swap_hosts(
+    operator: Operator, lab: Lab
+) -> None:
+    """Only a real Swarm, with a real proxy, shows that somebody answers at every moment."""
+    operator.split("--train", "n2:0")
+    operator.project.write(None, {"digits": TRAIN}, {"web": server(web_image(lab), "one")})
+    operator.kit("render")
+    operator.kit("deploy")
+    url = f"http://{lab.settings.address('n1')}:{PROXY}"
+    wait_for(operator.trains, "a checkpoint")
+    operator.split("--infer", "n2:1", "--train", "n1:0")
+    clients = Clients(f"{url}/who")
+    with clients.asking():
+        output = operator.kit("deploy")
+        time.sleep(1)
+    print(clients.answers, clients.slowest, clients.failures[:5])
+    assert "remove train-digits" in output
+    assert "remove serve-web" not in output
+    assert {text.split()[1] for text in clients.answers} == {"n1", "n2"}
+    # Swarm does not wait for answers that have begun.
+    assert all("IncompleteRead" in each for each in clients.failures)
+    assert len(clients.failures) <= 4
+    wait_for(lambda: operator.status()["world_size"] == 2, "both hosts to train")

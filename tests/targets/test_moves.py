@@ -272,3 +272,69 @@ def test_the_hosts_of_a_server_are_updated_one_after_the_other(project: Project)
     # Nothing runs yet: all begin at once.
     idle = replace(two_servers(FILE), services=two_servers(FILE).services[:1], tasks=())
     assert [type(step) for step in updates(idle)] == [DeployStack]
+
+
+SWAP = """\
+cluster: lab
+engine: swarm
+hosts:
+  pc1:
+    address: 192.168.8.151
+    roles: [manager]
+    gpus: [{uuid: GPU-a, use: inference}]
+  pc2:
+    address: 192.168.8.114
+    gpus: [{uuid: GPU-b}, {uuid: GPU-c}]
+"""
+
+
+@pytest.mark.parametrize("proxied", [True, False])
+def test_a_server_behind_a_proxy_answers_while_it_swaps_hosts_with_a_training(
+    project: Project, proxied: bool
+) -> None:
+    """The cycle was broken by an end of the server and its proxy: 29 s without an answer."""
+    server = SERVER + ("proxy: {port: 8000}\n" if proxied else "")
+    lowered = project.write(SWAP, {"digits": JOB}, {"digits": server}).lowered()
+    labels = (("kit.file", "older000"), ("kit.server", "serve-digits"))
+    answers = replace(service("serve-on-pc2", "serve-digits", gpus=1), labels=labels)
+    proxy = replace(service("proxy", "serve-digits"), labels=labels)
+    seen = cluster(
+        task("train-on-pc1", "pc1", "running", devices=("GPU-a",)),
+        task("train-on-pc2", "pc2", "running", devices=("GPU-b",)),
+        task("serve-on-pc2", "pc2", "running", stack="serve-digits", devices=("GPU-c",)),
+        services=(
+            service("network", "lab-platform"),
+            service("rendezvous"),
+            service("train-on-pc1", gpus=1),
+            service("train-on-pc2", gpus=1),
+            answers,
+            *((proxy,) if proxied else ()),
+        ),
+        nodes=(
+            node("pc1", manager=True, kit_job_digits="train-on-pc1"),
+            node(
+                "pc2",
+                **{"kit_job_digits": "train-on-pc2", "kit_job_serve-digits": "serve-on-pc2"},
+            ),
+        ),
+    )
+    steps = decide("lab", lowered.workloads, seen, VERSIONS, {}, HOSTS, fresh=False)
+    removed = [step.stack for step in steps if isinstance(step, RemoveStack)]
+    assert removed == ["train-digits"]
+    kinds = [type(step) for step in steps if not isinstance(step, MakeSecret | Label)]
+    whats = [step.what for step in steps]
+    ends = next(at for at, what in enumerate(whats) if what == "end serve-digits_serve-on-pc2")
+    if not proxied:  # Its address changes: nobody can ask the new host before they know it.
+        assert UpdateService not in kinds
+        return
+    wait, start, end, deploy = AwaitGpus, UpdateService, AwaitEnd, DeployStack
+    assert kinds == [RemoveStack, wait, start, end, deploy, wait, deploy]
+    begins = whats.index("start serve-digits_serve-on-pc1")
+    (begun,) = [step for step in steps if isinstance(step, UpdateService)]
+    assert begins < ends
+    assert begun.others == ("http://192.168.8.151:8000/ready",)
+    assert begun.urls == ("http://192.168.8.151:8080/ready",)
+    assert [step.stack for step in steps if isinstance(step, DeployStack)] == [
+        "serve-digits",
+        "train-digits",
+    ]

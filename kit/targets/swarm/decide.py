@@ -31,7 +31,7 @@ from kit.targets.swarm.steps import (
     stack_cause,
 )
 from kit.values import count
-from kit.workload.types import Kind, Workload
+from kit.workload.types import Kind, Part, Workload
 
 
 def variable(name: str) -> str:
@@ -92,9 +92,8 @@ def decide(
         if each.stack not in removed
         for eviction in _evictions(each, cluster)
     ]
-    steps += [eviction.label() for eviction in evictions]
-    awaited = (each for each in evictions if each.node.ready and each.node.host in hosts)
-    steps += [eviction.wait() for eviction in awaited]
+    late = {each.name for each in work if _answers_meanwhile(each, evictions, cluster)}
+    steps += _ends([each for each in evictions if each.job.name not in late], hosts)
     evicted = {(eviction.job.name, eviction.node.id) for eviction in evictions}
     steps += [step for each in work for step in _labels(each, cluster, evicted)]
     for each in ordered:
@@ -102,8 +101,33 @@ def decide(
         left = {gpu: name for gpu, name in held.items() if name != each.name}
         hand = by_hand.get(each.stack, "")
         again = each.stack in removed
-        steps += _work(each, cluster, version, own, left, hand, again=again, fresh=fresh)
+        ends = [one for one in evictions if one.job is each] if each.name in late else []
+        moved = list(_ends(ends, hosts))
+        steps += _work(each, cluster, version, own, left, hand, moved, again=again, fresh=fresh)
     return steps
+
+
+def _answers_meanwhile(work: Workload, evictions: Sequence[_Eviction], cluster: Cluster) -> bool:
+    """Return whether a server's former hosts can answer until the new ones do.
+
+    Its clients must ask a proxy, which finds whoever answers, and the new hosts must be others.
+    """
+    left = {each.node.host for each in evictions if each.job is work}
+    come = {host.name for part in _new_parts(work, cluster) for host in part.hosts}
+    return work.proxied and bool(left and come) and not left & come
+
+
+def _new_parts(work: Workload, cluster: Cluster) -> list[Part]:
+    """Return the parts of a workload that answer or train and are not there yet."""
+    there = {service.part for service in cluster.stack(work.stack)}
+    return [part for part in work.working if part.name not in there]
+
+
+def _ends(evictions: Sequence[_Eviction], hosts: Collection[str]) -> Iterator[Step]:
+    """Yield the steps that end tasks, then those that wait for it where their node is up."""
+    yield from (each.label() for each in evictions)
+    awaited = (each for each in evictions if each.node.ready and each.node.host in hosts)
+    yield from (each.wait() for each in awaited)
 
 
 def _data_labels(data: Mapping[str, str], cluster: Cluster) -> Iterator[Step]:
@@ -251,11 +275,15 @@ def _work(
     secrets: Mapping[str, str],
     others: Mapping[Gpu, str],
     by_hand: str,
+    moved: Sequence[Step],
     *,
     again: bool,
     fresh: bool,
 ) -> Iterator[Step]:
-    """Yield the steps for one workload; `others` hold GPUs, `again`: its stack was removed."""
+    """Yield the steps for one workload; `others` hold GPUs, `again`: its stack was removed.
+
+    `moved` end a server on its former hosts, as soon as the new ones answer.
+    """
     services, state = cluster.stack(job.stack), state_of(cluster, job.name)
     wanted = {name: secret_name(job, name, hashed) for name, hashed in secrets.items()}
     used = {name for service in services for name in service.secrets}
@@ -282,10 +310,32 @@ def _work(
         file = f"{job.stack}.stack.yaml"
         variables = tuple((variable(name), hashed) for name, hashed in secrets.items())
         deploy = DeployStack("swarm", f"deploy {file}", cause, job.stack, file, variables)
+        yield from _moved(job, cluster, deploy, moved)
         yield from _one_by_one(job, services, deploy, runs=not again and state not in ENDED)
         yield deploy
     if not again and state is not None and state not in ENDED:
         yield from _task_restarts(job, cluster)
+
+
+def _moved(
+    job: Workload, cluster: Cluster, deploy: DeployStack, ends: Sequence[Step]
+) -> Iterator[Step]:
+    """Yield the steps that start a server on its new hosts, then those that end the former ones."""
+    urls = dict(zip((each.host.name for each in job.placements), job.urls, strict=False))
+    for part in _new_parts(job, cluster) if ends else ():
+        yield UpdateService(
+            where="swarm",
+            what=f"start {job.stack}_{part.name}",
+            cause="its former hosts answer until it does",
+            stack=deploy.stack,
+            file=deploy.file,
+            variables=deploy.variables,
+            part=part.name,
+            urls=tuple(f"{urls[each.host.name]}{job.ready}" for each in part.placements),
+            others=(f"{job.urls[-1]}{job.ready}",),
+            timeout=job.start_timeout,
+        )
+    yield from ends
 
 
 def _one_by_one(

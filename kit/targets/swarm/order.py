@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from kit.workload.types import Workload
+from kit.workload.types import Kind, Workload
 
 Gpu = tuple[str, str]
 """A host, and the name of its GPU in Swarm."""
@@ -23,9 +23,10 @@ def in_order(work: Sequence[Workload], held: Mapping[Gpu, str]) -> tuple[list[Wo
     """Put workloads that release GPUs before those that get them; `held` is each GPU's owner.
 
     If workloads wait for each other, for example to swap GPUs, also return the names of those that
-    must end before any of them starts.
+    must end before any of them starts: trainings rather than servers, which people ask meanwhile.
     """
     names = {each.name for each in work}
+    servers = {each.name for each in work if each.kind is Kind.SERVER}
     waits = {
         each.name: {held[gpu] for gpu in gpus_of(each) if gpu in held} & names - {each.name}
         for each in work
@@ -37,8 +38,23 @@ def in_order(work: Sequence[Workload], held: Mapping[Gpu, str]) -> tuple[list[Wo
         done = {each.name for each in ordered} | first
         free = next((each for each in left if waits[each.name] <= done), None)
         if free is None:
-            first.add(min(waits[left[0].name] - done))
+            circle = _circle(left[0].name, waits, done)
+            first.add(min(circle, key=lambda name: (name in servers, name)))
             continue
         ordered.append(free)
         left.remove(free)
     return ordered, first
+
+
+def _circle(begin: str, waits: Mapping[str, set[str]], done: set[str]) -> set[str]:
+    """Return those that wait for each other, among those for which `begin` waits."""
+
+    def awaited(name: str) -> set[str]:
+        found: set[str] = set()
+        left = waits[name] - done
+        while left:
+            found |= left
+            left = {each for one in left for each in waits[one]} - done - found
+        return found
+
+    return {name for name in awaited(begin) if name in awaited(name)}

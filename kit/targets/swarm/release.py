@@ -49,12 +49,13 @@ def _left(look: Callable[[], Found], seconds: float) -> Found:
 def tasks_of_service(manager: Docker, step: UpdateService) -> set[str]:
     """Return the tasks of the step's service."""
     cluster = observe_cluster(manager)
-    return {each.id for each in cluster.tasks_of([_service(cluster, step)])}
+    return {each.id for each in cluster.tasks_of(_services(cluster, step))}
 
 
-def _service(cluster: Cluster, step: UpdateService) -> Service:
+def _services(cluster: Cluster, step: UpdateService) -> list[Service]:
+    """Return the step's service; none before it is deployed for the first time."""
     name = f"{step.stack}_{step.part}"
-    return next(each for each in cluster.services if each.name == name)
+    return [each for each in cluster.services if each.name == name]
 
 
 def service_ready(manager: Docker, step: UpdateService, before: set[str]) -> None:
@@ -70,7 +71,7 @@ def service_ready(manager: Docker, step: UpdateService, before: set[str]) -> Non
         return
 
     def missing() -> str:
-        service = _service(observe_cluster(manager), step)
+        [service] = _services(observe_cluster(manager), step)
         if service.update == "updating":
             return "its update has not ended"
         if service.update == "paused":

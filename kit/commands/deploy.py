@@ -25,11 +25,11 @@ from kit.paths import Paths, identity
 from kit.plan.notes import resume_notes
 from kit.project import load_lowered, rendered_tree
 from kit.runtime.health import Check, await_healthy, await_proxy, with_health
-from kit.runtime.history import undone
+from kit.runtime.history import Deployment, undone
 from kit.runtime.proof import wrong_gpus
 from kit.runtime.source import SHORT, contains, current_source
 from kit.runtime.status import ENDED, JobStatus
-from kit.runtime.target import Target
+from kit.runtime.target import Agree, Target
 from kit.targets.lowered import Lowered
 from kit.workload.types import Kind, Workload
 from trainer.contract.words import nearest
@@ -88,15 +88,16 @@ def command(
     refuse(chosen)
     if break_lock:
         target.break_lock()
-    if not yes_older:
-        _require_newest(target, chosen, paths.inventory.parent, asks=not dry_run)
+    agree = _agreement(chosen, paths.inventory.parent, asks=not (dry_run or yes_older))
     if dry_run:
         show_steps(target.preview(chosen, fresh=fresh))
+        if not yes_older:
+            agree(target.history())
         return 0
     if fresh:
         keep_records(target, identity(paths)[0], chosen)
     follows = wait or (target.tied_to_terminal and not detach)
-    return _deploy(target, chosen, engine, fresh=fresh, follows=follows)
+    return _deploy(target, chosen, engine, agree, fresh=fresh, follows=follows)
 
 
 @click.command("resume", short_help="Continue jobs that have ended.")
@@ -130,7 +131,8 @@ def resume(
         raise InputError("no ended job can be resumed", "see `kit status` and `kit history`")
     refuse(chosen)
     follows = wait or (target.tied_to_terminal and not detach)
-    return _deploy(target, chosen, engine, fresh=False, follows=follows)
+    agree = _agreement(chosen, paths.inventory.parent, asks=True)
+    return _deploy(target, chosen, engine, agree, fresh=False, follows=follows)
 
 
 def _prepare(
@@ -152,32 +154,30 @@ def _prepare(
     return target, chosen, refuse
 
 
-def _require_newest(
-    target: Target, chosen: Sequence[Workload], folder: Path, *, asks: bool
-) -> None:
-    """Ask before a deploy undoes what a commit that is not in this clone has deployed.
+def _agreement(chosen: Sequence[Workload], folder: Path, *, asks: bool) -> Agree:
+    """Return the function that asks before a deploy undoes what a newer commit has deployed.
 
-    Raises:
-        InputError: It would, and there is no terminal to ask on.
+    Without `asks` it only says so. It raises InputError if there is no terminal to ask on.
     """
-    found = list(undone(target.history(), chosen, lambda commit: contains(folder, commit)))
-    if not found:
-        return
-    mine = current_source(folder)
-    for each in found:
-        click.echo(
-            f"{each.job} runs from {each.version} “{each.subject}”, which {each.by} deployed "
-            f"on {each.when}",
-            err=True,
-        )
-    here = f"{mine.commit[:SHORT]} “{mine.subject}”" if mine.commit else "no commit"
-    what = f"the files here, {here}, do not contain it: a deploy would undo it"
-    if not asks:
-        click.echo(f"note: {what}", err=True)
-    elif not sys.stdin.isatty():
-        raise InputError(what, "git pull, then kit render; or `kit deploy --yes-older`")
-    else:
-        click.confirm(f"{what}. Undo it?", abort=True, err=True)
+
+    def agree(history: Sequence[Deployment]) -> None:
+        found = list(undone(history, chosen, lambda commit: contains(folder, commit)))
+        if not found:
+            return
+        mine = current_source(folder)
+        for each in found:
+            run = f"{each.job} runs from {each.version} “{each.subject}”"
+            click.echo(f"{run}, which {each.by} deployed on {each.when}", err=True)
+        here = f"{mine.commit[:SHORT]} “{mine.subject}”" if mine.commit else "no commit"
+        what = f"the files here, {here}, do not contain it: a deploy undoes it"
+        if not asks:
+            click.echo(f"note: {what}", err=True)
+        elif not sys.stdin.isatty():
+            raise InputError(what, "git pull, then kit render; or `kit deploy --yes-older`")
+        else:
+            click.confirm(f"{what}. Undo it?", abort=True, err=True)
+
+    return agree
 
 
 def _doctor(
@@ -209,9 +209,15 @@ def _chosen(lowered: Lowered, names: Sequence[str]) -> list[Workload]:
 
 
 def _deploy(
-    target: Target, chosen: list[Workload], engine: str | None, *, fresh: bool, follows: bool
+    target: Target,
+    chosen: list[Workload],
+    engine: str | None,
+    agree: Agree,
+    *,
+    fresh: bool,
+    follows: bool,
 ) -> int:
-    target.deploy(chosen, fresh=fresh, say=click.echo)
+    target.deploy(chosen, fresh=fresh, say=click.echo, agree=agree)
     for each in chosen:
         if each.health and each.parts:
             _await_server(target, each)

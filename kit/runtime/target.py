@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
@@ -22,6 +22,10 @@ class Known:
     hosts: tuple[str, ...]
 
 
+Agree = Callable[[Sequence[Deployment]], None]
+"""Is given the history, the newest first, and raises what speaks against a deploy."""
+
+
 class Target(Protocol):
     """The operations of every target on jobs and servers.
 
@@ -37,8 +41,10 @@ class Target(Protocol):
             KitError: The workloads cannot be deployed, or the hosts cannot be queried.
         """
 
-    def deploy(self, workloads: Sequence[Workload], *, fresh: bool, say: Say) -> None:
+    def deploy(self, workloads: Sequence[Workload], *, fresh: bool, say: Say, agree: Agree) -> None:
         """Start the workloads and return when they run. `fresh` deletes the checkpoints of jobs.
+
+        `agree` is called before anything changes; what it raises ends the deploy.
 
         Raises:
             KitError: A workload cannot be started; the message names what remains.

@@ -118,7 +118,7 @@ def test_an_older_clone_does_not_undo_a_newer_one_without_a_word(cluster: Cluste
     git("checkout", "-q", "HEAD~1")
     refused = cluster.kit("deploy", status=2)
     assert f"hello runs from {newer[:9]} “Double the batch”, which " in refused
-    assert "“Begin”, do not contain it: a deploy would undo it" in refused
+    assert "“Begin”, do not contain it: a deploy undoes it" in refused
     assert "kit deploy --yes-older" in refused
     assert "note: the files here" in cluster.kit("deploy", "--dry-run")
     assert "note" not in cluster.kit("deploy", "--dry-run", "--yes-older")

@@ -312,9 +312,13 @@ def test_a_server_behind_a_proxy_answers_while_it_swaps_hosts_with_a_training(
         ),
         nodes=(
             node("pc1", manager=True, kit_job_digits="train-on-pc1"),
-            node(
-                "pc2",
-                **{"kit_job_digits": "train-on-pc2", "kit_job_serve-digits": "serve-on-pc2"},
+            replace(
+                node("pc2", kit_job_digits="train-on-pc2"),
+                labels=(
+                    ("kit.host", "pc2"),
+                    ("kit.job.digits", "train-on-pc2"),
+                    ("kit.job.serve-digits", "serve-on-pc2"),
+                ),
             ),
         ),
     )

@@ -22,7 +22,7 @@ from kit.runtime.seen import visible_gpus, with_seen
 from kit.runtime.source import current_source
 from kit.runtime.status import ENDED, JobStatus, LogLine
 from kit.runtime.steps import Step, size, unchanged_message
-from kit.runtime.target import Known
+from kit.runtime.target import Agree, Known
 from kit.secrets import read_secrets
 from kit.targets.compose.data import steps_of_data
 from kit.targets.compose.decide import HostState, Pull, Start, decide
@@ -148,11 +148,12 @@ class ComposeTarget:
         ended = hosts.on(hosts.all, lambda host: hosts.remove_project(project, host.name))
         return any(require_all(ended).values())
 
-    def deploy(self, workloads: Sequence[Workload], *, fresh: bool, say: Say) -> None:
+    def deploy(self, workloads: Sequence[Workload], *, fresh: bool, say: Say, agree: Agree) -> None:
         """Start a project on each host; see `Target.deploy`."""
         secrets = {each.name: read_secrets(each) for each in workloads if each.parts}
         with self._hosts.central.locked(say):
             steps = self.preview(workloads, fresh=fresh)
+            agree(self.history())
             starting = {step.name for step in steps if isinstance(step, Start)}
             for each in workloads:
                 if each.name not in starting:

@@ -20,7 +20,7 @@ from kit.runtime.rendered import rendered
 from kit.runtime.source import current_source
 from kit.runtime.status import JobStatus, LogLine
 from kit.runtime.steps import Step, unchanged_message
-from kit.runtime.target import Known
+from kit.runtime.target import Agree, Known
 from kit.secrets import read_secrets
 from kit.targets.local.decide import Machine, Start, StartData, decide, started_as, steps_of_data
 from kit.targets.local.execute import POLL, Executor, end
@@ -73,7 +73,7 @@ class LocalTarget:
         """End the data services of this machine; see `Target.stop_data`."""
         return end(JobFolder(self._cluster, SERVICES))
 
-    def deploy(self, workloads: Sequence[Workload], *, fresh: bool, say: Say) -> None:
+    def deploy(self, workloads: Sequence[Workload], *, fresh: bool, say: Say, agree: Agree) -> None:
         """Start a supervisor for each workload; see `Target.deploy`."""
         own = all(each.parts and each.document is None for each in workloads)
         if not own and importlib.util.find_spec("torch") is None:
@@ -83,6 +83,7 @@ class LocalTarget:
             )
         secrets = {each.name: read_secrets(each) for each in workloads if each.parts}
         steps = self.preview(workloads, fresh=fresh)
+        agree(self.history())
         starting = {step.workload.name for step in steps if isinstance(step, Start)}
         for each in workloads:
             if each.name not in starting:

@@ -24,7 +24,7 @@ from kit.runtime.seen import visible_gpus, with_seen
 from kit.runtime.source import current_source
 from kit.runtime.status import ENDED, JobStatus, LogLine, State
 from kit.runtime.steps import Step, unchanged_message
-from kit.runtime.target import Known
+from kit.runtime.target import Agree, Known
 from kit.secrets import fingerprint, new_key, read_secrets
 from kit.targets.lowered import file_version
 from kit.targets.swarm import registers
@@ -146,7 +146,7 @@ class SwarmTarget:
                 what = f"{path} is not there: the files are for another engine"
                 raise InputError(what, "write `engine: swarm` in the inventory, run `kit render`")
 
-    def deploy(self, workloads: Sequence[Workload], *, fresh: bool, say: Say) -> None:
+    def deploy(self, workloads: Sequence[Workload], *, fresh: bool, say: Say, agree: Agree) -> None:
         """Execute the steps, and return when the tasks run; see `Target.deploy`."""
         self._require_stacks(workloads)
         secrets = {each.name: read_secrets(each) for each in workloads if each.parts}
@@ -160,6 +160,7 @@ class SwarmTarget:
         manager = executor.manager
         with registers.locked(manager):
             steps = self._steps(workloads, secrets, fresh=fresh)
+            agree(self.history())
             executor.execute_all(steps, say)
             source = current_source(self._tree)
             deployed = {step.stack for step in steps if isinstance(step, DeployStack)}

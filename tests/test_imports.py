@@ -354,7 +354,7 @@ LIMITS = {
     "custom": 630,
     "elastic": 1390,
     "record": 560,
-    "serve": 3640,
+    "serve": 3760,
     "streaming": 610,
     "text": 540,
     "vision": 470,

@@ -9,9 +9,11 @@ import signal
 import socket
 import struct
 import zlib
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -196,6 +198,15 @@ def dropped(connection: socket.socket) -> bool:
     return True
 
 
+def reset(connection: socket.socket) -> bool:
+    """Whether the other end takes no more of a request."""
+    try:
+        connection.send(b" ")
+    except OSError:
+        return True
+    return False
+
+
 def test_idle_connections_take_no_place(server: Server) -> None:
     before = len(server.task.text)
     with ExitStack() as stack:
@@ -226,7 +237,101 @@ def test_heads_and_tiny_chunks_are_closed(server: Server) -> None:
     with ExitStack() as stack:
         (tiny,) = open_several(stack, server.port, 1, chunks)
         (slow,) = open_several(stack, server.port, 1, b"GET / HTTP/1.1\r\nHost: l\r\n")
+        # It has its answer, and goes on sending.
+        refused = Whole(path="/nowhere").content[:-1000]
+        (late,) = open_several(stack, server.port, 1, refused)
         wait_until(lambda: dropped(tiny) and dropped(slow), "both are closed")
+        wait_until(lambda: reset(late), "the third is closed")
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A request that a client sends to its end before it reads the answer, as requests does."""
+
+    path: str = "/predict"
+    headers: str = f"Content-Type: {JSON}\r\n"
+    body: bytes = b" " * 300_000
+    chunked: bool = False
+    version: str = "1.1"
+    half: bool = False  # Whether it closes its direction then, as nc -N does.
+
+    @property
+    def content(self) -> bytes:
+        chunks = [self.body[start : start + 2**15] for start in range(0, len(self.body), 2**15)]
+        lines = [f"{len(each):x}\r\n".encode() + each + b"\r\n" for each in chunks]
+        body = b"".join([*lines, b"0\r\n\r\n"]) if self.chunked else self.body
+        length = "Transfer-Encoding: chunked" if self.chunked else f"Content-Length: {len(body)}"
+        head = f"POST {self.path} HTTP/{self.version}\r\nHost: l\r\n{self.headers}{length}"
+        return f"{head}\r\n\r\n".encode() + body
+
+
+def statuses(server: Server, content: bytes, *, half: bool = False) -> list[int]:
+    """Send all of something, and read until the server closes the connection."""
+    received = b""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
+        connection.sendall(content)
+        if half:
+            connection.shutdown(socket.SHUT_WR)
+        while part := connection.recv(MIB):
+            received += part
+    return [int(status) for status in re.findall(rb"HTTP/1\.1 (\d+) ", received)]
+
+
+DAMAGE = b"no length\r\n" + b"x" * 300_000
+EVIL = f"Content-Type: {JSON}\r\nOrigin: https://evil.example\r\n"
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (Whole(headers=EVIL), 403),
+        (Whole(headers=EVIL, body=b" " * 30 * MIB), 403),
+        (Whole(headers=EVIL, chunked=True), 403),
+        (Whole(headers=EVIL, version="1.0"), 403),
+        (Whole(headers=EVIL, half=True), 403),
+        (Whole(headers=EVIL + "Connection: close\r\n"), 403),
+        (Whole(body=b" " * 30 * MIB), 413),
+        (Whole(body=b" " * 30 * MIB, chunked=True), 413),
+        (Whole(headers=""), 415),
+        (Whole(path="/nowhere", version="1.0"), 404),
+        (Whole(path="/health", half=True), 405),
+    ],
+)
+def test_a_client_that_sends_its_whole_body_reads_the_answer(
+    named: Server, sent: Whole, status: int
+) -> None:
+    assert statuses(named, sent.content, half=sent.half) == [status]
+    assert "Traceback" not in named.task.text
+
+
+def test_a_refused_body_that_has_arrived_does_not_end_the_connection(named: Server) -> None:
+    small = Whole(headers=EVIL, body=b"{}").content
+    last = b"GET /health HTTP/1.1\r\nHost: l\r\nConnection: close\r\n\r\n"
+    assert statuses(named, small + small + last) == [403, 403, 200]
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        # The fault is in a body that is refused by its head, in one that is read, and before any.
+        (Whole(path="/nowhere", chunked=True).content[:-5] + DAMAGE, 404),
+        (Whole(chunked=True).content[:-5] + DAMAGE, 400),
+        (Whole(chunked=True, body=b"").content[:-5] + DAMAGE, 400),
+        (b"rubbish\r\n\r\n" + b"x" * 300_000, 400),
+        (b"GET / HTTP/1.1\r\nHost: l\r\nX: " + b"x" * 300_000, 400),
+    ],
+)
+def test_damaged_requests_are_answered(named: Server, sent: bytes, status: int) -> None:
+    assert statuses(named, sent) == [status]
+    assert "Traceback" not in named.task.text
+
+
+def test_many_large_bodies_at_once_are_answered_or_refused(named: Server) -> None:
+    sent = Whole(path="/complete", body=b" " * 8 * MIB).content
+    with ThreadPoolExecutor(16) as pool:
+        found = Counter(status for (status,) in pool.map(statuses, [named] * 16, [sent] * 16))
+    assert 404 in found
+    assert set(found) <= {404, 429}  # 64 MiB are kept.
 
 
 def test_rubbish_does_not_fill_the_log(server: Server) -> None:
@@ -335,6 +440,7 @@ def test_slow_clients_do_not_stop_the_endpoint(trained: Path, tmp_path: Path) ->
         assert len(client.get("/checkpoints").json) == 8
         assert client.get("/checkpoints", Host="evil.example").status == 403
         assert client.ask("POST", "/checkpoints").status == 405
+        assert statuses(client, Whole(path="/checkpoints").content) == [405]
         assert client.ask("HEAD", "/checkpoints").body == b""
 
 

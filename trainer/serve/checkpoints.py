@@ -35,8 +35,9 @@ from trainer.checkpoints.layout import COMPLETE, MANIFEST, NAME, STATE
 from trainer.checkpoints.listing import Found, Listing, open_file
 from trainer.contract.bearer import read_token
 from trainer.launch import own_address, stay_unprivileged
-from trainer.serve.connections import EVERY, Connections, most_connections
+from trainer.serve.connections import BODY, EVERY, Connections, most_connections
 from trainer.serve.names import allowed_host
+from trainer.serve.refusal import Refusal
 
 FILE = re.compile(rf"/checkpoints/({NAME})/({re.escape(MANIFEST)}|{re.escape(STATE)})")
 HEADERS = 2**14  # Bytes of a request's head.
@@ -71,8 +72,8 @@ class Connection:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
 
-    def drop(self) -> None:
-        """End it at once."""
+    def drop(self, _: Refusal, *, at_once: bool = False) -> None:  # noqa: ARG002
+        """End it at once: the clients are servers, which ask again."""
         self.writer.transport.abort()
 
 
@@ -93,6 +94,7 @@ class Endpoint:
                     await self._answer(connection)
                     # The client has received the answer, or is too slow.
                     await writer.drain()
+                    await linger(reader, writer)
                     writer.close()
                     await writer.wait_closed()
             finally:
@@ -156,6 +158,15 @@ class Endpoint:
             self._limits.wait(connection, PATIENCE)
             count = min(CHUNK, size - start)
             await loop.sendfile(connection.writer.transport, stream, start, count)
+
+
+async def linger(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """End the answer and drop what the client still sends: otherwise it might lose the answer."""
+    writer.write_eof()
+    with suppress(TimeoutError):
+        async with asyncio.timeout(BODY):
+            while await reader.read(HEADERS):
+                pass
 
 
 def find(folder: Path, path: str) -> BinaryIO:

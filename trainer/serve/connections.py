@@ -2,13 +2,16 @@
 
 Either a connection waits for its client to send a head or a body or to receive an answer, or the
 client waits for the server. The first kind of wait has a deadline. If there is no room for another
-connection or for more of a body, the connection that has waited longest for its client is dropped.
+connection or for more of a body, the connection that has waited longest for its client is dropped:
+its request, if there is one, gets an answer that says why.
 """
 
 import resource
 from collections.abc import Iterable
 from time import monotonic
 from typing import Protocol
+
+from trainer.serve.refusal import Refusal
 
 MOST = 1024  # Connections.
 BACKLOG = 512  # Connections that are accepted at a time.
@@ -18,13 +21,19 @@ SMALL = 2**16  # Bytes of a connection that are not counted: MOST bounds them.
 HEAD, IDLE, BODY = 10.0, 30.0, 10.0  # Seconds for a head, without a request, between two parts.
 RATE = 2**15  # Bytes a second that a body must have on average.
 EVERY = 1.0  # Seconds between two checks for late connections.
+LATE = ("the request came too slowly", "send it at once")
+LARGE = ("too many large requests are answered already", "try again in a second")
+CROWD = ("too many clients ask at once", "try again in a second")
 
 
 class Connection(Protocol):
     """A connection with limits."""
 
-    def drop(self) -> None:
-        """End it at once."""
+    def drop(self, refusal: Refusal, *, at_once: bool = False) -> None:
+        """End it, after a refusal if its request has no answer yet.
+
+        Its client may still read the refusal, unless the connection ends at once.
+        """
 
 
 class Connections:
@@ -44,7 +53,7 @@ class Connections:
     def enter(self, connection: Connection) -> bool:
         """Add a connection; False if there are too many, and all are being answered."""
         self._count += 1
-        if self._count > self._most and not self._drop(self._waiting):
+        if self._count > self._most and not self._drop(self._waiting, busy(CROWD), at_once=True):
             return False
         self.wait(connection, HEAD)
         return True
@@ -70,13 +79,16 @@ class Connections:
         self._waiting.pop(connection, None)
 
     def hold(self, connection: Connection, size: int) -> bool:
-        """Record the bytes that a connection holds; False if there is no room for them."""
+        """Record the bytes that a connection holds; False if there is no room for them.
+
+        The connection itself may be the one that is dropped.
+        """
         counted = max(0, size - SMALL)
         self._held += counted - self._sizes.pop(connection, 0)
         if counted:
             self._sizes[connection] = counted
         while self._held > self._memory:
-            if not self._drop(each for each in self._waiting if each in self._sizes):
+            if not self._drop((each for each in self._waiting if each in self._sizes), busy(LARGE)):
                 return False
         return True
 
@@ -84,17 +96,29 @@ class Connections:
         """Drop the connections that have exceeded their deadline."""
         now = monotonic()
         for each in [each for each, due in self._waiting.items() if due < now]:
-            self._drop([each])
+            self._drop([each], Refusal(408, *LATE))
 
-    def _drop(self, candidates: Iterable[Connection]) -> bool:
+    def _drop(
+        self, candidates: Iterable[Connection], refusal: Refusal, *, at_once: bool = False
+    ) -> bool:
         """Drop the first of the waiting candidates; False if there is none."""
         found = next(iter(candidates), None)
         if found is None:
             return False
         self._waiting.pop(found, None)
         self.hold(found, 0)
-        found.drop()
+        found.drop(refusal, at_once=at_once)
         return True
+
+
+def busy(why: tuple[str, str]) -> Refusal:
+    """The refusal of a request that may succeed later."""
+    return Refusal(429, *why, Retry_After="1")
+
+
+def time_left(began: float, size: int) -> float:
+    """Return the seconds that a client has for more of a body of which it has sent `size` bytes."""
+    return min(BODY, began + BODY + size / RATE - monotonic())
 
 
 def most_connections() -> tuple[int, int]:

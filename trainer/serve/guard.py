@@ -1,8 +1,6 @@
 """The checks of every request: host, origin, token and size; headers and metrics."""
 
-import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 from time import monotonic
 from typing import Any
 
@@ -13,7 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from trainer.contract.bearer import has_token
 from trainer.serve.config import Settings
-from trainer.serve.connections import BODY, IDLE, RATE, Connections
+from trainer.serve.connections import BODY, IDLE, LARGE, Connections, busy, time_left
 from trainer.serve.inputs import FORM
 from trainer.serve.metrics import Metrics
 from trainer.serve.names import allowed_host, allowed_origin
@@ -26,7 +24,6 @@ GUARDED = (
     *("/predict", "/predict/image", "/complete", "/model"),
     *("/v1/completions", "/v1/models"),
 )
-PATIENCE = 2  # Seconds for the rest of a body that is refused.
 COUNTED = (*GUARDED, "/", "/health", "/ready", "/metrics", "/docs", "/openapi.json")
 HEADERS = {
     # Scripts only from the page's own files; images also from files, the clipboard and the board.
@@ -115,15 +112,14 @@ class Guard:
         async def counted() -> Message:
             """Receive a part of the body, with or without a known length."""
             message = await receive()
-            connection.taken += len(message.get("body", b""))
-            if refusal := self._refusal_of_body(connection):
-                limits.hold(connection, 0)
-                await discard(receive, self._settings.body)
-                raise refusal
-            on_the_whole = began + BODY + connection.taken / RATE - monotonic()
-            limits.extend(connection, min(BODY, on_the_whole))
-            if not message.get("more_body"):
-                limits.answer(connection)
+            if message["type"] == "http.request":
+                connection.taken += len(message["body"])
+                if refusal := self._refusal_of_body(connection):
+                    limits.hold(connection, 0)
+                    raise refusal
+                limits.extend(connection, time_left(began, connection.taken))
+                if not message["more_body"]:
+                    limits.answer(connection)
             return message
 
         async def dressed(message: Message) -> None:
@@ -133,9 +129,8 @@ class Guard:
                 status = message["status"]
                 own = {name for name, _ in message["headers"]}
                 added = [pair for pair in DRESS if pair[0] not in own]
-                last = (
-                    [(b"connection", b"close")] if self.ending and b"connection" not in own else []
-                )
+                closes = self.ending or connection.incomplete or bool(connection.refusal)
+                last = [(b"connection", b"close")] if closes and b"connection" not in own else []
                 named = [(HEADER.lower().encode(), request.encode())]
                 message["headers"] = [*message["headers"], *added, *last, *named]
             limits.wait(connection, IDLE)
@@ -144,10 +139,13 @@ class Guard:
 
         # uvicorn leaves out the body of an answer to HEAD.
         head = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
-        limits.wait(connection, BODY)
+        if connection.incomplete:
+            limits.wait(connection, BODY)
+        else:
+            limits.answer(connection)
         try:
-            if refusal := self._refusal(scope):
-                await discard(receive, self._settings.body)
+            # At once, and not after the body: the connection drops that.
+            if refusal := connection.refusal or self._refusal(scope):
                 await refused(refusal, scope["path"])(scope, counted, dressed)
             else:
                 await self._app(head, counted, dressed)
@@ -183,20 +181,11 @@ class Guard:
         if connection.taken > self._settings.body:
             return too_large(self._settings.body)
         if not self._limits.hold(connection, connection.taken):
-            what, fix = "too many large requests are answered already", "try again in a second"
-            return Refusal(429, what, fix, Connection="close", Retry_After="1")
-        return None
-
-
-async def discard(receive: Receive, most: int) -> None:
-    """Read more for a while: a client that is disconnected while sending reads no answer."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(PATIENCE):
-            while (message := await receive()).get("more_body") and most > 0:
-                most -= len(message["body"])
+            return busy(LARGE)
+        return connection.refusal
 
 
 def too_large(most: int) -> Refusal:
-    """The refusal of a large body; it closes the connection, whose body may be unread."""
+    """The refusal of a large body; it closes the connection."""
     what, fix = "the request is too large", f"send {most} bytes at most"
     return Refusal(413, what, fix, Connection="close")

@@ -1,24 +1,51 @@
 """uvicorn's HTTP connections, with limits."""
 
 import asyncio
+import json
+from collections.abc import Callable
+from contextlib import suppress
 from contextvars import ContextVar
+from http import HTTPStatus
+from time import monotonic
 from typing import Any
 
+import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from trainer.serve.connections import HEAD, IDLE, Connections
+from trainer.serve.connections import HEAD, IDLE, Connections, time_left
+from trainer.serve.refusal import Refusal
 
-CONTENT = b'{"error": "the request came too slowly, or in tiny pieces", "fix": "send it at once"}'
-DROPPED = (
-    b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Type: application/json\r\n"
-    b"Content-Length: %d\r\n\r\n%b" % (len(CONTENT), CONTENT)
-)
 PIECE = 2**14  # Bytes that are parsed at a time.
 WASTE = 2**15  # Bytes of a request besides its body, as headers of tiny chunks: they cost time.
+LINGER = 30.0  # Seconds for the rest of a request that is already answered.
+
+
+class Transport:
+    """asyncio's transport, except that the connection decides how to close it."""
+
+    def __init__(self, transport: Any, close: Callable[[], None]) -> None:
+        self.asyncio = transport
+        self.close = close
+        self.lingers = False
+
+    def is_closing(self) -> bool:
+        """Whether nothing more is written."""
+        return self.lingers or bool(self.asyncio.is_closing())
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.asyncio, name)
 
 
 class LimitedConnection(H11Protocol):
-    """A connection that records when it waits for its client."""
+    """A connection that records when it waits for its client.
+
+    A request may be answered before all of its body has arrived. If the connection was closed then,
+    the kernel would reset it, and the client, which still sends, would lose the answer. So it
+    lingers: its own direction is closed, and what arrives is dropped until the client ends it too.
+    """
+
+    transport: Any
+    refusal: Refusal | None = None  # The application must answer its request with this.
 
     def __init__(self, limits: Connections, **options: Any) -> None:
         super().__init__(**options)
@@ -26,10 +53,18 @@ class LimitedConnection(H11Protocol):
         self._asks = False  # A request has begun, but not its answer.
         self._received = 0  # Bytes since the request began.
         self.taken = 0  # Bytes of its body that the application has read.
+        self._closed = 0.0  # When it has begun to linger.
+        self._dropped = 0  # Bytes since then.
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether the body of the present request has not arrived completely."""
+        return bool(self.cycle and self.cycle.more_body)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Register the connection."""
-        super().connection_made(transport)
+        own: Any = Transport(transport, self._close)
+        super().connection_made(own)
         if not self.limits.enter(self):
             transport.abort()
 
@@ -40,36 +75,97 @@ class LimitedConnection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Process a part of a request; its application finds this connection in CONNECTION."""
+        if self.transport.lingers:
+            self._dropped += len(data)
+            return self.limits.extend(self, self._left())
         if not self._asks and (self.cycle is None or self.cycle.response_complete):
             self._asks = True
             self.limits.wait(self, HEAD)
         CONNECTION.set(self)
         for start in range(0, len(data), PIECE):
+            if self.refusal or self.transport.is_closing():
+                return None
             piece = data[start : start + PIECE]
             self._received += len(piece)
             super().data_received(piece)
             if self._wasteful():
-                return self.drop()
+                what, fix = "the body comes in tiny pieces", "send it in larger ones"
+                self.drop(Refusal(400, what, fix))
         return None
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is not HTTP."""
+        self._asks = True
+        fix = f"send HTTP/1.1, with a head of {self.config.h11_max_incomplete_event_size} bytes"
+        self.drop(Refusal(400, msg.removesuffix("."), f"{fix} at most"))
 
     def _wasteful(self) -> bool:
         """Whether much more than the content of an incomplete body has arrived."""
-        if self.cycle is None or self.cycle.response_complete or not self.cycle.more_body:
+        if not self.incomplete:
             return False
         content = self.taken + len(self.cycle.body)
         return self._received - content > WASTE + content
 
     def finish(self) -> None:
         """Wait until the client has received the answer, and for its next request."""
-        self._asks, self._received, self.taken = False, 0, 0
+        if self not in self.connections:  # The client has gone.
+            return self.limits.answer(self)
+        self._asks, self._received, self.taken, self.refusal = False, 0, 0, None
         self.limits.hold(self, self.transport.get_write_buffer_size())
-        self.limits.wait(self, IDLE)
+        self.limits.wait(self, self._left() if self.transport.lingers else IDLE)
+        return None
 
-    def drop(self) -> None:
-        """End it at once."""
-        if self._asks and not self.transport.is_closing():
-            self.transport.write(DROPPED)
-        self.transport.abort()
+    def drop(self, refusal: Refusal, *, at_once: bool = False) -> None:
+        """Answer a request that has no answer yet with a refusal, and end the connection."""
+        busy = self.cycle is not None and not self.cycle.response_complete
+        asks = not self.cycle.response_started if busy else self._asks
+        if not asks or self.transport.is_closing():
+            self.transport.abort()
+        elif busy and not at_once:
+            self.refusal = refusal
+            self.cycle.message_event.set()  # The application waits for more of the body.
+        else:
+            self.transport.write(written(refusal))
+            if at_once:
+                self.transport.abort()
+            else:
+                self._linger()
+
+    def _close(self) -> None:
+        """Close the connection; it lingers if the client still sends."""
+        state, (trailing, _) = self.conn.their_state, self.conn.trailing_data
+        sends = state in (h11.SEND_BODY, h11.ERROR) or (trailing and state is not h11.IDLE)
+        if self not in self.connections or not (sends or self.transport.lingers):
+            self.transport.asyncio.close()
+        elif not self.transport.lingers:
+            self._linger()
+
+    def _linger(self) -> None:
+        """Close the own direction, and drop what arrives."""
+        self.transport.lingers, self._closed = True, monotonic()
+        with suppress(OSError):  # The client has reset it.
+            self.transport.write_eof()
+        self.flow.resume_reading()
+        self.limits.wait(self, self._left())
+
+    def _left(self) -> float:
+        """The seconds that a lingering connection may wait for its client."""
+        left = self._closed + LINGER - monotonic()
+        return min(left, time_left(self._closed, self._dropped))
+
+
+def written(refusal: Refusal) -> bytes:
+    """Return the answer to a request that no application has, as its head is incomplete."""
+    content = json.dumps({"error": refusal.error, "fix": refusal.fix}).encode()
+    headers = {
+        "Connection": "close",
+        "Content-Type": "application/json",
+        "Content-Length": len(content),
+        **refusal.headers,
+    }
+    lines = [f"HTTP/1.1 {refusal.status} {HTTPStatus(refusal.status).phrase}"]
+    lines += [f"{name}: {value}" for name, value in headers.items()]
+    return "\r\n".join([*lines, "", ""]).encode() + content
 
 
 CONNECTION: ContextVar[LimitedConnection] = ContextVar("connection")

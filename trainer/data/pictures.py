@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
+HALF = 128  # Of 255: darker is dark, and more transparent is hardly seen.
+DARK = 0.01  # Share of dark pixels in a picture that is not all light.
 FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 
 
@@ -31,25 +33,37 @@ class View:
 
 
 def eight_bits(image: Image.Image) -> Image.Image:
-    """Convert a picture to 8 bits a channel, without a palette."""
+    """Convert a picture to 8 bits a channel, without a palette; RGBA or LA if it is transparent."""
     image.load()
     if image.mode.startswith("I"):  # 16 bits of grey; `convert` alone would clip them.
         found = image.point(lambda value: value * (1 / 257)).convert("L")
-        if "transparency" in found.info:
-            found.info["transparency"] = round(found.info["transparency"] / 257)
+        if (clear := found.info.pop("transparency", None)) is not None:
+            # One of 65,536 values, which several of 8 bits would share.
+            found.putalpha(Image.fromarray(np.uint8(255) * (np.asarray(image) != clear)))
         return found
-    if image.mode in ("1", "P", "PA"):
+    if image.mode in ("1", "P", "PA") or "transparency" in image.info:
         return image.convert("RGBA" if image.has_transparency_data else "RGB")
     return image
 
 
 def upright(image: Image.Image) -> Image.Image:
-    """Turn a picture of 8 bits as its EXIF says, and put it on white, as browsers do."""
+    """Turn a picture of 8 bits as its EXIF says; what is transparent becomes white or black."""
     turned = ImageOps.exif_transpose(image)
     if turned.has_transparency_data:
-        below = Image.new("RGBA", turned.size, "white")
+        below = Image.new("RGBA", turned.size, background(turned))
         turned = Image.alpha_composite(below, turned.convert("RGBA"))
     return turned
+
+
+def background(image: Image.Image) -> str:
+    """The colour that shows a picture with transparent parts: white, as browsers have, or black.
+
+    Black is for pictures that are all light, which white would hide. What can hardly be seen, such
+    as a shadow, does not count if anything else can be seen.
+    """
+    grey, alpha = np.asarray(image.convert("L")), np.asarray(image.getchannel("A"))
+    seen = grey[alpha >= min(HALF, max(1, int(alpha.max())))]
+    return "black" if seen.size and np.mean(seen < HALF) < DARK else "white"
 
 
 def opened(image: Image.Image, least: int) -> Image.Image:

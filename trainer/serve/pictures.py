@@ -50,6 +50,9 @@ def check_costs(image: Image.Image, content: bytes, most: int) -> None:
 def fitted(image: Image.Image, kind: Kind) -> Array:
     """Prepare a picture like those of the test: colours, size and, for digits, position."""
     channels, side, _ = kind.shape
+    if clear := image.has_transparency_data:
+        image = eight_bits(image)
+        require_visible(image)
     if kind.dataset in PHOTOGRAPHS:
         pixels = View(side, kind.resize, kind.interpolation).of(image)
         return pixels.astype(np.float32)
@@ -68,9 +71,17 @@ def fitted(image: Image.Image, kind: Kind) -> Array:
         pixels = on_black(turned.convert("L"), side)[None]
     else:
         grey = turned.convert("L")
-        # A picture of the model's size is regarded as one of its data set.
-        pixels = np.array(grey if grey.size == (side, side) else handwriting(grey, kind))[None]
+        # A picture of the model's size is regarded as one of its data set, which has no alpha.
+        own = grey.size == (side, side) and not clear
+        pixels = np.array(grey if own else handwriting(grey, kind))[None]
     return pixels.astype(np.float32) * np.float32(kind.largest / 255)
+
+
+def require_visible(image: Image.Image) -> None:
+    """Raise Refusal if all of a picture, RGBA or LA, is transparent."""
+    if not image.getchannel("A").getbbox():
+        what = "there is nothing on the picture: all of it is transparent"
+        raise Refusal(422, what, "send one with something that can be seen")
 
 
 def on_black(image: Image.Image, side: int) -> Array:

@@ -7,6 +7,7 @@ import errno
 import importlib
 import io
 import os
+import signal
 import sys
 import tempfile
 import traceback
@@ -15,7 +16,7 @@ from typing import TextIO
 import click
 
 from kit import __version__
-from kit.errors import KitError, ProblemsError
+from kit.errors import SIGNALLED, KitError, ProblemsError
 
 INTERNAL = 3
 """The exit status after an error in kit itself."""
@@ -96,18 +97,18 @@ def _run() -> int:
             result = cli.invoke(context)
     except click.exceptions.Exit as error:
         return error.exit_code
-    except click.exceptions.Abort:
+    except click.exceptions.Abort as error:
         click.echo("kit: interrupted", err=True)
-        return 130
+        return _interrupted(error) or 130
     except click.ClickException as error:
         error.show()
         return error.exit_code
     except ProblemsError as error:
         click.echo(str(error), err=True)
-        return error.exit_status
+        return _interrupted(error) or error.exit_status
     except KitError as error:
         click.echo(f"kit: {error}", err=True)
-        return error.exit_status
+        return _interrupted(error) or error.exit_status
     except BrokenPipeError:
         return 1
     except SystemExit as error:
@@ -119,6 +120,16 @@ def _run() -> int:
     except Exception:
         return _fault()
     return result if isinstance(result, int) else 0
+
+
+def _interrupted(error: BaseException) -> int:
+    """Return the exit status if a signal was the first cause of an error, as in cleanup; else 0."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, KeyboardInterrupt):
+            return SIGNALLED + getattr(cause, "number", signal.SIGINT)
+        cause = cause.__context__
+    return 0
 
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EBADF}
@@ -134,6 +145,7 @@ def _fault() -> int:
     """Report an unexpected exception, and write its traceback to a file."""
     kind, error, trace = sys.exc_info()
     assert kind is not None
+    assert error is not None
     place = traceback.extract_tb(trace)[-1]
     what = " ".join(f"{kind.__name__}: {error}".split())[:LONGEST_FAULT]
     _say(f"kit: internal error: {what} ({place.filename}:{place.lineno})")
@@ -147,7 +159,7 @@ def _fault() -> int:
         file.write(f"kit {__version__}, Python {sys.version}\n{traceback.format_exc()}")
         with_file = f", with {file.name}"
     _say(f"this is a bug in kit, not in your files: report it to kit's maintainers{with_file}")
-    return INTERNAL
+    return _interrupted(error) or INTERNAL
 
 
 def _say(text: str) -> None:

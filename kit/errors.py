@@ -12,6 +12,9 @@ from dataclasses import dataclass
 INVENTORY = "inventory"
 """The source of faults in the inventory. Faults in a job have the job's name."""
 
+SIGNALLED = 128
+"""The exit status after a signal, without the signal's number."""
+
 MOST_PROBLEMS = 100
 """The largest number of mistakes that are printed."""
 

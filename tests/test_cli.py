@@ -381,6 +381,70 @@ def test_a_signal_during_the_imports_is_no_traceback(
     assert (done.returncode, done.stdout, done.stderr) == (128 + number, "", "kit: interrupted\n")
 
 
+INTERRUPTED = """
+import os, signal, sys
+from contextlib import contextmanager
+from types import SimpleNamespace
+from unittest import mock
+import click
+from kit.__main__ import main
+from kit.commands.deploy import _follow_to_end
+from kit.errors import KitError
+
+@contextmanager
+def locked():
+    try:
+        yield
+    finally:
+        raise KitError("n1: Docker cannot be reached", "try `docker info`")
+
+def in_cleanup(*_):
+    with locked():
+        os.kill(os.getpid(), signal.{name})
+
+def in_question(*_):
+    send = lambda *_: os.kill(os.getpid(), signal.{name})
+    with mock.patch("click.termui.visible_prompt_func", send):
+        click.confirm("change n1?", abort=True)
+
+def followed(*_):
+    def logs(*_, follow):
+        os.kill(os.getpid(), signal.{name})
+        yield
+    sys.exit(_follow_to_end(SimpleNamespace(tied_to_terminal=False, logs=logs), ["digits"]))
+
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # A shell's background job ignores it.
+sys.argv = ["kit", "plan"]
+with mock.patch("kit.commands.plan.load_project", side_effect={what}):
+    main()
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("in_cleanup", "kit: n1: Docker cannot be reached"),
+        ("in_question", "kit: interrupted"),
+        ("followed", "digits continues without this terminal"),
+    ],
+)
+def test_an_interrupted_command_ends_with_the_number_of_the_signal(
+    project: Project, name: str, what: str, words: str
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED.replace("{name}", name).replace("{what}", what)],
+        cwd=project.write().folder,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=False,
+    )
+    assert done.returncode == 128 + signal.Signals[name]
+    assert words in done.stderr
+    assert "internal error" not in done.stderr
+
+
 def many_hosts(number: int) -> str:
     """An inventory whose hosts differ by turns, so that no neighbours are equal."""
     lines = ["cluster: lab", "engine: swarm", "hosts:"]

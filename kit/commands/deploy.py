@@ -6,8 +6,7 @@ import contextlib
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -19,7 +18,7 @@ from kit.commands.options import with_paths
 from kit.commands.records import keep_records
 from kit.commands.tables import show_steps
 from kit.commands.targets import target_for, with_engine
-from kit.errors import InputError, KitError
+from kit.errors import SIGNALLED, InputError, KitError
 from kit.model import EngineName
 from kit.paths import Paths, identity
 from kit.plan.notes import resume_notes
@@ -252,40 +251,51 @@ def _await_server(target: Target, work: Workload) -> None:
 
 
 def _follow_to_end(target: Target, names: list[str]) -> int:
-    with _on_signals(target, names):
-        follow(target, names)
+    number = None
+    if target.tied_to_terminal:
+        number = _follow_here(target, names)
+    else:
+        _follow_elsewhere(target, names)
     ended = [status for status in target.status() if status.job in names]
     for status in ended:
         report(status)
-    return 1 if failed(ended) else 0
+    return SIGNALLED + number if number else int(failed(ended))
 
 
-@contextmanager
-def _on_signals(target: Target, names: Sequence[str]) -> Iterator[None]:
-    """On Ctrl-C and SIGTERM stop jobs of this machine; only stop following jobs on other hosts.
+def _follow_elsewhere(target: Target, names: Sequence[str]) -> None:
+    """Follow jobs on other hosts, which go on if this process is interrupted."""
+    try:
+        follow(target, names)
+    except KeyboardInterrupt:
+        go_on = "continues" if len(names) == 1 else "continue"
+        click.echo(f"{', '.join(names)} {go_on} without this terminal", err=True)
+        click.echo("see `kit status` and `kit logs -f`; end with `kit stop`", err=True)
+        raise
 
-    The last output of local jobs is still shown.
+
+def _follow_here(target: Target, names: Sequence[str]) -> int | None:
+    """Follow jobs of this machine; Ctrl-C and SIGTERM stop them. Return the signal's number.
+
+    Their last output is still shown.
     """
     stopping = threading.Thread(target=_stop_all, args=(target, names))
+    came: list[int] = []
 
-    def stop(_number: int, _frame: FrameType | None) -> None:
-        if not target.tied_to_terminal:
-            raise KitError(
-                f"{', '.join(names)} continues without this terminal",
-                "see `kit status` and `kit logs -f`; end with `kit stop`",
-            )
+    def stop(number: int, _frame: FrameType | None) -> None:
+        came.append(number)
         if stopping.ident is None:
             click.echo("stopping, after a last checkpoint …", err=True)
             stopping.start()
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield
+        follow(target, names)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
         if stopping.ident is not None:
             stopping.join()
+    return came[0] if came else None
 
 
 def _stop_all(target: Target, names: Sequence[str]) -> None:

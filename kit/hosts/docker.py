@@ -336,6 +336,10 @@ class _Connection(HTTPConnection):
             if response.status >= 400:
                 raise EngineError(self._name, response.status, _message(response.read()))
             yield response
+        except KeyboardInterrupt:
+            # The answer is still to come: the cleanup, such as the end of a lock, must not read it.
+            self.disconnect()
+            raise
         except TimeoutError:
             self.disconnect()
             what = f"{self._name}: Docker has not answered for {self.timeout:.0f} s"

@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
+from http.client import HTTPConnection
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -58,6 +60,20 @@ def test_an_engine_of_any_login_is_a_url_of_docker(login: str, url: str, words: 
     """docker decodes the URL for its own ssh; kit's ssh gets the login itself."""
     assert engine_url(login) == url
     assert ssh.command(login)[-len(words) :] == words
+
+
+def test_after_ctrl_c_the_cleanup_still_reaches_the_engine(
+    calls: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    docker = Docker.of(HOST)
+    assert docker.get("/info") == 1
+    with monkeypatch.context() as patched:
+        patched.setattr(HTTPConnection, "getresponse", mock.Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            docker.get("/tasks")
+    # The answer of a new connection, not that of the request before.
+    assert docker.request("DELETE", "/configs/lock") == 1
+    docker.close()
 
 
 def test_podman_in_dockers_place_is_named(calls: Path, tmp_path: Path) -> None:

@@ -155,7 +155,7 @@ def test_ctrl_c_ends_all_that_was_started_and_nothing_else(cluster: Cluster) -> 
 
     first.send_signal(signal.SIGINT)
     output, _ = first.communicate(timeout=DEADLINE)
-    assert first.returncode == 1
+    assert first.returncode == 130
     assert "stopping, after a last checkpoint" in output
     assert output.count("last checkpoint of") == 3
     assert "wait stopped after" in output

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -15,15 +15,16 @@ from kit.commands.follow import score
 from kit.commands.options import with_paths
 from kit.commands.tables import console, table
 from kit.commands.targets import target_for, with_engine
-from kit.errors import KitError
+from kit.errors import InputError, KitError
 from kit.model import EngineName
 from kit.paths import Paths, identity
 from kit.runtime.health import with_health
 from kit.runtime.proof import not_deployed, wrong_gpus
 from kit.runtime.rendered import rendered
 from kit.runtime.status import ENDED, HostStatus, JobStatus, State
-from kit.values import count, show_age
+from kit.values import count, names_gpu, show_age
 from kit.workload.types import Kind
+from trainer.contract.words import nearest
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -36,26 +37,52 @@ SILENT = 30.0
 """Seconds without a step before a notice; the trainer reports one at least every 10 s."""
 
 
-@click.command("status", short_help="Show the deployed jobs and servers.")
+@click.command("status", short_help="Show jobs and servers.")
+@click.argument("names", metavar="[JOBS]...", nargs=-1)
 @with_paths
 @with_engine
 @click.option("--watch", is_flag=True, help="Repeat until Ctrl-C.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def command(paths: Paths, engine: str | None, *, watch: bool, as_json: bool) -> int:
-    """Show deployed jobs and servers: hosts, ranks, GPUs, progress, newest checkpoint.
+def command(
+    paths: Paths, names: tuple[str, ...], engine: str | None, *, watch: bool, as_json: bool
+) -> int:
+    """Show JOBS (default: all jobs and servers): hosts, ranks, GPUs, progress, newest checkpoint.
+
+    A server has the name of its stack, serve-NAME. The number before a GPU's UUID is its place in
+    the inventory, where `kit discover` writes the GPUs in the order of nvidia-smi.
 
     The exit status is 1 if a container sees other GPUs than it was given. Workloads whose GPUs
-    differ from the rendered files are listed: `kit deploy` moves them.
+    differ from the rendered files are listed, and those that are not deployed: `kit deploy` moves
+    or starts them.
     """
     cluster, own = identity(paths)
-    name, tree = engine or own, paths.tree(cluster)
-    target = target_for(name, cluster, tree)
+    engine, tree = engine or own, paths.tree(cluster)
+    target, there = target_for(engine, cluster, tree), rendered(tree)
+    # With engine local the jobs use this machine's GPUs, not those of the plan.
+    planned = {} if engine == EngineName.LOCAL else there.devices
 
     def look() -> Report:
-        statuses = with_health(target.status(), rendered(tree).checks)
-        # With engine local the jobs use this machine's GPUs, not those of the plan.
-        planned = {} if name == EngineName.LOCAL else rendered(tree).devices
-        return Report(cluster, statuses, wrong_gpus(statuses), not_deployed(statuses, planned))
+        every = target.status()
+        _require_known(names, {*there.devices, *(status.job for status in every)})
+        asked = [status for status in every if not names or status.job in names]
+        statuses = with_health(asked, there.checks)
+        there_now = {status.job for status in every}
+        gone = [name for name, hosts in there.devices.items() if hosts and name not in there_now]
+        return Report(
+            cluster,
+            statuses,
+            wrong_gpus(every, names),
+            not_deployed(statuses, planned),
+            (
+                *(() if names else target.missing()),
+                *(
+                    f"{name}: not deployed: `kit deploy {name}` starts it"
+                    for name in gone
+                    if not names or name in names
+                ),
+            ),
+            there.indexes,
+        )
 
     if watch:
         _watch(lambda: show(look()))
@@ -69,16 +96,30 @@ def command(paths: Paths, engine: str | None, *, watch: bool, as_json: bool) -> 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The workloads and the findings on their GPUs; see `kit.runtime.proof`."""
+    """The workloads and the findings on their GPUs; see `kit.runtime.proof`.
+
+    `missing` are lines on what the rendered files have, and the target has not. `indexes` are the
+    places of the hosts' GPUs in the inventory.
+    """
 
     cluster: str
     statuses: tuple[JobStatus, ...]
     wrong_gpus: tuple[str, ...]
     not_deployed: tuple[str, ...]
+    missing: tuple[str, ...] = ()
+    indexes: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+
+def _require_known(names: Sequence[str], known: Collection[str]) -> None:
+    """Raise InputError for a name that is not known."""
+    for name in names:
+        if name not in known:
+            hint = nearest(name, sorted(known)) if known else "describe one in jobs/<name>.yaml"
+            raise InputError(f"there is no job or server {name}", hint)
 
 
 def document(seen: Report) -> dict[str, Any]:
-    """Return the JSON document: jobs and servers separately, and wrong GPUs."""
+    """Return the JSON document: jobs and servers separately, wrong GPUs, what is missing."""
     told: dict[Kind, list[dict[str, Any]]] = {kind: [] for kind in Kind}
     for status in seen.statuses:
         told[status.kind].append(asdict(status) | {"planned": status.planned})
@@ -88,6 +129,7 @@ def document(seen: Report) -> dict[str, Any]:
         "servers": told[Kind.SERVER],
         "wrong_gpus": list(seen.wrong_gpus),
         "not_deployed": list(seen.not_deployed),
+        "missing": list(seen.missing),
     }
 
 
@@ -136,7 +178,8 @@ def show(seen: Report) -> Iterator[RenderableType]:
     from rich.text import Text
 
     if not seen.statuses:
-        yield f"nothing runs for cluster {seen.cluster}: `kit deploy` starts the jobs"
+        none = f"nothing runs for cluster {seen.cluster}, and no job is rendered: see `kit plan`"
+        yield from seen.missing or (none,)
         return
     rows = table("job", "state", "for", "epoch", "step", "speed", "left", "checkpoint")
     for status in seen.statuses:
@@ -144,7 +187,7 @@ def show(seen: Report) -> Iterator[RenderableType]:
     yield rows
     hosts = table("job", "host", "state", "ranks", "GPUs", "")
     for status in seen.statuses:
-        for row in _host_rows(status):
+        for row in _host_rows(status, seen.indexes):
             hosts.add_row(*row)
     yield hosts
     for status in seen.statuses:
@@ -153,6 +196,7 @@ def show(seen: Report) -> Iterator[RenderableType]:
                 yield f"{status.job}: {text}"
     for text in seen.not_deployed:
         yield f"{text}: `kit deploy` moves them"
+    yield from seen.missing
     for text in seen.wrong_gpus:
         yield Text(f"WRONG GPUs: {text}", style="bold red")
 
@@ -197,10 +241,13 @@ def _row(status: JobStatus) -> tuple[str, ...]:
     )
 
 
-def _host_rows(status: JobStatus) -> Iterator[tuple[str, ...]]:
+def _host_rows(
+    status: JobStatus, indexes: Mapping[str, Mapping[str, int]]
+) -> Iterator[tuple[str, ...]]:
     if len(status.hosts) <= MANY:
         for host in status.hosts:
-            yield (status.job, host.host, *_host(host, serves=status.serves))
+            places = indexes.get(host.host, {})
+            yield (status.job, host.host, *_host(host, places, serves=status.serves))
         return
 
     def key(host: HostStatus) -> tuple[str, str]:
@@ -215,11 +262,20 @@ def _host_rows(status: JobStatus) -> Iterator[tuple[str, ...]]:
         yield status.job, names, first.state, "", size, first.message
 
 
-def _host(host: HostStatus, *, serves: bool) -> tuple[str, str, str, str]:
+def _host(
+    host: HostStatus, places: Mapping[str, int], *, serves: bool
+) -> tuple[str, str, str, str]:
     ranks = ", ".join(map(str, host.ranks)) or count(host.processes, "rank")
     if serves:
         ranks = count(host.processes, "replica")
     elif host.spare:
         ranks = f"{ranks}, a spare" if host.ranks else "spare"
     state = host.state if host.exit_status in {None, 0} else f"{host.state} ({host.exit_status})"
-    return state, ranks, ", ".join(host.devices), host.message
+    gpus = ", ".join(_gpu(device, places) for device in host.devices)
+    return state, ranks, gpus, host.message
+
+
+def _gpu(device: str, places: Mapping[str, int]) -> str:
+    """Return a GPU's UUID behind its place; one without a UUID is named by its place."""
+    place = places.get(device.lower()) if names_gpu(device) else None
+    return device if place is None else f"{place}: {device}"

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from kit.runtime.status import ENDED, HostStatus, JobStatus, State
 from kit.values import count, names_gpu
 
 
-def wrong_gpus(statuses: Sequence[JobStatus]) -> tuple[str, ...]:
+def wrong_gpus(statuses: Sequence[JobStatus], names: Collection[str] = ()) -> tuple[str, ...]:
     """Report containers that see other GPUs than assigned, and GPUs that two containers see.
 
-    Containers that have not reported their GPUs yet are skipped.
+    Containers that have not reported their GPUs yet are skipped, and those of other workloads than
+    `names`, if there are names.
     """
     living = [status for status in statuses if status.state not in ENDED]
-    return (*_mismatched(living), *_shared(living))
+    asked = [status for status in living if not names or status.job in names]
+    return (*_mismatched(asked), *_shared(living, names))
 
 
 def _mismatched(statuses: Sequence[JobStatus]) -> Iterator[str]:
@@ -76,12 +78,12 @@ def _moves(status: JobStatus, planned: Mapping[str, Sequence[str]]) -> Iterator[
             yield f"{name} has {_gpu_names(now, then)}, the files give it {_gpu_names(then, now)}"
 
 
-def _shared(statuses: Sequence[JobStatus]) -> Iterator[str]:
+def _shared(statuses: Sequence[JobStatus], names: Collection[str]) -> Iterator[str]:
     owners: dict[tuple[str, str], list[str]] = {}
     for status in statuses:
         for host in status.hosts:
             for uuid in host.seen if host.state not in ENDED else ():
                 owners.setdefault((host.host, uuid), []).append(status.job)
     for (name, uuid), jobs in owners.items():
-        if len(jobs) > 1:
+        if len(jobs) > 1 and (not names or not {*names}.isdisjoint(jobs)):
             yield f"{uuid} on {name} is seen by {' and '.join(jobs)}"

@@ -25,6 +25,7 @@ class Rendered:
     `devices` are the GPUs by workload and host, `urls` the addresses of each server, `checks` the
     health checks of the user's own servers and of proxies. `data` is None
     without data services; `needs` are the data sets of each job, `spares` the hosts that stand by.
+    `indexes` are the places of each host's GPUs in the inventory, by their UUIDs in small letters.
     """
 
     hosts: tuple[Host, ...]
@@ -34,6 +35,7 @@ class Rendered:
     needs: Mapping[str, tuple[DataSet, ...]] = field(default_factory=dict)
     checks: Mapping[str, Check] = field(default_factory=dict)
     spares: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    indexes: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
 def rendered(tree: Path) -> Rendered:
@@ -57,6 +59,12 @@ def rendered(tree: Path) -> Rendered:
             for job in plan["jobs"]
             if "spares" in job
         }
+        indexes = {
+            host["name"]: {
+                gpu["id"].lower(): place for place, gpu in enumerate(host.get("gpus", ()))
+            }
+            for host in plan["hosts"]
+        }
         urls = {server["name"]: tuple(server["urls"]) for server in plan["servers"]}
         checks = {
             server["name"]: Check(
@@ -67,10 +75,10 @@ def rendered(tree: Path) -> Rendered:
         }
         data = _data(plan["data"], hosts) if "data" in plan else None
         needs = {job["name"]: _needs(job["data"]) for job in plan["jobs"] if "data" in job}
-    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         what = f"{tree / 'plan.json'} has no valid list of hosts ({error})"
         raise InputError(what, "write it with `kit render`") from None
-    return Rendered(hosts, devices, urls, data, needs, checks, spares)
+    return Rendered(hosts, devices, urls, data, needs, checks, spares, indexes)
 
 
 def _data(data: dict[str, Any], hosts: tuple[Host, ...]) -> DataPlan:

@@ -56,6 +56,9 @@ class Target(Protocol):
     def status(self) -> tuple[JobStatus, ...]:
         """Return the status of all known workloads, including ended ones."""
 
+    def missing(self) -> tuple[str, ...]:
+        """Return what the rendered files have besides workloads and the target lacks, as lines."""
+
     def known(self) -> Mapping[str, Known]:
         """Return the workloads with output to read or containers to end, by name."""
 

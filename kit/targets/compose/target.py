@@ -253,6 +253,10 @@ class ComposeTarget:
         asks = {one.host: partial(visible_gpus, dockers[one.host], one.id) for one in running}
         return with_seen(status, asks)
 
+    def missing(self) -> tuple[str, ...]:
+        """Return nothing: a deploy brings all that workloads need; see `Target.missing`."""
+        return ()
+
     def known(self) -> Mapping[str, Known]:
         """Return the workloads that have containers; see `Target.known`."""
         jobs = self._hosts.containers().jobs

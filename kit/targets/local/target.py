@@ -113,6 +113,10 @@ class LocalTarget:
             found.append(watched.status())
         return tuple(found)
 
+    def missing(self) -> tuple[str, ...]:
+        """Return nothing: a deploy brings all that workloads need; see `Target.missing`."""
+        return ()
+
     def known(self) -> Mapping[str, Known]:
         """Return the workloads that were started on this machine; see `Target.known`."""
         runs = (JobFolder(self._cluster, name).read_run() for name in jobs_of(self._cluster))

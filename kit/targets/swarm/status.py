@@ -46,6 +46,13 @@ def names_of(cluster: Cluster) -> tuple[str, ...]:
     return tuple(sorted({each.owner for each in cluster.services if each.owner is not None}))
 
 
+def lacking(cluster: Cluster, hosts: Iterable[str], stacks: Iterable[str]) -> tuple[str, ...]:
+    """Return a line for each of these hosts and stacks that the Swarm does not have."""
+    nodes = (f"{host} is not a node of the swarm" for host in hosts if not cluster.node_of(host))
+    others = (f"the stack {stack} is not there" for stack in stacks if not cluster.stack(stack))
+    return tuple(f"{line}: `kit swarm up`" for line in (*nodes, *others))
+
+
 def fewest_of(cluster: Cluster, job: str) -> int:
     """Return the smallest number of hosts of a job, from its services' environment."""
     nodes = (each.variable("KIT_NNODES").partition(":")[0] for each in cluster.of(job))

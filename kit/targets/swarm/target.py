@@ -43,6 +43,7 @@ from kit.targets.swarm.status import (
     fewest_of,
     host_statuses,
     job_state,
+    lacking,
     names_of,
     state_of,
     working,
@@ -237,6 +238,12 @@ class SwarmTarget:
         hosts = [host for host in self._rendered.hosts if host.name in running]
         names = [service.name for service in services]
         return with_seen(status, {host.name: partial(_seen_on, host, names) for host in hosts})
+
+    def missing(self) -> tuple[str, ...]:
+        """Return the hosts that are no nodes and kit's own stacks; see `Target.missing`."""
+        files = {f"{self._cluster}-platform": PLATFORM, monitoring_stack(self._cluster): MONITORING}
+        stacks = [stack for stack, file in files.items() if (self._tree / file).is_file()]
+        return lacking(self._see(), [host.name for host in self._rendered.hosts], stacks)
 
     def known(self) -> Mapping[str, Known]:
         """Return the workloads that have stacks; see `Target.known`."""

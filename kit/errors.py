@@ -7,6 +7,7 @@ document, but not the file. A `Problem` is the same mistake with its file and li
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 INVENTORY = "inventory"
@@ -29,6 +30,11 @@ def dotted(loc: Loc) -> str:
         plain = isinstance(part, str) and re.fullmatch(r"\S+", part)
         text += f"[{part}]" if isinstance(part, int) else f".{part if plain else repr(part)}"
     return text.removeprefix(".")
+
+
+def once(lines: Iterable[str]) -> str:
+    """Join lines; those that several jobs or hosts have in common are there once."""
+    return "\n".join(dict.fromkeys(lines))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +85,13 @@ class KitError(Exception):
 
     def __str__(self) -> str:
         return f"{self.message}\n{self.hint}" if self.hint else self.message
+
+
+def joined(errors: Iterable[KitError], otherwise: str = "") -> KitError:
+    """Return one error with the messages and the hints of several, and one more hint."""
+    found = list(errors)
+    hints = (*(error.hint for error in found), otherwise)
+    return KitError(once(error.message for error in found), once(filter(None, hints)))
 
 
 class InputError(KitError):

@@ -23,7 +23,7 @@ from kit.datasets.cluster import DataCluster, complete_on
 from kit.datasets.programs import Message
 from kit.datasets.sizes import Stored
 from kit.datasets.upload import upload_of
-from kit.errors import InputError, KitError
+from kit.errors import InputError, KitError, joined
 from kit.hosts.docker import concurrently
 from kit.model import DataSet, EngineName
 from kit.paths import Paths, identity
@@ -324,8 +324,7 @@ def prefetch(paths: Paths, engine: str | None, name: str, hosts: tuple[str, ...]
     if ready:
         click.echo(f"{data.title}: complete on {', '.join(ready)}")
     if failed:
-        hints = dict.fromkeys(error.hint for error in failed if error.hint)
-        raise KitError("\n".join(error.message for error in failed), "\n".join(hints))
+        raise joined(failed)
 
 
 def _fetching(shown: Transfers, host: str, message: Message) -> None:

@@ -10,7 +10,7 @@ import click
 from kit.commands.follow import prefixed
 from kit.commands.options import with_paths
 from kit.commands.targets import target_for, with_engine
-from kit.errors import InputError, KitError
+from kit.errors import InputError, KitError, joined
 from kit.model import EngineName
 from kit.paths import Paths, identity
 from kit.plan.storage import volume_name
@@ -98,8 +98,7 @@ def _dumps(cluster: str, tree: Path, engine: str, jobs: tuple[str, ...], folder:
         elif not errors:
             click.echo(f"{name}: no rank has reached its timeout")
     if failed:
-        hints = dict.fromkeys(error.hint for error in failed if error.hint)
-        raise KitError("\n".join(error.message for error in failed), "\n".join(hints))
+        raise joined(failed)
 
 
 def _begin(since: str | None) -> float | None:

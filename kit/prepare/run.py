@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from kit.errors import KitError
+from kit.errors import KitError, joined
 from kit.hosts.docker import Docker, on_each
 from kit.model import Host
 from kit.prepare import nodes, remote
@@ -59,7 +59,7 @@ class Preparation:
                 results = on_each(wave, self._restart)
                 errors = [each for each in results.values() if isinstance(each, KitError)]
                 if errors:
-                    raise _joined(errors)
+                    raise joined(errors)
                 if inside:
                     self._regather(before)
             except KitError as error:
@@ -126,11 +126,6 @@ class Preparation:
                 self.say(f"{host.name}: {line}")
 
         return remote.run(self.task, host, options, self.passwords.get(host.name, ""), say)
-
-
-def _joined(errors: Sequence[KitError]) -> KitError:
-    hints = dict.fromkeys(error.hint for error in errors if error.hint)
-    return KitError("\n".join(error.message for error in errors), "\n".join(hints))
 
 
 def _explained(error: KitError, node: nodes.Node, *, drained: bool) -> KitError:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 
-from kit.errors import KitError
+from kit.errors import KitError, joined
 from kit.hosts.docker import concurrently
 from kit.runtime.steps import Step
 from kit.values import Say
@@ -19,8 +19,8 @@ class StepsError(KitError):
     """Steps that failed; the steps before them are done."""
 
     def __init__(self, steps: Sequence[Step], failures: Sequence[KitError]) -> None:
-        hints = dict.fromkeys(error.hint for error in failures if error.hint)
-        super().__init__("\n".join(error.message for error in failures), "\n".join(hints))
+        whole = joined(failures)
+        super().__init__(whole.message, whole.hint)
         self.steps = tuple(steps)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -91,7 +91,11 @@ def done(steps: Sequence[Step]) -> list[tuple[type[Step], str]]:
 
 
 def decided(
-    work: Workload | Sequence[Workload], seen: dict[str, HostState], *, fresh: bool = False
+    work: Workload | Sequence[Workload],
+    seen: dict[str, HostState],
+    *,
+    fresh: bool = False,
+    rendered: Collection[str] = (),
 ) -> tuple[Step, ...]:
     """The decision if all files have the version of RUNNING."""
     every = [work] if isinstance(work, Workload) else list(work)
@@ -104,12 +108,18 @@ def decided(
         for each in every
         for host in each.hosts
     }
-    return decide("lab", every, versions, seen, fresh=fresh)
+    return decide("lab", every, versions, seen, fresh=fresh, rendered=rendered)
 
 
-def refusal(job: Workload, seen: dict[str, HostState], *, fresh: bool = False) -> str:
+def refusal(
+    job: Workload,
+    seen: dict[str, HostState],
+    *,
+    fresh: bool = False,
+    rendered: Collection[str] = (),
+) -> str:
     with pytest.raises(KitError) as error:
-        decided(job, seen, fresh=fresh)
+        decided(job, seen, fresh=fresh, rendered=rendered)
     return str(error.value)
 
 
@@ -251,8 +261,13 @@ def test_a_gpu_changes_hands_among_those_that_are_deployed(project: Project) -> 
 
 def test_a_gpu_of_somebody_elses_is_refused(project: Project) -> None:
     (_, server) = serving(project)
-    said = refusal(server, having(*both(devices=("GPU-b", "GPU-c"))))
+    seen = having(*both(devices=("GPU-b", "GPU-c")))
+    said = refusal(server, seen, rendered={"j"})
     assert "pc2: GPU-c is held by job j; deploy it too, or end it with `kit stop j`" in said
+    assert "pc2: GPU-c is held by job j; end it with `kit stop j`" in refusal(server, seen)
+    stack = replace(RUNNING, host="pc2", job="k", cluster="", service="", devices=("GPU-c",))
+    held = "pc2: GPU-c is held by job k of another engine; end it there"
+    assert held in refusal(server, having(stack), rendered={"k"})
 
 
 def test_a_server_that_lost_its_gpu_is_ended(project: Project) -> None:
@@ -295,7 +310,7 @@ def test_all_that_is_in_the_way_is_told_at_once(project: Project) -> None:
         "install nvidia-container-toolkit and restart Docker",
         f"pc1: port {PORT} is in use (`ss -tlnp` on the host shows by which process); end that, or "
         "write `rendezvous: {port: …}` in jobs/j.yaml",
-        "pc2: GPU-c is held by job k; deploy it too, or end it with `kit stop k`",
+        "pc2: GPU-c is held by job k; end it with `kit stop k`",
         "nothing was changed on any host",
     ]
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kit.errors import KitError
 from kit.runtime.proof import not_deployed, wrong_gpus
 from kit.runtime.status import HostStatus, JobStatus, State
 from kit.runtime.steps import Step
@@ -164,6 +165,35 @@ def test_a_server_without_a_gpu_goes_first(lowered: Lowered) -> None:
 def test_a_gpu_of_somebody_who_takes_no_part_is_refused(lowered: Lowered) -> None:
     with pytest.raises(Exception, match="GPU-c of pc2 is held by digits: deploy digits too"):
         decide("lab", lowered.workloads[1:], before(), VERSIONS, {}, HOSTS, fresh=False)
+
+
+@pytest.mark.parametrize(
+    ("owner", "ending"),
+    [
+        ({"kit.job": "digits"}, "end it with `kit stop digits`"),
+        ({}, "end it with `docker stack rm train-digits`"),
+        (None, "it still ends, try again in a moment"),
+    ],
+)
+def test_the_way_to_a_gpu_of_somebody_without_a_file(
+    lowered: Lowered, owner: dict[str, str] | None, ending: str
+) -> None:
+    """His file is gone, he is no job of kit's, or only his tasks are left."""
+    seen = before()
+    services = [replace(each, labels=tuple((owner or {}).items())) for each in seen.services]
+    seen = replace(seen, services=tuple(services) if owner is not None else ())
+    versions = {name: text for name, text in VERSIONS.items() if name != "train-digits.stack.yaml"}
+    with pytest.raises(KitError) as error:
+        decide("lab", lowered.workloads[1:], seen, versions, {}, HOSTS, fresh=False)
+    name = "digits" if owner else "train-digits"
+    assert str(error.value) == f"serve-digits: GPU-c of pc2 is held by {name}: {ending}"
+
+
+def test_what_two_have_in_common_is_told_once(lowered: Lowered) -> None:
+    seen = replace(before(), nodes=before().nodes[:1])
+    with pytest.raises(KitError) as error:
+        decide("lab", lowered.workloads, seen, VERSIONS, {}, HOSTS, fresh=False)
+    assert str(error.value) == "pc2 is not a node of the swarm: kit swarm up"
 
 
 def status(name: str, *, given: tuple[str, ...], seen: tuple[str, ...]) -> JobStatus:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from kit.errors import KitError
+from kit.errors import KitError, once
 from kit.plan.data import DataPlan
 from kit.runtime.steps import Step
 from kit.targets.compose.containers import Container
@@ -33,7 +33,7 @@ def steps_of_data(
     }
     problems = [problem for host in causes for problem in _problems(data, host, seen[host])]
     if problems:
-        raise KitError("\n".join(problems), "nothing was changed on any host")
+        raise KitError(once(problems), "nothing was changed on any host")
     pulls = [
         Pull(host, f"pull {data.image}", "the data services need it", DATA, host, data.image)
         for host in causes

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from kit.errors import KitError
+from kit.errors import KitError, once
 from kit.model import Gpu
 from kit.plan.types import Placement
 from kit.runtime.steps import Step
@@ -88,12 +88,14 @@ def decide(
     by_hand: Mapping[tuple[str, str], str] | None = None,
     *,
     fresh: bool,
+    rendered: Collection[str] = (),
 ) -> tuple[Step, ...]:
     """Return the steps for each host; none for workloads that run as their files say.
 
     All containers end before any starts: a GPU is released before it is reassigned.
-    `versions` are the hashes in the rendered files, by workload and host, then by service.
-    `by_hand` are the changes by hand since the deploy, by workload and host.
+    `versions` are the hashes in the rendered files, by workload and host, then by service;
+    `rendered` are all workloads that have files. `by_hand` are the changes by hand since the
+    deploy, by workload and host.
 
     Raises:
         KitError: The deploy is not possible; the message lists all reasons.
@@ -110,14 +112,16 @@ def decide(
         f"{placement.host.name}: {problem}"
         for each in workloads
         for placement in each.placements
-        for problem in _problems(each, workloads, placement, seen[placement.host.name], foreign)
+        for problem in _problems(
+            each, workloads, placement, seen[placement.host.name], foreign, rendered
+        )
     ]
     fresh_jobs = {each.name for each in workloads if fresh and each.kind is Kind.JOB}
     for each in workloads:
         if each.name in fresh_jobs:
             problems += [*_keeps(each), *_runs(each, seen)]
     if problems:
-        raise KitError("\n".join(problems), "nothing was changed on any host")
+        raise KitError(once(problems), "nothing was changed on any host")
     found = [
         _Decision(each, versions, seen, by_hand or {}, _restart_cause(each, fresh_jobs))
         for each in workloads
@@ -163,6 +167,7 @@ def _problems(
     placement: Placement,
     seen: HostState,
     foreign: Iterable[Container],
+    rendered: Collection[str],
 ) -> Iterator[str]:
     """Yield the reasons why a workload cannot run on a host, each with its remedy."""
     yield from _missing(placement, seen)
@@ -174,7 +179,7 @@ def _problems(
     ours = {each.name for each in workloads}  # The deploy assigns their GPUs again.
     others = [one for one in seen.containers if one.job not in ours]
     others += [one for one in foreign if one.host == placement.host.name]
-    yield from _held(placement, others, seen)
+    yield from _held(placement, others, seen, rendered)
     # Containers of this deploy may use the ports; they end before the new ones start.
     if any(one.job in ours and one.runs for one in seen.containers):
         return
@@ -201,7 +206,9 @@ def _missing(placement: Placement, seen: HostState) -> Iterator[str]:
             )
 
 
-def _held(placement: Placement, others: Iterable[Container], seen: HostState) -> Iterator[str]:
+def _held(
+    placement: Placement, others: Iterable[Container], seen: HostState, rendered: Collection[str]
+) -> Iterator[str]:
     own = {_uuid(gpu, seen.gpus): gpu.title for gpu in placement.gpus}
     # The monitoring sees all GPUs and holds none.
     for one in (one for one in others if one.runs and (one.job or not one.cluster)):
@@ -209,9 +216,11 @@ def _held(placement: Placement, others: Iterable[Container], seen: HostState) ->
         shared = [name for uuid, name in own.items() if uuid in held or "all" in held]
         if shared:
             holder = one.job if one.kind is Kind.SERVER else f"job {one.job}"
-            fix = f"deploy it too, or end it with `kit stop {one.job}`"
-            if one.cluster and one not in seen.containers:
-                holder, fix = f"{holder} of cluster {one.cluster}", "end it there"
+            too = "deploy it too, or " if one.job in rendered else ""
+            fix = f"{too}end it with `kit stop {one.job}`"
+            if one not in seen.containers:
+                whose = f"cluster {one.cluster}" if one.cluster else "another engine"
+                holder, fix = f"{holder} of {whose}", "end it there"
             verb = "is" if len(shared) == 1 else "are"
             yield f"{', '.join(shared)} {verb} held by {holder}; {fix}"
 

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-from kit.errors import KitError
+from kit.errors import KitError, joined
 from kit.hosts.docker import Docker, EngineError, on_each
 from kit.model import Host
 from kit.plan.work import manager_of
@@ -139,9 +139,7 @@ def require_all(results: Mapping[str, T | KitError], otherwise: str = "") -> dic
     """
     failed = [result for result in results.values() if isinstance(result, KitError)]
     if failed:
-        hints = [*dict.fromkeys(error.hint for error in failed if error.hint), otherwise]
-        message = "\n".join(error.message for error in failed)
-        raise KitError(message, "\n".join(hint for hint in hints if hint))
+        raise joined(failed, otherwise)
     return {name: result for name, result in results.items() if not isinstance(result, KitError)}
 
 

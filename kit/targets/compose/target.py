@@ -90,7 +90,9 @@ class ComposeTarget:
             (name, host): drift(text, [one for one in seen[host].containers if one.job == name])
             for (name, host), text in texts.items()
         }
-        steps = decide(hosts.cluster, workloads, versions, seen, changed, fresh=fresh)
+        there = hosts.rendered.devices
+        state = (versions, seen, changed)
+        steps = decide(hosts.cluster, workloads, *state, fresh=fresh, rendered=there)
         if not fresh:
             stacks = {each.name: each.stack for each in workloads}
             steps = with_moves(

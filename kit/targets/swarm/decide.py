@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from kit.errors import KitError
+from kit.errors import KitError, once
 from kit.plan.types import Placement
 from kit.runtime.status import ENDED, State
 from kit.runtime.steps import Step
@@ -15,7 +15,7 @@ from kit.targets.swarm.names import monitoring_stack
 from kit.targets.swarm.order import Gpu, gpus_of, in_order
 from kit.targets.swarm.platform import PLATFORM
 from kit.targets.swarm.state import OVER, Cluster, Node, Service
-from kit.targets.swarm.status import USED_UP, gpus_wanted, host_statuses, state_of
+from kit.targets.swarm.status import USED_UP, ending, gpus_wanted, host_statuses, state_of
 from kit.targets.swarm.steps import (
     AwaitEnd,
     AwaitGpus,
@@ -62,9 +62,13 @@ def decide(
         KitError: Hosts are missing or down, or their GPUs are in use.
     """
     by_hand = by_hand or {}
-    problems = [problem for each in work for problem in _problems(each, work, cluster, fresh=fresh)]
+    problems = [
+        problem
+        for each in work
+        for problem in _problems(each, work, cluster, versions, fresh=fresh)
+    ]
     if problems:
-        raise KitError("\n".join(problems))
+        raise KitError(once(problems))
     steps: list[Step] = list(_data_labels(data or {}, cluster))
     if data or any(each.keyed for each in work):
         steps += key_step(cluster_name, cluster.secrets)
@@ -160,12 +164,17 @@ def secret_name(work: Workload, name: str, fingerprint: str) -> str:
 
 
 def _problems(
-    job: Workload, work: Sequence[Workload], cluster: Cluster, *, fresh: bool
+    job: Workload,
+    work: Sequence[Workload],
+    cluster: Cluster,
+    versions: Mapping[str, str],
+    *,
+    fresh: bool,
 ) -> Iterator[str]:
     anew = fresh and job.kind is Kind.JOB
     if anew and state_of(cluster, job.name) not in {None, *ENDED}:
         yield f"job {job.name} runs: end it first, `kit stop {job.name}`"
-    yield from _held_by_others(job, work, cluster)
+    yield from _held_by_others(job, work, cluster, versions)
     down = []
     for placement in job.placements:
         host = placement.host.name
@@ -184,16 +193,19 @@ def _problems(
         )
 
 
-def _held_by_others(job: Workload, work: Sequence[Workload], cluster: Cluster) -> Iterator[str]:
-    """Yield the GPUs of a workload that are held by a workload outside this deploy."""
+def _held_by_others(
+    job: Workload, work: Sequence[Workload], cluster: Cluster, versions: Mapping[str, str]
+) -> Iterator[str]:
+    """Yield the GPUs of a workload that are held by a workload outside this deploy.
+
+    One whose file is gone cannot be deployed too.
+    """
     ours = {each.stack for each in work}
     for (host, gpu), stack in sorted(cluster.holders().items()):
         if (host, gpu) in gpus_of(job) and stack not in ours:
             name = cluster.owner(stack)
-            yield (
-                f"{job.name}: {gpu} of {host} is held by {name}: "
-                f"deploy {name} too, or end it with `kit stop {name}`"
-            )
+            too = f"deploy {name} too, or " if f"{stack}.stack.yaml" in versions else ""
+            yield f"{job.name}: {gpu} of {host} is held by {name}: {too}{ending(cluster, stack)}"
 
 
 def _shortage(

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from ipaddress import ip_network
 
-from kit.errors import KitError
+from kit.errors import KitError, once
 from kit.model import Host
 from kit.plan.work import Plan, managers_of
 from kit.runtime.steps import Step
@@ -104,7 +104,7 @@ def _refuse(plan: Plan, members: Mapping[str, Member], cluster: Cluster | None) 
     ]
     problems += _overlaps(plan, cluster) if cluster else ()
     if problems:
-        raise KitError("\n".join(problems))
+        raise KitError(once(problems))
 
 
 def _overlaps(plan: Plan, cluster: Cluster) -> Iterator[str]:

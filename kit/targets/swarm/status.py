@@ -190,6 +190,17 @@ def _pending(cluster: Cluster, service: Service, node: Node | None, task: Task) 
     return said.removeprefix("no suitable node ").strip("()")
 
 
+def ending(cluster: Cluster, stack: str) -> str:
+    """Return how a stack's tasks are ended."""
+    services = cluster.stack(stack)
+    if not services:
+        return "it still ends, try again in a moment"
+    if not stack:
+        return "it is no stack, see `docker service ls`"
+    name = services[0].owner
+    return f"end it with `kit stop {name}`" if name else f"end it with `docker stack rm {stack}`"
+
+
 def gpus_wanted(cluster: Cluster, node: Node, wanted: int, stack: str) -> str:
     """Return the owners of a node's GPUs if fewer than `wanted` are free for a stack."""
     held = cluster.held(node)
@@ -200,10 +211,8 @@ def gpus_wanted(cluster: Cluster, node: Node, wanted: int, stack: str) -> str:
     offered = f"{node.name} offers {count(len(node.gpus), 'GPU')} to Swarm"
     if held and wanted <= len(node.gpus):
         holders = ", ".join(f"{name} holds {number}" for name, number in sorted(held.items()))
-        first = cluster.owner(next(iter(sorted(held))))
-        return (
-            f"{count(wanted, 'GPU')} wanted, {offered}, {holders}: kit stop {first}, or wait for it"
-        )
+        first = ending(cluster, min(held))
+        return f"{count(wanted, 'GPU')} wanted, {offered}, {holders}: {first}, or wait for it"
     return (
         f"{count(wanted, 'GPU')} wanted, {offered}: its daemon.json must list them; "
         f"kit host prepare {node.name} --run"

@@ -480,6 +480,27 @@ def test_who_holds_the_gpus_is_told(plan: Lowered) -> None:
         deploy(plan, cluster(nodes=(cluster().nodes[0], bare), services=()))
 
 
+@pytest.mark.parametrize(
+    ("constraint", "place", "said"),
+    [
+        ("node.labels.kit.job.digits == train-on-pc2", "", "kit deploy digits"),
+        ("node.labels.kit.job.digits == train-on-pc2", "pc2", "kit deploy digits"),
+        ("node.labels.kit.host == pc2", "", "kit swarm up"),
+    ],
+)
+def test_the_command_that_sets_the_missing_label_is_told(
+    constraint: str, place: str, said: str
+) -> None:
+    """As after a split that was interrupted between labels and services."""
+    error = "no suitable node (scheduling constraints not satisfied on 2 nodes)"
+    waits = replace(task("train-on-pc2", place or "pc2", "pending"), error=error)
+    waits = waits if place else replace(waits, node="")
+    services = tuple(replace(each, constraints=(constraint,)) for each in cluster().services)
+    nodes = tuple(replace(each, labels=()) for each in cluster().nodes)
+    found = host_statuses(cluster(waits, services=services, nodes=nodes), "digits")
+    assert [host.message.endswith(f": {said}") for host in found if host.message] == [True]
+
+
 WAITS = {"error": "no suitable node (insufficient resources on 1 node)"}
 
 

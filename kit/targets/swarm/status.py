@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from kit.runtime.status import ENDED, HostStatus, State
-from kit.targets.swarm.labels import job_label
+from kit.targets.swarm.labels import JOB_LABEL, job_label
 from kit.targets.swarm.state import OVER, Cluster, Node, Service, Task
 from kit.values import count
 from kit.workload.types import Role
@@ -182,12 +182,21 @@ def _pending(cluster: Cluster, service: Service, node: Node | None, task: Task) 
     said = task.error
     if node is None:
         label = next(iter(service.constraints), "its constraint")
-        return f"no node fits ({label}): kit swarm up"
+        return f"no node fits ({label}): {_labelling(service)}"
     if "insufficient resources" in said:
         return gpus_wanted(cluster, node, service.gpus, service.stack)
     if "scheduling constraints" in said:
-        return "no node has its label: kit swarm up"
+        return f"no node has its label: {_labelling(service)}"
     return said.removeprefix("no suitable node ").strip("()")
+
+
+def _labelling(service: Service) -> str:
+    """Return the command that gives nodes the labels of a service's constraints.
+
+    A deploy or a split that was interrupted has set only some of a workload's labels.
+    """
+    own = any(f"node.labels.{JOB_LABEL}" in each for each in service.constraints)
+    return f"kit deploy {service.owner}" if own else "kit swarm up"
 
 
 def ending(cluster: Cluster, stack: str) -> str:

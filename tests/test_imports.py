@@ -345,7 +345,7 @@ def test_kit_installs_without_torch() -> None:
 LIMITS = {
     "": 3080,
     "contract": 2010,
-    "data": 1460,
+    "data": 1470,
     "datasets": 1920,
     "datasets/sources": 890,
     "parallel": 1180,

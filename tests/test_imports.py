@@ -343,7 +343,7 @@ def test_kit_installs_without_torch() -> None:
 
 
 LIMITS = {
-    "": 3080,
+    "": 3300,
     "contract": 2010,
     "data": 1470,
     "datasets": 1920,

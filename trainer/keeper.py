@@ -11,6 +11,7 @@ keeper, start.
     KIT_FILES         the script's files, a JSON list; relative ones begin at the working folder
     KIT_KEEP          number of versions that each host keeps
     KIT_KEEPER        Unix socket at which the workers of this host wait before their script starts
+    KIT_SAVED         file that gets a name of the content of each version that this host makes
     KIT_FILES_AT      address of this host at which the other hosts fetch versions
 
 While the script runs, a complete file that has changed becomes a version, and each host passes it
@@ -132,9 +133,13 @@ class Version:
     @property
     def id(self) -> str:
         """The name of its folder, different for different content."""
+        return f"{self.term.number:06d}.{self.count:06d}-{self.host}-{self.content}"
+
+    @property
+    def content(self) -> str:
+        """A name that is equal for equal content."""
         sums = "".join(each.sha256 for each in self.files)
-        number = f"{self.term.number:06d}.{self.count:06d}"
-        return f"{number}-{self.host}-{hashlib.sha256(sums.encode()).hexdigest()[:8]}"
+        return hashlib.sha256(sums.encode()).hexdigest()[:8]
 
     @property
     def size(self) -> int:
@@ -710,6 +715,8 @@ class Keeper:
         own = [e.count for e in before if (e.term.number, e.host) == (number, self._host)]
         version = Version(term, rank, max(own, default=0) + 1, self._host, time.time(), files)
         self._versions.add(draft, version)
+        if note := os.environ.get("KIT_SAVED"):
+            Path(note).write_text(version.content)
         if time.monotonic() >= self._next_line:
             say(f"keeps {version.shown()}")
             self._next_line = time.monotonic() + LINE

@@ -58,7 +58,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from http.client import HTTPConnection, HTTPException
@@ -80,11 +80,24 @@ class LaunchError(Exception):
         kind: str = "input",
         rank: int | None = None,
         exit_code: int | None = None,
+        fault: str = "",
+        host: str = "",
     ) -> None:
-        """`rank` and `exit_code` are those of the worker that failed, if one did."""
+        """`rank` and `exit_code` are those of the worker that failed, if one did.
+
+        `fault` is equal for failures of a script at the same place, "" if that says nothing of the
+        script. `host` is another host, on which it failed.
+        """
         super().__init__(message)
         self.code, self.kind = code, kind
         self.rank, self.exit_code = rank, exit_code
+        self.fault, self.host = fault, host
+
+    def values(self) -> dict[str, Any]:
+        """The values of its event."""
+        line, code = str(self).splitlines()[0], self.exit_code or self.code
+        values = {"kind": self.kind, "message": line, "rank": self.rank, "exit_code": code}
+        return {**values, "host": self.host}
 
 
 # -------- Output: lines for people, events for programs
@@ -832,6 +845,8 @@ def train() -> None:
     emit("started", gpus=gpu_uuids(gpus))
     for line in gpus:
         say(f"sees {line.strip()}")
+    if job.command:
+        ask_what_has_failed(settings)
     if folders := fetch_data(settings, job.name):
         os.environ["KIT_DATA_PATHS"] = json.dumps(folders)
         say(f"has {', '.join(folders)}")
@@ -881,11 +896,18 @@ RETURN = 5.0  # Seconds in which the hosts of a round find a new rendezvous; LOS
 STUCK = 30.0  # Seconds after which nobody waits for a host whose workers do not end.
 LAST_CALL = 2.0  # Seconds in which hosts above the minimum may come before the first round.
 ABSENT = 10.0  # Seconds without a host after which the rendezvous ends; the engine restarts it.
+# The same if it has given up hosts: Docker waits up to a minute before it starts a container again.
+REMEMBERED = 120.0
 TICK = 0.1  # Seconds between two looks at the clock.
 # More would only repeat a mistake in a script. A round that ends because a host is lost, joins or
 # leaves counts for none.
 MAX_RESTARTS = 3
 WINDOW = 3600.0  # Seconds within which they count.
+# A failure at the same place, so often without a checkpoint between, is a fault of the program.
+SAME = 3
+SAME_KILLS = 10  # People and kernels also kill processes that are well.
+KILLS = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP")
+VERSIONS = 1000  # Number of checkpoints that are known again.
 
 
 class Round(NamedTuple):
@@ -916,6 +938,9 @@ class Report(NamedTuple):
     once: bool = False  # Nothing restarts this host.
     spare: bool = False  # It takes part only if others are missing.
     spares: int = 0  # Of the job.
+    failure: dict[str, Any] | None = None  # The values of its event, if it has failed.
+    fault: str = ""  # As in LaunchError.
+    saved: str | None = None  # Content of the newest checkpoint; None: nobody would know of it.
 
 
 def read_round(found: Any) -> Round:
@@ -940,7 +965,42 @@ def read_report(line: bytes) -> Report:
         raise ValueError("not a report")
     if read.state not in ("starts", "idle") and not read.round:
         raise ValueError("not a report")
+    words = (read.fault, read.saved or "")
+    if not all(isinstance(each, str) for each in words) or type(read.failure or {}) is not dict:
+        raise ValueError("not a report")
     return read._replace(round=read_round(read.round) if read.round else None)
+
+
+class Faults:
+    """Counts the failures of a script at the same place, since it has saved something new."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._times: dict[str, list[float]] = {}
+        self._saved: dict[str, None] = {}
+
+    def note(self, saved: str | None) -> None:
+        """Note the content of a checkpoint: one that was never there is progress."""
+        if saved and saved not in self._saved:
+            self._saved = dict.fromkeys([*self._saved, saved][-VERSIONS:])
+            self._times.clear()
+
+    def count(self, faults: Collection[str], *, watched: bool) -> str:
+        """Count the faults of a round; return one that was there too often, or "".
+
+        Without `watched` checkpoints, the script may have saved something between two failures:
+        they count within WINDOW.
+        """
+        now = self._clock()
+        for fault in faults:
+            known = self._times.get(fault, [])
+            self._times[fault] = [at for at in known if watched or now - at < WINDOW] + [now]
+        return next((each for each in faults if len(self._times[each]) >= most(each)), "")
+
+
+def most(fault: str) -> int:
+    """How often a failure at the same place may be there before no restart helps."""
+    return SAME_KILLS if fault in KILLS else SAME
 
 
 class Rounds:
@@ -961,10 +1021,13 @@ class Rounds:
         self._lost: dict[str, str] = {}  # Agents, and how they were lost.
         self._waits = False  # For the hosts above the minimum.
         self._members: set[str] = set()  # Of the round that ended by a failure of the script.
-        self._culprits: set[str] = set()
-        self._hopeless = False
+        self._culprits: dict[str, Report] = {}  # Of the last round, by agent.
         self._failures: list[float] = []
+        self._faults = Faults(clock)
+        self._failure: dict[str, Any] | None = None  # The reason for which the last round ended.
+        self._began = 0.0  # The begin of the last round.
         self._told: dict[str, str] = {}  # Agents that must end, and how.
+        self.given_up: dict[str, dict[str, Any]] = {}  # Failures for good, by host; "": of all.
 
     def report(self, report: Report) -> None:
         """Process the report of a host."""
@@ -979,8 +1042,11 @@ class Rounds:
             if report.round.number <= self._done:
                 self._told[agent] = "end"
         if report.state == "failed":
-            self._culprits.add(agent)
-            self._hopeless |= report.hopeless
+            self._culprits.setdefault(agent, report)
+        # Engines start containers again, whatever they ended for.
+        if self._for_good(report.host):
+            self._told[agent] = "fail"
+        self._faults.note(report.saved)
         self.decide()
 
     def lose(self, agent: str, why: str) -> None:
@@ -1008,10 +1074,14 @@ class Rounds:
     def order(self, agent: str) -> dict[str, Any]:
         """What an agent must do."""
         if agent in self._told:
-            return {"do": self._told[agent]}
+            return {"do": self._told[agent], "failure": self._for_good(self.hosts[agent].host)}
         if self._round and agent in self._round.agents:
-            return {"do": "run", "round": self._round}
-        return {"do": "wait", "why": self._why}
+            return {"do": "run", "round": self._round, "failure": self._failure}
+        return {"do": "wait", "why": self._why, "failure": self._failure}
+
+    def _for_good(self, host: str) -> dict[str, Any] | None:
+        """The failure after which a host does not begin again."""
+        return self.given_up.get(host) or self.given_up.get("")
 
     def decide(self) -> None:
         """End the round if it must, and begin the next if it can."""
@@ -1035,15 +1105,17 @@ class Rounds:
             self._end_round(", ".join(lost) or "hosts have not come back")
         elif failed := [report for report in here if report.state == "failed"]:
             self._members = {*around.agents}
-            self._end_round(f"the script has failed on {failed[0].host}")
+            self._end_round(f"the script has failed on {failed[0].host}", failed[0])
         joins = [each.host for each in self._ready() if each.agent not in around.agents]
         if self._round and joins and len(around.agents) < self._bounds()[1]:
             self._end_round(f"{', '.join(joins)} joins")
 
-    def _end_round(self, why: str) -> None:
+    def _end_round(self, why: str, failed: Report | None = None) -> None:
         assert self._round
         say(f"ends round {self._round.number}: {why}")
         self._round, self._why, self._since = None, why, self._clock()
+        ran = round(self._since - self._began, 1)
+        self._failure = {**described(failed), "ran": ran} if failed else None
 
     def _candidates(self) -> list[Report]:
         """The hosts that may take part in the next round."""
@@ -1082,11 +1154,34 @@ class Rounds:
         now = self._clock()
         alone = self._members <= ready
         self._failures = [at for at in self._failures if now - at < WINDOW] + [now] * alone
-        if self._hopeless or len(self._failures) > MAX_RESTARTS:
+        failed = [*self._culprits.values()]
+        if wrong := [each for each in failed if each.hopeless]:
+            self._give_up(wrong)
+        elif fault := self._repeated(failed) if alone else "":
+            note = f"{most(fault)} times at the same place without a checkpoint between"
+            self._give_up([each for each in failed if each.fault == fault], f"; {note}: {CORRECT}")
+        elif len(self._failures) > MAX_RESTARTS:
             once = {agent for agent, each in self.hosts.items() if each.once}
-            self._told |= dict.fromkeys(self._culprits | once, "fail")
+            self._told |= dict.fromkeys([*self._culprits, *once], "fail")
             self._failures = []
-        self._members, self._culprits, self._hopeless = set(), set(), False
+        self._members, self._culprits = set(), {}
+
+    def _repeated(self, failed: Sequence[Report]) -> str:
+        faults = dict.fromkeys(each.fault for each in failed if each.fault)
+        watched = any(each.saved is not None for each in self.hosts.values())
+        return self._faults.count(faults, watched=watched)
+
+    def _give_up(self, wrong: Sequence[Report], note: str = "") -> None:
+        """End the hosts on which no restart helps, and all if too few are left."""
+        names = {each.host for each in wrong}
+        left = [each for each in self._candidates() if each.host not in names]
+        every = len(left) < self._bounds()[0] or any(each.once for each in self.hosts.values())
+        failure = described(wrong[0])
+        failure["message"] += note
+        self.given_up |= dict.fromkeys([""] if every else names, failure)
+        ends = (agent for agent, each in self.hosts.items() if self._for_good(each.host))
+        self._told |= dict.fromkeys(ends, "fail")
+        say(f"ends the script on {'all hosts' if every else ', '.join(names)}: no restart helps")
 
     def _begin(self, chosen: list[Report]) -> None:
         # By name, not by address as torchrun: in an overlay network, addresses change with each
@@ -1097,8 +1192,17 @@ class Rounds:
         agents, hosts = [each.agent for each in chosen], [each.host for each in chosen]
         ends = [endpoint_text((each.address, each.ports[1])) for each in chosen]
         self._round = Round(self._number, name, agents, hosts, first.address, first.ports, ends)
-        self._culprits, self._lost = set(), {}
+        self._culprits, self._lost, self._began = {}, {}, self._clock()
         say(f"begins round {self._number} with {', '.join(hosts)}")
+
+
+CORRECT = "correct the script, then run `kit deploy`"
+
+
+def described(report: Report) -> dict[str, Any]:
+    """The failure of a host, as other hosts tell it."""
+    unknown = {"kind": "worker", "message": "the script has failed"}
+    return {**unknown, **(report.failure or {}), "host": report.host}
 
 
 def natural(name: str) -> list[tuple[int, str]]:
@@ -1151,9 +1255,10 @@ class RendezvousServer:
                 self._lose(agent, why)
             self._rounds.decide()
             self._tell()
+            absent = REMEMBERED if self._rounds.given_up else ABSENT
             if self._rounds.hosts:
                 self._used = self._ticked
-            elif self._used and self._ticked - self._used > ABSENT:
+            elif self._used and self._ticked - self._used > absent:
                 stop(0)
 
     def _notice_time(self) -> None:
@@ -1229,6 +1334,7 @@ class Agent:
         self._round: Round | None = None
         self._starts, self._signal, self._stops = 0, 0, False
         self._failure: LaunchError | None = None
+        self._before: dict[str, Any] | None = None  # The failure that ended the round before.
         self._torchrun: asyncio.StreamWriter | None = None  # The process that forks torchrun.
         self._pid = 0
         self._group: Group | None = None
@@ -1336,6 +1442,7 @@ class Agent:
             "KIT_ROUND": around.id,
             "KIT_MASTER_PORT": str(around.ports[1]),
             "KIT_RESTARTS": str(self._starts),
+            "KIT_FAILURE": json.dumps(self._before),
         }
         self._starts += 1
         rank = around.agents.index(self._id)
@@ -1403,6 +1510,7 @@ class Agent:
         self._state = "failed" if self._failure else "done"
         if self._failure:
             say(str(self._failure).splitlines()[0], error=True)
+            emit("failed", **self._failure.values())
         self._report()
 
     # ---- The rendezvous
@@ -1435,11 +1543,13 @@ class Agent:
             order, self._heard = json.loads(line), time.monotonic()
             if self._signal or self._over.done():
                 continue
+            self._before = order.get("failure")
             if order["do"] == "end":
                 self._finish(0)
             elif order["do"] == "fail":
                 closed = "another host has closed this run: see what others say"
-                self._finish(self._failure or LaunchError(closed, FAILURE, "rendezvous"))
+                own = self._failure or LaunchError(closed, FAILURE, "rendezvous")
+                self._finish(given_up(order, self._settings.host) or own)
             elif order["do"] == "wait":
                 self._stop(str(order["why"]))
             elif (around := read_round(order["round"])) != self._round:
@@ -1466,6 +1576,9 @@ class Agent:
                 state=self._state,
                 round=self._round,
                 hopeless=bool(self._failure and self._failure.code == MISTAKE),
+                failure=self._failure.values() if self._failure else None,
+                fault=self._failure.fault if self._failure else "",
+                saved=newest_saved(),
                 leaving=self._signal > 0,
                 once=self._once,
                 spare=bool(os.environ.get("KIT_SPARE")),
@@ -1490,6 +1603,47 @@ class Agent:
                 if joined is not None and group is self._group and pid == self._pid:
                     self._group = None if joined else group
                     group.tell(joined)
+
+
+def given_up(order: Mapping[str, Any], host: str) -> LaunchError | None:
+    """The failure after which the rendezvous lets a host not begin again."""
+    failure = order.get("failure")
+    if order["do"] != "fail" or not failure:
+        return None
+    where, place = failure["host"], (failure.get("rank"), failure.get("exit_code"))
+    other = "" if where == host else where
+    return LaunchError(failure["message"], MISTAKE, "input", *place, host=other)
+
+
+def ask_what_has_failed(settings: Settings) -> None:
+    """Ask the rendezvous why the run has failed before: the log of a new container has no past.
+
+    Raises LaunchError if no restart helps: then nothing is prepared.
+    """
+    least, most, spares = read_nnodes(os.environ)
+    asks = f"{settings.host}-asks-{secrets.token_hex(4)}"
+    report = Report(asks, settings.host, "", [0, 0], least, most, "starts", spares=spares)
+    order: dict[str, Any] = {}
+    # It may start later: it is waited for when it is needed.
+    opened = partial(socket.create_connection, settings.rendezvous, LOST)
+    with suppress(OSError, ValueError), opened() as connection:
+        connection.sendall(json.dumps(report).encode() + b"\n")
+        order = json.loads(connection.makefile().readline())
+    if not (failure := order.get("failure")):
+        return
+    if wrong := given_up(order, settings.host):
+        raise wrong
+    emit("failed", **{key: each for key, each in failure.items() if key != "ran"})
+    say(f"the round before has failed: {failure['host']}: {failure['message']}")
+
+
+def newest_saved() -> str | None:
+    """The content of the newest version of the script's files; None if none are kept."""
+    if "KIT_SAVED" not in os.environ:
+        return None
+    with suppress(OSError):
+        return Path(os.environ["KIT_SAVED"]).read_text()
+    return ""
 
 
 def free_ports(address: str) -> list[int]:
@@ -1746,7 +1900,8 @@ def run_torchrun(order: Mapping[str, Any], agent: socket.socket) -> int:
 
 def tell_failure(agent: socket.socket, failure: LaunchError) -> None:
     """Tell the agent why a script has failed."""
-    values = (str(failure), failure.code, failure.kind, failure.rank, failure.exit_code)
+    place = (failure.rank, failure.exit_code, failure.fault)
+    values = (str(failure), failure.code, failure.kind, *place)
     agent.sendall(json.dumps({"failure": values}).encode() + b"\n")
 
 
@@ -1774,8 +1929,16 @@ def first_failure(failures: Mapping[int, Any], folder: Path) -> LaunchError:
     code, message = failures[rank].exitcode, failures[rank].message
     who = f"rank {rank} failed first on this host (local rank {failures[rank].local_rank})"
     trace = message["extraInfo"]["py_callstack"] if isinstance(message, dict) else ""
-    said = trace.rstrip().rpartition("\n")[2] or exception_in(folder / str(rank))
+    said = exception_of(trace) or exception_in(folder / str(rank))
     return worker_failure(who, code, said, trace, rank)
+
+
+def exception_of(trace: str) -> str:
+    """The exception of a traceback, and its place, or ""."""
+    found = Trace()
+    for line in trace.splitlines():
+        found.read(line)
+    return found.exception
 
 
 def worker_failure(
@@ -1783,21 +1946,32 @@ def worker_failure(
 ) -> LaunchError:
     """Describe the end of a worker with an exit code, negative for a signal.
 
-    `said` is its exception, if it is known.
+    `said` is its exception, or its last line in quotes, if it is known.
     """
     how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+    said = "" if how in KILLS else said
+    text, fault = f"{who}, {how}{f': {said}' if said else ''}", fault_of(how, said)
     if code < 0:
-        return LaunchError(f"{who}, {how}\n{trace}".rstrip(), FAILURE, "killed", rank, 128 - code)
+        told = f"{text}\n{trace}".rstrip()
+        return LaunchError(told, FAILURE, "killed", rank, 128 - code, fault)
     hopeless = HOPELESS.match(said)
-    text = f"{who}, {how}{f': {said}' if said else ''}"
     if hopeless:
         text += "; correct the script, or install what it needs in its image"
     code_of_all, kind = (MISTAKE, "input") if hopeless else (FAILURE, "worker")
-    return LaunchError(f"{text}\n{trace}".rstrip(), code_of_all, kind, rank, code)
+    return LaunchError(f"{text}\n{trace}".rstrip(), code_of_all, kind, rank, code, fault)
+
+
+def fault_of(how: str, said: str) -> str:
+    """What is equal in failures at the same place: the exception's type and line, or `how`.
+
+    The words of an exception may have numbers and addresses that differ each time.
+    """
+    kind, place = re.match(r"[\w.]+", said), re.search(r"\([^()]*:\d+\)$", said)
+    return f"{kind[0]} {place[0] if place else ''}".rstrip() if kind else how
 
 
 def exception_in(file: Path) -> str:
-    """The exception that a worker's `Prefix` wrote, a moment after the worker's end, or ""."""
+    """The last words that a worker's `Prefix` wrote, a moment after the worker's end, or ""."""
     for _ in range(20):
         with suppress(OSError):
             return file.read_text(errors="replace")
@@ -1887,6 +2061,7 @@ def keeper(folder: str) -> Iterator[None]:
         yield
         return
     os.environ["KIT_KEEPER"] = str(Path(folder, "keeper"))
+    os.environ["KIT_SAVED"] = str(Path(folder, "saved"))
     argv = [sys.executable, str(Path(__file__).resolve().with_name("keeper.py"))]
     process = subprocess.Popen(argv, stdin=subprocess.PIPE)
     try:
@@ -2113,6 +2288,7 @@ def read_object(file: Path) -> dict[str, Any]:
 # -------- The worker: a rank before each line, and the rank's place in the world
 
 LINE = 16384  # Bytes after which a line is split, as in Docker's log.
+MESSAGE = 500  # Characters of an exception in messages and events.
 MEMBER_EVERY = 60  # Seconds from one event of a member to the next.
 
 
@@ -2137,6 +2313,7 @@ def run_worker() -> None:
         os.close(begin)
         os.close(end)
     os.environ["KIT_BORN"] = str(time.time())  # For the metrics.
+    os.environ.pop("KIT_FAILURE", None)  # Of the launcher alone.
     os.execv(sys.executable, [sys.executable, "-u", *sys.argv[2:]])
 
 
@@ -2162,7 +2339,8 @@ TORCHS_RANKS = re.compile(rb"^(\[rank\d+\]: ?)+")
 class Prefix:
     """Copies a worker's lines with its rank before each, and prints the worker's events.
 
-    At its end, it writes the exception of a traceback to the folder KIT_LAST_WORDS.
+    At its end, it writes the exception of a traceback, or the last line of stderr, to the folder
+    KIT_LAST_WORDS.
     """
 
     def __init__(
@@ -2204,7 +2382,7 @@ class Prefix:
             for source in select.select(list(self._rest), [], [], wait)[0]:
                 self._take(source)
         with suppress(OSError):
-            left.write_text(self._trace.exception)
+            left.write_text(self._trace.words)
             before.write_text(self._trace.exception)
         if self._note and read_object(self._note).get("copier") == os.getpid():
             self._note.unlink(missing_ok=True)
@@ -2227,7 +2405,15 @@ class Prefix:
             world_size=self._place["WORLD_SIZE"],
             restarts=restarts,
             gpus=[uuid for uuid in self._environ.get("KIT_GPUS", "").split(",") if uuid],
+            failure=self._failure(),
         )
+
+    def _failure(self) -> str:
+        """The failure of the round before, until this one has lasted longer."""
+        failed = json.loads(self._environ.get("KIT_FAILURE") or "null")
+        if not failed or time.time() - self._began >= max(MEMBER_EVERY, failed["ran"]):
+            return ""
+        return f"{failed['host']}: {failed['message']}"
 
     def _number(self, name: str) -> int:
         return int(self._environ.get(name) or 0)
@@ -2269,11 +2455,18 @@ class Trace:
 
     def __init__(self) -> None:
         self.exception = ""  # As Python prints it, and the line that raised it.
+        self._last = ""
         self._inside = False
         self._place = ""
 
+    @property
+    def words(self) -> str:
+        """The exception or, in quotes, the last line: sys.exit and argparse print no traceback."""
+        return self.exception or (f'"{self._last[:MESSAGE]}"' if self._last else "")
+
     def read(self, line: str) -> None:
         """Process one line."""
+        self._last = line.strip() or self._last
         if line.startswith("Traceback (most recent call last)"):
             self._inside, self._place = True, ""
         elif found := re.match(r'  File "(.+)", line (\d+)', line):
@@ -2281,7 +2474,7 @@ class Trace:
         # Errors of compilation are printed without the first line of a traceback.
         elif (self._inside and re.match(r"\w", line)) or re.match(r"\w+Error: ", line):
             place = f" ({self._place})" if self._place else ""
-            self.exception, self._inside = f"{line}{place}"[:500], False
+            self.exception, self._inside = f"{line[:MESSAGE]}{place}", False
 
 
 # -------- What both services of hosts that meet have in common
@@ -2381,9 +2574,8 @@ def guarded(act: Callable[[], int | None]) -> int:
     try:
         return act() or 0
     except LaunchError as error:
-        line, code = str(error).splitlines()[0], error.exit_code or error.code
-        emit("failed", kind=error.kind, message=line, rank=error.rank, exit_code=code)
-        say(f"error: {error}", error=True)
+        emit("failed", **error.values())
+        say(f"error: {f'{error.host}: ' if error.host else ''}{error}", error=True)
         return error.code
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from kit.commands.follow import failed, follow, outcome
+from kit.commands.follow import failed, failures, follow, outcome
 from kit.commands.options import with_paths
 from kit.commands.records import keep_records
 from kit.commands.tables import show_steps
@@ -309,5 +309,7 @@ def _stop_all(target: Target, names: Sequence[str]) -> None:
 def report(status: JobStatus) -> None:
     """Print how a job ended, its checkpoint, and the next command."""
     click.echo(outcome(status))
+    for text in failures(status):
+        click.echo(text)
     if status.checkpoint is not None:
         click.echo(f"checkpoint: {status.checkpoint}")

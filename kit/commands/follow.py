@@ -12,6 +12,7 @@ import click
 from kit.runtime.events import Reader, is_event
 from kit.runtime.status import JobStatus, LogLine, Progress, State
 from kit.runtime.target import Target
+from kit.values import count
 
 Update = Callable[[str, Progress], None]
 """A function of a job and its progress."""
@@ -85,6 +86,14 @@ def outcome(status: JobStatus) -> str:
         line += f" after {status.ended - status.started:.0f} s"
     details = ", ".join(part for part in (score(status), status.message) if part)
     return f"{line}: {details}" if details else line
+
+
+def failures(status: JobStatus) -> Iterator[str]:
+    """Yield messages on the restarts and the last failure of a workload."""
+    if status.restarts:
+        yield f"its workers were restarted {count(status.restarts, 'time')}"
+    if status.failure and status.state is not State.COMPLETED:
+        yield f"failed on {status.failure}"
 
 
 def failed(statuses: Sequence[JobStatus]) -> bool:

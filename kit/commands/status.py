@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kit.commands.follow import score
+from kit.commands.follow import failures, score
 from kit.commands.options import with_paths
 from kit.commands.tables import console, table
 from kit.commands.targets import target_for, with_engine
@@ -191,7 +191,8 @@ def show(seen: Report) -> Iterator[RenderableType]:
             hosts.add_row(*row)
     yield hosts
     for status in seen.statuses:
-        for text in (score(status), *_running_messages(status), *_failure_messages(status)):
+        told = (*_running_messages(status), *failures(status), status.message)
+        for text in (score(status), *told):
             if text:
                 yield f"{status.job}: {text}"
     for text in seen.not_deployed:
@@ -214,15 +215,6 @@ def _running_messages(status: JobStatus) -> Iterator[str]:
     since = time.time() - status.last_step if status.last_step is not None else 0.0
     if since >= SILENT:
         yield f"no step for {show_age(since)}"
-
-
-def _failure_messages(status: JobStatus) -> Iterator[str]:
-    """Yield messages on failures."""
-    if status.restarts:
-        yield f"its workers were restarted {count(status.restarts, 'time')}"
-    if status.failure and status.state is not State.COMPLETED:
-        yield f"failed on {status.failure}"
-    yield status.message
 
 
 def _row(status: JobStatus) -> tuple[str, ...]:

@@ -41,7 +41,7 @@ class Reader:
         self.world_size: int | None = None
         """The number of processes in the current world; None before the first one."""
         self.failure = ""
-        """The last failure of a process; "" if a world has formed since."""
+        """The last failure of a process; "" if a world has formed since, and goes on."""
         self.seen: dict[str, tuple[str, ...]] = {}
         """The UUIDs of the GPUs visible in each host's container."""
         self.fetching: dict[str, str] = {}
@@ -128,11 +128,13 @@ class Reader:
         self.seen[line.host] = event.gpus
         self.hung.pop(line.host, None)
         self._restarts[line.host] = event.restarts
-        self.failure = ""
+        self.failure = event.failure
 
     def _restart(self, event: events.Restart, line: LogLine) -> None:
         self.alone.pop(line.host, None)
         self._restarts[line.host] = event.restarts
+        if event.reason:
+            self.failure = f"{line.host}: {event.reason}"
 
     def _begin(self, event: events.Begin, _line: LogLine) -> None:
         self.progress = Progress(0, event.epochs, 0, event.steps, None, None, None)
@@ -193,7 +195,7 @@ class Reader:
 
     def _failed(self, event: events.Failed, line: LogLine) -> None:
         self.fetching.pop(line.host, None)
-        self.failure = f"{line.host}: {event.message}"
+        self.failure = f"{event.host or line.host}: {event.message}"
 
     def _hung(self, event: events.Hung, line: LogLine) -> None:
         self.hung[line.host] = f"local rank {event.local_rank} hangs: see `kit logs`"

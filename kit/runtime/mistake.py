@@ -8,9 +8,6 @@ from dataclasses import replace
 from kit.errors import KitError
 from kit.runtime.status import ENDED, JobStatus, State
 
-MISTAKE = 2
-"""Exit status of the launcher for a mistake in the input: no restart removes it."""
-
 
 def as_failed(status: JobStatus) -> JobStatus:
     """Return the final status of a workload that is removed because of a mistake."""

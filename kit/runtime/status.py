@@ -21,6 +21,8 @@ class State(StrEnum):
 
 
 ENDED = frozenset({State.COMPLETED, State.STOPPED, State.FAILED})
+MISTAKE = 2
+"""Exit status of the launcher for a mistake in the input or the script: no restart removes it."""
 
 
 @dataclass(frozen=True, slots=True)

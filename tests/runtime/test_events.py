@@ -130,6 +130,15 @@ def test_failures_and_restarts_are_told_until_a_world_has_formed() -> None:
     again = Member(rank=0, local_rank=0, world_size=1, restarts=2)
     reader = told(failed, Restart(restarts=2), again)
     assert (reader.failure, reader.restarts) == ("", 2)
+    # A script's launcher repeats the failure for which its workers were restarted.
+    said = "b: rank 1 failed first on this host (local rank 0), exit code 1: ValueError: x (t.py:9)"
+    reader = told(failed, replace(again, failure=said))
+    assert reader.failure == said
+    # The built-in training starts a worker again: its exception is in the event of the next one.
+    reason = Restart(restarts=1, reason="ValueError: x (t.py:9)")
+    assert told(again, reason).failure == "a: ValueError: x (t.py:9)"
+    elsewhere = Failed(kind="input", message="exit code 7", host="b")
+    assert told(elsewhere).failure == "b: exit code 7"
     assert told(again, Started(gpus=())).restarts == 0
 
 

@@ -140,6 +140,15 @@ def test_what_an_ended_run_has_left_goes_from_all_hosts(project: Project) -> Non
     assert forgotten == [*removed, (DeleteCheckpoints, "pc2")]
 
 
+def test_a_run_that_no_restart_can_help_begins_anew(project: Project) -> None:
+    wrong: dict[str, Any] = {"status": "restarting", "exit_status": 2, "restarts": 3}
+    seen = having(*(replace(one, **wrong) if one.trains else one for one in both()))
+    steps = decided(planned(project), seen)
+    assert [(type(step), step.cause) for step in steps if isinstance(step, Start)] == [
+        (Start, "its run has ended")
+    ] * 2
+
+
 def both(**changes: Any) -> tuple[Container, ...]:
     """The job as it runs on pc1 and pc2, the second one changed."""
     return RUNNING, STORE, replace(RUNNING, id="2", host="pc2", **changes)
@@ -438,6 +447,12 @@ def test_the_gpus_of_a_container(requests: Any, visible: str, devices: tuple[str
             {"status": "restarting", "exit_status": 1, "restarts": 3},
             State.WAITING,
             "ended with exit status 1, started again 3 of 10 times",
+        ),
+        # The launcher's status for what no restart can help, also after a repeated failure.
+        (
+            {"status": "restarting", "exit_status": 2, "restarts": 3},
+            State.FAILED,
+            "ended with exit status 2, started again 3 of 10 times",
         ),
         ({"exit_status": 0}, State.COMPLETED, ""),
         ({"exit_status": 143}, State.STOPPED, ""),

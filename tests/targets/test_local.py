@@ -207,12 +207,17 @@ def test_a_failing_worker_fails_the_job_with_its_words(cluster: Cluster) -> None
     output = cluster.kit("deploy", status=1)
     assert "the disk is full" in output
     assert "fail failed after" in output
+    said = r'failed on pc\d: rank \d failed first on this host .*: "the disk is full"; 3 times'
+    assert re.search(said, output)
+    assert re.search(said, " ".join(cluster.kit("status").split()))
+    [job] = json.loads(cluster.kit("status", "--json"))["jobs"]
+    assert (job["state"], '"the disk is full"' in job["failure"]) == ("failed", True)
     wait_for(lambda: not cluster.processes(), "an end of all processes")
     # There is no record of a script, but its launchers have said what happened.
     shown = cluster.kit("report", "fail")
     assert "fail: failed; it has no record" in shown
     assert re.search(r"failed: rank \d failed first on this host", shown)
-    assert "its ranks are restarted, 3 restarts so far" in shown
+    assert "its ranks are restarted, 2 restarts so far" in shown
     assert not (cluster.folder / "report.html").exists()
     (known,) = json.loads(cluster.kit("report", "--json"))["without_record"]
     assert (known["job"], known["state"]) == ("fail", "failed")

@@ -540,6 +540,17 @@ def test_a_host_whose_restarts_are_used_up_is_started_again(
     assert deploy(plan, replace(seen, tasks=(*seen.tasks, following))) == []
 
 
+def test_a_run_that_no_restart_can_help_has_failed_and_begins_anew(plan: Lowered) -> None:
+    wrong = [
+        task(of, host, "failed", id=f"{of}.0", slot=1, exit_status=2, error="non-zero exit (2)")
+        for of, host in (("train-on-pc1", "pc1"), ("train-on-pc2", "pc2"))
+    ]
+    again = [replace(each, id=f"{each.id}-2", state="ready", exit_status=None) for each in wrong]
+    seen = cluster(*wrong, *(replace(each, created=1) for each in again))
+    assert state_of(seen, "digits") is State.FAILED
+    assert kinds(deploy(plan, seen)) == [RemoveStack, DeployStack]
+
+
 def test_nodes_that_the_inventory_does_not_name_are_told(plan: Lowered) -> None:
     seen = cluster(nodes=(*cluster().nodes, node("pc9")))
     [said] = warnings(plan.plan, joined(apart(plan), seen), seen, "x")

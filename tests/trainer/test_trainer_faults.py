@@ -14,6 +14,9 @@ from trainer.core.norms import Norms
 from trainer.parallel.equality import fingerprint
 
 FAULTY = Path(__file__).with_name("faulty.py")
+WITHOUT = (
+    "at the same place without a checkpoint between: correct the script, then run `kit deploy`"
+)
 
 
 def own_job(folder: Path, script: Path) -> Path:
@@ -175,9 +178,10 @@ def test_a_failed_script_is_told_by_rank_host_and_code(tmp_path: Path) -> None:
         temporary.mkdir()
         endpoint = local.rendezvous(script=True)
         task = local.agent("pc1", job, endpoint, 2, "1:1", TMPDIR=temporary)
-        assert task.wait() == 1
+        assert task.wait() == 2
         assert last_line(task) == (
             "launch pc1: error: rank 1 failed first on this host (local rank 1), exit code 7"
+            f"; 3 times {WITHOUT}"
         )
     # Nothing of torchrun's is left behind.
     assert list(temporary.iterdir()) == []
@@ -197,8 +201,56 @@ def test_a_script_that_lacks_a_module_is_told_and_is_a_mistake(tmp_path: Path) -
         "correct the script, or install what it needs in its image"
     )
     assert last_line(task) == said
-    [failed] = task.of(events.Failed)
-    assert (failed.kind, failed.exit_code) == ("input", 1)
+    # As soon as it has failed, and at the end.
+    assert [(each.kind, each.exit_code) for each in task.of(events.Failed)] == [("input", 1)] * 2
+
+
+STEP_10 = """\
+import os, time
+for step in range(20):
+    if step == 10:
+        {what}
+"""
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        (
+            "raise ValueError(f'a bad sample at {time.time()}')",
+            r"exit code 1: ValueError: a bad sample at [\d.]+ \(.*own.py:4\)",
+        ),
+        ("raise SystemExit('the data is wrong')", 'exit code 1: "the data is wrong"'),
+        ("os.abort()", "SIGABRT"),
+    ],
+)
+def test_a_script_that_fails_on_every_host_at_the_same_place_ends_the_job(
+    what: str, said: str, tmp_path: Path
+) -> None:
+    script = tmp_path / "own.py"
+    script.write_text(STEP_10.format(what=what))
+    with hosts(tmp_path) as local:
+        job, endpoint = own_job(tmp_path, script), local.rendezvous(script=True)
+
+        def start(name: str) -> Task:
+            return local.agent(name, job, endpoint, 1, "2:2", KIT_ONE_RUN="")
+
+        tasks = [start("pc1"), start("pc2")]
+        assert [task.wait() for task in tasks] == [2, 2]
+        told = rf"rank \d failed first on this host \(local rank 0\), {said}"
+        for task in tasks:
+            failed = task.of(events.Failed)
+            assert re.fullmatch(rf"{told}; 3 times {WITHOUT}", failed[-1].message), task.text
+            assert failed[-1].kind == "input"
+            # Each restart tells for what it was.
+            members = task.of(events.Member)
+            assert [bool(each.failure) for each in members] == [False, True, True]
+            assert re.fullmatch(rf"pc\d: {told}", members[-1].failure)
+        # As an engine does: it starts a container again that has failed.
+        again = start("pc2")
+        assert again.wait() == 2
+        assert not again.of(events.Member)
+        assert re.search(rf"{said}; 3 times {WITHOUT}$", again.of(events.Failed)[-1].message)
 
 
 def test_an_image_without_torch_is_told_at_once(tmp_path: Path) -> None:
@@ -221,7 +273,7 @@ def test_a_host_whose_restarts_are_used_up_may_come_again(tmp_path: Path) -> Non
         "while host == 'pc2' and broken.exists():\n"
         "    time.sleep(0.1)\n"
         "if broken.exists():\n"
-        "    sys.exit(7)\n"
+        "    sys.exit(7 + int(os.environ['TORCHELASTIC_RESTART_COUNT']))\n"
         "print(host, 'is done')\n"
     )
     broken.touch()
@@ -230,8 +282,8 @@ def test_a_host_whose_restarts_are_used_up_may_come_again(tmp_path: Path) -> Non
         patient = local.agent("pc2", job, endpoint, 1, "2:2", KIT_ONE_RUN="")
         failed = local.agent("pc1", job, endpoint, 1, "2:2", KIT_ONE_RUN="")
         assert failed.wait() == 1
-        assert last_line(failed).endswith("(local rank 0), exit code 7")
-        assert failed.text.count("exit code 7") == 4 + 1
+        assert last_line(failed).endswith("(local rank 0), exit code 10")
+        assert failed.text.count("exit code") == 4 + 1
         broken.unlink()
         # As an engine does.
         again = local.agent("pc1", job, endpoint, 1, "2:2", KIT_ONE_RUN="")
@@ -248,8 +300,11 @@ def test_a_script_ends_for_all_if_nothing_restarts_a_host(tmp_path: Path) -> Non
     with hosts(tmp_path) as local:
         job, endpoint = own_job(tmp_path, script), local.rendezvous(script=True)
         tasks = [local.agent(name, job, endpoint, 1, "2:2") for name in ("pc1", "pc2")]
-        assert [task.wait() for task in tasks] == [1, 1]
-        assert "another host has closed this run: see what others say" in last_line(tasks[1])
+        assert [task.wait() for task in tasks] == [2, 2]
+        what = "rank 0 failed first on this host (local rank 0), exit code 7"
+        assert last_line(tasks[1]) == f"launch pc2: error: pc1: {what}; 3 times {WITHOUT}"
+        [failed] = tasks[1].of(events.Failed)
+        assert failed.host == "pc1"
 
 
 def test_a_step_with_suspicious_gradients_is_taken_again(tmp_path: Path) -> None:

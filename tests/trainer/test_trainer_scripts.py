@@ -16,7 +16,11 @@ from trainer.launch import (
     LAST_CALL,
     MAX_RESTARTS,
     RETURN,
+    SAME,
+    SAME_KILLS,
     STUCK,
+    WINDOW,
+    Faults,
     Report,
     Round,
     Rounds,
@@ -169,19 +173,114 @@ def test_the_loss_of_hosts_uses_up_no_restarts(meeting: Meeting) -> None:
         assert "n2" in meeting.run_together()
 
 
-@pytest.mark.parametrize(("hopeless", "starts"), [(False, MAX_RESTARTS + 1), (True, 1)])
-def test_a_script_that_fails_ends_after_its_restarts(
-    hopeless: bool, starts: int, meeting: Meeting
+def fail(meeting: Meeting, name: str, fault: str, **changes: Any) -> None:
+    """Have the script fail on a host."""
+    meeting.states[name] = "failed"
+    meeting.report(name, fault=fault, failure={"kind": "worker", "message": "boom"}, **changes)
+    meeting.go_on()
+
+
+def test_a_script_that_fails_here_and_there_ends_after_its_restarts(meeting: Meeting) -> None:
+    meeting.least = 2
+    meeting.come("n1", "n2")
+    meeting.go_on()
+    for turn in range(MAX_RESTARTS + 1):
+        assert meeting.run_together() == ["n1", "n2"]
+        fail(meeting, "n1", f"ValueError (train.py:{turn})")
+    assert (meeting.told, [*meeting.states]) == ("fail", ["n2"])
+    # Its container is started again, and begins again.
+    meeting.come("n1")
+    meeting.go_on()
+    assert meeting.run_together() == ["n1", "n2"]
+    # The last failure is known in new containers, too, until the script goes on.
+    assert meeting.decides.order("n1")["failure"]["message"] == "boom"
+    meeting.come("n3")
+    meeting.go_on()
+    assert meeting.decides.order("n1")["failure"] is None
+
+
+PLACE = "ValueError (train.py:10)"
+
+
+@pytest.mark.parametrize(
+    ("fault", "changes", "starts"),
+    [
+        (PLACE, {}, SAME),
+        ("exit code 3", {}, SAME),
+        ("SIGSEGV", {}, SAME),
+        ("ImportError (train.py:1)", {"hopeless": True}, 1),
+    ],
+)
+@pytest.mark.parametrize("least", [1, 2])
+def test_a_fault_of_the_program_ends_the_hosts_that_have_it(
+    fault: str, changes: dict[str, Any], starts: int, least: int, meeting: Meeting
 ) -> None:
+    meeting.least = least
     meeting.come("n1", "n2")
     meeting.go_on()
     for _ in range(starts):
         assert meeting.run_together() == ["n1", "n2"]
-        meeting.states["n1"] = "failed"
-        meeting.report("n1", hopeless=hopeless)
-        meeting.go_on()
+        fail(meeting, "n1", fault, **changes)
     assert meeting.told == "fail"
-    assert [*meeting.states] == ["n2"]
+    # The others go on, if the job allows it.
+    assert [*meeting.states] == ["n2"] * (least == 1)
+    # The engine starts the containers again, as new agents.
+    meeting.told = ""
+    agent = Report("again", "n1", "n1", [1, 2], least, 3, "idle")
+    meeting.decides.report(agent)
+    order = meeting.decides.order("again")
+    assert (order["do"], order["failure"]["host"]) == ("fail", "n1")
+    assert order["failure"]["message"].startswith("boom")
+
+
+def test_a_checkpoint_of_any_host_is_progress(meeting: Meeting) -> None:
+    meeting.least = 2
+    meeting.come("n1", "n2")
+    meeting.go_on()
+    for turn in range(SAME + 1):
+        assert meeting.run_together() == ["n1", "n2"]
+        if turn == 1:
+            meeting.report("n2", saved="5d41402a")
+        # Each further failure of a round is a consequence.
+        meeting.states["n2"] = "failed"
+        meeting.report("n2", fault=PLACE)
+        fail(meeting, "n1", PLACE)
+    assert (meeting.told, [*meeting.states]) == ("fail", [])
+
+
+@pytest.mark.parametrize(
+    ("story", "watched", "found"),
+    [
+        ("FF", True, False),
+        ("FFF", True, True),
+        ("FGFG", True, False),
+        ("FGFGF", True, True),
+        ("FFaFF", True, False),
+        ("FFaFFF", True, True),
+        # It begins anew each time, and saves the same: no progress.
+        ("abFabFabF", True, True),
+        ("F F F", True, True),
+        # Nobody knows what it has saved: within an hour, it would not get far.
+        ("F F F", False, False),
+        ("FFF", False, True),
+        ("K" * (SAME_KILLS - 1), True, False),
+        ("K" * SAME_KILLS, True, True),
+    ],
+)
+def test_failures_at_a_place_count_from_the_last_checkpoint_on(
+    story: str, watched: bool, found: bool
+) -> None:
+    now, last = 0.0, ""
+    faults = Faults(lambda: now)
+    places = {"F": PLACE, "G": "ValueError (train.py:11)", "K": "SIGKILL"}
+    for letter in story:
+        if letter == " ":
+            now += WINDOW
+        elif letter in places:
+            last = faults.count([places[letter]], watched=watched)
+        else:
+            faults.note(letter)
+    assert bool(last) is found
 
 
 def test_a_host_whose_workers_do_not_end_is_left_out(meeting: Meeting) -> None:

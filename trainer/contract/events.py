@@ -83,7 +83,8 @@ class Member(Event):
     """A worker has its rank in the world; the launcher prints it for each worker, every minute.
 
     Workers of scripts are included. `gpus` are those of the container, `restarts` counts how often
-    torchrun has restarted the workers.
+    torchrun has restarted the workers. `failure` has the host and the message of the failure for
+    which a script's workers were restarted, until they have run for longer than before it.
     """
 
     NAME = "member"
@@ -92,6 +93,7 @@ class Member(Event):
     world_size: int
     restarts: int = 0
     gpus: tuple[str, ...] = ()
+    failure: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,13 +250,18 @@ class Stopped(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Failed(Event):
-    """A rank, a launcher or a server ends because of a failure; `message` is one line."""
+    """A rank, a launcher or a server ends because of a failure; `message` is one line.
+
+    `host` is the host that has failed, "" if it is the one that reports this. A launcher reports
+    each failure of a script, also if it is restarted.
+    """
 
     NAME = "failed"
     kind: FailureClass
     message: str
     rank: int | None = None
     exit_code: int | None = None
+    host: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

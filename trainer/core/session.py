@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -162,8 +163,9 @@ class Session:
         """Tell the launcher this process's place, and people too at the first time."""
         gpus = tuple(uuid for uuid in os.environ.get("KIT_GPUS", "").split(",") if uuid)
         restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT") or 0)
-        place = {"rank": world.rank, "local_rank": world.local_rank, "world_size": world.size}
-        emit(events.Member(**place, restarts=restarts, gpus=gpus))
+        rank, local, size = world.rank, world.local_rank, world.size
+        member = events.Member(rank=rank, local_rank=local, world_size=size, restarts=restarts)
+        emit(replace(member, gpus=gpus))
         if self._run is None or self._run.reached.progress is None:
             say(describe(world, os.environ))
 

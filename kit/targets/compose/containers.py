@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kit.runtime.status import HostStatus, State
+from kit.runtime.status import MISTAKE, HostStatus, State
 from kit.values import count
 from kit.workload.names import owner_of
 from kit.workload.types import Kind, Role
@@ -62,6 +62,12 @@ class Container:
         return self.status in RUNS
 
     @property
+    def hopeless(self) -> bool:
+        """Return whether Docker starts it again although no restart can help."""
+        restarts = self.status == "restarting" and self.kind is Kind.JOB
+        return restarts and self.exit_status == MISTAKE
+
+    @property
     def trains(self) -> bool:
         """Return whether it trains or answers requests; other containers only assist these."""
         return self.service not in {Role.RENDEZVOUS, Role.CHECKPOINTS}
@@ -70,6 +76,8 @@ class Container:
         """Return the state of the host's part of the job."""
         if self.status in {"running", "paused"}:
             return State.RUNNING
+        if self.hopeless:
+            return State.FAILED
         if self.status == "restarting" or (self.status == "created" and not self.error):
             return State.WAITING
         # Docker always restarts a server, so an exited one was stopped by a user.

@@ -158,7 +158,7 @@ def _runs(job: Workload, seen: Mapping[str, HostState]) -> Iterator[str]:
 
 
 def _training(one: Container, work: Workload) -> bool:
-    return one.job == work.name and one.trains and one.runs
+    return one.job == work.name and one.trains and one.runs and not one.hopeless
 
 
 def _problems(

@@ -104,7 +104,7 @@ def _message(
         what = "answers" if kind is Kind.SERVER else "trains"
         told.append(f"none of its containers {what}: `kit deploy {name}`, or `kit stop {name}`")
     told += [_coordinator(containers, lost=lost)] if state not in ENDED else []
-    left = sorted({one.host for one in containers if one.trains and one.runs})
+    left = sorted({one.host for one in containers if one.trains and one.runs and not one.hopeless})
     if state in ENDED and left:
         told.append(f"it still runs on {', '.join(left)}: `kit stop {containers[0].job}`")
     return "; ".join(filter(None, told))

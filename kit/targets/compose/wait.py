@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from kit.runtime.mistake import MISTAKE
+from kit.runtime.status import MISTAKE
 from kit.targets.compose.containers import Container
 
 POLL = 0.5

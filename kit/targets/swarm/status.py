@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from kit.runtime.status import ENDED, HostStatus, State
+from kit.runtime.status import ENDED, MISTAKE, HostStatus, State
 from kit.targets.swarm.labels import JOB_LABEL, job_label
 from kit.targets.swarm.state import OVER, Cluster, Node, Service, Task
 from kit.values import count
-from kit.workload.types import Role
+from kit.workload.types import Kind, Role
 
 PULLING, RELEASING = "pulls", "its GPUs are still being released"
 """The beginnings of the messages of tasks that only need time."""
@@ -97,11 +97,14 @@ def _host_status(
         state = State.STOPPED
     if node and not node.ready and state is State.RUNNING:
         state = State.WAITING
+    ended = _exit_status(cluster, service, task)
+    if state is State.WAITING and ended == MISTAKE and service.kind is Kind.JOB:
+        state = State.FAILED  # Swarm starts it again, and no restart can help.
     return HostStatus(
         host=node.name if node else "",
         processes=int(service.variable("KIT_NPROC") or service.variable("KIT_REPLICAS") or 0),
         state=state,
-        exit_status=_exit_status(cluster, service, task),
+        exit_status=ended,
         devices=named,
         message=explain(cluster, service, node, task),
         starts=_starts(cluster, service, task),

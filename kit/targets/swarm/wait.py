@@ -8,8 +8,7 @@ from collections.abc import Sequence
 
 from kit.errors import KitError
 from kit.hosts.docker import Docker
-from kit.runtime.mistake import MISTAKE
-from kit.runtime.status import ENDED, HostStatus, State
+from kit.runtime.status import ENDED, MISTAKE, HostStatus, State
 from kit.targets.swarm.observe import observe_cluster
 from kit.targets.swarm.state import Cluster
 from kit.targets.swarm.status import PULLING, RELEASING, fewest_of, host_statuses

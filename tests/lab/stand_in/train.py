@@ -350,9 +350,10 @@ class Training:
     def _tell_place(self, world: World, state: State, *, goes_on: bool) -> None:
         host, size = os.environ.get("KIT_HOST", ""), world.size
         gpus = tuple(uuid for uuid in os.environ.get("KIT_GPUS", "").split(",") if uuid)
-        place = {"rank": world.rank, "local_rank": self._membership.local_rank, "world_size": size}
+        rank, local = world.rank, self._membership.local_rank
         restarts = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
-        emit(events.Member(**place, restarts=restarts, gpus=gpus))
+        member = events.Member(rank=rank, local_rank=local, world_size=size, restarts=restarts)
+        emit(replace(member, gpus=gpus))
         visible = os.environ.get("NVIDIA_VISIBLE_DEVICES", "not set")
         words = f"rank {world.rank} of {size}, local rank {self._membership.local_rank} on {host}"
         say(f"{words}, cpu, NVIDIA_VISIBLE_DEVICES {visible}")

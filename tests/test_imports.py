@@ -54,6 +54,7 @@ PURE_MODULES = (
     "report/record",
     "report/times",
     "report/view",
+    "runtime/endings",
     "runtime/events",
     "runtime/proof",
     "runtime/status",

@@ -68,6 +68,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+if sys.version_info < (3, 10):  # noqa: UP036 - What follows would end with a traceback.
+    OLD = f"this image has Python {sys.version_info[0]}.{sys.version_info[1]}, "
+    OLD += "and kit's launcher needs 3.10; build it on a newer one, such as pytorch/pytorch"
+    failed = {"v": 1, "event": "failed", "kind": "input", "message": OLD}
+    sys.stdout.write("@kit " + json.dumps(failed) + "\n")
+    sys.stderr.write(f"launch: error: {OLD}\n")
+    sys.exit(2)
+
 MISTAKE, FAILURE = 2, 1  # Exit codes: something is wrong in the input; work has failed.
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from kit.errors import KitError
 from kit.runtime.status import HostStatus, JobStatus, Progress, RankPace, State
 from kit.workload.types import Kind
 
@@ -12,6 +13,13 @@ from kit.workload.types import Kind
 def written(status: JobStatus) -> dict[str, Any]:
     """Return a status as a JSON object."""
     return asdict(status)
+
+
+def without_lines(status: JobStatus) -> KitError:
+    """Return the error of a workload whose lines went with its containers."""
+    what = f"{status.job} has no lines any more: it {status.state}, and its containers were removed"
+    reason = "\n".join(f"  {each}" for each in (status.failure, status.message) if each)
+    return KitError(f"{what}\n{reason}".rstrip(), f"`kit deploy {status.job}` starts it again")
 
 
 def read(found: dict[str, Any]) -> JobStatus:

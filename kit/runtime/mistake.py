@@ -9,13 +9,17 @@ from kit.errors import KitError
 from kit.runtime.status import ENDED, JobStatus, State
 
 
-def as_failed(status: JobStatus) -> JobStatus:
-    """Return the final status of a workload that is removed because of a mistake."""
+def as_failed(status: JobStatus, reason: str) -> JobStatus:
+    """Return the final status of a workload that is removed because of a mistake.
+
+    `reason` is that of its hosts, for one whose launcher has said nothing.
+    """
     hosts = tuple(
         host if host.state in ENDED else replace(host, state=State.FAILED, message="")
         for host in status.hosts
     )
-    return replace(status, state=State.FAILED, message="", ended=time.time(), hosts=hosts)
+    message = "" if status.failure else reason
+    return replace(status, state=State.FAILED, message=message, ended=time.time(), hosts=hosts)
 
 
 def mistake_error(reason: str, status: JobStatus) -> KitError:

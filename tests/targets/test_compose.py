@@ -67,6 +67,7 @@ ENDED = Container(
     spare=False,
     dispensable=0,
     checkpoints="kit-lab_j-checkpoints",
+    image="alpine:3.20",
     coordinated=True,
 )
 RUNNING = replace(ENDED, status="running")
@@ -453,6 +454,23 @@ def test_the_gpus_of_a_container(requests: Any, visible: str, devices: tuple[str
             {"status": "restarting", "exit_status": 2, "restarts": 3},
             State.FAILED,
             "ended with exit status 2, started again 3 of 10 times",
+        ),
+        # As Docker's init and runc tell that there is no python3.
+        (
+            {"status": "restarting", "exit_status": 127, "restarts": 3},
+            State.FAILED,
+            "the image alpine:3.20 has no python3: build it on an image with Python 3.10",
+        ),
+        (
+            {
+                "status": "created",
+                "exit_status": 127,
+                "error": "failed to create task for container: failed to create shim task: OCI "
+                "runtime create failed: runc create failed: unable to start container process: "
+                'exec: "python3": executable file not found in $PATH: unknown',
+            },
+            State.FAILED,
+            "the image alpine:3.20 has no python3: build it on an image with Python 3.10",
         ),
         ({"exit_status": 0}, State.COMPLETED, ""),
         ({"exit_status": 143}, State.STOPPED, ""),

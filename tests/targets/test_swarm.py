@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.errors import KitError
-from kit.runtime.status import HostStatus, State
+from kit.runtime.mistake import as_failed
+from kit.runtime.status import HostStatus, JobStatus, State
 from kit.runtime.steps import Step
 from kit.targets.lowered import Lowered
-from kit.targets.swarm import wait
+from kit.targets.swarm import registers, wait
 from kit.targets.swarm.decide import decide
 from kit.targets.swarm.members import steps_down, steps_up, warnings
 from kit.targets.swarm.names import network_name
@@ -36,6 +37,8 @@ from kit.targets.swarm.steps import (
     RestartTasks,
     SetHeartbeat,
 )
+from kit.targets.swarm.target import SwarmTarget
+from kit.workload.types import Kind
 from tests.sandbox import INVENTORY, JOB, Project
 
 FILE = "0123abcd"
@@ -549,6 +552,60 @@ def test_a_run_that_no_restart_can_help_has_failed_and_begins_anew(plan: Lowered
     seen = cluster(*wrong, *(replace(each, created=1) for each in again))
     assert state_of(seen, "digits") is State.FAILED
     assert kinds(deploy(plan, seen)) == [RemoveStack, DeployStack]
+
+
+@pytest.mark.parametrize(
+    ("code", "error", "said"),
+    [
+        (127, "task: non-zero exit (127)", "has no python3: build it on an image with Python 3.10"),
+        (126, "task: non-zero exit (126)", "has no python3 that may be executed: build it on"),
+        (
+            None,
+            "starting container failed: failed to create shim task: OCI runtime create failed: "
+            'runc create failed: unable to start container process: exec: "python3": executable '
+            "file not found in $PATH: unknown",
+            "has no python3: build it on an image with Python 3.10",
+        ),
+    ],
+)
+def test_an_image_without_python_is_told_and_only_its_own_tries_count(
+    code: int | None, error: str, said: str
+) -> None:
+    def tried(number: int, spec: str, **changes: object) -> Task:
+        made = task("train-on-pc1", "pc1", "failed", id=f"t{number}", made_of=spec)
+        return replace(made, created=number, **changes)  # type: ignore[arg-type]
+
+    before = [tried(number, "before", exit_status=1) for number in range(7)]
+    own = tried(8, "now", exit_status=code, error=error)
+    waits = replace(own, id="next", state="ready", error="", exit_status=None, created=9)
+    services = tuple(replace(each, made_of="now") for each in cluster().services)
+    seen = cluster(*before, own, waits, services=services)
+    host = host_statuses(seen, "digits")[0]
+    assert host.message.startswith(f"the image registry.lab:5000/trainer:1.4 {said}")
+    assert host.message.endswith("; tried 1 time")
+    first = cluster(*before, replace(waits, id="first"), services=services)
+    assert host_statuses(first, "digits")[0].message == ""
+
+
+def test_the_lines_of_a_job_that_was_removed_are_not_of_an_unknown_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    why = "pc1: the image alpine:3.20 has no python3"
+    hosts = tuple(host_statuses(cluster(), "digits"))
+    ended = JobStatus("own", Kind.JOB, State.RUNNING, "", 0, None, hosts, None, None)
+    monkeypatch.setattr(registers, "recorded_statuses", lambda _: (as_failed(ended, why),))
+    monkeypatch.setattr(SwarmTarget, "_see", lambda _: cluster())
+    monkeypatch.setattr(SwarmTarget, "_docker", lambda _: None)
+    target = SwarmTarget.__new__(SwarmTarget)
+    with pytest.raises(KitError) as error:
+        list(target.logs(["own"], follow=False))
+    assert str(error.value).splitlines() == [
+        "own has no lines any more: it failed, and its containers were removed",
+        f"  {why}",
+        "`kit deploy own` starts it again",
+    ]
+    with pytest.raises(KitError, match="oven is not deployed on this swarm"):
+        list(target.logs(["oven"], follow=False))
 
 
 def test_nodes_that_the_inventory_does_not_name_are_told(plan: Lowered) -> None:

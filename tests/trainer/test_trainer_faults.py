@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -263,6 +265,17 @@ def test_an_image_without_torch_is_told_at_once(tmp_path: Path) -> None:
         task = local.start("bare", ["-S", LAUNCH], {**environ, "KIT_JOB": job})
         assert task.wait() == 2
     assert "error: this image has no torch for " in last_line(task)
+
+
+def test_an_image_with_an_old_python_is_told_at_once() -> None:
+    code = "import runpy, sys\nsys.version_info = (3, 8, 10, 'final', 0)\n"
+    code += f"runpy.run_path({str(LAUNCH)!r}, run_name='__main__')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.startswith("launch: error: this image has Python 3.8, and kit's launcher")
+    failed = events.parse(done.stdout.strip())
+    assert isinstance(failed, events.Failed)
+    assert failed.kind == "input"
 
 
 def test_a_host_whose_restarts_are_used_up_may_come_again(tmp_path: Path) -> None:

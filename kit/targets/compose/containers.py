@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kit.runtime.status import MISTAKE, HostStatus, State
+from kit.runtime.endings import HOPELESS, never_began
+from kit.runtime.status import HostStatus, State
 from kit.values import count
 from kit.workload.names import owner_of
 from kit.workload.types import Kind, Role
@@ -53,6 +54,7 @@ class Container:
     spare: bool
     dispensable: int
     checkpoints: str
+    image: str
     coordinated: bool = False
     spec: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
@@ -65,7 +67,7 @@ class Container:
     def hopeless(self) -> bool:
         """Return whether Docker starts it again although no restart can help."""
         restarts = self.status == "restarting" and self.kind is Kind.JOB
-        return restarts and self.exit_status == MISTAKE
+        return restarts and self.exit_status in HOPELESS
 
     @property
     def trains(self) -> bool:
@@ -94,10 +96,14 @@ class Container:
         """Return the reason why it does not run or why it ended."""
         most = f"{self.restarts} of {self.most_restarts} times"
         again = f"started again {most if self.most_restarts else count(self.restarts, 'time')}"
+        why = ""
+        if self.status != "running":
+            why = never_began(self.kind, self.image, self.exit_status, self.error)
         if self.error:
-            return self.error
+            return why or self.error
+        how = why or f"ended with exit status {self.exit_status}"
         if self.status == "restarting":
-            return f"ended with exit status {self.exit_status}, {again}"
+            return f"{how}, {again}"
         if self.status == "paused":
             return "is paused"
         if self.status == "running" and not self.healthy:
@@ -105,7 +111,7 @@ class Container:
         if self.status == "running":
             return f"was {again}" if self.restarts else ""
         if self.state() is State.FAILED:
-            return f"ended with exit status {self.exit_status}, {again}"
+            return f"{how}, {again}"
         return ""
 
     def part(self) -> HostStatus:

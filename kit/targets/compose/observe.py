@@ -120,6 +120,7 @@ def container(host: str, inspected: dict[str, Any]) -> Container:
         spare=bool(environment.get("KIT_SPARE")),
         dispensable=int(most) - int(least),
         checkpoints=_source(inspected["Mounts"], folder),
+        image=config.get("Image", ""),
         coordinated="KIT_RENDEZVOUS" in environment,
         spec=inspected,
     )

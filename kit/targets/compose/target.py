@@ -14,6 +14,7 @@ from kit.errors import InputError, KitError
 from kit.hosts.docker import Docker
 from kit.runtime.event_log import EventLog
 from kit.runtime.history import Deployment, deployment
+from kit.runtime.last_status import without_lines
 from kit.runtime.loop import StepsError, execute_steps
 from kit.runtime.mistake import as_failed, mistake_error
 from kit.runtime.moves import with_moves
@@ -177,13 +178,15 @@ class ComposeTarget:
         )
         if not failed:
             return
-        status = as_failed(self._status(work.name, self._hosts.containers()))
+        reasons = [f"{one.host}: {one.message()}" for one in failed]
+        status = self._status(work.name, self._hosts.containers())
+        status = as_failed(status, "; ".join(reasons))
         self._stopped[work.name] = status
         with suppress(KitError):
             self._hosts.central.record_status(status)
         left = executor.take_down(work)
-        reasons = [f"  {one.host}: {one.message()}" for one in failed]
-        raise mistake_error("\n".join([f"{work.name} does not come up; {left}", *reasons]), status)
+        what = [f"{work.name} does not come up; {left}", *(f"  {each}" for each in reasons)]
+        raise mistake_error("\n".join(what), status)
 
     def _execute(
         self,
@@ -276,6 +279,8 @@ class ComposeTarget:
         found = self._hosts.containers(dockers)
         for name in names:
             self._require_known(name, found)
+            if not found.training(name) and name in self._ended(found):
+                raise without_lines(self._ended(found)[name])
         training = [one for name in names for one in found.training(name)]
         if not follow:
             yield from read_logs(dockers, training, since or 0.0)

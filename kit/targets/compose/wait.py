@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from kit.runtime.status import MISTAKE
+from kit.runtime.endings import HOPELESS
 from kit.targets.compose.containers import Container
 
 POLL = 0.5
@@ -29,7 +29,7 @@ def wait_until_launched(look: Callable[[], Sequence[Container]], needed: int) ->
     while True:
         found = look()
         mistaken = [
-            each for each in found if each.exit_status == MISTAKE and each.status != "running"
+            each for each in found if each.exit_status in HOPELESS and each.status != "running"
         ]
         if mistaken and len(found) - len(mistaken) < needed:
             return mistaken

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -154,8 +156,15 @@ def _service(service: dict[str, Any]) -> Service:
         changed=seconds(service["UpdatedAt"]),
         update=update.get("State", ""),
         update_message=update.get("Message", ""),
+        made_of=_made_of(template),
         spec=spec,
     )
+
+
+def _made_of(template: Mapping[str, Any]) -> str:
+    """Return a hash of what tells a task from the tasks of its service before a change."""
+    parts = [template.get("ContainerSpec"), template.get("ForceUpdate", 0)]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def _reserved(template: Mapping[str, Any]) -> int:
@@ -185,6 +194,7 @@ def _task(task: dict[str, Any]) -> Task:
         devices=_offered(visible),
         created=seconds(task["CreatedAt"]),
         at=seconds(status["Timestamp"]),
+        made_of=_made_of(task["Spec"]),
     )
 
 

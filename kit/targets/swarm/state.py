@@ -64,8 +64,8 @@ class Service:
     """A service; `gpus` is the number that each task reserves.
 
     `changed` is the time of the last change of its specification, in seconds since the epoch.
-    `update` is the state of the roll-out in Docker's words ("" if there is none). `spec` is the
-    whole specification in Docker's API.
+    `update` is the state of the roll-out in Docker's words ("" if there is none). `made_of` is a
+    hash of what its containers are made of, `spec` the whole specification in Docker's API.
     """
 
     id: str
@@ -81,6 +81,7 @@ class Service:
     changed: float
     update: str
     update_message: str
+    made_of: str = ""
     spec: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def label(self, name: str) -> str | None:
@@ -116,6 +117,8 @@ class Task:
     `stack` and `gpus`, the number that it reserves, are its own: its service may be removed while
     it still saves and ends.
 
+    `made_of` is that of its service when it was created.
+
     `devices` are the GPUs of its container: `all`, or their names in Swarm. `created` and `at`, the
     time of its last report, are in seconds since the epoch.
     """
@@ -134,6 +137,7 @@ class Task:
     devices: tuple[str, ...]
     created: float
     at: float
+    made_of: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from kit.runtime.status import ENDED, MISTAKE, HostStatus, State
+from kit.runtime.endings import HOPELESS, never_began
+from kit.runtime.status import ENDED, HostStatus, State
 from kit.targets.swarm.labels import JOB_LABEL, job_label
 from kit.targets.swarm.state import OVER, Cluster, Node, Service, Task
 from kit.values import count
@@ -98,7 +99,7 @@ def _host_status(
     if node and not node.ready and state is State.RUNNING:
         state = State.WAITING
     ended = _exit_status(cluster, service, task)
-    if state is State.WAITING and ended == MISTAKE and service.kind is Kind.JOB:
+    if state is State.WAITING and ended in HOPELESS and service.kind is Kind.JOB:
         state = State.FAILED  # Swarm starts it again, and no restart can help.
     return HostStatus(
         host=node.name if node else "",
@@ -131,11 +132,13 @@ def _starts(cluster: Cluster, service: Service, task: Task | None) -> int:
 
 
 def _failed_before(cluster: Cluster, service: Service, task: Task) -> list[Task]:
-    """Return the failed tasks of a task's slot, the oldest first."""
+    """Return the failed tasks of a task's slot, the oldest first, without those of older files."""
     return [
         each
         for each in cluster.tasks_of([service])
-        if each.slot == task.slot and each.state in {"failed", "rejected"}
+        if each.slot == task.slot
+        and each.state in {"failed", "rejected"}
+        and each.made_of == service.made_of
     ]
 
 
@@ -176,6 +179,8 @@ def _failed(service: Service, task: Task) -> str:
         return f"the folder {found[1]} does not exist on the host: make it there"
     if found := re.search(r"device error: (\S+): unknown device", said):
         return f"it has no GPU {found[1]}: write what `nvidia-smi -L` prints there"
+    if why := never_began(service.kind or Kind.JOB, image, task.exit_status, said):
+        return why
     if task.exit_status:
         return f"ended with exit status {task.exit_status}: see kit logs"
     return said

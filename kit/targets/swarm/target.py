@@ -16,6 +16,7 @@ from kit.model import Host
 from kit.runtime.event_log import EventLog
 from kit.runtime.events import Reader
 from kit.runtime.history import Deployment, deployment
+from kit.runtime.last_status import without_lines
 from kit.runtime.mistake import as_failed, mistake_error
 from kit.runtime.moves import with_moves
 from kit.runtime.record_files import FoundRecords, from_hosts
@@ -183,7 +184,7 @@ class SwarmTarget:
     def _given_up(self, executor: Executor, error: NotUpError) -> KitError:
         """Remove a workload that no restart can start; return its error."""
         cluster = observe_cluster(executor.manager)
-        status = as_failed(self._status(cluster, error.job))
+        status = as_failed(self._status(cluster, error.job), error.reason)
         registers.record_status(executor.manager, status)
         executor.remove(cluster.of(error.job)[0].stack)
         executor.drop_secrets(error.job)
@@ -261,8 +262,9 @@ class SwarmTarget:
     ) -> Iterator[LogLine]:
         """Yield the lines of all tasks, sorted by time; see `Target.logs`."""
         cluster = self._see()
+        ended = registers.recorded_statuses(self._docker())
         for name in names:
-            _require(cluster, name)
+            _require(cluster, name, ended)
         logs = Logs(self._docker(), cluster)
         if not follow:
             return logs.read(names, since)
@@ -362,9 +364,13 @@ def _seen_on(host: Host, services: Sequence[str]) -> tuple[str, ...]:
     return ()
 
 
-def _require(cluster: Cluster, name: str) -> None:
+def _require(cluster: Cluster, name: str, ended: Sequence[JobStatus] = ()) -> None:
+    """Refuse a workload that has no stack; `ended` are those that once had one."""
     known = names_of(cluster)
     if name not in known:
+        for status in ended:
+            if status.job == name:
+                raise without_lines(status)
         raise InputError(
             f"{name} is not deployed on this swarm",
             nearest(name, known) if known else "nothing is: kit deploy",

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 from kit.errors import KitError
 from kit.hosts.docker import Docker
-from kit.runtime.status import ENDED, MISTAKE, HostStatus, State
+from kit.runtime.endings import HOPELESS
+from kit.runtime.status import ENDED, HostStatus, State
 from kit.targets.swarm.observe import observe_cluster
 from kit.targets.swarm.state import Cluster
 from kit.targets.swarm.status import PULLING, RELEASING, fewest_of, host_statuses
@@ -27,9 +28,9 @@ SPELLED_OUT = 16
 class NotUpError(KitError):
     """A job does not start; `mistake`: no restart can help."""
 
-    def __init__(self, job: str, message: str, *, mistake: bool) -> None:
+    def __init__(self, job: str, message: str, reason: str, *, mistake: bool) -> None:
         super().__init__(message, f"`kit stop {job}` removes it")
-        self.job, self.mistake = job, mistake
+        self.job, self.reason, self.mistake = job, reason, mistake
 
 
 class Watch:
@@ -57,7 +58,7 @@ class Watch:
             self._say(f"{who}: {text}")
 
     def _stuck(self, job: str, host: HostStatus) -> bool:
-        if host.state is State.FAILED or host.exit_status == MISTAKE:
+        if host.state is State.FAILED or host.exit_status in HOPELESS:
             return True
         if host.state not in {State.WAITING, State.STOPPED}:
             self._since.pop((job, host.host), None)
@@ -104,8 +105,10 @@ def _is_up(cluster: Cluster, job: str, watch: Watch) -> bool:
     if not undecided and len(doing) >= fewest and not _updating(cluster, job):
         return True
     if len(hosts) - len(stuck) < fewest:
-        mistake = any(host.exit_status == MISTAKE for host in stuck)
-        raise NotUpError(job, _failure(job, hosts, stuck), mistake=mistake)
+        mistake = any(host.exit_status in HOPELESS for host in stuck)
+        reasons = [f"{host.host}: {host.message or host.state}" for host in stuck]
+        message = _failure(job, hosts, stuck, reasons)
+        raise NotUpError(job, message, "; ".join(reasons), mistake=mistake)
     return False
 
 
@@ -113,8 +116,9 @@ def _updating(cluster: Cluster, job: str) -> bool:
     return any(s.update in {"updating", "rollback_started"} for s in cluster.of(job))
 
 
-def _failure(job: str, hosts: Sequence[HostStatus], stuck: Sequence[HostStatus]) -> str:
-    reasons = "\n".join(f"  {host.host}: {host.message or host.state}" for host in stuck)
+def _failure(
+    job: str, hosts: Sequence[HostStatus], stuck: Sequence[HostStatus], reasons: Sequence[str]
+) -> str:
     others = [host.host for host in hosts if host not in stuck and host.state not in ENDED]
     rest = f"; {', '.join(others)} wait for it" if others else ""
-    return f"{job} does not come up{rest}\n{reasons}"
+    return "\n".join([f"{job} does not come up{rest}", *(f"  {each}" for each in reasons)])

@@ -258,7 +258,8 @@ class Job:
     `exchange` is set with `train`. `step_seconds` is the measured computing time of a step.
     `metrics_port` is the port of each host's metrics. `user` is the containers' user (None: the
     image's). `data` are its data sets. `framework` is that of `command`,
-    `setup` are lines for sh that run before it. `code` are the files with
+    `setup` are lines for sh that run before it. `quiet` is the time in seconds after which its
+    ranks are called silent (None: the launcher's default; 0: never). `code` are the files with
     functions of the user's own that `train` names.
     """
 
@@ -289,6 +290,7 @@ class Job:
     data: tuple[DataSet, ...]
     framework: Framework = Framework.PYTORCH
     setup: tuple[str, ...] = ()
+    quiet: int | None = None
     code: tuple[CodeFile, ...] = ()
 
     @property

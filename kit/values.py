@@ -119,6 +119,16 @@ def duration(text: object) -> int:
     return _whole(text, number, seconds, "duration", "60s")
 
 
+def patience(value: object) -> int:
+    """Parse a duration after which something is told; 0 is never."""
+    if value == 0 and value is not False:
+        return 0
+    try:
+        return duration(value)
+    except WrongValueError as error:
+        raise WrongValueError(error.what, f"{error.fix}, or 0 for never") from None
+
+
 def data_set(value: object) -> str:
     """Check the name of a data set: it is a folder's name and a part of URLs."""
     if isinstance(value, str) and re.fullmatch(r"[a-z0-9][a-z0-9._-]{0,62}", value):

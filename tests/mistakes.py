@@ -1026,6 +1026,15 @@ COMMANDS: list[tuple[str, list[str]]] = [
     ('setup: [pip install tqdm]\ntrain: {dataset: mnist, model: cnn, epochs: 1, batch_size: 1}', [
         '2: setup: is for `command`: containers of `train` are read-only; build an image that has it',
     ]),
+    ('quiet: off\ncommand: [train.py]', [
+        "2: quiet: 'off' is not a duration; write for example 60s, or 0 for never",
+    ]),
+    ('quiet: 10\ncommand: [train.py]', [
+        "2: quiet: 10 has no unit; use s, m or h, for example 10s, or 0 for never",
+    ]),
+    ('quiet: 10m\ntrain: {dataset: mnist, model: cnn, epochs: 1, batch_size: 1}', [
+        '2: quiet: is for `command`; leave it out: `train` notices a worker that hangs after 10 s',
+    ]),
     ('framework: jax\ncommand: [train.py]', [
         "2: framework: 'jax' is not known; use one of pytorch, tensorflow",
     ]),

@@ -223,8 +223,9 @@ def called(path: Path) -> set[str]:
 
 
 def test_what_is_pure_touches_nothing() -> None:
-    # Paths alone, and the templates that are printed.
+    # Paths alone, the templates that are printed, and moments of events in words.
     allowed = {"kit.render.templates": {"pathlib"}, "kit.targets.local.lower": {"pathlib"}}
+    allowed["kit.runtime.events"] = {"datetime"}
     touched = ((path, rooms(path) & WORLD - allowed.get(module_of(path), set())) for path in PURE)
     assert offenders(touched) == {}
     acts = {"open", "print", "input", "exec", "eval"}
@@ -344,8 +345,8 @@ def test_kit_installs_without_torch() -> None:
 
 
 LIMITS = {
-    "": 3300,
-    "contract": 2010,
+    "": 3560,
+    "contract": 2060,
     "data": 1470,
     "datasets": 1920,
     "datasets/sources": 890,

@@ -446,6 +446,14 @@ def test_a_name_that_yaml_takes_for_something_else_stays_a_name(
         assert "secrets" not in sections or list(document["secrets"]) == [name]
 
 
+@pytest.mark.parametrize(("line", "seconds"), [("", None), ("quiet: 0", 0), ("quiet: 1h", 3600)])
+def test_the_patience_with_a_script_is_in_its_file(
+    project: Project, line: str, seconds: int | None
+) -> None:
+    tree = project.write(INVENTORY, {"a": f"{COMMAND}{line}\n"}).rendered()
+    assert json.loads((tree / "jobs" / "a.json").read_text()).get("quiet") == seconds
+
+
 @pytest.mark.parametrize("engine", ["swarm", "compose"])
 def test_the_keeper_of_a_scripts_files_is_beside_the_launcher(
     project: Project, engine: str

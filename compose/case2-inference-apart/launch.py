@@ -12,8 +12,8 @@ built-in training.
 One file that uses only the standard library and Python 3.10, so that it can be mounted alone into
 any image with torch 2.2 or newer (the built-in training needs 2.6) or with TensorFlow. Each of its
 sections can be read alone: output, settings, GPUs, data sets, connection to the rendezvous, start,
-rounds, rendezvous, agent, group, torchrun, TensorFlow, the script's files, metrics, worker,
-coordinator, subcommands.
+rounds, rendezvous, agent, group, silence, torchrun, TensorFlow, the script's files, metrics,
+worker, coordinator, subcommands.
 
     KIT_JOB                  path of the job file (JSON) in the container
     KIT_RENDEZVOUS           host:port or [IPv6]:port where hosts meet; a name has one address
@@ -154,6 +154,9 @@ class Settings:
         self.group_wait = _number(environ, "KIT_GROUP_TIMEOUT", "60")
 
 
+QUIET = 600  # Seconds, unless the job has `quiet`.
+
+
 class Job(NamedTuple):
     """The part of a job that the launcher reads."""
 
@@ -164,6 +167,7 @@ class Job(NamedTuple):
     keep: int = 3  # Number of versions.
     framework: str = "pytorch"  # What starts the script's processes.
     setup: tuple[str, ...] = ()  # Lines for sh that run before.
+    quiet: int = QUIET  # Seconds after which a rank that does nothing is told; 0: never.
 
 
 def read_nnodes(environ: Mapping[str, str]) -> tuple[int, int, int]:
@@ -235,7 +239,16 @@ def read_job(path: Path) -> Job:
     setup = content.get("setup", [])
     if not isinstance(setup, list) or not all(isinstance(line, str) for line in setup):
         raise LaunchError(f'{path}: setup: must be a list of lines such as ["pip install tqdm"]')
-    return Job(name, tuple(command), port, *read_files(path, content), framework, tuple(setup))
+    files, quiet = read_files(path, content), read_quiet(path, content)
+    return Job(name, tuple(command), port, *files, framework, tuple(setup), quiet)
+
+
+def read_quiet(path: Path, content: Mapping[str, Any]) -> int:
+    """Read after how many seconds a rank that does nothing is told; 0: never."""
+    quiet = content.get("quiet", QUIET)
+    if type(quiet) is not int or quiet < 0:
+        raise LaunchError(f"{path}: quiet: must be a number of seconds, or 0")
+    return quiet
 
 
 def read_files(path: Path, content: Mapping[str, Any]) -> tuple[tuple[str, ...], int]:
@@ -1369,6 +1382,7 @@ class Agent:
             self._start(self._connect())
             self._start(self._watch())
             self._start(self._watch_group())
+            self._start(self._watch_silence())
             return await self._over
         finally:
             for task in self._tasks:
@@ -1600,6 +1614,18 @@ class Agent:
             await asyncio.sleep(REPORT_EVERY)
             self._report()
 
+    async def _watch_silence(self) -> None:
+        """Look whether ranks of this host do nothing for long."""
+        limit = self._job.quiet
+        silence = Silence(self._folder, limit, os.environ.get("KIT_GPUS", ""))
+        while limit:
+            await asyncio.sleep(min(LOOK_EVERY * 10, limit / 10))
+            if pid := self._pid:
+                # nvidia-smi and py-spy take seconds.
+                seconds = await asyncio.to_thread(silence.look, pid)
+                if self.metrics:
+                    self.metrics.silent = seconds
+
     async def _watch_group(self) -> None:
         """Look whether the processes of this host are connected with others of the script."""
         one = self._job.framework == "tensorflow" or self._settings.nproc == 1
@@ -1673,6 +1699,7 @@ def run_agent() -> int:
         os.environ["KIT_LAST_WORDS"] = folder
         if os.environ.get("KIT_METRICS_AT"):
             os.environ["KIT_METRICS"] = tempfile.mkdtemp(prefix="metrics-", dir=folder)
+        os.environ["KIT_ARMED"] = arm(Path(folder))
         with keeper(folder):
             return asyncio.run(run_rounds(Path(folder), sys.argv[2:]))
 
@@ -1816,6 +1843,206 @@ def read_end(text: str) -> End:
     family = socket.AF_INET if len(packed) == 4 else socket.AF_INET6
     # PyTorch's sockets are IPv6, also for addresses of IPv4.
     return socket.inet_ntop(family, packed).removeprefix("::ffff:"), int(port, 16)
+
+
+# -------- Silence: ranks that do nothing for long, and the stacks of their threads
+
+BUSY = 0.05  # Share of a core; threads of PyTorch and NCCL that only wait use less.
+GPU_BUSY = 0.01  # Share of time with a running kernel.
+SPY = 15.0  # Seconds for py-spy.
+PRINTED = 1.0  # Seconds in which the last process prints its stacks.
+APART = 0.2  # Seconds between two processes that share a stream.
+MOST_STACKS = 16  # Processes below a rank whose stacks are told.
+# Not SIGUSR1: scripts of clusters save and exit on it, as Lightning and submitit do.
+STACKS = signal.SIGRTMAX - 2
+# It also arms the processes that the script starts, and runs what it hides.
+SITECUSTOMIZE = """\
+# Written by kit's launcher: this process prints the stacks of its threads on a signal.
+import os
+import sys
+
+own = sys.modules.pop(__name__)
+here = os.path.dirname(os.path.abspath(__file__))
+sys.path[:] = [path for path in sys.path if os.path.abspath(path) != here]
+try:
+    import faulthandler
+
+    faulthandler.register({signal})
+except Exception:
+    pass
+try:
+    import sitecustomize
+except ImportError:
+    sys.modules[__name__] = own
+"""
+
+
+def arm(folder: Path) -> str:
+    """Make a folder for PYTHONPATH, with which a process prints its stacks on a signal."""
+    armed = folder / "armed"
+    armed.mkdir()
+    (armed / "sitecustomize.py").write_text(SITECUSTOMIZE.format(signal=int(STACKS)))
+    return str(armed)
+
+
+class Quiet:
+    """Since when a process and all below it have done nothing; times are monotonic."""
+
+    def __init__(self, now: float) -> None:
+        self.since = self._at = now
+        self._cpu, self._heard = float("-inf"), 0.0
+        self.told = float("-inf")  # The time of the last event.
+
+    def look(self, now: float, cpu: float, heard: float, *, gpu: bool) -> float:
+        """Return how long it has done nothing.
+
+        `cpu` are its seconds on a processor, `heard` the time of its last line or file.
+        """
+        worked = cpu - self._cpu > BUSY * (now - self._at)
+        if worked or gpu or heard != self._heard:
+            self.since = now
+        self._at, self._cpu, self._heard = now, cpu, heard
+        return now - self.since
+
+    def ignore(self, heard: float) -> None:
+        """Do not count what it was asked to print."""
+        self._heard = heard
+
+
+class Silence:
+    """Watches whether the ranks of a host do nothing, and tells it with their stacks."""
+
+    def __init__(self, folder: Path, limit: int, gpus: str) -> None:
+        """`folder` is the agent's, `limit` a time in seconds."""
+        self._folder, self._limit = folder, limit
+        self._gpus = [uuid for uuid in gpus.split(",") if uuid]
+        self._quiet: dict[int, Quiet] = {}
+
+    def look(self, torchrun: int) -> dict[int, float]:
+        """Look at the ranks below torchrun; return for how long local ranks are silent."""
+        now, silent = time.monotonic(), dict[int, float]()
+        with suppress(OSError):
+            ranks = {pid: place for pid in children_of(torchrun) if (place := place_of(pid))}
+            self._quiet = {pid: self._quiet.get(pid) or Quiet(now) for pid in ranks}
+            busy = busy_gpus(self._gpus) if ranks else [False]
+            for pid, (rank, local) in ranks.items():
+                # A process on a host's one rank, as TensorFlow's, may have all GPUs.
+                gpu = any(busy) if len(ranks) == 1 else local < len(busy) and busy[local]
+                quiet = self._quiet[pid]
+                seconds = quiet.look(now, cpu_seconds(pid), self._heard(local), gpu=gpu)
+                if seconds >= self._limit:
+                    silent[local] = seconds
+                    self._tell(pid, rank, local, quiet, now)
+                elif quiet.told > 0:
+                    quiet.told = float("-inf")
+                    say(f"rank {rank} does something again")
+                    emit("spoke", rank=rank)
+        return silent
+
+    def _heard(self, local: int) -> float:
+        """The time of a rank's last line, or of its host's last version of the files."""
+        return max(map(modified, (self._folder / f"said-{local}", self._folder / "saved")))
+
+    def _tell(self, pid: int, rank: int, local: int, quiet: Quiet, now: float) -> None:
+        first, seconds = quiet.told < 0, now - quiet.since
+        if not first and now - quiet.told < MEMBER_EVERY:
+            return
+        quiet.told = now
+        emit("silent", rank=rank, seconds=round(seconds, 1))
+        if first:
+            idle = "it has printed nothing, its processor and its GPU were idle"
+            say(f"warning: rank {rank} is silent for {seconds:.0f} s: {idle}", error=True)
+            for line in tell_stacks(pid):
+                say(f"rank {rank}: {line}", error=True)
+            time.sleep(PRINTED)
+            quiet.ignore(self._heard(local))
+
+
+def modified(file: Path) -> float:
+    """The time of a file's last change, or 0."""
+    with suppress(OSError):
+        return file.stat().st_mtime
+    return 0.0
+
+
+def place_of(pid: int) -> tuple[int, int] | None:
+    """The rank and the local rank of a worker; None for another process."""
+    with suppress(OSError, KeyError, ValueError):
+        lines = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")
+        environ = dict(line.partition("=")[::2] for line in lines)
+        return int(environ["RANK"]), int(environ["LOCAL_RANK"])
+    return None
+
+
+def below(pid: int) -> list[int]:
+    """A process and all that it and its children have started."""
+    found = [pid]
+    for child in found:
+        with suppress(OSError):  # It has ended meanwhile.
+            found += children_of(child)
+    return found
+
+
+def cpu_seconds(pid: int) -> float:
+    """The time that a process, and all below it, have had a processor."""
+    ticks = 0
+    for each in below(pid):
+        with suppress(OSError):
+            stat = Path(f"/proc/{each}/stat").read_text()
+            # utime, stime, and those of children that have ended (proc(5)).
+            ticks += sum(map(int, stat.rpartition(")")[2].split()[11:15]))
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def busy_gpus(uuids: Sequence[str]) -> list[bool]:
+    """Whether each GPU has run kernels lately; a GPU that does not say so counts as idle."""
+    shares: dict[str, float] = {}
+    if uuids:
+        command = ["nvidia-smi", "--query-gpu=uuid,utilization.gpu"]
+        command += ["--format=csv,noheader,nounits"]
+        with suppress(OSError, subprocess.TimeoutExpired):
+            listed = subprocess.run(command, capture_output=True, text=True, timeout=5).stdout
+            for uuid, _, share in (line.partition(", ") for line in listed.splitlines()):
+                with suppress(ValueError):
+                    shares[uuid] = float(share) / 100
+    return [shares.get(uuid, 0.0) > GPU_BUSY for uuid in uuids]
+
+
+def tell_stacks(pid: int) -> Iterator[str]:
+    """The stacks of a rank and of the processes below it, by py-spy where the image has it.
+
+    Otherwise the processes are asked to print them, which goes to the log by itself.
+    """
+    spy = shutil.which("py-spy")
+    for each in below(pid)[:MOST_STACKS]:
+        if spy and (stack := spied(spy, each)):
+            yield from stack
+        elif armed(each):
+            with suppress(OSError):
+                os.kill(each, STACKS)
+                time.sleep(APART)
+        else:
+            with suppress(OSError):
+                name = Path(f"/proc/{each}/comm").read_text().strip()
+                yield f"process {each} ({name}) tells no stack"
+
+
+def spied(spy: str, pid: int) -> list[str]:
+    """The lines of py-spy, which must be allowed to trace the process; none if it is not."""
+    with suppress(OSError, subprocess.TimeoutExpired):
+        command = [spy, "dump", "--pid", str(pid)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SPY)
+        return done.stdout.splitlines() if done.returncode == 0 else []
+    return []
+
+
+def armed(pid: int) -> bool:
+    """Whether a process catches the signal for its stacks; it would end any other."""
+    with suppress(OSError):
+        status = Path(f"/proc/{pid}/status").read_text()
+        caught = re.search(r"^SigCgt:\s*([0-9a-f]+)$", status, re.MULTILINE)
+        return bool(caught and int(caught[1], 16) >> (int(STACKS) - 1) & 1)
+    return False
 
 
 # -------- torchrun: forked for each round, because its import takes seconds
@@ -2144,6 +2371,11 @@ WORKERS = {
         "Restarts of this worker",
     ),
     "world_size": ("kit_worker_world_size", "gauge", "Processes over all hosts"),
+    "silent": (
+        "kit_worker_silent_seconds",
+        "gauge",
+        "Time for which this rank of a script has done nothing; 0: less than `quiet`",
+    ),
 }
 MIB = 2.0**20
 # Columns of `nvidia-smi --query-gpu`, and their units in base units.
@@ -2213,6 +2445,7 @@ class Metrics:
         self._uuids = [uuid for uuid in environ.get("KIT_GPUS", "").split(",") if uuid]
         self._rows: list[list[str]] = []
         self._due, self._lock = 0.0, threading.Lock()
+        self.silent: dict[int, float] = {}  # Seconds, by local rank.
 
     def text(self) -> str:
         """All metrics in Prometheus' text format (0.0.4): each family in one block."""
@@ -2244,6 +2477,7 @@ class Metrics:
             if not (worker := read_object(file)):
                 continue
             local = worker["local_rank"]
+            worker["silent"] = self.silent.get(local, 0)
             gpu = self._uuids[local] if local < len(self._uuids) else ""
             labels = {**self._labels, "rank": str(worker.get("rank")), "gpu": gpu}
             for key, family in WORKERS.items():
@@ -2322,6 +2556,9 @@ def run_worker() -> None:
         os.close(begin)
         os.close(end)
     os.environ["KIT_BORN"] = str(time.time())  # For the metrics.
+    if armed := os.environ.pop("KIT_ARMED", ""):
+        paths = (armed, os.environ.get("PYTHONPATH", ""))
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     os.environ.pop("KIT_FAILURE", None)  # Of the launcher alone.
     os.execv(sys.executable, [sys.executable, "-u", *sys.argv[2:]])
 
@@ -2365,6 +2602,8 @@ class Prefix:
         self._out, self._error = targets[0], targets[-1]
         self._trace = Trace()
         self._note: Path | None = None  # The worker's file for the metrics.
+        words = environ.get("KIT_LAST_WORDS")
+        self._said = Path(words, f"said-{self._number('LOCAL_RANK')}") if words else None
         self._began = time.time()
         self._due = float("inf") if self._learns else 0.0  # Time of the next event of a member.
 
@@ -2432,6 +2671,9 @@ class Prefix:
         *lines, left = (self._rest[source] + content).split(b"\n")
         if left and (not content or len(left) >= LINE):
             lines, left = [*lines, left], b""
+        if content and self._said:
+            with suppress(OSError):
+                self._said.touch()
         for line in (TORCHS_RANKS.sub(b"", each) for each in lines):
             if self._learns and line.startswith(MARK.encode()):
                 self._learn(line)

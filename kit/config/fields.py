@@ -86,6 +86,18 @@ Speed = Annotated[
 Duration = Annotated[
     int, *_text(values.duration, r"^[0-9]+(\.[0-9]+)?\s*[smh]$", "60s", "Seconds, minutes or hours")
 ]
+Patience = Annotated[
+    int,
+    BeforeValidator(validator_of(values.patience)),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"const": 0},
+                {"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)?\s*[smh]$", "examples": ["10m"]},
+            ],
+        }
+    ),
+]
 Label = Annotated[
     str, *_text(values.dns_label, r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$", "lab", "A DNS label")
 ]

@@ -20,6 +20,7 @@ from kit.config.fields import (
     MountTarget,
     NcclVariables,
     NfsExport,
+    Patience,
     SecretPath,
     Section,
     Size,
@@ -244,6 +245,12 @@ class JobSection(Section):
     stop_grace_period: Duration = Field(
         60, description="Time from the stop signal to the kill, for a last checkpoint"
     )
+    quiet: Patience | None = Field(
+        None,
+        examples=["10m", 0],
+        description="Time after which a rank of `command` is called silent if it has printed and "
+        "saved nothing, and its processor and GPU were idle; 0: never; default: 10m",
+    )
     user: User | None = Field(
         None,
         examples=["1000:1000"],
@@ -335,6 +342,13 @@ class JobSection(Section):
         return self
 
     @model_validator(mode="after")
+    def _quiet_scripts(self) -> JobSection:
+        if self.train is not None and self.quiet is not None:
+            fix = "leave it out: `train` notices a worker that hangs after 10 s"
+            raise wrong("is for `command`", fix, "quiet")
+        return self
+
+    @model_validator(mode="after")
     def _train_alone(self) -> JobSection:
         if self.train is None and "exchange" in self.model_fields_set:
             raise wrong("is for `train`", "leave it out: a script exchanges by itself", "exchange")
@@ -396,6 +410,7 @@ def to_job(section: JobSection, name: str, file: str) -> Job:
         data=to_data_sets(section.data),
         framework=Framework(section.framework),
         setup=tuple(section.setup),
+        quiet=section.quiet,
     )
 
 

@@ -164,6 +164,7 @@ def _version(section: Job | Server) -> str:
         "faults": Faults(),
         "framework": Framework.PYTORCH,
         "setup": (),
+        "quiet": None,
         "parallel": {},
     }
     return _hash(

@@ -6,8 +6,9 @@ Each event contains the whole state of its subject, so reading may start anywher
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 from kit.runtime.status import HostStatus, LogLine, Progress, RankPace, State
@@ -50,6 +51,8 @@ class Reader:
         """Which workers of hosts hang."""
         self.alone: dict[str, str] = {}
         """Which hosts train without the others."""
+        self.silent: dict[str, dict[int, float]] = {}
+        """The ranks of hosts that do nothing, and since when, in seconds since the epoch."""
         self.left_out: dict[str, str] = {}
         """Why hosts take no part until they are released."""
         self.unread: dict[str, str] = {}
@@ -81,7 +84,10 @@ class Reader:
         """Complete the status of a host with what its processes have said."""
         runs = host.state is State.RUNNING
         reason = self.left_out.get(host.host, "") if runs else ""
-        known = (self.fetching, self.hung, self.alone, self.unread) if runs else (self.fetching,)
+        silent = {name: _silence(ranks) for name, ranks in self.silent.items() if ranks}
+        known: tuple[dict[str, str], ...] = (self.fetching,)
+        if runs:
+            known = (self.fetching, self.hung, silent, self.alone, self.unread)
         doing = next((each[host.host] for each in known if host.host in each), "")
         release = f"is left out, `kit release {host.host}` takes it back: {reason}"
         return replace(
@@ -111,6 +117,7 @@ class Reader:
         self.left_out.pop(line.host, None)
         self.hung.pop(line.host, None)
         self.alone.pop(line.host, None)
+        self.silent.pop(line.host, None)
         self._restarts.pop(line.host, None)
 
     def _fetch(self, event: events.Fetch, line: LogLine) -> None:
@@ -132,6 +139,7 @@ class Reader:
 
     def _restart(self, event: events.Restart, line: LogLine) -> None:
         self.alone.pop(line.host, None)
+        self.silent.pop(line.host, None)
         self._restarts[line.host] = event.restarts
         if event.reason:
             self.failure = f"{line.host}: {event.reason}"
@@ -207,6 +215,12 @@ class Reader:
     def _grouped(self, _event: events.Grouped, line: LogLine) -> None:
         self.alone.pop(line.host, None)
 
+    def _silent(self, event: events.Silent, line: LogLine) -> None:
+        self.silent.setdefault(line.host, {})[event.rank] = event.time - event.seconds
+
+    def _spoke(self, event: events.Spoke, line: LogLine) -> None:
+        self.silent.get(line.host, {}).pop(event.rank, None)
+
     def _left_out(self, event: events.LeftOut, line: LogLine) -> None:
         self.left_out[line.host] = event.message
         self._holders = {rank: host for rank, host in self._holders.items() if host != line.host}
@@ -220,6 +234,14 @@ class Reader:
     def _advance(self, *, epoch: int, step: int) -> None:
         if self.progress is not None:
             self.progress = replace(self.progress, epoch=epoch, step=step)
+
+
+def _silence(ranks: Mapping[int, float]) -> str:
+    """Return which ranks of a host do nothing, and since when."""
+    names = ", ".join(map(str, sorted(ranks)))
+    who = f"rank {names} is" if len(ranks) == 1 else f"ranks {names} are"
+    since = datetime.fromtimestamp(min(ranks.values())).astimezone().isoformat(" ", "seconds")
+    return f"{who} silent since {since}: `kit logs` has the stacks"
 
 
 _READERS: dict[type[events.Event], Callable[[Reader, Any, LogLine], None]] = {
@@ -240,6 +262,8 @@ _READERS: dict[type[events.Event], Callable[[Reader, Any, LogLine], None]] = {
     events.Hung: Reader._hung,
     events.Alone: Reader._alone,
     events.Grouped: Reader._grouped,
+    events.Silent: Reader._silent,
+    events.Spoke: Reader._spoke,
     events.LeftOut: Reader._left_out,
     events.Released: Reader._released,
     events.Serving: Reader._serving,

@@ -34,6 +34,8 @@ def job_json(job: JobPlan, generated: str, port: int | None = None, url: str | N
             document["framework"] = job.job.framework
         if job.job.setup:
             document["setup"] = job.job.setup
+        if job.job.quiet is not None:
+            document["quiet"] = job.job.quiet
         if port is not None:
             document["metrics"] = {"port": port}
         if files := job.job.checkpoint.files:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime
 from unittest import mock
 
 import pytest
@@ -31,6 +32,8 @@ from trainer.contract.events import (
     Resumed,
     Saved,
     Serving,
+    Silent,
+    Spoke,
     Started,
     Stopped,
     line,
@@ -268,6 +271,23 @@ def test_a_host_whose_worker_hangs_says_so_until_it_is_in_a_group_again() -> Non
     assert reader.of_host(replace(host, state=State.STOPPED)).message == ""
     reader.read(LogLine("j", "n2", line(Member(rank=1, local_rank=1, world_size=2)), None))
     assert reader.of_host(host).message == ""
+
+
+def test_a_host_whose_ranks_are_silent_says_since_when() -> None:
+    host, place = (
+        HostStatus("a", 2, State.RUNNING, None),
+        Member(rank=1, local_rank=1, world_size=2),
+    )
+    first = Silent(rank=1, seconds=600, time=1790000600)
+    # Repeated each minute, as the place of a worker.
+    reader = told(place, first, place, replace(first, seconds=660, time=1790000660))
+    since = datetime.fromtimestamp(1790000000).astimezone().isoformat(" ", "seconds")
+    message = f"rank 1 is silent since {since}: `kit logs` has the stacks"
+    assert reader.of_host(host).message == message
+    both = told(first, replace(first, rank=0))
+    assert both.of_host(host).message.startswith("ranks 0, 1 are silent since ")
+    for after in (Spoke(rank=1), Restart(restarts=1), Started()):
+        assert told(first, after).of_host(host).message == ""
 
 
 def test_a_host_that_trains_alone_says_so_until_it_is_in_a_group() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.trainer.hosts import Hosts, Task, descendants, hosts, stop, wait_until
 from trainer import launch
-from trainer.contract.events import Alone, Grouped
+from trainer.contract.events import Alone, Grouped, Silent
 from trainer.launch import (
     LAST_CALL,
     MAX_RESTARTS,
@@ -21,6 +21,7 @@ from trainer.launch import (
     STUCK,
     WINDOW,
     Faults,
+    Quiet,
     Report,
     Round,
     Rounds,
@@ -533,6 +534,78 @@ def test_processes_that_train_alone_are_told(
         for task in tasks:
             assert task.wait() == 0
             assert task.text.count(told) == 1
+
+
+# ---- Ranks that do nothing
+
+HANGS = """\
+import os, signal, sys, time
+import torch
+from torch import distributed
+
+sys.stdout.write(f"own module {sys.modules['sitecustomize'].own}\\n")
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+distributed.init_process_group("gloo")
+rank = distributed.get_rank()
+
+def sleeps_in_a_child():
+    if os.fork() == 0:
+        while not os.path.exists("go"):
+            time.sleep(0.1)
+        os._exit(0)
+    os.wait()
+
+if rank == 1:
+    sleeps_in_a_child()
+    print("goes on", flush=True)
+    began = time.time()
+    while time.time() < began + 1:
+        pass
+distributed.all_reduce(torch.ones(1))
+"""
+
+
+def test_ranks_that_do_nothing_are_told_with_their_stacks(tmp_path: Path) -> None:
+    job, script, own = tmp_path / "own.json", tmp_path / "hangs.py", tmp_path / "packages"
+    script.write_text(HANGS)
+    own.mkdir()
+    (own / "sitecustomize.py").write_text("own = 'runs too'\n")
+    job.write_text(json.dumps({"name": "own", "command": [str(script)], "quiet": 4}))
+    with hosts(tmp_path, cold=True) as local:
+        endpoint = local.rendezvous("1:1", script=True)
+        task = local.agent("n1", job, endpoint, 2, "1:1", PYTHONPATH=own)
+        task.expect("own module runs too")
+        wait_until(lambda: {each.rank for each in task.of(Silent)} == {0, 1}, "both ranks", SOON)
+        # The one that hangs in a child, the child, and the one that waits for them.
+        task.expect("line 15 in sleeps_in_a_child")
+        task.expect("line 13 in sleeps_in_a_child")
+        task.expect("in all_reduce")
+        (tmp_path / "go").touch()
+        assert task.wait() == 0
+        assert all(each.seconds >= 4 for each in task.of(Silent))
+
+
+@pytest.mark.parametrize(
+    ("looks", "silent"),
+    [
+        # Seconds on a processor, the time of the last line, and whether the GPU works.
+        ([(1.0, 5.0, False)] * 4, 30.0),
+        ([(1.0, 5.0, False), (1.0, 5.0, False), (1.0, 6.0, False), (1.0, 6.0, False)], 10.0),
+        ([(1.0, 5.0, False), (1.0, 5.0, False), (1.0, 5.0, True), (1.0, 5.0, False)], 10.0),
+        ([(1.0, 5.0, False), (2.0, 5.0, False), (3.0, 5.0, False), (4.0, 5.0, False)], 0.0),
+        # Threads that wake up now and then.
+        ([(1.0, 5.0, False), (1.1, 5.0, False), (1.3, 5.0, False), (1.4, 5.0, False)], 30.0),
+        # A child has ended, and nobody has waited for it.
+        ([(9.0, 5.0, False), (1.0, 5.0, False), (1.0, 5.0, False), (1.0, 5.0, False)], 30.0),
+    ],
+)
+def test_what_counts_as_doing_something(
+    looks: list[tuple[float, float, bool]], silent: float
+) -> None:
+    quiet = Quiet(0.0)
+    for turn, (cpu, heard, gpu) in enumerate(looks):
+        found = quiet.look(turn * 10.0, cpu, heard, gpu=gpu)
+    assert found == silent
 
 
 # ---- Which sockets make a group

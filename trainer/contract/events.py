@@ -296,6 +296,27 @@ class Grouped(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Silent(Event):
+    """A rank of a script has done nothing for `seconds`; repeated every minute until it does.
+
+    It has printed no line, its host has made no version of its files, and its processor and its GPU
+    were idle.
+    """
+
+    NAME = "silent"
+    rank: int
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spoke(Event):
+    """A rank that was silent does something again."""
+
+    NAME = "spoke"
+    rank: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class LeftOut(Event):
     """A host takes no part in its training until a person releases it; repeated every minute."""
 
@@ -339,6 +360,8 @@ KINDS: dict[str, type[Event]] = {
         Hung,
         Alone,
         Grouped,
+        Silent,
+        Spoke,
         Stopped,
         Failed,
         LeftOut,

@@ -82,6 +82,14 @@ LAUNCHER = (
         "`member`: `world_size`",
     ),
     Metric(
+        "kit_worker_silent_seconds",
+        "gauge",
+        "s",
+        RANK,
+        "Time for which this rank of a script has done nothing; 0: less than `quiet`",
+        "`silent`: `seconds`",
+    ),
+    Metric(
         "kit_gpu_utilization_ratio", "gauge", "0 to 1", GPU, "Share of time with a running kernel"
     ),
     Metric("kit_gpu_memory_used_bytes", "gauge", "byte", GPU, "Memory in use on the GPU"),

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from kit.errors import KitError
 from kit.runtime.event_log import MORE, TAIL, EventLog, Source, last_lines
-from kit.runtime.events import Reader, is_event, split
+from kit.runtime.events import GONE, Reader, is_event, split, with_note
 from kit.runtime.status import HostStatus, LogLine, State
 from trainer.contract.events import (
     Alone,
@@ -70,6 +70,31 @@ def progress(step: int, **more: float | str | None) -> Progress:
 )
 def test_the_rank_in_front_of_a_line(text: str, parts: tuple[int | None, str]) -> None:
     assert split(text) == parts
+
+
+@pytest.mark.parametrize(
+    ("job", "texts", "gone"),
+    [
+        ("own", [(None, "launch pc1: job own from /kit/job.json, 1 process here")], False),
+        ("own", [(None, line(Started()))], False),
+        ("own", [(None, "[FATAL tini (7)] exec python3 failed: No such file or directory")], False),
+        ("own", [(0, line(Member(rank=0, local_rank=0, world_size=1)))], True),
+        ("own", [(None, "launch pc1: round 7 with pc1")], True),
+        ("own", [(0, "epoch 812"), (None, "launch pc1: round 2 with pc1")], True),
+        ("own", [(None, "Collecting einops")], True),
+        ("own", [], False),
+        # Nobody knows with which line a server begins.
+        ("serve-own", [(None, "INFO: Started server process [1]")], False),
+    ],
+)
+def test_a_log_whose_beginning_docker_has_dropped_says_so(
+    job: str, texts: list[tuple[int | None, str]], gone: bool
+) -> None:
+    lines = [LogLine(job, "pc1", text, rank, 7.0) for rank, text in texts]
+    found = [*with_note(lines)]
+    assert found[gone:] == lines
+    if gone:
+        assert found[0] == LogLine(job, "pc1", GONE, None, 7.0)
 
 
 def test_a_training_from_its_beginning() -> None:

@@ -11,6 +11,7 @@ from functools import cached_property, singledispatchmethod
 
 from kit.errors import KitError
 from kit.runtime.moves import Move
+from kit.runtime.pulling import pull
 from kit.runtime.steps import Step
 from kit.secrets import new_key
 from kit.targets.compose.data import StartData
@@ -46,9 +47,12 @@ class Executor:
 
     @execute.register
     def _(self, step: Pull) -> None:
-        try:
+        def attempt() -> None:
             with self._hosts.dockers[step.host].acting(f"pull {step.image}") as client:
                 client.image.pull(step.image, quiet=True)
+
+        try:
+            pull(attempt)
         except KitError as error:
             advice = "push the image, or correct its name; nothing was changed on any host"
             raise KitError(error.message, advice) from None

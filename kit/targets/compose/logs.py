@@ -11,7 +11,7 @@ from http.client import HTTPException
 from kit.errors import KitError
 from kit.hosts.docker import Docker, EngineError
 from kit.runtime.event_log import last_lines
-from kit.runtime.events import split
+from kit.runtime.events import split, with_note
 from kit.runtime.status import LogLine
 from kit.runtime.streams import WINDOW, lines, merged
 from kit.targets.compose.containers import Container
@@ -31,6 +31,8 @@ def read_logs(
 ) -> Iterator[LogLine]:
     """Yield the output of containers, sorted by time."""
     sources = [_lines(dockers[one.host], one, since) for one in containers]
+    if not since:
+        sources = [*map(with_note, sources)]
     yield from merged(sources, _time, window=None)
 
 
@@ -43,7 +45,8 @@ def follow_logs(
     watch = threading.Thread(target=_watch, args=(tails, dockers, over, left), daemon=True)
     watch.start()
     try:
-        yield from merged([tail.lines() for tail in tails], _time, WINDOW)
+        sources = [tail.lines() for tail in tails]
+        yield from merged(sources if since else map(with_note, sources), _time, WINDOW)
     finally:
         left.set()
         _end(tails, dockers)

@@ -18,7 +18,7 @@ from itertools import chain
 from kit.errors import KitError
 from kit.hosts.docker import Docker, concurrently
 from kit.runtime.event_log import Source, last_lines
-from kit.runtime.events import split
+from kit.runtime.events import split, with_note
 from kit.runtime.status import LogLine
 from kit.runtime.streams import WINDOW, Readable, lines, merged
 from kit.targets.swarm.state import OVER, Cluster, Task
@@ -105,10 +105,13 @@ class Logs:
         """Yield the existing lines, sorted by time, then a line for each task that sends none."""
         asked = {} if since is None else {"since": f"{since:.9f}"}
         tasks = [(name, task) for name in names for task in self._ran(name)]
+        trains = {each.id for name in names for each in working(self._cluster, name)}
 
         def lines_of(source: tuple[str, Task]) -> list[LogLine]:
             name, task = source
-            return _read(self._manager, self._hosts, name, f"/tasks/{task.id}/logs", **asked)
+            found = _read(self._manager, self._hosts, name, f"/tasks/{task.id}/logs", **asked)
+            whole = since is None and task.service in trains
+            return [*with_note(found)] if whole else found
 
         results = concurrently(lines_of, tasks)
         yield from sorted(chain(*(each for each in results if isinstance(each, list))), key=_time)

@@ -1,0 +1,34 @@
+"""Pulls of images from a registry that may be away for a moment."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from kit.errors import KitError
+
+PAUSES = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
+"""Seconds before each further try: together a minute."""
+AWAY = (
+    *("connection refused", "connection reset", "no route to host", "network is unreachable"),
+    *("i/o timeout", "timeout exceeded", "handshake timeout", "deadline exceeded", "eof"),
+    *("bad gateway", "service unavailable", "gateway timeout", "too many requests"),
+    *("toomanyrequests", "internal server error"),
+)
+"""Docker's words for a registry that does not answer now; others are about the image."""
+
+
+def pull(attempt: Callable[[], None], pause: Callable[[float], None] = time.sleep) -> None:
+    """Try to pull an image until its registry answers, with growing pauses.
+
+    Raises:
+        KitError: The registry refuses it, or has been away for all tries.
+    """
+    for seconds in PAUSES:
+        try:
+            return attempt()
+        except KitError as error:
+            if not any(words in error.message.lower() for words in AWAY):
+                raise
+        pause(seconds)
+    return attempt()

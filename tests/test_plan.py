@@ -446,12 +446,15 @@ def test_variables_of_the_job_win(project: Project) -> None:
     inventory = INVENTORY.replace(
         "{speed: 1Gbit}", "{nccl: {NCCL_DEBUG: INFO, NCCL_IB_DISABLE: 1}}"
     )
-    job = JOB + "nccl: {NCCL_DEBUG: TRACE}\nenvironment: {LEVEL: 7}\n"
+    # An older name of a variable that kit sets under its newer one.
+    old = "TORCH_NCCL_TRACE_BUFFER_SIZE"
+    job = JOB + f"nccl: {{NCCL_DEBUG: TRACE}}\nenvironment: {{LEVEL: 7, {old}: 9}}\n"
     (part, *_) = project.write(inventory, {"j": job}).workload().working
     variables = {each.name: each.value for each in part.environment}
     assert variables["NCCL_DEBUG"] == "TRACE"
     assert variables["NCCL_IB_DISABLE"] == "1"
     assert variables["LEVEL"] == "7"
+    assert (variables[old], "TORCH_FR_BUFFER_SIZE" in variables) == ("9", False)
 
 
 def test_infiniband_lifts_the_limit_on_locked_memory(project: Project) -> None:

@@ -899,11 +899,44 @@ def train() -> None:
     )
     say("becomes the agent of this host")
     environ |= {"KIT_HOST": settings.host, "KIT_ADDRESS": address}
+    rename_variables(environ, installed_torch())
     if job.command:
         agent = [str(Path(__file__).resolve()), "agent", *job.command]
     else:
         agent = ["-m", "trainer.elastic.agent", "-m", "trainer.train"]
     os.execvpe(sys.executable, [sys.executable, *agent], environ)
+
+
+# New names of torch 2.9 for its flight recorder, and the old ones.
+RENAMED = {
+    "TORCH_FR_BUFFER_SIZE": "TORCH_NCCL_TRACE_BUFFER_SIZE",
+    "TORCH_FR_DUMP_TEMP_FILE": "TORCH_NCCL_DEBUG_INFO_TEMP_FILE",
+    "TORCH_FR_CPP_STACK": "TORCH_NCCL_TRACE_CPP_STACK",
+}
+
+
+def installed_torch() -> str:
+    """Return the version of torch without importing it; empty if it is unknown."""
+    from importlib import metadata
+
+    try:
+        return metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def rename_variables(environ: MutableMapping[str, str], version: str) -> None:
+    """Name variables as a version of torch does: newer ones warn of old names on each worker."""
+    found = re.match(r"(\d+)\.(\d+)", version)
+    for new, old in RENAMED.items():
+        if new not in environ and old not in environ:
+            continue
+        value = environ[new] if new in environ else environ[old]
+        if found is None or (int(found[1]), int(found[2])) < (2, 9):
+            environ[old] = value
+        else:
+            environ[new] = value
+            environ.pop(old, None)
 
 
 # -------- Rounds: which hosts of a script run it together
@@ -2067,11 +2100,9 @@ def die_with_parent() -> None:
 def fork_torchrun() -> None:
     """Import torchrun once, and fork it whenever the agent asks for it."""
     die_with_parent()
-    from torch import __version__ as version
     from torch.distributed import run as torchrun
 
     assert torchrun
-    drop_old_names(os.environ, version)
     serve_forks(run_torchrun)
 
 
@@ -2139,13 +2170,6 @@ def tell_failure(agent: socket.socket, failure: LaunchError) -> None:
     place = (failure.rank, failure.exit_code, failure.fault)
     values = (str(failure), failure.code, failure.kind, *place)
     agent.sendall(json.dumps({"failure": values}).encode() + b"\n")
-
-
-def drop_old_names(environ: MutableMapping[str, str], version: str) -> None:
-    """Drop a variable's name from before torch 2.9: newer versions warn of it on each worker."""
-    major, minor = map(int, version.split(".")[:2])
-    if (major, minor) >= (2, 9) and "TORCH_FR_BUFFER_SIZE" in environ:
-        environ.pop("TORCH_NCCL_TRACE_BUFFER_SIZE", None)
 
 
 # A restart repeats these errors of a script.

@@ -65,14 +65,18 @@ RENDEZVOUS_LIMITS = Limits(0, 2 * 2**30, None, None, None)
 FAULT_VARIABLES = {
     "NCCL_DEBUG": "WARN",
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
-    "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",
     "TORCH_FR_BUFFER_SIZE": "2000",
     "TORCH_INCLUDE_STACK_TRACE": "False",
-    "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": f"{DUMPS}/nccl_trace_rank_",
     "TORCH_FR_DUMP_TEMP_FILE": f"{DUMPS}/nccl_trace_rank_",
 }
-"""NCCL's flight recorder under its old and its new names, to explain a hang: each rank writes its
-pending operation to a file, which `kit logs --dumps` fetches and `torchfrtrace` reads."""
+"""NCCL's flight recorder, to explain a hang: each rank writes its pending operation to a file,
+which `kit logs --dumps` fetches and `torchfrtrace` reads. The launcher has the names of older
+releases of torch."""
+OLD_NAMES = {
+    "TORCH_FR_BUFFER_SIZE": "TORCH_NCCL_TRACE_BUFFER_SIZE",
+    "TORCH_FR_DUMP_TEMP_FILE": "TORCH_NCCL_DEBUG_INFO_TEMP_FILE",
+}
+"""The names of these variables before torch 2.9. Users may still write them."""
 
 
 def own_port(plan: JobPlan) -> int:
@@ -113,7 +117,8 @@ def training(
     user = dict(plan.network.nccl) | dict(job.job.nccl) | dict(job.job.environment)
     if job.job.framework is not Framework.PYTORCH:
         defaults = {k: v for k, v in defaults.items() if not k.startswith("TORCH_")}
-    variables = {**defaults, **user}
+    kept = {name: value for name, value in defaults.items() if OLD_NAMES.get(name) not in user}
+    variables = {**kept, **user}
     parts = [_rendezvous(job, rendezvous)]
     for name, members in groups(Role.TRAIN, job.containers).items():
         environment = _environment(

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from kit.workload.training import FAULT_VARIABLES
 from tests.ports import free_port
 from tests.trainer.hosts import DEADLINE, LAUNCH, hosts, write_job
 from trainer import launch
@@ -583,16 +584,43 @@ def test_hosts_meet_and_train_by_ipv6(tmp_path: Path) -> None:
             assert "NCCL and gloo take 127.0.0.1, the first address of lo" in agent.text
 
 
-@pytest.mark.parametrize(("version", "kept"), [("2.8.0+cu126", True), ("2.13.0+cpu", False)])
-def test_a_worker_is_not_warned_of_an_old_name(version: str, kept: bool) -> None:
-    environ = {"TORCH_FR_BUFFER_SIZE": "2000", "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000"}
-    launch.drop_old_names(environ, version)
-    assert environ.get("TORCH_FR_BUFFER_SIZE") == "2000"
-    assert ("TORCH_NCCL_TRACE_BUFFER_SIZE" in environ) == kept
-    # Somebody's own wish, without the new name, stays.
-    alone = {"TORCH_NCCL_TRACE_BUFFER_SIZE": "9"}
-    launch.drop_old_names(alone, version)
-    assert alone == {"TORCH_NCCL_TRACE_BUFFER_SIZE": "9"}
+@pytest.mark.parametrize(
+    ("version", "old", "new"),
+    [
+        ("2.6.0+cu124", True, False),
+        ("2.8.0", True, False),
+        ("2.9.0a0+145a3a7bda.nv25.10", False, True),
+        ("2.13.0+cpu", False, True),
+        ("", True, False),  # It is not known.
+    ],
+)
+@pytest.mark.parametrize("written", ["TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"])
+def test_a_worker_gets_the_names_of_its_torch(
+    version: str, old: bool, new: bool, written: str
+) -> None:
+    environ = {written: "9"}
+    launch.rename_variables(environ, version)
+    assert old == ("TORCH_NCCL_TRACE_BUFFER_SIZE" in environ)
+    assert not new or "TORCH_FR_BUFFER_SIZE" in environ
+    assert set(environ.values()) == {"9"}
+
+
+def test_torch_warns_of_no_variable_that_kit_sets() -> None:
+    environ = {**FAULT_VARIABLES, "TORCH_NCCL_TRACE_CPP_STACK": "1"}
+    launch.rename_variables(environ, launch.installed_torch())
+    program = (
+        "import torch.distributed as d, torch\n"
+        "d.init_process_group('gloo', store=d.HashStore(), rank=0, world_size=1)\n"
+        "d.all_reduce(torch.ones(1)); d.destroy_process_group()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, **environ},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, "deprecated" in done.stderr) == (0, False), done.stderr
 
 
 def test_the_launcher_is_one_file_of_the_standard_library() -> None:

@@ -56,6 +56,7 @@ def operator(lab: Lab, project: Project, docker: Docker) -> Iterator[Operator]:
             ours = lab.docker(host, *LEFT[0].split()).split()
             if ours:
                 lab.docker(host, "rm", "--force", *ours)
+            lab.docker(host, "network", "prune", "--force")
             with contextlib.suppress(AssertionError):
                 lab.docker(host, "volume", "rm", "kit-test_digits-checkpoints")
             lab.ssh(host, "rm -rf .local/share/kit")

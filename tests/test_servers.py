@@ -224,6 +224,34 @@ def test_a_server_does_not_change_with_the_jobs_hosts(project: Project, engine: 
     assert serve() == before
 
 
+@pytest.mark.parametrize("network", ["driver: overlay", "driver: host", "compose"])
+def test_a_server_does_not_change_with_hosts_that_have_no_part(
+    project: Project, network: str
+) -> None:
+    """Neither it nor its job may run on pc4, whose address is a name, nor on pc5."""
+    inventory = INVENTORY.replace(
+        "engine: swarm", "engine: compose" if network == "compose" else "engine: swarm"
+    )
+    if network != "compose":
+        inventory = inventory.replace("{speed: 1Gbit}", f"{{speed: 1Gbit, {network}}}")
+    others = "  pc4: {address: pc4.example.com, gpus: 1}\n  pc5: {address: 10.0.0.5, gpus: 2}\n"
+    jobs = {"digits": JOB + "hosts: {names: [pc1]}\n"}
+    servers = {"digits": SERVER + "hosts: {names: [pc2]}\n"}
+
+    def rendered() -> dict[str, str]:
+        tree = project.rendered()
+        return {
+            path.relative_to(tree).as_posix(): path.read_text()
+            for path in tree.rglob("*")
+            if path.is_file() and "serve" in path.relative_to(tree).as_posix()
+        }
+
+    project.write(inventory.replace("network:", f"{others}network:"), jobs, servers)
+    before = rendered()
+    project.write(inventory, jobs, servers)
+    assert rendered() == before
+
+
 def test_on_one_host_checkpoints_need_no_way(project: Project) -> None:
     job = JOB + "hosts: {names: [pc2]}\n"
     project.write(jobs={"digits": job}, servers={"digits": SERVER})

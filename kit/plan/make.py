@@ -128,7 +128,7 @@ def _server_plan(
         # The code of its job's model is a part of a server.
         _hash([_version(server), code]) if code else _version(server),
     )
-    image, able = pinned(server.image, lock), able_hosts(inventory, server)
+    image, able = pinned(server.image, lock), able_hosts(inventory.hosts, server.hosts)
     return server_plan(hashes, image, server, placements, able, job)
 
 

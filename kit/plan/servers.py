@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from kit import ranges
 from kit.errors import Fault
-from kit.model import Host, Inventory, Job, Server
+from kit.model import Host, Inventory, Job, JobHosts, Server
 from kit.plan import storage
 from kit.plan.types import Placement
 from kit.plan.work import Checkpoints, JobPlan, ServerPlan
@@ -66,12 +66,10 @@ def handler_faults(servers: Sequence[ServerPlan]) -> list[Fault]:
     return found
 
 
-def able_hosts(inventory: Inventory, server: Server) -> tuple[Host, ...]:
-    """Return the hosts on which a server may get GPUs, now or after a split."""
-    names = ranges.members(server.hosts.names)
-    return tuple(
-        host for host in inventory.hosts if host.gpus and (not names or host.name in names)
-    )
+def able_hosts(hosts: Iterable[Host], wanted: JobHosts) -> tuple[Host, ...]:
+    """Return the hosts on which a job or a server may get GPUs, now or after a split."""
+    names = ranges.members(wanted.names)
+    return tuple(host for host in hosts if host.gpus and (not names or host.name in names))
 
 
 def _repository(image: str) -> str:

@@ -6,6 +6,7 @@ import ipaddress
 from collections.abc import Iterable, Sequence
 
 from kit.model import Host, Job, Limits, Secret, Server
+from kit.plan.servers import able_hosts
 from kit.plan.types import MountPoint, Placement
 from kit.plan.work import Checkpoints, Plan, ServerPlan
 from kit.values import count, endpoint
@@ -14,6 +15,7 @@ from kit.workload.documents import generated, server_json
 from kit.workload.groups import groups
 from kit.workload.own_server import own_serving
 from kit.workload.privileges import NOBODY, default_variables, unprivileged
+from kit.workload.proxy import proxy_host
 from kit.workload.types import (
     Config,
     Document,
@@ -32,8 +34,8 @@ from trainer.contract.bearer import KEY
 MOST_ENDPOINTS = 4
 """All hosts of a job have its checkpoints; at most this number of them offers them."""
 MOST_SOURCES = 16
-"""Up to this number, all hosts with a GPU are listed as sources, also hosts without a part: then
-a change of the job's hosts does not restart the server."""
+"""Up to this number, all hosts that may train the job are listed as sources, also hosts without a
+part: then a change of the job's hosts does not restart the server, nor does another host."""
 SERVER_FILE = "/kit/server.json"
 GRACE = 20
 """Seconds that a server has to answer the queued requests."""
@@ -65,8 +67,7 @@ def _built_in(
 ) -> Workload:
     settings, checkpoints = server.server, server.checkpoints
     assert checkpoints
-    # All hosts with a GPU are listed, so that a split changes neither the file nor the server.
-    names = [host.address for host in plan.hosts if host.gpus and not is_plain(host.address)]
+    names = [host.address for host in _asked(plan, server) if not is_plain(host.address)]
     text = server_json(settings, checkpoints.job, names, generated(plan.file, settings.file))
     document = Document(f"serve/{settings.short_name}.json", text)
     parts = [
@@ -95,6 +96,15 @@ def _built_in(
         ready="/ready",
         code=code_documents(_coded(server, checkpoints)),
     )
+
+
+def _asked(plan: Plan, server: ServerPlan) -> tuple[Host, ...]:
+    """Return the hosts at whose addresses clients ask a server.
+
+    All that may serve are among them: a split changes neither the server's file nor the server.
+    """
+    proxy = server.server.proxy
+    return (*server.able, *((proxy_host(plan, proxy),) if proxy else ()))
 
 
 def _coded(server: ServerPlan, checkpoints: Checkpoints) -> Job | Server:
@@ -187,10 +197,11 @@ def _endpoint(
     )
 
 
-def source_hosts(plan: Plan, offering: Iterable[Host]) -> list[Host]:
+def source_hosts(plan: Plan, server: ServerPlan, offering: Iterable[Host]) -> tuple[Host, ...]:
     """Return the hosts that a server lists as sources; `offering` run an endpoint."""
-    hosts = [host for host in plan.hosts if host.gpus]
-    return hosts if len(hosts) <= MOST_SOURCES else list(offering)
+    assert server.checkpoints
+    hosts = able_hosts(plan.hosts, server.checkpoints.job.job.hosts)
+    return hosts if len(hosts) <= MOST_SOURCES else tuple(offering)
 
 
 def _environment(

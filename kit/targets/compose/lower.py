@@ -186,7 +186,7 @@ def _server(plan: Plan, server: ServerPlan) -> Workload:
     offered, port = endpoints(server), server.server.transfer_port
     # Compose never moves them to other hosts.
     offering = [host for part in offered for host in part.first_hosts]
-    hosts = source_hosts(plan, offering) if offered else []
+    hosts = source_hosts(plan, server, offering) if offered else ()
     sources = [f"http://{endpoint(host.address, port)}" for host in hosts]
     # Servers of the user's own fetch nothing of kit's, and often listen by IPv4 alone, to which
     # Docker's proxy passes what arrives by IPv6.

@@ -106,8 +106,9 @@ def _server(plan: Plan, server: ServerPlan, *, host_network: bool) -> Workload:
     offered, port = endpoints(server), server.server.transfer_port
     # Swarm may move them among all hosts with checkpoints.
     offering = [host for part in offered for host in part.hosts]
-    names = [host.address for host in source_hosts(plan, offering)] if host_network else []
-    sources = [f"http://{name}:{port}" for name in names or [checkpoints_alias(server.name)]]
+    listed = source_hosts(plan, server, offering) if offered and host_network else ()
+    names = [host.address for host in listed] or [checkpoints_alias(server.name)]
+    sources = [f"http://{name}:{port}" for name in names]
     addressed = [_addressed(part, checkpoints_alias(server.name), host_network) for part in offered]
     made = serving(plan, server, addressed, sources if offered else (), host_network=host_network)
     return _readable(made)

@@ -84,6 +84,7 @@ SAMPLE: dict[str, Any] = {
 }
 OWN: dict[type[Event], dict[str, Any]] = {
     Kept: {"version": "2.20", "files": ("snapshot.pt",)},
+    Member: {"failure": "n1: ValueError: no memory"},
     Regrouped: {"hosts": ("n1", "n2")},
 }
 
@@ -235,22 +236,25 @@ def test_a_script_tells_its_world_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("script", "kind", "code"),
+    ("script", "code", "status", "kinds"),
     [
-        ("import sys; sys.exit(7)", "worker", 7),
-        ("import os; os.kill(os.getpid(), 9)", "killed", 137),
+        # The same exit status three times: a fault of the script.
+        ("import sys; sys.exit(7)", 7, 2, ["worker"] * 3 + ["input"]),
+        # A kernel or a person may have killed it: its restarts are used up.
+        ("import os; os.kill(os.getpid(), 9)", 137, 1, ["killed"] * 5),
     ],
 )
 def test_a_script_that_fails_is_told_with_its_class(
-    script: str, kind: str, code: int, tmp_path: Path
+    script: str, code: int, status: int, kinds: list[str], tmp_path: Path
 ) -> None:
     with hosts(tmp_path) as local:
         task = local.agent("pc1", own(tmp_path, script), local.rendezvous(script=True), 1, "1:1")
-        assert task.wait() == 1
-    (failed,) = task.of(Failed)
-    assert (failed.kind, failed.rank, failed.exit_code) == (kind, 0, code)
-    assert failed.message.startswith("rank 0 failed first on this host")
-    assert [each.restarts for each in task.of(Restart)] == [1, 2, 3]
+        assert task.wait() == status
+    failed = task.of(Failed)
+    assert [each.kind for each in failed] == kinds
+    assert {(each.rank, each.exit_code) for each in failed} == {(0, code)}
+    assert failed[-1].message.startswith("rank 0 failed first on this host")
+    assert [each.restarts for each in task.of(Restart)] == [*range(1, len(kinds) - 1)]
 
 
 def test_a_restart_has_the_exception_that_caused_it(tmp_path: Path) -> None:

@@ -246,7 +246,8 @@ def test_a_script_that_fails_on_every_host_at_the_same_place_ends_the_job(
             assert failed[-1].kind == "input"
             # Each restart tells for what it was.
             members = task.of(events.Member)
-            assert [bool(each.failure) for each in members] == [False, True, True]
+            # The first group may end before a host has told its place in it.
+            assert [bool(each.failure) for each in members][-2:] == [True, True]
             assert re.fullmatch(rf"pc\d: {told}", members[-1].failure)
         # As an engine does: it starts a container again that has failed.
         again = start("pc2")

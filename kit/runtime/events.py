@@ -72,6 +72,8 @@ class Reader:
         """Which hosts train without the others."""
         self.silent: dict[str, dict[int, float]] = {}
         """The ranks of hosts that do nothing, and since when, in seconds since the epoch."""
+        self.unmoved: dict[str, str] = {}
+        """For how long the weights of hosts have not moved."""
         self.left_out: dict[str, str] = {}
         """Why hosts take no part until they are released."""
         self.unread: dict[str, str] = {}
@@ -106,7 +108,7 @@ class Reader:
         silent = {name: _silence(ranks) for name, ranks in self.silent.items() if ranks}
         known: tuple[dict[str, str], ...] = (self.fetching,)
         if runs:
-            known = (self.fetching, self.hung, silent, self.alone, self.unread)
+            known = (self.fetching, self.hung, silent, self.alone, self.unmoved, self.unread)
         doing = next((each[host.host] for each in known if host.host in each), "")
         release = f"is left out, `kit release {host.host}` takes it back: {reason}"
         return replace(
@@ -137,6 +139,7 @@ class Reader:
         self.hung.pop(line.host, None)
         self.alone.pop(line.host, None)
         self.silent.pop(line.host, None)
+        self.unmoved.pop(line.host, None)
         self._restarts.pop(line.host, None)
 
     def _fetch(self, event: events.Fetch, line: LogLine) -> None:
@@ -240,6 +243,13 @@ class Reader:
     def _spoke(self, event: events.Spoke, line: LogLine) -> None:
         self.silent.get(line.host, {}).pop(event.rank, None)
 
+    def _unmoved(self, event: events.Unmoved, line: LogLine) -> None:
+        self.unmoved.pop(line.host, None)
+        if event.steps:
+            why = f"the scale of the loss is {event.scale:.3g}; " if event.scale else ""
+            still = f"the weights have not moved for {event.steps} steps"
+            self.unmoved[line.host] = f"{still}: {why}losses or gradients are not finite"
+
     def _left_out(self, event: events.LeftOut, line: LogLine) -> None:
         self.left_out[line.host] = event.message
         self._holders = {rank: host for rank, host in self._holders.items() if host != line.host}
@@ -283,6 +293,7 @@ _READERS: dict[type[events.Event], Callable[[Reader, Any, LogLine], None]] = {
     events.Grouped: Reader._grouped,
     events.Silent: Reader._silent,
     events.Spoke: Reader._spoke,
+    events.Unmoved: Reader._unmoved,
     events.LeftOut: Reader._left_out,
     events.Released: Reader._released,
     events.Serving: Reader._serving,

@@ -36,6 +36,7 @@ from trainer.contract.events import (
     Spoke,
     Started,
     Stopped,
+    Unmoved,
     line,
 )
 
@@ -313,6 +314,15 @@ def test_a_host_whose_ranks_are_silent_says_since_when() -> None:
     assert both.of_host(host).message.startswith("ranks 0, 1 are silent since ")
     for after in (Spoke(rank=1), Restart(restarts=1), Started()):
         assert told(first, after).of_host(host).message == ""
+
+
+def test_weights_that_stand_still_are_in_the_status_until_they_move() -> None:
+    host = HostStatus("a", 1, State.RUNNING, None)
+    still = Unmoved(steps=300, scale=1.0)
+    said = "the weights have not moved for 300 steps: the scale of the loss is 1; losses or"
+    assert told(still).of_host(host).message.startswith(said)
+    for after in (Unmoved(steps=0), Started()):
+        assert told(still, after).of_host(host).message == ""
 
 
 def test_a_host_that_trains_alone_says_so_until_it_is_in_a_group() -> None:

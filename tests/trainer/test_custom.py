@@ -127,6 +127,21 @@ def test_the_best_of_those_without_accuracy_has_the_lowest_loss(tmp_path: Path) 
     assert known.content["validation_loss"] == pytest.approx(losses[best])
 
 
+def test_weights_that_stand_still_are_told_until_they_move(tmp_path: Path) -> None:
+    """Over the ends of epochs, of which one has fewer than the 100 steps after which it is told."""
+    broken = "return (outputs - targets).square().mean() * (next(calls) < 200 and torch.nan or 1.0)"
+    text = REGRESSION.replace("return (outputs - targets).square().mean()", broken)
+    code = write_module(tmp_path, text.replace("import torch\n", "import itertools, torch\n", 1))
+    code.write_text(code.read_text() + "\ncalls = itertools.count()\n")
+    job = own_job(tmp_path, epochs=20, on_nan="skip", batch_size=20)
+    with hosts(tmp_path) as started:
+        task = train_alone(started, job, code)
+        assert task.wait() == 0, task.text
+    told = [each.steps for each in task.of(events.Unmoved)]
+    assert told == [100, 0]
+    assert "the weights have not moved for 100 steps, to step 100: losses or" in task.text
+
+
 def test_samples_of_a_dataset_are_read_in_workers(tmp_path: Path) -> None:
     """Nested inputs and outputs, and random numbers that depend on epoch and sample alone."""
     code, job = write_module(tmp_path, DATASET), own_job(tmp_path, accumulation=3)

@@ -317,6 +317,19 @@ class Spoke(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Unmoved(Event):
+    """The last `steps` have not changed the weights; repeated every 100 steps.
+
+    Their losses or gradients were not finite. 0: they move again. `scale` is that of the loss with
+    fp16, else 0.
+    """
+
+    NAME = "unmoved"
+    steps: int
+    scale: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
 class LeftOut(Event):
     """A host takes no part in its training until a person releases it; repeated every minute."""
 
@@ -362,6 +375,7 @@ KINDS: dict[str, type[Event]] = {
         Grouped,
         Silent,
         Spoke,
+        Unmoved,
         Stopped,
         Failed,
         LeftOut,

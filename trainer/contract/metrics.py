@@ -228,6 +228,14 @@ TRAINER = (
         "Steps without an update, as a loss was not finite",
     ),
     Metric(
+        "kit_train_unmoved_steps",
+        "gauge",
+        "1",
+        RANK,
+        "Steps in a row that have not changed the weights: losses or gradients were not finite",
+        "`unmoved`: `steps`",
+    ),
+    Metric(
         "kit_train_gpu_memory_bytes",
         "gauge",
         "byte",

@@ -12,16 +12,17 @@ import torch
 from torch import Tensor
 
 from trainer.checkpoints.format import Progress
+from trainer.contract import events
 from trainer.core.freeze import train_mode
 from trainer.core.run import Run, Stop
 from trainer.core.schedule import set_rate
 from trainer.core.step import StepResult, train_step
 from trainer.core.watch import compare_ranks
 from trainer.data.augment import Augmentation
-from trainer.output import say_error
+from trainer.output import emit, say_error
 from trainer.parallel.halt import HaltError
 
-IDLE = 100
+UNMOVED = 100
 """Steps without a change of the weights after which people are told, and each time again."""
 
 
@@ -72,7 +73,7 @@ def train_epoch(run: Run, progress: Progress, stop: Stop) -> EpochResult:
     augmentation = Augmentation.of_epoch(train, run.data, progress.epoch)
     train_mode(run.model, train.freeze)
     tally, stopping, seen = Tally(run, samples - progress.position), False, 0.0
-    shares, idle = list[float](), 0
+    shares = list[float]()
     run.meter.begin_epoch()
     run.recorder.start_epoch()
     while progress.position < samples and not stopping:
@@ -88,15 +89,14 @@ def train_epoch(run: Run, progress: Progress, stop: Stop) -> EpochResult:
         if step.bad_losses:
             skip_or_halt(run, progress, step)
             tally.skipped, tally.samples = (*tally.skipped, progress.step), tally.samples - done
-        idle = 0 if step.moved else idle + 1
-        if idle and idle % IDLE == 0:
-            tell_idle(run, progress, idle)
         compare(run, progress)
         tally.loss += step.loss
         seen = (tally.samples - len(left) + done) * run.balance.shares[run.ranks.data_rank]
         run.recorder.step(progress, tally.loss, seen)
         run.live.tick(progress, samples, tally.loss, seen)
-        run.meter.step(progress, step.samples, partial(tally.mean, seen))
+        unmoved = run.meter.unmoved
+        run.meter.step(progress, step.samples, partial(tally.mean, seen), moved=step.moved)
+        tell_unmoved(run, progress, unmoved)
     run.recorder.end_window(progress, tally.loss, seen)
     run.live.clear()
     if progress.position < samples:
@@ -123,11 +123,18 @@ def own_reads(run: Run, left: Tensor, augmentation: Augmentation) -> Iterator[Te
             yield augmentation.reads(grouped, piece)
 
 
-def tell_idle(run: Run, progress: Progress, steps: int) -> None:
-    """Say that no step has changed the weights for long; from the first rank of each host."""
-    if run.world.local_rank == 0:
-        scale = run.scaler.get_scale()
-        why = f", the scale of the loss is {scale:.3g}" if run.scaler.is_enabled() else ""
+def tell_unmoved(run: Run, progress: Progress, before: int) -> None:
+    """Say that no step has changed the weights for long, or that they move again.
+
+    `before` is the number of such steps before the last one. The first rank of each host says it.
+    """
+    steps = run.meter.unmoved
+    if run.world.local_rank != 0 or (steps % UNMOVED if steps else before < UNMOVED):
+        return
+    scale = run.scaler.get_scale() if run.scaler.is_enabled() else 0.0
+    emit(events.Unmoved(steps=steps, scale=scale))
+    if steps:
+        why = f", the scale of the loss is {scale:.3g}" if scale else ""
         say_error(
             f"trainer: warning: {run.world.name}: the weights have not moved for {steps} steps, to "
             f"step {progress.step}: losses or gradients were not finite{why}"

@@ -50,6 +50,8 @@ class Meter:
         self._saved = 0.0
         self.speed = Speed()
         """How the speed is counted."""
+        self.unmoved = 0
+        """Steps in a row that have not changed the weights."""
 
     def move(self, world: World) -> None:
         """Measure from now on as a rank of another world; the counters go on."""
@@ -77,8 +79,14 @@ class Meter:
             self._goodput.count("restart")
         self._step_began = time.monotonic()
 
-    def step(self, progress: Progress, samples: int, loss: Callable[[], float]) -> None:
-        """Count a step of so many of this rank's samples; `loss` is read only for a write."""
+    def step(
+        self, progress: Progress, samples: int, loss: Callable[[], float], *, moved: bool
+    ) -> None:
+        """Count a step of so many of this rank's samples; `loss` is read only for a write.
+
+        `moved`: it has changed the weights.
+        """
+        self.unmoved = 0 if moved else self.unmoved + 1
         now = time.monotonic()
         spent, self._step_began = now - self._step_began, now
         self._buckets[bisect_left(STEP_BUCKETS, spent)] += 1
@@ -92,6 +100,7 @@ class Meter:
         if self._file and now - self._written >= EVERY:
             self._place(progress)
             self._set("kit_train_loss", loss())
+            self._set("kit_train_unmoved_steps", self.unmoved)
             self._goodput.count_steps(lost=progress.step <= self._reached)
             self._write()
 

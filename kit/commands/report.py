@@ -25,6 +25,7 @@ from kit.report.record import Run, named
 from kit.report.times import compare, division, paces, speed, speed_unit
 from kit.report.view import NONE, Inventory, Origin, number, share
 from kit.runtime.history import Deployment
+from kit.runtime.last_status import NoLinesError
 from kit.runtime.status import JobStatus
 from kit.runtime.target import Target
 from kit.targets.lowered import Lowered
@@ -138,7 +139,7 @@ def _script(target: Target, status: JobStatus) -> _Script:
     """Return what is known of a job; the containers of one that was stopped are gone."""
     try:
         return _Script(status, moments(target.logs([status.job], follow=False)))
-    except InputError:
+    except (InputError, NoLinesError):
         return _Script(status, ())
 
 

@@ -15,11 +15,15 @@ def written(status: JobStatus) -> dict[str, Any]:
     return asdict(status)
 
 
-def without_lines(status: JobStatus) -> KitError:
+class NoLinesError(KitError):
+    """The lines of a workload went with its containers."""
+
+
+def without_lines(status: JobStatus) -> NoLinesError:
     """Return the error of a workload whose lines went with its containers."""
     what = f"{status.job} has no lines any more: it {status.state}, and its containers were removed"
     reason = "\n".join(f"  {each}" for each in (status.failure, status.message) if each)
-    return KitError(f"{what}\n{reason}".rstrip(), f"`kit deploy {status.job}` starts it again")
+    return NoLinesError(f"{what}\n{reason}".rstrip(), f"`kit deploy {status.job}` starts it again")
 
 
 def read(found: dict[str, Any]) -> JobStatus:

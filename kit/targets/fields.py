@@ -6,10 +6,14 @@ Fields have the names of Docker's Compose format.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 Fields = dict[str, object]
 """Values by the names of fields, without those that are empty, zero or Docker's default."""
+
+Shape = type | tuple[type, ...] | list[Any] | dict[str, Any]
+"""What a value must be: of a type, a list of mappings with known keys, or such a mapping."""
 
 LATER = frozenset({"healthcheck.start_interval"})
 """Fields that an engine of the supported versions may lack."""
@@ -21,14 +25,30 @@ UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 SIZES = {"": 0, "b": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 
 
+def fits(value: Any, shape: Shape) -> bool:
+    """Return whether a value has no other keys and forms than a shape.
+
+    People may replace the templates, and write what these readers do not understand.
+    """
+    if isinstance(shape, dict):
+        known = isinstance(value, dict) and value.keys() <= shape.keys()
+        return known and all(fits(each, shape[key]) for key, each in value.items())
+    if isinstance(shape, list):
+        return isinstance(value, list) and all(fits(each, shape[0]) for each in value)
+    return isinstance(value, shape)
+
+
 def kept(fields: Mapping[str, object]) -> Fields:
     """Leave out what is empty: the engine does not tell it from what is not set."""
     return {name: value for name, value in fields.items() if value}
 
 
-def compared(wanted: Fields, found: Fields) -> Iterator[str]:
-    """Yield the differences between a file's fields and an engine's, in words, sorted."""
-    for name in sorted(wanted.keys() | found.keys()):
+def compared(wanted: Fields, found: Fields, *, strict: Collection[str]) -> Iterator[str]:
+    """Yield the differences between a file's fields and an engine's, in words, sorted.
+
+    Fields on which the file is silent are compared only if they are among `strict`.
+    """
+    for name in sorted(wanted.keys() | (found.keys() & strict)):
         want, have = wanted.get(name), found.get(name)
         if want == have or (have is None and name in LATER) or _same_image(name, want, have):
             continue
@@ -65,6 +85,12 @@ def interpolated(text: str, variables: Mapping[str, str]) -> str:
     return re.sub(r"\$\$|\$\{(\w+)(?::-([^}]*))?\}", value, text)
 
 
+def understood(text: str) -> bool:
+    """Return whether a file has no variables of its own: who deploys it gives their values."""
+    lines = (line for line in text.splitlines() if not line.lstrip().startswith("#"))
+    return not any(re.search(r"\$(?!\{KIT_SECRET_)", line.replace("$$", "")) for line in lines)
+
+
 def seconds(text: str | None) -> float:
     """Return a duration of Go, such as `1m30s`, in seconds."""
     parts = re.findall(r"([\d.]+)(ns|us|ms|s|m|h)", text or "")
@@ -85,7 +111,8 @@ def capabilities(names: Iterable[str] | None) -> tuple[str, ...]:
 
 def limits(value: int | Mapping[str, int]) -> str:
     """Return a ulimit of a file as text."""
-    soft, hard = (value, value) if isinstance(value, int) else (value["soft"], value["hard"])
+    both = {"soft": value, "hard": value} if isinstance(value, int) else value
+    soft, hard = both.get("soft", 0), both.get("hard", 0)
     return f"{soft}:{hard}"
 
 

@@ -176,6 +176,7 @@ def test_the_containers_are_those_of_the_file(project: Project) -> None:
     assert ("pc2", "remove", "its file has no serve now") in found
     assert ("pc2", "end", "its file has no serve now") in found
     assert {where for where, _, _ in found} == {"pc2"}
+    assert causes(*both(), replace(extra, service="sidecar", version="")) == set()
 
 
 @pytest.mark.parametrize("own", [(), (replace(STORE, status="exited"),)])

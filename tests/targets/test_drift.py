@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,9 @@ import pytest
 from kit.targets.compose.drift import drift as compose_drift
 from kit.targets.compose.observe import container
 from kit.targets.swarm.drift import differences
+from kit.targets.swarm.file_fields import of_file
 from kit.targets.swarm.observe import _service
+from tests.sandbox import ROOT
 
 STACK = """\
 services:
@@ -64,7 +67,7 @@ services:
         max_replicas_per_node: 1
         constraints: [node.role == worker]
       resources:
-        limits: {memory: 2g}
+        limits: {memory: 2g, cpus: "0.5"}
         reservations:
           generic_resources: [{discrete_resource_spec: {kind: kit_gpu, value: 1}}]
 configs:
@@ -125,7 +128,7 @@ SPEC: dict[str, Any] = {
             ],
         },
         "Resources": {
-            "Limits": {"MemoryBytes": 2 << 30},
+            "Limits": {"MemoryBytes": 2 << 30, "NanoCPUs": 500_000_000},
             "Reservations": {
                 "GenericResources": [{"DiscreteResourceSpec": {"Kind": "kit_gpu", "Value": 1}}]
             },
@@ -169,12 +172,12 @@ RENDEZVOUS: dict[str, Any] = {
 }
 
 
-def told(*specs: Mapping[str, Any]) -> list[str]:
+def told(*specs: Mapping[str, Any], text: str = STACK) -> list[str]:
     services = [
         _service({"ID": spec["Name"], "UpdatedAt": "2026-11-01T00:00:00Z", "Spec": spec})
         for spec in specs
     ]
-    return differences(STACK, {"KIT_SECRET_TOKEN": "ab"}, services, NETWORKS)
+    return differences(text, {"KIT_SECRET_TOKEN": "ab"}, services, NETWORKS)
 
 
 def changed(change: Callable[[dict[str, Any], dict[str, Any]], object]) -> dict[str, Any]:
@@ -237,8 +240,12 @@ def test_a_stack_as_docker_deploys_it_has_no_difference() -> None:
             "deploy.placement.constraints is node.id == x, not node.role == worker",
         ),
         (
-            lambda spec, _: spec["TaskTemplate"]["Resources"]["Limits"].update(NanoCPUs=500),
-            "TaskTemplate.Resources.Limits.NanoCPUs is 500, which its file lacks",
+            lambda spec, _: spec["TaskTemplate"]["Resources"]["Limits"].update(NanoCPUs=10**9),
+            "deploy.resources.limits.cpus is 1.0, not 0.5",
+        ),
+        (
+            lambda spec, _: spec["TaskTemplate"]["Resources"]["Limits"].update(Pids=500),
+            "TaskTemplate.Resources.Limits.Pids is 500, which its file lacks",
         ),
         (
             lambda spec, _: spec["TaskTemplate"]["Resources"].pop("Reservations"),
@@ -266,6 +273,44 @@ def test_what_docker_service_update_changes_is_named(
 def test_services_that_are_missing_and_others_are_named() -> None:
     other = RENDEZVOUS | {"Name": "train-digits_debug"}
     assert told(SPEC, other) == ["rendezvous is not there", "debug is not in its file"]
+
+
+TEMPLATES = {
+    "    init: true\n": "    init: true\n    extra_hosts: [registry:10.0.0.1]\n",
+    '    environment:\n      PRICE: "5$$"\n      GPUS: "GPU-1"\n': "    environment: [A=1]\n",
+    "  job: {name: train-digits-job-01, file": "  job: {file",
+    "    secrets: [TOKEN]\n": "    secrets: [{source: TOKEN, mode: 0400}]\n",
+    "order: stop-first}": "order: stop-first, delay: 10s}",
+    "replicas: 2": 'replicas: "2"',
+}
+"""What people write into templates of their own, in the place of kit's lines."""
+
+
+@pytest.mark.parametrize("line", TEMPLATES)
+def test_what_a_template_of_ones_own_writes_is_never_undone(line: str) -> None:
+    """It would be a difference for ever, and each deploy would restart the service."""
+    assert line in STACK
+    text = STACK.replace(line, TEMPLATES[line])
+    assert differing(text, changed(lambda _, box: box.update(Hosts=["10.0.0.1 registry"]))) == []
+    other = changed(lambda _, box: box.update(Image="other:1"))
+    assert differing(text, other) == ["train: image is other:1, not registry.lab:5000/trainer:1.0"]
+
+
+@pytest.mark.parametrize("own", ["$REGISTRY/trainer:1.0", "${REGISTRY:-here}/trainer:1.0"])
+def test_a_file_with_variables_of_ones_own_is_not_compared(own: str) -> None:
+    text = STACK.replace("registry.lab:5000/trainer:1.0", own)
+    assert told(changed(lambda _, box: box.update(User="root")), RENDEZVOUS, text=text) == []
+
+
+def differing(text: str, spec: Mapping[str, Any]) -> list[str]:
+    return [each for each in told(spec, RENDEZVOUS, text=text) if each.startswith("train")]
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "compose").glob("*/*.stack.yaml")), ids=str)
+def test_all_that_kits_own_templates_write_is_compared(file: Path) -> None:
+    services = of_file(file.read_text(encoding="utf-8"), {})
+    assert services
+    assert all(each.whole for each in services.values())
 
 
 PROJECT = """\
@@ -368,3 +413,22 @@ def test_a_container_that_differs_from_its_compose_file_is_named(
     found = compose_drift(PROJECT, [container("pc1", box)])
     assert found.startswith(f"changed by hand: train: {said}" if said else "")
     assert bool(found) is bool(said)
+
+
+@pytest.mark.parametrize(
+    ("line", "own"),
+    [
+        ("    shm_size: 16g\n", "    shm_size: 16g\n    mem_limit: 1g\n"),
+        ('    environment:\n      KIT_NPROC: "2"\n', "    environment: [KIT_NPROC=2]\n"),
+        ("    restart: on-failure:10\n", "    restart: on-failure:10\n    privileged: true\n"),
+        ('target: "/checkpoints"}', 'target: "/checkpoints", volume: {nocopy: true}}'),
+    ],
+)
+def test_what_a_compose_template_of_ones_own_writes_is_left(line: str, own: str) -> None:
+    assert line in PROJECT
+    host = BOX["HostConfig"] | {"Privileged": True, "Memory": 1 << 30}
+    box = BOX | {"HostConfig": host}
+    assert compose_drift(PROJECT.replace(line, own), [container("pc1", box)]) == ""
+    other = box | {"Config": BOX["Config"] | {"Image": "other:1"}}
+    said = compose_drift(PROJECT.replace(line, own), [container("pc1", other)])
+    assert said == "changed by hand: train: image is other:1, not trainer:1"

@@ -354,7 +354,8 @@ def _cause(
     if any(_differs(one, versions) for one in there if one.service != Role.RENDEZVOUS):
         return "its file has changed"
     services = {one.service for one in there}
-    if extra := services - versions.keys():
+    # A template of the user's own may add containers; they have no hash.
+    if extra := {one.service for one in there if one.version} - versions.keys():
         return f"its file has no {', '.join(sorted(extra))} now"
     if lost := versions.keys() - services - {Role.RENDEZVOUS}:
         return f"its container {', '.join(sorted(lost))} is not there"

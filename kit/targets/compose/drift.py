@@ -14,17 +14,40 @@ import yaml
 from kit.targets.compose.containers import Container
 from kit.targets.fields import (
     Fields,
+    Shape,
     by_hand,
     capabilities,
     compared,
+    fits,
     interpolated,
     kept,
     limits,
     mount_text,
     seconds,
     size,
+    understood,
 )
 
+SERVICE: Shape = {
+    **dict.fromkeys(("image", "user", "working_dir", "pid", "network_mode"), str),
+    **dict.fromkeys(("stop_grace_period", "restart"), str),
+    **dict.fromkeys(("init", "read_only"), bool),
+    **dict.fromkeys(("entrypoint", "command", "cap_add", "cap_drop"), list),
+    **dict.fromkeys(("environment", "ulimits"), dict),
+    "shm_size": (str, int),
+    "volumes": [dict.fromkeys(("type", "source", "target", "read_only", "bind"), object)],
+    "deploy": {
+        "resources": {
+            "limits": {"memory": (str, int), "cpus": (str, int, float)},
+            "reservations": {"devices": list},
+        }
+    },
+}
+LEFT = frozenset(
+    {"configs", "devices", "healthcheck", "labels", "logging", "networks", "ports", "secrets"}
+    | {"security_opt", "tmpfs"}
+)
+"""Keys of a service that are not compared."""
 STRICT = frozenset({"gpus", "cap_add", "deploy.resources.limits.memory", "privileged", "pid"})
 """Fields that are also compared where the file is silent."""
 
@@ -32,14 +55,17 @@ STRICT = frozenset({"gpus", "cap_add", "deploy.resources.limits.memory", "privil
 def drift(text: str, there: Sequence[Container]) -> str:
     """Return what somebody has changed in the containers of a file, or "" if nothing."""
     document = yaml.load(interpolated(text, {}), Loader=yaml.CSafeLoader)
-    services = document["services"]
+    services, closed = document["services"], understood(text)
     told = []
-    for one in there:
-        if one.service in services:
-            wanted = kept(_wanted(services[one.service], document))
-            names = wanted.keys() | STRICT
-            found = {name: value for name, value in of_container(one.spec).items() if name in names}
-            told += [f"{one.service}: {each}" for each in compared(wanted, found)]
+    for one in (one for one in there if one.service in services):
+        service = services[one.service]
+        told_by = {key: each for key, each in service.items() if key not in LEFT}
+        # A template of the user's own may write it in another way.
+        whole = closed and fits(told_by, SERVICE)
+        image = {"image": service.get("image") if closed else ""}
+        wanted = kept(_wanted(service, document) if whole else image)
+        differ = compared(wanted, of_container(one.spec), strict=STRICT if whole else ())
+        told += [f"{one.service}: {each}" for each in differ]
     return by_hand(told)
 
 

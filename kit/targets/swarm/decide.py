@@ -72,18 +72,7 @@ def decide(
     steps: list[Step] = list(_data_labels(data or {}, cluster))
     if data or any(each.keyed for each in work):
         steps += key_step(cluster_name, cluster.secrets)
-    if PLATFORM in versions:
-        stack = f"{cluster_name}-platform"
-        cause = stack_cause(cluster.stack(stack), versions[PLATFORM], by_hand.get(stack, ""))
-        if cause:
-            steps.append(DeployStack("swarm", f"deploy {PLATFORM}", cause, stack, PLATFORM))
-    if MONITORING in versions:
-        stack = monitoring_stack(cluster_name)
-        there = cluster.stack(stack)
-        # `kit swarm up` deploys it first, with Grafana's password.
-        hand = by_hand.get(stack, "")
-        if there and (cause := stack_cause(there, versions[MONITORING], hand)):
-            steps.append(DeployStack("swarm", f"deploy {MONITORING}", cause, stack, MONITORING))
+    steps += _own_stacks(cluster_name, cluster, versions, by_hand)
     held = {gpu: cluster.owner(stack) for gpu, stack in cluster.holders().items()}
     ordered, first = in_order([each for each in work if each.parts], held)
     removed = dict(_removals(work, cluster, first, fresh=fresh))
@@ -109,6 +98,19 @@ def decide(
         moved = list(_ends(ends, hosts))
         steps += _work(each, cluster, version, own, left, hand, moved, again=again, fresh=fresh)
     return steps
+
+
+def _own_stacks(
+    name: str, cluster: Cluster, versions: Mapping[str, str], by_hand: Mapping[str, str]
+) -> Iterator[Step]:
+    """Yield the steps that deploy kit's own stacks, the platform and the monitoring."""
+    for file, stack in ((PLATFORM, f"{name}-platform"), (MONITORING, monitoring_stack(name))):
+        there = cluster.stack(stack)
+        # `kit swarm up` deploys the monitoring first, with Grafana's password.
+        if file in versions and (there or file == PLATFORM):
+            cause = stack_cause(there, versions[file], by_hand.get(stack, ""))
+            if cause:
+                yield DeployStack("swarm", f"deploy {file}", cause, stack, file)
 
 
 def _answers_meanwhile(work: Workload, evictions: Sequence[_Eviction], cluster: Cluster) -> bool:

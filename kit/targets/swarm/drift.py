@@ -38,7 +38,8 @@ def differences(
     found = {service.part: of_service(service.spec, networks) for service in services}
     told = [f"{part} is not there" for part in wanted if part not in found]
     told += [f"{part} is not in its file" for part in found if part not in wanted]
-    both = (part for part in wanted if part in found)
-    return told + [
-        f"{part}: {each}" for part in both for each in compared(wanted[part], found[part])
-    ]
+    for part in (each for each in wanted if each in found):
+        strict = found[part].keys() if wanted[part].whole else ()
+        differ = compared(wanted[part].fields, found[part], strict=strict)
+        told += [f"{part}: {each}" for each in differ]
+    return told

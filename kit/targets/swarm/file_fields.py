@@ -7,29 +7,87 @@ https://github.com/docker/cli/tree/master/cli/compose/convert.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import yaml
 
 from kit.targets.fields import (
     Fields,
+    Shape,
     capabilities,
+    fits,
     interpolated,
     kept,
     limits,
     mount_text,
     seconds,
     size,
+    understood,
 )
 
+TIMES = dict.fromkeys(("interval", "timeout", "start_period", "start_interval"), str)
+DEPLOY: Shape = {
+    "mode": str,
+    "replicas": int,
+    "endpoint_mode": str,
+    "labels": dict,
+    "restart_policy": {"condition": str, "delay": str, "max_attempts": int, "window": str},
+    "update_config": {"parallelism": int, "order": str, "failure_action": str},
+    "placement": {"constraints": list, "max_replicas_per_node": int},
+    "resources": {
+        "limits": {"memory": (str, int), "cpus": (str, int, float)},
+        "reservations": {"generic_resources": list},
+    },
+}
+SERVICE: Shape = {
+    **dict.fromkeys(("image", "user", "working_dir", "stop_signal", "stop_grace_period"), str),
+    **dict.fromkeys(("init", "read_only"), bool),
+    **dict.fromkeys(("entrypoint", "command", "cap_add", "cap_drop"), list),
+    **dict.fromkeys(("environment", "labels", "ulimits"), dict),
+    "healthcheck": {"test": list, "retries": int, **TIMES},
+    "volumes": [dict.fromkeys(("type", "source", "target", "read_only", "tmpfs", "bind"), object)],
+    "configs": [{"source": str, "target": str}],
+    "secrets": [str],
+    "ports": [{"target": int, "published": int, "protocol": str, "mode": str}],
+    "networks": (list, dict),
+    "logging": {"driver": str, "options": dict},
+    "deploy": DEPLOY,
+}
 
-def of_file(text: str, variables: Mapping[str, str]) -> dict[str, Fields]:
-    """Return the fields of each service of a rendered stack."""
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The fields of a service in a file. `whole`: these are all that the file says."""
+
+    fields: Fields
+    whole: bool
+
+
+def of_file(text: str, variables: Mapping[str, str]) -> dict[str, Wanted]:
+    """Return the fields of each service of a rendered stack.
+
+    Of a service that a template of the user's own writes in another way, only the image is known,
+    and with variables of the user's own not even that.
+    """
     document = yaml.load(interpolated(text, variables), Loader=yaml.CSafeLoader)
+    closed = understood(text)
     return {
-        name: kept(_wanted(name, service, document))
+        name: Wanted(kept(_wanted(name, service, document)), whole=True)
+        if closed and fits(service, SERVICE) and _named(service, document)
+        else Wanted(kept({"image": service.get("image") if closed else ""}), whole=False)
         for name, service in document["services"].items()
     }
+
+
+def _named(service: Mapping[str, Any], document: Mapping[str, Any]) -> bool:
+    """Return whether all that a service uses has a name; Docker would make up another one."""
+    used = [("networks", each) for each in service.get("networks", ())]
+    used += [("configs", each["source"]) for each in service.get("configs", ())]
+    used += [("secrets", each) for each in service.get("secrets", ())]
+    mounts = (each for each in service.get("volumes", ()) if each["type"] == "volume")
+    used += [("volumes", each["source"]) for each in mounts if each.get("source")]
+    return all(((document.get(kind) or {}).get(key) or {}).get("name") for kind, key in used)
 
 
 def _wanted(name: str, service: Mapping[str, Any], document: Mapping[str, Any]) -> Fields:
@@ -43,7 +101,10 @@ def _wanted(name: str, service: Mapping[str, Any], document: Mapping[str, Any]) 
         **{each: service.get(each) for each in ("user", "working_dir", "init", "read_only")},
         "stop_signal": service.get("stop_signal"),
         "stop_grace_period": seconds(service.get("stop_grace_period")),
-        **{f"environment.{key}": str(value) for key, value in service["environment"].items()},
+        **{
+            f"environment.{key}": str(value)
+            for key, value in service.get("environment", {}).items()
+        },
         **{f"labels.{key}": str(value) for key, value in service.get("labels", {}).items()},
         **{each: capabilities(service.get(each)) for each in ("cap_add", "cap_drop")},
         **{f"ulimits.{key}": limits(value) for key, value in service.get("ulimits", {}).items()},
@@ -62,7 +123,7 @@ def _wanted(name: str, service: Mapping[str, Any], document: Mapping[str, Any]) 
         **{f"logging.{key}": str(value) for key, value in logging.get("options", {}).items()},
         "deploy.mode": mode,
         "deploy.replicas": str(deploy.get("replicas", 1)) if mode == "replicated" else None,
-        "deploy.endpoint_mode": deploy.get("endpoint_mode"),
+        "deploy.endpoint_mode": deploy.get("endpoint_mode", "vip"),
         **{f"deploy.labels.{key}": str(value) for key, value in deploy.get("labels", {}).items()},
         "deploy.restart_policy.condition": restart.get("condition"),
         "deploy.restart_policy.delay": seconds(restart.get("delay")),
@@ -74,6 +135,7 @@ def _wanted(name: str, service: Mapping[str, Any], document: Mapping[str, Any]) 
             "max_replicas_per_node"
         ),
         "deploy.resources.limits.memory": size(resources.get("limits", {}).get("memory")),
+        "deploy.resources.limits.cpus": float(resources.get("limits", {}).get("cpus", 0)),
         **{
             f"deploy.resources.{each['kind']}": each["value"]
             for entry in resources.get("reservations", {}).get("generic_resources", ())
@@ -122,7 +184,7 @@ def _networks(
     name: str, service: Mapping[str, Any], document: Mapping[str, Any]
 ) -> Iterator[tuple[str, object]]:
     """Yield the aliases of a service by network; Docker adds its name where it has its own DNS."""
-    networks = service["networks"]
+    networks = service.get("networks", ())
     for each in networks:
         own = (networks[each] or {}).get("aliases", ()) if isinstance(networks, dict) else ()
         network = document["networks"][each]["name"]

@@ -73,7 +73,7 @@ def of_service(spec: Mapping[str, Any], networks: Mapping[str, str]) -> Fields:
         "logging.driver": take("TaskTemplate.LogDriver.Name"),
         **_labels("logging", take("TaskTemplate.LogDriver.Options")),
         **_mode(take("Mode")),
-        "deploy.endpoint_mode": take("EndpointSpec.Mode"),
+        "deploy.endpoint_mode": take("EndpointSpec.Mode") or "vip",
         **_labels("deploy.labels", take("Labels")),
         "deploy.restart_policy.condition": take(f"{restart}Condition"),
         "deploy.restart_policy.delay": rest.seconds(f"{restart}Delay"),
@@ -85,6 +85,7 @@ def of_service(spec: Mapping[str, Any], networks: Mapping[str, str]) -> Fields:
         "deploy.placement.constraints": tuple(take(f"{placement}Constraints") or ()),
         "deploy.placement.max_replicas_per_node": take(f"{placement}MaxReplicas"),
         "deploy.resources.limits.memory": take(f"{resources}Limits.MemoryBytes"),
+        "deploy.resources.limits.cpus": (take(f"{resources}Limits.NanoCPUs") or 0) / 1e9,
         **dict(_generic(take(f"{resources}Reservations.GenericResources"))),
     }
     return kept(fields) | rest.left()

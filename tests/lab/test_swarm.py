@@ -168,7 +168,7 @@ def test_hosts_become_a_swarm_and_part_again(hosts: Lab, project: Project, docke
 
 def test_what_was_changed_by_hand_is_named_and_repaired(operator: Operator, hosts: Lab) -> None:
     """Only a real Swarm shows that no field of a real deploy counts as changed."""
-    operator.write({"digits": ELASTIC})
+    operator.write({"digits": ELASTIC + "limits: {cpus: 1.5, memory: 2GiB}\n"})
     operator.kit("deploy")
     assert "nothing to do" in operator.kit("deploy", "--dry-run")
     first, second = "train-digits_train-on-n1", "train-digits_train-on-n2"

@@ -10,7 +10,16 @@ import pytest
 from tests.trainer.hosts import hosts, wait_until, write_job
 from tests.trainer.test_elastic import report
 from tests.trainer.test_trainer_faults import FAULTY
-from trainer.contract.events import Begin, Epoch, Failed, LeftOut, Regrouped, Released, Resumed
+from trainer.contract.events import (
+    Begin,
+    Epoch,
+    Failed,
+    LeftOut,
+    Regrouped,
+    Released,
+    Resumed,
+    Saved,
+)
 from trainer.contract.job import Faults
 from trainer.elastic import decisions
 from trainer.elastic.agent import read_faults
@@ -124,9 +133,11 @@ def test_a_host_with_other_parameters_is_named_left_out_and_released(
             "FAULT_ONCE": tmp_path / "once",
             "FAULT_MISSES": misses,
         }
-        names = ("n1", "n2", "n3")
-        tasks = {name: local.agent(name, job, endpoint, 1, "", [FAULTY], **more) for name in names}
-        n1, n2, n3 = (tasks[name] for name in names)
+        n1 = local.agent("n1", job, endpoint, 1, "", [FAULTY], **more)
+        n2 = local.agent("n2", job, endpoint, 1, "", [FAULTY], **more)
+        # Who joins gets the last rank: rank 1 is on n2 only if n3 is not earlier.
+        wait_until(lambda: bool(n1.of(Saved)), "a checkpoint of two hosts")
+        n3 = local.agent("n3", job, endpoint, 1, "", [FAULTY], **more)
         wait_until(lambda: bool(n2.of(LeftOut)), "n2 is left out")
         said = "parameters of rank 1 on n2 (cpu) are not those of rank 0 on n1 (cpu)"
         (event,) = n2.of(LeftOut)
@@ -141,9 +152,9 @@ def test_a_host_with_other_parameters_is_named_left_out_and_released(
         wait_until(lambda: any(e.world_size == 3 for e in n1.of(Regrouped)), "all three")
         epochs = len(n1.of(Epoch))
         wait_until(lambda: len(n1.of(Epoch)) > epochs, "an epoch more")
-        for task in tasks.values():
+        for task in (n1, n2, n3):
             task.process.terminate()
-        for task in tasks.values():
+        for task in (n1, n2, n3):
             assert task.wait() == 128 + signal.SIGTERM, task.text
 
 

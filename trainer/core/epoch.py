@@ -100,11 +100,11 @@ def train_epoch(run: Run, progress: Progress, stop: Stop) -> EpochResult:
     run.recorder.end_window(progress, tally.loss, seen)
     run.live.clear()
     if progress.position < samples:
-        run.meter.end_steps(progress, len(tally.skipped))
+        run.meter.end_steps(progress, len(tally.skipped), tally.mean(seen))
         return EpochResult(progress, interrupted=True, figures={"skipped": tally.skipped})
     end = Progress(progress.epoch + 1, 0, progress.step)
     figures = tally.figures(run)
-    run.meter.end_steps(end, len(tally.skipped))
+    run.meter.end_steps(end, len(tally.skipped), tally.mean(seen))
     return EpochResult(end, stopping, figures)
 
 

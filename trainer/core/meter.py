@@ -100,13 +100,16 @@ class Meter:
         if self._file and now - self._written >= EVERY:
             self._place(progress)
             self._set("kit_train_loss", loss())
-            self._set("kit_train_unmoved_steps", self.unmoved)
             self._goodput.count_steps(lost=progress.step <= self._reached)
             self._write()
 
-    def end_steps(self, progress: Progress, skipped: int) -> None:
-        """End the steps of an epoch, or of its part before an interruption."""
+    def end_steps(self, progress: Progress, skipped: int, loss: float) -> None:
+        """End the steps of an epoch, or of its part before an interruption.
+
+        `loss` is set here too: epochs may be too short for a write between their steps.
+        """
         self._place(progress)
+        self._set("kit_train_loss", loss)
         self._add("kit_train_skipped_steps_total", skipped)
         self._goodput.count_steps(lost=progress.step <= self._reached)
 
@@ -144,6 +147,7 @@ class Meter:
     def _place(self, progress: Progress) -> None:
         self._set("kit_train_step", progress.step)
         self._set("kit_train_epoch", progress.epoch)
+        self._set("kit_train_unmoved_steps", self.unmoved)
 
     def _set(self, name: str, value: float) -> None:
         self._values[name] = value

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
 from trainer.parallel.halt import HaltError
-from trainer.parallel.world import World
+from trainer.parallel.world import World, is_lost_peer
 
 CHUNK = 2**16  # Values of a fingerprint at a time; small enough for a CPU's cache.
 INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -40,7 +41,9 @@ def require_equal(world: World, model: nn.Module, *, buffers: bool = True) -> in
     """
     own = model.buffers() if buffers else ()
     print_of_rank = fingerprint((*model.parameters(), *own))
-    return require_one(world.gather((print_of_rank, world.name, world.host)))
+    found = world.gather((print_of_rank, world.name, world.host))
+    with known_to_all(world):
+        return require_one(found)
 
 
 def require_equal_replicas(world: World, values: Sequence[Tensor], cell: int) -> int:
@@ -49,11 +52,30 @@ def require_equal_replicas(world: World, values: Sequence[Tensor], cell: int) ->
     `values` are this rank's parts, `cell` says which parts they are. Return a fingerprint of all.
     """
     found = world.gather((cell, (fingerprint(values), world.name, world.host)))
-    prints = [
-        require_one([about for other, about in found if other == part])
-        for part in sorted({part for part, _ in found})
-    ]
+    with known_to_all(world):
+        prints = [
+            require_one([about for other, about in found if other == part])
+            for part in sorted({part for part, _ in found})
+        ]
     return hash(tuple(prints))
+
+
+@contextmanager
+def known_to_all(world: World) -> Iterator[None]:
+    """Let a HaltError of all ranks through once each of them knows of it.
+
+    A rank that leaves earlier closes connections on which others still read the reason: they would
+    take it for a lost host, and one whose own parameters differ would go on.
+    """
+    try:
+        yield
+    except HaltError:
+        try:
+            world.gather(None)
+        except RuntimeError as error:
+            if not is_lost_peer(error):
+                raise
+        raise
 
 
 def require_one(found: Sequence[tuple[int, str, str]]) -> int:

@@ -18,6 +18,11 @@ AWAY = (
 """Docker's words for a registry that does not answer now; others are about the image."""
 
 
+def is_away(error: KitError) -> bool:
+    """Whether a registry does not answer now, by Docker's error."""
+    return any(words in error.message.lower() for words in AWAY)
+
+
 def pull(attempt: Callable[[], None], pause: Callable[[float], None] = time.sleep) -> None:
     """Try to pull an image until its registry answers, with growing pauses.
 
@@ -28,7 +33,7 @@ def pull(attempt: Callable[[], None], pause: Callable[[float], None] = time.slee
         try:
             return attempt()
         except KitError as error:
-            if not any(words in error.message.lower() for words in AWAY):
+            if not is_away(error):
                 raise
         pause(seconds)
     return attempt()

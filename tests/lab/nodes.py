@@ -102,8 +102,24 @@ class Nodes:
         if verb == "start" and node != "services":
             try:
                 wait_for(lambda: self.answers(node), f"{node}'s engine")
+                self._enter_swarm(node)
             except LabError as error:
                 raise LabError(f"{error}; its log: tests/lab/lab logs {node}") from None
+
+    def _enter_swarm(self, node: str) -> None:
+        """Wait until a node that is in a swarm has its state again.
+
+        On a busy machine, an engine's first try may fail, and it makes no second one (moby,
+        daemon/cluster/noderunner.go, handleNodeExit): a person would restart it.
+        """
+
+        def active() -> bool:
+            found = self.docker(node, "info", "--format", "{{.Swarm.LocalNodeState}}", check=False)
+            if found == "error":
+                self.inside(node, "systemctl", "restart", "docker")
+            return found in {"active", "inactive", "locked"}
+
+        wait_for(active, f"{node} to enter its swarm")
 
     def cable(self, verb: str, node: str) -> None:
         """Pull or plug the network cable; the address stays."""

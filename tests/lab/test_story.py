@@ -93,6 +93,9 @@ def operator(
     finally:
         with contextlib.suppress(AssertionError):
             print(user.kit("status"), *user.kit("logs").splitlines()[-60:], sep="\n")
+            for node in HOSTS:
+                print(lab.docker(node, "info", "--format", "{{json .Swarm}}"))
+                print(lab.call("logs", node, "--tail", "40").stderr)
             user.kit("stop", "--all")
             user.kit("swarm", "down", "--yes")
 

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from tests.lab.conftest import Lab, wait_for
+from tests.lab.conftest import NODES, Lab, wait_for
 from tests.lab.operator import Operator
 from tests.lab.settings import STAND_IN
 from tests.lab.test_swarm import (
@@ -78,11 +78,34 @@ def test_a_mistake_in_the_input_ends_a_job_with_its_reason(operator: Operator, h
     assert "cifar10 is not complete in any of" in status["failure"]
 
 
+CLOSED = "OUTPUT -p tcp --dport 5000 -j REJECT --reject-with tcp-reset"
+
+
+def test_a_registry_that_is_away_ends_no_deploy(operator: Operator, hosts: Lab) -> None:
+    """Only a real engine says in its own words why there is no image, and gives a task up."""
+    new = "registry.lab:5000/trainer:new"
+    on(hosts, "n1", f"docker pull -q {STAND_IN}; docker tag {STAND_IN} {new}; docker push -q {new}")
+    try:
+        for node in NODES:
+            on(hosts, node, f"docker rmi {new}; iptables -I {CLOSED}")
+        operator.write({"digits": TRAIN.replace(STAND_IN, new)})
+        deploy = operator.start("deploy")
+        wait_for(lambda: "Shutdown Rejected" in states(hosts)[0], "Swarm to give up")
+        assert deploy.poll() is None
+    finally:
+        for node in NODES:
+            on(hosts, node, f"while iptables -D {CLOSED}; do :; done 2>/dev/null")
+    said, _ = deploy.communicate(timeout=120)
+    assert deploy.returncode == 0, said
+    assert "its registry does not answer (connection refused)" in said
+    assert operator.status()["state"] == "running"
+
+
 def states(lab: Lab) -> list[str]:
     """The desired and the present state of the tasks of n2's part, the newest first."""
     form = "{{.DesiredState}} {{.CurrentState}}"
-    told = lab.docker("n1", "service", "ps", "--format", form, "train-digits_train-on-n2")
-    return told.splitlines()
+    listed = ("service", "ps", "--format", form, "train-digits_train-on-n2")
+    return lab.call("docker", "n1", *listed).stdout.splitlines() or [""]
 
 
 def failures(lab: Lab) -> int:

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.errors import KitError
+from kit.hosts.docker import EngineError
 from kit.runtime.mistake import as_failed
 from kit.runtime.status import HostStatus, JobStatus, State
 from kit.runtime.steps import Step
@@ -20,7 +21,8 @@ from kit.targets.swarm import registers, wait
 from kit.targets.swarm.decide import decide
 from kit.targets.swarm.members import steps_down, steps_up, warnings
 from kit.targets.swarm.names import network_name
-from kit.targets.swarm.state import Cluster, Member, Node, Service, Task
+from kit.targets.swarm.pulls import Pulls
+from kit.targets.swarm.state import OVER, Cluster, Member, Node, Service, Task
 from kit.targets.swarm.status import PULLING, host_statuses, job_state, state_of
 from kit.targets.swarm.steps import (
     DeleteCheckpoints,
@@ -127,7 +129,7 @@ def task(of: str, host: str, state: str, **changes: object) -> Task:
         slot=1,
         node=host and f"id-{host}",
         state=state,
-        desired="running",
+        desired="shutdown" if state in OVER else "running",
         message="",
         error="",
         exit_status=None,
@@ -541,6 +543,48 @@ def test_a_host_whose_restarts_are_used_up_is_started_again(
     assert kinds(steps) == [DeployStack, RestartTasks]
     following = task("train-on-pc2", "pc2", "ready", id="next", created=1)
     assert deploy(plan, replace(seen, tasks=(*seen.tasks, following))) == []
+
+
+def test_a_failed_task_that_swarm_may_start_again_has_not_used_up_its_restarts() -> None:
+    failed = task("train-on-pc2", "pc2", "failed", exit_status=1, desired="running")
+    pc2 = host_statuses(cluster(failed), "digits")[1]
+    assert (pc2.state, pc2.message) == (State.WAITING, "ended with exit status 1: see kit logs")
+
+
+class Registry:
+    """A manager's engine whose registry is away, answers, or lacks the image."""
+
+    def __init__(self) -> None:
+        self.said = "dial tcp 10.0.0.9:5000: connect: connection refused"
+
+    def get(self, path: str) -> None:
+        assert path == "/distribution/registry:5000/trainer:1/json"
+        if self.said:
+            raise EngineError("pc1", 500, self.said)
+
+
+def test_a_host_waits_for_a_registry_that_is_away_but_not_for_ever() -> None:
+    registry, now = Registry(), [0.0]
+    pulls = Pulls(registry, lambda: now[0])  # type: ignore[arg-type]
+    lacks = task("train-on-pc2", "pc2", "rejected", error="No such image: registry:5000/trainer:1")
+    seen = cluster(
+        task("train-on-pc1", "pc1", "running"),
+        lacks,
+        services=(training("pc1"), replace(training("pc2"), image="registry:5000/trainer:1")),
+    )
+    said = "pulls registry:5000/trainer:1: its registry does not answer (connection refused)"
+    pc2 = pulls.explain(seen, "digits")[1]
+    assert (pc2.state, pc2.message) == (State.WAITING, said)
+    now[0] = 3600
+    pc2 = pulls.explain(seen, "digits")[1]
+    assert (pc2.state, pc2.message.partition(":")[0]) == (
+        State.FAILED,
+        "the host cannot get the image registry",
+    )
+
+    registry.said = "manifest unknown"
+    pulls = Pulls(registry)  # type: ignore[arg-type]
+    assert pulls.explain(seen, "digits")[1].state is State.FAILED
 
 
 def test_a_run_that_no_restart_can_help_has_failed_and_begins_anew(plan: Lowered) -> None:

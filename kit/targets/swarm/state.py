@@ -139,6 +139,11 @@ class Task:
     at: float
     made_of: str = ""
 
+    @property
+    def restarts(self) -> bool:
+        """Whether it has failed and Swarm has not decided yet whether another one follows."""
+        return self.state in {"failed", "rejected"} and self.desired != "shutdown"
+
 
 @dataclass(frozen=True, slots=True)
 class Cluster:

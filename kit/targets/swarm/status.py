@@ -15,6 +15,8 @@ from kit.workload.types import Kind, Role
 
 PULLING, RELEASING = "pulls", "its GPUs are still being released"
 """The beginnings of the messages of tasks that only need time."""
+NO_IMAGE = "the host cannot get the image"
+"""The beginning of the message of tasks whose image is not on the host."""
 USED_UP = "its restarts are used up: `kit deploy` starts it again"
 
 _STATES = {
@@ -93,7 +95,9 @@ def _host_status(
 ) -> HostStatus:
     devices = service.variable("NVIDIA_VISIBLE_DEVICES")
     named = node.gpus if node and devices == "all" else tuple(devices.split(","))
-    state = _STATES.get(task.state, State.WAITING) if task else State.WAITING
+    state = (
+        State.WAITING if task is None or task.restarts else _STATES.get(task.state, State.WAITING)
+    )
     if not service.replicas:
         state = State.STOPPED
     if node and not node.ready and state is State.RUNNING:
@@ -156,7 +160,8 @@ def explain(cluster: Cluster, service: Service, node: Node | None, task: Task | 
     if task.state == "preparing":
         return f"{PULLING} {service.image.partition('@')[0]}"
     if task.state in {"failed", "rejected"}:
-        return f"{_failed(service, task)}; {USED_UP}"
+        said = _failed(service, task)
+        return said if task.restarts else f"{said}; {USED_UP}"
     if task.state in {"shutdown", "orphaned"} and service.replicas and task.exit_status:
         return f"was ended with exit status {task.exit_status}; {USED_UP}"
     if task.state in _STATES:
@@ -174,7 +179,7 @@ def _failed(service: Service, task: Task) -> str:
     said = task.error or task.message
     image = service.image.partition("@")[0]
     if "No such image" in said or "manifest unknown" in said or "pull access denied" in said:
-        return f"the host cannot get the image {image}: kit image push, or docker login"
+        return f"{NO_IMAGE} {image}: kit image push, or docker login"
     if found := re.search(r"bind source path does not exist: (\S+)", said):
         return f"the folder {found[1]} does not exist on the host: make it there"
     if found := re.search(r"device error: (\S+): unknown device", said):
@@ -184,6 +189,12 @@ def _failed(service: Service, task: Task) -> str:
     if task.exit_status:
         return f"ended with exit status {task.exit_status}: see kit logs"
     return said
+
+
+def missing_image(host: HostStatus) -> str:
+    """Return the image that a host cannot get, of its message; empty if it is about another."""
+    found = re.match(rf"{NO_IMAGE} (\S+): ", host.message)
+    return found[1] if found else ""
 
 
 def _pending(cluster: Cluster, service: Service, node: Node | None, task: Task) -> str:

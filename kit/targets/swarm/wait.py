@@ -11,8 +11,9 @@ from kit.hosts.docker import Docker
 from kit.runtime.endings import HOPELESS
 from kit.runtime.status import ENDED, HostStatus, State
 from kit.targets.swarm.observe import observe_cluster
+from kit.targets.swarm.pulls import Pulls
 from kit.targets.swarm.state import Cluster
-from kit.targets.swarm.status import PULLING, RELEASING, fewest_of, host_statuses
+from kit.targets.swarm.status import PULLING, RELEASING, fewest_of
 from kit.values import Say, count
 
 POLL = 0.5
@@ -86,18 +87,19 @@ def wait_until_up(manager: Docker, jobs: Sequence[str], say: Say) -> None:
     Raises:
         NotUpError: Too few hosts can run; the message has the reasons and the other hosts.
     """
-    watch = Watch(say)
+    watch, pulls = Watch(say), Pulls(manager)
     waiting = list(jobs)
     while True:
         cluster = observe_cluster(manager)
-        waiting = [job for job in waiting if not _is_up(cluster, job, watch)]
+        waiting = [
+            job for job in waiting if not _is_up(cluster, job, watch, pulls.explain(cluster, job))
+        ]
         if not waiting:
             return
         time.sleep(POLL)
 
 
-def _is_up(cluster: Cluster, job: str, watch: Watch) -> bool:
-    hosts = host_statuses(cluster, job)
+def _is_up(cluster: Cluster, job: str, watch: Watch, hosts: Sequence[HostStatus]) -> bool:
     stuck = watch.look(job, hosts)
     fewest = fewest_of(cluster, job)
     doing = [host for host in hosts if host.state in {State.RUNNING, State.COMPLETED}]

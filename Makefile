@@ -99,10 +99,11 @@ pictures: setup .venv/.dev ## record the documentation's pictures from real runs
 	@$(BIN)/python -m docs.generate.recordings
 	@$(BIN)/python -m docs.generate.reports
 
-lint: setup .venv/.dev ## check format, style and types
+lint: setup .venv/.dev ## check format, style, types, and the rendered files
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	.ci/lint-rendered
 
 audit: setup .venv/.dev ## compare the installed packages with PyPI's advisories
 	@$(BIN)/python .ci/audit $(ARGS)

@@ -797,6 +797,32 @@ def test_a_number_leaves_a_server_its_gpu(project: Project) -> None:
     assert "GPU-c, model: H100, use: inference" in (project.folder / "inventory.yaml").read_text()
 
 
+PROXY = SERVER + "proxy: {port: 80, host: pc1}\n"
+
+
+@pytest.mark.parametrize(
+    ("server", "moves", "said"),
+    [
+        (SERVER, "pc1:0 pc2:1", "at most 60 s until its GPUs are free, then its start on pc1, "),
+        (SERVER, "pc2:0 pc2:1", "then its start on pc2, "),
+        (SERVER, "pc1:0", ""),  # pc2 goes on.
+        (PROXY, "pc1:0 pc2:1", ""),  # pc2 answers until pc1 does.
+        (PROXY, "pc2:0 pc2:1", "no order of steps avoids it, as no other host serves it\n"),
+    ],
+)
+def test_a_split_tells_which_server_answers_nowhere(
+    server: str, moves: str, said: str, project: Project
+) -> None:
+    project.write(servers={"demo": server})
+    infer, *train = moves.split()
+    options = ["split", "--infer", infer, *(word for gpu in train for word in ("--train", gpu))]
+    shown = project.kit(*options, "--dry-run").out
+    assert ("serve-demo answers nowhere for a while: " in shown) is bool(said)
+    assert said in shown
+    gaps = json.loads(project.kit(*options, "--json", "--dry-run").out)["gaps"]
+    assert [gap["server"] for gap in gaps] == ["serve-demo"] * bool(said)
+
+
 # ---- the printed undo
 
 USES = st.sampled_from(

@@ -162,6 +162,8 @@ def _show_proposal(paths: Paths, text: str, proposal: Proposal, *, dry_run: bool
         compared.add_row("" if row.of == shown else row.of, row.what, row.before, row.after)
         shown = row.of
     console().print(compared)
+    for gap in proposal.gaps:
+        click.echo(str(gap))
     if dry_run:
         name = paths.inventory.as_posix().lstrip("/")
         click.echo(tree.unified_diff(name, text, proposal.text), nl=False)
@@ -252,6 +254,7 @@ def _document(paths: Paths, proposal: Proposal, *, written: bool) -> str:
         "changed": changed,
         "before": _state(proposal.before),
         "after": _state(proposal.after),
+        "gaps": [asdict(gap) for gap in proposal.gaps],
         "written": written and bool(changed),
         "undo": _undo(paths, proposal) if changed else None,
     }

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from kit.errors import InputError, KitError
 from kit.model import EngineName
 from kit.paths import Paths, identity
 from kit.runtime.health import with_health
+from kit.runtime.history import Deployment, newest
 from kit.runtime.proof import not_deployed, wrong_gpus
 from kit.runtime.rendered import rendered
 from kit.runtime.status import ENDED, HostStatus, JobStatus, State
@@ -60,6 +62,7 @@ def command(
     target, there = target_for(engine, cluster, tree), rendered(tree)
     # With engine local the jobs use this machine's GPUs, not those of the plan.
     planned = {} if engine == EngineName.LOCAL else there.devices
+    deployments = Deployments(target.history)
 
     def look() -> Report:
         every = target.status()
@@ -82,6 +85,7 @@ def command(
                 ),
             ),
             there.indexes,
+            deployments.of(asked),
         )
 
     if watch:
@@ -99,7 +103,7 @@ class Report:
     """The workloads and the findings on their GPUs; see `kit.runtime.proof`.
 
     `missing` are lines on what the rendered files have, and the target has not. `indexes` are the
-    places of the hosts' GPUs in the inventory.
+    places of the hosts' GPUs in the inventory. `deployments` are the newest of the workloads.
     """
 
     cluster: str
@@ -108,6 +112,25 @@ class Report:
     not_deployed: tuple[str, ...]
     missing: tuple[str, ...] = ()
     indexes: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    deployments: Mapping[str, Deployment] = field(default_factory=dict)
+
+
+class Deployments:
+    """The newest deployment of each workload, read again only after another start."""
+
+    def __init__(self, history: Callable[[], Iterable[Deployment]]) -> None:
+        self._history = history
+        self._starts: dict[str, float] = {}
+        self._newest: dict[str, Deployment] = {}
+
+    def of(self, statuses: Sequence[JobStatus]) -> Mapping[str, Deployment]:
+        """Return those of workloads; none if the place of the history cannot be reached."""
+        starts = {status.job: status.started for status in statuses}
+        if starts != self._starts:
+            self._starts = starts
+            with suppress(KitError):
+                self._newest = newest(self._history())
+        return {job: self._newest[job] for job in starts if job in self._newest}
 
 
 def _require_known(names: Sequence[str], known: Collection[str]) -> None:
@@ -122,7 +145,11 @@ def document(seen: Report) -> dict[str, Any]:
     """Return the JSON document: jobs and servers separately, wrong GPUs, what is missing."""
     told: dict[Kind, list[dict[str, Any]]] = {kind: [] for kind in Kind}
     for status in seen.statuses:
-        told[status.kind].append(asdict(status) | {"planned": status.planned})
+        last = seen.deployments.get(status.job)
+        deployed = asdict(last) if last else None
+        told[status.kind].append(
+            asdict(status) | {"planned": status.planned, "deployment": deployed}
+        )
     return {
         "cluster": seen.cluster,
         "jobs": told[Kind.JOB],
@@ -191,7 +218,9 @@ def show(seen: Report) -> Iterator[RenderableType]:
             hosts.add_row(*row)
     yield hosts
     for status in seen.statuses:
-        told = (*_running_messages(status), *failures(status), status.message)
+        last = seen.deployments.get(status.job)
+        commit = f"deployed from {last.source}" if last and last.commit else ""
+        told = (*_running_messages(status), *failures(status), status.message, commit)
         for text in (score(status), *told):
             if text:
                 yield f"{status.job}: {text}"

@@ -40,6 +40,13 @@ class Deployment:
         return f"{self.commit[:SHORT]}{'+' if self.changed else ''}"
 
     @property
+    def source(self) -> str:
+        """The commit with its subject and branch, as people read them."""
+        branch = f" on {self.branch}" if self.branch else ""
+        more = "; files differed from it" if self.changed else ""
+        return f"commit {self.commit[:SHORT]} “{self.subject}”{branch}{more}, by {self.by}"
+
+    @property
     def when(self) -> str:
         """The time as people read it."""
         return datetime.fromtimestamp(self.time).astimezone().isoformat(" ", "seconds")
@@ -78,6 +85,11 @@ def read_deployment(content: Mapping[str, Any]) -> Deployment:
     return Deployment(**found | {"hosts": tuple(content.get("hosts", ()))})
 
 
+def newest(deployments: Iterable[Deployment]) -> dict[str, Deployment]:
+    """Return the newest of each workload; `deployments` are the newest first."""
+    return {each.job: each for each in reversed(list(deployments))}
+
+
 def undone(
     deployments: Iterable[Deployment],
     workloads: Iterable[Workload],
@@ -87,9 +99,9 @@ def undone(
 
     `deployments` are the newest first.
     """
-    newest = {each.job: each for each in reversed(list(deployments))}
+    known = newest(deployments)
     for work in workloads:
-        last = newest.get(work.name)
+        last = known.get(work.name)
         if last is None or not last.commit:
             continue
         same = (last.inventory, last.job_hash) == (work.inventory_hash, work.job_hash)

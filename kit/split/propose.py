@@ -12,18 +12,23 @@ from kit.plan.work import Plan
 from kit.project import lowered_of, lowered_with
 from kit.split.compare import Move, State, made_idle, moves, state, with_suggestions
 from kit.split.edit import edited
+from kit.split.gaps import Gap, gaps
 from kit.split.sections import Split, moved
 from kit.split.select import Wanted, select
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A valid split: its moves, its effects, and the inventory's new text."""
+    """A valid split: its moves, its effects, and the inventory's new text.
+
+    `gaps` are the servers that answer nowhere while it is carried out.
+    """
 
     moves: tuple[Move, ...]
     before: State
     after: State
     text: str
+    gaps: tuple[Gap, ...] = ()
 
 
 def propose(project: Project, path: Path, text: str, wanted: Wanted) -> Proposal:
@@ -33,7 +38,8 @@ def propose(project: Project, path: Path, text: str, wanted: Wanted) -> Proposal
         ProblemsError: The selectors are wrong, or the text to change is shared.
         InputError: The split would break a job or leave a server without a GPU.
     """
-    before = state(project.inventory, _plan(project, {}))
+    old = _plan(project, {})
+    before = state(project.inventory, old)
     idle_is_meant = wanted.number() == 0
 
     def _valid(split: Split) -> bool:
@@ -48,12 +54,14 @@ def propose(project: Project, path: Path, text: str, wanted: Wanted) -> Proposal
         new = edited(text, str(path), split)
     except FaultsError as error:
         raise project.sources.problems(error.faults) from None
-    after = _after(project, split)
+    planned = _after(project, split)
+    after = state(moved(project.inventory, split), planned)
     if not idle_is_meant:
         _refuse_idle(before, after)
     _verify(path, new, moved(project.inventory, split))
     after = with_suggestions(before, after, project.jobs)
-    return Proposal(moves(project.inventory, split), before, after, new)
+    left = gaps(old, planned) if old else ()
+    return Proposal(moves(project.inventory, split), before, after, new, left)
 
 
 def _plan(project: Project, split: Split) -> Plan | None:
@@ -63,10 +71,9 @@ def _plan(project: Project, split: Split) -> Plan | None:
         return None
 
 
-def _after(project: Project, split: Split) -> State:
-    inventory = moved(project.inventory, split)
+def _after(project: Project, split: Split) -> Plan:
     try:
-        return state(inventory, lowered_of(project, inventory).plan)
+        return lowered_of(project, moved(project.inventory, split)).plan
     except ProblemsError as error:
         raise InputError(
             f"this split is not made: the jobs do not fit the remaining GPUs:\n{error}",

@@ -114,6 +114,10 @@ def test_an_older_clone_does_not_undo_a_newer_one_without_a_word(cluster: Cluste
         "branch": "main",
         "changed": False,
     }
+    said = f"hello: deployed from commit {newer[:9]} “Double the batch” on main, by "
+    assert said in cluster.kit("status")
+    (deployed,) = json.loads(cluster.kit("status", "--json"))["jobs"]
+    assert entry.items() >= deployed["deployment"].items()
 
     git("checkout", "-q", "HEAD~1")
     refused = cluster.kit("deploy", status=2)

@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-lab test-long test-versions test-times update setup plan render check deploy status logs stop \
-    examples dashboards docs pictures lint audit bench lab lab-down chaos clean
+    examples dashboards docs pictures lint audit bench bench-render lab lab-down chaos clean
 
 PYTHON ?= $(firstword $(foreach name,python3 python3.14 python3.13 python3.12 python3.11,\
             $(shell $(name) -c 'import sys; sys.version_info >= (3, 11) and print(sys.executable)' 2>/dev/null)))
@@ -108,8 +108,10 @@ lint: setup .venv/.dev ## check format, style, types, and the rendered files
 audit: setup .venv/.dev ## compare the installed packages with PyPI's advisories
 	@$(BIN)/python .ci/audit $(ARGS)
 
-bench: setup ## time plan and render, checkpoint stalls, training compared with others, serving
+bench-render: .venv/.kit ## time plan, render and split for 1,000 and 4,000 hosts
 	@$(BIN)/python tests/bench_render.py
+
+bench: setup bench-render ## time plan and render, checkpoint stalls, training compared with others, serving
 	@$(BIN)/python -m tests.bench_checkpoint
 	@$(BIN)/python -m tests.bench_training $(ARGS)
 	@$(BIN)/python -m tests.bench_metrics

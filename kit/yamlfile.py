@@ -106,7 +106,7 @@ _SCALARS: dict[str, Callable[[str], Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One YAML file: its value, and the nodes with the lines.
+    """One YAML file: its value, the nodes with the lines, and the text that they are from.
 
     `file` is the name for messages.
     """
@@ -114,6 +114,7 @@ class Document:
     file: str
     value: Any
     root: yaml.Node | None = field(repr=False)
+    text: str = field(repr=False)
     _children: dict[int, dict[str, tuple[int, yaml.Node]]] = field(
         default_factory=dict, repr=False, compare=False
     )
@@ -277,12 +278,12 @@ def parse(text: str, file: str) -> Document:
         what = f"the character #x{error.character:02x} is not allowed in YAML"
         raise ProblemsError([Problem(file, line, "", what, "remove it")]) from None
     if root is None:
-        return Document(file, None, None)
+        return Document(file, None, None, text)
     builder = _Builder(file)
     value = builder.build(root)
     if builder.problems:
         raise ProblemsError(builder.problems)
-    return Document(file, value, root)
+    return Document(file, value, root, text)
 
 
 def _not_yaml(error: yaml.MarkedYAMLError, file: str, line: int) -> Problem:

@@ -21,6 +21,7 @@ from kit.yamlfile import Document, parse
 
 _BREAK = re.compile(r"\r\n|[\r\n\x85\u2028\u2029]")
 _DEFAULT = Use.TRAINING
+_Pair = tuple[yaml.Node, yaml.Node]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +33,11 @@ class _Edit:
     new: str
 
 
-def edited(text: str, file: str, split: Split) -> str:
+def edited(text: str, file: str, split: Split, known: Document | None = None) -> str:
     """Return the text of the inventory after the split.
 
-    `text` is the exact content of the file, including carriage returns.
+    `text` is the exact content of the file, including carriage returns. `known` is its document, if
+    it was parsed before from the same text.
 
     Raises:
         FaultsError: The text is shared by several places through an anchor or a merge.
@@ -43,7 +45,8 @@ def edited(text: str, file: str, split: Split) -> str:
     # PyYAML's positions ignore a byte order mark.
     mark = text[: text.startswith("\ufeff")]
     plain = text.removeprefix(mark)
-    return mark + _Editor(plain, parse(plain, file)).apply(split)
+    document = known if known and known.text == plain else parse(plain, file)
+    return mark + _Editor(plain, document).apply(split)
 
 
 class _Editor:
@@ -53,6 +56,7 @@ class _Editor:
         self._text = text
         self._document = document
         self._places: Counter[int] = Counter()
+        self._pairs: dict[int, dict[str, _Pair]] = {}
         if document.root is not None:
             self._count(document.root)
 
@@ -85,12 +89,21 @@ class _Editor:
     def _shared(self, node: yaml.Node) -> bool:
         return self._places[id(node)] > 1
 
+    def _own(self, node: yaml.Node | None, key: str) -> _Pair | None:
+        """Return a pair of the mapping itself, not of a merged one."""
+        if not isinstance(node, yaml.MappingNode):
+            return None
+        if id(node) not in self._pairs:  # Thousands of hosts are looked up in one mapping.
+            pairs = [pair for pair in node.value if isinstance(pair[0], yaml.ScalarNode)]
+            self._pairs[id(node)] = {pair[0].value: pair for pair in reversed(pairs)}
+        return self._pairs[id(node)].get(key)
+
     def _section(self, section: str, uses: dict[str, Use]) -> list[_Edit]:
         loc: Loc = ()
         node = self._document.root
         for key in ("hosts", section, "gpus"):
             loc += (key,)
-            pair = _own(node, key)
+            pair = self._own(node, key)
             if pair is None or any(map(self._shared, pair)):
                 raise self._several(section, loc)
             node = pair[1]
@@ -130,7 +143,7 @@ class _Editor:
     def _entry(
         self, node: yaml.Node, value: dict[str, Any], use: Use, section: str, loc: Loc
     ) -> _Edit:
-        pair = _own(node, "use")
+        pair = self._own(node, "use")
         inherited = pair is None and "use" in value
         if inherited or self._shared(node) or any(map(self._shared, pair or ())):
             raise self._several(section, (*loc, "use"))
@@ -192,15 +205,6 @@ class _Editor:
         )
         fix = f"write the GPUs of {section} out, then split again"
         return FaultsError([Fault(INVENTORY, loc, what, fix)])
-
-
-def _own(node: yaml.Node | None, key: str) -> tuple[yaml.Node, yaml.Node] | None:
-    """Return a pair of the mapping itself, not of a merged one."""
-    if isinstance(node, yaml.MappingNode):
-        for pair in node.value:
-            if isinstance(pair[0], yaml.ScalarNode) and pair[0].value == key:
-                return pair[0], pair[1]
-    return None
 
 
 def _span(node: yaml.Node) -> tuple[int, int]:

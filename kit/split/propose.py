@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kit.config.load import Project, Sources, read_inventory
-from kit.errors import FaultsError, InputError, ProblemsError
+from kit.errors import INVENTORY, FaultsError, InputError, ProblemsError
 from kit.model import Inventory
 from kit.plan.work import Plan
 from kit.project import lowered_of, lowered_with
@@ -51,7 +51,7 @@ def propose(project: Project, path: Path, text: str, wanted: Wanted) -> Proposal
 
     try:
         split = select(project.inventory, wanted, _valid)
-        new = edited(text, str(path), split)
+        new = edited(text, str(path), split, project.sources.documents[INVENTORY])
     except FaultsError as error:
         raise project.sources.problems(error.faults) from None
     planned = _after(project, split)

@@ -45,7 +45,7 @@ test: setup .venv/.dev .tools/.docker .tools/.compiled ## prove the product, in 
 test-lab: setup .venv/.dev .tools/.docker ## run the other tests on real Swarms and Compose hosts, as root
 	$(BUDGET) 25 -- $(PYTEST) 5 -m "lab and not long" tests/lab $(ARGS)
 
-test-long: setup .venv/.dev .tools/.docker .tools/.vision .tools/.tensorflow ## run frameworks, chaos, soaks; before a release
+test-long: setup .venv/.dev .tools/.docker .tools/.vision .tools/.tensorflow .tools/.ansible ## run frameworks, chaos, soaks; before a release
 	$(BUDGET) 90 -- $(PYTEST) 3 -m long --note "$(ARGS)" $(ARGS)
 
 test-versions: .venv/.kit ## run the pure tests with the lowest and the newest versions that pyproject.toml admits
@@ -176,6 +176,13 @@ reachable = $(BIN)/python -c 'import sys, urllib.request; urllib.request.urlopen
 	@mkdir -p .tools
 	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python .tools/vision
 	@$(UV) --python .tools/vision/bin/python --constraint locks/frameworks.txt --group frameworks --group dev --editable $(TRAINER)
+	@touch $@
+
+.tools/.ansible: .venv/.kit locks/ansible.txt
+	@echo "installing Ansible for its tests (once)"
+	@mkdir -p .tools
+	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python .tools/ansible
+	@$(UV) --python .tools/ansible/bin/python --constraint locks/ansible.txt --group ansible
 	@touch $@
 
 .tools/.tensorflow: .venv/.kit locks/tensorflow.txt

@@ -58,14 +58,20 @@ def fetch(operator: Operator, node: str, path: str) -> str:
 
 def test_it_serves_from_its_gpus(operator: Operator, lab: Lab) -> None:
     image = web_image(lab)
-    slow = "cp /run/secrets/KEY key && echo $KIT_GPUS >gpus && sleep 9 && touch health &&"
+    waits = "until [ -e go ]; do sleep 0.2; done"
+    slow = f"cp /run/secrets/KEY key && echo $KIT_GPUS >gpus && {waits} && touch health &&"
     keyed = server(image, slow) + "secrets: {KEY: env}\n"
     describe(operator, keyed)
     missing = operator.kit("deploy", status=2)
     assert "serve-web: secret KEY: the variable is not set here" in missing
 
-    output = operator.kit("deploy", KEY=SECRET)
-    assert f"not healthy: nothing listens on port {PORT}" in output  # It starts slowly.
+    deploy = operator.start("deploy", KEY=SECRET)
+    assert deploy.stdout is not None
+    assert any(f"not healthy: nothing listens on port {PORT}" in line for line in deploy.stdout)
+    for node in ("n1", "n2"):
+        go = "docker exec $(docker ps --quiet --filter name=serve-web) touch /tmp/www/go"
+        wait_for(lambda: lab.ssh(node, go).returncode == 0, f"the server on {node}")  # noqa: B023
+    output, _ = deploy.communicate(timeout=120)
     assert "serve-web: healthy" in output
     assert fetch(operator, "n2", "/key") == fetch(operator, "n1", "/key") == SECRET
     assert fetch(operator, "n2", "/gpus") == "1"

@@ -37,6 +37,9 @@ def collection_paused() -> Iterator[None]:
     A large inventory has a million small objects that live until the process ends. Scanning them
     took a third of the time of `kit plan` for 4,000 hosts.
     """
+    if not gc.isenabled():  # Within another pause, which ends it.
+        yield
+        return
     gc.disable()
     try:
         yield

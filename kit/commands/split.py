@@ -16,6 +16,7 @@ from kit import files, tree
 from kit.commands.options import with_paths
 from kit.commands.tables import console, table
 from kit.errors import InputError
+from kit.memory import collection_paused
 from kit.model import Gpu, Use
 from kit.paths import Paths
 from kit.project import load_project, lowered_of
@@ -80,7 +81,8 @@ def command(
         )
     project = load_project(paths)
     text = _read_exactly(paths.inventory)
-    proposal = propose(project, paths.inventory, text, wanted)
+    with collection_paused():
+        proposal = propose(project, paths.inventory, text, wanted)
     if not as_json:
         _show_proposal(paths, text, proposal, dry_run=dry_run)
     if proposal.moves and not dry_run:

@@ -26,7 +26,8 @@ class Note:
         stats = terminalreporter.stats
         counts = [f"{len(stats[kind])} {kind}" for kind in COUNTED if stats.get(kind)]
         minutes = (time.monotonic() - self._began) / 60
-        command = f"make test-long {self._arguments}".strip()
+        own = f' ARGS="{self._arguments}"' if self._arguments else ""
+        command = f"make test-long{own}"
         result = f"{', '.join(counts) or 'no test'}; {minutes:.0f} min"
         cells = (time.strftime("%Y-%m-%d"), f"`{command}`", commit(), versions(), result)
         with PAGE.open("a", encoding="utf-8") as page:

@@ -231,7 +231,7 @@ def test_the_files_of_the_walk_are_rendered(project: Project) -> None:
 
 def test_controllers_find_their_files(project: Project) -> None:
     inventory, digits = desktops()
-    _, stacks, swarm, compose = blocks("docs/how-to/git.md", "yaml")
+    *_, stacks, swarm, compose = blocks("docs/how-to/git.md", "yaml")
     assert project.write(inventory, {"digits": digits}).kit("render").status == 0
     for stack in yaml.safe_load(stacks).values():
         assert (project.folder / stack["compose_file"]).is_file()

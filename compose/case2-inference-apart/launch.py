@@ -1360,10 +1360,7 @@ def serve_rendezvous() -> None:
     raise_open_files()  # Each host holds a connection.
     host, port = parse_endpoint(_value(os.environ, "KIT_RENDEZVOUS"))
     address = own_address([host])
-    try:
-        listener = socket.create_server((address, port), family=family_of(address))
-    except OSError as error:
-        raise unserved(port, error) from error
+    listener = listen(address, port)
     say(f"serves the rendezvous on {endpoint_text((address, port))}")
     received = asyncio.run(RendezvousServer().serve(listener))
     reason = signal.Signals(received).name if received else "the end of its run"
@@ -2800,22 +2797,23 @@ def coordinate() -> int:
     host, port = parse_endpoint(_value(os.environ, "KIT_RENDEZVOUS"))
     hosts = read_nnodes(os.environ)
     address = own_address([host])
+    listener = listen(address, port)
     say(f"serves the coordinator on {endpoint_text((address, port))}")
-    try:
-        received = serve(address, port, hosts, say)
-    except OSError as error:
-        raise unserved(port, error) from error
+    received = serve(listener, hosts, say)
     reason = signal.Signals(received).name if received else "the end of its run"
     say(f"ends the coordinator on {reason}")
     return 0
 
 
-def unserved(port: int, error: Exception) -> LaunchError:
-    """Describe that a port cannot be served."""
-    reason = str(error).splitlines()[0]
-    advice = "end what uses it, or give the job another port: `rendezvous: {port: …}`"
-    message = f"port {port} can not be served ({reason}); {advice}"
-    return LaunchError(message, FAILURE, "rendezvous")
+def listen(address: str, port: int) -> socket.socket:
+    """Listen at an address, before anybody is told to come; raises LaunchError."""
+    try:
+        return socket.create_server((address, port), family=family_of(address))
+    except OSError as error:
+        reason = str(error).splitlines()[0]
+        advice = "end what uses it, or give the job another port: `rendezvous: {port: …}`"
+        message = f"port {port} can not be served ({reason}); {advice}"
+        raise LaunchError(message, FAILURE, "rendezvous") from error
 
 
 # -------- Subcommands

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from kit.commands import status as command
+from kit.errors import KitError
 from kit.runtime.status import HostStatus, JobStatus, State
 from kit.targets.swarm.status import lacking
 from kit.workload.types import Kind
@@ -39,6 +40,11 @@ def project(tmp_path: Path) -> Project:
     return found
 
 
+def unreachable() -> None:
+    """The status is told without the place of the history."""
+    raise KitError("pc1: no route to host")
+
+
 def ask(
     project: Project,
     monkeypatch: pytest.MonkeyPatch,
@@ -47,7 +53,9 @@ def ask(
     missing: Sequence[str] = (),
 ) -> Result:
     """Ask for the status; the Swarm has `there`."""
-    target = SimpleNamespace(status=lambda: tuple(there), missing=lambda: tuple(missing))
+    target = SimpleNamespace(
+        status=lambda: tuple(there), missing=lambda: tuple(missing), history=unreachable
+    )
     monkeypatch.setattr(command, "target_for", lambda *_: target)
     monkeypatch.setenv("COLUMNS", "200")
     return project.kit("status", *names)

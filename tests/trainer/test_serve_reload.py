@@ -92,6 +92,7 @@ def test_newer_ones_are_taken_under_load_and_broken_ones_passed_over(
         until_served(server, SECOND)
         put(trained, folder, THIRD)
         until_served(server, THIRD)
+        wait_until(lambda: 135 in steps, "an answer of the newest to a client")
     finally:
         ended.set()
         for client in clients:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
+import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -40,11 +41,8 @@ class Coordinator:
         self._serving: set[asyncio.Task[None]] = set()
         self._used = False
 
-    async def serve(self, address: str, port: int) -> int:
-        """Serve until a run is over or SIGTERM or SIGINT arrives; return the signal, or 0.
-
-        Raises OSError if the port cannot be used.
-        """
+    async def serve(self, listener: socket.socket) -> int:
+        """Serve until a run is over or SIGTERM or SIGINT arrives; return the signal, or 0."""
         stopped: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
         def stop(number: int) -> None:
@@ -53,7 +51,7 @@ class Coordinator:
 
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop, number)
-        server = await asyncio.start_server(self._host, address, port, limit=LONGEST)
+        server = await asyncio.start_server(self._host, sock=listener, limit=LONGEST)
         watch = asyncio.create_task(self._watch(stop))
         try:
             return await stopped
@@ -119,6 +117,6 @@ class Coordinator:
             writer.close()
 
 
-def serve(address: str, port: int, hosts: tuple[int, int, int], say: Callable[[str], None]) -> int:
-    """Serve a job's hosts at an address; see `Coordinator`."""
-    return asyncio.run(Coordinator(hosts, say).serve(address, port))
+def serve(listener: socket.socket, hosts: tuple[int, int, int], say: Callable[[str], None]) -> int:
+    """Serve a job's hosts at a listening socket; see `Coordinator`."""
+    return asyncio.run(Coordinator(hosts, say).serve(listener))

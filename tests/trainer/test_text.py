@@ -29,6 +29,7 @@ from trainer.text.vocabulary import (
     UnknownError,
     train_tokenizer,
 )
+from trainer.text.windows import Windows
 
 STORY = "The quick brown fox jumps over the lazy dog.\nHéllo wörld: 3 € and 😀!\n"
 CPU = torch.device("cpu")
@@ -214,6 +215,24 @@ def test_windows_follow_each_other(packed: Path) -> None:
     assert kept.count(0) == 81
     test = np.fromfile(packed / "test.bin", np.uint16)
     assert data.bytes_per_token == pytest.approx(9 * len(STORY.encode()) / len(test))
+
+
+def test_each_epoch_cuts_the_text_at_another_place() -> None:
+    """Each token is in one window of the epoch, but for the offset and the last window."""
+    windows, offsets = Windows.of(np.arange(103), 10, b""), set[int]()
+    for epoch in range(100):
+        order = windows.order(3, epoch)
+        inputs, labels = windows.take(order, CPU)
+        assert torch.equal(labels, inputs + 1)
+        assert not torch.equal(order, order.sort().values)
+        starts = inputs[:, 0].sort().values.tolist()
+        assert starts == [min(starts[0] + 10 * number, 92) for number in range(10)]
+        offsets.add(starts[0])
+    assert offsets == set(range(10))
+    # As when it is tested, and for any number of ranks that divide an order.
+    assert windows.take(torch.arange(10), CPU)[0][:, 0].tolist() == list(range(0, 100, 10))
+    halves = [windows.take(half, CPU)[0] for half in order.tensor_split(2)]
+    assert torch.equal(torch.cat(halves), inputs)
 
 
 def test_large_vocabularies_take_four_bytes(tmp_path: Path, packed: Path) -> None:

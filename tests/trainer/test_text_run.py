@@ -120,6 +120,30 @@ def test_a_server_reads_and_writes_tokens(trained: Path, tmp_path: Path) -> None
             assert whole["choices"][0]["finish_reason"] == pieces[-1][1] == ends
 
 
+POEM = """\
+Shall I compare thee to a summer's day?
+Thou art more lovely and more temperate:
+Rough winds do shake the darling buds of May,
+And summer's lease hath all too short a date;
+Sometime too hot the eye of heaven shines,
+And often is his gold complexion dimm'd.
+"""
+
+
+def test_a_learnt_text_is_given_back_beyond_the_context(tmp_path: Path) -> None:
+    """The server's window slides: the model must know what follows at all places of its window."""
+    (tmp_path / "poem.txt").write_text(POEM)
+    own = {name: value for name, value in TOKENS.items() if name not in {"tokenizer", "vocabulary"}}
+    own["options"] = own["options"] | {"width": 64}
+    own |= {"path": "poem.txt", "context": 16, "learning_rate": 0.003, "batch_size": 4}
+    job = write_job(tmp_path, name="poem", epochs=150, every_epochs=150, **own)
+    run(tmp_path, 1, [(job, tmp_path / "poem")])
+    with hosts(tmp_path) as local:
+        server = start(local, tmp_path / "poem", job="poem")
+        told = ask(server, text=POEM[:16], characters=200, temperature=0)["completion"]
+    assert told == POEM[16:216]
+
+
 def completed(server: Any, **body: Any) -> Any:
     return server.ask("POST", "/v1/completions", json.dumps(body), "application/json").json
 

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import codecs
 import gzip
+import hashlib
 import pickle
 import zlib
 from collections.abc import Sequence
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +143,8 @@ def both_parts(folder: ImageFolder, seed: int) -> list[tuple[list[Path], Tensor]
 
 def load_text(file: Path, context: int) -> DataSet:
     """Characters, each labelled with the next one, in windows; the last tenth is the test."""
+    from trainer.text.windows import Windows
+
     try:
         codes = np.frombuffer(file.read_text("utf-8").encode("utf-32-le"), np.uint32)
     except (OSError, ValueError) as error:
@@ -148,9 +152,9 @@ def load_text(file: Path, context: int) -> DataSet:
     if len(codes) < (least := 10 * (context + 1)):
         raise DataError(f"{file}: train.context {context} needs {least} characters or more")
     vocabulary, numbers = np.unique(codes, return_inverse=True)
-    parts = torch.from_numpy(numbers).to(torch.int64).tensor_split([len(codes) * 9 // 10])
-    windows = (part.unfold(0, context + 1, context) for part in parts)  # Ends are shared.
-    train, test = (Samples(each[:, :-1], each[:, 1:]) for each in windows)
+    parts = np.split(numbers.astype(np.uint32), [len(codes) * 9 // 10])
+    hashes = (hashlib.blake2b(part.tobytes(), digest_size=16).digest() for part in parts)
+    train, test = map(Windows.of, parts, repeat(context), hashes)
     characters = tuple(map(chr, vocabulary))
     figures = torch.zeros(1), torch.ones(1)
     tested = "".join(map(chr, codes[len(codes) * 9 // 10 :]))

@@ -1,7 +1,5 @@
 """Tokens in a folder: documents one behind the other, as numbers that are mapped into memory.
 
-Shapes: N windows, T tokens of a window.
-
     tokens.json      the manifest: counts, a hash, the type of the numbers
     tokenizer.json   of the package tokenizers
     train.bin        tokens uint16 or, of more than 65,536, uint32, little-endian
@@ -14,18 +12,16 @@ share one copy of the numbers, in the kernel's page cache.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
 from trainer.data.files import PACKED
-from trainer.data.samples import DataError, DataSet, Samples
+from trainer.data.samples import DataError, DataSet
 from trainer.text.vocabulary import TokenizerError, Tokens
+from trainer.text.windows import Windows
 
 TOKENIZER = "tokenizer.json"
 PARTS = ("train", "test")
@@ -74,42 +70,6 @@ class Manifest:
         return found
 
 
-@dataclass(frozen=True, eq=False)
-class TokenWindows(Samples):
-    """Windows of tokens, each labelled with the next one; the ends of windows are shared."""
-
-    tokens: NDArray[Any] = field(kw_only=True)  # uint16 or uint32, in the page cache.
-    hashed: bytes = field(kw_only=True)
-    file: Path = field(kw_only=True)
-
-    def __len__(self) -> int:
-        return max(0, len(self.tokens) - 1) // self.inputs.shape[1]
-
-    def to(self, device: torch.device) -> Self:  # noqa: ARG002
-        """The same: tokens stay where they are until they are used."""
-        return self
-
-    @property
-    def content(self) -> bytes:
-        """A hash of the tokens and the tokenizer."""
-        return self.hashed
-
-    @property
-    def mapped(self) -> list[Path]:
-        """As of `Samples`."""
-        return [self.file]
-
-    def take(self, indices: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
-        """As of `Samples`: inputs and labels int64 [n, T]."""
-        length = self.inputs.shape[1]
-        places = indices.numpy()[:, None] * length + np.arange(length + 1)
-        windows = torch.from_numpy(self.tokens[places].astype(np.int64))
-        if device.type == "cuda":  # From pinned memory, while the GPU computes.
-            windows = windows.pin_memory().to(device, non_blocking=True)
-        # Copies: labels of padding are overwritten, which must not change inputs.
-        return windows[:, :-1].contiguous(), windows[:, 1:].contiguous()
-
-
 def load_packed(folder: Path, context: int) -> DataSet:
     """Load a folder of tokens in windows of `context`; raises DataError."""
     manifest = Manifest.read(folder)
@@ -134,9 +94,7 @@ def load_packed(folder: Path, context: int) -> DataSet:
     )
 
 
-def _windows(
-    folder: Path, name: str, manifest: Manifest, context: int, tokenizer: str
-) -> TokenWindows:
+def _windows(folder: Path, name: str, manifest: Manifest, context: int, tokenizer: str) -> Windows:
     part: Part = getattr(manifest, name)
     file, kind = folder / f"{name}.bin", np.dtype(manifest.type).newbyteorder("<")
     if part.tokens <= context:
@@ -149,6 +107,4 @@ def _windows(
     if len(tokens) != part.tokens:
         what = f"has {len(tokens):,} tokens, its manifest says {part.tokens:,}"
         raise DataError(f"{file} {what}; {AGAIN}")
-    nothing = torch.empty(0, context, dtype=torch.int64)
-    hashed = (part.sha256 + tokenizer).encode()
-    return TokenWindows(nothing, nothing, tokens=tokens, hashed=hashed, file=file)
+    return Windows.of(tokens, context, (part.sha256 + tokenizer).encode(), file)

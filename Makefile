@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-lab test-long test-versions test-times update setup plan render check deploy status logs stop \
-    examples dashboards docs pictures lint audit bench bench-render lab lab-down chaos clean
+    examples dashboards docs pictures lint audit bench bench-render gpu lab lab-down chaos clean
 
 PYTHON ?= $(firstword $(foreach name,python3 python3.14 python3.13 python3.12 python3.11,\
             $(shell $(name) -c 'import sys; sys.version_info >= (3, 11) and print(sys.executable)' 2>/dev/null)))
@@ -116,6 +116,9 @@ bench: setup bench-render ## time plan and render, checkpoint stalls, training c
 	@$(BIN)/python -m tests.bench_training $(ARGS)
 	@$(BIN)/python -m tests.bench_metrics
 	@$(BIN)/python -m tests.bench_serve
+
+gpu: ## check and measure the trainer on this machine's GPU, in under nine minutes; needs Python with torch alone
+	@$(firstword $(wildcard $(BIN)/python) $(PYTHON)) -m tests.gpu --out .tools/gpu $(ARGS)
 
 lab: ## start a real Swarm of three nodes on this machine, as root
 	@PYTHON=$(PYTHON) tests/lab/lab make

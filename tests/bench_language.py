@@ -14,7 +14,6 @@ On a CPU the sizes are those of nanoGPT's README for one, else those of its trai
 from __future__ import annotations
 
 import argparse
-import io
 import os
 import pickle
 import random
@@ -22,9 +21,7 @@ import shutil
 import sys
 import tempfile
 import threading
-import time
-from collections.abc import Callable
-from contextlib import chdir, redirect_stdout
+from contextlib import chdir
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,18 +30,12 @@ import numpy as np
 import torch
 from torch import distributed
 
+from tests.epochs import FOREVER, Epochs, timed
 from tests.turns import compare, turns
-from trainer.checkpoints.format import Progress
-from trainer.contract.job import Checkpoint, Exchange, Metrics, Train, TrainJob
-from trainer.core.epoch import EpochResult, train_epoch
-from trainer.core.figures import measure
-from trainer.core.recording import begin_record
-from trainer.core.run import Stop
-from trainer.core.setup import set_up
-from trainer.core.speed import speed_of
+from trainer.contract.job import Train
 from trainer.data.load import load_data
 from trainer.data.samples import DataSet
-from trainer.parallel.world import World, join_world
+from trainer.parallel.world import join_world
 
 TEXT = "the quick brown fox jumps over a lazy dog and then it goes home to sleep well"
 FILE = "text.txt"
@@ -109,28 +100,14 @@ class Nano:
             self._turn.acquire()
 
 
-def ours(
-    world: World, data: DataSet, size: Size, folder: Path, *, compiled: bool
-) -> Callable[[], object]:
-    """Return this trainer's next epoch, without its output."""
-    settings = Train(
-        dataset="text", path=FILE, model="gpt", context=size.context, epochs=10**6,
+def settings(size: Size, *, compiled: bool) -> Train:
+    """What this trainer trains."""
+    return Train(
+        dataset="text", path=FILE, model="gpt", context=size.context, epochs=FOREVER,
         batch_size=size.batch, optimizer="adamw", learning_rate=RATE, weight_decay=DECAY,
         schedule="constant", clip_norm=1.0, compile=compiled,
         options={"layers": size.layers, "heads": size.heads, "width": size.width},
     )  # fmt: skip
-    job = TrainJob("bench", settings, Exchange(), Checkpoint(), Metrics())
-    run = set_up(job, world, data, folder / "checkpoints", time.monotonic())
-    run.announcer.speed = run.meter.speed = speed_of(world, settings, data, run.precision)
-    progress, stop = Progress(0, 0, 0), Stop()
-    begin_record(run, progress, measure(run, "start", EpochResult(progress, interrupted=False)))
-
-    def run_epoch() -> None:
-        nonlocal progress
-        with redirect_stdout(io.StringIO()):
-            progress = train_epoch(run, progress, stop).progress
-
-    return run_epoch
 
 
 def write_data(folder: Path, nano: Path, size: Size, steps: int) -> DataSet:
@@ -171,12 +148,12 @@ def main() -> None:
         data = write_data(folder, nano, size, given.steps)
         world = join_world({"KIT_HOST": "bench"}, timedelta(seconds=60))
         theirs = Nano(nano, size, cuda=cuda, compiled=given.compile)
-        run_epoch = ours(world, data, size, folder, compiled=given.compile)
+        run_epoch = Epochs(world, data, settings(size, compiled=given.compile), folder)
         tokens = size.batch * size.context * given.steps
         assert len(data.train) == size.batch * given.steps
         sides = {
-            "this trainer": timed(tokens, run_epoch),
-            "nanoGPT": timed(tokens, lambda: theirs.run(given.steps)),
+            "this trainer": timed(tokens, run_epoch, world.device),
+            "nanoGPT": timed(tokens, lambda: theirs.run(given.steps), world.device),
         }
         sys.path.insert(0, str(nano))  # train.py imports model.py, and reads below its folder.
         sys.argv[1:] = theirs.words
@@ -193,17 +170,6 @@ def main() -> None:
     )
     sys.stdout.flush()
     os._exit(0)  # The thread waits for its next turn.
-
-
-def timed(tokens: int, work: Callable[[], object]) -> Callable[[], float]:
-    """Return a function that does the work and returns its tokens per second."""
-
-    def work_timed() -> float:
-        began = time.perf_counter()
-        work()
-        return tokens / (time.perf_counter() - began)
-
-    return work_timed
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from unittest import mock
 
 import torch
 
-from tests.bench_training import like_cifar10
+from tests.epochs import images_like
 from tests.ports import free_port
 from tests.turns import compare, turns
 from trainer import launch
@@ -51,7 +51,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         metered = training(given.samples, Path(folder))
         sides = {
-            "with neither": epochs(replace(metered, meter=mock.Mock(), recorder=mock.Mock())),
+            "with neither": epochs(
+                replace(metered, meter=mock.Mock(unmoved=0), recorder=mock.Mock())
+            ),
             "with metrics": epochs(replace(metered, recorder=mock.Mock())),
             "with metrics and records": epochs(metered),
         }
@@ -78,7 +80,7 @@ def training(samples: int, folder: Path) -> Run:
     job = TrainJob("bench", settings, Exchange(), Checkpoint(), Metrics())
     world = join_world({"KIT_HOST": "bench"}, timedelta(seconds=60))
     with mock.patch.dict(os.environ, {"KIT_METRICS": str(folder)}), redirect_stdout(io.StringIO()):
-        run = set_up(job, world, like_cifar10(images, labels), folder, time.monotonic())
+        run = set_up(job, world, images_like(images, labels), folder, time.monotonic())
     run.meter.begin(Progress(), 9999, 9999)
     run.recorder.begin(Progress(), run.data, {}, run.watch.read)
     return run

@@ -19,7 +19,6 @@ used if there are enough: two for engine, one for loop.
 from __future__ import annotations
 
 import argparse
-import io
 import os
 import signal
 import statistics
@@ -28,8 +27,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, redirect_stdout
-from dataclasses import replace
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -39,19 +37,14 @@ import yaml
 from torch import distributed
 
 from kit.targets.local.observe import local_gpus
+from tests.epochs import FOREVER, Epochs, images_like, timed
 from tests.ports import free_port
 from tests.targets.cluster import cluster_in
 from tests.trainer import tutorial
 from tests.trainer.hosts import ROOT, Hosts, hosts, metrics, write_job
 from tests.turns import compare, show, turns
-from trainer.checkpoints.format import Progress
-from trainer.contract.job import Checkpoint, Exchange, Metrics, Train, TrainJob
-from trainer.core.epoch import train_epoch
-from trainer.core.run import Stop
-from trainer.core.setup import set_up
-from trainer.data.load import load_data
-from trainer.data.samples import DataSet, Samples
-from trainer.parallel.world import World, join_world
+from trainer.contract.job import Train
+from trainer.parallel.world import join_world
 
 SETTLED = 2
 """Epochs that are not measured: caches fill, and `balance: auto` measures the ranks."""
@@ -111,17 +104,29 @@ def engine(repeats: int, epochs: int, _: int) -> None:
 
 def loop(repeats: int, _: int, samples: int) -> None:
     """One epoch of each side is a turn, in this process; the first of each does not count."""
+    with temporary() as folder:
+        compare_loops(repeats, samples, folder)
+
+
+def compare_loops(repeats: int, samples: int, folder: Path) -> None:
+    """As `loop`; the record of the trainings goes to a folder."""
     world = join_world({"KIT_HOST": "bench"}, timedelta(seconds=60))
     draw = torch.Generator().manual_seed(0)
     images = torch.randint(256, (samples, 3, 32, 32), dtype=torch.uint8, generator=draw)
     labels = torch.randint(10, (samples,), generator=draw)
     usual = tutorial.Trainer(tutorial.Images(images, labels), BATCH, world.device)
     theirs = "tutorial's loop, fp32"
-    sides = {theirs: timed(samples, usual.run_epoch)}
+    sides = {theirs: timed(samples, usual.run_epoch, world.device)}
     # With the default precision and, if it differs, with that of the tutorials.
+    precision: Any
     for precision in ("auto", "fp32"):
-        name, run_epoch = ours(world, like_cifar10(images, labels), repeats + 1, precision)
-        sides.setdefault(name, timed(samples, run_epoch))
+        settings = Train(
+            dataset="cifar10", model="lenet", epochs=FOREVER, batch_size=BATCH,
+            learning_rate=0.001, precision=precision,
+        )  # fmt: skip
+        run_epoch = Epochs(world, images_like(images, labels), settings, folder)
+        name = f"this trainer, {run_epoch.run.precision}"
+        sides.setdefault(name, timed(samples, run_epoch, world.device))
     print(f"loop: lenet, {samples:,} x 3x32x32, batch {BATCH}, {world.device}, {repeats} turns")
     turns(1, sides)
     found = turns(repeats, sides)
@@ -130,52 +135,6 @@ def loop(repeats: int, _: int, samples: int) -> None:
         show(side, rates)
         if side != theirs:
             compare(f"{side} / tutorial's loop", rates, found[theirs], "images/s")
-
-
-def ours(
-    world: World, data: DataSet, epochs: int, precision: Any
-) -> tuple[str, Callable[[], object]]:
-    """This trainer's name and its next epoch, without the trainer's output."""
-    settings = Train(
-        dataset="cifar10",
-        model="lenet",
-        epochs=epochs,
-        batch_size=BATCH,
-        learning_rate=0.001,
-        precision=precision,
-    )
-    job = TrainJob("bench", settings, Exchange(), Checkpoint(), Metrics())
-    with redirect_stdout(io.StringIO()):
-        state = set_up(job, world, data, Path(), time.monotonic())
-    progress, stop = Progress(0, 0, 0), Stop()
-
-    def run_epoch() -> None:
-        nonlocal progress
-        with redirect_stdout(io.StringIO()):
-            progress = train_epoch(state, progress, stop).progress
-
-    return f"this trainer, {state.precision}", run_epoch
-
-
-def like_cifar10(images: torch.Tensor, labels: torch.Tensor) -> DataSet:
-    """A data set without augmentation: digits, with other images."""
-    digits = load_data(
-        Train(dataset="digits", model="cnn", epochs=1, batch_size=1, learning_rate=1.0), Path()
-    )
-    half = torch.full((3, 1, 1), 127.5)
-    samples = Samples(images, labels)
-    return replace(digits, train=samples, test=samples, mean=half, deviation=half.clone())
-
-
-def timed(samples: int, work: Callable[[], object]) -> Callable[[], float]:
-    """Return a function that does the work and returns its samples per second."""
-
-    def work_timed() -> float:
-        began = time.perf_counter()
-        work()
-        return samples / (time.perf_counter() - began)
-
-    return work_timed
 
 
 def processes(repeats: int, epochs: int, samples: int) -> None:

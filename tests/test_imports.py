@@ -354,7 +354,7 @@ LIMITS = {
     "checkpoints": 1040,
     "core": 3260,
     "custom": 630,
-    "elastic": 1390,
+    "elastic": 1460,
     "record": 560,
     "serve": 3760,
     "streaming": 610,

@@ -99,7 +99,7 @@ def test_buckets_leave_during_the_backward_pass(
         future.set_result(bucket.buffer())
         return future
 
-    monkeypatch.setitem(replicas.HOOKS, "none", note)
+    monkeypatch.setitem(replicas.HOOKS, "alone", note)
     data = MODELS["resnet18"][1]
     model, made = build_model(job.train, data), compiled.Compiled()
     # As one of two ranks; the exchange itself is not needed.

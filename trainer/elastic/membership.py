@@ -3,7 +3,8 @@
 A thread listens to the agent, as the training may wait in an exchange whose peer is gone. gloo's
 own abort does not end such a wait (torch 2.13), but the end of its connections does, within a
 millisecond, except for messages that are in transfer (parallel/pending.py). Its listening
-socket must stay: gloo ends the process if that fails.
+socket must stay: gloo ends the process if that fails. NCCL's own abort does end its waits, and
+takes twice as long if its connections are gone.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import distributed
 
+from trainer.elastic import nccl
 from trainer.elastic.messages import Group, Order, decode
 from trainer.elastic.pulse import Pulse
 from trainer.elastic.workers import Place, place_line
@@ -32,10 +33,10 @@ from trainer.parallel.world import World, form_world, hold_groups, leave_world
 
 FORMING = timedelta(seconds=30)
 """Time for the store to answer, and for all workers to connect to each other."""
-
-
 AGAIN = 0.2
 """Seconds after which connections are looked for again."""
+GENTLE = 10
+"""Times that NCCL's connections are left to NCCL; in half a second its abort has ended."""
 
 
 class Membership:
@@ -55,6 +56,7 @@ class Membership:
         self._lock = threading.Condition()
         self._order = Order()
         self._before: set[int] = set()  # Sockets that are not of the present group.
+        self._formed: set[int] | None = None  # All sockets after gloo has formed it.
         self._store: Any = None  # Served by this worker.
         self._pulse = Pulse(environ.get("KIT_PULSE", ""))
         self._pending = Pending()  # Of the present group.
@@ -64,6 +66,7 @@ class Membership:
         """Whether they shall save before, as far as this one knows."""
         self.ending = False
         """Whether this worker shall end."""
+        nccl.handle_errors(os.environ)
         faulthandler.register(signal.SIGUSR2)  # The agent asks where this process hangs.
         self._agent = socket.socket(socket.AF_UNIX)
         self._agent.connect(environ["KIT_WORKERS"])
@@ -84,11 +87,13 @@ class Membership:
                 return None
             assert self._order.group
             group, self.asked, self.saves = self._order.group, False, False
-            self._before = set(handles())
+            self._before, self._formed = set(handles()), None
             self._pending = Pending(self._pulse.reach, self._pulse.end)
             self._pulse.begin(group.generation)
             self._say(replace(self._place, ready=False))
         world = self._form(group, timeout)
+        if world.device.type == "cuda":
+            self._formed = set(handles())
         members = tuple(member.agent for member in group.members)
         with self._lock:
             if self._place.left < group.generation:
@@ -182,20 +187,28 @@ class Membership:
         if order.kind == "abort" and inside:
             self._abort(order.generation)
 
-    def _abort(self, generation: int) -> None:
+    def _abort(self, generation: int, tries: int = 0) -> None:
         """End every wait of the present group, until this worker has left it."""
         with self._lock:
             if self._place.ready or not self._place.generation <= generation > self._place.left:
                 return
             for inode, handle in handles().items():
-                if inode not in self._before:
+                if self._is_to_end(inode, tries):
                     shut_down(handle)
             self._pending.give_up()
-        again = threading.Timer(AGAIN, self._abort, (generation,))
+        again = threading.Timer(AGAIN, self._abort, (generation, tries + 1))
         again.daemon = True  # Connections may be opened meanwhile, as the group forms.
         again.start()
         if distributed.is_initialized() and own_device(self._environ).type == "cuda":
-            abort_nccl()
+            if tries == 0:
+                nccl.dump(self._place.rank or 0)
+            nccl.abort()
+
+    def _is_to_end(self, inode: int, tries: int) -> bool:
+        """Whether a socket is one of the present group that the abort shuts down."""
+        if inode in self._before:
+            return False
+        return self._formed is None or inode in self._formed or tries > GENTLE
 
 
 def handles() -> dict[int, int]:
@@ -215,9 +228,3 @@ def shut_down(handle: int) -> None:
         tcp = copy.family in (socket.AF_INET, socket.AF_INET6) and copy.type == socket.SOCK_STREAM
         if tcp and not copy.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
             copy.shutdown(socket.SHUT_RDWR)
-
-
-def abort_nccl() -> None:
-    """End the GPU's part of an exchange, which waits for a lost peer otherwise."""
-    backend = distributed.distributed_c10d._get_default_group()._get_backend(torch.device("cuda"))
-    backend.abort()

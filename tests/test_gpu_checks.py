@@ -1,0 +1,77 @@
+"""The checks for GPUs, on the CPU: small sizes, so that the code does not rot without one.
+
+`make test-long` runs all of them; here are those that are cheap, and what becomes of bad ones.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.gpu import __main__ as program
+from tests.gpu.check import CHECKS, Check, Figure
+from tests.gpu.training import precisions
+from tests.trainer.hosts import ROOT
+
+CHEAP = (
+    "attention",
+    "a gpu that cannot be used",
+    "ceilings",
+    "gpt of 124 million",
+    "lenet on small images",
+)
+
+
+def run(folder: Path, *words: str) -> tuple[int, str]:
+    """Run the program; return its exit status and its output."""
+    argv = [sys.executable, "-m", "tests.gpu", "--jobs", "2", "--out", str(folder), *words]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_cheap_checks_pass_and_are_written_down(tmp_path: Path) -> None:
+    code, said = run(tmp_path, *CHEAP)
+    assert code == 0, said
+    found = json.loads((tmp_path / "gpu.json").read_text())
+    assert {each["name"]: each["verdict"] for each in found["checks"]} == dict.fromkeys(CHEAP, "ok")
+    assert all(each["figures"] for each in found["checks"])
+    assert found["machine"]["torch"]
+    rows = (tmp_path / "gpu.md").read_text()
+    assert all(f"| {name} | ok |" in rows for name in CHEAP)
+
+
+@pytest.mark.long
+def test_all_checks_pass(tmp_path: Path) -> None:
+    code, said = run(tmp_path, "--seconds", "1800")
+    assert code == 0, said
+
+
+def test_a_check_that_is_not_there_is_a_mistake(tmp_path: Path) -> None:
+    code, said = run(tmp_path, "atention")
+    assert code == 2
+    assert "there is no atention; there are: machine, training" in said
+
+
+def test_bad_checks_are_told_and_do_not_end_the_others(tmp_path: Path) -> None:
+    fails = Check("no such check", "speed", precisions)
+    lacks = Check("lacks", "speed", precisions, needs=("no_such_module",))
+    hangs = Check("a cold start", "speed", precisions, seconds=0.2)
+    found = program.Runner(tmp_path, 100).run_all([fails, lacks, hangs], 1)
+    assert [each.verdict for each in found] == ["failed", "not measured", "failed"]
+    assert "KeyError: 'no such check'" in found[0].reason
+    assert found[1].reason == "no no_such_module"
+    assert found[2].reason.endswith("not within 0 s")
+    (late,) = program.Runner(tmp_path, 0).run_all([CHECKS["ceilings"]], 1)
+    assert (late.verdict, late.reason) == ("not measured", "no time was left")
+
+
+def test_a_figure_that_misses_its_aim_is_marked() -> None:
+    slow = {"value": 1.2, "unit": "", "least": 1.3, "most": None}
+    text = json.dumps({"verdict": "ok", "figures": {"ratio": slow}, "reason": ""})
+    result = program.Result.parse(CHECKS["resnet50"], 1.0, text)
+    assert result.verdict == "missed"
+    assert result.row() == "| speed | resnet50 | missed | ratio 1.2 (aim ≥ 1.3) | 1 |"
+    assert not Figure(2.0, most=2.0).missed
+    assert Figure(float("nan"), least=0.0).missed

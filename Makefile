@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-lab test-long test-versions test-times update setup plan render check deploy status logs stop \
-    examples dashboards docs pictures lint audit bench bench-render gpu lab lab-down chaos clean
+    examples dashboards docs pictures lint audit bench bench-render bench-defaults gpu lab lab-down chaos clean
 
 PYTHON ?= $(firstword $(foreach name,python3 python3.14 python3.13 python3.12 python3.11,\
             $(shell $(name) -c 'import sys; sys.version_info >= (3, 11) and print(sys.executable)' 2>/dev/null)))
@@ -110,6 +110,9 @@ audit: setup .venv/.dev ## compare the installed packages with PyPI's advisories
 
 bench-render: .venv/.kit ## time plan, render and split for 1,000 and 4,000 hosts
 	@$(BIN)/python tests/bench_render.py
+
+bench-defaults: setup ## train by jobs without settings, and by plain loops: what each learns, in an hour
+	@$(BIN)/python -m tests.bench_defaults $(ARGS)
 
 bench: setup bench-render ## time plan and render, checkpoint stalls, training compared with others, serving
 	@$(BIN)/python -m tests.bench_checkpoint

@@ -671,8 +671,8 @@ JOBS: list[tuple[str, str, str, list[str]]] = [
     ('momentum of Adam', 'batch_size: 64', 'batch_size: 64\n  optimizer: adam\n  nesterov: false', [
         '8: train.nesterov: is for `optimizer: sgd`; leave it out',
     ]),
-    ('the start of no warm-up', 'batch_size: 64', 'batch_size: 64\n  warm_up_start: 0.1', [
-        '7: train.warm_up_start: is for a warm-up; write for example `warm_up: 0.05` too, or leave it out',
+    ('the start of no warm-up', 'batch_size: 64', 'batch_size: 64\n  warm_up_start: 0.1\n  warm_up: 0', [
+        '7: train.warm_up_start: is for a warm-up; write for example `warm_up: 0.05`, or leave it out',
     ]),
     ('a switch that is a word', 'batch_size: 64', 'batch_size: 64\n  tensorboard: "on"', [
         "7: train.tensorboard: 'on' is not true or false; write for example `tensorboard: true`",

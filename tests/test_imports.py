@@ -346,13 +346,13 @@ def test_kit_installs_without_torch() -> None:
 
 LIMITS = {
     "": 3560,
-    "contract": 2060,
-    "data": 1470,
+    "contract": 2450,
+    "data": 1540,
     "datasets": 1920,
     "datasets/sources": 890,
     "parallel": 1180,
     "checkpoints": 1040,
-    "core": 3260,
+    "core": 3480,
     "custom": 630,
     "elastic": 1460,
     "record": 560,

@@ -505,7 +505,9 @@ note  digits: the global batch is 128, the reference batch 64; scaled linearly, 
 
 
 def test_the_table_says_what_matters(project: Project) -> None:
-    result = project.write(jobs={"digits": JOB + "reference_batch: 64\n"}).kit("plan")
+    result = project.write(
+        jobs={"digits": JOB + "  learning_rate: 0.1\nreference_batch: 64\n"}
+    ).kit("plan")
     assert (result.status, result.err) == (0, "")
     for line in TABLE.splitlines():
         assert line in result.out.splitlines()

@@ -556,7 +556,7 @@ def test_a_long_way_back_is_gits(project: Project) -> None:
 
 
 def test_before_and_after_are_shown(project: Project) -> None:
-    job = JOB + "reference_batch: 128\nhosts: {min: 1}\n"
+    job = JOB + "  learning_rate: 0.1\nreference_batch: 128\nhosts: {min: 1}\n"
     result = project.write(jobs={"digits": job}).kit("split", "--infer", "pc1", "--dry-run")
     rows = [re.split(r"  +", line.strip()) for line in result.out.splitlines()]
     for row in (
@@ -743,7 +743,8 @@ def test_an_edit_that_would_do_more_is_not_written(project: Project) -> None:
 @pytest.mark.parametrize(
     ("job", "suggested"),
     [
-        (JOB, 0.05),  # Half of the GPUs, half of the rate: 0.1 is the default.
+        (JOB + "  learning_rate: 0.1\n", 0.05),  # Half of the GPUs, half of the rate.
+        (JOB, None),  # The recipe's rate follows by itself.
         (JOB + "reference_batch: 64\n", None),  # It is the batch after the split.
         (JOB.replace("  epochs", "  optimizer: adam\n  epochs"), None),
     ],

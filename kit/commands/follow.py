@@ -89,7 +89,9 @@ def outcome(status: JobStatus) -> str:
 
 
 def failures(status: JobStatus) -> Iterator[str]:
-    """Yield messages on the restarts and the last failure of a workload."""
+    """Yield messages on the restarts and the last failure of a workload, and its warning."""
+    if status.warning:
+        yield f"warning: {status.warning}"
     if status.restarts:
         yield f"its workers were restarted {count(status.restarts, 'time')}"
     if status.failure and status.state is not State.COMPLETED:

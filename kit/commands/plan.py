@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -31,6 +31,7 @@ from kit.render.documents import plan_json
 from kit.targets.lowered import Lowered
 from kit.values import count, show_bytes, show_seconds, show_speed
 from kit.workload.types import Workload
+from trainer.contract.described import augmentations, how_it_steps
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -85,7 +86,7 @@ def show(
         screen.print(placement_rows(job, every=every))
         work = lowered.workload(job.name)
         prediction = predictions.get(job.name)
-        lines = [_batch(job), *_precision(work), *_data(lowered, job, sizes)]
+        lines = [_batch(job), *_recipe(job), *_precision(work), *_data(lowered, job, sizes)]
         lines += _division(job) if job.division else [_traffic(job)]
         lines += [] if prediction else _exchange(job)
         lines.append(_rendezvous(job, work))
@@ -166,6 +167,14 @@ def _batch(job: JobPlan) -> str:
         f"{count(batch.accumulation, 'accumulation step')} = {batch.total:,} global"
         f"{', with any number of hosts' if fixed else ''}"
     )
+
+
+def _recipe(job: JobPlan) -> Iterator[str]:
+    """How the built-in training steps, and what it does with images."""
+    if job.job.train and job.batch.total:
+        yield f"steps       {how_it_steps(job.job.train, job.batch.total)}"
+        if changes := augmentations(job.job.train):
+            yield f"images      {changes}"
 
 
 def _traffic(job: JobPlan) -> str:

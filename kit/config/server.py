@@ -218,7 +218,8 @@ class ServerSection(Section):
     checkpoint: Checkpoint = Field(
         "newest",
         examples=["newest", "best", "step-00000300"],
-        description="`newest`, `best` (by test accuracy), or a checkpoint's name",
+        description="`newest`, `best` (by test accuracy, of a text by the loss), or a "
+        "checkpoint's name",
     )
     port: Port = Field(PORT, description="Port on each host that serves")
     transfer_port: Port = Field(

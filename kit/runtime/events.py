@@ -74,6 +74,8 @@ class Reader:
         """The ranks of hosts that do nothing, and since when, in seconds since the epoch."""
         self.unmoved: dict[str, str] = {}
         """For how long the weights of hosts have not moved."""
+        self.untaught = ""
+        """Why the newest training has learned nothing; "" if nothing is known of that."""
         self.left_out: dict[str, str] = {}
         """Why hosts take no part until they are released."""
         self.unread: dict[str, str] = {}
@@ -250,6 +252,9 @@ class Reader:
             still = f"the weights have not moved for {event.steps} steps"
             self.unmoved[line.host] = f"{still}: {why}losses or gradients are not finite"
 
+    def _untaught(self, event: events.Untaught, _line: LogLine) -> None:
+        self.untaught = event.message
+
     def _left_out(self, event: events.LeftOut, line: LogLine) -> None:
         self.left_out[line.host] = event.message
         self._holders = {rank: host for rank, host in self._holders.items() if host != line.host}
@@ -294,6 +299,7 @@ _READERS: dict[type[events.Event], Callable[[Reader, Any, LogLine], None]] = {
     events.Silent: Reader._silent,
     events.Spoke: Reader._spoke,
     events.Unmoved: Reader._unmoved,
+    events.Untaught: Reader._untaught,
     events.LeftOut: Reader._left_out,
     events.Released: Reader._released,
     events.Serving: Reader._serving,

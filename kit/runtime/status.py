@@ -104,6 +104,7 @@ class JobStatus:
     `world_size` is the current one, None before a world has formed; `planned` is the plan's.
     `restarts` is the largest number of restarts of a host's workers. `failure` is the reason of
     the last failure, "" if they train again. `paces` are those of the ranks that report them.
+    `warning` says that a training has learned nothing.
     """
 
     job: str
@@ -121,6 +122,7 @@ class JobStatus:
     restarts: int = 0
     failure: str = ""
     paces: tuple[RankPace, ...] = ()
+    warning: str = ""
 
     @property
     def planned(self) -> int:

@@ -31,6 +31,9 @@ TRAIN: dict[str, Any] = {
     "batch_size": 32,
     "learning_rate": 0.1,
     "weight_decay": 0.0005,
+    # What the recipe adds is under test in test_trainer_learning.py; here, steps are plain.
+    "warm_up": 0.0,
+    "clip_norm": 0.0,
 }
 
 

@@ -23,6 +23,7 @@ from trainer.core.run import Run, Stop
 from trainer.core.step import StepResult, end_local, train_step
 from trainer.data.load import load_data
 from trainer.data.samples import DataSet, Samples
+from trainer.data.shards import next_batch
 
 os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "False"  # It keeps the keys of earlier groups.
 BAD_STEP = 14
@@ -68,7 +69,7 @@ def few(samples: Samples) -> Samples:
 
 def leave_out(run: Run, progress: Progress, left: Tensor, stop: Stop) -> StepResult:
     """Take the samples as done."""
-    batch, number = left[: run.global_batch], progress.step + 1
+    batch, number = next_batch(left, run.global_batch), progress.step + 1
     after = Progress(progress.epoch, progress.position + len(batch), number)
     run.reached.progress = after
     nothing = torch.zeros(())

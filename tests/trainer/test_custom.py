@@ -133,7 +133,7 @@ def test_weights_that_stand_still_are_told_until_they_move(tmp_path: Path) -> No
     text = REGRESSION.replace("return (outputs - targets).square().mean()", broken)
     code = write_module(tmp_path, text.replace("import torch\n", "import itertools, torch\n", 1))
     code.write_text(code.read_text() + "\ncalls = itertools.count()\n")
-    job = own_job(tmp_path, epochs=20, on_nan="skip", batch_size=20)
+    job = own_job(tmp_path, epochs=20, on_nan="skip", skip_limit=1.0, batch_size=20)
     with hosts(tmp_path) as started:
         task = train_alone(started, job, code)
         assert task.wait() == 0, task.text

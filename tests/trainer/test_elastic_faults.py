@@ -210,8 +210,8 @@ def test_a_global_batch_is_kept_by_those_who_are_left(tmp_path: Path) -> None:
         found = cluster.batches()
         # One may be alone for a moment at the end.
         assert found.keys() - {1} == {2, 3}
-        # Besides the last step of an epoch.
-        assert set().union(*found.values()) - {SAMPLES} == {90}
+        # The 16 steps of an epoch have as equally many samples as its number allows.
+        assert set().union(*found.values()) - {SAMPLES} == {89, 90}
         cluster.check_samples()
 
 

@@ -147,7 +147,9 @@ def test_the_best_or_a_named_one(wish: str, trained: Path, local: Hosts, tmp_pat
 
 def offer(step: int, accuracy: float | None = 0.5, written: float = 0, sha: str = "") -> Offer:
     name = f"step-{step:08d}"
-    return Offer(name, step, 1, accuracy, "n1", written, sha or f"{step}-{written}", 1, None)
+    return Offer(
+        name, step, 1, accuracy, "n1", written, sha or f"{step}-{written}", 1, None, accuracy
+    )
 
 
 def test_what_is_better_than_what_is_served() -> None:

@@ -131,12 +131,16 @@ And often is his gold complexion dimm'd.
 
 
 def test_a_learnt_text_is_given_back_beyond_the_context(tmp_path: Path) -> None:
-    """The server's window slides: the model must know what follows at all places of its window."""
+    """The server's window slides: the model must know what follows at all places of its window.
+
+    The job has nothing but its data, its model and epochs: the recipe does the rest.
+    """
     (tmp_path / "poem.txt").write_text(POEM)
-    own = {name: value for name, value in TOKENS.items() if name not in {"tokenizer", "vocabulary"}}
-    own["options"] = own["options"] | {"width": 64}
-    own |= {"path": "poem.txt", "context": 16, "learning_rate": 0.003, "batch_size": 4}
-    job = write_job(tmp_path, name="poem", epochs=150, every_epochs=150, **own)
+    own: dict[str, Any] = {"dataset": "text", "path": "poem.txt", "context": 16, "model": "gpt"}
+    own |= {"options": TOKENS["options"] | {"width": 64}, "batch_size": 4, "epochs": 300}
+    job = tmp_path / "poem.json"
+    checkpoint = {"every_epochs": 300}
+    job.write_text(json.dumps({"name": "poem", "train": own, "checkpoint": checkpoint}))
     run(tmp_path, 1, [(job, tmp_path / "poem")])
     with hosts(tmp_path) as local:
         server = start(local, tmp_path / "poem", job="poem")

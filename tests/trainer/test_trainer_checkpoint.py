@@ -22,6 +22,7 @@ from torch.nn import functional
 from tests.bench_saves import JOB, kill_saves, saved_state
 from tests.trainer.hosts import complete_steps, metrics, write_job
 from trainer.checkpoints import format as checkpoint
+from trainer.checkpoints import manifest
 from trainer.checkpoints.format import Progress, Saved
 from trainer.contract.batch import rate_factor
 from trainer.contract.job import TrainJob
@@ -327,7 +328,7 @@ def test_an_interrupted_training_ends_as_an_uninterrupted_one(
     whole = start(job, world, tmp_path / "whole")
     assert train(whole, Stop()) == 0
     # 15 steps an epoch: inside the first, before the first step of the second, inside the last.
-    for number, epoch, position in ((4, 0, 400), (11, 1, 0), (20, 2, 500)):
+    for number, epoch, position in ((4, 0, 384), (11, 1, 0), (20, 2, 480)):
         with monkeypatch.context() as patch:
             sigterm_before_step(number, patch)
             assert train(start(job, world, tmp_path / "parts"), Stop()) == 0
@@ -464,3 +465,19 @@ def test_a_kill_in_the_middle_of_a_save_leaves_the_one_before(tmp_path: Path) ->
     assert found.interrupted > 0
     checkpoint.write(tmp_path, saved_state(10**7), JOB, keep=2)
     assert len(list(tmp_path.glob("step-*"))) <= 2, "nothing is left of interrupted deletions"
+
+
+def test_the_best_of_a_text_has_the_least_loss() -> None:
+    """Its accuracy counts likeliest tokens alone."""
+
+    def known(dataset: str, accuracy: float | None, loss: float | None) -> float | None:
+        files = {"state.pt": {"bytes": 1, "sha256": "0" * 64}}
+        job = {"name": "a", "dataset": dataset}
+        content = {"step": 1, "epoch": 1, "accuracy": accuracy, "validation_loss": loss}
+        return manifest.check({**content, "job": job, "files": files}).score
+
+    assert [known("text", 0.9, 2.5), known("text", 0.9, None)] == [-2.5, 0.9]
+    assert [known("digits", 0.9, 2.5), known("mine:data", None, 2.5)] == [0.9, -2.5]
+    assert known("digits", None, None) is None
+    with pytest.raises(manifest.UnusableError, match="validation_loss is 'low', not a number"):
+        known("text", 0.9, "low")  # type: ignore[arg-type]

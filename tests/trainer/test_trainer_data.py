@@ -213,15 +213,16 @@ def test_digits_are_those_of_scikit_learn(tmp_path: Path) -> None:
 
 
 def test_digits_are_split_by_class_and_seed(tmp_path: Path) -> None:
-    first, again, other = (load_data(settings("digits", seed=seed), tmp_path) for seed in (0, 0, 1))
+    first, again, other = (
+        load_data(settings("digits", split_seed=seed), tmp_path) for seed in (0, 0, 1)
+    )
     assert (len(first.train), len(first.test)) == (1437, 360)
     assert torch.equal(first.test.inputs, again.test.inputs)
     assert not torch.equal(first.test.inputs, other.test.inputs)
     for split, share in ((first.train, 1437 / 1797), (first.test, 360 / 1797)):
         whole = torch.bincount(first.train.labels) + torch.bincount(first.test.labels)
         assert (torch.bincount(split.labels) - whole * share).abs().max() < 2
-    images = torch.cat([first.train.inputs, first.test.inputs])
-    everything = first.prepared(images)
+    everything = first.prepared(first.train.inputs)
     assert abs(float(everything.mean())) < 1e-3
     assert abs(float(everything.std()) - 1) < 1e-3
 
@@ -272,7 +273,7 @@ def test_a_folder_without_a_test_is_split_by_class_and_seed(tmp_path: Path) -> N
     write_folder(tmp_path, ("train",), count=10)
     save(tmp_path / "train" / "alone" / "1.png", (9, 9), RED)
     first, again, other = (
-        load_data(settings("folder", seed=seed, image_size=8), tmp_path) for seed in (0, 0, 1)
+        load_data(settings("folder", split_seed=seed, image_size=8), tmp_path) for seed in (0, 0, 1)
     )
     everything = torch.arange(4)
     assert torch.bincount(first.train.labels).tolist() == [1, 8, 8]
@@ -452,21 +453,28 @@ def test_crops_shift_and_mirror() -> None:
 
 def test_crops_belong_to_the_sample_and_the_epoch() -> None:
     images = torch.randint(0, 256, (50, 3, 32, 32), dtype=torch.uint8)
-    crops = Crops.of_epoch(50, seed=3, epoch=2, padding=4)
+    crops = Crops.of_epoch(50, seed=3, epoch=2, padding=4, mirror=True)
     whole = crops.apply(images, torch.arange(50))
     some = torch.tensor([41, 3, 17])
     assert torch.equal(crops.apply(images[some], some), whole[some])
-    other = Crops.of_epoch(50, seed=3, epoch=3, padding=4).apply(images, torch.arange(50))
+    other = Crops.of_epoch(50, seed=3, epoch=3, padding=4, mirror=True).apply(
+        images, torch.arange(50)
+    )
     assert not torch.equal(other, whole)
     assert set(crops.shifts.flatten().tolist()) == set(range(-4, 5))
-    few = Crops.of_epoch(99, seed=3, epoch=2, padding=2)
+    few = Crops.of_epoch(99, seed=3, epoch=2, padding=2, mirror=True)
     assert set(few.shifts.flatten().tolist()) == set(range(-2, 3))
 
 
 def test_each_image_is_mirrored_every_second_epoch() -> None:
-    mirrored = [Crops.of_epoch(999, seed=3, epoch=epoch, padding=4).mirrored for epoch in range(4)]
+    mirrored = [
+        Crops.of_epoch(999, seed=3, epoch=epoch, padding=4, mirror=True).mirrored
+        for epoch in range(4)
+    ]
     assert 400 < int(mirrored[0].sum()) < 600
     assert torch.equal(mirrored[1], ~mirrored[0])
     assert torch.equal(mirrored[2], mirrored[0])
     assert torch.equal(mirrored[3], mirrored[1])
-    assert not torch.equal(Crops.of_epoch(999, seed=4, epoch=0, padding=4).mirrored, mirrored[0])
+    assert not torch.equal(
+        Crops.of_epoch(999, seed=4, epoch=0, padding=4, mirror=True).mirrored, mirrored[0]
+    )

@@ -46,7 +46,7 @@ def test_a_job_is_read_as_it_is_written(tmp_path: Path) -> None:
         ("train", "optimizer", "lion", "use one of sgd, adam, adamw"),
         ("train", "learning_rate", -1, "write a number of more than 0"),
         ("train", "learning_rate", float("nan"), "nan is not a number"),
-        ("train", "weight_decay", None, "nothing is not a number"),
+        ("train", "label_smoothing", None, "nothing is not a number"),
         ("train", "schedule", "step", "use one of constant, cosine, triangle"),
         ("train", "on_nan", "hope", "use one of stop, skip"),
         ("train", "seed", -1, "write a number of at least 0"),
@@ -94,7 +94,14 @@ def test_a_wrong_value_is_named(
         ({"static_graph": True, "accumulation": 2}, "exchange.static_graph: PyTorch can not"),
         ({"static_graph": True, "global_batch": 192}, "it together with `global_batch`"),
         ({"global_batch": 192, "accumulation": 2}, "train.accumulation: `global_batch` determines"),
-        ({"global_batch": 192, "rate_batch": 96}, "train.rate_batch: with `global_batch` the"),
+        ({"optimizer": "sgd", "beta2": 0.9}, "train.beta2: is for `optimizer: adamw`"),
+        (
+            {"schedule": "constant", "final_rate": 0.1},
+            "train.final_rate: is for `schedule: cosine`",
+        ),
+        ({"rate_limit": 0.1}, "train.rate_limit: is for a rate that is scaled"),
+        ({"mirror": True}, "train.mirror: is for cifar10, cifar100, folder, shards"),
+        ({"skip_limit": 0.5}, "train.skip_limit: is for `on_nan: skip`"),
         (
             {"mode": "diloco", "compression": "powersgd"},
             "exchange.compression: powersgd",
@@ -140,7 +147,7 @@ def test_a_wrong_file_is_named(text: str, message: str, tmp_path: Path) -> None:
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize(("optimizer", "rate"), [("sgd", 0.1), ("adam", 0.001), ("adamw", 0.001)])
+@pytest.mark.parametrize(("optimizer", "rate"), [("sgd", 0.1), ("adam", 0.006), ("adamw", 0.006)])
 def test_the_rate_follows_the_optimizer_unless_it_is_written(
     optimizer: str, rate: float, tmp_path: Path
 ) -> None:

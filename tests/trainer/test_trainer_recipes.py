@@ -93,12 +93,12 @@ def test_names_of_no_layer_are_told_with_what_there_is() -> None:
 
 def test_normalisation_has_its_own_weight_decay() -> None:
     model = build_model(settings(model="resnet18"), noise(3, 32))
-    groups = parameter_groups(model, settings(model="resnet18", norm_weight_decay=0.0))
+    groups = parameter_groups(model, settings(model="resnet18", norm_weight_decay=0.02))
     by_decay = {group["weight_decay"]: group["params"] for group in groups}
     norms = [each for each in model.modules() if isinstance(each, nn.BatchNorm2d)]
-    assert by_decay.keys() == {0.01, 0.0}
-    assert len(by_decay[0.0]) == 2 * len(norms)
-    assert sum(each.numel() for each in by_decay[0.0]) == sum(2 * n.num_features for n in norms)
+    assert by_decay.keys() == {0.01, 0.02, 0.0}  # Of weights, of norms, of the head's bias.
+    assert len(by_decay[0.02]) == 2 * len(norms)
+    assert sum(each.numel() for each in by_decay[0.02]) == sum(2 * n.num_features for n in norms)
 
 
 def test_the_rate_rises_from_its_start() -> None:

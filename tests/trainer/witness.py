@@ -19,6 +19,7 @@ from trainer import train as entry
 from trainer.checkpoints.format import Progress
 from trainer.core import epoch, step
 from trainer.core.run import Run, Stop
+from trainer.data import shards
 from trainer.data.augment import Augmentation
 
 FILE = Path(os.environ["WITNESS"], f"{os.environ['KIT_HOST']}-{os.getpid()}.jsonl")
@@ -35,7 +36,7 @@ def write(what: str, run: Run, progress: Progress, samples: list[int]) -> None:
 def take_step(
     run: Run, progress: Progress, left: Tensor, augmentation: Augmentation | None, stop: Stop
 ) -> step.StepResult:
-    own = run.pieces(left[: run.global_batch])
+    own = run.pieces(shards.next_batch(left, run.global_batch))
     write("takes", run, progress, [int(sample) for piece in own for sample in piece])
     time.sleep(PACE)
     return TAKE_STEP(run, progress, left, augmentation, stop)

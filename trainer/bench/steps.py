@@ -108,7 +108,7 @@ def main() -> int:
         job = load_job(Path(os.environ.get("KIT_JOB", "")))
         job = replace(
             job,
-            train=replace(job.train, epochs=FOREVER, warm_up=None),
+            train=replace(job.train, epochs=FOREVER, warm_up=0.0),
             exchange=replace(job.exchange, mode="every_step", compression="none", overlap=False),
             metrics=replace(job.metrics, port=0),
         )

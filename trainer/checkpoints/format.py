@@ -81,6 +81,7 @@ def identity(job: TrainJob) -> dict[str, Any]:
     # older checkpoints match.
     train = job.train
     more: dict[str, Any] = {"weights": train.weights or None, "options": train.options or None}
+    more |= {"split_seed": train.split_seed}
     more |= {"ema_decay": train.ema_decay, "freeze": train.freeze and list(train.freeze)}
     return found | {key: value for key, value in more.items() if value is not None}
 
@@ -98,7 +99,8 @@ def pack(
 ) -> Saved:
     """Make a checkpoint's content; `accuracy` is a share of the test samples, if it is known.
 
-    `loss` is the mean over the test samples, by which the best of those without accuracy is kept.
+    `loss` is the mean over the test samples, by which the best of a text is kept, and of
+    models without accuracy.
     `labels`, `inputs` (how images are prepared) and the rest of `serving` are needed to serve the
     model; `own` describes the ranks' own parts (parts.py).
     """
@@ -284,7 +286,7 @@ def prune(folder: Path, last: str, job: TrainJob, keep: int) -> None:
     whole = sorted(each.parent for each in folder.glob(f"step-*/{COMPLETE}"))
     known = {path: manifest_of(path) for path in whole if path.name <= last}
     own = {
-        path: score(each)
+        path: each.manifest.score
         for path, each in known.items()
         if each and each.content["job"] == identity(job)
     }
@@ -293,14 +295,6 @@ def prune(folder: Path, last: str, job: TrainJob, keep: int) -> None:
     best = max(scored, key=scored.__getitem__, default=None)
     for old in set(list(own)[:-keep]) - {best}:
         remove(old)
-
-
-def score(known: Known) -> float | None:
-    """Return the accuracy or, for a training without any, the negative loss; None if unknown."""
-    if known.manifest.accuracy is not None:
-        return known.manifest.accuracy
-    loss = known.content.get("validation_loss")
-    return -loss if isinstance(loss, float) else None
 
 
 class Known(NamedTuple):

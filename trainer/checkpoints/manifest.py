@@ -9,7 +9,7 @@ import json
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from trainer.checkpoints.layout import STATE
@@ -32,6 +32,17 @@ class Manifest:
     job: str
     size: int  # Bytes of the state.
     sha256: str  # Of the state.
+    loss: float | None = None  # Mean over the test samples.
+    text: bool = False  # Whether the data set is a text.
+
+    @property
+    def score(self) -> float | None:
+        """By which the best checkpoint is the best: the accuracy, or the negative loss.
+
+        The next token of a text is seldom the likeliest one: there the loss tells more.
+        """
+        by_loss = None if self.loss is None else -self.loss
+        return by_loss if self.accuracy is None or (self.text and by_loss) else self.accuracy
 
 
 def parse(text: bytes) -> dict[str, Any]:
@@ -67,7 +78,10 @@ def check(content: Any) -> Manifest:
             place = ".".join(path)
             raise UnusableError(f"it can not be read ({place} is {shown(value)}, not {meaning})")
         values.append(value)
-    return Manifest(*values)
+    loss, job = content.get("validation_loss"), content["job"]
+    if loss is not None and not (type(loss) is float and math.isfinite(loss)):
+        raise UnusableError(f"it can not be read (validation_loss is {shown(loss)}, not a number)")
+    return replace(Manifest(*values), loss=loss, text=job.get("dataset") == "text")
 
 
 def shown(value: Any) -> str:

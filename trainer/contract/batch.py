@@ -25,9 +25,11 @@ def rate_factor(train: Train, samples: int) -> float:
     """Return the factor of the learning rate for a step of so many samples.
 
     For sgd the ratio of the batches (Goyal et al. 2017, arXiv 1706.02677), for adam and adamw its
-    square root (Malladi et al. 2022, arXiv 2205.10287).
+    square root (Malladi et al. 2022, arXiv 2205.10287); at most to the job's `rate_limit`.
     """
     if train.rate_batch is None:
         return 1.0
     ratio = samples / train.rate_batch
-    return ratio if train.optimizer == "sgd" else math.sqrt(ratio)
+    factor = ratio if train.optimizer == "sgd" else math.sqrt(ratio)
+    limit = train.rate_limit
+    return factor if limit is None else min(factor, max(1.0, limit / train.learning_rate))

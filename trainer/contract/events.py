@@ -330,6 +330,17 @@ class Unmoved(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Untaught(Event):
+    """The training learns nothing, or its model is no better than one answer for all samples.
+
+    After each epoch of which that is true, if the job goes on then, and at the end.
+    """
+
+    NAME = "untaught"
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class LeftOut(Event):
     """A host takes no part in its training until a person releases it; repeated every minute."""
 
@@ -376,6 +387,7 @@ KINDS: dict[str, type[Event]] = {
         Silent,
         Spoke,
         Unmoved,
+        Untaught,
         Stopped,
         Failed,
         LeftOut,

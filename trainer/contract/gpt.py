@@ -21,7 +21,8 @@ class Gpt:
     """A GPT: `layers` blocks of `heads` heads over features of `width`.
 
     `positions` are learned (Radford et al. 2019) or rotary (Su et al. 2021, arXiv 2104.09864).
-    `tied`: the scores use the embedding of the tokens as their weights.
+    `tied`: the scores use the embedding of the tokens as their weights. `dropout`: the share of
+    values that is left out in training, as in GPT-2.
     """
 
     layers: int = 4
@@ -29,6 +30,7 @@ class Gpt:
     width: int = 128
     positions: str = "learned"
     tied: bool = True
+    dropout: float = 0.0
 
     def parameters(self, vocabulary: int, context: int) -> int:
         """Count the trained values, for so many tokens and positions."""
@@ -90,6 +92,10 @@ def gpt_fault(options: Mapping[str, Any]) -> Fault | None:
     return None
 
 
+def _is_share(value: object) -> bool:
+    return isinstance(value, int | float) and 0 <= value < 1
+
+
 def _head(gpt: Gpt) -> int:
     return gpt.width // gpt.heads
 
@@ -104,6 +110,11 @@ def _option_fault(name: str, value: object) -> Fault | None:
         return what, f"write for example `{name}: {getattr(PRESETS['gpt2'], name)}`"
     if name == "positions" and value not in POSITIONS:
         return f"positions {shown(value)} are not known", nearest(value, list(POSITIONS))
+    if name == "dropout" and (isinstance(value, bool) or not _is_share(value)):
+        return (
+            f"dropout is {shown(value)}, not a share of 0 to 1",
+            "write for example `dropout: 0.1`",
+        )
     if name == "tied" and type(value) is not bool:
         return f"tied is {shown(value)}", "write `tied: true` or `tied: false`"
     return None

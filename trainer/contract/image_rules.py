@@ -7,12 +7,15 @@ from collections.abc import Callable, Iterator
 from trainer.contract.models import ONE_SIDE, PHOTOGRAPHS, PREFIX, is_weights_name, of_torchvision
 from trainer.contract.own import is_own
 from trainer.contract.problem import Problem, Values, Written
+from trainer.contract.recipes import optimizer_of, recipe_of
 
 OF_PHOTOGRAPHS = (
     *("test_image_size", "test_resize", "test_transform", "interpolation", "crop_scale"),
     *("decode", "repeated_augmentation"),
 )
 OF_CROPS = ("crop_scale", "decode", "repeated_augmentation")
+CROPPED = ("cifar10", "cifar100", *PHOTOGRAPHS)
+"""Data sets of coloured images, which are shifted, or cropped at random."""
 OF_IMAGES = ("random_erasing", "mixup", "cutmix")
 
 
@@ -88,15 +91,37 @@ def tested_images_fit(values: Values, _: Written) -> Iterator[Problem]:
 
 
 def optimizer_has_the_keys(values: Values, _: Written) -> Iterator[Problem]:
-    """Adam has no momentum of Nesterov's."""
-    if values["train.nesterov"] is not None and values["train.optimizer"] != "sgd":
+    """Adam has no momentum of Nesterov's, and SGD no averages."""
+    rate = values["train.learning_rate"]
+    optimizer = values["train.optimizer"] or optimizer_of(values["train.model"], rate)
+    if values["train.nesterov"] is not None and optimizer != "sgd":
         yield Problem("train", "nesterov", "is for `optimizer: sgd`", "leave it out")
+    for name in ("beta1", "beta2"):
+        if values[f"train.{name}"] is not None and optimizer == "sgd":
+            yield Problem("train", name, "is for `optimizer: adamw`", "leave it out")
+
+
+def floor_is_of_a_cosine(values: Values, _: Written) -> Iterator[Problem]:
+    """Only a cosine has an end that can be chosen."""
+    schedule = values["train.schedule"] or recipe_of(values["train.model"], None).schedule
+    if values["train.final_rate"] is not None and schedule != "cosine":
+        yield Problem("train", "final_rate", "is for `schedule: cosine`", "leave it out")
+
+
+def limit_is_of_a_scaled_rate(values: Values, _: Written) -> Iterator[Problem]:
+    """A rate that is not scaled needs no upper end."""
+    own = values["train.learning_rate"] is not None and values["train.rate_batch"] is None
+    if values["train.rate_limit"] is not None and own:
+        fix = "write `rate_batch` too, or leave it out"
+        yield Problem("train", "rate_limit", "is for a rate that is scaled", fix)
 
 
 def start_is_of_a_warm_up(values: Values, _: Written) -> Iterator[Problem]:
     """Without a warm-up the rate does not rise."""
-    if values["train.warm_up_start"] is not None and values["train.warm_up"] is None:
-        fix = "write for example `warm_up: 0.05` too, or leave it out"
+    schedule = values["train.schedule"] or recipe_of(values["train.model"], None).schedule
+    none = values["train.warm_up"] == 0 or schedule == "triangle"
+    if values["train.warm_up_start"] is not None and none:
+        fix = "write for example `warm_up: 0.05`, or leave it out"
         yield Problem("train", "warm_up_start", "is for a warm-up", fix)
 
 
@@ -114,6 +139,8 @@ RULES: tuple[Callable[[Values, Written], Iterator[Problem]], ...] = (
     transform_is_of_weights,
     tested_images_fit,
     optimizer_has_the_keys,
+    floor_is_of_a_cosine,
+    limit_is_of_a_scaled_rate,
     start_is_of_a_warm_up,
     one_average_is_tested,
 )

@@ -3,7 +3,8 @@
 kit checks YAML and prints the JSON Schema with them; the trainer reads the job file with them. A
 new key needs only a field here and its use. The rules between keys are in rules.py.
 
-A job file has the keys of a section in this order; keys that are None are left out.
+A job file has the keys of a section in this order; keys that are None are left out. Those of the
+recipe (recipes.py) get their values where a job is made: a job file has all of them.
 """
 
 from __future__ import annotations
@@ -13,12 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from trainer.contract.keys import key
-
-LEARNING_RATE = {"sgd": 0.1, "adam": 1e-3, "adamw": 1e-3}
-"""Usual starting points: He et al. 2015 (arXiv 1512.03385, CIFAR-10) for SGD with momentum 0.9,
-Kingma & Ba 2014 (arXiv 1412.6980) for Adam, nanoGPT's config/train_shakespeare_char.py for AdamW
-(https://github.com/karpathy/nanoGPT)."""
-
+from trainer.contract.recipes import filled
 
 BYTES = 256
 """Tokens of byte-pair encoding before it is trained, besides the one between documents."""
@@ -133,7 +129,7 @@ class Train:
         form="options",
         examples=({"width": 64},),
         description="For a model of your own: values for its functions. For gpt: `preset`, or "
-        "`layers`, `heads`, `width`, `positions` (learned, rotary), `tied`",
+        "`layers`, `heads`, `width`, `positions` (learned, rotary), `tied`, `dropout`",
     )
     activation_checkpointing: bool | None = key(
         None,
@@ -174,41 +170,88 @@ class Train:
         description="Samples of each optimizer step, however many hosts train, in as many "
         "micro-steps of `batch_size` as that takes; instead of `accumulation`",
     )
+    optimizer: Literal["sgd", "adam", "adamw"] = key(
+        None, description="Default: by the model's recipe; sgd if the job writes a rate"
+    )
+    learning_rate: float = key(
+        None,
+        gt=0,
+        examples=(0.1,),
+        description="The highest rate, for a global batch of `rate_batch`; default: by the model's "
+        "recipe",
+    )
     rate_batch: int | None = key(
         None,
         ge=1,
         examples=(768,),
         description="The global batch that `learning_rate` is for. With another one, as when a "
-        "host is lost, the rate is scaled: linearly for sgd, by the square root for adam and adamw",
+        "host is lost, the rate is scaled: linearly for sgd, by the square root for adam and "
+        "adamw. Default: that of the recipe with its rate; none for a rate of your own",
     )
-    optimizer: Literal["sgd", "adam", "adamw"] = key("sgd")
-    # The highest rate, for the global batch: it is not scaled. 0 stands for the usual one.
-    learning_rate: float = key(
-        0.0,
+    rate_limit: float | None = key(
+        None,
         gt=0,
-        optional=True,
-        examples=(0.1,),
-        description="Default: 0.1 for sgd, 0.001 for adam and adamw",
+        examples=(3.2,),
+        description="With `rate_batch`: the highest rate to which it is scaled; default: that of "
+        "the recipe with its rate",
     )
     nesterov: bool | None = key(
         None, description="For sgd: Nesterov's form of the momentum; default: true"
     )
-    weight_decay: float = key(0.0, ge=0)
+    beta1: float | None = key(
+        None,
+        ge=0,
+        lt=1,
+        examples=(0.9,),
+        description="For adam and adamw: the decay of the mean of the gradients; default: by the "
+        "model's recipe, or 0.9",
+    )
+    beta2: float | None = key(
+        None,
+        ge=0,
+        lt=1,
+        examples=(0.95,),
+        description="For adam and adamw: that of the mean of their squares; default: by the "
+        "model's recipe, or 0.999",
+    )
+    weight_decay: float = key(
+        None,
+        ge=0,
+        examples=(0.0005,),
+        description="Of matrices and convolutions: not of normalisation layers, biases and "
+        "embeddings; default: by the model's recipe",
+    )
     norm_weight_decay: float | None = key(
         None,
         ge=0,
-        examples=(0.0,),
-        description="The weight decay of normalisation layers; default: `weight_decay`",
+        examples=(0.0005,),
+        description="The weight decay of normalisation layers; default: 0",
+    )
+    bias_weight_decay: float | None = key(
+        None,
+        ge=0,
+        examples=(0.0005,),
+        description="The weight decay of the biases of other layers; default: 0",
     )
     schedule: Literal["constant", "cosine", "triangle"] = key(
-        "cosine", description="triangle: linear up, then linear down to the end"
+        None,
+        description="cosine: down to `final_rate`. triangle: linear up, then linear down to the "
+        "end. Default: by the model's recipe, mostly cosine",
+    )
+    final_rate: float | None = key(
+        None,
+        ge=0,
+        lt=1,
+        examples=(0.1,),
+        description="For cosine: the share of the rate at the end; default: 0.1 for gpt, else 0",
     )
     warm_up: float | None = key(
         None,
-        gt=0,
+        ge=0,
         examples=(0.05,),
         description="The learning rate rises linearly to the schedule's: for so many steps or, "
-        "below 1, for that share of the training",
+        "below 1, for that share of the training; 0: at once; default: by the model's recipe, "
+        "mostly 0.05",
     )
     warm_up_start: float | None = key(
         None,
@@ -219,9 +262,10 @@ class Train:
     )
     clip_norm: float | None = key(
         None,
-        gt=0,
+        ge=0,
         examples=(1.0,),
-        description="Largest L2 norm of a step's gradients, over all parameters",
+        description="Largest L2 norm of a step's gradients, over all parameters; 0: any; default: "
+        "by the model's recipe",
     )
     label_smoothing: float = key(0.0, ge=0, lt=1)
     ema: bool = key(
@@ -245,7 +289,13 @@ class Train:
     augmentation: Literal["auto", "rand", "trivial"] | None = key(
         None,
         description="For folder and shards: a policy of torchvision (AutoAugment, RandAugment or "
-        "TrivialAugmentWide) on random crops, which may be mirrored",
+        "TrivialAugmentWide) on random crops",
+    )
+    mirror: bool | None = key(
+        None,
+        description="For cifar10, cifar100, folder and shards: mirror half of the training images. "
+        "Right for photographs, wrong for signs and scripts. Default: true, but "
+        "false for folder and shards, which may have either",
     )
     repeated_augmentation: int | None = key(
         None,
@@ -290,10 +340,31 @@ class Train:
         "even",
         description="auto: batch shares follow each GPU's measured speed, the global batch stays",
     )
-    # For the split, the initial weights, the order of the samples and their augmentation.
+    # For the initial weights, the order of the samples and their augmentation.
     seed: int = key(0, ge=0, lt=2**32)
+    split_seed: int | None = key(
+        None,
+        ge=0,
+        lt=2**32,
+        examples=(1,),
+        description="Another choice of test samples, where a data set has none of its own; "
+        "default: 0, with any `seed`",
+    )
     on_nan: Literal["stop", "skip"] = key(
         "stop", description="If a loss is not finite: end, or leave out the optimizer step"
+    )
+    skip_limit: float | None = key(
+        None,
+        gt=0,
+        le=1,
+        examples=(0.2,),
+        description="With `on_nan: skip`: end if more than this share of an epoch's steps is left "
+        "out; default: 0.1",
+    )
+    on_collapse: Literal["stop", "continue"] | None = key(
+        None,
+        description="If the loss stays at that of guessing, or falls back to it: end, or go on and "
+        "say so; default: stop",
     )
     tensorboard: bool | None = key(
         None,
@@ -302,8 +373,8 @@ class Train:
     )
 
     def __post_init__(self) -> None:
-        if not self.learning_rate:
-            object.__setattr__(self, "learning_rate", LEARNING_RATE[self.optimizer])
+        for name, value in filled(self).items():
+            object.__setattr__(self, name, value)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -211,24 +211,26 @@ def mirror_shows_the_same(values: Values, _: Written) -> Iterator[Problem]:
             else f"mirrored {dataset} are other signs"
         )
         yield Problem("train", "flip_at_test", what, "leave it out")
+    if values["train.mirror"] is not None and dataset not in image_rules.CROPPED:
+        what = f"is for {', '.join(image_rules.CROPPED)}"
+        yield Problem("train", "mirror", what, "leave it out")
+    if values["train.skip_limit"] is not None and values["train.on_nan"] != "skip":
+        yield Problem("train", "skip_limit", "is for `on_nan: skip`", "leave it out")
 
 
 def global_batch_is_instead_of_others(values: Values, written: Written) -> Iterator[Problem]:
-    """A fixed global batch determines the micro-steps, and needs no other rate."""
+    """A fixed global batch determines the micro-steps."""
     if values["train.global_batch"] is None:
         return
     if "train.accumulation" in written:
         what = "`global_batch` determines the micro-steps"
         yield Problem("train", "accumulation", what, "leave one of them out")
-    if values["train.rate_batch"] is not None:
-        what = "with `global_batch` the batch is always the same"
-        yield Problem("train", "rate_batch", what, "leave one of them out")
 
 
 def warm_up_is_steps_or_a_share(values: Values, _: Written) -> Iterator[Problem]:
     """Steps are whole numbers; a triangle schedule has its own warm-up."""
     warm_up = values["train.warm_up"]
-    if warm_up is None:
+    if not warm_up:
         return
     if warm_up > 1 and warm_up != int(warm_up):
         fix = f"write `warm_up: {warm_up:.0f}`, or a share below 1 such as 0.05"

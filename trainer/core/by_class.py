@@ -41,8 +41,8 @@ def untaught(labels: Sequence[str], found: ByClass) -> str:
         return ""
     name = labels[number] if number < len(labels) else str(number)
     return (
-        f"warning: the model has learned nothing: {correct:,} of {every:,} test samples are right, "
-        f"and the answer {name} to all would be right for {most:,}; look at the labels and at "
+        f"the model has learned nothing: {correct:,} of {every:,} test samples are right, and the "
+        f"answer {name} to all would be right for {most:,}; look at the labels and at "
         "train.learning_rate"
     )
 

@@ -18,10 +18,13 @@ from trainer.core.run import Run, Stop
 from trainer.core.schedule import set_rate
 from trainer.core.step import StepResult, train_step
 from trainer.core.watch import compare_ranks
+from trainer.data import shards
 from trainer.data.augment import Augmentation
 from trainer.output import emit, say_error
 from trainer.parallel.halt import HaltError
 
+SKIP_LIMIT, FEW = 0.1, 3
+"""Share of an epoch's steps, and their number at least, that may be left out."""
 UNMOVED = 100
 """Steps without a change of the weights after which people are told, and each time again."""
 
@@ -89,6 +92,7 @@ def train_epoch(run: Run, progress: Progress, stop: Stop) -> EpochResult:
         if step.bad_losses:
             skip_or_halt(run, progress, step)
             tally.skipped, tally.samples = (*tally.skipped, progress.step), tally.samples - done
+            require_few_skipped(run, tally)
         compare(run, progress)
         tally.loss += step.loss
         seen = (tally.samples - len(left) + done) * run.balance.shares[run.ranks.data_rank]
@@ -108,6 +112,16 @@ def train_epoch(run: Run, progress: Progress, stop: Stop) -> EpochResult:
     return EpochResult(end, stopping, figures)
 
 
+def require_few_skipped(run: Run, tally: Tally) -> None:
+    """Raise HaltError on all ranks if so many steps were left out that little is trained."""
+    steps = -(-len(run.data.train) // run.global_batch)
+    most = (run.job.train.skip_limit or SKIP_LIMIT) * steps
+    if len(tally.skipped) > max(most, FEW):
+        what = f"{len(tally.skipped)} of an epoch's {steps} steps had a loss that is not finite"
+        fix = "lower train.learning_rate, or look at the samples that the log names"
+        raise HaltError("loss", f"{what}, more than train.skip_limit allows; {fix}")
+
+
 def compare(run: Run, progress: Progress) -> None:
     """At the job's interval, raise HaltError on all ranks if their parameters differ."""
     every = run.job.faults.compare_every
@@ -117,7 +131,7 @@ def compare(run: Run, progress: Progress) -> None:
 
 def own_reads(run: Run, left: Tensor, augmentation: Augmentation) -> Iterator[Tensor]:
     """Yield what this rank reads for its micro-batches of the next steps, int64 [n] each."""
-    for batch in torch.split(left, run.global_batch):
+    for batch in shards.batches(left, run.global_batch):
         grouped = run.data.train.grouped(batch)
         for piece in run.pieces(batch):
             yield augmentation.reads(grouped, piece)

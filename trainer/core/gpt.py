@@ -21,7 +21,7 @@ BASE = 10_000.0
 
 
 class GPT(nn.Module):
-    """GPT-2 (Radford et al. 2019) without biases and dropout, or with rotary positions.
+    """GPT-2 (Radford et al. 2019) without biases, or with rotary positions.
 
     Any of its parts can be left out to make a stage of a pipeline: `embedding` and `positions`
     belong to the first, `norm` and `head` to the last, and each has some `blocks` under the names
@@ -88,7 +88,7 @@ class GPT(nn.Module):
             features = features + self.positions(
                 torch.arange(tokens.shape[1], device=tokens.device)
             )
-        return features
+        return functional.dropout(features, self.size.dropout, self.training)
 
     def scores(self, features: Tensor) -> Tensor:
         """From normed features [N, T, W] to [N, K, T]."""
@@ -107,6 +107,7 @@ class Block(nn.Module):
         super().__init__()
         width = size.width
         self.head_width, self.rotary = width // size.heads, size.positions == "rotary"
+        self.dropout = size.dropout
         self.attention_norm, self.norm = (nn.LayerNorm(width, bias=False) for _ in range(2))
         # The rows of a head's query, key and value are adjacent: then a part of the rows is a part
         # of the heads, which another rank can compute (parallel/).
@@ -117,9 +118,13 @@ class Block(nn.Module):
 
     def forward(self, features: Tensor, seen: Tensor | None = None) -> Tensor:
         """From [N, T, W] to the same shape; `seen` as the GPT's."""
-        features = features + self.attend(self.attention_norm(features), seen)
+        features = features + self.left(self.attend(self.attention_norm(features), seen))
         hidden: Tensor = self.hidden_out(functional.gelu(self.hidden_in(self.norm(features))))
-        return features + hidden
+        return features + self.left(hidden)
+
+    def left(self, features: Tensor) -> Tensor:
+        """Return what dropout leaves in training (Srivastava et al. 2014); all of it in tests."""
+        return functional.dropout(features, self.dropout, self.training)
 
     def attend(self, features: Tensor, seen: Tensor | None) -> Tensor:
         """Let each token see those before it; torch chooses the kernel, such as FlashAttention."""
@@ -128,8 +133,9 @@ class Block(nn.Module):
         if self.rotary:
             turned = rotations(query.shape[2], self.head_width, query.device)
             query, key = rotate(query, *turned), rotate(key, *turned)
+        share = self.dropout if self.training else 0.0
         found = functional.scaled_dot_product_attention(
-            query, key, value, attn_mask=seen, is_causal=seen is None
+            query, key, value, attn_mask=seen, dropout_p=share, is_causal=seen is None
         )
         out: Tensor = self.attention_out(found.transpose(1, 2).flatten(2))
         return out

@@ -185,14 +185,20 @@ NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 
 def groups_of(model: nn.Module, train: Train) -> list[tuple[str, nn.Parameter, Group]]:
     """Return the trained parameters with their names and groups."""
-    norms = {id(each) for layer in model.modules() for each in norm_parameters(layer)}
-    decay, of_norms = train.weight_decay, train.norm_weight_decay
+    layers = list(model.modules())
+    norms = {id(each) for layer in layers for each in norm_parameters(layer)}
+    embedded = {id(each.weight) for each in layers if isinstance(each, nn.Embedding)}
     found = []
     for name, each in model.named_parameters():
         fast = train.model == "airbench" and "blocks" in name and each.ndim == 1
-        own = of_norms if of_norms is not None and id(each) in norms else decay
+        if id(each) in norms:
+            decay = train.norm_weight_decay or 0.0
+        elif each.ndim < 2:
+            decay = train.bias_weight_decay or 0.0
+        else:
+            decay = 0.0 if id(each) in embedded else train.weight_decay
         if each.requires_grad:
-            found.append((name, each, (64.0 if fast else 1.0, own)))
+            found.append((name, each, (64.0 if fast else 1.0, decay)))
     return found
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from trainer.checkpoints.format import Progress
 from trainer.checkpoints.layout import folder_name
-from trainer.core.by_class import untaught
+from trainer.contract.described import augmentations, how_it_steps
 from trainer.core.figures import Figures, append
 from trainer.core.run import Run
 from trainer.core.speed import Speed
@@ -36,6 +36,9 @@ def introduce(run: Run, progress: Progress, start: Figures) -> None:
         f"{sizes}, {run.precision}, exchange {exchange.mode}, compression {exchange.compression}, "
         f"{start.steps} steps in {train.epochs} epochs"
     )
+    say(f"steps: {how_it_steps(train, run.global_batch)}")
+    if changes := augmentations(train):
+        say(f"training images are {changes}")
     if text := enlargement(run.data):
         say(text)
     if run.compiled:
@@ -92,8 +95,6 @@ def tell_epoch(run: Run, figures: Figures, *, last: bool) -> None:
     say(f"for kit plan: step_seconds: {seconds:.4g}, {run.parameters} parameters")
     stall = statistics.fmean(run.saver.stalls) * 1000
     say(f"checkpoints: training stood still for {stall:.1f} ms on each of the saves")
-    if warning := untaught(run.data.labels, figures.by_class):
-        say(warning)
     where = run.checkpoints / folder_name(figures.step)
     say(f"done: {score(figures)}, checkpoint {where}, {elapsed:.1f} s")
 

@@ -19,6 +19,7 @@ from trainer.contract.job import TrainJob
 from trainer.core.announce import Announcer
 from trainer.core.averages import Lookahead, MovingAverage
 from trainer.core.compiled import Compiled
+from trainer.core.learning import Learning
 from trainer.core.live import Live
 from trainer.core.meter import Meter
 from trainer.core.norms import Norms
@@ -89,6 +90,7 @@ class Run:
     announcer: Announcer
     recorder: Recorder
     norms: Norms  # Of the newest gradients.
+    learning: Learning  # By the losses of the epochs.
 
     @property
     def model(self) -> nn.Module:

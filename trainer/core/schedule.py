@@ -28,13 +28,14 @@ def set_rate(run: Run, progress: Progress) -> None:
 def warm_up(run: Run, progress: Progress) -> float:
     """The factor of the next step's rate: it is 1 from the last step of the warm-up on."""
     length, start = run.job.train.warm_up, run.job.train.warm_up_start or 0.0
-    if length is None:
+    if not length:
         return 1.0
     if length >= 1:
         done = (progress.step + 1) / length
     else:
-        position = min(progress.position + run.global_batch, len(run.data.train))
-        done = share_done(run, replace(progress, position=position)) / length
+        left = len(run.data.train) - progress.position
+        taken = math.ceil(left / max(1, math.ceil(left / run.global_batch)))
+        done = share_done(run, replace(progress, position=progress.position + taken)) / length
     return min(1.0, start + (1 - start) * done)
 
 
@@ -54,7 +55,8 @@ def share_done(run: Run, progress: Progress) -> float:
 def learning_rate(train: Train, done: float) -> float:
     """The rate of the next step, after a share `done` of the training.
 
-    cosine: annealing without restarts (Loshchilov and Hutter 2016, arXiv 1608.03983).
+    cosine: annealing without restarts (Loshchilov and Hutter 2016, arXiv 1608.03983), down to the
+    job's share of the rate.
     """
     if train.schedule == "constant":
         return train.learning_rate
@@ -64,4 +66,5 @@ def learning_rate(train: Train, done: float) -> float:
         along = done / peak if rising else (1 - done) / (1 - peak)
         low = start if rising else end
         return train.learning_rate * (low + (1 - low) * along)
-    return train.learning_rate * (1 + math.cos(math.pi * done)) / 2
+    floor = train.final_rate or 0.0
+    return train.learning_rate * (floor + (1 - floor) * (1 + math.cos(math.pi * done)) / 2)

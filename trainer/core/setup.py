@@ -21,6 +21,7 @@ from trainer.core.averages import Lookahead, MovingAverage
 from trainer.core.compiled import Compiled
 from trainer.core.gpt import initialise
 from trainer.core.gpt_parts import GPT_DIVISION
+from trainer.core.learning import Learning
 from trainer.core.live import Live
 from trainer.core.meter import Meter
 from trainer.core.models import build_empty_gpt, build_model, parameter_count, parameter_groups
@@ -42,6 +43,8 @@ from trainer.parallel.sharded import Sharded
 from trainer.parallel.world import World
 from trainer.record.recorder import Recorder
 
+BETAS = (0.9, 0.999)
+"""Of Adam (Kingma & Ba 2014), where neither the job nor the recipe has others."""
 MOMENTUM = 0.9  # Of SGD, usually in Nesterov's form (Sutskever et al. 2013).
 
 
@@ -104,6 +107,7 @@ def set_up(
         announcer=announcer,
         recorder=Recorder(job, world, folder, started),
         norms=Norms(),
+        learning=Learning(),
     )
     seed_rank(run)
     return run
@@ -198,7 +202,10 @@ def build_optimizer(model: nn.Module, train: Train) -> torch.optim.Optimizer:
     kinds: Any = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
     kind = kinds[train.optimizer]
     nesterov = train.nesterov is not False
-    more = {"momentum": MOMENTUM, "nesterov": nesterov} if train.optimizer == "sgd" else {}
+    more: dict[str, Any] = {"momentum": MOMENTUM, "nesterov": nesterov}
+    if train.optimizer != "sgd":
+        usual = BETAS if train.beta1 is None else (train.beta1, BETAS[1])
+        more = {"betas": usual if train.beta2 is None else (usual[0], train.beta2)}
     # One kernel for all parameters: for Adam on a CPU a sixth of a small gpt's step. That of SGD
     # does not know parameters that are divided.
     divided = any(isinstance(each, DTensor) for each in model.parameters())

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from trainer.checkpoints.format import Progress
 from trainer.core.averages import Lookahead, MovingAverage
@@ -19,6 +20,7 @@ from trainer.core.run import Run, Stop
 from trainer.core.schedule import share_done, warm_up
 from trainer.core.suspicion import examined
 from trainer.custom.nested import floated
+from trainer.data import shards
 from trainer.data.augment import Augmentation
 from trainer.parallel.pipeline import Pipelined
 from trainer.parallel.sharded import all_finite
@@ -56,7 +58,7 @@ def train_step(
 
     `left`, int64 [n], are all remaining samples of the epoch.
     """
-    batch = left[: run.global_batch]
+    batch = shards.next_batch(left, run.global_batch)
     own, number = run.pieces(batch), progress.step + 1
     local = run.ranks.begin_local(number, sum(map(len, own)))
     restore = remember(run)
@@ -144,15 +146,19 @@ def gradients(
     losses: list[Tensor] = []
     run.optimizer.zero_grad()
     # All ranks must take part in the exchange; a rank without samples contributes zeros. Those of a
-    # divided model compute together, so each must have equally many pieces.
+    # divided model compute together, so each must have equally many pieces. What BatchNorm has seen
+    # is not changed by them.
     lacking = run.micro_steps - len(own) if run.job.parallel.used else int(not own)
     pieces, grouped = own + [batch[:1]] * lacking, run.data.train.grouped(batch)
     for number, piece in enumerate(pieces, start=1):
         last = number == len(pieces)
         exchange = last and not local
         with nullcontext() if exchange else run.ranks.unsynchronised():
-            factor = weight if number <= len(own) else 0.0
-            loss = training_loss(run, grouped, piece, augmentation) * factor
+            counts = number <= len(own)
+            with nullcontext() if counts else unmoving_norms(run.model):
+                loss = training_loss(run, grouped, piece, augmentation) * (
+                    weight if counts else 0.0
+                )
             losses.append(loss.detach())
             if last:
                 finite = fetch(torch.isfinite(torch.stack(losses)))
@@ -160,6 +166,26 @@ def gradients(
             run.watch.mark("communication" if exchange else "compute")
     bad = bad_loss_of(run, pieces, finite()) or bad_gradient(run)
     return torch.stack(losses).sum() / weight, bad
+
+
+@contextmanager
+def unmoving_norms(model: nn.Module) -> Iterator[None]:
+    """Let layers of BatchNorm use their statistics instead of those of the samples.
+
+    Those that are synchronised need the ranks' samples: they have some on all ranks.
+    """
+    layers = [
+        each
+        for each in model.modules()
+        if isinstance(each, _BatchNorm) and not isinstance(each, nn.SyncBatchNorm) and each.training
+    ]
+    for layer in layers:
+        layer.eval()
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.train()
 
 
 def bad_loss_of(run: Run, pieces: Sequence[Tensor], flags: Iterable[Tensor]) -> str:
@@ -248,7 +274,7 @@ def update(run: Run, progress: Progress) -> bool:
     Gradients of fp16 may overflow: the scaler leaves the weights, and lowers the scale.
     """
     norm = run.job.train.clip_norm
-    if norm is not None:
+    if norm:
         run.scaler.unscale_(run.optimizer)
         groups = run.optimizer.param_groups
         run.ranks.clip([each for group in groups for each in group["params"]], norm)

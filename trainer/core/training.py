@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from trainer.core.averages import Lookahead
 from trainer.core.by_class import named_classes
+from trainer.core.collapse import guessing, judge
 from trainer.core.epoch import EpochResult, train_epoch
 from trainer.core.evaluation import Evaluation, evaluate
 from trainer.core.figures import append, measure
@@ -63,6 +64,7 @@ def train_epochs(run: Run, stop: Stop) -> int | None:
         rehearse(run)
         resume_own(run, resumed)
         introduce(run, progress, start)
+    run.learning.guess, run.learning.last = guessing(run), progress.step
     run.reached.progress, run.reached.generation = progress, run.world.generation
     begin_record(run, progress, start)
     while progress.epoch < run.job.train.epochs:
@@ -108,6 +110,7 @@ def finish_epoch(run: Run, epoch: EpochResult) -> None:
     run.announcer.epoch(progress, *told, figures.shares.get("communication"), by_class)
     if run.world.rank == 0:
         tell_epoch(run, figures, last=last)
+    judge(run, progress, figures.loss, found, saved=due)
 
 
 def own_metrics(run: Run, found: Evaluation) -> dict[str, float]:

@@ -7,7 +7,6 @@ import json
 import math
 import os
 from collections.abc import Callable
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 
 from trainer.contract.job import Train
 from trainer.contract.own import is_own
+from trainer.contract.recipes import optimizer_of, recipe_of
 from trainer.core.job import JobError
 from trainer.custom import Settings
 from trainer.custom.code import CodeError, blamed, find, find_optional, kind_of, place_of
@@ -111,8 +111,9 @@ def own_function(train: Train, name: str) -> Callable[..., Any] | None:
 
 def refuse_both(key: str, train: Train) -> None:
     """Raise JobError if the job has a key that a function of the user's own replaces."""
-    default = next(each.default for each in fields(Train) if each.name == key)
-    if getattr(train, key) != default:
+    recipe = recipe_of(train.model, train.options)
+    chosen = {getattr(recipe, key), optimizer_of(train.model, train.learning_rate)}
+    if getattr(train, key) not in chosen:
         function = place_of(own_function(train, key))
         raise JobError(f"train.{key}: {function} has a function for it; leave one of them out")
 

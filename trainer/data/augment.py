@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from trainer.contract.described import mirrors
 from trainer.contract.job import Train
 from trainer.data.crops import Crops
 from trainer.data.samples import DataSet
@@ -96,7 +97,9 @@ class Augmentation:
     def of_epoch(train: Train, data: DataSet, epoch: int) -> Augmentation:
         """Make the random choices of an epoch."""
         numbers, seed = data.train.numbers, train.seed
-        crops = Crops.of_epoch(numbers, seed, epoch, data.padding) if data.padding else None
+        crops = None
+        if data.padding:
+            crops = Crops.of_epoch(numbers, seed, epoch, data.padding, mirror=mirrors(train))
         return Augmentation(epoch, crops, erasing(train, numbers, epoch), mixing(train, data))
 
     def reads(self, batch: Tensor, piece: Tensor) -> Tensor:

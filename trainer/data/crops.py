@@ -29,11 +29,12 @@ class Crops:
     mirrored: Tensor  # bool [N].
 
     @staticmethod
-    def of_epoch(samples: int, seed: int, epoch: int, padding: int) -> Crops:
+    def of_epoch(samples: int, seed: int, epoch: int, padding: int, *, mirror: bool) -> Crops:
         """Draw them; each epoch mirrors the images that the last did not (arXiv 2404.00498)."""
         draw, once = generator(seed, epoch, AUGMENTATION), generator(seed, 0, 0, AUGMENTATION)
         shifts = torch.randint(-padding, padding + 1, (samples, 2), generator=draw)
-        return Crops(shifts, (torch.rand(samples, generator=once) < 0.5) ^ (epoch % 2 == 1))
+        mirrored = (torch.rand(samples, generator=once) < 0.5) ^ (epoch % 2 == 1)
+        return Crops(shifts, mirrored if mirror else torch.zeros_like(mirrored))
 
     def apply(self, images: Tensor, indices: Tensor) -> Tensor:
         """Crop and mirror images uint8 [n, C, S, S], the samples `indices` int64 [n]."""

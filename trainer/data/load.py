@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Sequence
 from itertools import repeat
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -28,6 +28,9 @@ from trainer.data.folder import ImageFolder
 from trainer.data.samples import DataError, DataSet, Samples
 from trainer.data.shards import generator
 from trainer.data.views import LARGEST, STATISTICS, test_view
+
+if TYPE_CHECKING:
+    from trainer.data.pictures import View
 
 CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
@@ -51,7 +54,7 @@ def load_data(train: Train, root: Path) -> DataSet:
     if name == "text":
         return load_text(files[0], train.context)
     if name == "digits":
-        parts = load_digits(files[0], train.seed)
+        parts = load_digits(files[0], train.split_seed or 0)
     elif name == "mnist":
         parts = [load_mnist(files[:2]), load_mnist(files[2:])]
     elif name == "cifar10":
@@ -69,9 +72,7 @@ def load_data(train: Train, root: Path) -> DataSet:
     else:
         folder = find_folder(train, root)
         parts, names = load_folder(folder, train), folder.classes
-    largest = LARGEST.get(name, 255)
-    view, statistics = test_view(train) if name in PHOTOGRAPHS else (None, STATISTICS[name])
-    mean, deviation = (torch.tensor(values).view(-1, 1, 1) * largest for values in statistics)
+    view, (mean, deviation) = preparation(train, parts[0])
     names = names or (CIFAR10 if name == "cifar10" else tuple("0123456789"))
     # For 32 pixels: 2 (arXiv 2404.00498) or 4 (He et al. 2015, section 4.2). No shift for digits.
     side = parts[0].inputs.shape[-1]
@@ -81,6 +82,29 @@ def load_data(train: Train, root: Path) -> DataSet:
     inputs = input_side(train.model, side) if of_torchvision(train.model) else 0
     about = (mean, deviation, len(names), padding, names, inputs, view)
     return DataSet(parts[0], parts[1], *about)
+
+
+def preparation(train: Train, part: Samples) -> tuple[View | None, list[Tensor]]:
+    """Return the view of test images in files, and mean and deviation float32 [C, 1, 1] of all.
+
+    Those of digits are of the training's `part` alone, which the job chooses.
+    """
+    name, view = train.dataset, None
+    largest = LARGEST.get(name, 255)
+    if name in PHOTOGRAPHS:
+        view, statistics = test_view(train)
+    elif name == "digits":
+        statistics = statistics_of(part.inputs / largest)
+    else:
+        statistics = STATISTICS[name]
+    return view, [torch.tensor(values).view(-1, 1, 1) * largest for values in statistics]
+
+
+def statistics_of(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return the mean and the deviation of each channel of images float32 [N, C, S, S]."""
+    found = (images.mean((0, 2, 3)), images.std((0, 2, 3)))
+    mean, deviation = (tuple(each.tolist()) for each in found)
+    return mean, deviation
 
 
 def split(labels: Tensor, seed: int) -> tuple[Tensor, Tensor]:
@@ -120,7 +144,7 @@ def load_folder(folder: ImageFolder, train: Train) -> list[Samples]:
             copies=number,
         )
         for (files, labels), (view, change, number) in zip(
-            both_parts(folder, train.seed), kinds, strict=True
+            both_parts(folder, train.split_seed or 0), kinds, strict=True
         )
     ]
 

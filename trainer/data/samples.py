@@ -92,7 +92,7 @@ class DataSet:
     mean: Tensor  # float32 [C, 1, 1], in units of the stored images.
     deviation: Tensor  # float32 [C, 1, 1], in units of the stored images.
     classes: int
-    padding: int = 0  # Pixels of shift of training images; 0: no mirroring either.
+    padding: int = 0  # Pixels of shift of training images; 0: no augmentation by crops.py.
     labels: tuple[str, ...] = ()  # Names of the classes; for text, the characters.
     side: int = 0
     """The least pixels a side of inputs of three channels; 0: images are used as they are."""

@@ -1,7 +1,9 @@
 """The samples of each rank: a function of seed, epoch and position alone.
 
-An epoch is a permutation of all training samples. Each optimizer step takes the next slice of it,
-up to one global batch long, and divides the slice over all ranks and their micro-steps. So no
+An epoch is a permutation of all training samples. Each optimizer step takes the next slice of it
+and divides the slice over all ranks and their micro-steps. The slices of an epoch are at most one
+global batch long and differ by one sample at most: what is left after whole batches would have a
+step of its own, of one sample perhaps, which counts as much as the others. So no
 sample is dropped or repeated at any world size, and training can resume from any position with
 another world size.
 """
@@ -46,6 +48,20 @@ def seeded(seed: int) -> Iterator[None]:
 def permutation(samples: int, seed: int, epoch: int) -> Tensor:
     """The order of an epoch: int64 [samples]."""
     return torch.randperm(samples, generator=generator(seed, epoch))
+
+
+def next_batch(left: Tensor, most: int) -> Tensor:
+    """The samples of the next step, of all that are left of an epoch, int64 [n]; `most` of them."""
+    steps = math.ceil(len(left) / most)
+    return left[: math.ceil(len(left) / max(steps, 1))]
+
+
+def batches(left: Tensor, most: int) -> Iterator[Tensor]:
+    """The samples of all steps that are left of an epoch, as `next_batch` takes them."""
+    while len(left):
+        batch = next_batch(left, most)
+        yield batch
+        left = left[len(batch) :]
 
 
 def pieces(batch: Tensor, rank: int, shares: Sequence[float], accumulation: int) -> list[Tensor]:

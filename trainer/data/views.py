@@ -10,8 +10,8 @@ from trainer.contract.models import PHOTOGRAPHS
 if TYPE_CHECKING:
     from trainer.data.pictures import View
 
-# Mean and deviation of the training images per channel, as a share of the largest value: for digits
-# computed over all images, for the others (photographs: ImageNet) the usual figures.
+# Mean and deviation of the training images per channel, as a share of the largest value: the usual
+# figures (photographs: ImageNet). Those of digits are for checkpoints that do not have their own.
 STATISTICS = {
     "digits": ((0.3053,), (0.3760,)),
     "mnist": ((0.1307,), (0.3081,)),

@@ -69,7 +69,7 @@ class Settings:
 
     name: str  # Of the server.
     job: str  # The job that wrote the checkpoints.
-    checkpoint: str  # newest, best (by accuracy), or a checkpoint's name.
+    checkpoint: str  # newest, best (by its score), or a checkpoint's name.
     port: int
     size: int  # Samples of a batch at most.
     window: float  # Seconds that the first sample of a batch waits for others.

@@ -1,5 +1,6 @@
 """The checkpoints that sources offer, and the choice of the one to serve."""
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +26,7 @@ class Offer:
     sha256: str  # Of the state.
     size: int  # Bytes of the state.
     address: Address | None  # Of the source; None: this host's own folder.
+    score: float | None = None  # By which the best is the best (checkpoints/manifest.py).
 
     @property
     def place(self) -> str:
@@ -40,7 +42,8 @@ def place(address: Address) -> str:
 def offer_of(manifest: Manifest, host: str, written: float, address: Address | None) -> Offer:
     """Make an offer from checked values."""
     known = (manifest.step, manifest.epoch, manifest.accuracy, host, written)
-    return Offer(folder_name(manifest.step), *known, manifest.sha256, manifest.size, address)
+    about = (manifest.sha256, manifest.size, address, manifest.score)
+    return Offer(folder_name(manifest.step), *known, *about)
 
 
 def read_offer(content: Any, job: str, address: Address) -> Offer | None:
@@ -70,8 +73,8 @@ def candidates(
     """
 
     def rank(offer: Offer) -> tuple[float, int]:
-        accuracy = -1.0 if offer.accuracy is None else offer.accuracy
-        return (accuracy if wish == "best" else 0.0, offer.step)
+        score = -math.inf if offer.score is None else offer.score
+        return (score if wish == "best" else 0.0, offer.step)
 
     wished = [each for each in found if wish in ("newest", "best", each.name)]
     if served:

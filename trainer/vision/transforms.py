@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 from torchvision.transforms import InterpolationMode, v2
 
+from trainer.contract.described import mirrors
 from trainer.contract.job import Train
 from trainer.contract.models import ONE_SIDE, PREFIX
 from trainer.core.job import JobError
@@ -23,15 +24,16 @@ CROP_SCALE = 0.08
 
 
 def training_transform(train: Train) -> Transform:
-    """Random crops of S x S, half of them mirrored, and a policy of colours and shapes."""
+    """Random crops of S x S, mirrored or not, and a policy of colours and shapes."""
     more: dict[str, Any] = {}
     if train.interpolation:
         more = {"interpolation": InterpolationMode(train.interpolation)}
     scale = (train.crop_scale or CROP_SCALE, 1.0)
     steps: list[nn.Module] = [
         v2.RandomResizedCrop(train.image_size, scale=scale, antialias=True, **more),
-        v2.RandomHorizontalFlip(),
     ]
+    if mirrors(train):
+        steps.append(v2.RandomHorizontalFlip())
     if train.augmentation:
         steps.append(POLICIES[train.augmentation](**more))
     composed: Transform = v2.Compose(steps)

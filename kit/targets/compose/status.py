@@ -37,6 +37,7 @@ def job_status(
         restarts=reader.restarts,
         failure=reader.failure,
         paces=reader.paces,
+        warning=reader.untaught,
     )
 
 

@@ -117,6 +117,7 @@ class WatchedFolder:
             restarts=reader.restarts,
             failure=reader.failure,
             paces=reader.paces,
+            warning=reader.untaught,
         )
 
 

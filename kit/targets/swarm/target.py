@@ -230,6 +230,7 @@ class SwarmTarget:
             restarts=reader.restarts,
             failure=reader.failure,
             paces=reader.paces,
+            warning=reader.untaught,
         )
         return self._with_seen(status, services) if name in self._rendered.checks else status
 

@@ -100,6 +100,7 @@ def test_a_wrong_value_is_named(
             "train.final_rate: is for `schedule: cosine`",
         ),
         ({"rate_limit": 0.1}, "train.rate_limit: is for a rate that is scaled"),
+        ({"sync_batch_norm": True, "mode": "diloco"}, "train.sync_batch_norm: is for replicas"),
         ({"mirror": True}, "train.mirror: is for cifar10, cifar100, folder, shards"),
         ({"skip_limit": 0.5}, "train.skip_limit: is for `on_nan: skip`"),
         (

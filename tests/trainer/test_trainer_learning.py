@@ -26,7 +26,8 @@ from trainer.contract.batch import rate_factor
 from trainer.contract.described import augmentations, how_it_steps
 from trainer.contract.gpt import Gpt, gpt_fault
 from trainer.contract.job import Checkpoint, Exchange, Metrics, Train, TrainJob
-from trainer.core.collapse import entropy_of
+from trainer.core.by_class import ByClass
+from trainer.core.collapse import entropy_of, judge
 from trainer.core.epoch import FEW, Tally, require_few_skipped, train_epoch
 from trainer.core.evaluation import evaluate
 from trainer.core.gpt import GPT, initialise
@@ -34,7 +35,7 @@ from trainer.core.learning import EPOCHS, STEPS, Learning
 from trainer.core.models import cnn, groups_of
 from trainer.core.run import Stop
 from trainer.core.schedule import learning_rate
-from trainer.core.setup import set_up
+from trainer.core.setup import set_up, synchronise_norms
 from trainer.core.step import unmoving_norms
 from trainer.data.augment import Augmentation
 from trainer.data.load import load_data
@@ -168,6 +169,13 @@ def test_samples_that_do_not_count_leave_the_statistics() -> None:
     assert model[1].weight.grad is not None
 
 
+def test_norms_of_all_samples_are_for_gpus() -> None:
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2))
+    with pytest.raises(HaltError, match="PyTorch synchronises BatchNorm on GPUs alone"):
+        synchronise_norms(model, torch.device("cpu"))
+    assert isinstance(synchronise_norms(model, torch.device("cuda"))[1], nn.SyncBatchNorm)  # type: ignore[index]
+
+
 def test_learning_is_judged_by_the_loss_of_guessing() -> None:
     guess = 2.3
     never = Learning(guess)
@@ -183,6 +191,25 @@ def test_learning_is_judged_by_the_loss_of_guessing() -> None:
     assert not any(Learning(None).note(9.0, 1000 * step, warm=True) for step in range(1, 9))
     assert entropy_of(torch.tensor([0, 0, 1, 1])) == pytest.approx(np.log(2))
     assert entropy_of(torch.zeros(5, dtype=torch.int64)) == 0.0
+    one, both = 0.95, 0.05
+    smoothed = -(one * np.log(one) + both * np.log(both))
+    assert entropy_of(torch.zeros(5, dtype=torch.int64), 2, 0.1) == pytest.approx(smoothed)
+
+
+def test_a_warm_up_of_steps_is_waited_for() -> None:
+    """Its epochs are short, and their rates so low that nothing can be learned yet."""
+    run: Any = SimpleNamespace(
+        learning=Learning(2.3), job=SimpleNamespace(train=settings(warm_up=900, epochs=99)),
+        data=SimpleNamespace(labels=()),
+    )  # fmt: skip
+    found: Any = SimpleNamespace(by_class=ByClass())
+    for epoch in range(1, 10):
+        judge(run, Progress(epoch, 0, 100 * epoch), 2.3, found, saved=False)
+    assert run.learning.epochs == 0
+    judge(run, Progress(10, 0, 1000), 2.3, found, saved=False)
+    judge(run, Progress(11, 0, 1100), 2.3, found, saved=False)
+    with pytest.raises(HaltError, match="learns nothing"):
+        judge(run, Progress(12, 0, 1200), 2.3, found, saved=False)
 
 
 def test_a_training_that_learns_nothing_is_ended_or_told(tmp_path: Path) -> None:

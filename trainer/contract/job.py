@@ -328,7 +328,7 @@ class Train:
     precision: Literal["auto", "fp32", "bf16", "fp16"] = key(
         "auto",
         description="auto follows the oldest GPU: fp16 on Volta and Turing, bf16 from Ampere on, "
-        "fp32 on CPU",
+        "fp32 on CPU. Tests and servers compute in it too",
     )
     device: Literal["cpu"] | None = key(
         None,
@@ -339,6 +339,11 @@ class Train:
     balance: Literal["even", "auto"] = key(
         "even",
         description="auto: batch shares follow each GPU's measured speed, the global batch stays",
+    )
+    sync_batch_norm: bool | None = key(
+        None,
+        description="With `exchange: {mode: every_step}`, on GPUs: BatchNorm uses the samples of "
+        "all ranks, for batches that are small on each; default: those of its own rank",
     )
     # For the initial weights, the order of the samples and their augmentation.
     seed: int = key(0, ge=0, lt=2**32)

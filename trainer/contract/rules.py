@@ -281,6 +281,14 @@ def overlap_is_of_local_modes(values: Values, _: Written) -> Iterator[Problem]:
         yield Problem("exchange", "overlap", what, LOCAL_MODE)
 
 
+def norms_are_synchronised_in_every_step(values: Values, _: Written) -> Iterator[Problem]:
+    """Ranks that step by themselves do not wait for each other's samples."""
+    divided = any(values[f"parallel.{name}"] for name in ("shard", "tensor", "pipeline"))
+    if values["train.sync_batch_norm"] and (values["exchange.mode"] != "every_step" or divided):
+        fix = "leave it out, or write `exchange: {mode: every_step}` without `parallel`"
+        yield Problem("train", "sync_batch_norm", "is for replicas that exchange each step", fix)
+
+
 def static_graph_is_of_every_step(values: Values, _: Written) -> Iterator[Problem]:
     """Steps without an exchange, and accumulation, have a different graph."""
     if not values["exchange.static_graph"]:
@@ -427,6 +435,7 @@ RULES: tuple[Callable[[Values, Written], Iterator[Problem]], ...] = (
     every_steps_is_of_local_modes,
     warm_up_is_before_another_way,
     overlap_is_of_local_modes,
+    norms_are_synchronised_in_every_step,
     static_graph_is_of_every_step,
     buckets_are_of_ddp,
     comparisons_are_of_equal_ranks,

@@ -25,14 +25,19 @@ COUNTED = 2**20
 """Tokens of a text of which the shares are counted."""
 
 
-def entropy_of(labels: Tensor) -> float:
-    """Return the entropy in nats of class numbers, int64 [N]."""
-    shares = labels.bincount().double() / max(len(labels), 1)
+def entropy_of(labels: Tensor, classes: int = 0, smoothing: float = 0.0) -> float:
+    """Return the entropy in nats of class numbers, int64 [N], of so many classes."""
+    shares = labels.bincount(minlength=classes).double() / max(len(labels), 1)
+    shares = (1 - smoothing) * shares + smoothing / len(shares)
     return float(-torch.special.xlogy(shares, shares).sum())
 
 
 def guessing(run: Run) -> float | None:
-    """Return the loss of guessing, in nats; None where the loss is no cross entropy of classes."""
+    """Return the loss of guessing, in nats; None where the loss is no cross entropy of classes.
+
+    Smoothed labels are guessed as such: the shares of the classes are smoothed, too.
+    """
+    smoothing = run.job.train.label_smoothing
     if not run.task.classifies:
         return None
     train: Any = run.data.train
@@ -40,10 +45,12 @@ def guessing(run: Run) -> float | None:
         tokens = getattr(train, "tokens", None)
         if tokens is None:
             return None
-        return entropy_of(torch.from_numpy(np.asarray(tokens[:COUNTED]).astype(np.int64)))
+        known = torch.from_numpy(np.asarray(tokens[:COUNTED]).astype(np.int64))
+        return entropy_of(known, run.data.classes, smoothing)
     labels = train.labels
-    known = labels.ndim == 1 and not labels.is_floating_point() and len(labels)
-    return entropy_of(labels.cpu()) if known else None
+    if labels.ndim != 1 or labels.is_floating_point() or not len(labels):
+        return None
+    return entropy_of(labels.cpu(), run.data.classes, smoothing)
 
 
 def judge(
@@ -54,9 +61,9 @@ def judge(
     Raises HaltError on all ranks if nothing is learned, unless the job goes on then.
     """
     state, train = run.learning, run.job.train
-    before = progress.epoch - 1
-    warm = before >= (train.warm_up or 0) * train.epochs if (train.warm_up or 0) < 1 else True
-    wrong = state.note(loss, progress.step, warm=warm)
+    length = train.warm_up or 0
+    begun = state.last if length >= 1 else (progress.epoch - 1) / train.epochs
+    wrong = state.note(loss, progress.step, warm=begun >= length)
     if saved and not wrong and state.learned:
         state.good = folder_name(progress.step)
     last = progress.epoch == train.epochs

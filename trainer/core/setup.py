@@ -35,6 +35,7 @@ from trainer.custom.functions import build_own_optimizer, own_schedule
 from trainer.custom.task import own_task
 from trainer.data.samples import DataSet
 from trainer.data.shards import generator
+from trainer.parallel.halt import HaltError
 from trainer.parallel.local import LocalReplicas
 from trainer.parallel.pipeline import Pipelined
 from trainer.parallel.ranks import Ranks
@@ -73,6 +74,8 @@ def set_up(
     else:
         model = build_model(train, data)
         model.load_state_dict(weights or {}, strict=False)
+        if train.sync_batch_norm:
+            model = synchronise_norms(model, world.device)
         model, parameters = model.to(world.device), parameter_count(model)
     compiled = Compiled() if train.compile else None
     # A process of a training whose group changes prepares itself alone.
@@ -121,6 +124,15 @@ def decoded_by(train: Train, data: DataSet, world: World) -> DataSet:
 
     decoder = gpu_decoder(world.device, world.name)
     return replace(data, train=replace(cast("Any", data.train), decoder=decoder))
+
+
+def synchronise_norms(model: nn.Module, device: torch.device) -> nn.Module:
+    """Let layers of BatchNorm use the samples of all ranks; raises HaltError on a CPU."""
+    if device.type != "cuda":
+        what = "train.sync_batch_norm: PyTorch synchronises BatchNorm on GPUs alone"
+        raise HaltError("input", f"{what}; leave it out, or train on GPUs")
+    converted: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
+    return converted
 
 
 def average_of(model: nn.Module, train: Train) -> Lookahead | MovingAverage | None:

@@ -146,9 +146,10 @@ def gradients(
     losses: list[Tensor] = []
     run.optimizer.zero_grad()
     # All ranks must take part in the exchange; a rank without samples contributes zeros. Those of a
-    # divided model compute together, so each must have equally many pieces. What BatchNorm has seen
-    # is not changed by them.
-    lacking = run.micro_steps - len(own) if run.job.parallel.used else int(not own)
+    # divided model, or with norms of all samples, compute together, so each must have equally many
+    # pieces. What BatchNorm has seen is not changed by them.
+    together = run.job.parallel.used or run.job.train.sync_batch_norm
+    lacking = run.micro_steps - len(own) if together else int(not own)
     pieces, grouped = own + [batch[:1]] * lacking, run.data.train.grouped(batch)
     for number, piece in enumerate(pieces, start=1):
         last = number == len(pieces)

@@ -23,7 +23,8 @@ pytestmark = pytest.mark.lab
 NODES = ["n1", "n2", "n3"]
 TRAIN = f"""\
 image: {IMAGE}
-train: {{dataset: digits, model: cnn, epochs: EPOCHS, batch_size: 32, learning_rate: 0.05, warm_up: 0}}
+train:
+  {{dataset: digits, model: cnn, epochs: EPOCHS, batch_size: 32, learning_rate: 0.05, warm_up: 0}}
 checkpoint: {{every_epochs: 5}}
 environment: {{OMP_NUM_THREADS: "1"}}
 """

@@ -168,9 +168,13 @@ class Reader:
         if event.reason:
             self.failure = f"{line.host}: {event.reason}"
 
+    def _epoch(self, event: events.Epoch, line: LogLine) -> None:
+        self.untaught = ""  # It is told again after each epoch of which it is true.
+        self._progress(event, line)
+
     def _begin(self, event: events.Begin, _line: LogLine) -> None:
         self.progress = Progress(0, event.epochs, 0, event.steps, None, None, None)
-        self.failure = ""
+        self.failure = self.untaught = ""
 
     def _resumed(self, event: events.Resumed, _line: LogLine) -> None:
         self.checkpoint = event.checkpoint
@@ -287,7 +291,7 @@ _READERS: dict[type[events.Event], Callable[[Reader, Any, LogLine], None]] = {
     events.Resumed: Reader._resumed,
     events.Regrouped: Reader._regrouped,
     events.Progress: Reader._progress,
-    events.Epoch: Reader._progress,
+    events.Epoch: Reader._epoch,
     events.Pace: Reader._pace,
     events.Saved: Reader._saved,
     events.Kept: Reader._kept,

@@ -37,6 +37,7 @@ from trainer.contract.events import (
     Started,
     Stopped,
     Unmoved,
+    Untaught,
     line,
 )
 
@@ -323,6 +324,15 @@ def test_weights_that_stand_still_are_in_the_status_until_they_move() -> None:
     assert told(still).of_host(host).message.startswith(said)
     for after in (Unmoved(steps=0), Started()):
         assert told(still, after).of_host(host).message == ""
+
+
+def test_a_training_that_learns_nothing_is_told_until_it_learns() -> None:
+    begin, untaught = Begin(epochs=9, steps=90, world_size=1), Untaught(message="learns nothing")
+    epoch = Epoch(epoch=3, epochs=9, step=30, steps=90, world_size=1)
+    assert told(begin, epoch, untaught).untaught == "learns nothing"
+    # An epoch of which it is still true is followed by the event.
+    for after in (replace(epoch, epoch=4), begin):
+        assert told(begin, epoch, untaught, after).untaught == ""
 
 
 def test_a_host_that_trains_alone_says_so_until_it_is_in_a_group() -> None:

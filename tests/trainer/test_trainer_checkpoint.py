@@ -478,6 +478,6 @@ def test_the_best_of_a_text_has_the_least_loss() -> None:
 
     assert [known("text", 0.9, 2.5), known("text", 0.9, None)] == [-2.5, 0.9]
     assert [known("digits", 0.9, 2.5), known("mine:data", None, 2.5)] == [0.9, -2.5]
-    assert known("digits", None, None) is None
+    assert (known("digits", None, None), known("text", 0.9, 0.0)) == (None, 0.0)
     with pytest.raises(manifest.UnusableError, match="validation_loss is 'low', not a number"):
         known("text", 0.9, "low")  # type: ignore[arg-type]

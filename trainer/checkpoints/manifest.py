@@ -42,7 +42,9 @@ class Manifest:
         The next token of a text is seldom the likeliest one: there the loss tells more.
         """
         by_loss = None if self.loss is None else -self.loss
-        return by_loss if self.accuracy is None or (self.text and by_loss) else self.accuracy
+        if self.accuracy is None or (self.text and by_loss is not None):
+            return by_loss
+        return self.accuracy
 
 
 def parse(text: bytes) -> dict[str, Any]:

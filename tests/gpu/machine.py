@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import json
 import platform
 import shutil
 import subprocess
+import sys
 
 from tests.gpu.check import Figure, Figures, LackingError, Place, check
 
@@ -28,9 +30,6 @@ def facts() -> dict[str, str]:
         "'memory': f'{c.get_device_properties(0).total_memory / 2**30:.0f} GiB' if g else '', "
         "'nccl': '.'.join(map(str, c.nccl.version())) if g else ''}))"
     )
-    import json
-    import sys
-
     said = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
     found |= json.loads(said.stdout)
     return found | {"driver": smi("--query-gpu=driver_version", "--format=csv,noheader").strip()}

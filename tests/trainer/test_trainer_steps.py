@@ -23,7 +23,7 @@ from trainer.core.setup import set_up
 from trainer.core.step import train_step
 from trainer.core.training import train
 from trainer.data.load import load_data
-from trainer.data.shards import next_batch
+from trainer.data.shards import next_size
 from trainer.parallel.halt import HaltError
 from trainer.parallel.world import World, join_world
 
@@ -104,8 +104,8 @@ def rates(run: Run, steps: int) -> list[float]:
     while progress.step < steps:
         set_rate(run, progress)
         found.append(run.optimizer.param_groups[0]["lr"])
-        left = torch.arange(len(run.data.train) - progress.position)
-        position = progress.position + len(next_batch(left, run.global_batch))
+        left = len(run.data.train) - progress.position
+        position = progress.position + next_size(left, run.global_batch)
         done = position >= len(run.data.train)
         epoch, position = (progress.epoch + 1, 0) if done else (progress.epoch, position)
         progress = Progress(epoch, position, progress.step + 1)

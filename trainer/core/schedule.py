@@ -9,6 +9,7 @@ from trainer.checkpoints.format import Progress
 from trainer.contract.batch import rate_factor
 from trainer.contract.job import Train
 from trainer.core.run import Run
+from trainer.data.shards import next_size
 from trainer.parallel.halt import HaltError
 
 TRIANGLE = (0.2, 0.23, 0.07)
@@ -33,8 +34,7 @@ def warm_up(run: Run, progress: Progress) -> float:
     if length >= 1:
         done = (progress.step + 1) / length
     else:
-        left = len(run.data.train) - progress.position
-        taken = math.ceil(left / max(1, math.ceil(left / run.global_batch)))
+        taken = next_size(len(run.data.train) - progress.position, run.global_batch)
         done = share_done(run, replace(progress, position=progress.position + taken)) / length
     return min(1.0, start + (1 - start) * done)
 

@@ -50,10 +50,14 @@ def permutation(samples: int, seed: int, epoch: int) -> Tensor:
     return torch.randperm(samples, generator=generator(seed, epoch))
 
 
+def next_size(left: int, most: int) -> int:
+    """The number of samples of the next step, at most `most`, if so many are left of an epoch."""
+    return math.ceil(left / max(1, math.ceil(left / most)))
+
+
 def next_batch(left: Tensor, most: int) -> Tensor:
-    """The samples of the next step, of all that are left of an epoch, int64 [n]; `most` of them."""
-    steps = math.ceil(len(left) / most)
-    return left[: math.ceil(len(left) / max(steps, 1))]
+    """The samples of the next step, of all that are left of an epoch, int64 [n]."""
+    return left[: next_size(len(left), most)]
 
 
 def batches(left: Tensor, most: int) -> Iterator[Tensor]:

@@ -22,10 +22,6 @@ LONGEST = (
     "tests/targets/",
 )
 
-REAL = (LAB, "tests/trainer/", "tests/targets/", "tests/vision/")
-"""Tests of real processes or engines on two shared cores. One that fails is run once more, and is
-listed at the end with its failure, which may be a fault of the code. Pure tests never vary."""
-
 # Threads of several test processes would spin while they wait for each other: three times the CPU.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -57,16 +53,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return next((n for n, at in enumerate(LONGEST) if item.nodeid.startswith(at)), len(LONGEST))
 
     items.sort(key=turn)
-    for item in items:
-        if item.nodeid.startswith(REAL):
-            item.add_marker(pytest.mark.flaky(reruns=1))
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Show why tests were run once more."""
-    for report in terminalreporter.stats.get("rerun", []):
-        terminalreporter.section(f"run once more: {report.nodeid}")
-        terminalreporter.write_line(report.longreprtext)
 
 
 @pytest.fixture

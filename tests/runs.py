@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "testing.md"
-COUNTED = ("passed", "failed", "error", "rerun", "skipped")
+COUNTED = ("passed", "failed", "error", "skipped")
 
 
 class Note:

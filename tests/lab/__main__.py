@@ -158,7 +158,7 @@ class Lab:
         self.nodes.shape(self.nodes.check(node), rate)
 
     def restart(self, node: str) -> None:
-        self.nodes.inside(self.nodes.check(node), "systemctl", "restart", "docker")
+        self.nodes.restart(self.nodes.check(node))
 
     def gpus(self, node: str, *models: str) -> None:
         self.nodes.gpus(self.nodes.check(node), models)

@@ -106,6 +106,11 @@ class Nodes:
             except LabError as error:
                 raise LabError(f"{error}; its log: tests/lab/lab logs {node}") from None
 
+    def restart(self, node: str) -> None:
+        """Start a node's engine anew, with the daemon.json that it finds."""
+        self.inside(node, "systemctl", "restart", "docker")
+        self._enter_swarm(node)
+
     def _enter_swarm(self, node: str) -> None:
         """Wait until a node that is in a swarm has its state again.
 
@@ -151,7 +156,7 @@ class Nodes:
         """Replace the node's GPUs, and reload its engine."""
         node_files(self.settings, node, [gpu(node, i, model) for i, model in enumerate(models)])
         self.inside(node, "/opt/lab/install-gpus")
-        self.inside(node, "systemctl", "restart", "docker")
+        self.restart(node)
         inventory(self.settings, self.all(), write=True)
 
     def bare(self, node: str) -> None:

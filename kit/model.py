@@ -334,7 +334,7 @@ class Proxy:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """An inference service, which answers with the newest complete checkpoint of a job.
+    """An inference service, which answers with a checkpoint of a job.
 
     `own` is set for the user's own server; `job` is "" then, and what concerns checkpoints and the
     built-in server has no meaning. `name` begins with SERVER_PREFIX. `checkpoint` is `newest`,

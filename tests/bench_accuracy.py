@@ -71,7 +71,7 @@ def accuracy(world: World, folder: Path, settings: dict[str, Any]) -> float:
     epoch = train_epoch(run, Progress(), Stop())
     while epoch.progress.epoch < job.train.epochs:
         epoch = train_epoch(run, epoch.progress, Stop())
-    found = evaluate(run).accuracy
+    found = evaluate(run, run.data.test).accuracy
     assert found is not None
     return found
 

@@ -114,7 +114,7 @@ def kit(world: World, data: DataSet, train: Train, folder: Path) -> float:
         run = replace(set_up(job, world, data, folder, time.monotonic()), recorder=mock.Mock())
         while progress.epoch < train.epochs:
             progress = train_epoch(run, progress, Stop()).progress
-    found = evaluate(run)
+    found = evaluate(run, run.data.test)
     return found.loss if data.text else 100 * (found.accuracy or 0)
 
 

@@ -175,7 +175,7 @@ HandlerName = Annotated[
 class ServerSection(Section):
     """A server: `job` for the built-in one, or `command` for any other.
 
-    The built-in server answers with the newest complete checkpoint of a job, one replica per GPU.
+    The built-in server answers with the best checkpoint of a job so far, one replica per GPU.
     """
 
     image: Image
@@ -216,10 +216,10 @@ class ServerSection(Section):
         20, description="Time that your own server has for open requests after the stop signal"
     )
     checkpoint: Checkpoint = Field(
-        "newest",
+        "best",
         examples=["newest", "best", "step-00000300"],
-        description="`newest`, `best` (by test accuracy, of a text by the loss), or a "
-        "checkpoint's name",
+        description="`best` (by the accuracy, of a text by the loss; the newest until one is "
+        "measured), `newest`, or a checkpoint's name",
     )
     port: Port = Field(PORT, description="Port on each host that serves")
     transfer_port: Port = Field(

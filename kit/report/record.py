@@ -177,6 +177,8 @@ class Run:
     evaluation: Mapping[str, Any] | None = None
     name: str = ""
     by_class: Mapping[str, Any] | None = None
+    test: Mapping[str, float] = field(default_factory=dict)
+    """Figures of the test, if a validation has chosen the checkpoint for it."""
 
     @property
     def label(self) -> str:
@@ -281,7 +283,9 @@ def read_run(
     )
     ends = [line.get("by_class") for parts in complete for line in _of(parts[0], "epoch")]
     by_class = next((each for each in reversed(ends) if isinstance(each, dict)), None)
-    return Run(run, job, attempts, begins[-1], evaluation, by_class=by_class)
+    tests = [_metrics(line, "test") for parts in complete for line in _of(parts[0], "epoch")]
+    test = next(filter(None, reversed(tests)), {})
+    return Run(run, job, attempts, begins[-1], evaluation, by_class=by_class, test=test)
 
 
 def _attempt(parts: Mapping[int, Sequence[Line]], begin: Line, later: Sequence[int]) -> Attempt:
@@ -345,8 +349,8 @@ def _epoch(line: Line) -> Epoch:
     )
 
 
-def _metrics(line: Line) -> dict[str, float]:
-    found = line.get("metrics")
+def _metrics(line: Line, key: str = "metrics") -> dict[str, float]:
+    found = line.get(key)
     names = found if isinstance(found, dict) else {}
     return {name: value for name in names if (value := _maybe(names, name)) is not None}
 

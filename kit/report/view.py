@@ -411,7 +411,9 @@ def _details(run: Run, origin: Origin) -> Iterator[tuple[str, str]]:
         "Precision": str(facts.get("precision", "")),
         "Global batch": _words(facts, "global_batch", "{:,.0f} samples"),
         "Training samples": _words(facts, "train", "{:,.0f}"),
+        "Validation samples": _words(facts, "validation", "{:,.0f}"),
         "Test samples": _words(facts, "test", "{:,.0f}"),
+        "Test, once at the end": ", ".join(f"{name} {run.test[name]:.6g}" for name in run.test),
         "Trainer's sources": str(facts.get("trainer", "")),
     }
     yield from ((name, value) for name, value in known.items() if value)

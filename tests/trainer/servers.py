@@ -119,7 +119,8 @@ def start(
     **changes: Any,
 ) -> Server:
     """Start a server on n1 and wait until it answers; `changes` go to its file."""
-    content = {"name": "demo", "job": "digits", "port": free_port(), "poll": 0.1, **changes}
+    usual = {"port": free_port(), "poll": 0.1, "checkpoint": "newest"}
+    content = {"name": "demo", "job": "digits", **usual, **changes}
     port = content["port"]
     file = local.folder / f"server-{port}.json"
     file.write_text(json.dumps(content))

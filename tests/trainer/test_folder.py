@@ -96,8 +96,16 @@ TOLD = {
         "not used: 2 pictures of train/ outside of the classes",
     ),
     "two parts for the test": (
-        "test/cat/1.jpg val/cat/1.jpg test/dog/1.jpg",
-        "not used: val/, as test/ is the test",
+        "test/cat/1.jpg eval/cat/1.jpg test/dog/1.jpg",
+        "not used: eval/, as test/ is the test",
+    ),
+    "two parts for the validation": (
+        "test/cat/1.jpg val/cat/1.jpg valid/cat/1.jpg test/dog/1.jpg",
+        "not used: valid/, as val/ is the validation",
+    ),
+    "a validation without a test": (
+        "val/cat/1.jpg valid/cat/1.jpg",
+        "not used: valid/, as val/ is the test",
     ),
     "a test without labels": (
         "test/images/1.jpg val/cat/1.jpg val/dog/1.jpg",

@@ -13,8 +13,10 @@ import pytest
 from tests.ports import free_port
 from tests.trainer.hosts import DEADLINE, ROOT, Hosts, Task, hosts, wait_until
 from tests.trainer.servers import Server, damage, inputs, put, start
-from trainer.checkpoints.manifest import UnusableError
-from trainer.serve.offers import Offer, candidates, read_offer
+from trainer.checkpoints.listing import Found
+from trainer.checkpoints.manifest import Manifest, UnusableError
+from trainer.serve.checkpoints import described
+from trainer.serve.offers import Offer, candidates, offer_of, read_offer
 
 FIRST, SECOND, THIRD, LAST = (f"step-{step:08d}" for step in (45, 90, 135, 360))
 
@@ -104,7 +106,8 @@ def test_newer_ones_are_taken_under_load_and_broken_ones_passed_over(
     story = [line for line in text.splitlines() if " serves " in line]
     accuracy = json.loads((trained / THIRD / "manifest.json").read_text())["accuracy"]
     expected = (
-        f"serve n1: serves {THIRD} of digits: epoch 3, accuracy {accuracy * 100:.1f} %, from n1"
+        f"serve n1: serves {THIRD} of digits, the newest: epoch 3, accuracy {accuracy * 100:.1f} %,"
+        " from n1"
     )
     assert story[-1] == expected
     assert [line.split()[3] for line in story] == [FIRST, SECOND, THIRD]
@@ -129,7 +132,7 @@ def test_others_checkpoints_are_fetched_and_verified(
     text = server.task.text
     refused = f"serve n1: warning: passes over {LAST} from 127.0.0.1:{other}: state.pt fails its"
     assert text.count(refused) == 1
-    assert f"serves {SECOND} of digits: epoch 2, accuracy " in text
+    assert f"serves {SECOND} of digits, the newest: epoch 2, accuracy " in text
     assert "Traceback" not in text
 
 
@@ -160,6 +163,14 @@ def test_what_is_better_than_what_is_served() -> None:
     assert [each.step for each in candidates(found, "newest", found[2])] == [3]
     assert candidates(found, "newest", found[1]) == []
     assert candidates([], "newest", found[1]) == []
+
+
+def test_a_list_says_by_what_the_best_of_a_text_is_the_best() -> None:
+    text = Manifest(3, 1, 0.4, "poem", 9, "0" * 64, 2.25, text=True)
+    listed = described(Found("step-00000003", 1e9, text), "n2")
+    there = read_offer(json.loads(json.dumps(listed)), "poem", ("127.0.0.1", 1))
+    assert there == offer_of(text, "n2", 1e9, ("127.0.0.1", 1))
+    assert (there.score, there.figure) == (-2.25, "loss 2.25")
 
 
 def test_a_job_that_has_begun_anew_is_followed() -> None:

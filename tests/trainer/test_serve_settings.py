@@ -47,7 +47,7 @@ def test_a_whole_file(tmp_path: Path) -> None:
 
 def test_name_and_job_are_enough(tmp_path: Path) -> None:
     settings = read(tmp_path)
-    assert (settings.checkpoint, settings.port, settings.size) == ("newest", 8080, 64)
+    assert (settings.checkpoint, settings.port, settings.size) == ("best", 8080, 64)
     assert (settings.token, settings.replicas, settings.sources) == (None, 1, ())
 
 

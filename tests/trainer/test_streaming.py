@@ -161,6 +161,24 @@ def test_shards_have_the_images_that_were_packed(packed: Path) -> None:
     assert sorted(labels.tolist()) == [0] * 40 + [1] * 40
 
 
+def test_whole_shards_validate(packed: Path, tmp_path: Path) -> None:
+    data = of_folder(packed)
+    rest, held = data.hold_out(0.25, 0, data)
+    assert {each.name for each in rest.shards}.isdisjoint(each.name for each in held.shards)
+    assert len(rest) + len(held) == IMAGES
+    assert len(held.shards) == round(len(data.shards) / 4)
+    inputs, labels = held.take(torch.arange(len(held)), torch.device("cpu"))
+    reds = inputs[:, 0].float().mean(dim=(1, 2)) > inputs[:, 2].float().mean(dim=(1, 2))
+    assert torch.equal(reds.long(), labels)
+    copy = shutil.copytree(packed, tmp_path / "shards")
+    last = max(copy.glob("train-*.tar"))
+    last.rename(copy / "val-000000.tar")
+    write(make(copy), copy)
+    train = Train(dataset="shards", path="shards", model="cnn", epochs=1, batch_size=1)
+    parts, _ = load_shards(train, tmp_path)
+    assert [part.shards[0].name[:3] for part in parts] == ["tra", "val", "tes"]
+
+
 def test_a_class_that_only_the_test_has_is_named(packed: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(packed, tmp_path / "shards")
     test = min(copy.glob("test-*.tar"))
@@ -171,7 +189,7 @@ def test_a_class_that_only_the_test_has_is_named(packed: Path, tmp_path: Path) -
             tar.addfile(member, io.BytesIO(content))
     (copy / "classes.txt").write_text("blue\nred\nunknown\n")
     write(make(copy), copy)
-    with pytest.raises(DataError, match="classes that those to train lack: unknown; make both"):
+    with pytest.raises(DataError, match="classes that those to train lack: unknown; make all"):
         of_folder(copy)
 
 

@@ -436,7 +436,7 @@ def test_a_short_batch_counts_by_its_own_size(world: World, job: TrainJob, tmp_p
 
 def test_evaluation_counts(world: World, job: TrainJob, tmp_path: Path) -> None:
     run = start(job, world, tmp_path)
-    found = evaluate(run)
+    found = evaluate(run, run.data.test)
     images = run.data.prepared(run.data.test.inputs)
     with torch.no_grad():
         answers = run.model(images).argmax(dim=1)

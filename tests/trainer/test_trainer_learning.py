@@ -39,7 +39,9 @@ from trainer.core.setup import set_up, synchronise_norms
 from trainer.core.step import unmoving_norms
 from trainer.data.augment import Augmentation
 from trainer.data.load import load_data
+from trainer.data.pictures import View
 from trainer.data.shards import batches, next_batch
+from trainer.data.views import test_view as view_of_test
 from trainer.parallel.halt import HaltError
 from trainer.parallel.world import World, join_world
 
@@ -64,7 +66,7 @@ def accuracy(world: World, root: Path, train: Train) -> float:
         run = replace(run, recorder=mock.Mock())
         while progress.epoch < train.epochs:
             progress = train_epoch(run, progress, Stop()).progress
-    return evaluate(run).accuracy or 0.0
+    return evaluate(run, run.data.test).accuracy or 0.0
 
 
 @pytest.mark.parametrize(("batch", "epochs", "least"), [(8, 3, 0.94), (32, 5, 0.95), (512, 8, 0.9)])
@@ -128,6 +130,15 @@ def test_the_plan_tells_what_was_chosen() -> None:
     assert augmentations(folder) == "cropped at random, not mirrored, policy trivial, mixup 0.2"
     assert augmentations(settings(dataset="cifar10")) == "shifted at random, mirrored"
     assert augmentations(settings()) == ""
+
+
+def test_the_test_has_the_interpolation_of_the_training() -> None:
+    folder = {"dataset": "folder", "path": "x", "image_size": 64}
+    cropped = settings("torchvision/resnet18", **folder)
+    assert view_of_test(cropped)[0] == View(64, 64, "bilinear")
+    assert view_of_test(replace(cropped, interpolation="bicubic"))[0] == View(64, 64, "bicubic")
+    # Those of the trainer's own models are scaled in one way in both parts.
+    assert view_of_test(settings("resnet18", **folder))[0] == View(64)
 
 
 def test_decay_is_of_matrices_alone() -> None:

@@ -81,7 +81,7 @@ def identity(job: TrainJob) -> dict[str, Any]:
     # older checkpoints match.
     train = job.train
     more: dict[str, Any] = {"weights": train.weights or None, "options": train.options or None}
-    more |= {"split_seed": train.split_seed}
+    more |= {"split_seed": train.split_seed, "validation": train.validation}
     more |= {"ema_decay": train.ema_decay, "freeze": train.freeze and list(train.freeze)}
     return found | {key: value for key, value in more.items() if value is not None}
 
@@ -97,10 +97,10 @@ def pack(
     own: Mapping[str, Any] | None = None,
     loss: float | None = None,
 ) -> Saved:
-    """Make a checkpoint's content; `accuracy` is a share of the test samples, if it is known.
+    """Make a checkpoint's content; `accuracy` is the share of samples, if it has been measured.
 
-    `loss` is the mean over the test samples, by which the best of a text is kept, and of
-    models without accuracy.
+    `loss` is the mean over the same samples, by which the best of a text is kept, and of models
+    without accuracy.
     `labels`, `inputs` (how images are prepared) and the rest of `serving` are needed to serve the
     model; `own` describes the ranks' own parts (parts.py).
     """
@@ -283,18 +283,25 @@ def prune(folder: Path, last: str, job: TrainJob, keep: int) -> None:
     for path in folder.glob("step-*"):
         if re.fullmatch(NAME, path.name) and path.name < last and not is_complete(path):
             remove(path)
-    whole = sorted(each.parent for each in folder.glob(f"step-*/{COMPLETE}"))
-    known = {path: manifest_of(path) for path in whole if path.name <= last}
-    own = {
-        path: each.manifest.score
-        for path, each in known.items()
-        if each and each.content["job"] == identity(job)
-    }
-    scored = {path: value for path, value in own.items() if value is not None}
-    # The first of equals; of none may anything be known.
-    best = max(scored, key=scored.__getitem__, default=None)
-    for old in set(list(own)[:-keep]) - {best}:
+    own = {path: score for path, score in scores_of(folder, job).items() if path.name <= last}
+    for old in set(list(own)[:-keep]) - {best_of(own)}:
         remove(old)
+
+
+def best_of(scores: Mapping[Path, float | None]) -> Path | None:
+    """Return the checkpoint of the highest score, the first of equals; None if none has one."""
+    known = {path: score for path, score in scores.items() if score is not None}
+    return max(known, key=known.__getitem__, default=None)
+
+
+def scores_of(folder: Path, job: TrainJob) -> dict[Path, float | None]:
+    """Return the scores of this job's checkpoints in the order of steps, as far as known."""
+    whole = sorted(each.parent for each in folder.glob(f"step-*/{COMPLETE}"))
+    return {
+        path: known.manifest.score
+        for path in whole
+        if (known := manifest_of(path)) and known.content["job"] == identity(job)
+    }
 
 
 class Known(NamedTuple):

@@ -15,6 +15,8 @@ from typing import Any
 from trainer.checkpoints.layout import STATE
 
 LARGEST = 2**22  # Bytes: a label for every character of Unicode fits.
+TEXT = "text"
+"""The data set whose best checkpoint is that of the lowest loss."""
 MOST = 2**53  # Of an integer: larger ones are not exact in JSON.
 
 
@@ -34,6 +36,15 @@ class Manifest:
     sha256: str  # Of the state.
     loss: float | None = None  # Mean over the test samples.
     text: bool = False  # Whether the data set is a text.
+
+    @property
+    def figure(self) -> str:
+        """What the score is of, for people; "" if it is not known."""
+        if self.score is None:
+            return ""
+        if self.score == self.accuracy:
+            return f"accuracy {self.accuracy * 100:.1f} %"
+        return f"loss {-self.score:.4g}"
 
     @property
     def score(self) -> float | None:
@@ -83,7 +94,7 @@ def check(content: Any) -> Manifest:
     loss, job = content.get("validation_loss"), content["job"]
     if loss is not None and not (type(loss) is float and math.isfinite(loss)):
         raise UnusableError(f"it can not be read (validation_loss is {shown(loss)}, not a number)")
-    return replace(Manifest(*values), loss=loss, text=job.get("dataset") == "text")
+    return replace(Manifest(*values), loss=loss, text=job.get("dataset") == TEXT)
 
 
 def shown(value: Any) -> str:

@@ -352,8 +352,17 @@ class Train:
         ge=0,
         lt=2**32,
         examples=(1,),
-        description="Another choice of test samples, where a data set has none of its own; "
-        "default: 0, with any `seed`",
+        description="Another choice of the samples of the test, where a data set has none of its "
+        "own, and of `validation`; default: 0, with any `seed`",
+    )
+    validation: float | None = key(
+        None,
+        gt=0,
+        le=0.5,
+        examples=(0.1,),
+        description="The share of the training samples that is set apart: it is measured after "
+        "each epoch and chooses the best checkpoint. The test samples are measured once, at the "
+        "end, by that checkpoint. Default: none; the test samples are measured after each epoch",
     )
     on_nan: Literal["stop", "skip"] = key(
         "stop", description="If a loss is not finite: end, or leave out the optimizer step"

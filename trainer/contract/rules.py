@@ -75,6 +75,13 @@ def cache_is_of_a_url(values: Values, written: Written) -> Iterator[Problem]:
         yield Problem("train", "cache_gib", "is for shards with a `url`", "leave it out")
 
 
+def validation_is_of_known_data(values: Values, _: Written) -> Iterator[Problem]:
+    """A function of the user's own returns the parts that it wants."""
+    if values["train.validation"] and is_own(values["train.dataset"]):
+        fix = "leave it out, and return the validation part instead of the test part"
+        yield Problem("train", "validation", "is for the trainer's own data sets", fix)
+
+
 def image_size_is_of_a_folder(values: Values, written: Written) -> Iterator[Problem]:
     """Images of other data sets have a fixed size."""
     dataset = values["train.dataset"]
@@ -419,6 +426,7 @@ RULES: tuple[Callable[[Values, Written], Iterator[Problem]], ...] = (
     cache_is_of_a_url,
     image_size_is_of_a_folder,
     image_size_fits_the_model,
+    validation_is_of_known_data,
     context_is_of_a_text,
     tokens_are_of_a_text,
     model_fits_data,

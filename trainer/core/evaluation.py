@@ -1,4 +1,4 @@
-"""The loss and the metrics on the test samples."""
+"""The loss and the metrics on the samples of the validation, or of the test."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from trainer.core.precision import autocast
 from trainer.core.run import Run
 from trainer.custom.nested import floated
 from trainer.data import shards
+from trainer.data.samples import Samples
 from trainer.parallel.halt import HaltError
 from trainer.parallel.pipeline import Pipelined
 
@@ -33,7 +34,7 @@ SCORES = 2**27
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The means over all test samples."""
+    """The means over all samples of a part."""
 
     samples: int  # Or characters, of text.
     loss: float  # Of a classification: the mean cross entropy, in nats.
@@ -44,6 +45,12 @@ class Evaluation:
     def accuracy(self) -> float | None:
         """The share of the samples that are classified correctly, if the model classifies."""
         return self.metrics.get("accuracy")
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """The finite means by name, the loss among them."""
+        found = {"loss": self.loss, **self.metrics}
+        return {name: value for name, value in found.items() if isfinite(value)}
 
     @property
     def others(self) -> dict[str, float]:
@@ -73,14 +80,13 @@ def outputs_of(run: Run) -> Callable[[Any], Any]:
 
 
 @torch.no_grad()
-def evaluate(run: Run) -> Evaluation:
-    """Measure each test sample on exactly one rank; all ranks return the same.
+def evaluate(run: Run, test: Samples) -> Evaluation:
+    """Measure each sample of a part on exactly one rank; all ranks return the same.
 
     Raises HaltError on all ranks if an accuracy is no share.
     """
     run.ranks.share_buffers(run.modules)
     run.tested.eval()
-    test = run.data.test
     rank, size = run.ranks.data_rank, run.ranks.data_size
     batches = shards.evaluation_batches(len(test), rank, size, batch_size(run))
     test.expect(batch for batch, _ in batches)

@@ -39,6 +39,10 @@ class Figures:
     """The test samples of each class."""
     tokens_per_second: float | None = None  # Of a text.
     mfu: float | None = None  # Share of the GPUs' peak; of a text, where the peak is known.
+    best: str = ""  # At the end, if there is a validation: the checkpoint that was tested.
+    test: dict[str, float] = field(default_factory=dict)
+    """At the end, if there is a validation: the means over the test samples by name. All other
+    figures are then of the validation samples."""
     gpus: dict[str, list[str]] = field(default_factory=dict)
     """At the start: the UUIDs of the GPUs that each host's container sees."""
 

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from trainer.checkpoints.format import Progress
 from trainer.contract.own import is_own
 from trainer.core.alike import sources_of_trainer
-from trainer.core.evaluation import outputs_of
+from trainer.core.evaluation import Evaluation, outputs_of
 from trainer.core.figures import Figures
 from trainer.core.run import Run
 from trainer.record.predictions import predict
@@ -30,9 +30,18 @@ def begin_record(run: Run, progress: Progress, start: Figures) -> None:
 
 
 def record_epoch(
-    run: Run, figures: Figures, progress: Progress, seconds: float, *, saved: bool, last: bool
+    run: Run,
+    figures: Figures,
+    progress: Progress,
+    seconds: float,
+    *,
+    saved: bool,
+    tested: Evaluation | None,
 ) -> None:
-    """Record an epoch, evaluated in `seconds`; all ranks must call it."""
+    """Record an epoch, evaluated in `seconds`; all ranks must call it.
+
+    `tested` are the means over the test samples at the end of the training.
+    """
     run.recorder.note(
         "epoch",
         progress,
@@ -47,7 +56,8 @@ def record_epoch(
         skipped=len(figures.skipped),
         slow=figures.slow,
         # Only of the trained model: a line of 1,000 classes has some 10 kB.
-        by_class=asdict(figures.by_class) if last and figures.by_class.samples else None,
+        by_class=asdict(tested.by_class) if tested and tested.by_class.samples else None,
+        test=tested.figures if tested and run.data.validation is not None else None,
     )
     text = run.data.text
     alone = not run.job.parallel.used  # One rank of a divided model can not write by itself.
@@ -56,7 +66,7 @@ def record_epoch(
         vocabulary = vocabulary_of(data.labels, data.tokenizer)
         written = write_text(run.tested, vocabulary, train.context, run.world.device)
         run.recorder.note("sample", progress, text=written)
-    if not last:
+    if tested is None:
         return
     began = time.monotonic()
     if not text and run.task.classifies and not is_own(run.job.train.dataset):

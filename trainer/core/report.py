@@ -27,12 +27,15 @@ def introduce(run: Run, progress: Progress, start: Figures) -> None:
     if run.world.rank != 0:
         return
     train, exchange = run.job.train, run.job.exchange
+    numbers = f"{len(run.data.train):,} samples"
+    if run.data.validation is not None:
+        numbers = f"{len(run.data.train):,} and, to validate, {len(run.data.validation):,} samples"
     at_most = "at most " if train.global_batch else ""
     who = "replicas or shards" if run.job.parallel.used else "processes"
     sizes = f"{at_most}{train.batch_size} x {run.ranks.data_size} {who} x {run.micro_steps}"
     say(
         f"job {run.job.name}: {train.model} of {run.parameters:,} parameters, "
-        f"{len(run.data.train):,} samples of {train.dataset}, global batch {run.global_batch} = "
+        f"{numbers} of {train.dataset}, global batch {run.global_batch} = "
         f"{sizes}, {run.precision}, exchange {exchange.mode}, compression {exchange.compression}, "
         f"{start.steps} steps in {train.epochs} epochs"
     )
@@ -87,6 +90,11 @@ def tell_epoch(run: Run, figures: Figures, *, last: bool) -> None:
         say("batch: " + "/".join(f"{share * 100:.0f}" for share in figures.batch) + " % by rank")
     if not last:
         return
+    if figures.test:
+        words = ", ".join(f"{name} {value:.6g}" for name, value in figures.test.items())
+        say(f"tested {figures.best}, the best of the validation, once: {words}")
+        accuracy, loss = figures.test.get("accuracy"), figures.test.get("loss")
+        figures = replace(figures, accuracy=accuracy, validation_loss=loss)
     append(run.checkpoints, replace(figures, event="end"))
     steps = -(-len(run.data.train) // run.global_batch)
     say(summary(figures, steps, elapsed, speed, classifies=run.task.classifies))

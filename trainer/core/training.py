@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
+from trainer.checkpoints.layout import folder_name
 from trainer.core.averages import Lookahead
+from trainer.core.best import best_weights
 from trainer.core.by_class import named_classes
 from trainer.core.collapse import guessing, judge
 from trainer.core.epoch import EpochResult, train_epoch
@@ -85,7 +87,7 @@ def finish_epoch(run: Run, epoch: EpochResult) -> None:
     if last and isinstance(run.average, Lookahead):
         run.average.update(run.model, run.average.decay(1))
     began = time.monotonic()
-    found = evaluate(run)
+    found = evaluate(run, run.data.measured)
     seconds = time.monotonic() - began
     run.meter.validated(found.accuracy, found.loss)
     due = last or progress.epoch % run.job.checkpoint.every_epochs == 0
@@ -103,10 +105,17 @@ def finish_epoch(run: Run, epoch: EpochResult) -> None:
         **run.announcer.speed.figures(figures.images_per_second),
     )
     run.meter.end_epoch(figures.shares, figures.mfu)
-    record_epoch(run, figures, progress, seconds, saved=due, last=last)
-    run.announcer.know_metrics(found.accuracy, own_metrics(run, found), top5_of(run, found))
+    tested = found
+    if last and run.data.validation is not None:
+        with best_weights(run, folder_name(progress.step)) as best:
+            tested = evaluate(run, run.data.test)
+            record_epoch(run, figures, progress, seconds, saved=due, tested=tested)
+        figures = replace(figures, best=best, test=tested.figures)
+    else:
+        record_epoch(run, figures, progress, seconds, saved=due, tested=found if last else None)
+    run.announcer.know_metrics(tested.accuracy, own_metrics(run, tested), top5_of(run, tested))
     told = (figures.loss, figures.images_per_second)
-    by_class = named_classes(run.data.labels, found.by_class)
+    by_class = named_classes(run.data.labels, tested.by_class)
     run.announcer.epoch(progress, *told, figures.shares.get("communication"), by_class)
     if run.world.rank == 0:
         tell_epoch(run, figures, last=last)

@@ -4,7 +4,9 @@ Standard library only: the launcher reads them before torch, so that all mistake
 the first step.
 
     train/<class>/<picture>     also training/; the folders of `train` are the classes
-    test/<class>/<picture>      or one of the other names in TEST; none: a fifth of train
+    val/<class>/<picture>       also valid/, validation/, dev/
+    test/<class>/<picture>      also testing/, eval/, evaluation/; without it, val/ is the test;
+                                without both, a fifth of train
 
 As torchvision's ImageFolder, a class has all pictures below its folder. Hidden files and folders
 (trainer/contract/sources.py) are passed over.
@@ -27,7 +29,8 @@ ENDINGS = (
 )
 """Of pictures, all of which Pillow reads without further packages."""
 TRAIN = ("train", "training")
-TEST = ("test", "testing", "val", "valid", "validation", "eval", "evaluation", "dev")
+VALIDATION = ("val", "valid", "validation", "dev")
+TEST = ("test", "testing", "eval", "evaluation", *VALIDATION)
 """In the order of their choice."""
 
 
@@ -75,13 +78,16 @@ class ImageFolder:
     train: Part
     test: Part | None
     """None: a part of `train` becomes it."""
+    validation: Part | None
+    """None: the test is measured after each epoch."""
     notes: tuple[str, ...]
     """What people should know: counts, and what is not used."""
 
     @property
     def pictures(self) -> list[Path]:
-        """The pictures to train, then those of the test."""
-        return [*self.train.pictures, *(self.test.pictures if self.test else ())]
+        """The pictures to train, then those of the other parts."""
+        parts = (self.train, self.validation, self.test)
+        return [picture for part in parts if part for picture in part.pictures]
 
 
 def read_folder(folder: Path) -> ImageFolder:
@@ -100,17 +106,19 @@ def _read(folder: Path) -> ImageFolder:
     tables = _classes(folder / named, tally)
     _require_classes(folder / named, tables, tally)
     classes = tuple(tables)
-    chosen, passed = _test(folder, there, classes, tally)
+    found, passed = _others(folder, there, classes, tally)
     train = _labelled(named, tables, classes)
-    test = _labelled(chosen[0], chosen[1], classes) if chosen else None
+    test, validation = (_labelled(*each, classes) if each else None for each in found)
     if tally.broken:
         raise FolderError(
             f"{folder}: {_count(len(tally.broken), 'link')} to files that are not here: "
             f"{some(map(str, tally.broken))}; in a container, mount the folder that they lead "
             "to at the same path, or copy the files"
         )
-    notes = [_counts(classes, train, test), *passed, *_few(classes, train, test), *tally.lines()]
-    return ImageFolder(classes, train, test, tuple(notes))
+    counts = _counts(classes, train, validation, test)
+    few = [*_few(classes, train, test), *(_few(classes, train, validation) if validation else ())]
+    notes = [counts, *passed, *few, *tally.lines()]
+    return ImageFolder(classes, train, test, validation, tuple(notes))
 
 
 Tables = dict[str, list[Path]]
@@ -210,16 +218,27 @@ def _seen(tally: Tally) -> str:
     return "".join(f" ({line})" for line in tally.lines())
 
 
-def _test(
+Chosen = tuple[str, Tables] | None
+"""A part's folder with its pictures."""
+
+
+def _others(
     folder: Path, there: list[str], classes: tuple[str, ...], tally: Tally
-) -> tuple[tuple[str, Tables] | None, list[str]]:
-    """Return the part for the test with its pictures, and what to tell of the others.
+) -> tuple[tuple[Chosen, Chosen], list[str]]:
+    """Return the parts for the test and the validation, and what to tell of the others.
 
     A part none of whose folders is a class has no labels: another one is taken.
     """
     found = sorted((each for each in there if each.lower() in TEST), key=_rank)
     passed, wrong = list[str](), ""
-    for at, name in enumerate(found):
+    test: Chosen = None
+    validation: Chosen = None
+    for name in found:
+        extra = test is not None and not _validates(test[0]) and _validates(name)
+        taken, use = (validation, "validation") if extra else (test, "test")
+        if taken:
+            passed.append(f"not used: {name}/, as {taken[0]}/ is the {use}")
+            continue
         seen = Tally()
         tables = {each: files for each, files in _classes(folder / name, seen).items() if files}
         if not tables and not seen.loose:
@@ -228,14 +247,17 @@ def _test(
             if len(known) < len(tables):
                 raise FolderError(_unknown(folder, name, tables, classes))
             _add(tally, seen)
-            passed += [f"not used: {each}/, as {name}/ is the test" for each in found[at + 1 :]]
-            return (name, tables), passed
+            test, validation = (test, (name, tables)) if extra else ((name, tables), None)
         else:
             wrong = wrong or _unknown(folder, name, tables, classes)
             passed.append(f"not used: {name}/, whose pictures are not in folders of the classes")
-    if wrong:
+    if wrong and not test:
         raise FolderError(wrong)
-    return None, passed
+    return (test, validation), passed
+
+
+def _validates(name: str) -> bool:
+    return name.lower() in VALIDATION
 
 
 def _rank(name: str) -> tuple[int, str]:
@@ -265,10 +287,15 @@ def _labelled(name: str, tables: Tables, classes: tuple[str, ...]) -> Part:
     return Part(name, tuple(file for file, _ in pairs), tuple(label for _, label in pairs))
 
 
-def _counts(classes: tuple[str, ...], train: Part, test: Part | None) -> str:
+def _counts(
+    classes: tuple[str, ...], train: Part, validation: Part | None, test: Part | None
+) -> str:
     tested = "the test is a fifth of each class"
     if test:
         tested = f"{_count(len(test.pictures), 'picture')} in {test.name}/ for the test"
+    if validation:
+        number = _count(len(validation.pictures), "picture")
+        tested = f"{number} in {validation.name}/ to choose the best checkpoint by, {tested}"
     of = f"{len(classes):,} classes ({some(classes)})"
     return f"{of}: {_count(len(train.pictures), 'picture')} in {train.name}/, {tested}"
 

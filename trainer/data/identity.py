@@ -20,9 +20,10 @@ def identity(data: DataSet, kept: Path | None = None) -> str:
     `kept` is a folder in which the digests of its files are kept for the next start.
     """
     hashed = hashlib.blake2b(repr(data.labels).encode(), digest_size=6)
-    for part in (data.train, data.test):
+    for part in data.parts:
         _add(hashed, part, kept)
-    return f"{len(data.train):,} + {len(data.test):,} samples, {hashed.hexdigest()}"
+    numbers = " + ".join(f"{len(part):,}" for part in data.parts)
+    return f"{numbers} samples, {hashed.hexdigest()}"
 
 
 def _add(hashed: Any, samples: Samples, kept: Path | None) -> None:

@@ -10,10 +10,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from io import BytesIO
 from pathlib import Path
-from typing import IO, Any, NamedTuple, Protocol
+from typing import IO, Any, NamedTuple, Protocol, Self
 
 import numpy as np
 import torch
@@ -258,6 +258,11 @@ class ImageFiles(Samples):
     def numbers(self) -> int:
         """As of `Samples`."""
         return len(self) * self.copies
+
+    def chosen(self, indices: Tensor, like: Self) -> Self:
+        """As of `Samples`."""
+        files = [self.files[number] for number in indices.tolist()]
+        return replace(like, files=files, labels=self.labels[indices])
 
     def order(self, seed: int, epoch: int) -> Tensor:
         """As of `Samples`; with copies of images, as many are left out."""

@@ -11,6 +11,7 @@ import hashlib
 import pickle
 import zlib
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,12 +27,14 @@ from trainer.data.crops import image_transform, random_crops
 from trainer.data.files import READ_BY_TORCHVISION, find_files, find_folder, is_packed
 from trainer.data.folder import ImageFolder
 from trainer.data.samples import DataError, DataSet, Samples
-from trainer.data.shards import generator
+from trainer.data.shards import split
 from trainer.data.views import LARGEST, STATISTICS, test_view
 
 if TYPE_CHECKING:
     from trainer.data.pictures import View
 
+TESTED = 0.2
+"""Share of each class for the test, where a data set has no part for it."""
 CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 
@@ -44,6 +47,25 @@ def load_data(train: Train, root: Path) -> DataSet:
         from trainer.custom.data import load_own
 
         return load_own(train, root)
+    found = load_known(train, root)
+    return found if train.validation is None else hold_out(found, train)
+
+
+def hold_out(data: DataSet, train: Train) -> DataSet:
+    """Set a part of the training samples apart for the validation; raises DataError."""
+    share = train.validation or 0.0
+    if data.validation is not None:
+        what = "train.validation: the data have a part for it of their own"
+        raise DataError(f"{what}, {len(data.validation):,} samples; leave the key out")
+    rest, held = data.train.hold_out(share, train.split_seed or 0, data.test)
+    if not len(held) or not len(rest):
+        what = f"train.validation: {share:g} of the data leaves {len(held)} samples for it"
+        raise DataError(f"{what}, and {len(rest)} to train; write another share, or add data")
+    return replace(data, train=rest, validation=held)
+
+
+def load_known(train: Train, root: Path) -> DataSet:
+    """Load one of the trainer's own data sets; raises DataMissingError or DataError."""
     parts: Sequence[Samples]
     name, names = train.dataset, tuple[str, ...]()
     files = find_files(train, root) if name != "folder" else []
@@ -81,7 +103,7 @@ def load_data(train: Train, root: Path) -> DataSet:
         padding = 0  # The transforms shift and mirror.
     inputs = input_side(train.model, side) if of_torchvision(train.model) else 0
     about = (mean, deviation, len(names), padding, names, inputs, view)
-    return DataSet(parts[0], parts[1], *about)
+    return DataSet(parts[0], parts[-1], *about, validation=parts[1] if len(parts) > 2 else None)
 
 
 def preparation(train: Train, part: Samples) -> tuple[View | None, list[Tensor]]:
@@ -107,23 +129,11 @@ def statistics_of(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]
     return mean, deviation
 
 
-def split(labels: Tensor, seed: int) -> tuple[Tensor, Tensor]:
-    """Split off a fifth of each class for the test, by the seed: indices int64 of both parts.
-
-    A class with one sample stays in the training.
-    """
-    order = torch.randperm(len(labels), generator=generator(seed))
-    by_class = order[labels[order].argsort(stable=True)]
-    alone = labels.bincount()[labels[by_class]] == 1
-    is_test = (torch.arange(len(labels)) % 5 == 0) & ~alone
-    return by_class[~is_test], by_class[is_test]
-
-
 def load_digits(file: Path, seed: int) -> list[Samples]:
     """The 1,797 images of 8x8 in scikit-learn, split by class: 1,437 to train, 360 to test."""
     table = torch.from_numpy(np.loadtxt(file, np.uint8, delimiter=","))  # [1797, 8 * 8 + 1]
     images, labels = table[:, :-1].reshape(-1, 1, 8, 8), table[:, -1].long()
-    return [Samples(images[part], labels[part]) for part in split(labels, seed)]
+    return [Samples(images[part], labels[part]) for part in split(labels, TESTED, seed)]
 
 
 def load_folder(folder: ImageFolder, train: Train) -> list[Samples]:
@@ -132,7 +142,9 @@ def load_folder(folder: ImageFolder, train: Train) -> list[Samples]:
     from trainer.data.pictures import View
 
     transform, copies = image_transform(train), train.repeated_augmentation or 1
-    kinds = ((View(train.image_size), transform, copies), (test_view(train)[0], None, 1))
+    tested = (test_view(train)[0], None, 1)
+    parts = folder_parts(folder, train.split_seed or 0)
+    kinds = ((View(train.image_size), transform, copies), *[tested] * (len(parts) - 1))
     return [
         ImageFiles(
             torch.empty(0, 3, view.side, view.side, dtype=torch.uint8),
@@ -143,22 +155,20 @@ def load_folder(folder: ImageFolder, train: Train) -> list[Samples]:
             view=view,
             copies=number,
         )
-        for (files, labels), (view, change, number) in zip(
-            both_parts(folder, train.split_seed or 0), kinds, strict=True
-        )
+        for (files, labels), (view, change, number) in zip(parts, kinds, strict=True)
     ]
 
 
-def both_parts(folder: ImageFolder, seed: int) -> list[tuple[list[Path], Tensor]]:
-    """Pictures to train and to test with labels int64 [N]; without a test, split by class.
+def folder_parts(folder: ImageFolder, seed: int) -> list[tuple[list[Path], Tensor]]:
+    """Pictures to train, maybe to validate, and to test, with labels int64 [N].
 
-    Raises DataError if none is left for the test.
+    Without a test, those to train are split by class. Raises DataError if none is left for it.
     """
-    parts = (folder.train, folder.test)
+    parts = (folder.train, folder.validation, folder.test)
     if folder.test:
         return [(list(part.pictures), torch.tensor(part.labels)) for part in parts if part]
     files, labels = folder.train.pictures, torch.tensor(folder.train.labels)
-    divided = split(labels, seed)
+    divided = split(labels, TESTED, seed)
     if not len(divided[1]):
         where = f"{files[0].parent.parent}: {len(files)} pictures of {len(folder.classes)} classes"
         raise DataError(f"{where} leave none for the test; add pictures, or a part test/")

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from trainer.data.shards import permutation
+from trainer.data.shards import permutation, split
 
 if TYPE_CHECKING:
     from trainer.data.pictures import View
@@ -82,6 +82,18 @@ class Samples:
         own = indices.to(self.labels.device)
         return self.inputs[own].to(device), self.labels[own].to(device)
 
+    def hold_out(self, share: float, seed: int, like: Self) -> tuple[Self, Self]:
+        """Set a share of each class apart, chosen by the seed, to be read as `like` is.
+
+        Returns the rest and that part.
+        """
+        rest, held = split(self.labels, share, seed)
+        return self.chosen(rest, self), self.chosen(held, like)
+
+    def chosen(self, indices: Tensor, like: Self) -> Self:
+        """The samples `indices`, int64 [n], read as those of `like` are."""
+        return replace(like, inputs=self.inputs[indices], labels=self.labels[indices])
+
 
 @dataclass(frozen=True)
 class DataSet:
@@ -101,11 +113,24 @@ class DataSet:
     tokenizer: str = ""  # Of a text as tokens, the content of its tokenizer.json.
     end: int | None = None  # The token with which each document begins, if there is one.
     bytes_per_token: float | None = None  # Of the test part of a text, in UTF-8.
+    validation: Samples | None = None
+    """What chooses the best checkpoint, if that is not the test."""
 
     def to(self, device: torch.device) -> Self:
         """The same on another device."""
-        parts = ("train", "test", "mean", "deviation")
-        return replace(self, **{name: getattr(self, name).to(device) for name in parts})
+        names = ("train", "test", "mean", "deviation", "validation")
+        there = {name: each for name in names if (each := getattr(self, name)) is not None}
+        return replace(self, **{name: each.to(device) for name, each in there.items()})
+
+    @property
+    def parts(self) -> tuple[Samples, ...]:
+        """The samples to train, those of the validation if there are any, and those of the test."""
+        return tuple(each for each in (self.train, self.validation, self.test) if each is not None)
+
+    @property
+    def measured(self) -> Samples:
+        """The samples that are measured after each epoch."""
+        return self.test if self.validation is None else self.validation
 
     @property
     def text(self) -> bool:

@@ -45,6 +45,19 @@ def seeded(seed: int) -> Iterator[None]:
         torch.set_rng_state(state)
 
 
+def split(labels: Tensor, share: float, seed: int) -> tuple[Tensor, Tensor]:
+    """Set a share of each class apart, chosen by the seed: indices int64 of the rest, and of it.
+
+    A class with one sample stays in the rest.
+    """
+    order = torch.randperm(len(labels), generator=generator(seed))
+    by_class = order[labels[order].argsort(stable=True)]
+    alone = labels.bincount()[labels[by_class]] == 1
+    number = torch.arange(len(labels), dtype=torch.float64)
+    chosen = ((number * share).floor() > ((number - 1) * share).floor()) & ~alone
+    return by_class[~chosen], by_class[chosen]
+
+
 def permutation(samples: int, seed: int, epoch: int) -> Tensor:
     """The order of an epoch: int64 [samples]."""
     return torch.randperm(samples, generator=generator(seed, epoch))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from trainer.contract.job import Train
 from trainer.contract.models import PHOTOGRAPHS
+from trainer.data.crops import random_crops
 
 if TYPE_CHECKING:
     from trainer.data.pictures import View
@@ -33,4 +34,6 @@ def test_view(train: Train) -> tuple[View, Statistics]:
 
         return weights_view(train)
     side, resize = train.test_image_size or train.image_size, train.test_resize or 0
+    if random_crops(train) and not resize:
+        resize = side  # By torchvision, as the crops: its filter differs from Pillow's default.
     return View(side, resize, train.interpolation or "bilinear"), STATISTICS[train.dataset]

@@ -79,7 +79,7 @@ class World:
         size = torch.tensor([len(content)])
         self._exchange(distributed.broadcast, size, source)
         buffer = torch.zeros(int(size), dtype=torch.uint8)
-        if self.rank == source:
+        if self.rank == source and content:  # `frombuffer` takes no empty one.
             buffer = torch.frombuffer(bytearray(content), dtype=torch.uint8)
         for piece in torch.split(buffer, PIECE):
             self._exchange(distributed.broadcast, piece, source)

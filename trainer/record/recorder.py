@@ -217,7 +217,9 @@ def data_facts(data: DataSet) -> dict[str, Any]:
     """Describe the data set; the characters of a text are not classes."""
     text = data.text
     labels = [] if text else list(data.labels[:1000])
-    return {"train": len(data.train), "test": len(data.test), "text": text, "labels": labels}
+    validation = {} if data.validation is None else {"validation": len(data.validation)}
+    numbers = {"train": len(data.train), **validation, "test": len(data.test)}
+    return {**numbers, "text": text, "labels": labels}
 
 
 def versions() -> dict[str, str]:

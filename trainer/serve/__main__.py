@@ -1,6 +1,6 @@
 """The inference server: python3 -m trainer.serve. Its settings are in config.py.
 
-It answers with the newest complete checkpoint of a job, on each GPU of its container, and loads a
+It answers with the best complete checkpoint of a job, on each GPU of its container, and loads a
 newer one while it answers. Start reading in server.py.
 
 On SIGTERM it answers all accepted requests, then ends with exit code 0. The exit code is 2 for a

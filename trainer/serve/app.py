@@ -78,10 +78,11 @@ class Server:
             self._emit_serving()
             self.metrics.reloads.inc()
             return
-        accuracy = "unknown" if offer.accuracy is None else f"{offer.accuracy * 100:.1f} %"
+        choice = {"best": ", the best so far", "newest": ", the newest"}
         say(
-            f"serve {self.settings.host}: serves {offer.name} of {self.settings.job}: "
-            f"epoch {offer.epoch}, accuracy {accuracy}, from {offer.host}"
+            f"serve {self.settings.host}: serves {offer.name} of {self.settings.job}"
+            f"{choice.get(self.settings.checkpoint, '')}: epoch {offer.epoch}, "
+            f"{offer.figure or 'accuracy unknown'}, from {offer.host}"
         )
         self._emit_serving()
         self.metrics.reloads.inc()
@@ -188,7 +189,7 @@ class Server:
             "total": monotonic() - began,
         }
         return {
-            "checkpoint": schema.checkpoint(last.serving.offer, self.settings.job),
+            "checkpoint": schema.checkpoint(last.serving.offer, self.settings),
             "latency_ms": {name: round(value * 1000, 3) for name, value in seconds.items()},
             "batch_size": max(answer.batch for answer in answers),
         }
@@ -220,6 +221,6 @@ class Server:
                     "values": kind.values or ("a text" if kind.text else PIXELS),
                 },
                 "classes": kind.labels,
-                "checkpoint": schema.checkpoint(serving.offer, settings.job),
+                "checkpoint": schema.checkpoint(serving.offer, settings),
             }
         return content

@@ -33,6 +33,7 @@ from typing import Any, BinaryIO
 
 from trainer.checkpoints.layout import COMPLETE, MANIFEST, NAME, STATE
 from trainer.checkpoints.listing import Found, Listing, open_file
+from trainer.checkpoints.manifest import TEXT
 from trainer.contract.bearer import read_token
 from trainer.launch import own_address, stay_unprivileged
 from trainer.serve.connections import BODY, EVERY, Connections, most_connections
@@ -59,7 +60,8 @@ def described(found: Found, host: str) -> dict[str, Any]:
             "step": manifest.step,
             "epoch": manifest.epoch,
             "accuracy": manifest.accuracy,
-            "job": {"name": manifest.job},
+            "validation_loss": manifest.loss,
+            "job": {"name": manifest.job, "dataset": TEXT if manifest.text else ""},
             "files": {STATE: {"bytes": size, "sha256": manifest.sha256}},
         },
         "files": {STATE: size},

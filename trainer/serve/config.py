@@ -39,7 +39,7 @@ NUMBERS: dict[str, tuple[type, float, float]] = {
     "poll": (float, 0.01, 3600),
 }
 DEFAULTS: dict[str, Any] = {
-    "checkpoint": "newest",
+    "checkpoint": "best",
     "port": 8080,
     "queue": 256,
     "timeout": 10.0,

@@ -27,6 +27,7 @@ class Offer:
     size: int  # Bytes of the state.
     address: Address | None  # Of the source; None: this host's own folder.
     score: float | None = None  # By which the best is the best (checkpoints/manifest.py).
+    figure: str = ""  # What the score is of, for people.
 
     @property
     def place(self) -> str:
@@ -42,7 +43,7 @@ def place(address: Address) -> str:
 def offer_of(manifest: Manifest, host: str, written: float, address: Address | None) -> Offer:
     """Make an offer from checked values."""
     known = (manifest.step, manifest.epoch, manifest.accuracy, host, written)
-    about = (manifest.sha256, manifest.size, address, manifest.score)
+    about = (manifest.sha256, manifest.size, address, manifest.score, manifest.figure)
     return Offer(folder_name(manifest.step), *known, *about)
 
 
@@ -67,7 +68,8 @@ def candidates(
 ) -> list[Offer]:
     """Return the offers that are better than the served one, the best first.
 
-    The newest has the highest step. A lower step is used only if it was written later and no source
+    The best has the highest score, of equals the highest step. The newest has the highest step. A
+    lower step is used only if it was written later and no source
     has the served checkpoint any more: then the job was restarted from the beginning. `known` are
     offers of sources that do not answer at present.
     """

@@ -6,17 +6,19 @@ from typing import Any
 from fastapi import FastAPI
 from pydantic import BaseModel, Field
 
+from trainer.serve.config import Settings
 from trainer.serve.offers import Offer
 
-DESCRIPTION = """Answers with the newest checkpoint of a training. Requests that can not be served
+DESCRIPTION = """Answers with a checkpoint of a training. Requests that can not be served
 are answered with `error`, what is wrong, and `fix`, what to do."""
 
 
 class Checkpoint(BaseModel):
-    """The checkpoint that answered."""
+    """The checkpoint that answered, and by which choice: `best`, `newest` or its name."""
 
     job: str
     name: str
+    choice: str
     step: int
     epoch: int
     accuracy: float | None
@@ -168,11 +170,12 @@ HEALTH: Any = {"responses": {503: PROBLEMS[503]}}
 MODEL: Any = {"responses": {401: PROBLEMS[401]}}
 
 
-def checkpoint(offer: Offer, job: str) -> dict[str, Any]:
+def checkpoint(offer: Offer, settings: Settings) -> dict[str, Any]:
     """Describe a checkpoint that answers."""
     return {
-        "job": job,
+        "job": settings.job,
         "name": offer.name,
+        "choice": settings.checkpoint,
         "step": offer.step,
         "epoch": offer.epoch,
         "accuracy": offer.accuracy,

@@ -4,7 +4,8 @@
 
 A sample is an image and a class number in consecutive members of an uncompressed tar file, named
 KEY.jpg and KEY.cls (https://github.com/webdataset/webdataset). Shards for the test begin with
-`test` or `val`. `classes.txt`, if there, has the names of the classes, one on each line.
+`test`, and those of the validation with `val`; if only one of both is there, it is the test.
+`classes.txt`, if there, has the names of the classes, one on each line.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import os
 import sys
 import tarfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,7 +31,7 @@ from trainer.output import say, say_error
 
 INDEX = "shards.npz"
 CLASSES = "classes.txt"
-TEST = ("test", "val")
+PARTS = ("train", "val", "test")
 FIELDS = ("names", "sizes", "sha256", "shard", "offset", "length", "label", "classes")
 
 
@@ -62,9 +63,10 @@ class Index:
         return [Shard(*row) for row in rows]
 
 
-def part_of(name: str) -> str:
-    """Return `test` or `train`."""
-    return "test" if name.startswith(TEST) else "train"
+def parts_of(names: Sequence[str]) -> list[str]:
+    """Return the part of each shard, one of `PARTS`, by the beginnings of all names."""
+    found = [next((part for part in PARTS if name.startswith(part)), "train") for name in names]
+    return found if "test" in found else ["test" if part == "val" else part for part in found]
 
 
 def read(content: bytes, source: str) -> Index:
@@ -95,7 +97,7 @@ def _check(index: Index) -> None:
 def make(folder: Path) -> Index:
     """Read all shards of a folder; raises DataError."""
     files = sorted(folder.glob("*.tar"))
-    if {part_of(file.name) for file in files} != {"test", "train"}:
+    if not {"test", "train"} <= set(parts_of([file.name for file in files])):
         raise DataError(f"{folder} needs files train-*.tar, and test-*.tar or val-*.tar")
     rows: list[tuple[int, int, int, int]] = []
     hashes = []

@@ -19,11 +19,11 @@ from pathlib import Path
 
 from trainer.contract.job import Train
 from trainer.data.files import DataMissingError, find_folder
-from trainer.data.load import both_parts
+from trainer.data.load import folder_parts
 from trainer.data.samples import DataError
 from trainer.data.shards import permutation
 from trainer.output import say, say_error
-from trainer.streaming.index import CLASSES, INDEX, make, write
+from trainer.streaming.index import CLASSES, INDEX, PARTS, make, write
 
 
 def pack(folder: Path, shards: Path, size: int, seed: int) -> None:
@@ -36,7 +36,9 @@ def pack(folder: Path, shards: Path, size: int, seed: int) -> None:
     for note in found.notes:
         say(note)
     (shards / CLASSES).write_text("\n".join(found.classes) + "\n", "utf-8")
-    for name, (files, labels) in zip(("train", "test"), both_parts(found, seed), strict=True):
+    parts = folder_parts(found, seed)
+    names = PARTS if len(parts) == len(PARTS) else ("train", "test")
+    for name, (files, labels) in zip(names, parts, strict=True):
         order = permutation(len(files), seed, 0).tolist()
         _pack_part(shards, name, [(files[each], int(labels[each])) for each in order], size)
     write(make(shards), shards)

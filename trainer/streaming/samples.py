@@ -17,8 +17,9 @@ import tempfile
 import threading
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import torch
@@ -33,7 +34,7 @@ from trainer.data.samples import DataError
 from trainer.data.shards import generator, permutation
 from trainer.data.views import test_view
 from trainer.streaming.files import Member, ShardFiles, settled
-from trainer.streaming.index import Index, Shard, part_of, read
+from trainer.streaming.index import PARTS, Index, Shard, parts_of, read
 
 LANES = 64
 """Shards that are shuffled together; a rank of W reads about 64 / W of them at the same time."""
@@ -96,6 +97,26 @@ class StreamedImages(ImageFiles):
     offset: Tensor = field(kw_only=True)  # int64 [N].
     length: Tensor = field(kw_only=True)  # int64 [N].
     prefetch: Prefetch = field(kw_only=True)
+
+    def hold_out(self, share: float, seed: int, like: Self) -> tuple[Self, Self]:
+        """As of `Samples`, by whole shards: hosts fetch those of the training alone for it."""
+        order = torch.randperm(len(self.shards), generator=generator(seed))
+        number = round(len(self.shards) * share)
+        return self._of(order[number:], self), self._of(order[:number], like)
+
+    def _of(self, shards: Tensor, like: Self) -> Self:
+        """The samples of some shards, int64 [m], read as those of `like` are."""
+        kept = shards.sort().values
+        own = torch.isin(self.shard, kept)
+        there = [self.shards[number] for number in kept.tolist()]
+        columns = ("labels", "offset", "length")
+        return replace(
+            like,
+            shards=there,
+            shard=torch.searchsorted(kept, self.shard[own]),
+            prefetch=Prefetch(self.source, there),
+            **{name: getattr(self, name)[own] for name in columns},
+        )
 
     @property
     def content(self) -> bytes:
@@ -160,15 +181,17 @@ class StreamedImages(ImageFiles):
 
 
 def load_shards(train: Train, root: Path) -> tuple[list[StreamedImages], tuple[str, ...]]:
-    """Load the index of a job's shards: both parts, and the classes; raises DataError."""
+    """Load the index of a job's shards: the parts, and the classes; raises DataError."""
     source = shard_files(train, root)
     index = read(source.index(), source.place)
-    parts = [_part(index, part, train, source) for part in ("train", "test")]
-    trained, tested = (set(part.labels.tolist()) for part in parts)
-    if strange := sorted(tested - trained):
+    part_of = parts_of(index.names.tolist())
+    there = [part for part in PARTS if part in {"train", "test", *part_of}]
+    parts = [_part(index, part, part_of, train, source) for part in there]
+    trained, *tested = (set(part.labels.tolist()) for part in parts)
+    if strange := sorted(set().union(*tested) - trained):
         names = some(str(index.classes[label]) for label in strange)
         what = f"{source.place}: its shards to test have classes that those to train lack: {names}"
-        raise DataError(f"{what}; make both from the same classes")
+        raise DataError(f"{what}; make all from the same classes")
     return parts, tuple(index.classes.tolist())
 
 
@@ -182,8 +205,10 @@ def shard_files(train: Train, root: Path) -> ShardFiles:
     return ShardFiles(address, base / name, (train.cache_gib or CACHE_GIB) * 2**30)
 
 
-def _part(index: Index, part: str, train: Train, source: ShardFiles) -> StreamedImages:
-    chosen = np.array([part_of(name) == part for name in index.names.tolist()])
+def _part(
+    index: Index, part: str, part_of: list[str], train: Train, source: ShardFiles
+) -> StreamedImages:
+    chosen = np.array([each == part for each in part_of])
     number = np.cumsum(chosen) - 1  # In the part.
     own = chosen[index.shard]
     if not own.any():

@@ -5,7 +5,7 @@ Shapes: N windows, T characters or tokens of a window.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -64,6 +64,14 @@ class Windows(Samples):
         draw = generator(seed, epoch, OFFSET)
         offset = torch.randint(self.inputs.shape[1], (), generator=draw)
         return permutation(len(self), seed, epoch) + offset * len(self)
+
+    def hold_out(self, share: float, seed: int, like: Self) -> tuple[Self, Self]:  # noqa: ARG002
+        """As of `Samples`: the end of the text, as of the test, whatever the seed."""
+        at = len(self.tokens) - int(len(self.tokens) * share)
+        words = (self.hashed + bytes(f"{name} {at}", "ascii") for name in ("before", "from"))
+        parts = zip((self.tokens[:at], self.tokens[at:]), words, strict=True)
+        rest, held = (replace(self, tokens=tokens, hashed=hashed) for tokens, hashed in parts)
+        return rest, held
 
     def take(self, indices: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
         """As of `Samples`: inputs and labels int64 [n, T]. The last window ends with the text."""

@@ -178,7 +178,7 @@ function show(found) {
   facts(found.checkpoint, found);
   terminal(found);
   if (before && before.checkpoint.name !== found.checkpoint.name) {
-    $("newer").textContent = `A newer checkpoint answers from now on: step ${count(found.checkpoint.step)}.`;
+    $("newer").textContent = `Another checkpoint answers from now on: step ${count(found.checkpoint.step)}.`;
     $("facts").classList.remove("fresh");
     void $("facts").offsetWidth; // Otherwise the animation would not run again.
     $("facts").classList.add("fresh");
@@ -187,7 +187,9 @@ function show(found) {
 }
 
 function lead(found) {
-  const who = `the newest checkpoint of the training ${found.job}`;
+  const choices = { best: "the best checkpoint so far", newest: "the newest checkpoint" };
+  const which = found.ready ? found.checkpoint.choice : "";
+  const who = `${choices[which] || "a checkpoint"} of the training ${found.job}`;
   if (!found.ready) {
     $("lead").textContent = `This page asks ${who}.`;
   } else if (found.kind === "text") {

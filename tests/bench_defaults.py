@@ -10,8 +10,10 @@ adam   0.001
 gpt    nanoGPT's: AdamW of 0.001, betas 0.9 and 0.99, weight decay 0.1, clipping to 1, to a tenth
 
 All warm up for 5 % of their steps and follow a cosine. The data are scikit-learn's digits, also as
-files of MNIST of 28 pixels and as a folder of 16 pixels, and the text of this documentation. A row
-is behind if it is more than a point (of accuracy; 0.05 of loss) behind the better loop.
+files of MNIST of 28 pixels, of CIFAR-10 of 32 pixels and as a folder of 16 pixels, and the text of
+this documentation. A batch such as 8x4 is of four ranks with 8 samples each, in real processes; the
+loops have its samples in one process. A row is behind if it is more than a point (of accuracy; 0.05
+of loss) behind the better loop.
 """
 
 from __future__ import annotations
@@ -19,8 +21,10 @@ from __future__ import annotations
 import argparse
 import io
 import math
+import os
 import statistics
 import struct
+import subprocess
 import sys
 import tempfile
 import time
@@ -58,10 +62,16 @@ class Case:
     epochs: int
     batch: int
     loops: tuple[str, ...] = ("sgd", "adam")
+    ranks: int = 1
 
     def __str__(self) -> str:
         """Its name."""
-        return f"{self.model} {self.dataset} {self.epochs} {self.batch}"
+        return f"{self.model} {self.dataset} {self.epochs} {self.batches}"
+
+    @property
+    def batches(self) -> str:
+        """The samples of a rank and, if there are several, how many ranks there are."""
+        return f"{self.batch}x{self.ranks}" if self.ranks > 1 else f"{self.batch}"
 
     @property
     def text(self) -> bool:
@@ -84,6 +94,10 @@ CASES = [
     *(Case("lenet", "mnist", *each) for each in ((5, 8), (5, 32), (20, 32), (20, 512))),
     *(Case("resnet18", "folder", *each) for each in ((3, 32), (5, 128))),
     *(Case("gpt", "text", *each, ("gpt",)) for each in ((1, 8), (2, 12), (4, 64), (8, 256))),
+    Case("airbench", "cifar10", 4, 64),
+    *(Case("cnn", "digits", 20, each, ranks=ranks) for each, ranks in ((8, 2), (8, 8), (128, 4))),
+    Case("resnet18", "folder", 3, 16, ranks=2),
+    Case("gpt", "text", 1, 4, ("gpt",), ranks=3),
 ]
 
 
@@ -97,6 +111,12 @@ def write_data(root: Path) -> None:
         for kind, content in kinds.items():
             head = struct.pack(f">HBB{content.ndim}I", 0, 8, content.ndim, *content.shape)
             (root / f"{part}-{kind}-ubyte").write_bytes(head + content.numpy().tobytes())
+        pictures = functional.interpolate(images, (32, 32), mode="bilinear").byte()
+        rows = torch.cat([samples.labels[:, None].byte(), pictures.flatten(1).repeat(1, 3)], 1)
+        batches = [f"data_batch_{n}" for n in range(1, 6)] if part == "train" else ["test_batch"]
+        (root / "cifar-10-batches-bin").mkdir(exist_ok=True)
+        for batch, some in zip(batches, rows.chunk(len(batches)), strict=True):
+            (root / "cifar-10-batches-bin" / f"{batch}.bin").write_bytes(some.numpy().tobytes())
         small = functional.interpolate(images, (16, 16), mode="bilinear").byte()[:, 0]
         for number, (image, label) in enumerate(zip(small, samples.labels.tolist(), strict=True)):
             place = root / "folder" / name / str(label)
@@ -118,12 +138,40 @@ def kit(world: World, data: DataSet, train: Train, folder: Path) -> float:
     return found.loss if data.text else 100 * (found.accuracy or 0)
 
 
-def loop(way: str, data: DataSet, train: Train) -> float:
+def kit_ranks(case: Case, seed: int, root: Path) -> float:
+    """Train by a job in several processes; return the same."""
+    command = (
+        *("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={case.ranks}"),
+        *("--module", "tests.bench_defaults", str(case), "--rank", str(seed), str(root)),
+    )
+    environ = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, *command],
+        cwd=ROOT,
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return float(done.stdout.split()[-1])
+
+
+def be_a_rank(case: Case, seed: int, root: Path) -> None:
+    """Train as one of several processes that torchrun has started; rank 0 prints the figure."""
+    world = join_world({**os.environ, "KIT_HOST": "bench"}, timedelta(seconds=60))
+    train = case.settings(seed)
+    found = kit(world, load_data(train, root), train, root)
+    if world.rank == 0:
+        print(found)
+    distributed.destroy_process_group()
+
+
+def loop(way: str, data: DataSet, train: Train, batch: int) -> float:
     """Train by a plain loop; return the same."""
     torch.manual_seed(train.seed)
     model = build_model(train, data).train()
     draw = torch.Generator().manual_seed(train.seed)
-    samples, batch = len(data.train), train.batch_size
+    samples = len(data.train)
     steps = math.ceil(samples / batch) * train.epochs
     optimizer, end = plain_optimizer(way, model, batch)
     base, step = optimizer.param_groups[0]["lr"], 0
@@ -185,7 +233,7 @@ def row(case: Case, found: dict[str, list[float]]) -> str:
     behind = gap > (0.05 if case.text else 1.0)
     cells = [", ".join(f"{value:.{digits}f}" for value in values) for values in found.values()]
     cells += ["–"] * (3 - len(cells))
-    cells = [f"{case.model}, {case.dataset}", f"{case.epochs}, {case.batch}", *cells]
+    cells = [f"{case.model}, {case.dataset}", f"{case.epochs}, {case.batches}", *cells]
     return f"| {' | '.join(cells)} | {'behind' if behind else 'held'} |"
 
 
@@ -196,7 +244,12 @@ def main() -> int:
     parser.add_argument("cases", nargs="*", help="such as 'cnn digits 5 8', or 'cnn'")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--rank", nargs=2, metavar=("SEED", "FOLDER"), help=argparse.SUPPRESS)
     given = parser.parse_args()
+    if given.rank:
+        case = next(each for each in CASES if str(each) == given.cases[0])
+        be_a_rank(case, int(given.rank[0]), Path(given.rank[1]))
+        return 0
     chosen = [
         case
         for case in CASES
@@ -226,9 +279,12 @@ def measured(case: Case, seeds: int, world: World, root: Path) -> dict[str, list
     for seed in range(seeds):
         train = case.settings(seed)
         data = load_data(train, root)
-        found["kit"].append(kit(world, data, train, root))
+        single = case.ranks == 1
+        found["kit"].append(
+            kit(world, data, train, root) if single else kit_ranks(case, seed, root)
+        )
         for way in case.loops:
-            found[way].append(loop(way, data, train))
+            found[way].append(loop(way, data, train, case.batch * case.ranks))
     return found
 
 

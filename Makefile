@@ -83,9 +83,7 @@ stop: .venv/.kit ## end the jobs, after a last checkpoint
 examples: .venv/.kit ## regenerate the examples in compose/, the schemas and the reference
 	@for schema in inventory job server; do $(KIT) schema $$schema >kit/schema/$$schema.schema.json; done
 	@$(KIT) render
-	@for example in tests/examples/*/; do \
-	    $(KIT) render -i $$example/inventory.yaml -o compose/$$(basename $$example) || exit; \
-	done
+	@$(BIN)/python -m tests.examples
 	@$(BIN)/python -m docs.generate
 
 dashboards: .venv/.dev ## write the templates of Grafana's dashboards, by its SDK

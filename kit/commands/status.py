@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 INTERVAL = 2.0
 """Seconds between two updates with --watch."""
+RETRY = 30.0
+"""Seconds until a history that cannot be read is asked for again: a host that is off takes ten."""
 MANY = 16
 """With more hosts per job, equal ones share a line."""
 SILENT = 30.0
@@ -116,20 +118,25 @@ class Report:
 
 
 class Deployments:
-    """The newest deployment of each workload, read again only after another start."""
+    """The newest deployment of each workload, read again only after another start or a failure."""
 
-    def __init__(self, history: Callable[[], Iterable[Deployment]]) -> None:
-        self._history = history
+    def __init__(
+        self,
+        history: Callable[[], Iterable[Deployment]],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._history, self._clock = history, clock
         self._starts: dict[str, float] = {}
         self._newest: dict[str, Deployment] = {}
+        self._again: float | None = None  # When to try once more.
 
     def of(self, statuses: Sequence[JobStatus]) -> Mapping[str, Deployment]:
         """Return those of workloads; none if the place of the history cannot be reached."""
         starts = {status.job: status.started for status in statuses}
-        if starts != self._starts:
-            self._starts = starts
+        if starts != self._starts or (self._again and self._clock() >= self._again):
+            self._starts, self._again = starts, self._clock() + RETRY
             with suppress(KitError):
-                self._newest = newest(self._history())
+                self._newest, self._again = newest(self._history()), None
         return {job: self._newest[job] for job in starts if job in self._newest}
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from kit.commands.status import RETRY, Deployments
 from kit.errors import KitError
 from kit.hosts import ssh
 from kit.model import Host
@@ -154,3 +155,25 @@ def test_history_and_ends_are_remembered(home: Path, folder: HostFolder) -> None
     assert folder.recorded_statuses() == (STATUS,)
     folder.delete_status("j")
     assert folder.recorded_statuses() == ()
+
+
+def test_a_history_that_cannot_be_read_is_asked_for_again() -> None:
+    off = KitError("n1 is off")
+    answers: list[KitError | tuple[Deployment, ...]] = [off, off, (DEPLOYMENT,)]
+    now, asked = [0.0], list[float]()
+
+    def history() -> tuple[Deployment, ...]:
+        asked.append(now[0])
+        answer = answers[len(asked) - 1]
+        if isinstance(answer, KitError):
+            raise answer
+        return answer
+
+    deployments = Deployments(history, lambda: now[0])
+    looks = {}
+    for second in range(0, 5 * int(RETRY), 2):
+        now[0] = float(second)
+        looks[second] = deployments.of([STATUS])
+    assert asked == [0, RETRY, 2 * RETRY]  # Neither at each look nor never.
+    assert looks[0] == {}
+    assert looks[int(2 * RETRY)] == {"j": DEPLOYMENT}

@@ -224,7 +224,7 @@ def test_a_warm_up_of_steps_is_waited_for() -> None:
 
 
 def test_a_training_that_learns_nothing_is_ended_or_told(tmp_path: Path) -> None:
-    wild: dict[str, Any] = {"learning_rate": 3.0, "warm_up": 0.0, "clip_norm": 0.0, "epochs": 6}
+    wild: dict[str, Any] = {"learning_rate": 3.0, "warm_up": 0.0, "clip_norm": 0.0, "epochs": 3}
     wild |= {"optimizer": "adamw", "batch_size": 16}
     with hosts(tmp_path) as local:
         tasks = {}
@@ -238,6 +238,7 @@ def test_a_training_that_learns_nothing_is_ended_or_told(tmp_path: Path) -> None
     assert failed.kind == "loss"
     assert "is that of guessing" in failed.message
     assert "`on_collapse: continue` goes on" in failed.message
+    assert "done:" not in tasks["stop"].text
     told = tasks["continue"].of(events.Untaught)
     assert told
     assert "is that of guessing" in told[-1].message

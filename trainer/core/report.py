@@ -75,8 +75,8 @@ def enlargement(data: DataSet) -> str:
     return f"images of {channels}×{side}×{side} become inputs of {inputs}"
 
 
-def tell_epoch(run: Run, figures: Figures, *, last: bool) -> None:
-    """Report an epoch and, after the last one, a summary to compare trainings by."""
+def tell_epoch(run: Run, figures: Figures) -> None:
+    """Report an epoch."""
     elapsed = time.monotonic() - run.started
     speed = run.announcer.speed
     append(run.checkpoints, figures)
@@ -88,8 +88,12 @@ def tell_epoch(run: Run, figures: Figures, *, last: bool) -> None:
         say(f"slow: {who} works {factor} times as long as the others, who wait for it")
     if run.job.train.balance == "auto":
         say("batch: " + "/".join(f"{share * 100:.0f}" for share in figures.batch) + " % by rank")
-    if not last:
-        return
+
+
+def tell_end(run: Run, figures: Figures) -> None:
+    """Report a training that is complete, with a summary to compare trainings by."""
+    elapsed = time.monotonic() - run.started
+    speed = run.announcer.speed
     if figures.test:
         words = ", ".join(f"{name} {value:.6g}" for name, value in figures.test.items())
         say(f"tested {figures.best}, the best of the validation, once: {words}")

@@ -16,7 +16,7 @@ from trainer.core.figures import append, measure
 from trainer.core.live_state import resume_live
 from trainer.core.recording import begin_record, record_epoch
 from trainer.core.rehearsal import rehearse
-from trainer.core.report import introduce, tell_epoch, tell_group
+from trainer.core.report import introduce, tell_end, tell_epoch, tell_group
 from trainer.core.run import Run, Stop
 from trainer.core.schedule import require_warm_up_fits
 from trainer.core.speed import speed_of
@@ -118,8 +118,10 @@ def finish_epoch(run: Run, epoch: EpochResult) -> None:
     by_class = named_classes(run.data.labels, tested.by_class)
     run.announcer.epoch(progress, *told, figures.shares.get("communication"), by_class)
     if run.world.rank == 0:
-        tell_epoch(run, figures, last=last)
+        tell_epoch(run, figures)
     judge(run, progress, figures.loss, found, saved=due)
+    if last and run.world.rank == 0:
+        tell_end(run, figures)
 
 
 def own_metrics(run: Run, found: Evaluation) -> dict[str, float]:

@@ -1,5 +1,6 @@
 """Exchanges whose peer is lost: nobody waits for them until the group's timeout."""
 
+import socket
 import threading
 import time
 from datetime import timedelta
@@ -11,6 +12,7 @@ from torch import distributed
 from torch.futures import Future
 
 from tests.trainer.hosts import wait_until
+from trainer.elastic.membership import FORMING, await_store
 from trainer.parallel.pending import GIVEN_UP, Pending
 from trainer.parallel.world import PIECE, form_world, is_lost_peer, leave_world
 
@@ -89,3 +91,22 @@ def test_each_piece_of_a_broadcast_is_progress() -> None:
         wait_until(lambda: len(ended) == len(reached), "the end of all")
     finally:
         leave_world(None)
+
+
+def test_who_waits_for_the_store_of_a_lost_host_gives_up_with_the_group() -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as server:
+        place = server.getsockname()
+        waiting = [socket.socket() for _ in range(3)]
+        for each in waiting:  # A full queue: like a host without power, it drops what comes.
+            each.setblocking(False)
+            each.connect_ex(place)
+        pending, began = Pending(), time.monotonic()
+        threading.Timer(0.3, pending.give_up).start()
+        with pytest.raises(RuntimeError, match=r"no store answers at 127\.0") as error:
+            await_store(place, pending)
+        assert is_lost_peer(error.value)
+        assert time.monotonic() - began < FORMING.total_seconds() / 3
+        for each in waiting:
+            each.close()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        await_store(server.getsockname(), Pending())

@@ -14,6 +14,7 @@ import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -28,13 +29,15 @@ from trainer.elastic.messages import Group, Order, decode
 from trainer.elastic.pulse import Pulse
 from trainer.elastic.workers import Place, place_line
 from trainer.parallel.device import own_device
-from trainer.parallel.pending import Pending
+from trainer.parallel.pending import GIVEN_UP, Pending
 from trainer.parallel.world import World, form_world, hold_groups, leave_world
 
 FORMING = timedelta(seconds=30)
 """Time for the store to answer, and for all workers to connect to each other."""
 AGAIN = 0.2
 """Seconds after which connections are looked for again."""
+CONNECT = 1.0
+"""Seconds for a connection to a store: after so many, TCP sends its first packet again."""
 GENTLE = 10
 """Times that NCCL's connections are left to NCCL; in half a second its abort has ended."""
 
@@ -103,8 +106,10 @@ class Membership:
 
     def _form(self, group: Group, timeout: timedelta) -> World:
         endpoint, _, port = group.members[0].store.rpartition(":")
+        place = endpoint.strip("[]"), int(port)
+        await_store(place, self._pending)
         store = distributed.TCPStore(  # type: ignore[attr-defined]
-            endpoint.strip("[]"), int(port), is_master=False, timeout=FORMING
+            *place, is_master=False, timeout=FORMING
         )
         prefixed = distributed.PrefixStore(  # type: ignore[attr-defined]
             str(group.generation), store
@@ -209,6 +214,20 @@ class Membership:
         if inode in self._before:
             return False
         return self._formed is None or inode in self._formed or tries > GENTLE
+
+
+def await_store(place: tuple[str, int], pending: Pending) -> None:
+    """Wait until a group's store answers: its host may be gone since the group was formed.
+
+    The connect of TCPStore waits for a host without power as long as its timeout, and no other
+    thread can end it. Raises RuntimeError once the group is given up, and after `FORMING`.
+    """
+    deadline = time.monotonic() + FORMING.total_seconds()
+    while not pending.over and time.monotonic() < deadline:
+        with suppress(OSError), socket.create_connection(place, timeout=CONNECT):
+            return
+        time.sleep(AGAIN)
+    raise RuntimeError(f"{GIVEN_UP}: no store answers at {place[0]}, port {place[1]}")
 
 
 def handles() -> dict[int, int]:

@@ -45,6 +45,12 @@ class Pending:
         self._over = False
 
     @property
+    def over(self) -> bool:
+        """Whether the group is lost."""
+        with self._lock:
+            return self._over
+
+    @property
     def unfinished(self) -> bool:
         """Whether a thread of gloo still waits."""
         with self._lock:

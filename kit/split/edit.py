@@ -57,7 +57,7 @@ class _Editor:
         self._document = document
         self._places: Counter[int] = Counter()
         self._pairs: dict[int, dict[str, _Pair]] = {}
-        if document.root is not None:
+        if document.root is not None and "*" in text:  # Without an alias nothing is shared.
             self._count(document.root)
 
     def apply(self, split: Split) -> str:

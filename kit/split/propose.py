@@ -41,11 +41,13 @@ def propose(project: Project, path: Path, text: str, wanted: Wanted) -> Proposal
     old = _plan(project, {})
     before = state(project.inventory, old)
     idle_is_meant = wanted.number() == 0
+    last: list[tuple[Split, Plan]] = []  # What was chosen is planned already.
 
     def _valid(split: Split) -> bool:
         plan = _plan(project, split)
         if plan is None:
             return False
+        last[:] = [(split, plan)]
         after = state(moved(project.inventory, split), plan)
         return idle_is_meant or not made_idle(before, after)
 
@@ -54,7 +56,7 @@ def propose(project: Project, path: Path, text: str, wanted: Wanted) -> Proposal
         new = edited(text, str(path), split, project.sources.documents[INVENTORY])
     except FaultsError as error:
         raise project.sources.problems(error.faults) from None
-    planned = _after(project, split)
+    planned = last[0][1] if last and last[0][0] == split else _after(project, split)
     after = state(moved(project.inventory, split), planned)
     if not idle_is_meant:
         _refuse_idle(before, after)

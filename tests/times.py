@@ -73,10 +73,16 @@ def register(config: pytest.Config) -> None:
     config.pluginmanager.register(Controller() if controls else Times(), "times")
 
 
+def lab_number() -> str:
+    """Number the lab of this test process; `KIT_TEST_LABS` keeps two runs at a time apart."""
+    process = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
+    return os.environ.get("KIT_TEST_LABS", "") + process
+
+
 def processor_times() -> dict[int, float]:
     """Return the seconds of this process and of each container of its lab, with descendants."""
     parents, used, roots = {}, {}, {os.getpid()}
-    network = f"LAB_NAMES=10.78.{os.environ.get('PYTEST_XDIST_WORKER', 'gw0')[2:]}.2\0".encode()
+    network = f"LAB_NAMES=10.78.{lab_number()}.2\0".encode()
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             fields = (folder / "stat").read_text().rpartition(")")[2].split()

@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from tests import times
 from tests.lab import settings
 from tests.lab.host import require
 from tests.lab.settings import LabError, Settings
 from tests.sandbox import ROOT
 
-WORKER = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
+WORKER = times.lab_number()
 # A lab for each worker, separate from a user's own. The short heartbeat saves time.
 NAME = {
     "KIT_LAB_NAME": f"test{WORKER}",

@@ -15,6 +15,7 @@ from tests.trainer.hosts import metrics, wait_until
 from tests.turns import turns
 from trainer.contract import events
 from trainer.contract.job import Train
+from trainer.launch import available_cores
 
 
 def world() -> Any:
@@ -209,9 +210,11 @@ def decoding(place: Place) -> Figures:
         "learning_rate": 0.01,
     }  # fmt: skip
     found = {}
+    # As the launcher has it, and with it as many workers.
+    cores = {"OMP_NUM_THREADS": available_cores() if place.cuda else 1}
     for name in ("cpu", "gpu") if place.cuda else ("cpu",):
         with runs.local(place) as local:
-            runs.finish(runs.start(local, name, **base, decode=name))
+            runs.finish(runs.start(local, name, cores, **base, decode=name))
         found[name] = runs.rate(place.folder / name)
     return {name: Figure(rate, "images/s") for name, rate in found.items()}
 

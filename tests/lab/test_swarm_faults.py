@@ -88,7 +88,7 @@ def test_a_registry_that_is_away_ends_no_deploy(operator: Operator, hosts: Lab) 
     try:
         for node in NODES:
             on(hosts, node, f"docker rmi {new}; iptables -I {CLOSED}")
-        operator.write({"digits": TRAIN.replace(STAND_IN, new)})
+        operator.write({"digits": ELASTIC.replace(STAND_IN, new)})
         deploy = operator.start("deploy")
         wait_for(lambda: "Shutdown Rejected" in states(hosts)[0], "Swarm to give up")
         assert deploy.poll() is None

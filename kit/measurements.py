@@ -1,7 +1,8 @@
 """What `kit bench` has measured: values, and their JSON file beside the inventory.
 
 Speeds of links are in bits per second of payload, of disks and memory in bytes per second; times
-are in seconds.
+are in seconds. `kit plan` reads them. Rendered files do not depend on them: they are reviewed, and
+must be the same on a machine without this file and after each `kit bench`.
 """
 
 from __future__ import annotations

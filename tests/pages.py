@@ -1,4 +1,7 @@
-"""The pages of the documentation, as text: links, headings, blocks, tables."""
+"""The pages of the documentation, as text: links, headings, blocks, tables.
+
+They are read as a Git server does, without network and without MkDocs, which checks the site in CI.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Which pages are generated, and from what. A test holds the files in docs/ to them."""
+"""Which pages are generated, and from what. A test holds the files in docs/ to them.
+
+They are committed: pages that MkDocs alone makes would not exist on a Git server, and reviewers
+would not see a changed option.
+"""
 
 from __future__ import annotations
 
@@ -42,8 +46,9 @@ def decisions_page() -> str:
     rows = "\n".join(f"| {date} | [{title}]({name}) |" for date, title, name in _decisions())
     return (
         "# Decisions\n\n"
-        "Each file records one decision: the reason, and what was tried. Add a file for a new "
-        "decision; do not rewrite an old one.\n\n"
+        "These decisions are in force, and readers ask about them. Each file has the status, the "
+        "reason, and the alternatives. All other reasons stand in docstrings and comments, beside "
+        "the code that they explain.\n\n"
         f"| date | decision |\n| --- | --- |\n{rows}\n"
     )
 

@@ -206,7 +206,7 @@ def _digests(
                 say(f"skipped, because no host runs it: {error.message}")
                 continue
             failures.append(str(error))
-    if failures:
+    if failures:  # Somebody would commit half a lock.
         raise KitError("\n".join(failures), "images.lock was not changed")
     return found
 

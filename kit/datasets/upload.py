@@ -1,7 +1,9 @@
 """A folder or an archive of this machine as one stream of bytes that can be resumed anywhere.
 
 A folder is sent as a tar archive whose bytes depend only on the names, sizes and contents of its
-files, so that a second attempt continues where the first one ended.
+files, so that a second attempt continues where the first one ended. A request for each file would
+take a container for each, and a data set may have a million files. The price is room for the
+archive on the storage host while it is unpacked.
 """
 
 from __future__ import annotations

@@ -24,7 +24,8 @@ class DataPlan:
 
     `storage` keeps the data sets, `agents` are the hosts with an agent, the storage host included.
     `cache` is the most bytes of a host's copies, or None. `volume` holds the data sets on each
-    host, also on the storage host. `image` has the programs.
+    host, also on the storage host: store and cache have the same layout, so that every job mounts
+    the same volume wherever it runs, and the storage host keeps one copy. `image` has the programs.
     """
 
     storage: Host
@@ -157,7 +158,10 @@ def stream_rates(
 
 
 def stream_url(server: str, data: DataSet) -> str:
-    """Return the address of a data set on the data server; `newest` leads to a version."""
+    """Return the address of a data set on the data server.
+
+    `newest` leads to a version: a plan does not know which ones are stored.
+    """
     return f"{server}/{data.name}/{data.version or 'newest'}/data"
 
 

@@ -37,7 +37,8 @@ LADDER = (
     *(("local_sgd", steps, "fp16", True) for steps in OVERLAPPED_STEPS),
     *(("diloco", steps, "fp16", True) for steps in DILOCO_STEPS),
 )
-"""Exchange modes, from the smallest change of the training to the largest."""
+"""Exchange modes, from the smallest change of the training to the largest. On 1 Gbit/s compressed
+gradients at every step are not enough; overlapped local steps are (docs/performance.md)."""
 SHOWN = (
     *OF_A_SCRIPT,
     ("local_sgd", 8, "fp16", True),

@@ -12,7 +12,7 @@ from kit.runtime.status import LogLine
 
 TAIL = "500"
 """Lines that the first update reads: every rank reports its place once a minute, and rank 0 its
-progress at least every 10 s."""
+progress at least every 10 s. The beginning of a log may be gone anyway, as Docker rotates it."""
 
 MORE = "20000"
 """Lines that it reads if the last ones have no event: scripts may print as much as they like."""

@@ -21,7 +21,11 @@ _RANK = re.compile(r"\[rank(\d+)\]: ?")
 
 
 def split(text: str) -> tuple[int | None, str]:
-    """Split a worker's line into its rank and its text, without the launcher's `[rank3]: `."""
+    """Split a worker's line into its rank and its text, without the launcher's `[rank3]: `.
+
+    The launcher adds it on a pipe: torchrun adds it only to lines of files, which grow for as long
+    as a job runs.
+    """
     found = _RANK.match(text)
     return (int(found[1]), text[found.end() :]) if found else (None, text)
 

@@ -1,4 +1,8 @@
-"""The check that each container sees the GPUs that the plan gives it."""
+"""The check that each container sees the GPUs that the plan gives it.
+
+Three answers are compared: the rendered files, what a container was given, and what it sees. The
+last two must be equal. The first two differ between every render and its deploy, which is no alarm.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The status of workloads as values, the same for every target."""
+"""The status of workloads as values, the same for every target.
+
+It comes from the containers and their events, so that it cannot become stale. kit stores only how a
+job ended, when `kit stop` removes its containers.
+"""
 
 from __future__ import annotations
 

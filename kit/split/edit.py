@@ -1,7 +1,8 @@
 """Editing of `use` in the inventory's text. Everything else, including comments, stays.
 
 The positions of PyYAML's nodes give the places. Moving a GPU back restores the earlier bytes: `use`
-is removed if kit wrote it, and set to `training` otherwise.
+is removed if kit could have written it, and set to `training` otherwise, so that no record of the
+earlier text is needed. Only a `use: training` that somebody wrote at the end of an entry is lost.
 """
 
 from __future__ import annotations

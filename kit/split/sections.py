@@ -41,7 +41,11 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class HostsSection:
-    """One key of the inventory's `hosts`: a host or a range of hosts."""
+    """One key of the inventory's `hosts`: a host or a range of hosts.
+
+    The hosts of a range move together: a list for one of them would cut the range in three, and the
+    next split would have to join it again.
+    """
 
     name: str
     hosts: tuple[str, ...]

@@ -34,7 +34,7 @@ class Feeds:
     """Reads the GPUs of hosts in threads.
 
     nvidia-smi stays resident: starting it takes longer than a query, and wakes GPUs without
-    persistence mode.
+    persistence mode. DCGM exporter is not on every host, and Docker's API knows no GPUs.
     """
 
     def __init__(self, commands: Mapping[str, list[str]], *, loops: bool) -> None:

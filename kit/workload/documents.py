@@ -25,7 +25,8 @@ def generated(file: str, *sources: str) -> str:
 def job_json(job: JobPlan, generated: str, port: int | None = None, url: str | None = None) -> str:
     """Return the job file for the launcher and the trainer. It is the same on every host.
 
-    `port` is that of the metrics, `url` the address of a data set that is streamed.
+    `port` is that of the metrics, `url` the address of a data set that is streamed. The image is
+    not in it: every container mounts it as a config, which a new image must not change.
     """
     document: dict[str, Any] = {"generated": generated, "name": job.name}
     if job.job.train is None or job.job.exchange is None:

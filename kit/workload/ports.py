@@ -1,4 +1,8 @@
-"""The ports that kit's containers open on the hosts, and conflicts between two of them."""
+"""The ports that kit's containers open on the hosts, and conflicts between two of them.
+
+The plan finds the faults that every target has. Conflicts of ports depend on the target's network,
+so that `lower` finds them; both are faults with a place in a file, in one list for the user.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +74,11 @@ def services(parts: Iterable[Part], address: str | None = None) -> Iterator[Serv
 def open_ports(
     platform: Iterable[Service], listeners: Iterable[Listener]
 ) -> Mapping[str, tuple[OpenPort, ...]]:
-    """Return the ports of each host, in their order, without repetition."""
+    """Return the ports of each host, in their order, without repetition.
+
+    Firewalls must let them pass, also those that Docker publishes: with `iptables: false`, or with
+    Docker's proxy alone, the rules for incoming packets apply to them.
+    """
     found: dict[str, dict[int, OpenPort]] = {}
     for each in platform:
         own = found.setdefault(each.host.name, {})

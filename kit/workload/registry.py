@@ -1,4 +1,8 @@
-"""The registry that kit runs, as a part. It has no certificate: the network must be trusted."""
+"""The registry that kit runs, as a part. It has no certificate: the network must be trusted.
+
+It uses the bridge of its host: a stack's default network would take addresses from 10.0.0.0/8. It
+has no health check, as another image may have no client in it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""A server as parts: the inference containers, and the endpoints that offer checkpoints."""
+"""A server as parts: the inference containers, and the endpoints that offer checkpoints.
+
+A host has one container, with a replica of the model on each GPU: two would want the same port, and
+one queue before all replicas makes fuller batches. The host publishes the port: the routing mesh of
+Swarm would send each request over the network once more.
+"""
 
 from __future__ import annotations
 

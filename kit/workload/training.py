@@ -48,7 +48,9 @@ RENDEZVOUS_PORT = 29400
 PORTS = 1000
 """The number of ports from RENDEZVOUS_PORT on. On a host's network each job needs its own."""
 METRICS_PORT = 9500
-"""The port of the metrics of a job in a monitored cluster that names none."""
+"""The port of the metrics of a job in a monitored cluster that names none. The launcher serves it
+for all ranks of a host: Compose would have to publish a range of ports for the ranks. The images of
+scripts lack prometheus_client, whose multiprocess mode keeps gauges of dead processes."""
 IMAGE_LAUNCHER = "/opt/kit/trainer/launch.py"
 SECRETS = "KIT_SECRETS"
 """The variable with the names of the secrets that the launcher reads from files."""
@@ -173,7 +175,11 @@ def _keeper(job: JobPlan) -> tuple[Config, ...]:
 
 
 def _rendezvous(job: JobPlan, rendezvous: Rendezvous) -> Part:
-    """It reads the launcher and no job file, so that a changed job does not restart it."""
+    """It reads the launcher and no job file, so that a changed job does not restart it.
+
+    It has no health check: Swarm resolves a service's name only when its task is healthy, and in a
+    test no host found it for 30 s. It ends if it cannot serve, so that a check would add nothing.
+    """
     user = job.job.user or NOBODY
     launcher, mounted = _launcher(job)
     return Part(

@@ -48,7 +48,11 @@ class Word(str):
 
 
 class Symbol(Enum):
-    """A value that each target writes in its own syntax."""
+    """A value that each target writes in its own syntax.
+
+    All other values are final: a target passes the makers of parts the addresses at which hosts
+    meet. References for them would need a resolver in each target.
+    """
 
     HOST = "the name of the host that the container runs on"
     GPUS = "the GPUs that the container is given"
@@ -72,7 +76,11 @@ Environment = tuple[Variable, ...]
 
 @dataclass(frozen=True, slots=True)
 class HealthCheck:
-    """A command that fails when the container cannot work. Times are in seconds."""
+    """A command that fails when the container cannot work. Times are in seconds.
+
+    `start_interval`: Docker calls a task running after its first probe. At the usual interval that
+    came 30 s late, and every deploy waited for it.
+    """
 
     command: tuple[str, ...]
     interval: int = 30
@@ -212,7 +220,10 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A job or a server as its parts. A server without a GPU is idle and has no parts.
+    """A job or a server as its parts.
+
+    A server without a GPU is idle and has no parts. As an error, that would forbid the first split,
+    and the last one.
 
     `stack` names its stack and its Compose projects. `file` defines it. `needed` is the smallest
     number of hosts. `rendezvous` and `store` are set for jobs. `reads` is the job that wrote a

@@ -125,7 +125,8 @@ class Engine:
         self._clear()
         settings = self.folder / "daemon.json"
         settings.write_text("{}")
-        # The lab's network is isolated: no address translation, no forwarding.
+        # The lab's network is isolated: no address translation, no forwarding, and no rules that
+        # would disturb a Docker of this machine.
         command = (
             *("dockerd", "--config-file", settings, "--data-root", self.folder / "data"),
             *("--exec-root", self.folder / "exec", "--pidfile", self.folder / "docker.pid"),

@@ -240,7 +240,8 @@ class Nodes:
                 f"--env=LAB_NAMES={settings.services}",
                 f"--env=LAB_HOSTS={known}",
             ),
-            # Not --privileged: that fails on machines without CAP_SYS_RESOURCE.
+            # Not --privileged: that fails on machines without CAP_SYS_RESOURCE, as CI's are. No
+            # node has it anywhere, so that one way is tested.
             *("--cap-add=ALL", "--cap-drop=SYS_RESOURCE", "--device-cgroup-rule=a *:* rmw"),
             *("--security-opt=seccomp=unconfined", "--security-opt=apparmor=unconfined"),
             *("--security-opt=systempaths=unconfined", "--cgroupns=private"),

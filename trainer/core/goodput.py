@@ -38,6 +38,8 @@ class Goodput:
     def count_steps(self, *, lost: bool) -> None:
         """Count the time since the last call as steps: by the watch's kinds, or as `lost`.
 
+        A failure loses the steps since the last checkpoint, which is known only after it, and a
+        counter cannot decrease: so the repeated steps are the lost ones.
         The watch measures a GPU's time, which lags behind the host's: it gives only the shares.
         """
         before, self._work = self._work, self._watch.read()

@@ -39,7 +39,9 @@ class Mixing:
 
     A block is as many samples of a global batch as a rank has in a micro-step. Each block gets one
     of the transforms, and each of its images is mixed with the one before it. A rank that has only
-    a part of a block also reads the sample before that part.
+    a part of a block also reads the sample before that part. So the pairs do not depend on the
+    number of ranks, as they do in torchvision's script. One share for the whole global batch would
+    be another regularisation than that of the recipes, which have one for each GPU.
     """
 
     transform: Any

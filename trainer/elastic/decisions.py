@@ -13,6 +13,7 @@ The rules, in this order:
    anew; who does not answer is waited for a few seconds. It has at least as many hosts as the job
    wants, and at most as many.
 5. A spare takes a place that no other host takes, and keeps it: the host that comes back stands by.
+   Each exchange of hosts is a pause for all, and a chance for another fault.
 
 A new coordinator learns the present group from the reports: it has no state of its own to lose.
 """

@@ -148,6 +148,7 @@ class Membership:
     def _serve_store(self) -> None:
         """Serve a store for the groups in which this worker has rank 0, at this host's address."""
         address = self._environ["KIT_ADDRESS"]
+        # By default the master listens on all interfaces.
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         listener = socket.create_server((address, 0), family=family)
         port = listener.getsockname()[1]

@@ -3,7 +3,8 @@
 Either a connection waits for its client to send a head or a body or to receive an answer, or the
 client waits for the server. The first kind of wait has a deadline. If there is no room for another
 connection or for more of a body, the connection that has waited longest for its client is dropped:
-its request, if there is one, gets an answer that says why.
+its request, if there is one, gets an answer that says why. uvicorn's `limit_concurrency` refuses
+the newest connection instead, which helps an attacker.
 """
 
 import resource

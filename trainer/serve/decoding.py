@@ -1,4 +1,9 @@
-"""The processes that read the bodies of requests (decoder.py), with deadlines."""
+"""The processes that read the bodies of requests (decoder.py), with deadlines.
+
+Neither json.loads nor Pillow can be interrupted, and a client can make both hold the interpreter's
+lock for seconds. The processes answer with numbers and JSON, not with pickles: one that is
+compromised gains nothing more.
+"""
 
 import asyncio
 import json

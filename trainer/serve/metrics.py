@@ -59,7 +59,10 @@ class Metrics:
         self.failures = Counter("kit_serve_failures", "Batches that failed", registry=registry)
 
     def exposed(self, *, of_model: bool) -> bytes:
-        """Return the figures for Prometheus; those of the model need the token."""
+        """Return the figures for Prometheus; those of the model need the token.
+
+        The others are open: Prometheus would need the secret for them otherwise.
+        """
         found = generate_latest(self._registry)
         return found + generate_latest(self._of_model) if of_model else found
 

@@ -41,7 +41,9 @@ class LimitedConnection(H11Protocol):
 
     A request may be answered before all of its body has arrived. If the connection was closed then,
     the kernel would reset it, and the client, which still sends, would lose the answer. So it
-    lingers: its own direction is closed, and what arrives is dropped until the client ends it too.
+    lingers, as nginx's `lingering_close`: its own direction is closed, and what arrives is dropped
+    until the client ends it too. To read the body first would cost for bodies that nobody needs,
+    and a client with `Expect: 100-continue` would send them.
     """
 
     transport: Any

@@ -21,7 +21,10 @@ async def within(seconds: float, work: Awaitable[T]) -> T:
 
 
 async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """Return the result of work, cancelled if the client disconnects; raises Refusal."""
+    """Return the result of work, cancelled if the client disconnects; raises Refusal.
+
+    Its samples leave the queue: for those of clients that had gone, others were refused.
+    """
 
     async def hung_up() -> None:
         while (await request.receive())["type"] != "http.disconnect":

@@ -43,7 +43,8 @@ class ChangedError(Exception):
 def settled(place: str) -> str:
     """Return the address of the version that is the newest now; raises DataError.
 
-    The server may be on its way, when hosts have just started.
+    It is settled once, before the index is read: shards of two versions never mix. The server may
+    be on its way, when hosts have just started.
     """
     until = time.monotonic() + START
     while NEWEST in f"{place}/":

@@ -92,7 +92,11 @@ def _echo(client: socket.socket) -> None:
 
 
 def _watch(token: int, ports: list[int]) -> None:
-    """Hear UDP packets to ports that others own: a raw socket gets a copy behind the firewall."""
+    """Hear UDP packets to ports that others own: a raw socket gets a copy behind the firewall.
+
+    In a Swarm, Docker holds 7946 and the kernel 4789: nobody else can listen there.
+    AF_PACKET would hear what the firewall drops later.
+    """
     raw = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_UDP)
     # Only packets with our token: a running job's overlay must not be copied here. Classic BPF:
     # X = length of the IP header; A = word at X + 16; return all if A is the token, else nothing.

@@ -1,7 +1,7 @@
 """Execution of steps: docker compose runs here and uses each host's engine over SSH.
 
-The project and its mounted files are first copied to the host, where the project can also be
-started by hand.
+So the hosts need no Compose plugin. The project and its mounted files are first copied to the host,
+where the project can also be started by hand.
 """
 
 from __future__ import annotations

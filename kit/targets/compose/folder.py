@@ -43,7 +43,8 @@ rm "$new/{WHOLE}"
 done
 pwd -P
 """
-# Docker mounts the file alone, so any user of a container may read it.
+# A file, as `docker inspect` shows variables. Docker mounts the file alone, so any user of a
+# container may read it.
 PUT_KEY = f"""
 umask 077
 mkdir -p key

@@ -103,7 +103,11 @@ class Hosts:
                 client.container.stop(running)
 
     def remove(self, name: str, host: str) -> None:
-        """Remove a workload's containers and networks from a host, but not its volumes."""
+        """Remove a workload's containers and networks from a host, but not its volumes.
+
+        They are found by labels: `docker compose down` reads a compose.yaml in the user's folder,
+        and leaves what is not in it.
+        """
         docker = self.dockers[host]
         for one in containers(docker, self.cluster):
             if one.job == name:

@@ -289,6 +289,10 @@ def _outputs(
 
 
 def _output(project: Project) -> Output:
+    """Return a project's file, which says nothing of the GPUs of other hosts.
+
+    A project that runs from the same file is left alone, so that a split changes only its hosts.
+    """
     workload = project.workload
     kind = "train-{job}" if workload.kind is Kind.JOB else "serve-{server}"
     return Output(

@@ -1,4 +1,9 @@
-"""Node labels, by which placement constraints choose hosts. Pure."""
+"""Node labels, by which placement constraints choose hosts. Pure.
+
+Each workload has a label on each host, also with pinned services: the line of label-nodes.sh that
+gives a host its new place removes the old one. The number of GPUs as a label would not suffice for
+jobs that name their hosts.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +16,8 @@ from kit.workload.types import Workload
 HOST_LABEL = "kit.host"
 JOB_LABEL = "kit.job."
 DATA_LABEL = "kit.data"
-"""The label with a host's data service: `storage` or `agent`."""
+"""The label with a host's data service: `storage` or `agent`. The agents are a global service, and
+nodes that the inventory does not name, and hosts without GPUs, must not fetch."""
 NOWHERE = "none"
 """The label's value on a host without a part in the workload. A missing label means the same."""
 

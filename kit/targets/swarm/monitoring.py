@@ -1,4 +1,9 @@
-"""The stack of the monitoring. Pure."""
+"""The stack of the monitoring. Pure.
+
+The rest of the platform must not change while jobs run; dashboards, rules and retention change
+often. Grafana's password is an external secret with a fixed name, so that people can deploy the
+stack by hand.
+"""
 
 from __future__ import annotations
 

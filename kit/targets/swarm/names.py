@@ -43,7 +43,11 @@ def monitoring_secret(cluster: str, secret: Secret) -> str:
 
 
 def checkpoints_alias(server: str) -> str:
-    """Return the name on the overlay of all checkpoint endpoints of a server."""
+    """Return the name on the overlay of all checkpoint endpoints of a server.
+
+    A name for each group of hosts changed with every split, and restarted the server that should
+    have stayed.
+    """
     return f"{server}-checkpoints"
 
 

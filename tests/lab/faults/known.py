@@ -1,4 +1,8 @@
-"""The faults: how each is made on a node, how it is corrected, and the code that names it."""
+"""The faults: how each is made on a node, how it is corrected, and the code that names it.
+
+The nodes share the kernel of this machine: of its clock, its log, its memory and its settings, a
+node sees a changed copy. All else is broken for real.
+"""
 
 from __future__ import annotations
 

@@ -158,6 +158,7 @@ def test_the_test_is_measured_once_at_the_end(run: Run, tmp_path: Path) -> None:
     last = [event for event in found if isinstance(event, events.Epoch)][-1]
     assert last.accuracy == tested["accuracy"]
     assert any(f"tested {epochs[-1]['best']}, the best of the validation, once" in x for x in lines)
+    assert any(line.startswith("done: ") and f"/{epochs[-1]['best']}," in line for line in lines)
     record = lines_of(next(tmp_path.rglob("rank0.jsonl")))
     noted = [each["test"] for each in record if each["record"] == "epoch"]
     assert noted == [None, pytest.approx(tested, rel=1e-4)]

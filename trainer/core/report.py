@@ -107,7 +107,7 @@ def tell_end(run: Run, figures: Figures) -> None:
     say(f"for kit plan: step_seconds: {seconds:.4g}, {run.parameters} parameters")
     stall = statistics.fmean(run.saver.stalls) * 1000
     say(f"checkpoints: training stood still for {stall:.1f} ms on each of the saves")
-    where = run.checkpoints / folder_name(figures.step)
+    where = run.checkpoints / (figures.best or folder_name(figures.step))
     say(f"done: {score(figures)}, checkpoint {where}, {elapsed:.1f} s")
 
 

@@ -621,6 +621,12 @@ JOBS: list[tuple[str, str, str, list[str]]] = [
     ('tokens for a model of one\'s own', 'dataset: digits\n  model: cnn', 'dataset: text\n  path: a.txt\n  tokenizer: bpe\n  model: mymodel:build', [
         '5: train.tokenizer: is for `model: gpt`; write `model: gpt`, or a function for the data, `dataset: mymodel:data`',
     ]),
+    ('a validation of data of one\'s own', 'dataset: digits\n  model: cnn', 'dataset: mymodel:data\n  model: mymodel:build\n  validation: 0.1', [
+        '5: train.validation: is for the trainer\'s own data sets; leave it out, and return the validation part instead of the test part',
+    ]),
+    ('more to validate than to train', 'batch_size: 64', 'batch_size: 64\n  validation: 0.6', [
+        '7: train.validation: 0.6 is out of range; write a number of at most 0.5',
+    ]),
     ('mirrored digits', 'batch_size: 64', 'batch_size: 64\n  flip_at_test: true', [
         '7: train.flip_at_test: mirrored digits are other signs; leave it out',
     ]),

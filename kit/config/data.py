@@ -25,7 +25,7 @@ DataName = Annotated[
         {
             "type": "string",
             "pattern": "^[a-z0-9][a-z0-9._-]{0,62}$",
-            "description": "The name that `kit data add` got",
+            "description": "The name in `kit data add`",
             "examples": ["cifar10"],
         }
     ),
@@ -35,22 +35,22 @@ DataName = Annotated[
 class DataSection(Section):
     """The data services: a server on the storage host, and an agent on each host."""
 
-    port: int = Field(PORT, ge=1024, le=65535, description="Port of the server, over HTTP")
+    port: int = Field(PORT, ge=1024, le=65535, description="Port of the data server (HTTP)")
     peer_port: int = Field(
         PEER_PORT,
         ge=1024,
         le=65534,
-        description="Port of the agents, which exchange pieces; they use the next port too",
+        description="Port on which the agents exchange pieces; they use the next port too",
     )
     cache: Size | None = Field(
         None,
-        description="The most that a host keeps of data sets, except the storage host; the least "
-        "recently used are deleted first. Default: no limit",
+        description="Maximum size of the data sets on a host, except the storage host; kit deletes "
+        "the least recently used ones first. Default: no limit",
         examples=["100GiB"],
     )
     image: Image | None = Field(
         None,
-        description="Image with the trainer; default: that of the first job with `train:`",
+        description="Image with the trainer; default: the image of the first job with `train:`",
         examples=["registry.lab:5000/trainer:1.4"],
     )
 
@@ -62,8 +62,8 @@ class DataSetSection(Section):
     version: int | None = Field(None, ge=1, examples=[3], description="Default: the newest")
     stream: bool = Field(
         False,
-        description="Read it from the data server during the training, instead of fetching it "
-        "first: for `dataset: shards`, and for scripts that read from an address",
+        description="Read it from the data server during the training instead of fetching it "
+        "first; for `dataset: shards`, and for scripts that read from an address",
     )
 
 

@@ -26,15 +26,16 @@ class GpuSection(Section):
         None,
         ge=0,
         lt=MOST_GPUS_PER_HOST,
-        description="Instead of the UUID: the number in `nvidia-smi -L`, for all GPUs of the host",
+        description="Instead of the UUID: the number in `nvidia-smi -L`; then list all GPUs of the "
+        "host by index",
         examples=[0],
     )
     model: str | None = Field(None, examples=["TITAN RTX"])
     memory: Size | None = None
     use: Literal["training", "inference", "spare", "none"] = Field(
         "training",
-        description="`spare`: it trains only while a host of the job is lost. `none`: kit does not "
-        "use this GPU, for example one with a display",
+        description="`spare`: the GPU trains only while another host of the job is lost. `none`: "
+        "kit does not use the GPU, for example because it has a display",
     )
 
     @model_validator(mode="after")
@@ -66,8 +67,8 @@ Gpus = Annotated[
         "write their number (`gpus: 4`) or a list of `- {uuid: GPU-…}`",
     ),
     Field(
-        description="A list with UUIDs, the number of GPUs, or a list with indexes to set the use "
-        "of each GPU",
+        description="The number of GPUs, a list with UUIDs, or a list with indexes, which sets "
+        "the use of each GPU",
         examples=[4, [{"uuid": "GPU-5f3a…", "memory": "24GiB"}]],
     ),
 ]

@@ -38,17 +38,18 @@ class HostSection(Section):
     """One host, or several equal hosts if the name is a range (`gpu[001-512]`)."""
 
     address: str = Field(
-        description="The address for the other hosts; for a range of hosts a range of addresses",
+        description="Address at which the other hosts reach it; for a range of hosts, a range of "
+        "addresses",
         examples=["192.168.8.151", "10.0.0.[1-64]", "10.1.0.1-10.1.2.0"],
     )
     ssh: str | None = Field(
-        None, description="The login for kit; default: the address", examples=["user1@pc1"]
+        None, description="kit's SSH login; default: the address", examples=["user1@pc1"]
     )
     roles: list[Literal["manager", "storage"]] = Field(
         [],
         examples=[["manager"]],
-        description="`manager` of a Swarm: one host, or three; `storage`: the host that keeps the "
-        "data sets of `kit data`",
+        description="`manager`: a manager of the Swarm, on one host or on three. `storage`: the "
+        "host that stores the data sets of `kit data`",
     )
     gpus: Gpus = 0
     interface: Interface | None = Field(
@@ -68,25 +69,26 @@ class NetworkSection(Section):
     """The network between the hosts."""
 
     driver: Literal["overlay", "host"] = Field(
-        "overlay", description="`host` for InfiniBand, or to avoid the overlay's cost of 3 %"
+        "overlay", description="`host` for InfiniBand, or to avoid the overlay's overhead of 3 %"
     )
     interface: Interface = Field(
         AUTO,
-        description="The interface for training; `auto`: that of the route to the rendezvous",
+        description="Interface for the training; `auto`: the interface of the route to the "
+        "rendezvous",
         examples=["auto", "ib0"],
     )
-    speed: Speed = Field(10**9, description="The speed of each host's link")
+    speed: Speed = Field(10**9, description="Speed of each host's link")
     subnet: Subnet = Field(
-        "10.200.0.0/16", description="Addresses of the overlay, one for each task"
+        "10.200.0.0/16", description="Addresses of the overlay; each task gets one"
     )
-    mtu: int = Field(1500, ge=576, le=65535, description="MTU of the hosts' own network, in bytes")
+    mtu: int = Field(1500, ge=576, le=65535, description="MTU of the hosts' network, in bytes")
     infiniband: bool = Field(
         False, description="Give containers the InfiniBand devices; needs `driver: host`"
     )
     encrypted: bool = Field(
         False,
-        description="Encrypt what containers send over the overlay (IPsec, AES-GCM): it costs "
-        "processor time; hosts must let ESP (IP protocol 50) pass to each other",
+        description="Encrypt the overlay (IPsec, AES-GCM). It costs processor time, and hosts must "
+        "accept ESP (IP protocol 50) from each other",
     )
     nccl: NcclVariables = Field({}, description="`NCCL_…` variables for all jobs")
 
@@ -98,8 +100,8 @@ class SwarmSection(Section):
         2,
         ge=1,
         le=60,
-        description="Interval of the nodes' heartbeats. A dead node is detected after 4 s with 2s, "
-        "after 14 s with Docker's default of 5s",
+        description="Interval of the nodes' heartbeats. Swarm detects a dead node after 4 s with "
+        "2s, after 14 s with Docker's default of 5s",
     )
 
 
@@ -108,7 +110,7 @@ class InventorySection(Section):
 
     cluster: Label
     engine: Literal["local", "compose", "swarm"] = Field(
-        "local", description="The engine that runs the plan: this machine, Compose or Swarm"
+        "local", description="What runs the plan: this machine, Compose or Swarm"
     )
     hosts: dict[str, HostSection] = Field(
         min_length=1, examples=[{"pc1": {"address": "192.168.8.151", "gpus": 1}}]

@@ -99,7 +99,7 @@ class JobHostsSection(Section):
         None,
         ge=1,
         examples=[1],
-        description="The smallest number of hosts for the job to continue; default: all",
+        description="Smallest number of hosts with which the job continues; default: all its hosts",
     )
 
 
@@ -162,7 +162,9 @@ class LimitsSection(Section):
     )
     memory: Memory | None = None
     cpus: Cpus | None = Field(None, examples=[8])
-    memlock: Ulimit | None = Field(None, description="Unlimited with InfiniBand")
+    memlock: Ulimit | None = Field(
+        None, description="Maximum of locked memory; default: unlimited with InfiniBand"
+    )
     stack: Ulimit | None = None
 
 
@@ -183,17 +185,17 @@ class JobSection(Section):
         None,
         min_length=1,
         examples=[["ddp.py", "50", "10", "--batch_size", "256"]],
-        description="A script for torchrun and its arguments; `-m` first for a module",
+        description="A script for torchrun and its arguments; for a module begin with `-m`",
     )
     framework: Literal["pytorch", "tensorflow"] = Field(
         "pytorch",
-        description="pytorch: torchrun starts `command` once for each GPU. tensorflow: it is "
-        "started once on each host, with all GPUs and, if there are several hosts, TF_CONFIG",
+        description="pytorch: torchrun starts `command` once for each GPU. tensorflow: kit starts "
+        "it once on each host, with all its GPUs and, for several hosts, TF_CONFIG",
     )
     setup: list[str] = Field(
         [],
         examples=[["pip install -r requirements.txt"]],
-        description="Lines for sh, in `working_dir`: each container runs them once, before the "
+        description="Lines for sh. Each container runs them once, in `working_dir`, before the "
         "processes of `command` start",
     )
     working_dir: AbsolutePath | None = Field(None, description="The folder in which `command` runs")
@@ -201,7 +203,8 @@ class JobSection(Section):
         None,
         ge=1,
         examples=[256],
-        description="The global batch that the learning rate was tuned for",
+        description="The global batch for which the learning rate was tuned; only `kit plan` uses "
+        "it",
     )
     batch_size: int | None = Field(
         None,
@@ -213,8 +216,8 @@ class JobSection(Section):
         None,
         ge=1,
         examples=[11_173_962],
-        description="Number of the model's parameters, for `command`, for data sets of your "
-        "own and for models of your own or of torchvision; only `kit plan` uses it",
+        description="Number of parameters of a model whose size kit does not know: with `command`, "
+        "with your own model or data, or a model of torchvision; only `kit plan` uses it",
     )
     step_seconds: float | None = Field(
         None,
@@ -243,19 +246,20 @@ class JobSection(Section):
     limits: LimitsSection = Field(LimitsSection(), examples=[{"shared_memory": "16GiB"}])
     rendezvous: RendezvousSection = Field(RendezvousSection(), examples=[{"port": 29400}])
     stop_grace_period: Duration = Field(
-        60, description="Time from the stop signal to the kill, for a last checkpoint"
+        60, description="Time between the stop signal and the kill, for a last checkpoint"
     )
     quiet: Patience | None = Field(
         None,
         examples=["10m", 0],
-        description="Time after which a rank of `command` is called silent if it has printed and "
-        "saved nothing, and its processor and GPU were idle; 0: never; default: 10m",
+        description="A rank of `command` is silent if for this time it has printed and saved "
+        "nothing, and its processor and GPU were idle; 0: never; default: 10m",
     )
     user: User | None = Field(
         None,
         examples=["1000:1000"],
-        description="User of the containers, without capabilities and without a way to gain any; "
-        "default: the image's user, with the capabilities that Docker grants",
+        description="User of the containers. Users except root have and gain no capabilities. "
+        "Default: for `train` nobody, 65534:65534, or the image's user with writable `mounts`; for "
+        "`command` the image's user, with Docker's default capabilities",
     )
 
     @field_validator("command", mode="before")

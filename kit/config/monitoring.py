@@ -36,7 +36,7 @@ Retention = Annotated[
 
 
 class MonitoringImagesSection(Section):
-    """The images of the monitoring; without internet, their copies in a registry of your own."""
+    """The images of the monitoring; without internet access, name copies in your registry."""
 
     prometheus: Image = Field(PROMETHEUS)
     grafana: Image = Field(GRAFANA)
@@ -48,11 +48,11 @@ class MonitoringSection(Section):
     """Prometheus with rules and alerts, Grafana with dashboards, and exporters on every host."""
 
     retention: Retention = Field(
-        "30d", description="Time to keep metrics: hours, days, weeks or years"
+        "30d", description="How long Prometheus keeps metrics: hours, days, weeks or years"
     )
     host: Label | None = Field(
         None,
-        description="The host of Prometheus and Grafana; default: the first one with the role "
+        description="The host of Prometheus and Grafana; default: the first host with the role "
         "`storage`, else the first manager",
         examples=["pc1"],
     )

@@ -20,7 +20,7 @@ class RegistrySection(Section):
     """The registry for the trainer's image: `kit image` pushes to it, hosts pull from it."""
 
     address: RegistryAddress = Field(
-        description="The prefix of the images' names; it must lead the hosts to the registry",
+        description="Prefix of the image names; all hosts must reach the registry by it",
         examples=["registry.lab:5000"],
     )
     host: Label | None = Field(

@@ -91,15 +91,21 @@ Token = Annotated[
 
 
 class BatchSection(Section):
-    """Queued requests are answered in one batch."""
+    """The server answers queued requests together, in batches."""
 
-    size: int = Field(64, ge=1, le=4096, description="Largest number of samples; 1 never waits")
+    size: int = Field(
+        64,
+        ge=1,
+        le=4096,
+        description="Maximum number of samples; with 1 no request waits for others",
+    )
     window_ms: float = Field(
         5.0,
         ge=0,
         le=1000,
         allow_inf_nan=False,
-        description="Longest wait of a batch's first request for others, in milliseconds",
+        description="Longest time, in milliseconds, that the first request of a batch waits for "
+        "others",
     )
 
 
@@ -113,7 +119,7 @@ class ServerHostsSection(Section):
 
 
 class ProxySection(Section):
-    """One address for all hosts, with Swarm: HAProxy sends each request to a host that is ready."""
+    """One address for all hosts, with Swarm: HAProxy sends each request to a ready host."""
 
     port: Annotated[Port, Field(examples=[80])]
     host: str | None = Field(
@@ -125,13 +131,16 @@ class ProxySection(Section):
 class ServerLimitsSection(Section):
     """The limits of a request and of the container."""
 
-    body: Size = Field(8 * 2**20, description="Largest request")
+    body: Size = Field(8 * 2**20, description="Maximum size of a request")
     pixels: int = Field(
-        4096 * 3072, ge=1, description="Largest picture, before it is scaled: 12 megapixels"
+        4096 * 3072,
+        ge=1,
+        description="Maximum pixels of a picture before it is scaled; the default is 12 megapixels",
     )
     memory: Memory | None = Field(
         8 * 2**30,
-        description="Memory of the container; `null`: no limit, also the default with `command`",
+        description="Memory of the container; `null`: no limit; with `command` the default is no "
+        "limit",
     )
     cpus: Cpus | None = Field(None, examples=[2])
     shared_memory: Size = Field(
@@ -173,91 +182,94 @@ HandlerName = Annotated[
 
 
 class ServerSection(Section):
-    """A server: `job` for the built-in one, or `command` for any other.
+    """A server: `job` for the built-in server, or `command` for any other.
 
-    The built-in server answers with the best checkpoint of a job so far, one replica per GPU.
+    The built-in server answers with the best checkpoint of the job, with one replica per GPU.
     """
 
     image: Image
-    job: Label | None = Field(
-        None, description="The job whose checkpoints it serves: one with `train:`"
-    )
+    job: Label | None = Field(None, description="The job whose checkpoints it serves")
     command: list[str] | None = Field(
         None,
         min_length=1,
         examples=[["vllm", "serve", "/model", "--port", "8000"]],
-        description="A server of your own: the program and its arguments. It replaces the image's "
+        description="Your own server: the program and its arguments. They replace the image's "
         "entrypoint and command",
     )
     health: HttpPath = Field(
         "/health",
         examples=["/v2/health/ready"],
-        description="Path that your own server answers with a status below 400 once it can work",
+        description="With `command`: path that the server answers with a status below 400 when it "
+        "is ready",
     )
     start_timeout: Duration = Field(
         600,
         ge=1,
-        description="Longest time that `kit deploy` waits until it is healthy",
+        description="With `command`: longest time that `kit deploy` waits until the server is "
+        "healthy",
     )
     working_dir: AbsolutePath | None = Field(None, description="The folder in which `command` runs")
     mounts: Mounts = Field(
         [],
         examples=[[{"bind": "/srv/models/qwen", "to": "/model", "read_only": True}]],
-        description="Mounts of your own server",
+        description="With `command`: mounts of the server",
     )
     secrets: Secrets = Field(
         {},
         examples=[{"HF_TOKEN": "env"}],
-        description="Files `/run/secrets/NAME` of your own server; with engine local, variables. "
+        description="With `command`: files `/run/secrets/NAME`; with `engine: local`, variables. "
         "`env` reads their values from the environment of `kit deploy`, `{file: PATH}` from a file "
         "on that machine",
     )
     stop_grace_period: Duration = Field(
-        20, description="Time that your own server has for open requests after the stop signal"
+        20, description="With `command`: time for open requests after the stop signal"
     )
     checkpoint: Checkpoint = Field(
         "best",
         examples=["newest", "best", "step-00000300"],
-        description="`best` (by the accuracy, of a text by the loss; the newest until one is "
-        "measured), `newest`, or a checkpoint's name",
+        description="`best` (highest accuracy or, for a text, lowest loss; the newest until one is "
+        "measured), `newest`, or the name of a checkpoint",
     )
-    port: Port = Field(PORT, description="Port on each host that serves")
+    port: Port = Field(PORT, description="Port of the server on each of its hosts")
     transfer_port: Port = Field(
         TRANSFER_PORT,
-        description="Port at which the job's hosts offer their checkpoints, read-only",
+        description="Port on which the job's hosts offer their checkpoints, read-only",
     )
     batch: BatchSection = Field(BatchSection(), examples=[{"size": 64, "window_ms": 5}])
     queue: int = Field(
-        256, ge=1, description="Samples that may be queued; more are rejected with 429"
+        256, ge=1, description="Maximum number of queued samples; the server rejects more with 429"
     )
-    timeout: Duration = Field(10, ge=1, description="Longest wait of a request")
+    timeout: Duration = Field(10, ge=1, description="Longest time that a request waits")
     limits: ServerLimitsSection = Field(ServerLimitsSection(), examples=[{"body": "8MiB"}])
     handler: HandlerName | None = Field(
         None,
         examples=["mymodel:Handler"],
-        description="A class of your own that answers with the files of a job with `command:`",
+        description="Your own class, which answers with the files of a job with `command:`",
     )
     access_log: Literal["lines", "json", "none"] = Field(
-        "lines", description="A line for each answered request, for people or as JSON"
+        "lines", description="One line for each answered request, as text or as JSON"
     )
     token: Token = Field(None, examples=[{"env": "DIGITS_TOKEN"}])
     allowed_hosts: list[AllowedHost] = Field(
         [],
-        description="Names of the server for clients and pages, such as a proxy's, besides "
-        'addresses, names without a dot and the addresses in the inventory; `"*"`: all names',
+        description="Additional names by which clients and pages may address the server, for "
+        "example a proxy's. Always allowed: addresses, names without a dot, addresses of the "
+        'inventory. `"*"`: all names',
         examples=[["digits.example.com"]],
     )
     hosts: ServerHostsSection = Field(ServerHostsSection(), examples=[{"names": ["pc2"]}])
     proxy: ProxySection | None = Field(None, examples=[{"port": 80, "host": "pc1"}])
     gpu_memory: Size | None = Field(
-        None, description="Smallest memory of a GPU that `kit split` chooses", examples=["8GiB"]
+        None,
+        description="`kit split` chooses only GPUs with at least this memory",
+        examples=["8GiB"],
     )
     environment: Environment = Field({})
     user: User | None = Field(
         None,
         examples=["1000:1000"],
-        description="User of the containers, which must be able to read the checkpoints; "
-        "default: nobody, 65534:65534; with `command` the image's user",
+        description="User of the containers; the user must be able to read the checkpoints. "
+        "Default: nobody, 65534:65534; with `command` the image's user",
     )
 
     @field_validator("command", mode="before")

@@ -230,9 +230,9 @@ def test_a_cut_connection_is_made_again(world: DataHosts) -> None:
     assert world.equal(agent)
 
 
-@pytest.mark.parametrize("way", ["peer", "server"])
-def test_a_bit_that_flips_on_the_wire_is_found(world: DataHosts, way: str) -> None:
-    world.add(12 * MIB)
+@pytest.mark.parametrize(("way", "parts"), [("peer", 3), ("server", 3), ("server", 1)])
+def test_a_bit_that_flips_on_the_wire_is_found(world: DataHosts, way: str, parts: int) -> None:
+    world.add(12 * MIB, parts=parts)
     world.serve()
     origin = world.seeder()
     target = origin.port if way == "peer" else world.server_port

@@ -57,6 +57,9 @@ SETTINGS: dict[str, Any] = {
     "inactivity_timeout": 60,
     "connection_speed": 200,
     "smooth_connects": False,
+    # The server is the last source: after one damaged piece of a data set of a single file it would
+    # be banned, and the fetch never end.
+    "ban_web_seeds": False,
     "urlseed_wait_retry": 3,
     "urlseed_timeout": 10,
     # Buffers for a fast network.

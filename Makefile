@@ -37,7 +37,8 @@ demo: setup ## train the example cluster on this machine, in about a minute
 	@echo "  make status                       see the job and its checkpoint again"
 	@echo "  edit inventory.yaml               write your own hosts, and engine: swarm or compose"
 	@echo "  make plan render && git diff      read what the hosts would get"
-	@echo "  $(KIT) init ../my-cluster   start a repository of your own"
+	@echo '  export PATH="$$PWD/$(BIN):$$PATH"    have kit at hand in this shell, then:'
+	@echo "  kit init ../my-cluster            start a repository of your own"
 
 test: setup .venv/.dev .tools/.docker .tools/.compiled ## prove the product, in some ten minutes; as root on Debian or Ubuntu with a real Swarm
 	$(BUDGET) 20 -- $(PYTEST) 3 -m "not lab and not long" $(ARGS)

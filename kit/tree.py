@@ -190,16 +190,19 @@ def refuse_foreign(root: Path, todo: list[Change]) -> None:
         )
 
 
-def _files(root: Path) -> Iterator[str]:
-    def fail(error: OSError) -> None:
-        if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
-            raise InputError(f"{error.filename}: cannot be read: {error.strerror}") from None
-
-    for folder, folders, names in os.walk(root, onerror=fail):
-        base = os.path.relpath(folder, root)
-        links = [name for name in folders if (Path(folder) / name).is_symlink()]
-        for name in names + links:
-            yield name if base == "." else f"{base}/{name}"
+def _files(folder: Path | str, base: str = "") -> Iterator[str]:
+    """Yield the paths of all files and links, relative to the first folder."""
+    try:
+        entries = list(os.scandir(folder))
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        raise InputError(f"{error.filename}: cannot be read: {error.strerror}") from None
+    for entry in entries:
+        if entry.is_dir(follow_symlinks=False):
+            yield from _files(entry.path, f"{base}{entry.name}/")
+        else:
+            yield base + entry.name
 
 
 def _read(path: Path) -> str | None:

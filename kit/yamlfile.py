@@ -1,7 +1,7 @@
 """A YAML parser that records the line of every value.
 
-PyYAML's libyaml binding creates nodes with positions. This module converts them to values by the
-core schema of YAML 1.2 (`on`, `NO` and `22:30` are text) and rejects duplicate keys.
+libyaml's events become values by the core schema of YAML 1.2 (`on`, `NO` and `22:30` are text), and
+duplicate keys are rejected. Nodes with positions are made when something asks for a place.
 """
 
 from __future__ import annotations
@@ -9,11 +9,19 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
 import yaml
+from yaml.events import (
+    AliasEvent,
+    MappingEndEvent,
+    MappingStartEvent,
+    ScalarEvent,
+    SequenceEndEvent,
+    StreamEndEvent,
+)
 
 from kit.errors import InputError, Loc, Problem, ProblemsError
 from kit.files import LARGEST, read_plain
@@ -28,11 +36,15 @@ _STR = "tag:yaml.org,2002:str"
 _MERGE = "tag:yaml.org,2002:merge"
 _MAP = "tag:yaml.org,2002:map"
 _SEQ = "tag:yaml.org,2002:seq"
+_COLLECTIONS = {None, "!", _MAP, _SEQ}
+
+_Event = Any
+"""One of the events of PyYAML."""
 
 _LARGEST = 2**63 - 1
 _TOO_DEEP = ("this is nested too deeply", "check the brackets")
 _DEEPEST = 100
-"""libyaml parses recursively in C: 100,000 brackets overflow its stack."""
+"""`_Builder` and PyYAML's nodes are recursive: 100,000 brackets overflow the stack."""
 _LARGEST_EXPANDED = 1_000_000
 """The most values that aliases may expand to: ten lines can expand to billions."""
 
@@ -71,13 +83,6 @@ for _tag, _pattern, _first in _CORE_SCHEMA:
     _Loader.add_implicit_resolver(_tag, re.compile(rf"^(?:{_pattern})$"), _first)
 
 
-@lru_cache(maxsize=65_536)
-def _plain_tag(scalar: str) -> str:
-    """Return the tag of a scalar without quotes."""
-    resolvers = _Loader.yaml_implicit_resolvers.get(scalar[:1], [])
-    return next((tag for tag, pattern in resolvers if pattern.match(scalar)), _STR)
-
-
 def _integer(text: str) -> int:
     # Do not convert longer texts: Python is slow with them and rejects 4,300 digits.
     number = None
@@ -104,20 +109,34 @@ _SCALARS: dict[str, Callable[[str], Any]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
-    """One YAML file: its value, the nodes with the lines, and the text that they are from.
+@lru_cache(maxsize=65_536)
+def _plain_tag(scalar: str) -> str:
+    """Return the tag of a scalar without quotes."""
+    resolvers = _Loader.yaml_implicit_resolvers.get(scalar[:1], [])
+    return next((tag for tag, pattern in resolvers if pattern.match(scalar)), _STR)
 
-    `file` is the name for messages.
-    """
+
+@lru_cache(maxsize=65_536)
+def _plain(scalar: str) -> Any:
+    """Return the value of a scalar without quotes. A large inventory repeats few words."""
+    return _SCALARS[_plain_tag(scalar)](scalar)
+
+
+@dataclass(frozen=True)
+class Document:
+    """One YAML file: its value, and the text that it is from. `file` is the name for messages."""
 
     file: str
     value: Any
-    root: yaml.Node | None = field(repr=False)
     text: str = field(repr=False)
     _children: dict[int, dict[str, tuple[int, yaml.Node]]] = field(
         default_factory=dict, repr=False, compare=False
     )
+
+    @cached_property
+    def root(self) -> yaml.Node | None:
+        """The nodes, with the positions of all values. Only mistakes and edits need them."""
+        return yaml.compose(self.text, Loader=_Loader)
 
     def line(self, loc: Loc) -> int:
         """Return the 1-based line of `loc`, or of its nearest ancestor in the file."""
@@ -148,93 +167,171 @@ class Document:
         return None
 
 
+@dataclass(frozen=True, slots=True)
+class _Anchor:
+    """What an alias stands for; `size` is the number of its collections, `word` a scalar's text."""
+
+    line: int
+    value: Any = None
+    size: int = 0
+    word: str | None = None
+    open: bool = False
+
+
 class _Builder:
-    """Converts nodes to values and collects the mistakes."""
+    """Converts libyaml's events to one value, and collects the mistakes."""
 
-    def __init__(self, file: str) -> None:
-        self.file = file
+    def __init__(self, text: str, file: str) -> None:
         self.problems: list[Problem] = []
-        self._open: set[int] = set()
-        self._done: dict[int, tuple[Any, int]] = {}
-        self._size = 0
+        self._file = file
+        self._next = _Loader(text).get_event
+        self._anchors: dict[str, _Anchor] = {}
+        self._size = self._depth = 0
 
-    def build(self, node: yaml.Node) -> Any:
-        if isinstance(node, yaml.ScalarNode):
-            return self._scalar(node)
-        key = id(node)
-        if key in self._done:
-            value, size = self._done[key]
-            self._size += size
-            if self._size > _LARGEST_EXPANDED:
-                self._problem(node, "the aliases stand for too many values", "write fewer")
-                raise ProblemsError(self.problems)
-            return value
-        if key in self._open:
-            self._problem(node, "the anchor contains itself", "write the value out once")
+    def document(self) -> Any:
+        """Return the value of the only document, or None of an empty text."""
+        self._next()  # The start of the stream.
+        if isinstance(self._next(), StreamEndEvent):
             return None
-        if node.tag not in {_MAP, _SEQ}:
-            self._problem(node, f"the tag {node.tag} is not supported", "leave it out")
-        self._open.add(key)
-        before = self._size
-        value = self._mapping(node) if isinstance(node, yaml.MappingNode) else self._sequence(node)
-        self._open.discard(key)
-        self._size += 1
-        self._done[key] = value, self._size - before
+        value = self._value(self._next())
+        self._next()  # The end of the document.
+        event = self._next()
+        if not isinstance(event, StreamEndEvent):
+            self._problem(event, "a second document begins here", "write one in each file")
+            raise ProblemsError(self.problems[-1:])
         return value
 
-    def _scalar(self, node: yaml.ScalarNode) -> Any:
-        if "\0" in node.value:  # No path, argument or variable can contain it.
-            self._problem(node, "the character #x00 is not allowed", "remove it")
-            return node.value.replace("\0", "")
-        make = _SCALARS.get(node.tag)
-        if make is None:
-            self._problem(node, f"the tag {node.tag} is not supported", "leave it out")
-            return node.value
+    def _value(self, event: _Event) -> Any:
+        kind = type(event)
+        if kind is AliasEvent:
+            return self._alias(event)
+        if event.anchor is not None:
+            return self._anchored(event)
+        return self._scalar(event) if kind is ScalarEvent else self._collection(event)
+
+    def _scalar(self, event: _Event) -> Any:
+        text: str = event.value
+        tag = event.tag
         try:
-            return make(node.value)
+            if tag is None and event.implicit[0]:
+                return _plain(text)
+            if "\0" in text:  # No path, argument or variable can contain it.
+                self._problem(event, "the character #x00 is not allowed", "remove it")
+                return text.replace("\0", "")
+            if tag is None or tag == "!":
+                return text
+            if tag in _SCALARS:
+                return _SCALARS[tag](text)
+            self._problem(event, f"the tag {tag} is not supported", "leave it out")
         except WrongValueError as error:
-            self._problem(node, error.what, error.fix)
+            self._problem(event, error.what, error.fix)
             return 0
         except ValueError:
-            kind = node.tag.rsplit(":", 1)[-1]
-            self._problem(node, f"{shown(node.value)} is no {kind}", "write it without the tag")
-            return node.value
+            kind = tag.rsplit(":", 1)[-1]
+            self._problem(event, f"{shown(text)} is no {kind}", "write it without the tag")
+        return text
 
-    def _sequence(self, node: yaml.Node) -> list[Any]:
-        return [self.build(item) for item in node.value]
+    def _collection(self, event: _Event) -> Any:
+        if event.tag not in _COLLECTIONS:
+            self._problem(event, f"the tag {event.tag} is not supported", "leave it out")
+        self._depth += 1
+        self._size += 1
+        if self._depth > _DEEPEST:
+            raise ProblemsError([Problem(self._file, _line(event), "", *_TOO_DEEP)])
+        value = self._mapping() if type(event) is MappingStartEvent else self._sequence()
+        self._depth -= 1
+        return value
 
-    def _mapping(self, node: yaml.MappingNode) -> dict[str, Any]:
+    def _sequence(self) -> list[Any]:
+        value = []
+        while type(event := self._next()) is not SequenceEndEvent:
+            value.append(self._value(event))
+        return value
+
+    def _mapping(self) -> dict[str, Any]:
         value: dict[str, Any] = {}
         inherited: dict[str, Any] = {}
-        lines: dict[str, int] = {}
-        for key_node, value_node in node.value:
-            if key_node.tag == _MERGE:
-                inherited |= self._merged(value_node)
+        keys: dict[str, _Event] = {}
+        while type(event := self._next()) is not MappingEndEvent:
+            key = self._key(event)
+            if key == "<<" and _is_merge(event):
+                inherited |= self._merged()
                 continue
-            if not isinstance(key_node, yaml.ScalarNode):
-                self._problem(key_node, "a key must be a plain word", "write `key: value`")
-                continue
-            key = self._scalar(key_node) if "\0" in key_node.value else key_node.value
-            if key in lines:
-                what = f"the key {key} is already given in line {lines[key]}"
-                self._problem(key_node, what, "keep one of the two")
-            lines[key] = key_node.start_mark.line + 1
-            value[key] = self.build(value_node)
+            if key is None:
+                self._problem(event, "a key must be a plain word", "write `key: value`")
+                key = ""
+            elif key in keys:
+                what = f"the key {key} is already given in line {_line(keys[key])}"
+                self._problem(event, what, "keep one of the two")
+            keys[key] = event
+            value[key] = self._value(self._next())
         return {**inherited, **value} if inherited else value
 
-    def _merged(self, node: yaml.Node) -> dict[str, Any]:
-        parts = node.value if isinstance(node, yaml.SequenceNode) else [node]
+    def _key(self, event: _Event) -> str | None:
+        """Return the text of a key, whatever its type would be as a value."""
+        if type(event) is ScalarEvent and event.anchor is None and "\0" not in event.value:
+            return str(event.value)
+        self._value(event)
+        if type(event) is ScalarEvent:
+            return str(event.value).replace("\0", "")
+        return self._anchors[str(event.anchor)].word if type(event) is AliasEvent else None
+
+    def _merged(self) -> dict[str, Any]:
+        """Return what `<<` adds: of several mappings the first one wins."""
+        event = self._next()
+        known = len(self.problems)
+        value = self._value(event)
         merged: dict[str, Any] = {}
-        for part in reversed(parts):
-            value = self.build(part)
-            if isinstance(value, dict):
-                merged |= value
-            elif id(part) not in self._open:
-                self._problem(part, "<< merges a mapping only", "point it at a mapping's anchor")
+        for part in reversed(value if isinstance(value, list) else [value]):
+            if isinstance(part, dict):
+                merged |= part
+            elif len(self.problems) == known:
+                what, fix = "<< merges a mapping only", "point it at a mapping's anchor"
+                self._problem(event, what, fix)
         return merged
 
-    def _problem(self, node: yaml.Node, what: str, fix: str) -> None:
-        self.problems.append(Problem(self.file, node.start_mark.line + 1, "", what, fix))
+    def _anchored(self, event: _Event) -> Any:
+        name, line, before = event.anchor, _line(event), self._size
+        if name in self._anchors:
+            self._problem(event, "this anchor is already defined", "give it another name")
+            raise ProblemsError(self.problems[-1:])
+        self._anchors[name] = _Anchor(line, open=True)
+        if isinstance(event, ScalarEvent):
+            value = self._scalar(event)
+            self._anchors[name] = _Anchor(line, value, word=event.value)
+        else:
+            value = self._collection(event)
+            self._anchors[name] = _Anchor(line, value, self._size - before)
+        return value
+
+    def _alias(self, event: _Event) -> Any:
+        anchor = self._anchors.get(event.anchor)
+        if anchor is None:
+            fix = f"write &{event.anchor} before the value that it stands for, above this line"
+            self._problem(event, f"there is no anchor &{event.anchor}", fix)
+            raise ProblemsError(self.problems[-1:])
+        if anchor.open:
+            what = "the anchor contains itself"
+            self.problems.append(
+                Problem(self._file, anchor.line, "", what, "write the value out once")
+            )
+        self._size += anchor.size
+        if self._size > _LARGEST_EXPANDED:
+            self._problem(event, "the aliases stand for too many values", "write fewer")
+            raise ProblemsError(self.problems)
+        return anchor.value
+
+    def _problem(self, event: _Event, what: str, fix: str) -> None:
+        self.problems.append(Problem(self._file, _line(event), "", what, fix))
+
+
+def _line(event: _Event) -> int:
+    return int(event.start_mark.line) + 1
+
+
+def _is_merge(event: _Event) -> bool:
+    """Whether a key is `<<` without quotes."""
+    return event.tag == _MERGE or (event.tag is None and event.implicit[0])
 
 
 def read_text(path: Path, file: str, missing_hint: str) -> str:
@@ -262,14 +359,13 @@ def parse(text: str, file: str) -> Document:
     Raises:
         ProblemsError: The text is not YAML, or has duplicate keys, unknown tags or cyclic anchors.
     """
+    builder = _Builder(text, file)
     try:
-        if _looks_deep(text):
-            _refuse_deep(text, file)
-        root = yaml.compose(text, Loader=_Loader)
+        value = builder.document()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else 1
-        if _is_deep(text):  # Newer versions of libyaml count too, and refuse before `_refuse_deep`.
+        if _is_deep(text):  # libyaml reads ahead, and newer versions refuse a thousand levels.
             raise ProblemsError([Problem(file, line, "", *_TOO_DEEP)]) from None
         raise ProblemsError([_not_yaml(error, file, line)]) from None
     except yaml.reader.ReaderError as error:
@@ -277,28 +373,15 @@ def parse(text: str, file: str) -> Document:
         line = text.encode()[: error.position].count(b"\n") + 1
         what = f"the character #x{error.character:02x} is not allowed in YAML"
         raise ProblemsError([Problem(file, line, "", what, "remove it")]) from None
-    if root is None:
-        return Document(file, None, None, text)
-    builder = _Builder(file)
-    value = builder.build(root)
     if builder.problems:
         raise ProblemsError(builder.problems)
-    return Document(file, value, root, text)
+    return Document(file, value, text)
 
 
 def _not_yaml(error: yaml.MarkedYAMLError, file: str, line: int) -> Problem:
-    if error.problem == "but found another document":
-        return Problem(file, line, "", "a second document begins here", "write one in each file")
-    if error.context and error.context.startswith("found duplicate anchor"):
-        return Problem(file, line, "", "this anchor is already defined", "give it another name")
     what = f"this is not valid YAML: {error.problem or error.context}"
     fix = "look at this line and the one before it: quotes, indentation, tabs"
     return Problem(file, line, "", what, fix)
-
-
-def _looks_deep(text: str) -> bool:
-    """Estimate whether the nesting may be too deep; false alarms are possible."""
-    return _is_deep(text) or re.search(rf"^[ ?:-]{{{_DEEPEST}}}", text, re.MULTILINE) is not None
 
 
 def _is_deep(text: str) -> bool:
@@ -309,13 +392,3 @@ def _is_deep(text: str) -> bool:
         deepest = max(deepest, depth)
     indicators = rf"^(?: *[?:-] ){{{_DEEPEST}}}"
     return deepest > _DEEPEST or re.search(indicators, text, re.MULTILINE) is not None
-
-
-def _refuse_deep(text: str, file: str) -> None:
-    depth = 0
-    for event in yaml.parse(text, Loader=_Loader):
-        depth += isinstance(event, yaml.CollectionStartEvent)
-        depth -= isinstance(event, yaml.CollectionEndEvent)
-        if depth > _DEEPEST:
-            line = event.start_mark.line + 1 if event.start_mark else 1
-            raise ProblemsError([Problem(file, line, "", *_TOO_DEEP)])

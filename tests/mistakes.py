@@ -460,7 +460,7 @@ DOCUMENTS: list[tuple[str, str | bytes, list[str]]] = [
         '2: the character #x07 is not allowed in YAML; remove it',
     ]),
     ('an unknown alias', 'cluster: *lab\n', [
-        '1: this is not valid YAML: found undefined alias; look at this line and the one before it: quotes, indentation, tabs',
+        '1: there is no anchor &lab; write &lab before the value that it stands for, above this line',
     ]),
     ('an anchor in itself', 'cluster: lab\nhosts: &hosts\n  pc1: *hosts\n', [
         '2: the anchor contains itself; write the value out once',
@@ -493,7 +493,7 @@ DOCUMENTS: list[tuple[str, str | bytes, list[str]]] = [
         '1: this is nested too deeply; check the brackets',
     ]),
     ('a billion laughs', LAUGHS, [
-        '6: the aliases stand for too many values; write fewer',
+        '7: the aliases stand for too many values; write fewer',
     ]),
     ('a mapping as a key', '? {a: b}\n: c\n', [
         '1: a key must be a plain word; write `key: value`',

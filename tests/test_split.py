@@ -371,7 +371,7 @@ def test_what_is_written_once_for_several_is_refused(
 UNUSUAL = [
     ("- ? uuid\n        : GPU-a", "kit: inventory.yaml: the split cannot be written into this text: the result would be invalid:"),
     ("- uuid: |-\n          GPU-a", "inventory.yaml:6: hosts.a.gpus[0]: there is no line in this entry that `use` could be added to; write it as `- {uuid: …, use: inference}`"),
-    ("[uuid: GPU-a]", "kit: inventory.yaml: the split cannot be written into this text: the result would be invalid:"),
+    ("[uuid: GPU-a]", "kit: inventory.yaml: the split cannot be written into this text: other values would change, too"),
 ]  # fmt: skip
 
 

@@ -291,8 +291,10 @@ def _refuse_shared_cards(hosts: list[Host], faults: list[Fault]) -> None:
     cards = {gpu.id.lower(): (host, at) for host in hosts for at, gpu in enumerate(host.gpus)}
     for host in hosts:
         for index, gpu in enumerate(host.gpus):
+            if not gpu.instance:
+                continue
             card = cards.get(gpu.id.lower().removeprefix("mig-").partition("/")[0])
-            if gpu.instance and card is not None:
+            if card is not None:
                 owner, at = card
                 what = f"{gpu.id} is a part of {owner.gpus[at].id} (line {{line}})"
                 fix = "list the card or its instances"

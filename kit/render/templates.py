@@ -47,6 +47,7 @@ class Templates:
             lstrip_blocks=True,
             keep_trailing_newline=True,
             autoescape=False,
+            auto_reload=False,  # A host's files come from the same two templates, a thousand times.
         )
         self._environment.filters |= {
             "quoted": quoted,

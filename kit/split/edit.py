@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,6 +48,42 @@ def edited(text: str, file: str, split: Split, known: Document | None = None) ->
     plain = text.removeprefix(mark)
     document = known if known and known.text == plain else parse(plain, file)
     return mark + _Editor(plain, document).apply(split)
+
+
+def changes_only(before: Any, after: Any, split: Split) -> bool:
+    """Whether two values of the inventory's file differ by the split and by nothing else."""
+    uses: dict[str, dict[str, Use]] = {}
+    for (section, gpu), use in split.items():
+        uses.setdefault(section, {})[gpu] = use
+    try:
+        wanted = {section: _uses(before, section, changed) for section, changed in uses.items()}
+        found = {section: _uses(after, section, {}) for section in uses}
+        return wanted == found and _without(before, uses) == _without(after, uses)
+    except (AttributeError, LookupError, TypeError, ValueError):  # It has another structure.
+        return False
+
+
+def _uses(value: Any, section: str, changed: dict[str, Use]) -> list[dict[str, Any]]:
+    """Return the GPUs of a section, as a list with a `use` in each entry."""
+    gpus = value["hosts"][section]["gpus"]
+    entries = [{"index": index} for index in range(gpus)] if isinstance(gpus, int) else gpus
+    listed = [{"use": _DEFAULT, **entry} for entry in entries]
+    for entry in listed:
+        entry["use"] = changed.get(_id(entry), Use(entry["use"]))
+    return listed
+
+
+def _without(value: Any, sections: Collection[str]) -> dict[str, Any]:
+    """Return the inventory without the GPUs of these sections."""
+    hosts = {
+        name: {**host, "gpus": None} if name in sections else host
+        for name, host in value["hosts"].items()
+    }
+    return {**value, "hosts": hosts}
+
+
+def _id(entry: dict[str, Any]) -> str:
+    return str(entry.get("uuid") or entry.get("index"))
 
 
 class _Editor:
@@ -120,7 +156,7 @@ class _Editor:
             return [self._listed(node, before, uses)]
         edits = []
         for position, (entry, each) in enumerate(zip(node.value, value, strict=True)):
-            use = uses.get(str(each.get("uuid") or each.get("index")))
+            use = uses.get(_id(each))
             if use is not None:
                 edits.append(self._entry(entry, each, use, section, (*loc, position)))
         return edits

@@ -5,16 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from kit.config.load import Project, Sources, read_inventory
+from kit.config.load import Project
 from kit.errors import INVENTORY, FaultsError, InputError, ProblemsError
 from kit.model import Inventory
 from kit.plan.work import Plan
 from kit.project import lowered_of, lowered_with
 from kit.split.compare import Move, State, made_idle, moves, state, with_suggestions
-from kit.split.edit import edited
+from kit.split.edit import changes_only, edited
 from kit.split.gaps import Gap, gaps
 from kit.split.sections import Split, moved
 from kit.split.select import Wanted, select
+from kit.yamlfile import Document, parse
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,16 +52,18 @@ def propose(project: Project, path: Path, text: str, wanted: Wanted) -> Proposal
         after = state(moved(project.inventory, split), plan)
         return idle_is_meant or not made_idle(before, after)
 
+    document = project.sources.documents[INVENTORY]
     try:
         split = select(project.inventory, wanted, _valid)
-        new = edited(text, str(path), split, project.sources.documents[INVENTORY])
+        new = edited(text, str(path), split, document)
     except FaultsError as error:
         raise project.sources.problems(error.faults) from None
-    planned = last[0][1] if last and last[0][0] == split else _after(project, split)
-    after = state(moved(project.inventory, split), planned)
+    changed = moved(project.inventory, split)
+    planned = last[0][1] if last and last[0][0] == split else _after(project, changed)
+    after = state(changed, planned)
     if not idle_is_meant:
         _refuse_idle(before, after)
-    _verify(path, new, moved(project.inventory, split))
+    _verify(path, new, document, split)
     after = with_suggestions(before, after, project.jobs)
     left = gaps(old, planned) if old else ()
     return Proposal(moves(project.inventory, split), before, after, new, left)
@@ -73,9 +76,9 @@ def _plan(project: Project, split: Split) -> Plan | None:
         return None
 
 
-def _after(project: Project, split: Split) -> Plan:
+def _after(project: Project, inventory: Inventory) -> Plan:
     try:
-        return lowered_of(project, moved(project.inventory, split)).plan
+        return lowered_of(project, inventory).plan
     except ProblemsError as error:
         raise InputError(
             f"this split is not made: the jobs do not fit the remaining GPUs:\n{error}",
@@ -93,17 +96,17 @@ def _refuse_idle(before: State, after: State) -> None:
         )
 
 
-def _verify(path: Path, text: str, wanted: Inventory) -> None:
+def _verify(path: Path, text: str, before: Document, split: Split) -> None:
     """Check that the edited text changes exactly the requested GPUs."""
     try:
-        found = read_inventory(text, path, Sources())
+        found = parse(text, str(path)).value
     except ProblemsError as error:
-        found = None
         reason = f"the result would be invalid:\n{error}"
     else:
-        reason = "other GPUs would change, too"
-    if found != wanted:
-        raise InputError(
-            f"{path}: the split cannot be written into this text: {reason}",
-            "nothing was written; make the change by hand, or write the list of GPUs more plainly",
-        )
+        if changes_only(before.value, found, split):
+            return
+        reason = "other values would change, too"
+    raise InputError(
+        f"{path}: the split cannot be written into this text: {reason}",
+        "nothing was written; make the change by hand, or write the list of GPUs more plainly",
+    )

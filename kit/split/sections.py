@@ -87,7 +87,10 @@ def moved(inventory: Inventory, split: Split) -> Inventory:
     def _gpus(host: Host) -> tuple[Gpu, ...]:
         section = section_of(host)
         uses = [split.get((section, gpu.id), gpu.use) for gpu in host.gpus]
-        return tuple(replace(gpu, use=use) for gpu, use in zip(host.gpus, uses, strict=True))
+        return tuple(
+            gpu if gpu.use is use else replace(gpu, use=use)
+            for gpu, use in zip(host.gpus, uses, strict=True)
+        )
 
     touched = {section for section, _ in split}
     hosts = (

@@ -94,7 +94,7 @@ def test_a_swarm_has_the_services_in_its_platform(stack: dict[str, Any]) -> None
         assert (service["cap_drop"], service["read_only"]) == (["ALL"], True)
         assert service["environment"]["NVIDIA_VISIBLE_DEVICES"] == "void"
     assert server["user"] == "65534:65534"
-    assert server["volumes"][0] == {
+    assert server["volumes"][1] == {
         "type": "volume", "source": "datasets", "target": "/store", "read_only": True,
     }  # fmt: skip
     assert server["ports"] == [
@@ -148,7 +148,7 @@ def test_hosts_on_their_own_network_are_each_others_peers(project: Project) -> N
     words = platform["services"]["data-agent"]["command"]
     assert words[words.index("--server") + 1] == "http://192.168.8.151:8090"
     assert words[words.index("--peers") + 1] == "192.168.8.151:6881,192.168.8.114:6881"
-    assert platform["services"]["data-server"]["networks"] == ["hosts"]
+    assert platform["services"]["data-server"]["networks"] == ["host"]
     assert "ports" not in platform["services"]["data-server"]
 
 

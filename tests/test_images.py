@@ -137,7 +137,7 @@ def test_a_served_registry_is_a_service_of_the_platform(project: Project, docker
     assert service["deploy"]["placement"] == {"constraints": ["node.labels.kit.host == pc1"]}
     assert service["deploy"]["restart_policy"]["condition"] == "any"
     assert service["environment"] == {"NVIDIA_VISIBLE_DEVICES": "void"}
-    assert stack["volumes"][service["volumes"][0]["source"]] == {"name": "kit-lab_registry"}
+    assert stack["volumes"][service["volumes"][1]["source"]] == {"name": "kit-lab_registry"}
     for host in ("pc1", "pc2"):
         daemon = json.loads((tree / "hosts" / host / "daemon.json").read_text())
         assert daemon["insecure-registries"] == ["registry.lab:5443"]

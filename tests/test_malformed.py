@@ -202,7 +202,9 @@ def test_one_host_by_compose_publishes_a_port_once(project: Project) -> None:
     assert "port 9500 of pc1 is already used by job a" in result.err
     tree = project.write(inventory, {"a": job}).rendered()
     project_file = yaml.safe_load((tree / "hosts" / "pc1" / "train-a.compose.yaml").read_text())
-    assert project_file["services"]["train"]["ports"] == ["9500:9500"]
+    assert project_file["services"]["train"]["ports"] == [
+        {"target": 9500, "published": "9500", "protocol": "tcp"}
+    ]
 
 
 def test_a_job_finds_no_gpu(project: Project) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from kit.plan.types import Placement
-from kit.targets.swarm.stacks import Service
+from kit.targets.swarm.stacks import Service, Stack
 from tests.sandbox import COMMAND, INVENTORY, JOB, SERVER, Project, snapshot
 
 FOUR = """\
@@ -59,6 +59,11 @@ ALLOCATIONS: list[tuple[str, dict[str, str], dict[str, dict[str, str]]]] = [
 
 def ids(placement: Placement) -> tuple[str, ...]:
     return tuple(gpu.id for gpu in placement.gpus)
+
+
+def working(stack: Stack) -> list[Service]:
+    """The services that train or answer."""
+    return [service for service in stack.services if service.part.role.works]
 
 
 def visible(service: Service) -> tuple[str, tuple[str, ...], str]:
@@ -239,11 +244,11 @@ def test_services_are_groups_of_equal_hosts(project: Project) -> None:
     jobs = {"j": JOB, "k": JOB + "hosts: {names: [c], gpus_per_host: 1}\n"}
     jobs["j"] += "hosts: {names: [a, b, d]}\n"
     project.write(inventory, jobs)
-    assert [(*visible(service), service.constraint) for service in project.stack(0).services] == [
+    assert [(*visible(each), *each.constraints) for each in working(project.stack(0))] == [
         ("train-4gpu", ("a", "d"), "all", "node.labels.kit.job.j == train-4gpu"),
         ("train-on-b", ("b",), "GPU-b0,GPU-b1", "node.labels.kit.job.j == train-on-b"),
     ]
-    assert [visible(service) for service in project.stack(1).services] == [
+    assert [visible(service) for service in working(project.stack(1))] == [
         ("train-gpu0", ("c",), "0")
     ]
 
@@ -251,7 +256,7 @@ def test_services_are_groups_of_equal_hosts(project: Project) -> None:
 def test_an_interface_of_its_own_gives_a_host_a_service_of_its_own(project: Project) -> None:
     inventory = FOUR.replace("gpus: 4, speed", "gpus: 4, interface: bond0.100, speed")
     inventory += "network: {driver: host, interface: eth0}\n"
-    services = project.write(inventory).stack().services
+    services = working(project.write(inventory).stack())
     interfaces = [{each.name: each.value for each in s.environment} for s in services]
     assert [
         (service.part.name, found["NCCL_SOCKET_IFNAME"])
@@ -273,7 +278,7 @@ def test_ranges_of_hosts_can_say_what_each_gpu_is_for(project: Project) -> None:
     gpus = [(gpu.id, gpu.known, gpu.model, gpu.use) for gpu in plan.hosts[1].gpus]
     assert gpus == [("0", False, None, "none"), ("1", False, None, "inference"),
                     ("2", False, "L4", "training")]  # fmt: skip
-    (service,) = project.stack().services
+    (service,) = working(project.stack())
     assert visible(service) == ("train-gpu2", ("n1", "n2"), "2")
     assert [ids(part) for part in plan.jobs[0].placements] == [("2",), ("2",)]
 
@@ -303,7 +308,7 @@ def test_hosts_meet(
     assert (job.rendezvous.host.name, job.rendezvous.endpoint) == (host, endpoint)
     assert job.host_network is shared
     if constraint:
-        assert [service.constraint for service in project.stack().helpers] == [constraint]
+        assert project.stack().services[0].constraints == (constraint,)
 
 
 def test_one_host_by_compose_needs_no_network_of_its_own(project: Project) -> None:
@@ -656,7 +661,7 @@ def test_each_interface_has_a_service_of_its_own(project: Project) -> None:
             for variable in service.environment
             if variable.name.endswith("_SOCKET_IFNAME")
         }
-        for service in stack.services
+        for service in working(stack)
     }
     # A host's own auto is not the network's ib0, and no name either.
     assert list(found) == [("a",), ("b",), ("c",), ("d",), ("e", "f")]
@@ -666,7 +671,7 @@ def test_each_interface_has_a_service_of_its_own(project: Project) -> None:
 
 def test_auto_for_a_host_is_what_the_network_says_already(project: Project) -> None:
     inventory = INTERFACES.replace("interface: ib0", "interface: auto")
-    names = [service.part.name for service in project.write(inventory).stack().services]
+    names = [service.part.name for service in working(project.write(inventory).stack())]
     assert names[-1] == "train-1gpu"
     assert len(names) == 4
 

@@ -122,7 +122,7 @@ def test_the_host_network_needs_no_overlay(project: Project) -> None:
     tree = project.write(INVENTORY.replace("{speed: 1Gbit}", "{driver: host}")).rendered()
     assert not (tree / "platform.stack.yaml").exists()
     stack = yaml.safe_load((tree / "train-digits.stack.yaml").read_text())
-    assert stack["networks"]["training"] == {"name": "host", "external": True}
+    assert stack["networks"]["host"] == {"name": "host", "external": True}
 
 
 def test_daemons_advertise_every_gpu_whatever_it_is_for(project: Project) -> None:

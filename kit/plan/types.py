@@ -57,12 +57,16 @@ class Volume:
 
 @dataclass(frozen=True, slots=True)
 class MountPoint:
-    """A mount in every container of a job. `kind` is `bind` or `volume`."""
+    """A mount in every container of a job. `kind` is `bind` or `volume`.
+
+    `propagation` is that of a bind mount, or "" for Docker's default.
+    """
 
     kind: str
     source: str
     target: str
     read_only: bool
+    propagation: str = ""
 
 
 @dataclass(frozen=True, slots=True)

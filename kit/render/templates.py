@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import textwrap
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -56,6 +57,7 @@ class Templates:
             "words": words,
             "docker_size": docker_size,
             "docker_time": docker_time,
+            "indented": indented,
             "gpus_line": gpus_line,
             "hosts_line": hosts_line,
             "plain": plain,
@@ -117,7 +119,10 @@ class Templates:
 
 
 def names() -> list[str]:
-    """Return the names of all templates. Each is one output file, with braces for names."""
+    """Return the names of all templates.
+
+    Each is one output file, with braces for names; those that begin with `_` are macros of others.
+    """
     return sorted(path.relative_to(BUILT_IN).as_posix() for path in BUILT_IN.rglob("*.j2"))
 
 
@@ -181,6 +186,11 @@ def docker_size(size: int) -> str:
     """Return bytes in Docker's format: `16g`."""
     text = show_size(size)
     return text.removesuffix("iB").lower() if text.endswith("iB") else text.lower()
+
+
+def indented(text: str, spaces: int) -> str:
+    """Indent all lines of a macro's text; Jinja's own filter indents an empty text too."""
+    return textwrap.indent(text, " " * spaces)
 
 
 def hosts_line(part: Part) -> str:

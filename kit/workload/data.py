@@ -16,7 +16,7 @@ from kit.plan.data import DataPlan
 from kit.plan.types import MountPoint
 from kit.values import endpoint
 from kit.workload.privileges import NOBODY, default_variables
-from kit.workload.types import HealthCheck, Part, Port, Role, Variable, Word
+from kit.workload.types import HealthCheck, Part, Port, Role, Update, Variable, Word
 from trainer.contract.bearer import KEY
 
 STORE = "/store"
@@ -27,6 +27,13 @@ ROOT = "0:0"
 """The user of the agents. Volumes belong to root, who needs no capability for own files."""
 LIMITS = Limits(0, 2 * 2**30, None, None, None)
 """Of each service. The kernel's cache of files counts too, and is freed before the limit."""
+VOLUME = "datasets"
+"""The key of the volume in the rendered files."""
+STORING = "The agent of the host that stores the data sets: it offers their pieces to other agents."
+FETCHING = (
+    "The agent fetches the data sets that its host's jobs name, checks them, and offers their "
+    "pieces to other agents."
+)
 MOST_PEERS = 64
 """Peers that an agent is told: connected agents tell each other the rest."""
 
@@ -51,17 +58,17 @@ def data_sets_json(sets: Sequence[DataSet]) -> str:
     )
 
 
-def data_parts(data: DataPlan, addresses: Addresses) -> tuple[Part, ...]:
+def data_parts(cluster: str, data: DataPlan, addresses: Addresses) -> tuple[Part, ...]:
     """Make the parts: the server, the agent beside it, and the agents of the other hosts."""
     others = tuple(host for host in data.agents if host is not data.storage)
-    seeder = _agent(data, addresses, "data-storage", (data.storage,), ("--store", CACHE))
+    seeder = _agent(cluster, data, addresses, "data-storage", (data.storage,), ("--store", CACHE))
     server = _server(data, addresses)
     if not others:
         return (server, seeder)
     size = ("--size", str(data.cache)) if data.cache is not None else ()
     # Each address is another command.
     groups = [(host,) for host in others] if addresses.own else [others]
-    agents = (_agent(data, addresses, Role.DATA_AGENT, hosts, size) for hosts in groups)
+    agents = (_agent(cluster, data, addresses, Role.DATA_AGENT, hosts, size) for hosts in groups)
     return (server, seeder, *agents)
 
 
@@ -82,7 +89,7 @@ def _server(data: DataPlan, addresses: Addresses) -> Part:
             *(("--address", own) if own else ()),
         ),
         environment=_environment(NOBODY),
-        mounts=(MountPoint("volume", data.volume, STORE, read_only=True),),
+        mounts=(MountPoint("volume", VOLUME, STORE, read_only=True),),
         ports=(Port(data.port, ("data", "port"), public=True),),
         health=HealthCheck(("python3", "-c", code)),
         limits=LIMITS,
@@ -90,11 +97,24 @@ def _server(data: DataPlan, addresses: Addresses) -> Part:
         unprivileged=True,
         read_only=True,
         keyed=True,
+        update=Update(at_once=True),
+        own_address=True,
+        about=(
+            f"The data sets of {data.storage.name}, for people, programs and the agents: "
+            f"http://{endpoint(data.storage.address, data.port)}/",
+            "It is read-only and wants the cluster's key. It has no certificate: use it only in a "
+            "trusted network.",
+        ),
     )
 
 
 def _agent(
-    data: DataPlan, addresses: Addresses, name: str, hosts: tuple[Host, ...], more: tuple[str, ...]
+    cluster: str,
+    data: DataPlan,
+    addresses: Addresses,
+    name: str,
+    hosts: tuple[Host, ...],
+    more: tuple[str, ...],
 ) -> Part:
     peers = ("--peers", ",".join(addresses.peers))
     own = ("--address", hosts[0].address) if addresses.own else ()
@@ -113,7 +133,7 @@ def _agent(
             *("--port", str(data.peer_port), *own, *more),
         ),
         environment=_environment(ROOT),
-        mounts=(MountPoint("volume", data.volume, CACHE, read_only=False),),
+        mounts=(MountPoint("volume", VOLUME, CACHE, read_only=False),),
         ports=tuple(Port(port, ("data", "peer_port"), public=False) for port in data.peer_ports),
         health=HealthCheck(("python3", "-c", code)),
         limits=LIMITS,
@@ -121,6 +141,15 @@ def _agent(
         unprivileged=True,
         read_only=True,
         keyed=True,
+        update=Update(at_once=True),
+        own_address=True,
+        everywhere=name == Role.DATA_AGENT,
+        labels=(("kit.data", cluster),),
+        about=(STORING if name == "data-storage" else FETCHING,),
+        why={
+            "user": "The volume's files belong to root, so it runs as root, but without "
+            "capabilities."
+        },
     )
 
 

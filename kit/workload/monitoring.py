@@ -11,7 +11,19 @@ from kit.plan.types import MountPoint
 from kit.plan.work import Plan, manager_of
 from kit.workload.ports import Service
 from kit.workload.privileges import NOBODY
-from kit.workload.types import Config, Kind, Part, Port, Role, Variable, Word, Workload
+from kit.workload.types import (
+    Config,
+    Kind,
+    Net,
+    Part,
+    Port,
+    Restart,
+    Role,
+    Symbol,
+    Variable,
+    Word,
+    Workload,
+)
 
 FOLDER = "monitoring"
 """The folder of the files of the monitoring in the tree."""
@@ -155,6 +167,7 @@ def _part(role: Role, hosts: Sequence[Host], image: str, **more: object) -> Part
         replicas=len(hosts),
         image=image,
         launch=(),
+        restart=Restart(delay=5),
         **{"environment": (_NO_GPU,), **more},  # type: ignore[arg-type]
     )
 
@@ -185,6 +198,11 @@ def _prometheus(plan: Plan, host: Host, *, host_network: bool) -> Part:
         user=NOBODY,
         unprivileged=True,
         read_only=True,
+        about=(
+            f"It has no password: it listens only on the loopback of {host.name}."
+            if host_network
+            else "It has no password: no host publishes its port.",
+        ),
     )
 
 
@@ -222,6 +240,10 @@ def _grafana(plan: Plan, host: Host, prometheus: str, *, host_network: bool) -> 
         secrets=(settings.password,),
         unprivileged=True,
         read_only=True,
+        about=(
+            "The page for people. The password of its user admin is a secret; nobody sees "
+            "anything without one.",
+        ),
     )
 
 
@@ -232,11 +254,17 @@ def _node_exporter(plan: Plan) -> Part:
         plan.hosts,
         pinned(plan.monitoring.node_exporter, plan.lock),
         arguments=("--path.rootfs=/host", f"--web.listen-address=:{NODE_PORT}"),
-        mounts=(MountPoint("bind", "/", "/host", read_only=True),),
+        mounts=(MountPoint("bind", "/", "/host", read_only=True, propagation="rslave"),),
         ports=(Port(NODE_PORT, LOC, public=True),),
         user=NOBODY,
         unprivileged=True,
         read_only=True,
+        network=Net.HOST,
+        everywhere=True,
+        host_processes=True,
+        about=(
+            "Processors, memory, disks and links: only the host's own network shows its links.",
+        ),
     )
 
 
@@ -249,12 +277,15 @@ def _dcgm_exporter(plan: Plan, hosts: Sequence[Host]) -> Part:
         pinned(plan.monitoring.dcgm_exporter, plan.lock),
         arguments=("-f", f"/etc/kit/{file}"),
         environment=(
-            Variable(
-                "NVIDIA_VISIBLE_DEVICES", Word("all"), "It watches all GPUs, and computes on none."
-            ),
+            Variable("NVIDIA_VISIBLE_DEVICES", Symbol.GPUS, "It watches all, and uses none."),
             Variable("NVIDIA_DRIVER_CAPABILITIES", Word("utility")),
         ),
         ports=(Port(DCGM_PORT, LOC, public=True),),
         configs=(Config("dcgm-counters", f"{FOLDER}/{file}", f"/etc/kit/{file}"),),
         unprivileged=True,
+        network=Net.HOST,
+        everywhere=True,
+        all_gpus=True,
+        about=("The GPUs of the host. It reserves none: jobs keep theirs.",),
+        why={"user": "Profiling fields alone would need SYS_ADMIN."},
     )

@@ -11,7 +11,11 @@ from kit.plan.work import ServerPlan
 from kit.values import count, endpoint
 from kit.workload.groups import groups
 from kit.workload.privileges import unprivileged
-from kit.workload.types import Kind, Part, Port, Role, Symbol, Variable, Word, Workload
+from kit.workload.types import Kind, Part, Port, Role, Symbol, Update, Variable, Word, Workload
+
+SERVER_UPDATE = Update(pause=True)
+"""One host at a time, while the others answer."""
+OPEN_FILES = "Each connection is an open file; Docker 29 allows 1,024 by default."
 
 
 def own_serving(server: ServerPlan, own: OwnServer, *, host_network: bool) -> Workload:
@@ -70,6 +74,14 @@ def _part(server: ServerPlan, own: OwnServer, name: str, members: Sequence[Place
         limits=Limits(own.shared_memory, settings.memory, settings.cpus, None, None),
         user=user,
         unprivileged=unprivileged(user),
+        update=SERVER_UPDATE,
+        open_files=True,
+        why={
+            "ulimits": OPEN_FILES,
+            "stop_grace_period": "Time to answer the queued requests.",
+            "healthcheck": f"`kit deploy` and `kit status` ask {own.health} at the published "
+            "port: the image may lack a program for a check here.",
+        },
     )
 
 

@@ -132,7 +132,7 @@ def with_proxy(plan: Plan, server: ServerPlan, made: Workload, taken: Collection
     header = generated(plan.file, server.server.file)
     hosts = backends(plan, server, taken)
     document = proxy_document(server, proxy, made.ready, hosts, header)
-    part = _part(plan, proxy, document, host_network=made.host_network)
+    part = _part(plan, proxy, made.ready, document, host_network=made.host_network)
     return replace(
         made,
         parts=(*made.parts, part),
@@ -141,13 +141,13 @@ def with_proxy(plan: Plan, server: ServerPlan, made: Workload, taken: Collection
     )
 
 
-def _part(plan: Plan, proxy: Proxy, document: Document, *, host_network: bool) -> Part:
+def _part(plan: Plan, proxy: Proxy, ready: str, document: Document, *, host_network: bool) -> Part:
     # Docker lets every user listen on any port, but not on the network of the host.
-    low = host_network and proxy.port < LEAST_OF_USERS
+    low, host = host_network and proxy.port < LEAST_OF_USERS, proxy_host(plan, proxy)
     return Part(
         role=Role.PROXY,
         name=Role.PROXY,
-        hosts=(proxy_host(plan, proxy),),
+        hosts=(host,),
         placements=(),
         replicas=1,
         image=pinned(proxy.image, plan.lock),
@@ -161,4 +161,15 @@ def _part(plan: Plan, proxy: Proxy, document: Document, *, host_network: bool) -
         unprivileged=True,
         capabilities=("NET_BIND_SERVICE",) if low else (),
         read_only=True,
+        open_files=True,
+        stop_signal="SIGUSR1",
+        about=(
+            f"One address for all hosts, on {host.name}: it sends requests to the hosts that "
+            f"answer {ready}.",
+        ),
+        why={
+            **({"user": "Only root may listen on this port of the host's network."} if low else {}),
+            "ulimits": "Two for each request.",
+            "stop_signal": "HAProxy answers the open requests after this signal.",
+        },
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from kit.plan.images import pinned
 from kit.plan.types import MountPoint
 from kit.plan.work import Plan
-from kit.workload.types import Part, Port, Role, Variable, Word
+from kit.workload.types import Net, Part, Port, Role, Variable, Word
 
 PORT = 5000
 """The port of the registry's image."""
@@ -37,5 +37,14 @@ def registry_part(plan: Plan) -> Part | None:
         # Its files belong to root, so it drops capabilities and keeps its user.
         unprivileged=True,
         read_only=True,
+        network=Net.ALONE,
+        about=(
+            f"The jobs' images, {registry.address}: kept in a volume of {host.name}. It has no "
+            "certificate and no",
+            "passwords, so use it only in a trusted network. Every engine that pulls or pushes "
+            'needs "insecure-registries":',
+            "see hosts/<host>/daemon.json; the build machine needs it too.",
+        ),
+        why={"user": "Its files belong to root, so it runs as root, but without capabilities."},
         ports=(Port(published, ("registry", "address"), public=True, inside=PORT),),
     )

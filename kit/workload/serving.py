@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from kit.model import Host, Job, Limits, Secret, Server
 from kit.plan.servers import able_hosts
@@ -18,7 +19,7 @@ from kit.values import count, endpoint
 from kit.workload.code import code_configs, code_documents, code_variables
 from kit.workload.documents import generated, server_json
 from kit.workload.groups import groups
-from kit.workload.own_server import own_serving
+from kit.workload.own_server import OPEN_FILES, SERVER_UPDATE, own_serving
 from kit.workload.privileges import NOBODY, default_variables, unprivileged
 from kit.workload.proxy import proxy_host
 from kit.workload.types import (
@@ -30,6 +31,7 @@ from kit.workload.types import (
     Port,
     Role,
     Symbol,
+    Update,
     Variable,
     Word,
     Workload,
@@ -149,6 +151,16 @@ def _serve(
         user=_user(server),
         unprivileged=unprivileged(_user(server)),
         read_only=True,
+        update=SERVER_UPDATE,
+        open_files=True,
+        why={
+            "user": "A server needs no capabilities, and writes only to /tmp.",
+            "ulimits": OPEN_FILES,
+            "volumes": "The job's checkpoints on this host.",
+            "stop_grace_period": "Time to answer the queued requests.",
+            "healthcheck": "Checks the server and its GPUs. /ready reports whether it has a "
+            "checkpoint.",
+        },
     )
 
 
@@ -194,11 +206,14 @@ def _endpoint(
         user=_user(server),
         unprivileged=unprivileged(_user(server)),
         read_only=True,
-        mounts=(mount,),
+        mounts=(replace(mount, read_only=True),),
         ports=(Port(port, ("transfer_port",), public=False),),
         secrets=_secrets(server),
         keyed=not server.server.token,
         limits=ENDPOINT_LIMITS,
+        update=Update(at_once=True),
+        own_address=True,
+        about=("Offers the job's checkpoints, read-only, to servers on other hosts.",),
     )
 
 

@@ -34,9 +34,11 @@ from kit.workload.types import (
     Part,
     Port,
     Rendezvous,
+    Restart,
     Role,
     Store,
     Symbol,
+    Update,
     Variable,
     Word,
     Workload,
@@ -63,6 +65,8 @@ MOUNTED_KEEPER = "/kit/keeper.py"
 """The keeper of a script's files, beside the launcher."""
 JOB_FILE = "/kit/job.json"
 RENDEZVOUS_LIMITS = Limits(0, 2 * 2**30, None, None, None)
+UPDATE = Update(at_once=True, pause=True)
+"""What changes one host of a job changes all."""
 
 FAULT_VARIABLES = {
     "NCCL_DEBUG": "WARN",
@@ -121,7 +125,7 @@ def training(
         defaults = {k: v for k, v in defaults.items() if not k.startswith("TORCH_")}
     kept = {name: value for name, value in defaults.items() if OLD_NAMES.get(name) not in user}
     variables = {**kept, **user}
-    parts = [_rendezvous(job, rendezvous)]
+    parts = [_rendezvous(job, rendezvous, host_network=host_network)]
     for name, members in groups(Role.TRAIN, job.containers).items():
         environment = _environment(
             job, rendezvous, members, variables, urls, data_server, host_network=host_network
@@ -174,7 +178,7 @@ def _keeper(job: JobPlan) -> tuple[Config, ...]:
     return (Config("keeper", KEEPER_FILE, MOUNTED_KEEPER),) if kept else ()
 
 
-def _rendezvous(job: JobPlan, rendezvous: Rendezvous) -> Part:
+def _rendezvous(job: JobPlan, rendezvous: Rendezvous, *, host_network: bool) -> Part:
     """It reads the launcher and no job file, so that a changed job does not restart it.
 
     It has no health check: Swarm resolves a service's name only when its task is healthy, and in a
@@ -203,6 +207,28 @@ def _rendezvous(job: JobPlan, rendezvous: Rendezvous) -> Part:
         ports=(Port(rendezvous.port, ("rendezvous", "port"), public=False),),
         configs=mounted,
         limits=RENDEZVOUS_LIMITS,
+        update=UPDATE,
+        about=_about(job, rendezvous, host_network=host_network),
+        why={"user": "It needs only a port of its host."},
+    )
+
+
+def _about(job: JobPlan, rendezvous: Rendezvous, *, host_network: bool) -> tuple[str, ...]:
+    """Describe the rendezvous, and what its loss means."""
+    where = f", at an address of {rendezvous.host.name}," if host_network else ""
+    if job.job.command:
+        lost = " If that host is down, the run waits until it is back." if host_network else ""
+        return (
+            f"The rendezvous{where} decides which hosts run the script together.{lost}",
+            "It ends with each run and is restarted. It needs no healthcheck: it ends if it "
+            "cannot serve.",
+        )
+    lost = " If that host is down, the others train on, and no host joins." if host_network else ""
+    return (
+        f"The coordinator{where} decides which hosts train together.{lost}",
+        "It ends with each run and is restarted. It needs no healthcheck: it ends if it cannot "
+        "serve.",
+        "A change of KIT_NNODES, the least and the most hosts, restarts it alone: the hosts go on.",
     )
 
 
@@ -254,6 +280,16 @@ def _train(
         keyed=bool(job.job.streamed),
         capabilities=capabilities(job.job, infiniband=plan.network.infiniband),
         read_only=built_in and not _caches_shards(job),
+        restart=Restart(always=False, most=10),
+        update=UPDATE,
+        open_files=True,
+        runs_tmp=True,
+        why={
+            "ulimits": "Sockets and shared tensors are open files; Docker 29 allows 1,024 by "
+            "default.",
+            "healthcheck": "Fails if the container has lost its GPUs, for example after "
+            "`systemctl daemon-reload`.",
+        },
     )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 
 from kit.errors import Loc
@@ -27,6 +28,7 @@ class Role(StrEnum):
     SERVE = "serve"
     CHECKPOINTS = "checkpoints"
     PROXY = "proxy"
+    NETWORK = "network"
     REGISTRY = "registry"
     DATA_SERVER = "data-server"
     DATA_AGENT = "data-agent"
@@ -39,6 +41,11 @@ class Role(StrEnum):
     def works(self) -> bool:
         """Return whether it trains or answers requests; the other roles assist these."""
         return self in {Role.TRAIN, Role.SERVE}
+
+    @classmethod
+    def of(cls, name: str) -> Role | None:
+        """Return the role of a part by its name, such as `train` or `train-on-pc1`."""
+        return next((role for role in cls if f"{name}-".startswith(f"{role}-")), None)
 
 
 class Word(str):
@@ -123,6 +130,37 @@ class Config:
     target: str
 
 
+class Net(Enum):
+    """The network of a container."""
+
+    CONTAINERS = "that of the target's containers, or the hosts' own where the plan says so"
+    HOST = "the host's own, under every target"
+    ALONE = "a network that reaches no other container"
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """When an ended container is started again: `always`, or after a failure, `most` times an hour.
+
+    `delay` is in seconds; Compose has its own, which grows.
+    """
+
+    always: bool = True
+    most: int = 0
+    delay: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """How Swarm replaces tasks: the old one always ends first, as it holds a GPU, port or volume.
+
+    `at_once`: all tasks together, not one after the other. `pause`: a failure ends the update.
+    """
+
+    at_once: bool = False
+    pause: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """Equal containers: one on each of the first `replicas` of `hosts`, unless a scheduler chooses.
@@ -132,6 +170,12 @@ class Part:
     `grace` is the time in seconds between SIGTERM and SIGKILL; None is Docker's default. `user` ""
     is the image's user. `unprivileged`: no capabilities except `capabilities`, and no way to gain
     more. `read_only`: only mounts and /tmp are writable. `keyed`: it has the cluster's key.
+    `everywhere`: one container on each host that has the right label, also on hosts that come.
+    `open_files`: it may have 65,536 open files. `runs_tmp`: it builds programs in /tmp and runs
+    them. `own_address`: its ports are open only at its host's address in the inventory, where a
+    target publishes them. `all_gpus`: it sees all GPUs of its host, and reserves none.
+    `host_processes`: it sees the processes of its host, where the target can. `about` and `why` are
+    comments of the rendered file: above the service, and above the keys that need a reason.
     """
 
     role: Role
@@ -157,6 +201,19 @@ class Part:
     capabilities: tuple[str, ...] = ()
     read_only: bool = False
     keyed: bool = False
+    network: Net = Net.CONTAINERS
+    restart: Restart = Restart()
+    update: Update = Update()
+    everywhere: bool = False
+    open_files: bool = False
+    runs_tmp: bool = False
+    all_gpus: bool = False
+    host_processes: bool = False
+    own_address: bool = False
+    stop_signal: str = ""
+    labels: tuple[tuple[str, str], ...] = ()
+    about: tuple[str, ...] = ()
+    why: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def secret_names(self) -> tuple[str, ...]:

@@ -72,7 +72,8 @@ class Container:
     @property
     def trains(self) -> bool:
         """Return whether it trains or answers requests; other containers only assist these."""
-        return self.service not in {Role.RENDEZVOUS, Role.CHECKPOINTS}
+        role = Role.of(self.service)
+        return role is None or role.works
 
     def state(self) -> State:
         """Return the state of the host's part of the job."""

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from kit.errors import Fault, FaultsError
-from kit.model import EngineName, Host
+from kit.model import EngineName, Host, Secret
 from kit.plan.storage import volume_name
-from kit.plan.types import Placement
+from kit.plan.types import Placement, Volume
 from kit.plan.work import JobPlan, Plan, ServerPlan, manager_of
 from kit.targets.hosts import host_outputs, hosts_with_any_port
 from kit.targets.lowered import Lowered, Output
 from kit.targets.monitoring import monitoring_outputs
 from kit.values import endpoint
-from kit.workload.data import Addresses, data_parts, some_peers
+from kit.workload.data import VOLUME, Addresses, data_parts, some_peers
 from kit.workload.monitoring import (
     PROMETHEUS_PORT,
     Monitoring,
@@ -41,9 +41,12 @@ from kit.workload.registry import registry_part
 from kit.workload.serving import endpoints, serving, source_hosts
 from kit.workload.training import RENDEZVOUS_PORT, own_port, training
 from kit.workload.types import (
+    Config,
     Environment,
     Kind,
+    Net,
     Part,
+    Port,
     Rendezvous,
     Role,
     Symbol,
@@ -56,41 +59,58 @@ MONITORING = "monitoring"
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """A container of a host's project; `placement` is None if it needs no GPU."""
+    """A container of a host's project, `name` in its file.
 
+    `placement` is None if it reserves no GPU. `published` are its ports on the host, only at
+    `address` unless that is "". `below`: its hash covers only what follows in the file.
+    """
+
+    name: str
     part: Part
     placement: Placement | None
     environment: Environment
+    host_network: bool
+    why_host_network: str = ""
+    published: tuple[Port, ...] = ()
+    address: str = ""
+    below: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """The values of a host's file: the container that trains or answers, and its helper.
+    """The values of a host's file: its containers, and the volumes that they refer to.
 
-    `address` is the host's IP address, "" if it has a name: Docker publishes ports only on IP
-    addresses.
+    `workload` is None for services that jobs share.
     """
 
     name: str
-    address: str
-    cluster: str
-    workload: Workload
-    host: Host
-    working: Container | None
-    helper: Container | None
-
-
-@dataclass(frozen=True, slots=True)
-class DataProject:
-    """The values of a host's file with its data services; `address` as in `Project`."""
-
-    name: str
-    address: str
     cluster: str
     host: Host
     containers: tuple[Container, ...]
-    volume: str
-    host_network: bool
+    volumes: tuple[Volume, ...] = ()
+    workload: Workload | None = None
+
+    @property
+    def placement(self) -> Placement | None:
+        """The GPUs of the container that trains or answers."""
+        return next((each.placement for each in self.containers if each.placement), None)
+
+    @property
+    def secrets(self) -> tuple[Secret, ...]:
+        """The secrets that its containers read, each once."""
+        found = (secret for each in self.containers for secret in each.part.secrets)
+        return tuple(dict.fromkeys(found))
+
+    @property
+    def keyed(self) -> bool:
+        """Whether a container has the cluster's key."""
+        return any(each.part.keyed for each in self.containers)
+
+    @property
+    def configs(self) -> tuple[Config, ...]:
+        """The files that its containers mount, each once."""
+        found = (config for each in self.containers for config in each.part.configs)
+        return tuple(dict.fromkeys(found))
 
 
 def lower(plan: Plan) -> Lowered:
@@ -143,7 +163,7 @@ def _data(plan: Plan) -> tuple[Part, ...]:
         return ()
     peers = [endpoint(host.address, data.peer_port) for host in data.agents]
     addresses = Addresses(_data_server(plan), some_peers(data, peers), own=by_ipv6(plan))
-    return data_parts(data, addresses)
+    return data_parts(plan.cluster, data, addresses)
 
 
 def _data_server(plan: Plan) -> str:
@@ -154,18 +174,32 @@ def _data_server(plan: Plan) -> str:
 def _data_outputs(plan: Plan, parts: Sequence[Part]) -> Iterator[Output]:
     if plan.data is None:
         return
+    volume = Volume(VOLUME, plan.data.volume, None, None, owned=True)
     for host in plan.data.agents:
-        project = DataProject(
-            name=project_of(plan.cluster, DATA),
-            address=_numeric(host.address),
-            cluster=plan.cluster,
-            host=host,
-            containers=tuple(_container(part, host, None) for part in parts if host in part.hosts),
-            volume=plan.data.volume,
-            host_network=by_ipv6(plan),
-        )
-        template = "hosts/{host}/data.compose.yaml.j2"
-        yield Output(f"hosts/{host.name}/{DATA}.compose.yaml", template, {"project": project})
+        here = [part for part in parts if host in part.hosts]
+        yield _shared(plan, host, DATA, here, [volume])
+
+
+def _shared(
+    plan: Plan, host: Host, name: str, parts: Iterable[Part], volumes: Iterable[Volume]
+) -> Output:
+    """Return the file of services that jobs share."""
+    project = Project(
+        name=project_of(plan.cluster, name),
+        cluster=plan.cluster,
+        host=host,
+        containers=tuple(_container(plan, part, host, part.name) for part in parts),
+        volumes=tuple(volumes),
+    )
+    file = f"{name}.compose.yaml"
+    return Output(
+        path=f"hosts/{host.name}/{file}",
+        template=f"hosts/{{host}}/{file}.j2",
+        values={"project": project},
+        configs=project.configs,
+        stack=name,
+        hashes_configs=True,
+    )
 
 
 def _job(plan: Plan, job: JobPlan) -> Workload:
@@ -236,28 +270,13 @@ def _monitoring(plan: Plan, workloads: Sequence[Workload]) -> Monitoring | None:
 
 def _monitoring_outputs(plan: Plan, made: Monitoring) -> Iterator[Output]:
     yield from monitoring_outputs(made.scrapes, made.alertmanager)
+    volumes = [
+        Volume(name, volume_name(plan.cluster, name), None, None, owned=True)
+        for name in (Role.PROMETHEUS, Role.GRAFANA)
+    ]
     for host in plan.hosts:
-        here = host is made.host
-        gpus = made.dcgm_exporter if host.gpus else None
-        found = [*made.prometheus.configs, *made.grafana.configs] if here else []
-        found += gpus.configs if gpus else ()
-        values = {
-            "project": project_of(plan.cluster, MONITORING),
-            "cluster": plan.cluster,
-            "host": host,
-            "monitoring": made,
-            "here": here,
-            "host_network": by_ipv6(plan),
-            "dcgm": gpus,
-            "volumes": {
-                name: volume_name(plan.cluster, name) for name in (Role.PROMETHEUS, Role.GRAFANA)
-            },
-        }
-        file = f"{MONITORING}.compose.yaml"
-        path, template = f"hosts/{host.name}/{file}", f"hosts/{{host}}/{file}.j2"
-        yield Output(
-            path, template, values, configs=tuple(found), stack=MONITORING, hashes_configs=True
-        )
+        parts = [part for part in platform_parts(made) if host in part.hosts]
+        yield _shared(plan, host, MONITORING, parts, volumes if host is made.host else ())
 
 
 def _outputs(
@@ -271,16 +290,10 @@ def _outputs(
         for host in plan.hosts:
             if host.name in workload.hosts:
                 yield _output(_project(plan, workload, host))
-    if registry is not None and plan.registry is not None:
-        host = registry.hosts[0]
-        values = {
-            "project": project_of(plan.cluster, Role.REGISTRY),
-            "volume": volume_name(plan.cluster, Role.REGISTRY),
-            "part": registry,
-            "address": plan.registry.address,
-        }
-        template = "hosts/{host}/registry.compose.yaml.j2"
-        yield Output(f"hosts/{host.name}/registry.compose.yaml", template, values)
+    if registry is not None:
+        name = volume_name(plan.cluster, Role.REGISTRY)
+        volume = Volume(Role.REGISTRY, name, None, None, owned=True)
+        yield _shared(plan, registry.hosts[0], Role.REGISTRY, [registry], [volume])
     if made is not None:
         yield from _monitoring_outputs(plan, made)
     insecure = plan.registry.address if registry is not None and plan.registry else ""
@@ -294,31 +307,34 @@ def _output(project: Project) -> Output:
     A project that runs from the same file is left alone, so that a split changes only its hosts.
     """
     workload = project.workload
+    assert workload
     kind = "train-{job}" if workload.kind is Kind.JOB else "serve-{server}"
     return Output(
         path=f"hosts/{project.host.name}/{workload.stack}.compose.yaml",
         template=f"hosts/{{host}}/{kind}.compose.yaml.j2",
         values={"project": project},
         sources=(workload.file,),
-        configs=workload.working[0].configs,
+        configs=project.configs,
         stack=workload.stack,
         hashes_configs=True,
     )
 
 
 def _project(plan: Plan, workload: Workload, host: Host) -> Project:
-    working = helper = None
-    for part in workload.parts:
-        placed = {placement.host.name: placement for placement in part.placements}
-        if not any(each.name == host.name for each in part.first_hosts):
-            continue
-        container = _container(part, host, placed.get(host.name))
-        if part.role.works:
-            working = container
-        else:
-            helper = container
-    name = project_of(plan.cluster, workload.stack)
-    return Project(name, _numeric(host.address), plan.cluster, workload, host, working, helper)
+    # The rendezvous stands above the training, whose hash covers only what follows.
+    parts = sorted(workload.parts, key=lambda part: part.role is not Role.RENDEZVOUS)
+    return Project(
+        name=project_of(plan.cluster, workload.stack),
+        cluster=plan.cluster,
+        host=host,
+        containers=tuple(
+            _container(plan, part, host, part.role, workload)
+            for part in parts
+            if any(each.name == host.name for each in part.first_hosts)
+        ),
+        volumes=workload.volumes,
+        workload=workload,
+    )
 
 
 def _numeric(address: str) -> str:
@@ -327,7 +343,9 @@ def _numeric(address: str) -> str:
     return ""
 
 
-def _container(part: Part, host: Host, placement: Placement | None) -> Container:
+def _container(
+    plan: Plan, part: Part, host: Host, name: str, workload: Workload | None = None
+) -> Container:
     # GPUs are reserved as devices, from which Docker sets the variable.
     written: Mapping[Symbol, str] = {Symbol.HOST: host.name}
     environment = tuple(
@@ -339,4 +357,27 @@ def _container(part: Part, host: Host, placement: Placement | None) -> Container
         for each in part.environment
         if each.value is not Symbol.GPUS
     )
-    return Container(part, placement, environment)
+    shares = workload.host_network if workload else by_ipv6(plan) and part.network is not Net.ALONE
+    placements = {placement.host.name: placement for placement in part.placements}
+    return Container(
+        name=name,
+        part=part,
+        placement=placements.get(host.name),
+        environment=environment,
+        host_network=shares or part.network is Net.HOST,
+        why_host_network=_why_host_network(plan, part),
+        # On a network of its own, only the rendezvous' service name is used.
+        published=() if part.role is Role.RENDEZVOUS else part.ports,
+        address=_numeric(host.address) if part.own_address else "",
+        below=part.role is Role.TRAIN,
+    )
+
+
+def _why_host_network(plan: Plan, part: Part) -> str:
+    if part.network is Net.HOST:
+        return ""
+    if part.own_address or part.role is Role.RENDEZVOUS:
+        return "It listens only on the host's address in the inventory."
+    if by_ipv6(plan):
+        return "Docker's own networks have no IPv6."
+    return "NCCL and Gloo choose their own ports, so several hosts need the hosts' network."

@@ -203,7 +203,7 @@ def _agent(
 def data_services_here(data: DataPlan) -> tuple[Part, ...]:
     """Return the data services of this machine, which stores and fetches for all hosts."""
     alone = replace(data, agents=(data.storage,))
-    return data_parts(alone, Addresses(f"http://{HERE}:{data.port}", ()))
+    return data_parts("", alone, Addresses(f"http://{HERE}:{data.port}", ()))
 
 
 def data_processes(data: DataPlan, places: Places) -> tuple[Process, ...]:

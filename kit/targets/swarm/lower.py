@@ -18,11 +18,11 @@ from kit.targets.swarm.names import checkpoints_alias, name_faults, network_name
 from kit.targets.swarm.platform import (
     NETWORK_IMAGE,
     PLATFORM,
-    Platform,
     data_server,
     platform_of,
+    platform_stack,
 )
-from kit.targets.swarm.stacks import configs_of, stack_of, untemplated
+from kit.targets.swarm.stacks import Stack, configs_of, stack_of, untemplated
 from kit.workload.monitoring import Monitoring, engine_services, platform_parts
 from kit.workload.names import stack_of_job
 from kit.workload.ports import (
@@ -50,11 +50,13 @@ def lower(plan: Plan) -> Lowered:
     host_network = plan.network.driver == "host"
     jobs = [_job(plan, job, host_network=host_network) for job in plan.jobs]
     servers = [_server(plan, server, host_network=host_network) for server in plan.servers]
-    platform, made = platform_of(plan), monitoring_of(plan, [*jobs, *servers])
-    data = [each.part for each in platform.data]
-    published = data if host_network else [p for p in data if p.role is Role.DATA_SERVER]
-    registry = registry_part(plan)
-    shared = (*([registry] if registry else []), *platform_parts(made), *published)
+    platform, made = platform_stack(plan), monitoring_of(plan, [*jobs, *servers])
+    platform_services = platform.services if platform else ()
+    published = [
+        each.part for each in platform_services if each.published or each.network == "host"
+    ]
+    registry = [part for part in published if part.role is Role.REGISTRY]
+    shared = (*registry, *platform_parts(made), *(p for p in published if p not in registry))
     opened = [*services(shared), *engine_services(plan)]
     workloads = (*jobs, *_proxied(plan, opened, jobs, servers))
     listeners = [each for workload in workloads for each in _listeners(workload)]
@@ -72,7 +74,7 @@ def lower(plan: Plan) -> Lowered:
         workloads=workloads,
         outputs=tuple(_outputs(plan, platform, workloads, made, ports)),
         images=plan.images,
-        optional_images=(NETWORK_IMAGE,) if platform.network_image else (),
+        optional_images=() if host_network else (NETWORK_IMAGE,),
         own_notes=(*_manager_notes(plan), *_metrics_notes(plan, workloads)),
         ports=ports,
     )
@@ -197,14 +199,14 @@ def _metrics_notes(plan: Plan, workloads: Iterable[Workload]) -> Iterator[str]:
 
 def _outputs(
     plan: Plan,
-    platform: Platform,
+    platform: Stack | None,
     workloads: Sequence[Workload],
     made: Monitoring | None,
     ports: Mapping[str, tuple[OpenPort, ...]],
 ) -> Iterator[Output]:
-    there = bool(platform.network_image or platform.registry or platform.data)
-    if there:
-        yield Output(PLATFORM, "platform.stack.yaml.j2", {"platform": platform})
+    if platform is not None:
+        values = {"stack": platform, "platform": platform_of(plan)}
+        yield Output(PLATFORM, "platform.stack.yaml.j2", values)
     for workload in workloads:
         if not workload.parts:
             continue
@@ -212,7 +214,7 @@ def _outputs(
         yield Output(
             f"{workload.stack}.stack.yaml",
             f"{kind}.stack.yaml.j2",
-            {"stack": stack_of(plan, workload, after_platform=there)},
+            {"stack": stack_of(plan, workload, after_platform=platform is not None)},
             (workload.file,),
             configs_of(workload),
             workload.stack,
@@ -222,7 +224,7 @@ def _outputs(
     placed = [workload for workload in workloads if workload.parts]
     labels = {"labels": node_labels(plan.hosts, placed, plan.data)}
     yield Output("label-nodes.sh", "label-nodes.sh.j2", labels, plan.sources)
-    insecure = platform.registry_address if platform.registry else ""
+    insecure = plan.registry.address if plan.registry and registry_part(plan) else ""
     managers = managers_of(plan.hosts)
     resource = attrgetter("resource")
     any_port = hosts_with_any_port(workloads)

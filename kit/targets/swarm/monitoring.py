@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from kit.model import Host
 from kit.plan.storage import volume_name
+from kit.plan.types import Volume
 from kit.plan.work import Plan
 from kit.targets.lowered import Output
 from kit.targets.monitoring import monitoring_outputs
@@ -19,8 +20,8 @@ from kit.targets.swarm.names import (
     metrics_alias,
     monitoring_secret,
     monitoring_stack,
-    network_name,
 )
+from kit.targets.swarm.stacks import Stack, networks_of, pinned_to, service_of
 from kit.workload.monitoring import (
     PROMETHEUS_PORT,
     Monitoring,
@@ -28,10 +29,11 @@ from kit.workload.monitoring import (
     at,
     metrics_port,
     monitoring,
+    platform_parts,
     server_scrapes,
 )
 from kit.workload.training import METRICS_PORT
-from kit.workload.types import Role, Workload
+from kit.workload.types import Part, Role, Workload
 
 MONITORING = "monitoring.stack.yaml"
 
@@ -67,27 +69,34 @@ def _hosts(workload: Workload) -> list[Host]:
 def monitoring_files(plan: Plan, made: Monitoring) -> Iterator[Output]:
     """Yield the files of the monitoring: what Prometheus and Grafana read, and the stack."""
     yield from monitoring_outputs(made.scrapes, made.alertmanager)
-    without = [host.name for host in plan.hosts if not host.gpus]
-    values = {
-        "monitoring": made,
-        "cluster": plan.cluster,
-        "stack": monitoring_stack(plan.cluster),
-        "network": network_name(plan) if plan.network.driver == "overlay" else "",
-        "constraint_home": f"node.labels.{HOST_LABEL} == {made.host.name}",
-        "with_gpus": [f"node.labels.{HOST_LABEL} != {name}" for name in without],
-        "secrets": {
-            secret.name: monitoring_secret(plan.cluster, secret) for secret in made.grafana.secrets
-        },
-        "volumes": {
-            name: volume_name(plan.cluster, name) for name in (Role.PROMETHEUS, Role.GRAFANA)
-        },
-    }
-    configs = [*made.prometheus.configs, *made.grafana.configs]
-    configs += made.dcgm_exporter.configs if made.dcgm_exporter else ()
+    parts = platform_parts(made)
+    stack = Stack(
+        name=monitoring_stack(plan.cluster),
+        labels=(),
+        services=tuple(service_of(plan, part, _constraints(plan, part)) for part in parts),
+        networks=networks_of(plan, parts),
+        secrets=tuple(
+            (each.name, monitoring_secret(plan.cluster, each)) for each in made.grafana.secrets
+        ),
+        volumes=tuple(
+            Volume(name, volume_name(plan.cluster, name), None, None, owned=True)
+            for name in (Role.PROMETHEUS, Role.GRAFANA)
+        ),
+        after_platform=plan.network.driver == "overlay",
+    )
     yield Output(
         MONITORING,
         f"{MONITORING}.j2",
-        values,
-        configs=tuple(configs),
-        stack=monitoring_stack(plan.cluster),
+        {"stack": stack, "home": made.host.name, "cluster": plan.cluster},
+        configs=tuple(config for part in parts for config in part.configs),
+        stack=stack.name,
     )
+
+
+def _constraints(plan: Plan, part: Part) -> list[str]:
+    """Return where a part runs: at home, on every host, or on those with GPUs."""
+    if not part.everywhere:
+        return [pinned_to(part)]
+    if not part.all_gpus:
+        return []
+    return [f"node.labels.{HOST_LABEL} != {host.name}" for host in plan.hosts if not host.gpus]

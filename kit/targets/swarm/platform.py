@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from kit.plan.images import pinned
 from kit.plan.storage import volume_name
+from kit.plan.types import Volume
 from kit.plan.work import Plan
 from kit.targets.swarm.labels import data_constraint
 from kit.targets.swarm.names import key_name, network_name
-from kit.targets.swarm.stacks import Service, written
+from kit.targets.swarm.stacks import (
+    OVERLAY,
+    Service,
+    Stack,
+    networks_of,
+    pinned_to,
+    service_of,
+)
 from kit.values import endpoint
-from kit.workload.data import Addresses, data_parts, some_peers
+from kit.workload.data import VOLUME, Addresses, data_parts, some_peers
 from kit.workload.registry import registry_part
-from kit.workload.types import Part, Role
+from kit.workload.types import Part, Role, Variable, Word
+from trainer.contract.bearer import KEY
 
 PLATFORM = "platform.stack.yaml"
 NETWORK_IMAGE = "hello-world:linux"
@@ -22,44 +32,79 @@ NETWORK_IMAGE = "hello-world:linux"
 
 @dataclass(frozen=True, slots=True)
 class Platform:
-    """The values of the platform's file; `network_image` is None without an overlay.
+    """What the platform's file has besides services; `overlay` is its network's name, or "".
 
-    `data` are the data services; the server is reached on its host's `data_port` too.
+    `after_labels`: its services are placed by node labels.
     """
 
     cluster: str
-    network: str
-    network_image: str | None
+    overlay: str
     mtu: int
     encrypted: bool
     subnet: str
-    registry: Part | None
-    registry_address: str
-    registry_volume: str
-    data: tuple[Service, ...]
-    data_port: int
-    data_volume: str
-    key: str
+    after_labels: bool
 
 
 def platform_of(plan: Plan) -> Platform:
-    """Return the values of the platform's file."""
-    overlay = plan.network.driver == "overlay"
+    """Return the values of the platform's file besides its stack."""
+    network = plan.network
     return Platform(
         cluster=plan.cluster,
-        network=network_name(plan),
-        network_image=pinned(NETWORK_IMAGE, plan.lock) if overlay else None,
-        mtu=plan.network.mtu,
-        encrypted=plan.network.encrypted,
-        subnet=plan.network.subnet,
-        registry=registry_part(plan),
-        registry_address=plan.registry.address if plan.registry else "",
-        registry_volume=volume_name(plan.cluster, "registry"),
-        data=_data(plan),
-        data_port=plan.data.port if plan.data else 0,
-        data_volume=plan.data.volume if plan.data else "",
-        key=key_name(plan.cluster),
+        overlay=network_name(plan) if network.driver == "overlay" else "",
+        mtu=network.mtu,
+        encrypted=network.encrypted,
+        subnet=network.subnet,
+        after_labels=bool(plan.data or registry_part(plan)),
     )
+
+
+def platform_stack(plan: Plan) -> Stack | None:
+    """Return the stack of the services that jobs share, or None if there is none."""
+    services = [*_network(plan), *_registry(plan), *_data(plan)]
+    if not services:
+        return None
+    data = plan.data
+    volumes = [(VOLUME, data.volume)] if data else []
+    if registry_part(plan):
+        volumes.insert(0, (Role.REGISTRY, volume_name(plan.cluster, Role.REGISTRY)))
+    return Stack(
+        name=f"{plan.cluster}-platform",
+        labels=(),
+        services=tuple(services),
+        networks=tuple(
+            each for each in networks_of(plan, (s.part for s in services)) if each[0] != OVERLAY
+        ),
+        secrets=((KEY, key_name(plan.cluster)),) if data else (),
+        volumes=tuple(Volume(key, name, None, None, owned=True) for key, name in volumes),
+        key=key_name(plan.cluster) if data else "",
+    )
+
+
+def _network(plan: Plan) -> Iterator[Service]:
+    """Yield the service that makes the overlay: Swarm creates a network only for a service."""
+    if plan.network.driver != "overlay":
+        return
+    part = Part(
+        role=Role.NETWORK,
+        name=Role.NETWORK,
+        hosts=(),
+        placements=(),
+        replicas=0,
+        image=pinned(NETWORK_IMAGE, plan.lock),
+        launch=(),
+        environment=(Variable("NVIDIA_VISIBLE_DEVICES", Word("void")),),
+        about=(
+            "Swarm creates a stack's network only for a service that uses it: this one has no "
+            "task.",
+        ),
+    )
+    yield service_of(plan, part, ())
+
+
+def _registry(plan: Plan) -> Iterator[Service]:
+    part = registry_part(plan)
+    if part is not None:
+        yield service_of(plan, part, [pinned_to(part)])
 
 
 def _data(plan: Plan) -> tuple[Service, ...]:
@@ -77,12 +122,10 @@ def _data(plan: Plan) -> tuple[Service, ...]:
         peers = [f"tasks.{stack}_{name}:{data.peer_port}" for name in names]
         addresses = Addresses(data_server(plan), tuple(peers))
     return tuple(
-        Service(
-            part,
-            data_constraint("agent" if part.name == Role.DATA_AGENT else "storage"),
-            written(part, part.environment),
+        service_of(
+            plan, part, [data_constraint("agent" if part.name == Role.DATA_AGENT else "storage")]
         )
-        for part in data_parts(data, addresses)
+        for part in data_parts(plan.cluster, data, addresses)
     )
 
 

@@ -32,16 +32,13 @@ _STATES = {
 
 def working(cluster: Cluster, name: str) -> tuple[Service, ...]:
     """Return the services of a workload that train or answer."""
-    return tuple(each for each in logged(cluster, name) if each.part != Role.PROXY)
+    return tuple(each for each in logged(cluster, name) if Role.of(each.part) is not Role.PROXY)
 
 
 def logged(cluster: Cluster, name: str) -> tuple[Service, ...]:
     """Return the services whose output people read: those that work, and a server's proxy."""
-    return tuple(
-        each
-        for each in cluster.of(name)
-        if each.part != Role.RENDEZVOUS and not each.part.startswith(f"{Role.CHECKPOINTS}-")
-    )
+    silent = {Role.RENDEZVOUS, Role.CHECKPOINTS}
+    return tuple(each for each in cluster.of(name) if Role.of(each.part) not in silent)
 
 
 def names_of(cluster: Cluster) -> tuple[str, ...]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from trainer.contract.batch import rate_factor
-from trainer.contract.image_rules import CROPPED, crops_at_random
+from trainer.contract.image_rules import crops_at_random
 from trainer.contract.job import Train
-from trainer.contract.models import DATASETS, PHOTOGRAPHS
+from trainer.contract.models import CROPPED, DATASETS, PHOTOGRAPHS
 from trainer.contract.recipes import recipe_of
 
 

@@ -9,27 +9,13 @@ from trainer.contract.own import is_own
 from trainer.contract.problem import Problem, Values, Written
 from trainer.contract.recipes import optimizer_of, recipe_of
 
-OF_PHOTOGRAPHS = (
-    *("test_image_size", "test_resize", "test_transform", "interpolation", "crop_scale"),
-    *("decode", "repeated_augmentation"),
-)
 OF_CROPS = ("crop_scale", "decode", "repeated_augmentation")
-CROPPED = ("cifar10", "cifar100", *PHOTOGRAPHS)
-"""Data sets of coloured images, which are shifted, or cropped at random."""
 OF_IMAGES = ("random_erasing", "mixup", "cutmix")
 
 
 def crops_at_random(dataset: str, model: str, augmentation: str | None) -> bool:
     """Whether training images are random crops by torchvision's transforms."""
     return dataset in PHOTOGRAPHS and bool(augmentation or of_torchvision(model))
-
-
-def photographs_have_any_size(values: Values, _: Written) -> Iterator[Problem]:
-    """Images of other data sets have a fixed size, and stay in memory."""
-    dataset = values["train.dataset"]
-    for name in OF_PHOTOGRAPHS if dataset not in PHOTOGRAPHS else ():
-        if values[f"train.{name}"] is not None:
-            yield Problem("train", name, "is for `dataset: folder` and shards", "leave it out")
 
 
 def crops_are_random(values: Values, _: Written) -> Iterator[Problem]:
@@ -133,7 +119,6 @@ def one_average_is_tested(values: Values, _: Written) -> Iterator[Problem]:
 
 
 RULES: tuple[Callable[[Values, Written], Iterator[Problem]], ...] = (
-    photographs_have_any_size,
     crops_are_random,
     mixing_is_of_images,
     transform_is_of_weights,

@@ -13,13 +13,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from trainer.contract.keys import key
+from trainer.contract.keys import Only, key
+from trainer.contract.models import CROPPED, PHOTOGRAPHS
 from trainer.contract.recipes import filled
 
 BYTES = 256
 """Tokens of byte-pair encoding before it is trained, besides the one between documents."""
 VOCABULARY = 8192
 """Tokens that are trained if a job does not say how many."""
+
+
+OF_PHOTOGRAPHS = Only("train.dataset", PHOTOGRAPHS, "is for `dataset: folder` and shards")
+OF_CROPPED = Only("train.dataset", CROPPED, f"is for {', '.join(CROPPED)}")
+OF_TEXTS = Only("train.dataset", ("text",), "is for `dataset: text`")
+LOCAL_MODES = ("local_sgd", "diloco")
+LOCAL_MODE = "write `mode: local_sgd` or `mode: diloco`, or leave it out"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +58,7 @@ class Train:
         examples=(100,),
         description="For shards with a `url`: maximum size of the shards that a host keeps; "
         "default: 32",
+        only=Only("train.url", (), "is for shards with a `url`"),
     )
     image_size: int = key(
         32,
@@ -65,6 +74,7 @@ class Train:
         le=1024,
         examples=(224,),
         description="For folder and shards: pixels a side of test images; default: `image_size`",
+        only=OF_PHOTOGRAPHS,
     )
     test_resize: int | None = key(
         None,
@@ -73,16 +83,19 @@ class Train:
         examples=(232,),
         description="For folder and shards: resize the shorter side of test images to this number "
         "of pixels, then crop the centre; default: scale the shorter side to `test_image_size`",
+        only=OF_PHOTOGRAPHS,
     )
     test_transform: Literal["weights"] | None = key(
         None,
         description="For `weights` by name: resize, crop and normalise test images as torchvision "
         "does for these weights. Instead of `test_resize` and `test_image_size`",
+        only=OF_PHOTOGRAPHS,
     )
     interpolation: Literal["bilinear", "bicubic"] | None = key(
         None,
         description="For folder and shards: interpolation of crops, policies and `test_resize`; "
         "default: bilinear, for policies nearest",
+        only=OF_PHOTOGRAPHS,
     )
     crop_scale: float | None = key(
         None,
@@ -91,13 +104,17 @@ class Train:
         examples=(0.35,),
         description="For folder and shards: smallest fraction of an image's area in a random crop; "
         "default: 0.08",
+        only=OF_PHOTOGRAPHS,
     )
     decode: Literal["cpu", "gpu"] | None = key(
         None,
         description="For folder and shards: gpu decodes and augments the JPEG files of the "
         "training on the GPU; default: cpu",
+        only=OF_PHOTOGRAPHS,
     )
-    context: int = key(64, ge=8, le=4096, description="For text: characters or tokens in a sample")
+    context: int = key(
+        64, ge=8, le=4096, description="For text: characters or tokens in a sample", only=OF_TEXTS
+    )
     tokenizer: str | None = key(
         None,
         form="data path",
@@ -111,6 +128,7 @@ class Train:
         le=2**20,
         examples=(VOCABULARY,),
         description=f"For `tokenizer: bpe`: number of tokens; default: {VOCABULARY}",
+        only=Only("train.tokenizer", ("bpe",), "is for `tokenizer: bpe`"),
     )
     separator: str | None = key(
         None,
@@ -135,6 +153,7 @@ class Train:
         None,
         description="For gpt: keep only the input of each block, and compute its activations again "
         "in the backward pass: a third more computation, a fraction of the memory",
+        only=Only("train.model", ("gpt",), "is for `model: gpt`"),
     )
     weights: str | None = key(
         None,
@@ -289,12 +308,14 @@ class Train:
         None,
         description="For folder and shards: a policy of torchvision (AutoAugment, RandAugment or "
         "TrivialAugmentWide), on random crops",
+        only=OF_PHOTOGRAPHS,
     )
     mirror: bool | None = key(
         None,
         description="For cifar10, cifar100, folder and shards: mirror half of the training images. "
         "Right for photographs, wrong for signs and scripts. Default: false for folder and shards, "
         "otherwise true",
+        only=OF_CROPPED,
     )
     repeated_augmentation: int | None = key(
         None,
@@ -303,6 +324,7 @@ class Train:
         examples=(4,),
         description="For folder and shards: each epoch has N augmented copies each of 1/N of the "
         "images",
+        only=OF_PHOTOGRAPHS,
     )
     random_erasing: float | None = key(
         None,
@@ -374,6 +396,7 @@ class Train:
         examples=(0.2,),
         description="With `on_nan: skip`: end the training if it skips more than this fraction of "
         "an epoch's steps; default: 0.1",
+        only=Only("train.on_nan", ("skip",), "is for `on_nan: skip`"),
     )
     on_collapse: Literal["stop", "continue"] | None = key(
         None,
@@ -400,7 +423,12 @@ class Exchange:
         description="every_step: the gradients of each step (DDP). local_sgd, diloco: the "
         "parameters, after every `every_steps` local steps of each rank",
     )
-    every_steps: int = key(64, ge=1, description="For local_sgd, diloco: steps between exchanges")
+    every_steps: int = key(
+        64,
+        ge=1,
+        description="For local_sgd, diloco: steps between exchanges",
+        only=Only("exchange.mode", LOCAL_MODES, "is for the modes with local steps", LOCAL_MODE),
+    )
     warm_up_steps: int = key(
         100,
         ge=0,
@@ -413,6 +441,12 @@ class Exchange:
     overlap: bool = key(
         False,
         description="For local_sgd, diloco: exchange during the next steps; ranks do not wait",
+        only=Only(
+            "exchange.mode",
+            LOCAL_MODES,
+            "DDP overlaps with the backward pass by itself",
+            LOCAL_MODE,
+        ),
     )
     bucket_mib: int = key(25, ge=1, le=1024, description="Size of DDP's buckets")
     static_graph: bool = key(

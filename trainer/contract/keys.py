@@ -26,6 +26,23 @@ TYPES = {str: "a text", int: "a whole number", float: "a number", bool: "true or
 BOUNDS = {"le": "at most", "lt": "less than", "ge": "at least", "gt": "more than"}
 
 
+@dataclass(frozen=True, slots=True)
+class Only:
+    """A key is for these `values` of the key `of`, or for any but an empty one if there are none.
+
+    `what` says it after the key's name, `fix` what to do.
+    """
+
+    of: str
+    values: tuple[Any, ...]
+    what: str
+    fix: str = "leave it out"
+
+    def admits(self, value: Any) -> bool:
+        """Whether the key has a meaning beside this value of the other one."""
+        return value in self.values if self.values else bool(value)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Key:
     """The description of a key, without its type and its default."""
@@ -40,6 +57,7 @@ class Key:
     # YAML may have null, the same as leaving out the key; always if None is the default.
     optional: bool = False
     planned: bool = False  # The plan decides it: YAML cannot have it.
+    only: Only | None = None
 
 
 def key(default: Any = MISSING, **about: Any) -> Any:

@@ -18,6 +18,8 @@ DATASETS = (
 )
 """The data sets that trainer/data loads."""
 PHOTOGRAPHS = ("folder", "shards")
+CROPPED = ("cifar10", "cifar100", *PHOTOGRAPHS)
+"""Data sets of coloured images, which are shifted, or cropped at random."""
 """Data sets of images in files, of any size."""
 PREFIX = "torchvision/"
 NAME = r"torchvision/[a-z][a-z0-9_]*"

@@ -13,7 +13,8 @@ from dataclasses import fields
 
 from trainer.contract import image_rules
 from trainer.contract.gpt import gpt_fault, gpt_of
-from trainer.contract.job import Parallel
+from trainer.contract.job import LOCAL_MODE, SECTIONS, Parallel
+from trainer.contract.keys import about, section_name
 from trainer.contract.models import (
     LEAST_SIDE,
     PHOTOGRAPHS,
@@ -33,7 +34,9 @@ MIRRORED = ("fashion_mnist", "cifar10", "cifar100", *PHOTOGRAPHS)
 """Data sets whose images keep their class when they are mirrored; digits do not."""
 DOWNLOADED = ("mnist", "fashion_mnist", "cifar10", "cifar100")
 """Data sets that torchvision can download."""
-LOCAL_MODE = "write `mode: local_sgd` or `mode: diloco`, or leave it out"
+
+KEYS = tuple((section_name(kind), each) for kind in SECTIONS for each in fields(kind))
+"""The section and the field of every key."""
 
 
 def problems(values: Values, written: Written) -> Iterator[Problem]:
@@ -41,6 +44,17 @@ def problems(values: Values, written: Written) -> Iterator[Problem]:
     for rule in RULES:
         with suppress(KeyError):
             yield from rule(values, written)
+
+
+def keys_have_a_use(values: Values, written: Written) -> Iterator[Problem]:
+    """A key that is only for some values of another one is left out beside others."""
+    for section, each in KEYS:
+        name, only = f"{section}.{each.name}", about(each).only
+        if only is None or name not in written or not {name, only.of} <= values.keys():
+            continue
+        unused = values[name] is None or values[name] is each.default is False
+        if not unused and not only.admits(values[only.of]):
+            yield Problem(section, each.name, only.what, only.fix)
 
 
 def path_leads_to_own_data(values: Values, _: Written) -> Iterator[Problem]:
@@ -67,12 +81,6 @@ def url_leads_to_shards(values: Values, _: Written) -> Iterator[Problem]:
     elif not re.fullmatch(r"https?://[^\s/?#@]+(/[^\s?#]*)?", url):
         fix = "write for example `url: http://pc1:8080/imagenet`, without user and password"
         yield Problem("train", "url", f"{url!r} is not an address of a folder", fix)
-
-
-def cache_is_of_a_url(values: Values, written: Written) -> Iterator[Problem]:
-    """Other data stay where they are."""
-    if "train.cache_gib" in written and not values["train.url"]:
-        yield Problem("train", "cache_gib", "is for shards with a `url`", "leave it out")
 
 
 def validation_is_of_known_data(values: Values, _: Written) -> Iterator[Problem]:
@@ -108,12 +116,6 @@ def image_size_fits_the_model(values: Values, _: Written) -> Iterator[Problem]:
         yield Problem("train", "image_size", f"{side} is not a multiple of 4", fix)
 
 
-def context_is_of_a_text(values: Values, written: Written) -> Iterator[Problem]:
-    """Images have no characters."""
-    if "train.context" in written and values["train.dataset"] != "text":
-        yield Problem("train", "context", "is for `dataset: text`", "leave it out")
-
-
 def tokens_are_of_a_text(values: Values, _: Written) -> Iterator[Problem]:
     """Only texts have tokens; only a tokenizer that is trained here gets its size from the job."""
     tokenizer, model = values["train.tokenizer"], values["train.model"]
@@ -122,8 +124,6 @@ def tokens_are_of_a_text(values: Values, _: Written) -> Iterator[Problem]:
     elif tokenizer and is_own(model):
         fix = "write `model: gpt`, or a function for the data, `dataset: mymodel:data`"
         yield Problem("train", "tokenizer", "is for `model: gpt`", fix)
-    if values["train.vocabulary"] and tokenizer != "bpe":
-        yield Problem("train", "vocabulary", "is for `tokenizer: bpe`", "leave it out")
     separator = values["train.separator"]
     if separator is not None and not tokenizer:
         fix = "leave it out, or write `tokenizer: bpe`"
@@ -178,12 +178,6 @@ def options_are_of_the_model(values: Values, _: Written) -> Iterator[Problem]:
         yield Problem("train", "options", *fault)
 
 
-def recomputing_is_of_gpt(values: Values, _: Written) -> Iterator[Problem]:
-    """Only its blocks are equal parts of a model, between which little is kept."""
-    if values["train.activation_checkpointing"] and values["train.model"] != "gpt":
-        yield Problem("train", "activation_checkpointing", "is for `model: gpt`", "leave it out")
-
-
 def weights_are_of_torchvision(values: Values, _: Written) -> Iterator[Problem]:
     """The trainer's models are small: they begin with random weights."""
     if values["train.weights"] and not of_torchvision(values["train.model"]):
@@ -202,12 +196,6 @@ def download_has_a_source(values: Values, _: Written) -> Iterator[Problem]:
         yield Problem("train", "download", what, fix)
 
 
-def augmentation_is_of_a_folder(values: Values, _: Written) -> Iterator[Problem]:
-    """Other images are shifted and mirrored on the GPU, which is faster than a policy."""
-    if values["train.augmentation"] and values["train.dataset"] not in PHOTOGRAPHS:
-        yield Problem("train", "augmentation", "is for `dataset: folder`", "leave it out")
-
-
 def mirror_shows_the_same(values: Values, _: Written) -> Iterator[Problem]:
     """A mirrored digit is no longer the same digit."""
     dataset = values["train.dataset"]
@@ -218,11 +206,6 @@ def mirror_shows_the_same(values: Values, _: Written) -> Iterator[Problem]:
             else f"mirrored {dataset} are other signs"
         )
         yield Problem("train", "flip_at_test", what, "leave it out")
-    if values["train.mirror"] is not None and dataset not in image_rules.CROPPED:
-        what = f"is for {', '.join(image_rules.CROPPED)}"
-        yield Problem("train", "mirror", what, "leave it out")
-    if values["train.skip_limit"] is not None and values["train.on_nan"] != "skip":
-        yield Problem("train", "skip_limit", "is for `on_nan: skip`", "leave it out")
 
 
 def global_batch_is_instead_of_others(values: Values, written: Written) -> Iterator[Problem]:
@@ -265,12 +248,6 @@ def compression_is_of_gradients(values: Values, _: Written) -> Iterator[Problem]
         yield Problem("exchange", "compression", what, fix)
 
 
-def every_steps_is_of_local_modes(values: Values, written: Written) -> Iterator[Problem]:
-    """Gradients are exchanged at every step."""
-    if "exchange.every_steps" in written and values["exchange.mode"] == "every_step":
-        yield Problem("exchange", "every_steps", "is for the modes with local steps", LOCAL_MODE)
-
-
 def warm_up_is_before_another_way(values: Values, written: Written) -> Iterator[Problem]:
     """A warm-up of plain steps precedes a local mode or compression only."""
     plain = values["exchange.mode"] == "every_step"
@@ -279,13 +256,6 @@ def warm_up_is_before_another_way(values: Values, written: Written) -> Iterator[
             return
         what = "is for the modes with local steps, and for powersgd"
         yield Problem("exchange", "warm_up_steps", what, LOCAL_MODE)
-
-
-def overlap_is_of_local_modes(values: Values, _: Written) -> Iterator[Problem]:
-    """DDP always overlaps."""
-    if values["exchange.overlap"] and values["exchange.mode"] == "every_step":
-        what = "DDP overlaps with the backward pass by itself"
-        yield Problem("exchange", "overlap", what, LOCAL_MODE)
 
 
 def norms_are_synchronised_in_every_step(values: Values, _: Written) -> Iterator[Problem]:
@@ -421,28 +391,23 @@ def _divisors(number: int) -> list[int]:
 
 
 RULES: tuple[Callable[[Values, Written], Iterator[Problem]], ...] = (
+    keys_have_a_use,
     path_leads_to_own_data,
     url_leads_to_shards,
-    cache_is_of_a_url,
     image_size_is_of_a_folder,
     image_size_fits_the_model,
     validation_is_of_known_data,
-    context_is_of_a_text,
     tokens_are_of_a_text,
     model_fits_data,
     options_are_of_the_model,
-    recomputing_is_of_gpt,
     weights_are_of_torchvision,
     download_has_a_source,
-    augmentation_is_of_a_folder,
     mirror_shows_the_same,
     global_batch_is_instead_of_others,
     warm_up_is_steps_or_a_share,
     average_needs_equal_weights,
     compression_is_of_gradients,
-    every_steps_is_of_local_modes,
     warm_up_is_before_another_way,
-    overlap_is_of_local_modes,
     norms_are_synchronised_in_every_step,
     static_graph_is_of_every_step,
     buckets_are_of_ddp,

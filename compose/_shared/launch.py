@@ -2806,7 +2806,7 @@ def torchrun_environ(
 
 
 def train() -> None:
-    """Check everything, then become torchrun or the agent, so that it receives the signals."""
+    """Check everything, then become the agent of this host, so that it receives the signals."""
     os.environ["KIT_BEGAN"] = str(time.time())
     settings = Settings(os.environ)
     raise_open_files()

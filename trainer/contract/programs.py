@@ -2,7 +2,7 @@
 
 A module imports only from those before it, and by `from … import …`. No name is defined in two
 modules of a program. So one file with the text of all modules does the same; tests hold these
-rules.
+rules. A zip archive of the modules would not be readable in the rendered files and in their diffs.
 """
 
 import ast

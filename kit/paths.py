@@ -55,7 +55,10 @@ def identity(paths: Paths) -> tuple[str, EngineName]:
 
 
 def launcher_path() -> Path:
-    """Return the path of the trainer's launch.py, without importing the trainer."""
+    """Return the path of the trainer's launch.py, without importing the trainer.
+
+    It runs the launcher on this machine; its folder has the modules of the trainer's programs.
+    """
     spec = importlib.util.find_spec("trainer")
     if spec is None or not spec.submodule_search_locations:
         raise KitError("the package `trainer` is not installed", "reinstall kit")

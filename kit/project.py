@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from functools import cache
 from pathlib import Path
 
 from kit import tree
@@ -13,11 +14,12 @@ from kit.model import EngineName, Inventory
 from kit.paths import Paths, launcher_path
 from kit.plan.make import make_plan
 from kit.prepare import MERGE
-from kit.render import PROGRAMS, Tree, render
+from kit.render import Tree, render
 from kit.render.templates import Templates
 from kit.targets.lower import lower
 from kit.targets.lowered import Lowered
 from kit.values import count
+from trainer.contract.programs import PROGRAMS, join
 
 MOST_MEMORY = 2 * 2**30
 """Bytes that the user's templates may allocate: a mistake must not exhaust the machine."""
@@ -70,10 +72,17 @@ def lowered_with(
 
 def render_lowered(lowered: Lowered, paths: Paths) -> Tree:
     """Render the files with the project's templates."""
-    trainer, merge = launcher_path().parent, MERGE.read_text(encoding="utf-8")
-    programs = {name: (trainer / name).read_text(encoding="utf-8") for name in PROGRAMS}
+    merge = MERGE.read_text(encoding="utf-8")
+    programs = {name: program_text(name) for name in PROGRAMS}
     with collection_paused(), limited_memory(MOST_MEMORY) if paths.templates else nullcontext():
         return render(lowered, Templates(paths.templates), programs, merge)
+
+
+@cache
+def program_text(name: str) -> str:
+    """Join one of the trainer's programs from its modules, without importing them."""
+    trainer = launcher_path().parent
+    return join(name, lambda path: (trainer / path).read_text(encoding="utf-8"))
 
 
 def rendered_tree(lowered: Lowered, paths: Paths) -> Path:

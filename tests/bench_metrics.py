@@ -29,12 +29,12 @@ import torch
 from tests.epochs import images_like
 from tests.ports import free_port
 from tests.turns import compare, turns
-from trainer import launch
 from trainer.checkpoints.format import Progress
 from trainer.contract.job import Checkpoint, Exchange, Metrics, Train, TrainJob
 from trainer.core.epoch import train_epoch
 from trainer.core.run import Run, Stop
 from trainer.core.setup import set_up
+from trainer.launcher.metrics import serve_metrics
 from trainer.parallel.world import join_world
 
 BATCH = 64
@@ -105,7 +105,7 @@ def scraped(folder: Path) -> tuple[Callable[[], Any], list[float]]:
     port, stop, seconds = free_port(), threading.Event(), list[float]()
     place = '{"local_rank": 0, "rank": 0, "began": 0, "world_size": 1, "restarts": 0}'
     (folder / "worker-0.json").write_text(place)
-    launch.serve_metrics(("127.0.0.1", port), folder)
+    serve_metrics(("127.0.0.1", port), folder)
 
     def ask() -> None:
         while not stop.wait(1):

@@ -29,12 +29,14 @@ from kit.workload.types import Role
 from tests.sandbox import SERVER, Project, document_text
 from tests.trainer.hosts import write_job
 from tests.trainer.small import noise, settings
-from trainer import launch
+from trainer import launcher
 from trainer.contract import keys, models, rules
 from trainer.contract.job import SECTIONS
 from trainer.core.job import JobError, load_job
 from trainer.core.models import build_model, parameter_count
 from trainer.custom import code as custom_code
+from trainer.launcher.main import command as subcommand
+from trainer.launcher.settings import Settings, read_job, read_nnodes
 from trainer.serve import checkpoints as serve_checkpoints
 from trainer.serve import config as serve_config
 
@@ -70,7 +72,7 @@ def test_the_launcher_and_the_trainer_read_the_job_files(inventory: Path, tmp_pa
     for job in lowered.plan.jobs:
         file = tmp_path / f"{job.name}.json"
         file.write_text(document_text(lowered.workload(job.name)))
-        read = launch.read_job(file)
+        read = read_job(file)
         assert (read.name, read.command) == (job.name, job.job.command)
         if job.job.train is not None:
             training = load_job(file)
@@ -95,18 +97,18 @@ def test_the_launcher_understands_the_environment(inventory: Path) -> None:
         devices = {placement.host.name: "" for placement in job.placements}
         coordinator, *agents = processes(work, places, devices, cores=2)
         for agent, placement in zip(agents, job.placements, strict=True):
-            settings = launch.Settings(dict(agent.variables))
+            settings = Settings(dict(agent.variables))
             assert settings.host == placement.host.name
             assert settings.nproc == len(placement.gpus)
             assert settings.rendezvous == (work.rendezvous.address, work.rendezvous.port)
         asked = agents if job.job.command else [coordinator]
         for process in asked:
-            assert launch.read_nnodes(dict(process.variables)) == (*job.nodes, 0)
+            assert read_nnodes(dict(process.variables)) == (*job.nodes, 0)
 
 
 READERS = {
-    Role.TRAIN: (launch, custom_code),
-    Role.RENDEZVOUS: (launch,),
+    Role.TRAIN: (launcher, custom_code),
+    Role.RENDEZVOUS: (launcher,),
     Role.SERVE: (serve_config,),
     Role.CHECKPOINTS: (serve_checkpoints,),
 }
@@ -398,7 +400,7 @@ def test_the_launcher_knows_every_command_of_the_rendered_files() -> None:
             if "healthcheck" in service:
                 commands.append(service["healthcheck"]["test"][3:])
             for command in commands:
-                launch.command(command)
+                subcommand(command)
                 seen.add((name == "rendezvous", tuple(command)))
     # Swarm gives a service its name only once it is healthy: the rendezvous must not be probed.
     helpers = {(True, ("rendezvous",)), (True, ("coordinator",))}

@@ -18,7 +18,7 @@ from docs.generate.pages import DECISIONS, pages
 from kit.cli import COMMANDS, cli
 from tests.pages import DOCS, PAGES, anchors, blocks, first_cells, links, page
 from tests.sandbox import COMMAND, ROOT, Project
-from trainer import launch
+from trainer import launcher
 
 LARGEST_README = 6000
 DESKTOPS = "docs/start/two-desktops.md"
@@ -263,7 +263,7 @@ def test_the_splits_are_possible(project: Project) -> None:
 def test_the_variables_of_a_container_are_all_there() -> None:
     told = set(re.findall(r"KIT_\w+", page("docs/reference/container.md")))
     # kit sets it if nothing restarts the store.
-    assert set(re.findall(r"KIT_\w+", launch.__doc__ or "")) - {"KIT_ONE_RUN"} <= told
+    assert set(re.findall(r"KIT_\w+", launcher.__doc__ or "")) - {"KIT_ONE_RUN"} <= told
 
 
 FOREIGN = {"UnknownIssuer"}

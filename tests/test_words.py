@@ -7,7 +7,6 @@ The lines are those of reports and manuals of torchrun, Accelerate, DeepSpeed, M
 from __future__ import annotations
 
 import copy
-import inspect
 import re
 from typing import Any
 
@@ -24,8 +23,6 @@ from kit.config.job import JobSection
 from kit.config.server import ServerSection
 from kit.errors import Fault
 from tests import sandbox
-from trainer import launch
-from trainer.contract import script
 
 IMAGE = {"image": "pytorch/pytorch:2.2.2-cuda12.1-cudnn8-devel"}
 GENERIC = 'command: [ddp.py, "50"]'
@@ -212,12 +209,6 @@ def test_a_proposed_line_is_never_refused(words: list[str]) -> None:
             hint = proposed(fault.fix)
             assert "command" in hint
             assert not faults(IMAGE | hint)
-
-
-def test_the_launcher_refuses_by_the_same_rule() -> None:
-    mine, theirs = (inspect.getsource(each.foreign_start) for each in (script, launch))
-    assert mine == theirs
-    assert (launch.SCRIPTS, launch.LAUNCHERS) == (script.SCRIPTS, script.LAUNCHERS)
 
 
 # ---- Keys of other programs

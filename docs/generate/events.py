@@ -8,6 +8,7 @@ from dataclasses import MISSING, Field, fields
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from trainer.contract import events
+from trainer.contract.mark import MARK, VERSION
 
 HEAD = """\
 # Events
@@ -31,7 +32,7 @@ def events_page() -> str:
     example = events.line(
         events.Saved(time=1790000000.5, checkpoint="step-00000300", epoch=6, step=300)
     )
-    head = HEAD.format(mark=events.MARK.strip(), example=example, version=events.VERSION)
+    head = HEAD.format(mark=MARK.strip(), example=example, version=VERSION)
     parts = [head, *(_event(name, kind) for name, kind in events.KINDS.items())]
     rows = "\n".join(f"| `{name}` | {meaning} |" for name, meaning in failures().items())
     parts.append(f"## Kinds of failure\n\n| `kind` | meaning |\n| --- | --- |\n{rows}\n")

@@ -9,10 +9,7 @@ from kit.render.documents import plan_json
 from kit.render.templates import Templates
 from kit.targets.lowered import VERSION, VERSION_BELOW, Lowered, Output, digest
 from kit.workload.documents import generated
-from kit.workload.training import KEEPER_FILE, LAUNCHER_FILE
 
-PROGRAMS = (LAUNCHER_FILE, KEEPER_FILE)
-"""Programs of the trainer that are mounted into images without them."""
 Tree = dict[str, str]
 """Texts by relative path."""
 
@@ -34,8 +31,8 @@ def header(lowered: Lowered, *sources: str) -> str:
 def render(lowered: Lowered, templates: Templates, programs: Mapping[str, str], merge: str) -> Tree:
     """Render all files of the plan's target.
 
-    `programs` are the texts of `PROGRAMS` by name, `merge` that of kit/prepare/merge.py, for the
-    program that merges daemon.json on the hosts.
+    `programs` are the texts of the trainer's programs by the names of their files, `merge` that of
+    kit/prepare/merge.py, for the program that merges daemon.json on the hosts.
 
     Raises:
         InputError: A template is wrong.

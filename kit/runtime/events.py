@@ -16,6 +16,7 @@ from kit.values import show_seconds
 from kit.workload.names import kind_of
 from kit.workload.types import Kind
 from trainer.contract import events
+from trainer.contract.mark import MARK
 
 _RANK = re.compile(r"\[rank(\d+)\]: ?")
 
@@ -49,7 +50,7 @@ def with_note(lines: Iterable[LogLine]) -> Iterator[LogLine]:
 
 def is_event(text: str) -> bool:
     """Return whether a line, without its rank, is an event."""
-    return text.startswith(events.MARK)
+    return text.startswith(MARK)
 
 
 class Reader:

@@ -1,7 +1,7 @@
 """The privileges of containers: kit's own services need only their files and ports.
 
-Swarm ignores `security_opt`, so they give up new privileges by prctl (trainer/launch.py). Images of
-scripts may need sudo, and keep it.
+Swarm ignores `security_opt`, so they give up new privileges by prctl
+(trainer/launcher/process.py). Images of scripts may need sudo, and keep it.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from tests.trainer.hosts import metrics, wait_until
 from tests.turns import turns
 from trainer.contract import events
 from trainer.contract.job import Train
-from trainer.launch import available_cores
+from trainer.launcher.container import available_cores
 
 
 def world() -> Any:

@@ -17,10 +17,27 @@ from tests.ports import free_port
 from tests.warm import warm_python
 from trainer.contract import events
 from trainer.contract.job import SECTIONS
+from trainer.contract.mark import MARK
+from trainer.contract.programs import PROGRAMS, join
 
 EventT = TypeVar("EventT", bound=events.Event)
 ROOT = Path(__file__).resolve().parents[2]
 LAUNCH = ROOT / "trainer" / "launch.py"
+
+
+def program_text(name: str) -> str:
+    """A program as kit mounts it into images without the trainer."""
+    return join(name, lambda path: (ROOT / "trainer" / path).read_text())
+
+
+def write_programs(folder: Path) -> Path:
+    """Write these programs; return the path of the launcher."""
+    folder.mkdir(exist_ok=True)
+    for name in PROGRAMS:
+        (folder / name).write_text(program_text(name))
+    return folder / "launch.py"
+
+
 DEADLINE = 300.0
 """Seconds that only failures need, even on a busy machine."""
 
@@ -100,14 +117,14 @@ class Task:
     def text(self) -> str:
         """The lines for people, without the ranks that the launcher puts before them."""
         plain = re.sub(r"^\[rank\d+\]: ", "", self.log.read_text(), flags=re.MULTILINE)
-        return re.sub(rf"^{events.MARK}.*\n", "", plain, flags=re.MULTILINE)
+        return re.sub(rf"^{MARK}.*\n", "", plain, flags=re.MULTILINE)
 
     @property
     def events(self) -> list[events.Event]:
         """The events; every line with the mark must be complete, but one that is being written."""
         whole, _, _ = self.log.read_text().rpartition("\n")
         lines = re.sub(r"^\[rank\d+\]: ", "", whole, flags=re.MULTILINE)
-        marked = [line for line in lines.splitlines() if line.startswith(events.MARK)]
+        marked = [line for line in lines.splitlines() if line.startswith(MARK)]
         found = [event for event in map(events.parse, marked) if event is not None]
         assert len(found) == len(marked), marked
         return found

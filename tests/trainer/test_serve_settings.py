@@ -11,7 +11,7 @@ import pytest
 
 from tests.trainer.hosts import DEADLINE, ROOT, hosts
 from tests.trainer.servers import Server, inputs, start
-from trainer.launch import LaunchError
+from trainer.launcher.errors import LaunchError
 from trainer.serve import gpus
 from trainer.serve.config import Settings, parse_sources, read_settings
 

@@ -21,7 +21,6 @@ from kit.runtime.status import LogLine
 from tests.trainer import servers
 from tests.trainer.hosts import (
     DEADLINE,
-    LAUNCH,
     ROOT,
     Hosts,
     Task,
@@ -30,11 +29,8 @@ from tests.trainer.hosts import (
     wait_until,
     write_job,
 )
-from trainer import launch
-from trainer.contract import events
 from trainer.contract.events import (
     KINDS,
-    MARK,
     Begin,
     Epoch,
     Event,
@@ -52,7 +48,10 @@ from trainer.contract.events import (
     line,
     parse,
 )
+from trainer.contract.mark import MARK, VERSION
 from trainer.core.live import event_seconds
+from trainer.launcher.output import event
+from trainer.launcher.worker import Prefix
 from trainer.train import gpu_fault
 
 OFTEN = """
@@ -100,7 +99,7 @@ def test_an_event_is_read_as_it_was_written(kind: type[Event]) -> None:
     event = sample(kind)
     assert parse(line(event)) == event
     content = json.loads(line(event).removeprefix(MARK))
-    assert (content["v"], content["event"]) == (events.VERSION, kind.NAME)
+    assert (content["v"], content["event"]) == (VERSION, kind.NAME)
     # A newer writer may say more; an older one said less.
     assert parse(MARK + json.dumps({**content, "later": [1]})) == event
     for each in fields(kind):
@@ -134,7 +133,7 @@ def test_any_line_is_read_or_passed_over(text: str) -> None:
 
 @given(st.dictionaries(st.sampled_from(NAMES), JSON), st.sampled_from(sorted(KINDS)) | JSON)
 def test_any_object_behind_the_mark_is_an_event_or_none(content: dict[str, Any], name: Any) -> None:
-    read = parse(MARK + json.dumps({"v": events.VERSION, "event": name, **content}))
+    read = parse(MARK + json.dumps({"v": VERSION, "event": name, **content}))
     assert read is None or parse(line(read)) is not None
     if read is not None:
         # Every parsed event is valid: each value has its field's type.
@@ -407,7 +406,7 @@ def test_a_workers_events_end_at_a_terminal() -> None:
         source, worker = os.pipe()
         os.write(worker, b"hello\n" + line(sample(Saved)).encode() + b"\n")
         os.close(worker)
-        launch.Prefix(environ, [source], [target]).copy()
+        Prefix(environ, [source], [target]).copy()
     os.write(terminal, b"end\n")
     shown, passed_on = "", os.read(told, 9999).decode()
     while "end" not in shown:  # A terminal may give its lines one by one.
@@ -419,9 +418,7 @@ def test_a_workers_events_end_at_a_terminal() -> None:
 
 
 def test_the_launcher_writes_events_as_the_contract_does() -> None:
-    assert (launch.MARK, launch.VERSION) == (events.MARK, events.VERSION)
-    assert parse(launch.event("restart", restarts=2)) is not None
-    assert "@kit" in LAUNCH.read_text()
+    assert parse(event("restart", restarts=2)) is not None
 
 
 def test_the_reference_shows_an_event_that_is_read() -> None:

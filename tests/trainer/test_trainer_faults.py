@@ -10,7 +10,16 @@ from typing import Any
 import pytest
 import torch
 
-from tests.trainer.hosts import LAUNCH, Hosts, Task, complete_steps, hosts, metrics, write_job
+from tests.trainer.hosts import (
+    LAUNCH,
+    Hosts,
+    Task,
+    complete_steps,
+    hosts,
+    metrics,
+    write_job,
+    write_programs,
+)
 from trainer.contract import events
 from trainer.core.norms import Norms
 from trainer.parallel.equality import fingerprint
@@ -263,14 +272,16 @@ def test_an_image_without_torch_is_told_at_once(tmp_path: Path) -> None:
     with hosts(tmp_path) as local:
         job = own_job(tmp_path, script)
         # Without installed packages.
-        task = local.start("bare", ["-S", LAUNCH], {**environ, "KIT_JOB": job})
+        task = local.start("bare", ["-S", write_programs(tmp_path)], {**environ, "KIT_JOB": job})
         assert task.wait() == 2
     assert "error: this image has no torch for " in last_line(task)
 
 
-def test_an_image_with_an_old_python_is_told_at_once() -> None:
+@pytest.mark.parametrize("mounted", [True, False])
+def test_an_image_with_an_old_python_is_told_at_once(tmp_path: Path, mounted: bool) -> None:
+    program = write_programs(tmp_path) if mounted else LAUNCH
     code = "import runpy, sys\nsys.version_info = (3, 8, 10, 'final', 0)\n"
-    code += f"runpy.run_path({str(LAUNCH)!r}, run_name='__main__')"
+    code += f"runpy.run_path({str(program)!r}, run_name='__main__')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stderr.startswith("launch: error: this image has Python 3.8, and kit's launcher")

@@ -5,7 +5,7 @@ import re
 import shutil
 from pathlib import Path
 
-from tests.trainer.hosts import LAUNCH, ROOT, Hosts, Task, hosts, wait_until
+from tests.trainer.hosts import LAUNCH, ROOT, Hosts, Task, hosts, wait_until, write_programs
 
 DDP = ROOT / "tests" / "trainer" / "ddp.py"
 
@@ -33,7 +33,9 @@ def start(local: Hosts, name: str, job: Path, endpoint: str, processes: int = 1)
         "KIT_CHECKPOINTS": local.folder / name / "checkpoints",
         "KIT_ONE_RUN": "1",
     }
-    return local.start(name, [LAUNCH], environ, cwd=work)
+    # The programs that kit mounts, and those of the trainer's package, may meet.
+    launch = write_programs(work.parent / "kit") if name == "pc1" else LAUNCH
+    return local.start(name, [launch], environ, cwd=work)
 
 
 def epochs(text: str) -> list[int]:

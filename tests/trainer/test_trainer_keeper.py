@@ -17,9 +17,10 @@ import psutil
 import pytest
 
 from tests.ports import free_port
-from tests.trainer.hosts import ROOT, wait_until
-from trainer import keeper
+from tests.trainer.hosts import wait_until, write_programs
 from trainer.contract import events
+from trainer.contract.mark import MARK
+from trainer.launcher.keeper.keeper import LOOK
 
 PATHS = ["snapshot.pt"]
 # With short waits for hosts that are gone.
@@ -41,6 +42,7 @@ class Host:
         self.name, self.paths = name, paths
         self.work, self.checkpoints = folder / name / "work", folder / name / "checkpoints"
         self.work.mkdir(parents=True)
+        self.programs = folder / "kit"
         self.log = folder / f"{name}.log"
         self.log.touch()
         self.process: subprocess.Popen[bytes] | None = None
@@ -55,7 +57,7 @@ class Host:
             "KIT_KEEP": "2",
             "KIT_KEEPER": self.socket,
             "KIT_FILES_AT": "127.0.0.1",
-            "PYTHONPATH": str(ROOT / "trainer"),
+            "PYTHONPATH": str(write_programs(self.programs).parent),
         }
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
@@ -178,7 +180,7 @@ def test_a_host_that_was_away_gets_what_was_written_without_it(
     n1.start()
     assert meet(*every) == ["", "", ""]
     assert [host.content() for host in every] == ["without n1"] * 3
-    kept = [events.parse(line) for line in n2.said.splitlines() if line.startswith(events.MARK)]
+    kept = [events.parse(line) for line in n2.said.splitlines() if line.startswith(MARK)]
     assert isinstance(kept[-1], events.Kept)
     assert (kept[-1].host, kept[-1].version, kept[-1].files) == (
         "n2",
@@ -225,7 +227,7 @@ def test_a_file_that_is_open_is_no_version(cluster: Callable[..., list[Host]]) -
     with (n1.work / "notes.txt").open("w") as file:
         file.write("some words, ")
         file.flush()
-        threading.Event().wait(5 * keeper.LOOK)
+        threading.Event().wait(5 * LOOK)
         assert not n1.versions()
         file.write("and others")
     wait_until(lambda: bool(n1.versions()), "a version of the closed file")
@@ -385,7 +387,3 @@ def test_another_host_does_not_choose_where_files_go(
     _, failed = lead(n1, version={**version, **change})
     assert message in failed
     assert not n1.file.exists()
-
-
-def test_the_mark_of_events_is_that_of_the_contract() -> None:
-    assert (keeper.MARK, keeper.VERSION) == (events.MARK, events.VERSION)

@@ -1,6 +1,5 @@
 """The launcher: its decisions, and its messages when it can not continue."""
 
-import ast
 import json
 import os
 import shutil
@@ -19,9 +18,25 @@ import pytest
 
 from kit.workload.training import FAULT_VARIABLES
 from tests.ports import free_port
-from tests.trainer.hosts import DEADLINE, LAUNCH, hosts, write_job
-from trainer import launch
+from tests.trainer.hosts import DEADLINE, LAUNCH, hosts, write_job, write_programs
 from trainer.core.torch_version import torch_fault
+from trainer.launcher import container, network
+from trainer.launcher.container import available_cores
+from trainer.launcher.disk import unchangeable
+from trainer.launcher.errors import FAILURE, LaunchError
+from trainer.launcher.failures import Trace
+from trainer.launcher.main import main
+from trainer.launcher.network import (
+    find_rendezvous,
+    own_address,
+    pick_interface,
+    wait_for_rendezvous,
+)
+from trainer.launcher.reports import Round
+from trainer.launcher.settings import Settings, endpoint_text, parse_endpoint, read_job, read_nnodes
+from trainer.launcher.start import installed_torch, prepare, rename_variables, torchrun_environ
+from trainer.launcher.torchrun import torchrun_argv
+from trainer.launcher.worker import place_worker
 
 ENVIRON = {
     "KIT_JOB": "/job.json",
@@ -53,7 +68,7 @@ def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, str]:
 
 
 def test_settings_have_the_documented_defaults() -> None:
-    settings = launch.Settings(ENVIRON)
+    settings = Settings(ENVIRON)
     assert settings.rendezvous == ("rendezvous", 29400)
     assert settings.host == socket.gethostname()
     assert (settings.checkpoints, settings.data) == (Path("/checkpoints"), Path("/data"))
@@ -73,22 +88,22 @@ def test_settings_have_the_documented_defaults() -> None:
     ],
 )
 def test_a_wrong_variable_is_named(name: str, value: str, message: str) -> None:
-    with pytest.raises(launch.LaunchError, match=message) as caught:
-        launch.Settings({**ENVIRON, name: value})
+    with pytest.raises(LaunchError, match=message) as caught:
+        Settings({**ENVIRON, name: value})
     assert caught.value.code == 2
 
 
 @pytest.mark.parametrize("value", ["", "2", "3:2", "0:2", "1:2:3", "a:b"])
 def test_a_wrong_number_of_hosts_is_refused(value: str) -> None:
     said = f'must be MIN:MAX such as 1:2, is "{value}"' if value else "KIT_NNODES is not set"
-    with pytest.raises(launch.LaunchError, match=said) as caught:
-        launch.read_nnodes({"KIT_NNODES": value})
+    with pytest.raises(LaunchError, match=said) as caught:
+        read_nnodes({"KIT_NNODES": value})
     assert caught.value.code == 2
 
 
 def test_torchrun_is_told_everything() -> None:
-    around = launch.Round(7, "7-ab", ["a", "b"], ["n1", "n2"], "10.0.0.7", [3000, 4000], [])
-    assert " ".join(launch.torchrun_argv(2, around, 1, "own")) == (
+    around = Round(7, "7-ab", ["a", "b"], ["n1", "n2"], "10.0.0.7", [3000, 4000], [])
+    assert " ".join(torchrun_argv(2, around, 1, "own")) == (
         "--nnodes 2 --node-rank 1 --nproc-per-node 2 --rdzv-backend static "
         "--rdzv-endpoint 10.0.0.7:3000 --rdzv-id own-7-ab --max-restarts 0 --monitor-interval 0.1"
     )
@@ -96,14 +111,14 @@ def test_torchrun_is_told_everything() -> None:
 
 def test_a_script_sees_its_job_and_a_port_of_its_own() -> None:
     environ = {"KIT_MASTER_PORT": "4000", "KIT_RESTARTS": "2", "MASTER_PORT": "3000"}
-    launch.place_worker(environ)
+    place_worker(environ)
     assert environ["MASTER_PORT"] == "4000"
     assert environ["TORCHELASTIC_USE_AGENT_STORE"] == "False"
     assert environ["TORCHELASTIC_RESTART_COUNT"] == "2"
 
 
 def test_torchrun_environment_fills_in_what_is_not_set() -> None:
-    result = launch.torchrun_environ({"HOME": "/root"}, 3, "eth1", Path("/opt/kit"), cores=8)
+    result = torchrun_environ({"HOME": "/root"}, 3, "eth1", Path("/opt/kit"), cores=8)
     assert result == {
         "HOME": "/root",
         "NCCL_SOCKET_IFNAME": "=eth1",
@@ -116,12 +131,12 @@ def test_torchrun_environment_fills_in_what_is_not_set() -> None:
 
 def test_torchrun_environment_keeps_what_the_user_set() -> None:
     mine = {"NCCL_SOCKET_IFNAME": "ib0", "OMP_NUM_THREADS": "4", "PYTHONPATH": "/mine"}
-    result = launch.torchrun_environ(mine, 16, "eth1", Path("/opt/kit"), cores=8)
+    result = torchrun_environ(mine, 16, "eth1", Path("/opt/kit"), cores=8)
     assert result["NCCL_SOCKET_IFNAME"] == "ib0"
     assert result["GLOO_SOCKET_IFNAME"] == "eth1"
     assert result["OMP_NUM_THREADS"] == "4"
     assert result["PYTHONPATH"] == "/opt/kit:/mine"
-    alone = launch.torchrun_environ({}, 16, "eth1", None, cores=8)
+    alone = torchrun_environ({}, 16, "eth1", None, cores=8)
     assert "PYTHONPATH" not in alone
     assert alone["OMP_NUM_THREADS"] == "1"
 
@@ -150,7 +165,7 @@ def test_torchrun_environment_keeps_what_the_user_set() -> None:
     ],
 )
 def test_the_exception_of_the_last_traceback_is_found(written: str, exception: str) -> None:
-    trace = launch.Trace()
+    trace = Trace()
     for line in written.splitlines():
         trace.read(line)
     assert trace.exception == exception
@@ -158,11 +173,11 @@ def test_the_exception_of_the_last_traceback_is_found(written: str, exception: s
 
 def test_the_interface_is_the_one_that_has_the_address() -> None:
     addresses = {"127.0.0.1": "lo", "172.18.0.3": "eth0", "10.0.1.5": "eth1", "fd00::5": "eth2"}
-    assert launch.pick_interface("fd00::5", addresses, {}) == "eth2"
-    assert launch.pick_interface("10.0.1.5", addresses, {}) == "eth1"
-    assert launch.pick_interface("10.0.1.5", addresses, {"GLOO_SOCKET_IFNAME": "ib0"}) == "ib0"
-    with pytest.raises(launch.LaunchError, match=r"no interface has the address 10\.9\.9\.9"):
-        launch.pick_interface("10.9.9.9", addresses, {})
+    assert pick_interface("fd00::5", addresses, {}) == "eth2"
+    assert pick_interface("10.0.1.5", addresses, {}) == "eth1"
+    assert pick_interface("10.0.1.5", addresses, {"GLOO_SOCKET_IFNAME": "ib0"}) == "ib0"
+    with pytest.raises(LaunchError, match=r"no interface has the address 10\.9\.9\.9"):
+        pick_interface("10.9.9.9", addresses, {})
 
 
 @pytest.mark.parametrize(
@@ -182,8 +197,8 @@ def test_gloo_gets_a_whole_name_of_what_nccl_was_told(chosen: str, interface: st
     addresses = {"127.0.0.1": "lo", "172.17.0.1": "docker0", "10.0.9.5": "eth10"}
     addresses["10.0.1.5"] = "eth1"
     environ = {"NCCL_SOCKET_IFNAME": chosen}
-    assert launch.pick_interface("10.0.1.5", addresses, environ) == interface
-    full = launch.torchrun_environ(environ, 1, interface, None, cores=1)
+    assert pick_interface("10.0.1.5", addresses, environ) == interface
+    full = torchrun_environ(environ, 1, interface, None, cores=1)
     assert (full["NCCL_SOCKET_IFNAME"], full["GLOO_SOCKET_IFNAME"]) == (chosen, interface)
 
 
@@ -205,9 +220,9 @@ def test_threads_follow_the_cpus_that_the_container_may_use(
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-    monkeypatch.setattr(launch, "CGROUP", tmp_path)
+    monkeypatch.setattr(container, "CGROUP", tmp_path)
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 2, 3})
-    assert launch.available_cores() == cores
+    assert available_cores() == cores
 
 
 CARD = """\
@@ -239,8 +254,8 @@ OWN = [
 def test_all_addresses_of_a_card_are_found_not_only_its_first() -> None:
     root = [] if os.geteuid() == 0 else ["--map-root-user"]
     code = (
-        "import json, sys, trainer.launch as l, trainer.bench.probe as p\n"
-        "print(json.dumps([l.interface_addresses(), [p.interface_of(a) for a in sys.argv[1:]]]))"
+        "import json, sys, trainer.launcher.network as n, trainer.bench.probe as p\n"
+        "print(json.dumps([n.interface_addresses(), [p.interface_of(a) for a in sys.argv[1:]]]))"
     )
     addresses = [address for address, _ in OWN]
     done = subprocess.run(
@@ -262,8 +277,8 @@ def test_all_addresses_of_a_card_are_found_not_only_its_first() -> None:
     [("n1:29400", ("n1", 29400)), ("[fd00::1]:29400", ("fd00::1", 29400))],
 )
 def test_an_endpoint_is_read_as_it_is_written(text: str, endpoint: tuple[str, int]) -> None:
-    assert launch.parse_endpoint(text) == endpoint
-    assert launch.endpoint_text(endpoint) == text
+    assert parse_endpoint(text) == endpoint
+    assert endpoint_text(endpoint) == text
 
 
 @pytest.mark.parametrize(
@@ -282,15 +297,15 @@ def test_an_endpoint_is_read_as_it_is_written(text: str, endpoint: tuple[str, in
 def test_a_wrong_job_file_is_named(content: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "job.json"
     path.write_text(content)
-    with pytest.raises(launch.LaunchError, match=message) as caught:
-        launch.read_job(path)
+    with pytest.raises(LaunchError, match=message) as caught:
+        read_job(path)
     assert str(path) in str(caught.value)
     assert caught.value.code == 2
 
 
 def fails(capsys: pytest.CaptureFixture[str], code: int, *arguments: str) -> str:
     """Launch in this process; return its one line of error."""
-    assert launch.main(list(arguments)) == code
+    assert main(list(arguments)) == code
     error = capsys.readouterr().err
     assert error.startswith("launch pc1: error: ")
     assert error.count("\n") == 1
@@ -350,7 +365,7 @@ def test_the_training_needs_torch_2_6_and_a_script_does_not(
     assert "use an image with torch 2.6 or newer" in error
     script = {"name": "x", "command": [str(LAUNCH)]}
     Path(clean["KIT_JOB"]).write_text(json.dumps(script))
-    assert launch.main([]) == 1
+    assert main([]) == 1
     assert "nothing answered at" in capsys.readouterr().err
 
 
@@ -393,9 +408,7 @@ def test_a_launcher_of_its_own_is_no_script(
 
 
 def test_the_training_needs_its_package(clean: dict[str, str], tmp_path: Path) -> None:
-    alone = tmp_path / "launch.py"
-    alone.write_text(LAUNCH.read_text())
-    line = [sys.executable, str(alone)]
+    line = [sys.executable, str(write_programs(tmp_path))]
     result = subprocess.run(
         line, env=clean, capture_output=True, text=True, check=False, timeout=DEADLINE
     )
@@ -437,8 +450,8 @@ def test_a_name_that_resolves_late_is_waited_for(
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        settings = launch.Settings({**clean, "KIT_RENDEZVOUS": f"rendezvous:{port}"})
-        assert launch.wait_for_rendezvous(settings) == "127.0.0.1"
+        settings = Settings({**clean, "KIT_RENDEZVOUS": f"rendezvous:{port}"})
+        assert wait_for_rendezvous(settings) == "127.0.0.1"
     said = capsys.readouterr().out
     assert said == (
         f"launch pc1: waits 1 s for the rendezvous at rendezvous:{port} "
@@ -465,7 +478,7 @@ def test_health_without_gpus(
     monkeypatch.setenv("PATH", "/nowhere")
     if devices is not None:
         monkeypatch.setenv("NVIDIA_VISIBLE_DEVICES", devices)
-    assert launch.main(["health"]) == 0
+    assert main(["health"]) == 0
 
 
 def test_health_counts_the_gpus(
@@ -478,7 +491,7 @@ def test_health_counts_the_gpus(
     monkeypatch.setenv("PATH", str(tmp_path))
     assert "nvidia-smi does not run" in fails(capsys, 1, "health")
     nvidia_smi(tmp_path, "echo 'GPU 0: TITAN RTX (UUID: GPU-a)'; echo 'GPU 1: GV100 (UUID: GPU-b)'")
-    assert launch.main(["health"]) == 0
+    assert main(["health"]) == 0
     nvidia_smi(tmp_path, "echo 'GPU 0: TITAN RTX (UUID: GPU-a)'")
     assert "1 of 2 GPUs are left" in fails(capsys, 1, "health")
     nvidia_smi(tmp_path, "echo 'Failed to initialize NVML: Unknown Error'; exit 255")
@@ -494,13 +507,13 @@ def test_health_knows_the_gpus_that_docker_told_the_first_process_alone(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     first = tmp_path / "environ"
-    monkeypatch.setattr(launch, "FIRST_PROCESS", first)
+    monkeypatch.setattr(container, "FIRST_PROCESS", first)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert launch.main(["health"]) == 0  # Another user's first process cannot be read.
+    assert main(["health"]) == 0  # Another user's first process cannot be read.
     first.write_bytes(b"HOME=/\0NVIDIA_VISIBLE_DEVICES=GPU-a,GPU-b\0")
     assert "nvidia-smi does not run" in fails(capsys, 1, "health")
     monkeypatch.setenv("NVIDIA_VISIBLE_DEVICES", "void")
-    assert launch.main(["health"]) == 0
+    assert main(["health"]) == 0
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
@@ -515,18 +528,19 @@ def test_what_another_user_wrote_is_told_before_it_is_in_the_way(tmp_path: Path)
         with told.open("w") as stream:
             if os.fork() == 0:
                 os.setuid(65534)
-                stream.write(launch.unchangeable(folder))
+                stream.write(unchangeable(folder))
                 stream.flush()
                 os._exit(0)
             os.wait()
         assert told.read_text() == str(folder / "metrics.jsonl")
-        assert launch.unchangeable(folder) == ""
+        assert unchangeable(folder) == ""
     finally:
         shutil.rmtree(folder)
 
 
 def test_nobody_gains_privileges_below_a_server() -> None:
-    code = "import trainer.launch as l; l.stay_unprivileged(); print(*open('/proc/self/status'))"
+    code = "from trainer.launcher.process import stay_unprivileged\n"
+    code += "stay_unprivileged(); print(*open('/proc/self/status'))"
     done = subprocess.run(
         [sys.executable, "-c", code],
         cwd=LAUNCH.parents[1],
@@ -540,9 +554,9 @@ def test_nobody_gains_privileges_below_a_server() -> None:
 def test_a_service_listens_at_its_own_address_among_others(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert launch.own_address(["192.0.2.1", "127.0.0.3", "127.0.0.2"]) == "127.0.0.3"
-    monkeypatch.setattr(launch, "RESOLVED", 0.0)
-    assert launch.own_address(["192.0.2.1"]) == "0.0.0.0"
+    assert own_address(["192.0.2.1", "127.0.0.3", "127.0.0.2"]) == "127.0.0.3"
+    monkeypatch.setattr(network, "RESOLVED", 0.0)
+    assert own_address(["192.0.2.1"]) == "0.0.0.0"
     assert "every interface: 192.0.2.1 is no address of this host" in capsys.readouterr().out
 
 
@@ -556,10 +570,10 @@ def test_the_rendezvous_serves_until_it_is_told_to_end(
         endpoint = local.rendezvous(script=kind == "rendezvous")
         server = local.tasks[0]
         server.expect(f"serves the {kind} on {endpoint}\n")
-        _, port = launch.parse_endpoint(endpoint)
+        _, port = parse_endpoint(endpoint)
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.2", port))
-        address = launch.find_rendezvous(launch.parse_endpoint(endpoint))
+        address = find_rendezvous(parse_endpoint(endpoint))
         assert address == "127.0.0.1"
         # A client that only connects must not disturb it.
         second = local.serve(endpoint, script=kind == "rendezvous")
@@ -599,7 +613,7 @@ def test_a_worker_gets_the_names_of_its_torch(
     version: str, old: bool, new: bool, written: str
 ) -> None:
     environ = {written: "9"}
-    launch.rename_variables(environ, version)
+    rename_variables(environ, version)
     assert old == ("TORCH_NCCL_TRACE_BUFFER_SIZE" in environ)
     assert not new or "TORCH_FR_BUFFER_SIZE" in environ
     assert set(environ.values()) == {"9"}
@@ -607,7 +621,7 @@ def test_a_worker_gets_the_names_of_its_torch(
 
 def test_torch_warns_of_no_variable_that_kit_sets() -> None:
     environ = {**FAULT_VARIABLES, "TORCH_NCCL_TRACE_CPP_STACK": "1"}
-    launch.rename_variables(environ, launch.installed_torch())
+    rename_variables(environ, installed_torch())
     program = (
         "import torch.distributed as d, torch\n"
         "d.init_process_group('gloo', store=d.HashStore(), rank=0, world_size=1)\n"
@@ -623,21 +637,11 @@ def test_torch_warns_of_no_variable_that_kit_sets() -> None:
     assert (done.returncode, "deprecated" in done.stderr) == (0, False), done.stderr
 
 
-def test_the_launcher_is_one_file_of_the_standard_library() -> None:
-    tree = ast.parse(LAUNCH.read_text(), feature_version=(3, 10))
-    names = set()
-    for node in tree.body:
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            names.add(node.module or "")
-    assert {name.partition(".")[0] for name in names} <= sys.stdlib_module_names
-
-
 @pytest.mark.parametrize(("limits", "told"), [("-Hn 3000", "3000"), ("-n 100", "100")])
 def test_workers_may_open_as_many_files_as_the_host_allows(limits: str, told: str) -> None:
     """Docker 29 allows 1,024 by default, and lets a process raise that to the hard limit."""
-    code = "import os, trainer.launch as l; l.raise_open_files(); os.system('ulimit -n')"
+    code = "import os; from trainer.launcher.process import raise_open_files\n"
+    code += "raise_open_files(); os.system('ulimit -n')"
     done = subprocess.run(
         ["sh", "-c", f'ulimit -Sn 64; ulimit {limits}; exec "$0" -c "$1"', sys.executable, code],
         cwd=LAUNCH.parents[1],
@@ -656,18 +660,18 @@ def test_setup_runs_once(
     monkeypatch.chdir(tmp_path)
     lines = ['echo "$TOKEN" >>one', "test -e two && echo three"]
     environ = {**os.environ, "TOKEN": "secret"}
-    with pytest.raises(launch.LaunchError, match="`test -e two && echo three` has ended") as caught:
-        launch.prepare(lines, environ)
-    assert (caught.value.code, caught.value.kind) == (launch.FAILURE, "setup")
+    with pytest.raises(LaunchError, match="`test -e two && echo three` has ended") as caught:
+        prepare(lines, environ)
+    assert (caught.value.code, caught.value.kind) == (FAILURE, "setup")
     (tmp_path / "two").touch()
-    launch.prepare(lines, environ)
-    launch.prepare(lines, environ)
+    prepare(lines, environ)
+    prepare(lines, environ)
     assert (tmp_path / "one").read_text() == "secret\n" * 2
     said = capfd.readouterr().out
     assert said.count("\nthree\n") == 1
     assert said.count("setup was done before") == 1
     assert "secret" not in said
-    launch.prepare([*lines, "true"], environ)
+    prepare([*lines, "true"], environ)
     assert (tmp_path / "one").read_text() == "secret\n" * 3
 
 
@@ -677,7 +681,7 @@ def test_hosts_of_one_machine_run_setup_once(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     lines = ["sleep 0.2; echo x >>runs"]
-    threads = [threading.Thread(target=launch.prepare, args=(lines, os.environ)) for _ in range(4)]
+    threads = [threading.Thread(target=prepare, args=(lines, os.environ)) for _ in range(4)]
     for each in threads:
         each.start()
     for each in threads:

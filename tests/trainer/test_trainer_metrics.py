@@ -14,8 +14,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.ports import free_port
 from tests.trainer.hosts import Task, hosts, wait_until, write_job
-from trainer import launch
 from trainer.contract.metrics import LAUNCHER, METRICS, RANK, STATES, TRAINER
+from trainer.launcher.metrics import GPUS, START, STOP, WORKERS
 
 SMI = """#!/bin/sh
 case $1 in
@@ -192,8 +192,8 @@ def test_a_script_has_the_launchers_share(tmp_path: Path) -> None:
 
 
 def test_the_launcher_names_metrics_as_the_contract_does() -> None:
-    gpus = (family for _, family in launch.GPUS.values())
-    own = [launch.START, launch.STOP, *launch.WORKERS.values(), *gpus]
+    gpus = (family for _, family in GPUS.values())
+    own = [START, STOP, *WORKERS.values(), *gpus]
     assert own == [(each.name, each.kind, each.meaning) for each in LAUNCHER]
 
 

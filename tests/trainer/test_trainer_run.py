@@ -14,7 +14,6 @@ import torch
 
 from tests.ports import free_port
 from tests.trainer.hosts import (
-    LAUNCH,
     ROOT,
     Hosts,
     Task,
@@ -23,6 +22,7 @@ from tests.trainer.hosts import (
     metrics,
     wait_until,
     write_job,
+    write_programs,
 )
 from trainer.contract.events import Member
 
@@ -248,9 +248,7 @@ def test_the_hosts_that_are_left_go_on(tmp_path: Path) -> None:
 def test_a_script_of_the_users_own_runs_unchanged(tmp_path: Path) -> None:
     """launch.py is mounted alone, as into any image that has torch."""
     shutil.copy(DDP, tmp_path)
-    alone = tmp_path / "kit" / "launch.py"
-    alone.parent.mkdir()
-    shutil.copy(LAUNCH, alone)
+    alone = write_programs(tmp_path / "kit")
     poison = tmp_path / "poison" / "trainer" / "__init__.py"
     poison.parent.mkdir(parents=True)
     poison.write_text("raise ImportError('launch.py must do without its package')")

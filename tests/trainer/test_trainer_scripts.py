@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from tests.trainer.hosts import Hosts, Task, descendants, hosts, stop, wait_until
-from trainer import launch
 from trainer.contract.events import Alone, Grouped, Silent
-from trainer.launch import (
+from trainer.launcher.group import ESTABLISHED, LISTENS, Group, Socket, read_end
+from trainer.launcher.reports import Report, Round, read_report
+from trainer.launcher.rounds import (
     LAST_CALL,
     MAX_RESTARTS,
     RETURN,
@@ -22,12 +23,9 @@ from trainer.launch import (
     STUCK,
     WINDOW,
     Faults,
-    Quiet,
-    Report,
-    Round,
     Rounds,
-    Socket,
 )
+from trainer.launcher.silence import Quiet
 
 SCRIPT = Path(__file__).with_name("steps.py")
 SOON = 60.0
@@ -61,7 +59,7 @@ class Meeting:
         report = Report(name, name, name, [1, 2], self.least, self.most, state, around)
         report = report._replace(spare=name.startswith("s"), spares=self.spares)
         line = json.dumps(report._replace(**changes)).encode()
-        self.decides.report(launch.read_report(line))
+        self.decides.report(read_report(line))
 
     def go_on(self, seconds: float = LAST_CALL + RETURN) -> None:
         """Let time go by; hosts report and obey."""
@@ -373,7 +371,7 @@ def test_a_host_that_missed_the_end_does_not_begin_again(meeting: Meeting) -> No
 )
 def test_what_is_no_report_is_refused(line: bytes) -> None:
     with pytest.raises((TypeError, ValueError)):
-        launch.read_report(line)
+        read_report(line)
 
 
 # ---- Real processes
@@ -624,10 +622,10 @@ OTHER, OWN, PORT = "10.0.1.7", "10.0.1.6", 40001
     ],
 )
 def test_addresses_are_read_as_the_kernel_writes_them(text: str, end: tuple[str, int]) -> None:
-    assert launch.read_end(text) == end
+    assert read_end(text) == end
 
 
-def sockets(*ends: tuple[str, int, str, int, int], state: str = launch.ESTABLISHED) -> list[Socket]:
+def sockets(*ends: tuple[str, int, str, int, int], state: str = ESTABLISHED) -> list[Socket]:
     return [
         Socket((here, at), (there, to), state, str(inode)) for here, at, there, to, inode in ends
     ]
@@ -657,7 +655,7 @@ STORE = (OWN, 50000, OWN, PORT, 1), (OWN, PORT, OWN, 50000, 2)
             True,
             1,
             [
-                *sockets(("0.0.0.0", PORT, "0.0.0.0", 0, 2), state=launch.LISTENS),
+                *sockets(("0.0.0.0", PORT, "0.0.0.0", 0, 2), state=LISTENS),
                 *sockets((OWN, 50000, OTHER, PORT, 1)),
             ],
             {"1": 10, "2": 10},
@@ -672,4 +670,4 @@ def test_a_group_is_known_by_its_connections(
     hosts = hosts if rank == 0 else hosts[::-1]
     ends = [f"{each}:{PORT}" for each in hosts]
     around = Round(1, "x", hosts, hosts, hosts[0], [1, PORT], ends)
-    assert launch.Group(around, rank, 60).joined(found, owners) is joined
+    assert Group(around, rank, 60).joined(found, owners) is joined

@@ -102,7 +102,7 @@ def main() -> int:
     if not 0 < seconds < math.inf:
         say_error("trainer: error: the seconds must be a positive number")
         return MISTAKE
-    if "OMP_NUM_THREADS" not in os.environ:  # As in launch.py.
+    if "OMP_NUM_THREADS" not in os.environ:  # As in launcher/start.py.
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // processes()))
     try:
         job = load_job(Path(os.environ.get("KIT_JOB", "")))

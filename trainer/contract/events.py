@@ -2,15 +2,14 @@
 
     [rank0]: @kit {"v": 1, "event": "saved", "time": 1790000000.5, "checkpoint": "step-00000300", …}
 
-Lines for people may change at any time; events may not. `VERSION` rises when a reader of old events
-would misread new ones. New events and new fields do not raise it: readers ignore unknown ones.
+Lines for people may change at any time; events may not. The version in mark.py rises when a reader
+of old events would misread new ones. New events and new fields do not raise it: readers ignore
+unknown ones.
 
 Each event has all that is known of its subject, so that a reader can begin anywhere in a log:
-`Progress` has the newest accuracy and checkpoint, `Member` is repeated every minute. Three modules
-write events: trainer/output.py, for the training and the server, and trainer/launch.py and
-trainer/keeper.py, which have copies of the mark and the version, as they are mounted alone into
-other images.
-`kit.runtime.events` reads them.
+`Progress` has the newest accuracy and checkpoint, `Member` is repeated every minute. Two modules
+write events: trainer/output.py, for the training and the server, and trainer/launcher/output.py,
+for the launcher and the keeper. `kit.runtime.events` reads them.
 """
 
 from __future__ import annotations
@@ -21,8 +20,7 @@ import time as clock
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
-MARK = "@kit "
-VERSION = 1
+from trainer.contract.mark import MARK, VERSION, marked
 
 FailureClass = Literal[
     "input",  # The job file, the environment or the script is wrong: a restart repeats it.
@@ -401,7 +399,7 @@ def line(event: Event) -> str:
     """Format an event as a line; numbers that are not finite become null."""
     values = {name: _written(value) for name, value in asdict(event).items()}
     values["time"] = round(event.time or clock.time(), 3)
-    return MARK + json.dumps({"v": VERSION, "event": event.NAME, **values}, ensure_ascii=False)
+    return marked(event.NAME, values)
 
 
 def _written(value: Any) -> Any:

@@ -1,7 +1,7 @@
 """Metrics: the names, types, labels and meanings of what a training offers to Prometheus.
 
-The trainer's core/meter.py and launch.py, which has its own copy of its names as it is mounted
-alone into other images, measure them; dashboards, rules and `docs/reference/metrics.md` use them.
+The trainer's core/meter.py and launcher/metrics.py, which has its own copy of its names as it is
+mounted into other images, measure them; dashboards, rules and `docs/reference/metrics.md` use them.
 Names follow Prometheus' conventions: base units, `_total` for counters. A name stays; new ones may
 be added.
 """

@@ -1,11 +1,9 @@
 """How the command of a job begins: with a Python script, or with `-m` and a module.
 
 The launcher starts one process for each GPU with Python, so a command that begins with another
-program, or with a launcher of its own, would fail or train on each GPU alone. launch.py has the
-same function, because it is mounted alone into other images; a test compares them.
+program, or with a launcher of its own, would fail or train on each GPU alone. kit checks this
+before a deploy; the launcher, which contains this module, checks it again.
 """
-
-from __future__ import annotations
 
 from collections.abc import Sequence
 

@@ -21,7 +21,6 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from trainer import launch
 from trainer.checkpoints.layout import newest_step
 from trainer.contract.job import Faults
 from trainer.elastic import pulse
@@ -39,7 +38,12 @@ from trainer.elastic.messages import (
 from trainer.elastic.policy import Policy
 from trainer.elastic.pulse import Patience
 from trainer.elastic.workers import Place, Worker, read_place
-from trainer.launch import FAILURE, LaunchError, say
+from trainer.launcher.errors import FAILURE, LaunchError, guarded
+from trainer.launcher.failures import exception_in, worker_failure
+from trainer.launcher.metrics import Metrics, serve_metrics
+from trainer.launcher.output import emit, say
+from trainer.launcher.program import PROGRAM
+from trainer.launcher.settings import endpoint_text, parse_endpoint
 
 EVERY = 0.4
 """Seconds between two reports: four fit in the coordinator's `SILENT`."""
@@ -73,7 +77,7 @@ class Agent:
         self._host = environ["KIT_HOST"]
         self._checkpoints = Path(environ.get("KIT_CHECKPOINTS") or "/checkpoints")
         self._id = name_agent(self._host, time.time_ns())
-        self._endpoint = launch.parse_endpoint(environ["KIT_RENDEZVOUS"])
+        self._endpoint = parse_endpoint(environ["KIT_RENDEZVOUS"])
         self._workers = [Worker(local) for local in range(int(environ["KIT_NPROC"]))]
         self._patience = float(environ.get("KIT_RENDEZVOUS_TIMEOUT") or "300")
         self._coordinator: asyncio.StreamWriter | None = None
@@ -87,7 +91,7 @@ class Agent:
         self._over: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._tasks: set[asyncio.Task[None]] = set()
         self._serving: set[asyncio.Task[None]] = set()
-        self.metrics: launch.Metrics | None = None
+        self.metrics: Metrics | None = None
 
     async def run(self) -> int:
         """Run until the training is over; return the exit code. Raises LaunchError."""
@@ -194,7 +198,7 @@ class Agent:
 
     def _tell_out(self) -> None:
         if self._out:
-            launch.emit("left_out", kind=self._out.kind, message=self._out.message)
+            emit("left_out", kind=self._out.kind, message=self._out.message)
 
     def _release(self) -> None:
         """SIGUSR1: a person takes this host back."""
@@ -203,12 +207,12 @@ class Agent:
         self._out = None
         self._policy.forgive()
         say("is released")
-        launch.emit("released")
+        emit("released")
         for each in self._workers:
             self._start(self._keep(each))
 
     async def _run_worker(self, worker: Worker) -> int:
-        argv = [sys.executable, launch.__file__, "worker", *self._program]
+        argv = [sys.executable, str(PROGRAM), "worker", *self._program]
         environ = {
             **self._environ,
             "KIT_WORKERS": str(self._folder / "workers"),
@@ -233,8 +237,8 @@ class Agent:
         known = f"rank {rank} (local rank {worker.local_rank})"
         who = f"local rank {worker.local_rank}" if rank is None else known
         words = self._folder / f"local-{worker.local_rank}"
-        reason = await asyncio.to_thread(launch.exception_in, words)
-        error = launch.worker_failure(f"{who} has failed", code, reason, rank=rank)
+        reason = await asyncio.to_thread(exception_in, words)
+        error = worker_failure(f"{who} has failed", code, reason, rank=rank)
         return Halt(error.kind, str(error).splitlines()[0], error.code)
 
     async def _serve_worker(
@@ -313,7 +317,7 @@ class Agent:
                 say("the coordinator does not answer: hosts that train go on, others wait for it")
             idle = all(each.place.ready or not each.runs for each in self._workers)
             if idle and time.monotonic() - lost > self._patience:
-                what = f"nothing answered at {launch.endpoint_text(self._endpoint)}"
+                what = f"nothing answered at {endpoint_text(self._endpoint)}"
                 raise LaunchError(f"{what} for {self._patience:.0f} s", FAILURE, "rendezvous")
             await asyncio.sleep(0.3)
 
@@ -443,7 +447,7 @@ class Agent:
             worker.asked = True
             say(f"{name} hangs; what its threads do, the last call first:")
             process.send_signal(signal.SIGUSR2)
-            launch.emit("hung", local_rank=worker.local_rank, seconds=round(waited, 1))
+            emit("hung", local_rank=worker.local_rank, seconds=round(waited, 1))
         patience = HUNG_STILL if worker.still else HUNG
         if waited > patience:
             say(f"kills {name}: it has not left its group for {patience:.0f} s")
@@ -479,7 +483,7 @@ async def run(environ: Mapping[str, str], folder: Path, program: Sequence[str]) 
     """Run the agent; return its exit code. Raises LaunchError."""
     agent = Agent(environ, folder, program, Policy(read_faults(Path(environ["KIT_JOB"]))))
     if at := environ.get("KIT_METRICS_AT"):
-        agent.metrics = launch.serve_metrics(launch.parse_endpoint(at), folder)
+        agent.metrics = serve_metrics(parse_endpoint(at), folder)
     code = await agent.run()
     if code > 128:
         say(f"ended on {signal.Signals(code - 128).name}")
@@ -505,4 +509,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(launch.guarded(main))
+    sys.exit(guarded(main))

@@ -35,7 +35,8 @@ from trainer.checkpoints.layout import COMPLETE, MANIFEST, NAME, STATE
 from trainer.checkpoints.listing import Found, Listing, open_file
 from trainer.checkpoints.manifest import TEXT
 from trainer.contract.bearer import read_token
-from trainer.launch import own_address, stay_unprivileged
+from trainer.launcher.network import own_address
+from trainer.launcher.process import stay_unprivileged
 from trainer.serve.connections import BODY, EVERY, Connections, most_connections
 from trainer.serve.names import allowed_host
 from trainer.serve.refusal import Refusal

@@ -25,7 +25,7 @@ from typing import Any
 
 from trainer.contract.bearer import read_token
 from trainer.contract.own import REFERENCE
-from trainer.launch import LaunchError
+from trainer.launcher.errors import LaunchError
 
 # Key: type, least, most. 2^31: more than any machine needs.
 NUMBERS: dict[str, tuple[type, float, float]] = {

@@ -3,7 +3,9 @@
 import asyncio
 import re
 
-from trainer.launch import LaunchError, gpu_uuids, list_gpus, say
+from trainer.launcher.container import gpu_uuids, list_gpus
+from trainer.launcher.errors import LaunchError
+from trainer.launcher.output import say
 
 EVERY = 10.0  # Seconds between two checks.
 

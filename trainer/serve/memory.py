@@ -3,7 +3,7 @@
 import os
 from contextlib import suppress
 
-from trainer.launch import CGROUP
+from trainer.launcher.container import CGROUP
 
 # Several are fetched at a time. One that is loaded needs memory for its file, tensors and model,
 # beside the served model.

@@ -22,7 +22,9 @@ import uvicorn
 from trainer.contract import events
 from trainer.contract.listening import open_listener
 from trainer.core.torch_version import torch_fault
-from trainer.launch import FAILURE, LaunchError, available_cores, stay_unprivileged
+from trainer.launcher.container import available_cores
+from trainer.launcher.errors import FAILURE, LaunchError
+from trainer.launcher.process import stay_unprivileged
 from trainer.output import emit, say, say_error
 from trainer.parallel.device import cuda_fault
 from trainer.serve.config import Settings, read_settings

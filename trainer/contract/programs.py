@@ -1,0 +1,60 @@
+"""The programs that kit mounts into images without the trainer: one file each, joined from modules.
+
+A module imports only from those before it, and by `from … import …`. No name is defined in two
+modules of a program. So one file with the text of all modules does the same; tests hold these
+rules. A zip archive of the modules would not be readable in the rendered files and in their diffs.
+"""
+
+import ast
+import re
+import textwrap
+from collections.abc import Callable
+
+PROGRAMS = {
+    "launch.py": (
+        *("launcher/__init__.py", "contract/mark.py", "contract/script.py", "launcher/output.py"),
+        *("launcher/errors.py", "launcher/program.py", "launcher/settings.py"),
+        *("launcher/process.py", "launcher/waiting.py", "launcher/container.py"),
+        *("launcher/disk.py", "launcher/data_sets.py", "launcher/network.py"),
+        *("launcher/checks.py", "launcher/failures.py", "launcher/reports.py"),
+        *("launcher/rounds.py", "launcher/rendezvous.py", "launcher/script_files.py"),
+        *("launcher/metrics.py", "launcher/worker.py", "launcher/group.py", "launcher/silence.py"),
+        *("launcher/torchrun.py", "launcher/tensorflow.py", "launcher/last_failure.py"),
+        *("launcher/agent.py", "launcher/run.py", "launcher/start.py", "launcher/coordinator.py"),
+        "launcher/main.py",
+    ),
+    "keeper.py": (
+        *("launcher/keeper/__init__.py", "contract/mark.py", "launcher/output.py"),
+        *("launcher/keeper/output.py", "launcher/keeper/version.py", "launcher/keeper/folder.py"),
+        *("launcher/keeper/files.py", "launcher/keeper/messages.py"),
+        *("launcher/keeper/transfer.py", "launcher/keeper/meeting.py"),
+        *("launcher/keeper/keeper.py", "launcher/keeper/main.py"),
+    ),
+}
+"""The modules of each program, below the trainer's folder. The docstring of the first describes the
+program, and its code runs before all other."""
+IMPORTS = re.compile(r"((import |from | {4}|\)).*\n|\n+(?=import |from ))*")
+
+
+def join(program: str, read: Callable[[str], str]) -> str:
+    """Join the modules of a program to one file; `read` returns the text of a module."""
+    modules, imports, sections = PROGRAMS[program], dict[str, set[str]](), []
+    for path in modules:
+        _, docstring, rest = read(path).split('"""', 2)
+        code = IMPORTS.sub("", rest.removeprefix("\n"), count=1)
+        for node in ast.parse(rest.removesuffix(code)).body:  # To parse the code takes 0.2 s.
+            assert isinstance(node, ast.Import | ast.ImportFrom), path
+            module = (node.module or "") if isinstance(node, ast.ImportFrom) else ""
+            if not module.startswith("trainer."):
+                imports.setdefault(module, set()).update(each.name for each in node.names)
+        sections.append((path, docstring, code))
+    (_, described, start), *others = sections
+    names = f"Joined by kit from modules of the trainer: {', '.join(modules)}."
+    head = textwrap.wrap(names, 100, initial_indent="# ", subsequent_indent="# ")
+    head += ["", *(f"import {name}" for name in sorted(imports.pop("")))]
+    head += (f"from {name} import {', '.join(sorted(imports[name]))}" for name in sorted(imports))
+    parts = ["\n".join([f'"""{described}"""', "", *head, start])]
+    for path, docstring, code in others:
+        comment = [f"# {line}".rstrip() for line in (f"-------- {path}", *docstring.splitlines())]
+        parts.append("\n".join([*comment, code]))
+    return "\n\n\n".join(part.rstrip() for part in parts) + "\n"

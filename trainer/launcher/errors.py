@@ -1,0 +1,48 @@
+"""Foreseeable errors, and their report at the end of a program."""
+
+from collections.abc import Callable
+from typing import Any
+
+from trainer.launcher.output import emit, say
+
+MISTAKE, FAILURE = 2, 1  # Exit codes: something is wrong in the input; work has failed.
+
+
+class LaunchError(Exception):
+    """A foreseeable error; `kind` is a class of failed events."""
+
+    def __init__(
+        self,
+        message: str,
+        code: int = MISTAKE,
+        kind: str = "input",
+        rank: int | None = None,
+        exit_code: int | None = None,
+        fault: str = "",
+        host: str = "",
+    ) -> None:
+        """`rank` and `exit_code` are those of the worker that failed, if one did.
+
+        `fault` is equal for failures of a script at the same place, "" if that says nothing of the
+        script. `host` is another host, on which it failed.
+        """
+        super().__init__(message)
+        self.code, self.kind = code, kind
+        self.rank, self.exit_code = rank, exit_code
+        self.fault, self.host = fault, host
+
+    def values(self) -> dict[str, Any]:
+        """The values of its event."""
+        line, code = str(self).splitlines()[0], self.exit_code or self.code
+        values = {"kind": self.kind, "message": line, "rank": self.rank, "exit_code": code}
+        return {**values, "host": self.host}
+
+
+def guarded(act: Callable[[], int | None]) -> int:
+    """Return the exit code of `act`; report a LaunchError."""
+    try:
+        return act() or 0
+    except LaunchError as error:
+        emit("failed", **error.values())
+        say(f"error: {f'{error.host}: ' if error.host else ''}{error}", error=True)
+        return error.code

@@ -1,0 +1,154 @@
+"""This host's addresses and ports, and the connection to the rendezvous."""
+
+import ctypes
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+
+from trainer.launcher.errors import FAILURE, LaunchError
+from trainer.launcher.output import say
+from trainer.launcher.settings import Settings, endpoint_text
+from trainer.launcher.waiting import until_answered
+
+# Where a socket address has its number, and the length of that (netinet/in.h).
+NUMBERS = {int(socket.AF_INET): (4, 4), int(socket.AF_INET6): (8, 16)}
+
+
+class InterfaceAddress(ctypes.Structure):
+    """One address of one interface, as a link of the list of getifaddrs(3)."""
+
+
+InterfaceAddress._fields_ = [
+    ("next", ctypes.POINTER(InterfaceAddress)),
+    ("name", ctypes.c_char_p),
+    ("flags", ctypes.c_uint),
+    ("address", ctypes.c_void_p),
+    ("netmask", ctypes.c_void_p),
+    ("other_end", ctypes.c_void_p),
+    ("data", ctypes.c_void_p),
+]
+
+
+def find_rendezvous(endpoint: tuple[str, int]) -> str:
+    """Connect to the store; return this host's local address. OSError: try again later."""
+    host, port = endpoint
+    found = socket.getaddrinfo(host, port, socket.AF_UNSPEC, socket.SOCK_STREAM)
+    # A host may have an IPv4 and an IPv6 address.
+    family = min(entry[0] for entry in found)
+    addresses = sorted({str(entry[4][0]) for entry in found if entry[0] == family})
+    if len(addresses) > 1:
+        # Each agent would pick one at random, and torchrun would wait for ever without a message.
+        several = f"KIT_RENDEZVOUS: {host} has {len(addresses)} addresses ({', '.join(addresses)})"
+        raise LaunchError(f"{several}; name one service with a single replica")
+    with socket.create_connection((addresses[0], port), timeout=5) as connection:
+        return str(connection.getsockname()[0])
+
+
+def wait_for_rendezvous(settings: Settings) -> str:
+    """Wait until the store answers; return this host's local address of the connection."""
+    return until_answered(
+        partial(find_rendezvous, settings.rendezvous),
+        ("the rendezvous", endpoint_text(settings.rendezvous), "nothing answered at"),
+        settings.wait,
+        "is the rendezvous service running, and on the same network?",
+        "rendezvous",
+    )
+
+
+def interface_addresses() -> dict[str, str]:
+    """All addresses of this host, each with its interface, in the order of getifaddrs(3).
+
+    NCCL and gloo find interfaces with the same call, by the same names, and take the first address
+    of the one that they are told.
+    """
+    libc, first = ctypes.CDLL(None), ctypes.POINTER(InterfaceAddress)()
+    found: dict[str, str] = {}
+    if libc.getifaddrs(ctypes.byref(first)) != 0:
+        return found
+    entry = first
+    while entry:
+        one = entry.contents
+        family = ctypes.c_ushort.from_address(one.address).value if one.address else 0
+        if family in NUMBERS:
+            start, length = NUMBERS[family]
+            number = ctypes.string_at(one.address + start, length)
+            found.setdefault(socket.inet_ntop(family, number), one.name.decode())
+        entry = one.next
+    libc.freeifaddrs(first)
+    return found
+
+
+def pick_interface(address: str, addresses: Mapping[str, str], environ: Mapping[str, str]) -> str:
+    """The interface that has `address`; the user's variable for gloo or NCCL has precedence."""
+    if chosen := environ.get("GLOO_SOCKET_IFNAME"):
+        return chosen
+    names = [addresses[address]] if address in addresses else []
+    if chosen := environ.get("NCCL_SOCKET_IFNAME"):
+        named = chosen.lstrip("^=").partition(",")[0].partition(":")[0]
+        taken = [name for name in addresses.values() if nccl_takes(chosen, name)] or [named]
+        names = [name for name in names if name in taken] or taken
+    if not names:
+        lost = f"no interface has the address {address} that leads to the rendezvous"
+        fix = "set NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME"
+        raise LaunchError(f"{lost}; {fix}", FAILURE, "rendezvous")
+    return names[0]
+
+
+def nccl_takes(chosen: str, name: str) -> bool:
+    """Whether NCCL_SOCKET_IFNAME matches an interface; gloo's variable takes whole names only.
+
+    `eth` is a prefix, `=eth1` an exact name, `^docker` excludes (ncclFindInterfaces).
+    """
+    without, chosen = chosen.startswith("^"), chosen.removeprefix("^")
+    exactly, chosen = chosen.startswith("="), chosen.removeprefix("=")
+    words = [word.partition(":")[0] for word in chosen.split(",") if word]
+    found = any(name == word or (not exactly and name.startswith(word)) for word in words)
+    return found is not without
+
+
+def free_ports(address: str) -> list[int]:
+    """Two ports of this host that nobody uses."""
+    family = family_of(address)
+    free = partial(socket.create_server, (address, 0), family=family)
+    with free() as first, free() as second:
+        return [each.getsockname()[1] for each in (first, second)]
+
+
+RESOLVED = 10.0  # Seconds within which a container finds its own name in Docker's DNS.
+
+
+def own_address(names: Sequence[str]) -> str:
+    """The address of this host among those of `names`, to listen only there.
+
+    If there is none, as behind a NAT, this logs that and returns the address of all interfaces.
+    """
+    deadline = time.monotonic() + RESOLVED
+    while True:
+        for name in names:
+            family = family_of(name)
+            with suppress(OSError):
+                for entry in socket.getaddrinfo(name, 0, family, socket.SOCK_STREAM):
+                    with suppress(OSError), socket.create_server(entry[4], family=family) as own:
+                        return str(own.getsockname()[0])
+        if time.monotonic() > deadline:
+            say(f"listens on every interface: {', '.join(names)} is no address of this host")
+            return "0.0.0.0"
+        time.sleep(0.2)
+
+
+def family_of(name: str) -> socket.AddressFamily:
+    """The family of an address; IPv4 for a name."""
+    return socket.AF_INET6 if ":" in name else socket.AF_INET
+
+
+def listen(address: str, port: int) -> socket.socket:
+    """Listen at an address, before anybody is told to come; raises LaunchError."""
+    try:
+        return socket.create_server((address, port), family=family_of(address))
+    except OSError as error:
+        reason = str(error).splitlines()[0]
+        advice = "end what uses it, or give the job another port: `rendezvous: {port: …}`"
+        message = f"port {port} can not be served ({reason}); {advice}"
+        raise LaunchError(message, FAILURE, "rendezvous") from error

@@ -1,0 +1,156 @@
+"""Settings: the environment, the job file, secrets."""
+
+import json
+import re
+import socket
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from trainer.launcher.errors import LaunchError
+
+
+class Settings:
+    """The variables above, with their defaults filled in."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self.host = read_variable(environ, "KIT_HOST", socket.gethostname())
+        self.job = Path(read_variable(environ, "KIT_JOB"))
+        self.rendezvous = parse_endpoint(read_variable(environ, "KIT_RENDEZVOUS"))
+        self.nproc = read_number(environ, "KIT_NPROC")
+        self.checkpoints = Path(read_variable(environ, "KIT_CHECKPOINTS", "/checkpoints"))
+        self.data = Path(read_variable(environ, "KIT_DATA", "/data"))
+        self.data_sets = read_data_sets(environ.get("KIT_DATA_SETS") or "[]")
+        self.data_socket = Path(read_variable(environ, "KIT_DATA_SOCKET", "/datasets/agent.sock"))
+        self.wait = read_number(environ, "KIT_RENDEZVOUS_TIMEOUT", "300")
+        self.group_wait = read_number(environ, "KIT_GROUP_TIMEOUT", "60")
+
+
+QUIET = 600  # Seconds, unless the job has `quiet`.
+
+
+class Job(NamedTuple):
+    """The part of a job that the launcher reads."""
+
+    name: str  # Also part of the rendezvous id.
+    command: tuple[str, ...]  # The user's own script, its arguments; empty: the built-in training.
+    metrics_port: int = 0  # 0: no metrics.
+    files: tuple[str, ...] = ()  # The script's files that kit keeps in versions.
+    keep: int = 3  # Number of versions.
+    framework: str = "pytorch"  # What starts the script's processes.
+    setup: tuple[str, ...] = ()  # Lines for sh that run before.
+    quiet: int = QUIET  # Seconds after which a rank that does nothing is told; 0: never.
+
+
+def read_nnodes(environ: Mapping[str, str]) -> tuple[int, int, int]:
+    """Read the least and the most hosts of a job, and the number of spares."""
+    text = read_variable(environ, "KIT_NNODES")
+    bounds = re.fullmatch(r"([1-9]\d*):([1-9]\d*)", text)
+    if not bounds or int(bounds[1]) > int(bounds[2]):
+        raise LaunchError(f'KIT_NNODES must be MIN:MAX such as 1:2, is "{text}"')
+    spares = read_variable(environ, "KIT_SPARES", "0")
+    if not re.fullmatch(r"\d{1,4}", spares):
+        raise LaunchError(f'KIT_SPARES must be a number such as 1, is "{spares}"')
+    return int(bounds[1]), int(bounds[2]), int(spares)
+
+
+def parse_endpoint(text: str) -> tuple[str, int]:
+    """Split host:port."""
+    host, _, port = text.rpartition(":")
+    host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise LaunchError(f'KIT_RENDEZVOUS must be host:port such as rendezvous:29400, is "{text}"')
+    return host, int(port)
+
+
+def endpoint_text(endpoint: tuple[str, int]) -> str:
+    """Join host and port; an IPv6 address is put in brackets."""
+    host, port = endpoint
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def read_variable(environ: Mapping[str, str], name: str, default: str = "") -> str:
+    """Read a variable; raises LaunchError if it has no value and no default."""
+    value = environ.get(name) or default
+    if not value:
+        raise LaunchError(f"{name} is not set; the files that kit render writes set it")
+    return value
+
+
+def read_number(environ: Mapping[str, str], name: str, default: str = "") -> int:
+    """Read a variable with a whole number of at least 1; raises LaunchError."""
+    text = read_variable(environ, name, default)
+    if not text.isdecimal() or int(text) < 1:
+        raise LaunchError(f'{name} must be a whole number of at least 1, is "{text}"')
+    return int(text)
+
+
+def read_job(path: Path) -> Job:
+    """Read the part of the job file that launching needs."""
+    try:
+        content = json.loads(path.read_text())
+    except OSError as error:
+        raise LaunchError(f"{path}: {error.strerror}; KIT_JOB must name the job file") from error
+    except ValueError as error:
+        raise LaunchError(f"{path}: is not JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise LaunchError(f"{path}: must be an object with the keys name and train or command")
+    name, command = content.get("name"), content.get("command", [])
+    if not isinstance(name, str) or not name:
+        raise LaunchError(f"{path}: name: must be the name of the job")
+    if ("train" in content) == ("command" in content):
+        raise LaunchError(f"{path}: must have exactly one of train and command")
+    words = isinstance(command, list) and all(isinstance(word, str) for word in command)
+    if not words or ("command" in content and not command):
+        raise LaunchError(f'{path}: command: must be a list of words such as ["ddp.py", "50"]')
+    metrics = content.get("metrics", {})
+    port = metrics.get("port", 0) if isinstance(metrics, dict) else None
+    if not isinstance(port, int) or not 0 <= port < 65536:
+        raise LaunchError(f"{path}: metrics: port: must be the number of a port")
+    framework = content.get("framework", "pytorch")
+    if framework not in ("pytorch", "tensorflow"):
+        raise LaunchError(f"{path}: framework: must be pytorch or tensorflow")
+    setup = content.get("setup", [])
+    if not isinstance(setup, list) or not all(isinstance(line, str) for line in setup):
+        raise LaunchError(f'{path}: setup: must be a list of lines such as ["pip install tqdm"]')
+    files, quiet = read_files(path, content), read_quiet(path, content)
+    return Job(name, tuple(command), port, *files, framework, tuple(setup), quiet)
+
+
+def read_quiet(path: Path, content: Mapping[str, Any]) -> int:
+    """Read after how many seconds a rank that does nothing is told; 0: never."""
+    quiet = content.get("quiet", QUIET)
+    if type(quiet) is not int or quiet < 0:
+        raise LaunchError(f"{path}: quiet: must be a number of seconds, or 0")
+    return quiet
+
+
+def read_files(path: Path, content: Mapping[str, Any]) -> tuple[tuple[str, ...], int]:
+    """Read which files of a script are kept, and how many versions of them."""
+    section = content.get("checkpoint", {}) if "command" in content else {}
+    files, keep = section.get("files", []), section.get("keep", 3)
+    if not isinstance(files, list) or not all(isinstance(each, str) for each in files):
+        raise LaunchError(f'{path}: checkpoint: files: must be a list such as ["snapshot.pt"]')
+    if type(keep) is not int or keep < 1:
+        raise LaunchError(f"{path}: checkpoint: keep: must be a number of at least 1")
+    return tuple(files), keep
+
+
+def read_data_sets(text: str) -> list[Any]:
+    """Read KIT_DATA_SETS; the data agent checks names and versions."""
+    with suppress(ValueError):
+        found = json.loads(text)
+        if isinstance(found, list) and all(isinstance(each, dict) for each in found):
+            return found
+    form = '[{"name": "cifar10", "version": 1}]'
+    raise LaunchError(f"KIT_DATA_SETS must be a list such as {form}, is {text}")
+
+
+def read_secrets(names: str, folder: Path) -> dict[str, str]:
+    """Read the files of `names`, a list separated by commas."""
+    try:
+        return {name: (folder / name).read_text() for name in names.split(",") if name}
+    except OSError as error:
+        missing = f"the secret {error.filename} can not be read: {error.strerror}"
+        raise LaunchError(f"{missing}; kit deploy makes it") from error

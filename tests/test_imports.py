@@ -352,7 +352,7 @@ LIMITS = {
     "datasets/sources": 890,
     "parallel": 1180,
     "checkpoints": 1040,
-    "core": 3430,
+    "core": 3425,
     "custom": 630,
     "elastic": 1460,
     "record": 560,

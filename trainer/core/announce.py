@@ -100,8 +100,7 @@ class Announcer:
     def saved(self, progress: Progress, checkpoint: str) -> None:
         """Report a checkpoint that is on the disk."""
         self.checkpoint = checkpoint
-        epoch, step = progress.epoch, progress.step
-        self.emit(events.Saved(checkpoint=checkpoint, epoch=epoch, step=step))
+        self.emit(events.Saved(checkpoint=checkpoint, epoch=progress.epoch, step=progress.step))
 
     def stopped(self, progress: Progress) -> None:
         """Report that the ranks agreed to stop."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -34,7 +34,7 @@ class EpochResult:
 
     progress: Progress  # The present position.
     interrupted: bool  # Whether the ranks agreed to stop before its end.
-    trained: Trained = field(default_factory=Trained)
+    trained: Trained
 
 
 class Tally:
@@ -96,13 +96,11 @@ def train_epoch(run: Run, progress: Progress, stop: Stop) -> EpochResult:
         tell_unmoved(run, progress, unmoved)
     run.recorder.end_window(figures)
     run.live.clear()
-    if progress.position < samples:
-        run.meter.end_steps(progress, len(tally.skipped), figures.mean)
-        return EpochResult(progress, interrupted=True, trained=Trained(skipped=tally.skipped))
-    end = Progress(progress.epoch + 1, 0, progress.step)
-    trained = tally.trained(run)
-    run.meter.end_steps(end, len(tally.skipped), figures.mean)
-    return EpochResult(end, stopping, trained)
+    trained = Trained(skipped=tally.skipped)
+    if progress.position == samples:
+        progress, trained = Progress(progress.epoch + 1, 0, progress.step), tally.trained(run)
+    run.meter.end_steps(progress, len(tally.skipped), figures.mean)
+    return EpochResult(progress, stopping, trained)
 
 
 def require_few_skipped(run: Run, tally: Tally) -> None:

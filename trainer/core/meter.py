@@ -61,7 +61,7 @@ class Meter:
         self._step_began = 0.0
 
     def begin(self, place: Place) -> None:
-        """Begin to train; all ranks must call it. Steps that any of them did before are lost."""
+        """Begin to train; all ranks must call it. Steps that any of them repeats count as lost."""
         own = max(self._reached, self._values.get("kit_train_step", 0))
         self._reached = max(self._world.gather(own))
         self._goodput.count("restart")
@@ -129,7 +129,7 @@ class Meter:
         self._saved = time.time()
 
     def epoch(self, figures: Figures) -> None:
-        """Record an epoch; after the last one, nothing else writes."""
+        """Record an epoch, and write the last one at once: no other write follows."""
         found, trained = figures.found, figures.trained
         if found.accuracy is not None:
             self._set("kit_train_validation_accuracy_ratio", found.accuracy)

@@ -154,7 +154,7 @@ class Recorder:
         )
 
     def epoch(self, figures: Figures) -> None:
-        """Write an epoch. Its classes are only of the trained model: 1,000 have some 10 kB."""
+        """Write an epoch, with its classes only at the end: 1,000 of them take some 10 kB."""
         found, trained, classes = figures.found, figures.trained, figures.newest.by_class
         values = vars(trained) | {
             "accuracy": found.accuracy,

@@ -84,7 +84,7 @@ class Evaluation:
     loss: float  # Of a classification: the mean cross entropy, in nats.
     metrics: dict[str, float]
     by_class: ByClass = field(default_factory=ByClass)
-    classes: bool = False  # Whether the model classifies, but no text: accuracies say it all.
+    classes: bool = False  # Of a classification, but not of a text.
 
     @property
     def accuracy(self) -> float | None:

@@ -36,6 +36,7 @@ from trainer.core.run import Run, Stop
 from trainer.core.setup import set_up
 from trainer.launcher.metrics import serve_metrics
 from trainer.parallel.world import join_world
+from trainer.record.telemetry import Place
 
 BATCH = 64
 
@@ -81,7 +82,7 @@ def training(samples: int, folder: Path) -> Run:
     world = join_world({"KIT_HOST": "bench"}, timedelta(seconds=60))
     with mock.patch.dict(os.environ, {"KIT_METRICS": str(folder)}), redirect_stdout(io.StringIO()):
         run = set_up(job, world, images_like(images, labels), folder, time.monotonic())
-    run.meter.begin(Progress(), 9999, 9999)
+    run.meter.begin(Place(0, 9999, 0, 9999, 1))
     run.recorder.begin(Progress(), run.data, {}, run.watch.read)
     return run
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,6 +27,7 @@ from trainer.checkpoints.format import Progress
 from trainer.core.job import load_job
 from trainer.data.samples import DataSet, Samples
 from trainer.record.recorder import Recorder
+from trainer.record.telemetry import StepFigures
 
 EPOCHS = 10
 
@@ -59,12 +61,13 @@ def record(folder: Path, steps: int, rank: int, ranks: int) -> float:
         for step in range(per_epoch):
             place = Progress(epoch, step % 100, epoch * per_epoch + step + 1)
             loss = torch.tensor(2.0 * (step + 1))
+            figures = StepFigures(place, 1, moved=True, loss=loss, seen=step + 1.0)
             spent["compute"] += 0.01
             began = time.perf_counter()
-            recorder.step(place, loss, step + 1.0)
+            recorder.step(figures)
             seconds += time.perf_counter() - began
         end = Progress(epoch + 1, 0, (epoch + 1) * per_epoch)
-        recorder.end_window(end, loss, float(per_epoch))
+        recorder.end_window(replace(figures, progress=end))
         recorder.note("epoch", end, loss=2.0, accuracy=0.9, validation_loss=2.1)
     recorder.note("end", end)
     return seconds / steps

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from trainer.checkpoints.format import Progress
 from trainer.contract.job import Checkpoint, Exchange, Metrics, Train, TrainJob
-from trainer.core.epoch import EpochResult, train_epoch
-from trainer.core.figures import measure
+from trainer.core.epoch import train_epoch
+from trainer.core.figures import place_of
 from trainer.core.recording import begin_record
 from trainer.core.rehearsal import rehearse
 from trainer.core.run import Run, Stop
@@ -41,8 +41,7 @@ class Epochs:
             speed = speed_of(world, train, data, self.run.precision)
             self.run.announcer.speed = self.run.meter.speed = speed
             self._progress = Progress(0, 0, FAR)
-            begin = EpochResult(self._progress, interrupted=False)
-            begin_record(self.run, self._progress, measure(self.run, "start", begin))
+            begin_record(self.run, self._progress, place_of(self.run, self._progress))
             rehearse(self.run)
 
     def __call__(self) -> None:

@@ -352,7 +352,7 @@ LIMITS = {
     "datasets/sources": 890,
     "parallel": 1180,
     "checkpoints": 1040,
-    "core": 3540,
+    "core": 3425,
     "custom": 630,
     "elastic": 1470,
     "launcher": 2720,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import datetime
 from typing import Any
 
@@ -193,22 +193,13 @@ class Reader:
         self.failure = ""
 
     def _progress(self, event: events.Progress, _line: LogLine) -> None:
-        accuracy = event.accuracy
-        if accuracy is None and self.progress is not None:
-            accuracy = self.progress.accuracy
-        self.progress = Progress(
-            epoch=event.epoch,
-            epochs=event.epochs,
-            step=event.step,
-            steps=event.steps,
-            loss=event.loss,
-            accuracy=accuracy,
-            images_per_second=event.images_per_second,
-            seconds_left=event.seconds_left,
-            metrics=event.metrics or (self.progress.metrics if self.progress else {}),
-            tokens_per_second=event.tokens_per_second,
-            mfu=event.mfu,
-        )
+        before = self.progress
+        now = Progress(**{each.name: getattr(event, each.name) for each in fields(Progress)})
+        if before and now.accuracy is None:
+            now = replace(now, accuracy=before.accuracy)
+        if before and not now.metrics:
+            now = replace(now, metrics=before.metrics)
+        self.progress = now
         self.world_size = event.world_size
         self.checkpoint = event.checkpoint or self.checkpoint
         self.last_step = event.time

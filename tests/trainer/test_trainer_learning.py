@@ -26,7 +26,6 @@ from trainer.contract.batch import rate_factor
 from trainer.contract.described import augmentations, how_it_steps
 from trainer.contract.gpt import Gpt, gpt_fault
 from trainer.contract.job import Checkpoint, Exchange, Metrics, Train, TrainJob
-from trainer.core.by_class import ByClass
 from trainer.core.collapse import entropy_of, judge
 from trainer.core.epoch import FEW, Tally, require_few_skipped, train_epoch
 from trainer.core.evaluation import evaluate
@@ -44,6 +43,7 @@ from trainer.data.shards import batches, next_batch
 from trainer.data.views import test_view as view_of_test
 from trainer.parallel.halt import HaltError
 from trainer.parallel.world import World, join_world
+from trainer.record.telemetry import ByClass
 
 
 def settings(model: str = "cnn", **changes: Any) -> Train:

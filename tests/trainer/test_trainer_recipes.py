@@ -14,13 +14,14 @@ from tests.trainer.small import noise, settings
 from trainer.checkpoints.format import Progress
 from trainer.contract import events
 from trainer.core.averages import MovingAverage
-from trainer.core.by_class import ByClass, Counts, named_classes, untaught
+from trainer.core.by_class import Counts, named_classes, untaught
 from trainer.core.freeze import freeze, head_of, train_mode
 from trainer.core.job import JobError
 from trainer.core.models import build_model, parameter_groups
 from trainer.core.run import Run
 from trainer.core.schedule import warm_up
 from trainer.core.task import classification_sums
+from trainer.record.telemetry import ByClass
 
 
 def test_the_decay_is_that_of_torchvisions_script() -> None:

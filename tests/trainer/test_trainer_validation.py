@@ -21,7 +21,6 @@ from trainer.checkpoints.layout import folder_name
 from trainer.contract import events
 from trainer.contract.job import Train
 from trainer.core.best import best_weights
-from trainer.core.evaluation import Evaluation
 from trainer.core.job import load_job
 from trainer.core.run import Run, Stop
 from trainer.core.setup import set_up
@@ -31,6 +30,7 @@ from trainer.data.identity import identity
 from trainer.data.load import load_data
 from trainer.data.samples import DataError
 from trainer.parallel.world import World, join_world
+from trainer.record.telemetry import Evaluation
 from trainer.text.windows import Windows
 
 

@@ -3,87 +3,75 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from functools import partial
-from math import isfinite
-from types import MappingProxyType
+from collections.abc import Sequence
+from dataclasses import replace
+from math import nan
+from typing import Any
 
 from trainer.checkpoints.format import Progress
 from trainer.contract import events
+from trainer.core.by_class import named_classes
 from trainer.core.speed import Speed
+from trainer.core.task import TOP_ACCURACY
 from trainer.output import emit
 from trainer.parallel.world import World
+from trainer.record.telemetry import NOTHING, Evaluation, Figures, Place, Trained
 
 
 class Announcer:
-    """Emits events, and keeps the values that they repeat: accuracy, checkpoint, speed."""
+    """Emits events, and keeps the values that they repeat."""
 
-    def __init__(self, world: World, epochs: int) -> None:
-        self._silent, self._size, self._epochs = world.rank != 0, world.size, epochs
-        self._hosts, self._why = tuple(dict.fromkeys(world.hosts)), world.why
-        self._began, self._first = time.monotonic(), 0  # Time and step at which this process began.
-        self._steps = 0  # Of the whole job.
+    def __init__(self, world: World, labels: Sequence[str]) -> None:
+        self._world, self._labels = world, labels
+        self._began, self._start = time.monotonic(), Place(0, 0, 0, 0, world.size)
         self._resumes = False  # From a checkpoint.
-        self._accuracy: float | None = None
-        self._metrics: dict[str, float] = {}
-        self._top5: float | None = None
-        self._checkpoint: str | None = None
+        self.found = NOTHING  # The newest evaluation.
+        self.checkpoint: str | None = None  # The newest; the writer's thread sets it.
         self.speed = Speed()
         """How the speed is counted."""
 
     def emit(self, event: events.Event) -> None:
         """Print an event of the training."""
-        if not self._silent:
+        if self._world.rank == 0:
             emit(event)
 
     def know(self, checkpoint: str, accuracy: float | None) -> None:
         """Record the checkpoint from which the training resumes."""
         self._resumes = True
-        self.recall(checkpoint, accuracy)
+        metrics = {} if accuracy is None else {"accuracy": accuracy}
+        self.recall(checkpoint, Evaluation(0, nan, metrics))
 
-    def recall(self, checkpoint: str | None, accuracy: float | None) -> None:
+    def recall(self, checkpoint: str | None, found: Evaluation) -> None:
         """Record what is known of a training that goes on."""
-        self._checkpoint, self._accuracy = checkpoint, accuracy
-
-    def know_metrics(
-        self, accuracy: float | None, metrics: dict[str, float], top5: float | None
-    ) -> None:
-        """Record the newest accuracies and the user's own metrics."""
-        self._accuracy, self._top5 = accuracy, top5
-        self._metrics = {name: value for name, value in metrics.items() if isfinite(value)}
-
-    @property
-    def known(self) -> tuple[str | None, float | None]:
-        """The newest checkpoint, and the newest accuracy."""
-        return self._checkpoint, self._accuracy
+        self.checkpoint, self.found = checkpoint, found
 
     def moved(self, world: World) -> Announcer:
         """Return the announcer of another world, which repeats the same values."""
-        moved = Announcer(world, self._epochs)
-        moved.recall(*self.known)
-        moved.know_metrics(self._accuracy, self._metrics, self._top5)
+        moved = Announcer(world, self._labels)
+        moved.recall(self.checkpoint, self.found)
         return moved
 
-    def begin(self, progress: Progress, steps: int) -> None:
-        """Report the position at which the training begins; the speed counts from here."""
-        self._began, self._first, self._steps = time.monotonic(), progress.step, steps
-        self.emit(events.Begin(epochs=self._epochs, steps=steps, world_size=self._size))
-        if self._checkpoint and self._resumes:
-            epoch, step = progress.epoch, progress.step
-            self.emit(events.Resumed(epoch=epoch, step=step, checkpoint=self._checkpoint))
+    def begin(self, place: Place) -> None:
+        """Report the place at which the training begins; the speed counts from here."""
+        self._began, self._start = time.monotonic(), place
+        epochs, steps, size = place.epochs, place.steps, place.world_size
+        self.emit(events.Begin(epochs=epochs, steps=steps, world_size=size))
+        if self.checkpoint and self._resumes:
+            epoch, step = place.epoch, place.step
+            self.emit(events.Resumed(epoch=epoch, step=step, checkpoint=self.checkpoint))
 
-    def go_on(self, progress: Progress, steps: int, seconds: float) -> None:
+    def go_on(self, place: Place, seconds: float) -> None:
         """Report that the training goes on in another group after a pause of `seconds`."""
-        self._began, self._first, self._steps = time.monotonic(), progress.step, steps
+        self._began, self._start = time.monotonic(), place
         self.emit(
             events.Regrouped(
-                epoch=progress.epoch,
-                step=progress.step,
-                steps=steps,
-                world_size=self._size,
+                epoch=place.epoch,
+                step=place.step,
+                steps=place.steps,
+                world_size=place.world_size,
                 seconds=round(seconds, 3),
-                hosts=self._hosts,
-                reason=self._why,
+                hosts=tuple(dict.fromkeys(self._world.hosts)),
+                reason=self._world.why,
             )
         )
 
@@ -93,61 +81,48 @@ class Announcer:
 
     def progress(self, progress: Progress, loss: float, images_per_second: float | None) -> None:
         """Report the progress within an epoch."""
-        self._tell(events.Progress, progress, loss, images_per_second)
+        place = replace(self._start, epoch=progress.epoch, step=progress.step)
+        self._tell(events.Progress, place, Trained(loss, images_per_second))
 
-    def epoch(
-        self,
-        progress: Progress,
-        loss: float | None,
-        images_per_second: float | None,
-        exchange_share: float | None = None,
-        by_class: Mapping[str, tuple[float, int]] = MappingProxyType({}),
-    ) -> None:
-        """Report an epoch that is complete and evaluated.
-
-        `by_class` has the accuracy and the samples of some classes.
-        """
-        kind = partial(
+    def epoch(self, figures: Figures) -> None:
+        """Report an epoch that is complete and evaluated."""
+        trained, self.found = figures.trained, figures.newest
+        by_class = named_classes(self._labels, self.found.by_class)
+        self._tell(
             events.Epoch,
-            exchange_share=exchange_share,
+            figures.place,
+            trained,
+            exchange_share=trained.shares.get("communication"),
             class_accuracy={name: accuracy for name, (accuracy, _) in by_class.items()},
             class_samples={name: samples for name, (_, samples) in by_class.items()},
         )
-        self._tell(kind, progress, loss, images_per_second)
 
     def saved(self, progress: Progress, checkpoint: str) -> None:
         """Report a checkpoint that is on the disk."""
-        self._checkpoint = checkpoint
-        epoch, step = progress.epoch, progress.step
-        self.emit(events.Saved(checkpoint=checkpoint, epoch=epoch, step=step))
+        self.checkpoint = checkpoint
+        self.emit(events.Saved(checkpoint=checkpoint, epoch=progress.epoch, step=progress.step))
 
     def stopped(self, progress: Progress) -> None:
         """Report that the ranks agreed to stop."""
-        epoch, step, checkpoint = progress.epoch, progress.step, self._checkpoint
+        epoch, step, checkpoint = progress.epoch, progress.step, self.checkpoint
         self.emit(events.Stopped(epoch=epoch, step=step, checkpoint=checkpoint))
 
     def _tell(
-        self,
-        kind: Callable[..., events.Progress],
-        progress: Progress,
-        loss: float | None,
-        images_per_second: float | None,
+        self, kind: type[events.Progress], place: Place, trained: Trained, **more: Any
     ) -> None:
-        done, left = progress.step - self._first, self._steps - progress.step
+        done, left = place.step - self._start.step, place.steps - place.step
+        metrics, of_classes = self.found.figures, self.found.classes
         self.emit(
             kind(
-                epoch=progress.epoch,
-                epochs=self._epochs,
-                step=progress.step,
-                steps=self._steps,
-                world_size=self._size,
-                loss=loss,
-                accuracy=self._accuracy,
-                top5_accuracy=self._top5,
-                metrics=self._metrics,
-                images_per_second=images_per_second,
-                **self.speed.figures(images_per_second),
+                **vars(place),
+                loss=trained.loss,
+                accuracy=metrics.pop("accuracy", None),
+                top5_accuracy=metrics.get(TOP_ACCURACY) if of_classes else None,
+                metrics={} if of_classes else metrics,
+                images_per_second=trained.images_per_second,
+                **self.speed.figures(trained.images_per_second),
                 seconds_left=self.age() / done * left if done > 0 else None,
-                checkpoint=self._checkpoint,
+                checkpoint=self.checkpoint,
+                **more,
             )
         )

@@ -6,29 +6,15 @@ Shapes: N samples, K classes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from trainer.parallel.world import World
+from trainer.record.telemetry import ByClass
 
 MOST = 20
 """Classes of an event: a log keeps only so many characters."""
-
-
-@dataclass(frozen=True)
-class ByClass:
-    """The test samples of each class, and how many of them are classified correctly."""
-
-    samples: tuple[int, ...] = ()
-    correct: tuple[int, ...] = ()
-
-    @property
-    def accuracy(self) -> tuple[float | None, ...]:
-        """The share of each class's samples that are correct; None without samples."""
-        both = zip(self.correct, self.samples, strict=True)
-        return tuple(correct / samples if samples else None for correct, samples in both)
 
 
 def untaught(labels: Sequence[str], found: ByClass) -> str:

@@ -16,10 +16,10 @@ from trainer.checkpoints.format import Progress
 from trainer.checkpoints.layout import folder_name
 from trainer.contract import events
 from trainer.core.by_class import untaught
-from trainer.core.evaluation import Evaluation
 from trainer.core.run import Run
 from trainer.output import say_error
 from trainer.parallel.halt import HaltError
+from trainer.record.telemetry import Evaluation
 
 COUNTED = 2**20
 """Tokens of a text of which the shares are counted."""

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from functools import partial
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -22,6 +20,7 @@ from trainer.data import shards
 from trainer.data.augment import Augmentation
 from trainer.output import emit, say_error
 from trainer.parallel.halt import HaltError
+from trainer.record.telemetry import StepFigures, Trained
 
 SKIP_LIMIT, FEW = 0.1, 3
 """Share of an epoch's steps, and their number at least, that may be left out."""
@@ -35,7 +34,7 @@ class EpochResult:
 
     progress: Progress  # The present position.
     interrupted: bool  # Whether the ranks agreed to stop before its end.
-    figures: dict[str, Any] = field(default_factory=dict)  # Fields of `Figures`.
+    trained: Trained
 
 
 class Tally:
@@ -47,23 +46,16 @@ class Tally:
         self._before = run.watch.read()
         run.watch.mark("compute")
 
-    def mean(self, seen: float) -> float:
-        """This rank's mean loss of `seen` samples; waits for the device."""
-        return self.loss.item() / max(seen, 1)
-
-    def figures(self, run: Run) -> dict[str, Any]:
+    def trained(self, run: Run) -> Trained:
         """Sum the ranks' counts; all ranks must call it."""
         # Reading the loss waits until the device has completed all steps: the time includes it.
         total, seconds = run.world.sums([self.loss.item()])[0], time.monotonic() - self._began
         shares, slow = compare_ranks(run.world, self._before, run.watch.read())
         run.watch.pause()
-        return {
-            "loss": total / self.samples if self.samples else None,
-            "images_per_second": self.samples / seconds if self.samples else None,
-            "skipped": self.skipped,
-            "shares": shares,
-            "slow": slow,
-        }
+        loss = total / self.samples if self.samples else None
+        rate = self.samples / seconds or None
+        more = run.announcer.speed.figures(rate)
+        return Trained(loss, rate, self.skipped, shares, slow, **more)
 
 
 def train_epoch(run: Run, progress: Progress, stop: Stop) -> EpochResult:
@@ -75,7 +67,8 @@ def train_epoch(run: Run, progress: Progress, stop: Stop) -> EpochResult:
     order = run.data.train.order(train.seed, progress.epoch)
     augmentation = Augmentation.of_epoch(train, run.data, progress.epoch)
     train_mode(run.model, train.freeze)
-    tally, stopping, seen = Tally(run, samples - progress.position), False, 0.0
+    tally, stopping = Tally(run, samples - progress.position), False
+    figures = StepFigures(progress, 0, moved=False, loss=tally.loss, seen=0)
     shares = list[float]()
     run.meter.begin_epoch()
     run.recorder.start_epoch()
@@ -96,20 +89,18 @@ def train_epoch(run: Run, progress: Progress, stop: Stop) -> EpochResult:
         compare(run, progress)
         tally.loss += step.loss
         seen = (tally.samples - len(left) + done) * run.balance.shares[run.ranks.data_rank]
-        run.recorder.step(progress, tally.loss, seen)
-        run.live.tick(progress, samples, tally.loss, seen)
+        figures = StepFigures(progress, step.samples, step.moved, tally.loss, seen)
         unmoved = run.meter.unmoved
-        run.meter.step(progress, step.samples, partial(tally.mean, seen), moved=step.moved)
+        for sink in (run.recorder, run.live, run.meter):
+            sink.step(figures)
         tell_unmoved(run, progress, unmoved)
-    run.recorder.end_window(progress, tally.loss, seen)
+    run.recorder.end_window(figures)
     run.live.clear()
-    if progress.position < samples:
-        run.meter.end_steps(progress, len(tally.skipped), tally.mean(seen))
-        return EpochResult(progress, interrupted=True, figures={"skipped": tally.skipped})
-    end = Progress(progress.epoch + 1, 0, progress.step)
-    figures = tally.figures(run)
-    run.meter.end_steps(end, len(tally.skipped), tally.mean(seen))
-    return EpochResult(end, stopping, figures)
+    trained = Trained(skipped=tally.skipped)
+    if progress.position == samples:
+        progress, trained = Progress(progress.epoch + 1, 0, progress.step), tally.trained(run)
+    run.meter.end_steps(progress, len(tally.skipped), figures.mean)
+    return EpochResult(progress, stopping, trained)
 
 
 def require_few_skipped(run: Run, tally: Tally) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from math import exp, isfinite, log
+from math import exp, log
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from trainer.contract.gpt import gpt_of
 from trainer.contract.own import is_own
-from trainer.core.by_class import ByClass, Counts
+from trainer.core.by_class import Counts
 from trainer.core.models import flip_scores
 from trainer.core.precision import autocast
 from trainer.core.run import Run
@@ -22,6 +22,7 @@ from trainer.data import shards
 from trainer.data.samples import Samples
 from trainer.parallel.halt import HaltError
 from trainer.parallel.pipeline import Pipelined
+from trainer.record.telemetry import Evaluation
 
 EVALUATION_BATCH = 512
 """Samples of up to 64 pixels a side; fewer of larger ones. Without gradients the batch size affects
@@ -30,33 +31,6 @@ only memory."""
 LARGEST_LOSS = 700.0  # e to its power is still a number.
 SCORES = 2**27
 """Of a text: scores of a batch at most, 512 MiB in float32."""
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """The means over all samples of a part."""
-
-    samples: int  # Or characters, of text.
-    loss: float  # Of a classification: the mean cross entropy, in nats.
-    metrics: dict[str, float]
-    by_class: ByClass = field(default_factory=ByClass)
-
-    @property
-    def accuracy(self) -> float | None:
-        """The share of the samples that are classified correctly, if the model classifies."""
-        return self.metrics.get("accuracy")
-
-    @property
-    def figures(self) -> dict[str, float]:
-        """The finite means by name, the loss among them."""
-        found = {"loss": self.loss, **self.metrics}
-        return {name: value for name, value in found.items() if isfinite(value)}
-
-    @property
-    def others(self) -> dict[str, float]:
-        """The finite metrics without the accuracy."""
-        found = self.metrics.items()
-        return {name: value for name, value in found if name != "accuracy" and isfinite(value)}
 
 
 def outputs_of(run: Run) -> Callable[[Any], Any]:
@@ -105,7 +79,8 @@ def evaluate(run: Run, test: Samples) -> Evaluation:
         for name, value in found.items():
             sums[name] = sums.get(name, 0.0) + value.double()
     means = combined(run, {name: value.item() for name, value in sums.items()}, seen)
-    return replace(means, by_class=classes.combined(run.world))
+    of_classes = run.task.classifies and not run.data.text
+    return replace(means, by_class=classes.combined(run.world), classes=of_classes)
 
 
 def batch_size(run: Run) -> int:

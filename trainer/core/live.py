@@ -5,12 +5,11 @@ from __future__ import annotations
 import sys
 import time
 
-from torch import Tensor
-
 from trainer.checkpoints.format import Progress
 from trainer.core.announce import Announcer
 from trainer.output import say
 from trainer.parallel.world import World
+from trainer.record.telemetry import StepFigures
 
 BAR = 24  # Characters.
 BAR_EVERY, LINE_EVERY = 0.2, 10.0  # Seconds between two.
@@ -38,32 +37,34 @@ class Pace:
 class Live:
     """Shows progress between two rows of the table."""
 
-    def __init__(self, world: World, epochs: int, announcer: Announcer) -> None:
-        self._epochs, self._terminal = epochs, world.rank == 0 and sys.stdout.isatty()
+    def __init__(self, world: World, epochs: int, samples: int, announcer: Announcer) -> None:
+        self._epochs, self._samples = epochs, samples
+        self._terminal = world.rank == 0 and sys.stdout.isatty()
         self._lines = world.rank == 0 and not self._terminal
         self._shows = world.rank == 0
         self._every = BAR_EVERY if self._terminal else LINE_EVERY
         self._announcer = announcer
         self._people, self._programs = Pace(), Pace()
 
-    def tick(self, progress: Progress, samples: int, loss: Tensor, seen: float) -> None:
-        """Show a step if it is due: only then wait for this rank's `loss` of `seen` samples."""
+    def step(self, figures: StepFigures) -> None:
+        """Show a step if it is due: only then wait for this rank's loss."""
         shows = self._shows and self._people.due(self._every)
         tells = self._lines and self._programs.due(event_seconds(self._announcer.age()))
         if not shows and not tells:
             return
-        mean, done = loss.item() / max(seen, 1), progress.epoch * samples + progress.position
+        progress, loss = figures.progress, figures.mean
+        done = progress.epoch * self._samples + progress.position
         if tells:
             # The first measurement gives no speed.
-            self._announcer.progress(progress, mean, self._programs.look(done) or None)
+            self._announcer.progress(progress, loss, self._programs.look(done) or None)
         if shows:
-            self._show(progress, progress.position / samples, mean, self._people.look(done))
+            self._show(progress, loss, self._people.look(done))
 
-    def _show(self, progress: Progress, share: float, loss: float, rate: float) -> None:
-        epoch, step, speed = progress.epoch, progress.step, self._announcer.speed
+    def _show(self, progress: Progress, loss: float, rate: float) -> None:
+        share, speed = progress.position / self._samples, self._announcer.speed
         text = (
-            f"epoch {epoch + 1}/{self._epochs} {share * 100:3.0f} %, step {step}, loss {loss:.4f}, "
-            f"{speed.count(rate):.0f} {speed.unit}"
+            f"epoch {progress.epoch + 1}/{self._epochs} {share * 100:3.0f} %, "
+            f"step {progress.step}, loss {loss:.4f}, {speed.count(rate):.0f} {speed.unit}"
         )
         if self._terminal:
             bar = ("#" * round(BAR * share)).ljust(BAR, "-")

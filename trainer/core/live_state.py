@@ -21,6 +21,7 @@ import torch
 
 from trainer.checkpoints.format import Progress
 from trainer.core.run import Run
+from trainer.record.telemetry import Evaluation
 
 
 class Claim(NamedTuple):
@@ -43,7 +44,7 @@ class About:
     saved: int  # The step of its newest checkpoint.
     run: str
     checkpoint: str | None
-    accuracy: float | None
+    found: Evaluation
 
 
 def elect(claims: list[Claim | None]) -> int | None:
@@ -70,7 +71,7 @@ def resume_live(run: Run) -> Progress | None:
             unpack(run, content)
     run.saver.step = chosen.saved
     run.recorder.run = chosen.run
-    run.announcer.recall(chosen.checkpoint, chosen.accuracy)
+    run.announcer.recall(chosen.checkpoint, chosen.found)
     run.reached.progress, run.reached.generation = chosen.progress, run.world.generation
     run.ranks.share_buffers(run.modules)
     return chosen.progress
@@ -83,8 +84,9 @@ def describe(run: Run) -> About | None:
         return None
     samples = progress.epoch * len(run.data.train) + progress.position
     claim = Claim(samples, run.reached.generation, -progress.epoch)
-    checkpoint, accuracy = run.announcer.known
-    return About(claim, progress, saver.step, run.recorder.run, checkpoint, accuracy)
+    announcer = run.announcer
+    newest = (announcer.checkpoint, announcer.found)
+    return About(claim, progress, saver.step, run.recorder.run, *newest)
 
 
 def pack(run: Run) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from trainer.core.goodput import Goodput
 from trainer.core.speed import Speed
 from trainer.core.watch import Watch
 from trainer.parallel.world import World
+from trainer.record.telemetry import Figures, Place, StepFigures
 
 EVERY = 2.0
 """Seconds between two writes. Each waits for the GPU once, and reads the loss."""
@@ -59,18 +60,15 @@ class Meter:
         self._labels["rank"] = str(world.rank)
         self._step_began = 0.0
 
-    def begin(self, progress: Progress, steps: int, epochs: int) -> None:
-        """Begin to train; all ranks must call it. Steps that any of them did before count as lost.
-
-        `steps` and `epochs` are those of the whole job.
-        """
+    def begin(self, place: Place) -> None:
+        """Begin to train; all ranks must call it. Steps that any of them repeats count as lost."""
         own = max(self._reached, self._values.get("kit_train_step", 0))
         self._reached = max(self._world.gather(own))
         self._goodput.count("restart")
         self._set("kit_train_start_time_seconds", time.time())
-        self._set("kit_train_planned_steps", steps)
-        self._set("kit_train_planned_epochs", epochs)
-        self._place(progress)
+        self._set("kit_train_planned_steps", place.steps)
+        self._set("kit_train_planned_epochs", place.epochs)
+        self._place(place)
         self._write()
 
     def begin_epoch(self) -> None:
@@ -79,14 +77,10 @@ class Meter:
             self._goodput.count("restart")
         self._step_began = time.monotonic()
 
-    def step(
-        self, progress: Progress, samples: int, loss: Callable[[], float], *, moved: bool
-    ) -> None:
-        """Count a step of so many of this rank's samples; `loss` is read only for a write.
-
-        `moved`: it has changed the weights.
-        """
-        self.unmoved = 0 if moved else self.unmoved + 1
+    def step(self, figures: StepFigures) -> None:
+        """Count a step; its loss is read only for a write."""
+        progress, samples = figures.progress, figures.samples
+        self.unmoved = 0 if figures.moved else self.unmoved + 1
         now = time.monotonic()
         spent, self._step_began = now - self._step_began, now
         self._buckets[bisect_left(STEP_BUCKETS, spent)] += 1
@@ -99,7 +93,7 @@ class Meter:
             self._goodput.count_steps(lost=True)
         if self._file and now - self._written >= EVERY:
             self._place(progress)
-            self._set("kit_train_loss", loss())
+            self._set("kit_train_loss", figures.mean)
             self._goodput.count_steps(lost=progress.step <= self._reached)
             self._write()
 
@@ -113,12 +107,11 @@ class Meter:
         self._add("kit_train_skipped_steps_total", skipped)
         self._goodput.count_steps(lost=progress.step <= self._reached)
 
-    def validated(self, accuracy: float | None, loss: float) -> None:
-        """Count the time since the last steps as a validation; a classifier's `loss` is in nats."""
-        if accuracy is not None:
-            self._set("kit_train_validation_accuracy_ratio", accuracy)
-        self._set("kit_train_validation_loss", loss)
-        self._add("kit_train_validation_seconds_total", self._goodput.count("useful"))
+    def evaluated(self) -> float:
+        """Count the time since the last steps as a validation; return its seconds."""
+        seconds = self._goodput.count("useful")
+        self._add("kit_train_validation_seconds_total", seconds)
+        return seconds
 
     def stalled(self, seconds: float) -> None:
         """Count a checkpoint for which the training stood still."""
@@ -135,18 +128,22 @@ class Meter:
         """Record that a checkpoint is complete; the writer's thread calls it."""
         self._saved = time.time()
 
-    def end_epoch(self, shares: Mapping[str, float], mfu: float | None = None) -> None:
-        """Record the shares of all ranks' time by the watch's kinds, and of the GPUs' peak."""
-        if mfu is not None:
-            self._set("kit_train_mfu_ratio", mfu)
-        self._ratios = {KINDS[kind]: share for kind, share in shares.items()}
+    def epoch(self, figures: Figures) -> None:
+        """Record an epoch, and write the last one at once: no other write follows."""
+        found, trained = figures.found, figures.trained
+        if found.accuracy is not None:
+            self._set("kit_train_validation_accuracy_ratio", found.accuracy)
+        self._set("kit_train_validation_loss", found.loss)
+        if trained.mfu is not None:
+            self._set("kit_train_mfu_ratio", trained.mfu)
+        self._ratios = {KINDS[kind]: share for kind, share in trained.shares.items()}
         self._goodput.count("useful")
-        if time.monotonic() - self._written >= EVERY:
+        if figures.place.last or time.monotonic() - self._written >= EVERY:
             self._write()
 
-    def _place(self, progress: Progress) -> None:
-        self._set("kit_train_step", progress.step)
-        self._set("kit_train_epoch", progress.epoch)
+    def _place(self, place: Place | Progress) -> None:
+        self._set("kit_train_step", place.step)
+        self._set("kit_train_epoch", place.epoch)
         self._set("kit_train_unmoved_steps", self.unmoved)
 
     def _set(self, name: str, value: float) -> None:

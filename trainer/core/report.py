@@ -4,29 +4,27 @@ from __future__ import annotations
 
 import os
 import statistics
-import time
-from dataclasses import replace
 
 from trainer.checkpoints.format import Progress
 from trainer.checkpoints.layout import folder_name
 from trainer.contract.described import augmentations, how_it_steps
-from trainer.core.figures import Figures, append
+from trainer.core.figures import append, measure
 from trainer.core.run import Run
-from trainer.core.speed import Speed
 from trainer.data.samples import DataSet
 from trainer.output import say
+from trainer.record.telemetry import Evaluation, Figures
 
 HEADER = "  epoch      step      loss  accuracy {:>10}  elapsed s  data/compute/exchange %"
 OWN_HEADER = HEADER.replace("accuracy", "val loss")
 """Without an accuracy."""
 
 
-def introduce(run: Run, progress: Progress, start: Figures) -> None:
+def introduce(run: Run, progress: Progress) -> None:
     """Describe the training that begins, and its GPUs."""
     seen = dict(run.world.gather((run.world.host, os.environ.get("KIT_GPUS", ""))))
     if run.world.rank != 0:
         return
-    train, exchange = run.job.train, run.job.exchange
+    train, exchange, start = run.job.train, run.job.exchange, measure(run, progress)
     numbers = f"{len(run.data.train):,} samples"
     if run.data.validation is not None:
         numbers = f"{len(run.data.train):,} and, to validate, {len(run.data.validation):,} samples"
@@ -37,7 +35,7 @@ def introduce(run: Run, progress: Progress, start: Figures) -> None:
         f"job {run.job.name}: {train.model} of {run.parameters:,} parameters, "
         f"{numbers} of {train.dataset}, global batch {run.global_batch} = "
         f"{sizes}, {run.precision}, exchange {exchange.mode}, compression {exchange.compression}, "
-        f"{start.steps} steps in {train.epochs} epochs"
+        f"{start.place.steps} steps in {train.epochs} epochs"
     )
     say(f"steps: {how_it_steps(train, run.global_batch)}")
     if changes := augmentations(train):
@@ -51,7 +49,7 @@ def introduce(run: Run, progress: Progress, start: Figures) -> None:
     header = HEADER if run.task.classifies else OWN_HEADER
     say(header.format(run.announcer.speed.unit))
     gpus = {host: uuids.split(",") for host, uuids in seen.items() if uuids}
-    append(run.checkpoints, replace(start, gpus=gpus))
+    append(run.checkpoints, "start", start, gpus)
 
 
 def tell_group(run: Run, progress: Progress) -> None:
@@ -77,14 +75,12 @@ def enlargement(data: DataSet) -> str:
 
 def tell_epoch(run: Run, figures: Figures) -> None:
     """Report an epoch."""
-    elapsed = time.monotonic() - run.started
-    speed = run.announcer.speed
-    append(run.checkpoints, figures)
-    say(row(figures, elapsed, speed, classifies=run.task.classifies))
-    told = figures.metrics | ({"mfu": figures.mfu} if figures.mfu else {})
+    trained = figures.trained
+    say(row(run, figures))
+    told = figures.found.others | ({"mfu": trained.mfu} if trained.mfu else {})
     if told:
         say("  " + ", ".join(f"{name} {value:.6g}" for name, value in told.items()))
-    for who, factor in figures.slow.items():
+    for who, factor in trained.slow.items():
         say(f"slow: {who} works {factor} times as long as the others, who wait for it")
     if run.job.train.balance == "auto":
         say("batch: " + "/".join(f"{share * 100:.0f}" for share in figures.batch) + " % by rank")
@@ -92,53 +88,50 @@ def tell_epoch(run: Run, figures: Figures) -> None:
 
 def tell_end(run: Run, figures: Figures) -> None:
     """Report a training that is complete, with a summary to compare trainings by."""
-    elapsed = time.monotonic() - run.started
-    speed = run.announcer.speed
-    if figures.test:
-        words = ", ".join(f"{name} {value:.6g}" for name, value in figures.test.items())
+    elapsed, trained = run.age, figures.trained
+    if figures.best:
+        words = ", ".join(f"{name} {value:.6g}" for name, value in figures.test.figures.items())
         say(f"tested {figures.best}, the best of the validation, once: {words}")
-        accuracy, loss = figures.test.get("accuracy"), figures.test.get("loss")
-        figures = replace(figures, accuracy=accuracy, validation_loss=loss)
-    append(run.checkpoints, replace(figures, event="end"))
     steps = -(-len(run.data.train) // run.global_batch)
-    say(summary(figures, steps, elapsed, speed, classifies=run.task.classifies))
-    busy = figures.shares["data"] + figures.shares["compute"]
-    seconds = busy * len(run.data.train) / (figures.images_per_second or 1) / steps
+    say(summary(run, figures, steps, elapsed))
+    busy = trained.shares["data"] + trained.shares["compute"]
+    seconds = busy * len(run.data.train) / (trained.images_per_second or 1) / steps
     say(f"for kit plan: step_seconds: {seconds:.4g}, {run.parameters} parameters")
     stall = statistics.fmean(run.saver.stalls) * 1000
     say(f"checkpoints: training stood still for {stall:.1f} ms on each of the saves")
-    where = run.checkpoints / (figures.best or folder_name(figures.step))
-    say(f"done: {score(figures)}, checkpoint {where}, {elapsed:.1f} s")
+    where = run.checkpoints / (figures.best or folder_name(figures.place.step))
+    say(f"done: {score(figures.newest)}, checkpoint {where}, {elapsed:.1f} s")
 
 
-def score(figures: Figures) -> str:
-    """Return the accuracy or, without one, the loss on the test samples."""
-    if figures.accuracy is None:
-        return f"validation loss {figures.validation_loss:.6g}"
-    return f"accuracy {figures.accuracy:.4f}"
+def score(found: Evaluation) -> str:
+    """Return the accuracy or, without one, the loss."""
+    if found.accuracy is None:
+        return f"validation loss {found.loss:.6g}"
+    return f"accuracy {found.accuracy:.4f}"
 
 
-def row(figures: Figures, elapsed: float, speed: Speed, *, classifies: bool = True) -> str:
-    """One line of the table under `HEADER` or `OWN_HEADER`; `elapsed` in seconds."""
-    found = figures.accuracy if classifies else figures.validation_loss
-    shares = "/".join(f"{share * 100:.0f}" for share in figures.shares.values())
+def shown(run: Run, found: Evaluation) -> float:
+    """Return the figure of the tables: the accuracy, or the loss of a model that has none."""
+    return (found.accuracy if run.task.classifies else found.loss) or 0.0
+
+
+def row(run: Run, figures: Figures) -> str:
+    """One line of the table under `HEADER` or `OWN_HEADER`."""
+    place, trained = figures.place, figures.trained
+    shares = "/".join(f"{share * 100:.0f}" for share in trained.shares.values())
+    speed = run.announcer.speed.count(trained.images_per_second or 0)
     return (
-        f"{figures.epoch:4d}/{figures.epochs:<4d}{figures.step:8d}{figures.loss or 0:10.4f}"
-        f"{found or 0:10.4f}{speed.count(figures.images_per_second or 0):11.0f}{elapsed:11.1f}"
-        f"{shares:>24}"
+        f"{place.epoch:4d}/{place.epochs:<4d}{place.step:8d}{trained.loss or 0:10.4f}"
+        f"{shown(run, figures.found):10.4f}{speed:11.0f}{run.age:11.1f}{shares:>24}"
     )
 
 
-def summary(
-    figures: Figures, steps: int, elapsed: float, speed: Speed, *, classifies: bool = True
-) -> str:
+def summary(run: Run, figures: Figures, steps: int, elapsed: float) -> str:
     """A table to compare trainings by; `steps` of an epoch, `elapsed` in seconds."""
-    name, found = ("accuracy", figures.accuracy)
-    if not classifies:
-        name, found = ("val loss", figures.validation_loss)
+    name, speed = "accuracy" if run.task.classifies else "val loss", run.announcer.speed
     return (
         f"processes  steps/epoch  elapsed s {speed.unit:>10}  {name}\n"
-        f"{figures.world_size:9d}{steps:13d}{elapsed:11.1f}"
-        f"{speed.count(figures.images_per_second or 0):11.0f}"
-        f"{found or 0:10.4f}"
+        f"{figures.place.world_size:9d}{steps:13d}{elapsed:11.1f}"
+        f"{speed.count(figures.trained.images_per_second or 0):11.0f}"
+        f"{shown(run, figures.newest):10.4f}"
     )

@@ -84,7 +84,7 @@ def set_up(
     watch = Watch(world.device)
     if not divided:
         ranks = replicate(job, world, model, module, watch)
-    announcer = Announcer(world, train.epochs)
+    announcer = Announcer(world, data.labels)
     run = Run(
         job=job,
         world=world,
@@ -105,7 +105,7 @@ def set_up(
         saver=Saver(asynchronous=job.checkpoint.asynchronous),
         watch=watch,
         balance=Balance(world, watch, ranks.data_size, auto=train.balance == "auto"),
-        live=Live(world, train.epochs, announcer),
+        live=Live(world, train.epochs, len(data.train), announcer),
         meter=Meter(world, watch, job.name, os.environ),
         announcer=announcer,
         recorder=Recorder(job, world, folder, started),
@@ -163,7 +163,7 @@ def move(run: Run, world: World, started: float) -> Run:
         ranks=ranks,
         started=started,
         balance=Balance(world, run.watch, ranks.data_size, auto=job.train.balance == "auto"),
-        live=Live(world, job.train.epochs, announcer),
+        live=Live(world, job.train.epochs, len(run.data.train), announcer),
         announcer=announcer,
         recorder=recorder,
     )

@@ -19,7 +19,7 @@ from trainer.data.samples import DataSet
 from trainer.parallel.world import World
 
 
-class Figures(TypedDict):
+class SpeedFigures(TypedDict):
     """Fields of events and of metrics.jsonl."""
 
     tokens_per_second: float | None
@@ -43,7 +43,7 @@ class Speed:
         """Return samples a second in `unit`."""
         return samples * (self.tokens or 1)
 
-    def figures(self, samples: float | None) -> Figures:
+    def figures(self, samples: float | None) -> SpeedFigures:
         """Return the figures of so many samples a second."""
         if not samples or not self.tokens:
             return {"tokens_per_second": None, "mfu": None}

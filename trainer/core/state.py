@@ -18,11 +18,11 @@ from trainer.checkpoints.layout import folder_name
 from trainer.checkpoints.newest import Found, is_writer, newest_of_all
 from trainer.checkpoints.pieces import is_divided
 from trainer.core.divided import join, ranks_of_parts, saved_pieces, whole_model, whole_state
-from trainer.core.evaluation import Evaluation
 from trainer.core.run import Run
 from trainer.output import say
 from trainer.parallel.halt import HaltError
 from trainer.parallel.sharded import all_finite
+from trainer.record.telemetry import Evaluation
 
 MERGED = ("optimizer", "scaler", "powersgd")
 """Objects in the ranks' own parts whose mean other ranks can resume from, at another world size.

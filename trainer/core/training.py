@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 
 from trainer.checkpoints.layout import folder_name
 from trainer.core.averages import Lookahead
 from trainer.core.best import best_weights
-from trainer.core.by_class import named_classes
 from trainer.core.collapse import guessing, judge
 from trainer.core.epoch import EpochResult, train_epoch
-from trainer.core.evaluation import Evaluation, evaluate
-from trainer.core.figures import append, measure
+from trainer.core.evaluation import evaluate
+from trainer.core.figures import append, measure, place_of
 from trainer.core.live_state import resume_live
 from trainer.core.recording import begin_record, record_epoch
 from trainer.core.rehearsal import rehearse
@@ -21,8 +21,8 @@ from trainer.core.run import Run, Stop
 from trainer.core.schedule import require_warm_up_fits
 from trainer.core.speed import speed_of
 from trainer.core.state import Resumed, resume, resume_own, save
-from trainer.core.task import TOP_ACCURACY
 from trainer.output import say, say_error
+from trainer.record.telemetry import NOTHING, Figures
 
 FAILURE = 1  # Exit code for work that failed; torchrun then restarts all workers.
 
@@ -44,16 +44,16 @@ def train_epochs(run: Run, stop: Stop) -> int | None:
     live = resume_live(run) if run.world.generation else None
     resumed = Resumed(live) if live else resume(run)
     progress = resumed.progress
-    start = measure(run, "start", EpochResult(progress, interrupted=False))
-    require_warm_up_fits(run, start.steps)
+    place = place_of(run, progress)
+    require_warm_up_fits(run, place.steps)
     run.announcer.speed = run.meter.speed = speed_of(
         run.world, run.job.train, run.data, run.precision
     )
     if live:
-        run.announcer.go_on(progress, start.steps, run.age)
+        run.announcer.go_on(place, run.age)
     else:
-        run.announcer.begin(progress, start.steps)
-    run.meter.begin(progress, start.steps, run.job.train.epochs)
+        run.announcer.begin(place)
+    run.meter.begin(place)
     if progress.epoch >= run.job.train.epochs:
         if run.world.rank == 0:
             say(f"job {run.job.name} has done all of its {progress.epoch} epochs: nothing to do")
@@ -65,10 +65,10 @@ def train_epochs(run: Run, stop: Stop) -> int | None:
     else:
         rehearse(run)
         resume_own(run, resumed)
-        introduce(run, progress, start)
+        introduce(run, progress)
     run.learning.guess, run.learning.last = guessing(run), progress.step
     run.reached.progress, run.reached.generation = progress, run.world.generation
-    begin_record(run, progress, start)
+    begin_record(run, progress, place)
     while progress.epoch < run.job.train.epochs:
         epoch = train_epoch(run, progress, stop)
         progress = epoch.progress
@@ -81,57 +81,40 @@ def train_epochs(run: Run, stop: Stop) -> int | None:
 
 
 def finish_epoch(run: Run, epoch: EpochResult) -> None:
-    """Evaluate, report and, if a checkpoint is due, save."""
-    progress, settings = epoch.progress, run.job.train
-    last = progress.epoch == settings.epochs
+    """Evaluate and, if a checkpoint is due, save; then report."""
+    progress = epoch.progress
+    last = progress.epoch == run.job.train.epochs
     if last and isinstance(run.average, Lookahead):
         run.average.update(run.model, run.average.decay(1))
-    began = time.monotonic()
     found = evaluate(run, run.data.measured)
-    seconds = time.monotonic() - began
-    run.meter.validated(found.accuracy, found.loss)
+    seconds = run.meter.evaluated()
     due = last or progress.epoch % run.job.checkpoint.every_epochs == 0
     if due:
         save(run, progress, found)
     if last:
         run.saver.wait()
         run.meter.waited()
-    figures = measure(run, "epoch", epoch, found.accuracy)
-    figures = replace(
-        figures,
-        validation_loss=found.loss,
-        metrics=found.others,
-        by_class=found.by_class,
-        **run.announcer.speed.figures(figures.images_per_second),
-    )
-    run.meter.end_epoch(figures.shares, figures.mfu)
-    tested = found
-    if last and run.data.validation is not None:
-        with best_weights(run, folder_name(progress.step)) as best:
-            tested = evaluate(run, run.data.test)
-            record_epoch(run, figures, progress, seconds, saved=due, tested=tested)
-        figures = replace(figures, best=best, test=tested.figures)
-    else:
-        record_epoch(run, figures, progress, seconds, saved=due, tested=found if last else None)
-    run.announcer.know_metrics(tested.accuracy, own_metrics(run, tested), top5_of(run, tested))
-    told = (figures.loss, figures.images_per_second)
-    by_class = named_classes(run.data.labels, tested.by_class)
-    run.announcer.epoch(progress, *told, figures.shares.get("communication"), by_class)
-    if run.world.rank == 0:
-        tell_epoch(run, figures)
-    judge(run, progress, figures.loss, found, saved=due)
+    figures = measure(run, progress, epoch.trained)
+    figures = replace(figures, found=found, seconds=seconds, saved=due)
+    tests = last and run.data.validation is not None
+    with best_weights(run, folder_name(progress.step)) if tests else nullcontext("") as best:
+        test = evaluate(run, run.data.test) if best else NOTHING
+        figures = replace(figures, best=best, test=test)
+        report(run, figures)
+    judge(run, progress, figures.trained.loss, found, saved=due)
     if last and run.world.rank == 0:
+        append(run.checkpoints, "end", figures)
         tell_end(run, figures)
 
 
-def own_metrics(run: Run, found: Evaluation) -> dict[str, float]:
-    """Return what events have besides the accuracy: the other metrics, and the loss with them."""
-    return {} if run.task.classifies and not run.data.text else {"loss": found.loss, **found.others}
-
-
-def top5_of(run: Run, found: Evaluation) -> float | None:
-    """Return the share of the samples whose class is among the five most probable ones."""
-    return found.metrics.get(TOP_ACCURACY) if run.task.classifies else None
+def report(run: Run, figures: Figures) -> None:
+    """Give an epoch's figures to each sink; all ranks must call it."""
+    run.meter.epoch(figures)
+    record_epoch(run, figures)
+    run.announcer.epoch(figures)
+    if run.world.rank == 0:
+        append(run.checkpoints, "epoch", figures)
+        tell_epoch(run, figures)
 
 
 def interrupt(run: Run, epoch: EpochResult, stop: Stop) -> int | None:
@@ -149,7 +132,7 @@ def interrupt(run: Run, epoch: EpochResult, stop: Stop) -> int | None:
     run.recorder.note("stop", progress)
     run.recorder.close()
     if run.world.rank == 0:
-        append(run.checkpoints, measure(run, "stop", epoch))
+        append(run.checkpoints, "stop", measure(run, progress, epoch.trained))
         say(f"stopped at step {progress.step}, epoch {progress.epoch} + {progress.position}, saved")
     if stop.goes_on:
         return None

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from trainer.checkpoints.format import Progress
 from trainer.contract import events
@@ -22,6 +21,7 @@ from trainer.output import emit, say_error
 from trainer.parallel.world import World, is_lost_peer
 from trainer.record import files
 from trainer.record.board import Board
+from trainer.record.telemetry import Figures, Place, StepFigures
 
 WINDOWS = 250
 """A window of steps is one line. It has one step up to step 250, later this part of all steps so
@@ -104,25 +104,24 @@ class Recorder:
         self._loss = self._seen = 0.0
         self._paced = self._paced or self._last
 
-    def step(self, progress: Progress, loss: Tensor, seen: float) -> None:
-        """Count a step; `loss` is the epoch's sum of this rank's losses, of `seen` samples."""
+    def step(self, figures: StepFigures) -> None:
+        """Count a step."""
         now = time.monotonic()
         self._spans.append(now - self._last)
         self._last = now
-        if len(self._spans) >= max(1, progress.step // WINDOWS):
-            self.end_window(progress, loss, seen)
+        if len(self._spans) >= max(1, figures.progress.step // WINDOWS):
+            self.end_window(figures)
 
-    def end_window(self, progress: Progress, loss: Tensor, seen: float) -> None:
+    def end_window(self, figures: StepFigures) -> None:
         """Write the window of the steps since the last one."""
         if not self._spans:
             return
-        total, spent, spans = loss.item(), self._watch(), sorted(self._spans)
-        samples = seen - self._seen
+        progress, total = figures.progress, figures.loss.item()
+        spent, spans = self._watch(), sorted(self._spans)
+        samples = figures.seen - self._seen
         own = {kind: spent[kind] - self._spent.get(kind, 0.0) for kind in spent}
         values = {
-            "step": progress.step,
-            "epoch": progress.epoch,
-            "position": progress.position,
+            **vars(progress),
             "steps": len(spans),
             "seconds": sum(spans),
             "median": statistics.median(spans),
@@ -132,7 +131,7 @@ class Recorder:
             "loss": (total - self._loss) / samples if samples else None,
             **own,
         }
-        self._loss, self._seen, self._spent, self._spans = total, seen, spent, []
+        self._loss, self._seen, self._spent, self._spans = total, figures.seen, spent, []
         self._write("steps", values)
         if self._board and values["loss"] is not None:
             self._board.add("loss/train", values["loss"], progress.step)
@@ -154,12 +153,27 @@ class Recorder:
             )
         )
 
-    def note(self, record: str, progress: Progress, **values: Any) -> None:
+    def epoch(self, figures: Figures) -> None:
+        """Write an epoch, with its classes only at the end: 1,000 of them take some 10 kB."""
+        found, trained, classes = figures.found, figures.trained, figures.newest.by_class
+        values = vars(trained) | {
+            "accuracy": found.accuracy,
+            "validation_loss": found.loss,
+            "metrics": found.others,
+            "evaluation": figures.seconds,
+            "skipped": len(trained.skipped),
+            "by_class": asdict(classes) if figures.place.last and classes.samples else None,
+            "test": figures.test.figures if figures.best else None,
+        }
+        del values["shares"]  # The windows of steps have each rank's seconds.
+        self.note("epoch", figures.place, **values)
+        if self._board:
+            self._board.add_epoch(values, figures.place.step)
+
+    def note(self, record: str, place: Place | Progress, **values: Any) -> None:
         """Write an event of the run: epoch, saved, sample, stop or end. Rank 0 alone writes it."""
         if self._world.rank == 0:
-            self._write(record, {"step": progress.step, "epoch": progress.epoch, **values})
-            if self._board and record == "epoch":
-                self._board.add_epoch(values, progress.step)
+            self._write(record, {"step": place.step, "epoch": place.epoch, **values})
 
     def failed(self, error: Exception) -> None:
         """Write why this rank ends; of a lost peer, the peer or its host knows the reason."""

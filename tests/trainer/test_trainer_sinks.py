@@ -14,6 +14,7 @@ from torch import distributed
 from tests.trainer.hosts import write_job
 from trainer.checkpoints.format import Progress
 from trainer.contract import events
+from trainer.contract.mark import MARK
 from trainer.core.figures import measure, place_of
 from trainer.core.job import load_job
 from trainer.core.recording import begin_record
@@ -70,7 +71,7 @@ def test_each_sink_has_an_epoch_once(
         names = ("epoch", "step", "loss", "accuracy", "images_per_second")
         assert [found[name] for name in names] == [1, 45, 0.5, 0.75, 120.0]
     assert (event.exchange_share, line["shares"], epoch["skipped"]) == (0.1, shares, 1)
-    [row, slow] = [each for each in printed if not each.startswith(events.MARK)]
+    [row, slow] = [each for each in printed if not each.startswith(MARK)]
     assert row.split()[1:4] == ["45", "0.5000", "0.7500"]
     assert slow.startswith("slow: rank 2 works 1.5 times as long")
     [folder] = (tmp_path / "tensorboard").iterdir()

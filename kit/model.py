@@ -11,6 +11,8 @@ from trainer.contract.job import Checkpoint, Exchange, Faults, Parallel, Train
 
 Lock = Mapping[str, str]
 """Digests (`sha256:…`) by the images' names in the user's files."""
+Tree = dict[str, str]
+"""The rendered files: texts by path, relative to the tree."""
 
 
 AUTO = "auto"

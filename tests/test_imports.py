@@ -269,12 +269,13 @@ ROOMS_OF_KIT = {
     "lock": {"model", "values", "errors", "yamlfile"},
     "paths": {"model", "errors", "yamlfile"},
     "config": {"model", "values", "ranges", "errors", "yamlfile", "lock", "paths"},
-    "tree": {"errors", "files", "render"},
+    "tree": {"errors", "files", "model"},
     "registry": {"hosts", "values", "errors", "files"},
     "images": {"hosts", "registry", "values", "errors"},
     "prepare": {"runtime", "hosts", "model", "values", "errors"},
-    "project": {"config", "paths", "plan", "prepare", "targets", "render", "tree", "model"}
-    | {"values", "errors", "memory"},
+    "project": {"config", "paths", "plan", "targets", "model", "errors", "memory"},
+    "rendered": {"paths", "prepare", "targets", "render", "tree", "model", "values", "errors"}
+    | {"memory"},
     "discover": {"hosts", "model", "values", "errors", "yamlfile"},
     "doctor": {"discover", "hosts", "workload", "plan", "model", "values", "errors"},
     "bench": {"runtime", "hosts", "workload", "plan", "measurements", "model", "values"}

@@ -11,7 +11,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kit.project import program_text
+from kit.rendered import program_text
 from kit.targets.swarm.stacks import EMPTY
 from tests import examples
 from tests.conftest import Docker

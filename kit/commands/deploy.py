@@ -22,7 +22,8 @@ from kit.errors import SIGNALLED, InputError, KitError
 from kit.model import EngineName
 from kit.paths import Paths, identity
 from kit.plan.notes import resume_notes
-from kit.project import load_lowered, rendered_tree
+from kit.project import load_lowered
+from kit.rendered import rendered_tree
 from kit.runtime.health import Check, await_healthy, await_proxy, with_health
 from kit.runtime.history import Deployment, undone
 from kit.runtime.proof import wrong_gpus

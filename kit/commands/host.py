@@ -16,7 +16,7 @@ from kit.commands.options import chosen_hosts, with_paths
 from kit.commands.targets import target_for
 from kit.errors import InputError, KitError
 from kit.hosts.docker import Docker
-from kit.model import EngineName, Host
+from kit.model import EngineName, Host, Tree
 from kit.paths import Paths
 from kit.plan.work import managers_of
 from kit.prepare.jobs import RunningJobs
@@ -24,8 +24,8 @@ from kit.prepare.order import Wave, waves
 from kit.prepare.remote import Task, packages_in
 from kit.prepare.report import Report, Status
 from kit.prepare.run import Preparation, without_password
-from kit.project import load_lowered, render_lowered
-from kit.render import Tree
+from kit.project import load_lowered
+from kit.rendered import render_lowered
 from kit.targets.lowered import MERGE_FILE, STEPS_FILE, Lowered
 from kit.targets.swarm.observe import first_answer
 from kit.values import count

@@ -21,8 +21,9 @@ from kit.discover.notes import notes_of
 from kit.discover.update import engine_for, new_inventory, shared_fast_network
 from kit.errors import InputError, KitError
 from kit.paths import TREES, Paths
-from kit.project import load_lowered, render_lowered
+from kit.project import load_lowered
 from kit.render.templates import BUILT_IN
+from kit.rendered import render_lowered
 from kit.values import WrongValueError, count, endpoint, registry_host
 
 STARTER = BUILT_IN / "init"

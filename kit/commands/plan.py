@@ -26,8 +26,7 @@ from kit.plan.predict import Prediction, predict
 from kit.plan.types import ExchangePlan, ExchangeWay
 from kit.plan.work import JobPlan, ServerPlan
 from kit.project import load_project, lowered_of
-from kit.render import header
-from kit.render.documents import plan_json
+from kit.render.documents import header, plan_json
 from kit.targets.lowered import Lowered
 from kit.values import count, show_bytes, show_seconds, show_speed
 from kit.workload.types import Workload

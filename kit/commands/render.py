@@ -11,7 +11,8 @@ from kit.commands.options import with_paths
 from kit.errors import InputError
 from kit.paths import Paths
 from kit.plan.notes import lock_notes
-from kit.project import load_lowered, render_lowered
+from kit.project import load_lowered
+from kit.rendered import render_lowered
 from kit.values import count
 
 

@@ -16,7 +16,8 @@ from kit.hosts.docker import Docker, on_each
 from kit.model import EngineName, Host
 from kit.paths import Paths
 from kit.plan.work import Plan, managers_of
-from kit.project import load_lowered, rendered_tree
+from kit.project import load_lowered
+from kit.rendered import rendered_tree
 from kit.runtime.steps import Step
 from kit.secrets import new_key, read_secret
 from kit.targets.lowered import Lowered, file_version

@@ -12,7 +12,13 @@ from kit.plan.data import DataPlan, Sizes, fetches, stream_rates
 from kit.plan.types import Placement
 from kit.plan.work import JobPlan, ServerPlan
 from kit.targets.lowered import Lowered
+from kit.workload.documents import generated
 from kit.workload.types import Workload
+
+
+def header(lowered: Lowered, *sources: str) -> str:
+    """Return the first line of a file."""
+    return generated(lowered.plan.file, *sources)
 
 
 def _compact(value: object) -> str:

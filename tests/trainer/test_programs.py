@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kit import project
+from kit import rendered
 from kit.workload.training import KEEPER_FILE, LAUNCHER_FILE
 from tests.trainer.hosts import ROOT, hosts, program_text, write_programs
 from trainer.contract.programs import PROGRAMS
@@ -114,7 +114,7 @@ def test_a_joined_program_is_its_modules(program: str) -> None:
     head = text.partition("\nimport ")[0].replace("\n# ", " ")
     assert ", ".join(PROGRAMS[program]) in head
     assert all(f"\n# -------- {path}\n" in text for path in PROGRAMS[program][1:])
-    assert project.program_text(program) == text
+    assert rendered.program_text(program) == text
 
 
 @pytest.mark.parametrize("program", PROGRAMS)

@@ -1520,7 +1520,7 @@ def keeper(folder: str) -> Iterator[None]:
 def wait_for_files(environ: Mapping[str, str]) -> None:
     """Wait until the keeper has brought the newest version of the script's files to this host.
 
-    Raises LaunchError if that failed: torchrun then restarts the workers.
+    Raises LaunchError if that failed: the round ends then, and the rendezvous begins another.
     """
     names = {"address": "MASTER_ADDR", "run": "KIT_ROUND"}
     numbers = {"port": "MASTER_PORT", "rank": "GROUP_RANK", "hosts": "GROUP_WORLD_SIZE"}
@@ -1543,7 +1543,7 @@ def wait_for_files(environ: Mapping[str, str]) -> None:
 
 
 def connect_keeper(path: str) -> socket.socket:
-    """Connect to the keeper, which starts beside torchrun; raises OSError."""
+    """Connect to the keeper, which the agent starts beside torchrun; raises OSError."""
     deadline = time.monotonic() + KEEPER_SILENT
     while True:
         connection = socket.socket(socket.AF_UNIX)

@@ -257,9 +257,10 @@ class JobSection(Section):
     user: User | None = Field(
         None,
         examples=["1000:1000"],
-        description="User of the containers. Users except root have and gain no capabilities. "
-        "Default: for `train` nobody, 65534:65534, or the image's user with writable `mounts`; for "
-        "`command` the image's user, with Docker's default capabilities",
+        description="User of the containers. Users except root have and gain no capabilities, "
+        "but IPC_LOCK with `infiniband`. Default: for `train` nobody, 65534:65534, or the image's "
+        "user with writable `mounts`; for `command` the image's user, with Docker's default "
+        "capabilities",
     )
 
     @field_validator("command", mode="before")

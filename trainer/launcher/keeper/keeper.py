@@ -252,7 +252,7 @@ class Keeper:
         around = self._round
         if not around or around.place != place or worker in around.present or around.ready.done():
             if around:
-                around.end("torchrun has begun another round")
+                around.end("another round has begun")
             around = self._round = Round(place)
         around.present.add(worker)
         if len(around.present) == place.workers:

@@ -19,7 +19,7 @@ LOST = 10.0  # Seconds for a host whose connection broke to come again.
 
 
 class Place(NamedTuple):
-    """A host's place in a round of torchrun, as its workers know it."""
+    """A host's place in a round, as its workers know it."""
 
     address: str  # MASTER_ADDR and MASTER_PORT: new in each round.
     port: int

@@ -27,7 +27,14 @@ def render_lowered(lowered: Lowered, paths: Paths) -> Tree:
     merge = MERGE.read_text(encoding="utf-8")
     programs = {name: program_text(name) for name in PROGRAMS}
     with collection_paused(), limited_memory(MOST_MEMORY) if paths.templates else nullcontext():
-        return render(lowered, Templates(paths.templates), programs, merge)
+        templates = Templates(paths.templates) if paths.templates else _built_in()
+        return render(lowered, templates, programs, merge)
+
+
+@cache
+def _built_in() -> Templates:
+    """Compile kit's own templates once in a process."""
+    return Templates()
 
 
 @cache

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import HealthCheck, settings
 
 from tests import runs, times
@@ -24,6 +25,9 @@ LONGEST = (
 
 # Threads of several test processes would spin while they wait for each other: three times the CPU.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# `yaml.safe_load` by libyaml: the tests read large rendered files, and PyYAML's own parser is slow.
+yaml.SafeLoader = yaml.CSafeLoader  # type: ignore[assignment, misc]
 
 settings.register_profile(
     "kit",

@@ -196,6 +196,36 @@ def tree(project: Project) -> Path:
     return project.write().rendered()
 
 
+ENTER = """\
+root() {
+    case "$1 $2" in
+        "docker info") head -n 1 states; [ "$(wc -l <states)" = 1 ] || sed -i 1d states ;;
+        "systemctl restart") echo restart >>done ;;
+    esac
+}
+say() { echo "$*"; }
+sleep() { :; }
+"""
+
+
+@pytest.mark.parametrize(
+    ("states", "restarts"), [(["pending", "error", "pending", "active"], 1), (["pending"], 0)]
+)
+def test_an_engine_that_does_not_enter_its_swarm_is_restarted_once_more(
+    tree: Path, tmp_path: Path, states: list[str], restarts: int
+) -> None:
+    script = (tree / "prepare-host.sh").read_text()
+    functions = (
+        re.findall(rf"^{name}\(\) {{\n.*?^}}\n", script, re.MULTILINE | re.DOTALL)
+        for name in ("answers", "enter_swarm")
+    )
+    (tmp_path / "states").write_text("".join(f"{state}\n" for state in states))
+    program = ENTER + "".join(text for found in functions for text in found) + "enter_swarm\n"
+    subprocess.run(["sh", "-euc", program], cwd=tmp_path, check=True, stdout=subprocess.DEVNULL)
+    log = tmp_path / "done"
+    assert (log.read_text().count("restart") if log.exists() else 0) == restarts
+
+
 def test_the_scripts_are_valid_for_every_posix_shell(tree: Path) -> None:
     for path in (tree / "prepare-host.sh", tree / "hosts/pc1/prepare.sh"):
         subprocess.run(["sh", "-n", str(path)], check=True)

@@ -643,8 +643,27 @@ restart_docker() {
     if ! answers; then
         go_back "$old"
     fi
+    [ "$state" = inactive ] || enter_swarm
     root rm -f "$note_file"
     changed
+}
+
+# enter_swarm: wait until the engine is in its Swarm again. On a busy machine its first try may fail, and it makes no
+# second one (moby, daemon/cluster/noderunner.go): so restart it once more.
+enter_swarm() {
+    tries=0
+    while [ $tries -lt 30 ]; do
+        case $(root docker info --format '{{.Swarm.LocalNodeState}}' 2>/dev/null) in
+            active | inactive | locked) return ;;
+            error)
+                say note 'Docker failed to enter its Swarm: restart it once more'
+                root systemctl restart docker >/dev/null 2>&1 </dev/null || true
+                answers || return
+                ;;
+        esac
+        tries=$((tries + 1))
+        sleep 1
+    done
 }
 
 answers() {

@@ -78,6 +78,7 @@ def make_plan(
         lock=lock,
         data=data_plan(inventory, jobs, lock),
         monitoring=inventory.monitoring,
+        ipv6=any(":" in host.address for host in inventory.hosts),
     )
 
 

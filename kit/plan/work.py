@@ -121,7 +121,8 @@ class Plan:
 
     `heartbeat` belongs to the Swarm dispatcher and is in seconds. `images` are the names of all
     images that hosts run, without the digests of the `lock`. `data` is None if no job needs the
-    data services and the inventory does not ask for them.
+    data services and the inventory does not ask for them. `ipv6`: the address of a host is one of
+    IPv6.
     """
 
     file: str
@@ -137,6 +138,7 @@ class Plan:
     lock: Lock | None
     data: DataPlan | None
     monitoring: Monitoring | None
+    ipv6: bool
 
     @property
     def serving(self) -> tuple[ServerPlan, ...]:

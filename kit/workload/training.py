@@ -130,9 +130,8 @@ def training(
         environment = _environment(
             job, rendezvous, members, variables, urls, data_server, host_network=host_network
         )
-        parts.append(
-            replace(_train(plan, job, document, name, members, environment), ports=_metrics(port))
-        )
+        part = _train(plan, job, document, name, members, environment, _metrics(port))
+        parts.append(part)
     return Workload(
         kind=Kind.JOB,
         name=job.name,
@@ -249,6 +248,7 @@ def _train(
     name: str,
     members: Sequence[Placement],
     environment: Environment,
+    ports: tuple[Port, ...],
 ) -> Part:
     launcher, mounted = _launcher(job)
     user, built_in = user_of_training(job.job), not job.job.command
@@ -262,6 +262,7 @@ def _train(
         launch=("python3", launcher),
         environment=environment,
         working_dir=job.job.working_dir,
+        ports=ports,
         mounts=job.mounts,
         configs=(
             Config("job", document.path, JOB_FILE),

@@ -56,6 +56,9 @@ from kit.workload.types import (
 
 MONITORING = "monitoring"
 
+Placed = tuple[Part, Placement | None]
+"""A part on one host, with the GPUs that it has there."""
+
 
 @dataclass(frozen=True, slots=True)
 class Container:
@@ -116,6 +119,10 @@ class Project:
 def lower(plan: Plan) -> Lowered:
     """Lower the plan to Compose projects.
 
+    With `plan.ipv6`, the containers use the network of their host. A bridge of Docker has no IPv6
+    unless its network, and before Docker 27 also the daemon, is told so. Then Docker makes the host
+    forward IPv6, and the kernel drops the routes and addresses that routers announce to the host.
+
     Raises:
         FaultsError: Ports conflict.
     """
@@ -146,23 +153,13 @@ def lower(plan: Plan) -> Lowered:
     )
 
 
-def by_ipv6(plan: Plan) -> bool:
-    """Return whether the containers use the network of their host, because they fetch by IPv6.
-
-    A bridge of Docker has no IPv6 unless its network, and before Docker 27 also the daemon, is told
-    so. Then Docker makes the host forward IPv6, and the kernel drops the routes and addresses that
-    routers announce to the host.
-    """
-    return any(":" in host.address for host in plan.hosts)
-
-
 def _data(plan: Plan) -> tuple[Part, ...]:
     """Return the data services, which find each other at the hosts' published ports."""
     data = plan.data
     if data is None:
         return ()
     peers = [endpoint(host.address, data.peer_port) for host in data.agents]
-    addresses = Addresses(_data_server(plan), some_peers(data, peers), own=by_ipv6(plan))
+    addresses = Addresses(_data_server(plan), some_peers(data, peers), own=plan.ipv6)
     return data_parts(plan.cluster, data, addresses)
 
 
@@ -175,20 +172,20 @@ def _data_outputs(plan: Plan, parts: Sequence[Part]) -> Iterator[Output]:
     if plan.data is None:
         return
     volume = Volume(VOLUME, plan.data.volume, None, None, owned=True)
+    here = _by_host(parts)
     for host in plan.data.agents:
-        here = [part for part in parts if host in part.hosts]
-        yield _shared(plan, host, DATA, here, [volume])
+        yield _shared(plan, host, DATA, here[host.name], [volume])
 
 
 def _shared(
-    plan: Plan, host: Host, name: str, parts: Iterable[Part], volumes: Iterable[Volume]
+    plan: Plan, host: Host, name: str, here: Iterable[Placed], volumes: Iterable[Volume]
 ) -> Output:
     """Return the file of services that jobs share."""
     project = Project(
         name=project_of(plan.cluster, name),
         cluster=plan.cluster,
         host=host,
-        containers=tuple(_container(plan, part, host, part.name) for part in parts),
+        containers=tuple(_container(plan, each, host, each[0].name) for each in here),
         volumes=tuple(volumes),
     )
     file = f"{name}.compose.yaml"
@@ -206,7 +203,7 @@ def _job(plan: Plan, job: JobPlan) -> Workload:
     network = plan.network
     # NCCL and Gloo choose their own ports, so several hosts need the hosts' network.
     several = len(job.containers) > 1
-    host_network = several or network.driver == "host" or network.infiniband or by_ipv6(plan)
+    host_network = several or network.driver == "host" or network.infiniband or plan.ipv6
     if host_network:
         host = manager_of(job.hosts)
         rendezvous = Rendezvous(host, host.address, own_port(job))
@@ -224,7 +221,7 @@ def _server(plan: Plan, server: ServerPlan) -> Workload:
     sources = [f"http://{endpoint(host.address, port)}" for host in hosts]
     # Servers of the user's own fetch nothing of kit's, and often listen by IPv4 alone, to which
     # Docker's proxy passes what arrives by IPv6.
-    host_network = by_ipv6(plan) and server.server.own is None
+    host_network = plan.ipv6 and server.server.own is None
     if host_network:
         offered = tuple(_addressed(part) for part in offered)
     return serving(plan, server, offered, sources, host_network=host_network)
@@ -261,7 +258,7 @@ def _monitoring(plan: Plan, workloads: Sequence[Workload]) -> Monitoring | None:
         for host in part.first_hosts
     )
     scrapes = [Scrape("train", targets, own_labels=True)] if targets else []
-    host_network = by_ipv6(plan)
+    host_network = plan.ipv6
     name = "127.0.0.1" if host_network else Role.PROMETHEUS
     where = f"http://{name}:{PROMETHEUS_PORT}"
     found = [*scrapes, *server_scrapes(workloads)]
@@ -274,9 +271,10 @@ def _monitoring_outputs(plan: Plan, made: Monitoring) -> Iterator[Output]:
         Volume(name, volume_name(plan.cluster, name), None, None, owned=True)
         for name in (Role.PROMETHEUS, Role.GRAFANA)
     ]
+    here = _by_host(platform_parts(made))
     for host in plan.hosts:
-        parts = [part for part in platform_parts(made) if host in part.hosts]
-        yield _shared(plan, host, MONITORING, parts, volumes if host is made.host else ())
+        added = volumes if host is made.host else ()
+        yield _shared(plan, host, MONITORING, here[host.name], added)
 
 
 def _outputs(
@@ -287,13 +285,15 @@ def _outputs(
     ports: Mapping[str, tuple[OpenPort, ...]],
 ) -> Iterator[Output]:
     for workload in workloads:
+        # The rendezvous stands above the training, whose hash covers only what follows.
+        here = _by_host(sorted(workload.parts, key=lambda part: part.role is not Role.RENDEZVOUS))
         for host in plan.hosts:
-            if host.name in workload.hosts:
-                yield _output(_project(plan, workload, host))
+            if host.name in here:
+                yield _output(_project(plan, workload, host, here[host.name]))
     if registry is not None:
         name = volume_name(plan.cluster, Role.REGISTRY)
         volume = Volume(Role.REGISTRY, name, None, None, owned=True)
-        yield _shared(plan, registry.hosts[0], Role.REGISTRY, [registry], [volume])
+        yield _shared(plan, registry.hosts[0], Role.REGISTRY, [(registry, None)], [volume])
     if made is not None:
         yield from _monitoring_outputs(plan, made)
     insecure = plan.registry.address if registry is not None and plan.registry else ""
@@ -320,18 +320,22 @@ def _output(project: Project) -> Output:
     )
 
 
-def _project(plan: Plan, workload: Workload, host: Host) -> Project:
-    # The rendezvous stands above the training, whose hash covers only what follows.
-    parts = sorted(workload.parts, key=lambda part: part.role is not Role.RENDEZVOUS)
+def _by_host(parts: Iterable[Part]) -> dict[str, list[Placed]]:
+    """Return what runs on each host that has a part, in the order of the parts."""
+    found: dict[str, list[Placed]] = {}
+    for part in parts:
+        placements = {placement.host.name: placement for placement in part.placements}
+        for host in part.first_hosts:
+            found.setdefault(host.name, []).append((part, placements.get(host.name)))
+    return found
+
+
+def _project(plan: Plan, workload: Workload, host: Host, here: Iterable[Placed]) -> Project:
     return Project(
         name=project_of(plan.cluster, workload.stack),
         cluster=plan.cluster,
         host=host,
-        containers=tuple(
-            _container(plan, part, host, part.role, workload)
-            for part in parts
-            if any(each.name == host.name for each in part.first_hosts)
-        ),
+        containers=tuple(_container(plan, each, host, each[0].role, workload) for each in here),
         volumes=workload.volumes,
         workload=workload,
     )
@@ -344,8 +348,9 @@ def _numeric(address: str) -> str:
 
 
 def _container(
-    plan: Plan, part: Part, host: Host, name: str, workload: Workload | None = None
+    plan: Plan, placed: Placed, host: Host, name: str, workload: Workload | None = None
 ) -> Container:
+    part, placement = placed
     # GPUs are reserved as devices, from which Docker sets the variable.
     written: Mapping[Symbol, str] = {Symbol.HOST: host.name}
     environment = tuple(
@@ -357,12 +362,11 @@ def _container(
         for each in part.environment
         if each.value is not Symbol.GPUS
     )
-    shares = workload.host_network if workload else by_ipv6(plan) and part.network is not Net.ALONE
-    placements = {placement.host.name: placement for placement in part.placements}
+    shares = workload.host_network if workload else plan.ipv6 and part.network is not Net.ALONE
     return Container(
         name=name,
         part=part,
-        placement=placements.get(host.name),
+        placement=placement,
         environment=environment,
         host_network=shares or part.network is Net.HOST,
         why_host_network=_why_host_network(plan, part),
@@ -378,6 +382,6 @@ def _why_host_network(plan: Plan, part: Part) -> str:
         return ""
     if part.own_address or part.role is Role.RENDEZVOUS:
         return "It listens only on the host's address in the inventory."
-    if by_ipv6(plan):
+    if plan.ipv6:
         return "Docker's own networks have no IPv6."
     return "NCCL and Gloo choose their own ports, so several hosts need the hosts' network."

@@ -9,7 +9,6 @@ from kit.plan.types import Volume
 from kit.plan.work import Plan
 from kit.targets.swarm.labels import HOST_LABEL, constraint
 from kit.targets.swarm.names import checkpoints_alias, key_name, metrics_alias, network_name
-from kit.workload.monitoring import metrics_port
 from kit.workload.types import (
     Config,
     Environment,
@@ -153,9 +152,8 @@ def _aliases(plan: Plan, workload: Workload, part: Part) -> tuple[str, ...]:
         return ()
     if part.role is Role.CHECKPOINTS:
         return (checkpoints_alias(workload.name),)
-    port = metrics_port(workload)
-    found = workload.kind is Kind.JOB and part.role.works and plan.monitoring and port
-    return (metrics_alias(port),) if found and port else ()
+    measured = workload.kind is Kind.JOB and part.role.works and plan.monitoring
+    return (metrics_alias(part.ports[0].number),) if measured and part.ports else ()
 
 
 def _constraint(workload: Workload, part: Part) -> str:

@@ -5,7 +5,6 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from tests.gpu import __main__ as program
 from tests.gpu.check import CHECKS, Check, Figure
 from tests.gpu.training import precisions
 from tests.trainer.hosts import ROOT
+from tests.warm import warm_python
 
 CHEAP = (
     "attention",
@@ -26,7 +26,8 @@ CHEAP = (
 
 def run(folder: Path, *words: str) -> tuple[int, str]:
     """Run the program; return its exit status and its output."""
-    argv = [sys.executable, "-m", "tests.gpu", "--jobs", "2", "--out", str(folder), *words]
+    python = warm_python().executable
+    argv = [python, "-m", "tests.gpu", "--jobs", "2", "--out", str(folder), *words]
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
     return done.returncode, done.stdout + done.stderr
 

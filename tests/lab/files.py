@@ -87,6 +87,8 @@ def write_ssh_config(settings: Settings, nodes: Iterable[str]) -> None:
         "  GlobalKnownHostsFile /dev/null\n"
         "  HostKeyAlias kit-lab\n"
         "  StrictHostKeyChecking yes\n"
+        # The default, which resists quantum computers, takes 0.07 s of a core on each side.
+        "  KexAlgorithms curve25519-sha256\n"
         "  ConnectTimeout 5\n"
     )
     program = settings.folder / "bin" / "ssh"

@@ -28,7 +28,7 @@ from tests.pages import anchors
 from tests.ports import free_port
 from tests.sandbox import INVENTORY, JOB, ROOT, SERVER, Project
 from tests.trainer import servers
-from tests.trainer.hosts import hosts, wait_until, write_job
+from tests.trainer.hosts import ENDLESS, hosts, wait_until, write_job
 
 MONITORED = INVENTORY + 'monitoring: {retention: 30d, alertmanager: "alerts.lab:9093"}\n'
 RUNBOOKS = ROOT / "docs" / "how-to" / "monitoring.md"
@@ -255,7 +255,7 @@ def test_every_query_of_the_dashboards_returns_data(project: Project, tmp_path: 
     smi.chmod(0o755)
     more = {"NVIDIA_VISIBLE_DEVICES": "GPU-a", "KIT_DEVICE": "cpu"}
     more["PATH"] = f"{tmp_path}:{os.environ['PATH']}"
-    job = write_job(tmp_path, epochs=99999, every_epochs=20)
+    job = write_job(tmp_path, **ENDLESS, every_epochs=20)
     options = ["--config.file=prometheus.yml", f"--storage.tsdb.path={tmp_path / 'tsdb'}"]
     with hosts(tmp_path) as local:
         end = local.rendezvous()

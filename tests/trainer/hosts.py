@@ -52,6 +52,8 @@ TRAIN: dict[str, Any] = {
     "warm_up": 0.0,
     "clip_norm": 0.0,
 }
+ENDLESS: dict[str, Any] = {"epochs": 9999, "learning_rate": 0.005}
+"""A training that its test ends: it learns at this rate; one that learns nothing ends itself."""
 
 
 def write_job(folder: Path, name: str = "digits", **changes: Any) -> Path:

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.trainer.hosts import (
+    ENDLESS,
     Hosts,
     Task,
     descendants,
@@ -167,7 +168,7 @@ def three_hosts(folder: Path, *, cold: bool = False) -> Iterator[Cluster]:
     """Three hosts that train."""
     with hosts(folder, cold=cold) as local:
         # Small steps: with one host, larger ones of so few samples may diverge, which ends all.
-        job = write_job(folder, epochs=9999, every_epochs=5, batch_size=16, learning_rate=0.005)
+        job = write_job(folder, **ENDLESS, every_epochs=5, batch_size=16)
         found = Cluster(local, job)
         found.start(*NAMES)
         found.wait_for(3, 0)
@@ -293,7 +294,7 @@ def metrics_of(cluster: Cluster) -> list[dict[str, float]]:
 
 def test_a_job_that_needs_all_hosts_waits_in_memory(tmp_path: Path) -> None:
     with hosts(tmp_path) as local:
-        cluster = Cluster(local, write_job(tmp_path, epochs=9999, every_epochs=9999), "2:2")
+        cluster = Cluster(local, write_job(tmp_path, **ENDLESS, every_epochs=9999), "2:2")
         cluster.start("n1", "n2")
         cluster.wait_for(2, 0)
         worker = cluster.worker("n1")
@@ -310,7 +311,7 @@ def test_a_job_that_needs_all_hosts_waits_in_memory(tmp_path: Path) -> None:
 
 def test_a_worker_that_hangs_is_left_and_named_and_returns(tmp_path: Path) -> None:
     """Long before the exchange's own timeout."""
-    job = write_job(tmp_path, epochs=9999, timeout=300, learning_rate=0.005)
+    job = write_job(tmp_path, **ENDLESS, timeout=300)
     fault = {"FAULT": "hung", "FAULT_AT": "40", "FAULT_WORLD": "2", "FAULT_JOB": str(job)}
     with hosts(tmp_path, cold=True) as local:
         endpoint = local.rendezvous("1:2")
@@ -336,7 +337,7 @@ def test_a_worker_that_hangs_is_left_and_named_and_returns(tmp_path: Path) -> No
 def test_a_slow_worker_does_not_hang(tmp_path: Path) -> None:
     """It computes for longer than a worker may stand still."""
     seconds = 2 * pulse.LEAST
-    job = write_job(tmp_path, epochs=9999, timeout=300, learning_rate=0.005)
+    job = write_job(tmp_path, **ENDLESS, timeout=300)
     fault = {"FAULT": "busy", "FAULT_AT": "40", "FAULT_WORLD": "2", "FAULT_SECONDS": str(seconds)}
     with hosts(tmp_path, cold=True) as local:
         endpoint = local.rendezvous("1:2")
@@ -357,7 +358,7 @@ def test_a_slow_worker_does_not_hang(tmp_path: Path) -> None:
 
 def test_a_spare_takes_the_place_of_a_lost_host(tmp_path: Path) -> None:
     with hosts(tmp_path) as local:
-        job = write_job(tmp_path, epochs=9999, every_epochs=9999)
+        job = write_job(tmp_path, **ENDLESS, every_epochs=9999)
         cluster = Cluster(local, job, "2:2", spares=("s1",))
         cluster.start("n1", "n2", "s1")
         cluster.wait_for(2, 0)
@@ -380,7 +381,7 @@ def test_a_spare_takes_the_place_of_a_lost_host(tmp_path: Path) -> None:
 
 def test_a_new_start_begins_with_the_checkpoint_of_a_spare(tmp_path: Path) -> None:
     with hosts(tmp_path) as local:
-        job = write_job(tmp_path, epochs=9999, every_epochs=1, batch_size=16, learning_rate=0.005)
+        job = write_job(tmp_path, **ENDLESS, every_epochs=1, batch_size=16)
         cluster = Cluster(local, job, "1:2", spares=("s1",))
         cluster.start("n1", "n2", "s1")
         cluster.wait_for(2, 0)

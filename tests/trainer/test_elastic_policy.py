@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.trainer.hosts import hosts, wait_until, write_job
+from tests.trainer.hosts import ENDLESS, hosts, wait_until, write_job
 from tests.trainer.test_elastic import report
 from tests.trainer.test_trainer_faults import FAULTY
 from trainer.contract.events import (
@@ -122,7 +122,7 @@ def test_a_host_with_other_parameters_is_named_left_out_and_released(
 
     So does a host that misses the reason, as the others have closed the group before.
     """
-    job = write_job(tmp_path, epochs=9999, every_epochs=3, batch_size=48, compare_every=5)
+    job = write_job(tmp_path, **ENDLESS, every_epochs=3, batch_size=48, compare_every=5)
     with hosts(tmp_path) as local:
         endpoint = local.rendezvous("2:3")
         more: dict[str, str | Path] = {
@@ -161,7 +161,7 @@ def test_a_host_with_other_parameters_is_named_left_out_and_released(
 @pytest.mark.parametrize("least", ["1:2", "2:2"])
 def test_a_host_that_fails_again_and_again_is_left_out(least: str, tmp_path: Path) -> None:
     """Or ends the training, if that needs it."""
-    job = write_job(tmp_path, epochs=9999, batch_size=48, max_restarts=1)
+    job = write_job(tmp_path, **ENDLESS, batch_size=48, max_restarts=1)
     with hosts(tmp_path) as local:
         endpoint = local.rendezvous(least)
         well = local.agent("n1", job, endpoint, 1, "", [FAULTY], FAULT="", FAULT_AT="0")

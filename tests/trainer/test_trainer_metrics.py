@@ -13,7 +13,7 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.ports import free_port
-from tests.trainer.hosts import Task, hosts, wait_until, write_job
+from tests.trainer.hosts import ENDLESS, Task, hosts, wait_until, write_job
 from trainer.contract.metrics import LAUNCHER, METRICS, RANK, STATES, TRAINER
 from trainer.launcher.metrics import GPUS, START, STOP, WORKERS
 
@@ -57,7 +57,7 @@ def wait_for_steps(port: int, ranks: int, task: Task) -> None:
 
 def test_all_ranks_of_a_host_share_a_port(tmp_path: Path) -> None:
     ports = free_port(), free_port()
-    job = write_job(tmp_path, epochs=9999, every_epochs=5)
+    job = write_job(tmp_path, **ENDLESS, every_epochs=5)
     with hosts(tmp_path) as local:
         end = local.rendezvous()
         tasks = [
@@ -115,7 +115,7 @@ def goodput_of(found: dict[str, Metric], rank: str) -> tuple[dict[str, float], f
 
 def test_the_states_add_up_to_wall_time_over_a_restart(tmp_path: Path) -> None:
     port = free_port()
-    job = write_job(tmp_path, epochs=9999, every_epochs=9999, port=port)
+    job = write_job(tmp_path, **ENDLESS, every_epochs=9999, port=port)
     with hosts(tmp_path, cold=True) as local:
         task = local.agent("pc1", job, local.rendezvous("1:1"), 2)
         wait_for_steps(port, 2, task)
@@ -147,7 +147,7 @@ def test_the_states_add_up_to_wall_time_over_a_restart(tmp_path: Path) -> None:
 
 def test_a_job_that_is_stopped_says_so_to_its_reader_before_it_ends(tmp_path: Path) -> None:
     port = free_port()
-    job = write_job(tmp_path, epochs=9999, every_epochs=9999, port=port)
+    job = write_job(tmp_path, **ENDLESS, every_epochs=9999, port=port)
     with hosts(tmp_path) as local:
         task = local.agent("pc1", job, local.rendezvous("1:1"), 2)
         wait_for_steps(port, 2, task)

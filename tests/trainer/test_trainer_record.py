@@ -12,7 +12,7 @@ import pytest
 
 from kit.report.record import Run, lines_of, read_run
 from kit.report.view import event_rows
-from tests.trainer.hosts import ROOT, hosts, wait_until, write_job
+from tests.trainer.hosts import ENDLESS, ROOT, hosts, wait_until, write_job
 from trainer.contract import events
 from trainer.record import files
 
@@ -161,7 +161,7 @@ def test_tensorboard_reads_the_event_files(tmp_path: Path) -> None:
 def test_ranks_report_their_pace(tmp_path: Path) -> None:
     with hosts(tmp_path) as local:
         task = local.start(
-            "n1", ["-m", "trainer.train"], alone(tmp_path, write_job(tmp_path, epochs=9999))
+            "n1", ["-m", "trainer.train"], alone(tmp_path, write_job(tmp_path, **ENDLESS))
         )
         wait_until(lambda: bool(task.of(events.Pace)), "a pace")
     pace = task.of(events.Pace)[0]
@@ -183,7 +183,7 @@ def read(folder: Path) -> Run:
 
 
 def test_a_report_names_the_rank_that_was_killed(tmp_path: Path) -> None:
-    job = write_job(tmp_path, epochs=9999)
+    job = write_job(tmp_path, **ENDLESS)
     with hosts(tmp_path) as local:
         first, second = local.pair(job)
         second.expect("rank 2")

@@ -4,6 +4,9 @@
 .PHONY: help demo test test-lab test-long test-versions test-times update setup plan render check deploy status logs stop \
     examples dashboards docs pictures lint audit bench bench-render bench-defaults gpu lab lab-down chaos clean
 
+# Where it is set, each of some thousand processes would compile all modules anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 PYTHON ?= $(firstword $(foreach name,python3 python3.14 python3.13 python3.12 python3.11,\
             $(shell $(name) -c 'import sys; sys.version_info >= (3, 11) and print(sys.executable)' 2>/dev/null)))
 BIN := .venv/bin
@@ -40,7 +43,7 @@ demo: setup ## train the example cluster on this machine, in about a minute
 	@echo '  export PATH="$$PWD/$(BIN):$$PATH"    have kit at hand in this shell, then:'
 	@echo "  kit init ../my-cluster            start a repository of your own"
 
-test: setup .venv/.dev .tools/.docker .tools/.compiled ## prove the product, in some ten minutes; as root on Debian or Ubuntu with a real Swarm
+test: setup .venv/.dev .tools/.docker ## prove the product, in some ten minutes; as root on Debian or Ubuntu with a real Swarm
 	$(BUDGET) 20 -- $(PYTEST) 3 -m "not lab and not long" $(ARGS)
 
 test-lab: setup .venv/.dev .tools/.docker ## run the other tests on real Swarms and Compose hosts, as root
@@ -167,12 +170,6 @@ reachable = $(BIN)/python -c 'import sys, urllib.request; urllib.request.urlopen
 
 .tools/.docker: tests/docker-cli
 	@tests/docker-cli
-	@mkdir -p .tools
-	@touch $@
-
-# Otherwise each test process would compile all modules.
-.tools/.compiled: .venv/.trainer
-	@$(BIN)/python -m compileall -q kit trainer
 	@mkdir -p .tools
 	@touch $@
 

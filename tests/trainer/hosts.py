@@ -52,6 +52,8 @@ TRAIN: dict[str, Any] = {
     "warm_up": 0.0,
     "clip_norm": 0.0,
 }
+PACE = {"LAB_PACE": "0.02"}
+"""Seconds that a training rests after each step, where the test waits for something else."""
 ENDLESS: dict[str, Any] = {"epochs": 9999, "learning_rate": 0.005}
 """A training that its test ends: it learns at this rate; one that learns nothing ends itself."""
 
@@ -106,6 +108,14 @@ def stop(pids: list[int]) -> Callable[[], None]:
             os.kill(pid, signal.SIGCONT)
 
     return undo
+
+
+def kill(pid: int) -> None:
+    """Kill a process itself, where it is one that a warm Python has forked for a client.
+
+    The end of a client is noticed a moment later: the group would end by another reason before.
+    """
+    os.kill(warm_python().program_of(pid) or pid, signal.SIGKILL)
 
 
 @dataclass

@@ -1,15 +1,13 @@
 """Models, data, losses and metrics of one's own: exact on any number of ranks, faults by line."""
 
-import os
 import re
-import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from tests.trainer.hosts import ROOT, Hosts, Task, complete_steps, hosts, metrics, wait_until
+from tests.trainer.hosts import ROOT, Hosts, Task, complete_steps, hosts, kill, metrics, wait_until
 from tests.trainer.own import REGRESSION, own_job, train_job, use, write_module
 from trainer.checkpoints.format import manifest_of, read_any
 from trainer.contract import events
@@ -165,7 +163,7 @@ def test_a_lost_worker_costs_no_step_and_no_restart_of_others(tmp_path: Path) ->
         first, second = started.pair(job, "1:2", KIT_CODE=code)
         wait_until(lambda: len(metrics(tmp_path / "pc1", tmp_path / "pc2")) > 2, "two epochs")
         kept = first.workers()
-        os.kill(second.workers()[0], signal.SIGKILL)
+        kill(second.workers()[0])
         assert (first.wait(), second.wait()) == (0, 0), first.text
         tasks = (first, second)
         assert any(each.of(events.Regrouped) for each in tasks), first.text

@@ -21,6 +21,7 @@ from tests.trainer.hosts import (
     Task,
     descendants,
     hosts,
+    kill,
     metrics,
     stop,
     wait_until,
@@ -183,7 +184,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 def test_a_lost_worker_returns_and_nobody_else_is_started_anew(cluster: Cluster) -> None:
     others = {name: cluster.worker(name) for name in ("n1", "n3")}
-    os.kill(cluster.worker("n2"), signal.SIGKILL)
+    kill(cluster.worker("n2"))
     cluster.wait_for(2, 1)
     cluster.wait_for(3, 2)
     assert {name: cluster.worker(name) for name in ("n1", "n3")} == others

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.trainer.hosts import ENDLESS, hosts, wait_until, write_job
+from tests.trainer.hosts import ENDLESS, PACE, hosts, wait_until, write_job
 from tests.trainer.test_elastic import report
 from tests.trainer.test_trainer_faults import FAULTY
 from trainer.contract.events import (
@@ -132,6 +132,7 @@ def test_a_host_with_other_parameters_is_named_left_out_and_released(
             "FAULT_WORLD": "3",
             "FAULT_ONCE": tmp_path / "once",
             "FAULT_MISSES": misses,
+            **PACE,
         }
         n1 = local.agent("n1", job, endpoint, 1, "", [FAULTY], **more)
         n2 = local.agent("n2", job, endpoint, 1, "", [FAULTY], **more)
@@ -164,8 +165,8 @@ def test_a_host_that_fails_again_and_again_is_left_out(least: str, tmp_path: Pat
     job = write_job(tmp_path, **ENDLESS, batch_size=48, max_restarts=1)
     with hosts(tmp_path) as local:
         endpoint = local.rendezvous(least)
-        well = local.agent("n1", job, endpoint, 1, "", [FAULTY], FAULT="", FAULT_AT="0")
-        more = {"FAULT": "mistake", "FAULT_AT": "20", "FAULT_RANK": "1"}
+        well = local.agent("n1", job, endpoint, 1, "", [FAULTY], FAULT="", FAULT_AT="0", **PACE)
+        more = {"FAULT": "mistake", "FAULT_AT": "20", "FAULT_RANK": "1", **PACE}
         ill = local.agent("n2", job, endpoint, 1, "", [FAULTY], **more)
         said = "exit code 1: ValueError: a mistake in the model"
         if least == "2:2":

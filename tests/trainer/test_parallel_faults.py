@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.trainer.hosts import Hosts, Task, hosts, metrics, wait_until, write_job
+from tests.trainer.hosts import Hosts, Task, hosts, kill, metrics, wait_until, write_job
 from tests.trainer.test_parallel import GPT, write_words
 from trainer.contract.events import Begin, Epoch, Failed, Resumed, Saved
 
@@ -64,7 +64,7 @@ def test_shards_across_hosts_need_all_of_them(local: Hosts) -> None:
     first, second = start(local, job, 1, local.rendezvous("2:2"))
     wait_for_saves(first, 2)
     (worker,) = second.workers()
-    os.kill(worker, signal.SIGKILL)
+    kill(worker)
     wait_until(lambda: len(first.of(Resumed)) == 1, "resumed from a checkpoint")
     wait_for_saves(first, 2)
     for task in (first, second):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from tests.trainer.hosts import (
     Task,
     complete_steps,
     hosts,
+    kill,
     metrics,
     wait_until,
     write_job,
@@ -97,7 +97,7 @@ def loses_a_worker(pair: Pair) -> None:
     """A worker that is killed comes back; the other processes go on meanwhile."""
     one, two = pair.tasks
     before = pair.epoch().step
-    os.kill(two.workers(Path(pair.program[-1]).name)[0], signal.SIGKILL)
+    kill(two.workers(Path(pair.program[-1]).name)[0])
     wait_until(lambda: pair.epoch().step > before + 30, "the training to go on")
     wait_until(lambda: pair.epoch().world_size == 3, "the worker to be back")
     group = pair.newest(events.Regrouped)

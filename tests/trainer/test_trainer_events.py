@@ -21,10 +21,13 @@ from kit.runtime.status import LogLine
 from tests.trainer import servers
 from tests.trainer.hosts import (
     DEADLINE,
+    ENDLESS,
+    PACE,
     ROOT,
     Hosts,
     Task,
     hosts,
+    kill,
     metrics,
     wait_until,
     write_job,
@@ -189,11 +192,11 @@ def test_a_training_tells_its_progress(tmp_path: Path) -> None:
 
 
 def test_a_lost_worker_is_a_restart_of_it_alone(tmp_path: Path) -> None:
-    job = write_job(tmp_path, epochs=400)
+    job = write_job(tmp_path, **ENDLESS)
     with hosts(tmp_path) as local:
-        task = local.agent("pc1", job, local.rendezvous("1:1"), 2)
+        task = local.agent("pc1", job, local.rendezvous("1:1"), 2, **PACE)
         wait_until(lambda: bool(task.of(Saved)), "a checkpoint")
-        os.kill(task.workers()[1], signal.SIGKILL)
+        kill(task.workers()[1])
         wait_until(lambda: bool(task.of(Regrouped)), "another group")
         epochs = len(task.of(Epoch))
         wait_until(lambda: len(task.of(Epoch)) > epochs, "an epoch more")

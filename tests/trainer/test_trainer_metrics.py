@@ -13,7 +13,7 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.ports import free_port
-from tests.trainer.hosts import ENDLESS, Task, hosts, wait_until, write_job
+from tests.trainer.hosts import ENDLESS, PACE, Task, hosts, wait_until, write_job
 from trainer.contract.metrics import LAUNCHER, METRICS, RANK, STATES, TRAINER
 from trainer.launcher.metrics import GPUS, START, STOP, WORKERS
 
@@ -61,7 +61,7 @@ def test_all_ranks_of_a_host_share_a_port(tmp_path: Path) -> None:
     with hosts(tmp_path) as local:
         end = local.rendezvous()
         tasks = [
-            local.agent(name, job, end, number, KIT_METRICS_PORT=str(port))
+            local.agent(name, job, end, number, KIT_METRICS_PORT=str(port), **PACE)
             for name, number, port in zip(("pc1", "pc2"), (1, 2), ports, strict=True)
         ]
         for port, number, task in zip(ports, (1, 2), tasks, strict=True):
@@ -149,7 +149,7 @@ def test_a_job_that_is_stopped_says_so_to_its_reader_before_it_ends(tmp_path: Pa
     port = free_port()
     job = write_job(tmp_path, **ENDLESS, every_epochs=9999, port=port)
     with hosts(tmp_path) as local:
-        task = local.agent("pc1", job, local.rendezvous("1:1"), 2)
+        task = local.agent("pc1", job, local.rendezvous("1:1"), 2, **PACE)
         wait_for_steps(port, 2, task)
         assert values(scrape(port)["kit_launcher_stop_time_seconds"]) == [0]
         before = time.time()

@@ -2,7 +2,6 @@
 
 import base64
 import json
-import os
 import re
 import signal
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 
 from kit.report.record import Run, lines_of, read_run
 from kit.report.view import event_rows
-from tests.trainer.hosts import ENDLESS, ROOT, hosts, wait_until, write_job
+from tests.trainer.hosts import ENDLESS, PACE, ROOT, hosts, kill, wait_until, write_job
 from trainer.contract import events
 from trainer.record import files
 
@@ -159,10 +158,9 @@ def test_tensorboard_reads_the_event_files(tmp_path: Path) -> None:
 
 
 def test_ranks_report_their_pace(tmp_path: Path) -> None:
+    job = write_job(tmp_path, **ENDLESS)
     with hosts(tmp_path) as local:
-        task = local.start(
-            "n1", ["-m", "trainer.train"], alone(tmp_path, write_job(tmp_path, **ENDLESS))
-        )
+        task = local.start("n1", ["-m", "trainer.train"], {**alone(tmp_path, job), **PACE})
         wait_until(lambda: bool(task.of(events.Pace)), "a pace")
     pace = task.of(events.Pace)[0]
     assert pace.rank == 0
@@ -185,13 +183,13 @@ def read(folder: Path) -> Run:
 def test_a_report_names_the_rank_that_was_killed(tmp_path: Path) -> None:
     job = write_job(tmp_path, **ENDLESS)
     with hosts(tmp_path) as local:
-        first, second = local.pair(job)
+        first, second = local.pair(job, **PACE)
         second.expect("rank 2")
         wait_until(lambda: "saved step-" in first.text + second.text, "a checkpoint")
         pid = second.workers()[1]
         [local_rank] = re.findall(rb"LOCAL_RANK=(\d+)", Path(f"/proc/{pid}/environ").read_bytes())
         killed = 1 + int(local_rank)  # pc1 has rank 0.
-        os.kill(pid, signal.SIGKILL)
+        kill(pid)
         wait_until(lambda: bool(first.of(events.Regrouped)), "another group")
         wait_until(lambda: len(read(tmp_path).attempts) == 2, "a second attempt")
     reason = read(tmp_path).attempts[0].reason

@@ -1,7 +1,6 @@
 """Whole trainings: agents as stand-in hosts, gloo, real signals."""
 
 import json
-import os
 import shutil
 import signal
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from tests.trainer.hosts import (
     Task,
     complete_steps,
     hosts,
+    kill,
     metrics,
     wait_until,
     write_job,
@@ -216,7 +216,7 @@ def test_a_stop_and_a_fault_lose_no_sample(tmp_path: Path) -> None:
         tasks = local.pair(job)
         wait_until(lambda: epoch() >= stop["epoch"] + 6, "six epochs more")
         assert f"resumes at step {stop['step']}, " in tasks[0].text + tasks[1].text
-        os.kill(tasks[1].workers()[-1], signal.SIGKILL)
+        kill(tasks[1].workers()[-1])
         assert [task.wait() for task in tasks] == [0, 0]
         both = tasks[0].text + tasks[1].text
     assert both.count("resumes at step") == 1  # The fault needs no checkpoint.

@@ -21,6 +21,7 @@ from pathlib import Path
 from types import ModuleType
 
 STDIN = 0
+PACE = Path(__file__).resolve().parents[1] / "lab" / "pace" / "lab_pace.py"
 SHOW_STACKS = signal.SIGUSR2
 IMPORTED = (
     "torch",
@@ -194,7 +195,10 @@ def main() -> None:
     listener.listen(128)
     print("ready", flush=True)
     if program := Server(folder, listener).serve():
-        run(become(program))
+        arguments = become(program)
+        if "LAB_PACE" in os.environ:  # As PyTorch does in the lab's containers.
+            runpy.run_path(str(PACE))["begin"]()
+        run(arguments)
 
 
 if __name__ == "__main__":

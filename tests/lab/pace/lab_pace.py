@@ -5,7 +5,8 @@ enough would keep all cores busy, and everything else of the tests waiting.
 
 LAB_WITNESS: a folder, in which each process writes a line for each step that it has taken.
 
-PyTorch calls this itself, as an extension that says so (entry_points.txt).
+In the lab, PyTorch calls this itself, as an extension that says so (entry_points.txt). Elsewhere,
+tests/warm does.
 """
 
 import json

@@ -14,6 +14,7 @@ from typing import Any
 from tests.conftest import Docker
 from tests.lab.conftest import CLUSTER, Lab
 from tests.sandbox import Project
+from tests.warm import warm_kit
 
 PATIENCE = 240
 
@@ -27,11 +28,13 @@ class Operator:
     engine: str
     env: dict[str, str]
 
-    def start(self, *arguments: str, **variables: str) -> subprocess.Popen[str]:
+    def start(
+        self, *arguments: str, python: str = sys.executable, **variables: str
+    ) -> subprocess.Popen[str]:
         """Start kit without waiting for its end."""
         # A shell's background processes ignore Ctrl-C, and so do their children.
         return subprocess.Popen(
-            ["env", "--default-signal=INT", sys.executable, "-m", "kit", *arguments],
+            ["env", "--default-signal=INT", python, "-m", "kit", *arguments],
             cwd=self.project.folder,
             env={**self.env, **variables},
             stdout=subprocess.PIPE,
@@ -40,8 +43,8 @@ class Operator:
         )
 
     def kit(self, *arguments: str, status: int = 0, **variables: str) -> str:
-        """Run kit to its end and return its output."""
-        process = self.start(*arguments, **variables)
+        """Run kit to its end and return its output; its imports would be half of its work."""
+        process = self.start(*arguments, python=warm_kit().executable, **variables)
         try:
             output, _ = process.communicate(timeout=PATIENCE)
         finally:

@@ -91,6 +91,8 @@ def test_metrics_are_exact_on_any_number_of_ranks(tmp_path: Path) -> None:
     assert first.metrics == pytest.approx(by_hand(saved.load()["model"]), rel=1e-5)
     assert "val loss" in alone.text
     assert "accuracy" not in alone.text
+    # Beside the code, which is a part of the rendered tree.
+    assert not list(tmp_path.rglob("__pycache__"))
 
 
 def by_hand(weights: dict[str, torch.Tensor]) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""A Python process that has imported PyTorch, for tests of processes that would each import it.
+"""Python processes that have imported PyTorch or kit, for tests that start many of either.
 
 `server.py` imports it once and forks a process for every program; `client.py` is the `python` that
 tests start. It represents the forked process in the process tree: it forwards signals and returns
@@ -13,17 +13,28 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+OF_A_RANK = (
+    "torch",
+    "torch._dynamo",  # The first optimizer imports it: half of a rank's start.
+    "torch.distributed.run",
+    "torch.nn.parallel",
+    *(["torchvision"] if find_spec("torchvision") else []),  # Of the tests in tests/vision.
+)
+"""What a rank and its agent import."""
 
 
 class WarmPython:
     """A server and its folder; both end with the process that made them."""
 
-    def __init__(self) -> None:
+    def __init__(self, imported: Sequence[str], path: str = "") -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="kit-warm-"))
         client = self._folder / "python"
         self.executable = str(client)
@@ -32,11 +43,11 @@ class WarmPython:
         client.write_text(f"#!{sys.executable} -IS\n{source}", encoding="utf-8")
         client.chmod(0o755)
         self._server = subprocess.Popen(
-            [sys.executable, HERE / "server.py", self._folder],
+            [sys.executable, HERE / "server.py", self._folder, *imported],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
-            env={"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+            env={"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": path},
         )
         assert self._server.stdout
         assert self._server.stdout.readline() == b"ready\n", "the warm Python has not started"
@@ -66,7 +77,18 @@ class WarmPython:
 
 @cache
 def warm_python() -> WarmPython:
-    """Return the warm Python of this process, started at its first use."""
-    result = WarmPython()
-    atexit.register(result.close)
-    return result
+    """Return the Python with PyTorch of this process, started at its first use."""
+    return _closed_at_exit(WarmPython(OF_A_RANK))
+
+
+@cache
+def warm_kit() -> WarmPython:
+    """Return the Python with all modules of kit, started at its first use."""
+    files = [file for file in (ROOT / "kit").rglob("*.py") if not file.stem.startswith("__")]
+    names = [".".join(file.relative_to(ROOT).with_suffix("").parts) for file in files]
+    return _closed_at_exit(WarmPython(sorted(names), str(ROOT)))
+
+
+def _closed_at_exit(python: WarmPython) -> WarmPython:
+    atexit.register(python.close)
+    return python

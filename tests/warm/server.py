@@ -1,4 +1,4 @@
-"""Imports PyTorch once, then forks a process for each program that a client asks for."""
+"""Imports modules once, then forks a process for each program that a client asks for."""
 
 from __future__ import annotations
 
@@ -16,20 +16,12 @@ import sys
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
 STDIN = 0
 PACE = Path(__file__).resolve().parents[1] / "lab" / "pace" / "lab_pace.py"
 SHOW_STACKS = signal.SIGUSR2
-IMPORTED = (
-    "torch",
-    "torch._dynamo",  # The first optimizer imports it: half of a rank's start.
-    "torch.distributed.run",
-    "torch.nn.parallel",
-    *(["torchvision"] if find_spec("torchvision") else []),  # Of the tests in tests/vision.
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,26 +167,27 @@ def run(arguments: list[str]) -> None:
         runpy.run_path(arguments[0], run_name="__main__")
 
 
-def warm_up() -> None:
-    """Import the modules of a rank and its agent; none of them starts a thread."""
-    for name in IMPORTED:
+def warm_up(names: list[str]) -> None:
+    """Import modules, of which none starts a thread."""
+    for name in names:
         import_module(name)
-    # Separate processes would not share the state of random numbers.
-    os.register_at_fork(after_in_child=import_module("numpy").random.seed)
+    if numpy := sys.modules.get("numpy"):
+        # Separate processes would not share the state of random numbers.
+        os.register_at_fork(after_in_child=numpy.random.seed)
     gc.collect()
     gc.freeze()
 
 
 def main() -> None:
     """Serve until standard input ends."""
-    folder = Path(sys.argv[1])
+    folder, *names = sys.argv[1:]
     sys.path.pop(0)
-    warm_up()
+    warm_up(names)
     listener = socket.socket(socket.AF_UNIX)
-    listener.bind(str(folder / "socket"))
+    listener.bind(f"{folder}/socket")
     listener.listen(128)
     print("ready", flush=True)
-    if program := Server(folder, listener).serve():
+    if program := Server(Path(folder), listener).serve():
         arguments = become(program)
         if "LAB_PACE" in os.environ:  # As PyTorch does in the lab's containers.
             runpy.run_path(str(PACE))["begin"]()

@@ -72,6 +72,8 @@ def load_module(name: str) -> ModuleType:
     if name in sys.modules:
         return sys.modules[name]
     folder = Path(code).absolute().parent if (code := os.environ.get("KIT_CODE")) else None
+    if folder:
+        sys.dont_write_bytecode = True  # It is in the rendered tree, which holds kit's files alone.
     if folder and str(folder) not in sys.path:
         sys.path.append(str(folder))  # Last: the files import each other, and replace no package.
         ROOTS.add(folder)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+import sys
+from contextlib import nullcontext, suppress
 from functools import cache
 from pathlib import Path
+
+from jinja2 import FileSystemBytecodeCache
+from jinja2.bccache import Bucket
 
 from kit import tree
 from kit.errors import InputError
@@ -12,7 +16,7 @@ from kit.memory import collection_paused, limited_memory
 from kit.model import Tree
 from kit.paths import Paths, launcher_path
 from kit.prepare import MERGE
-from kit.render.templates import Templates
+from kit.render.templates import BUILT_IN, Templates
 from kit.render.tree import render
 from kit.targets.lowered import Lowered
 from kit.values import count
@@ -20,6 +24,24 @@ from trainer.contract.programs import PROGRAMS, join
 
 MOST_MEMORY = 2 * 2**30
 """Bytes that the user's templates may allocate: a mistake must not exhaust the machine."""
+
+
+class _Compiled(FileSystemBytecodeCache):
+    """Kit's own templates as compiled code, where Python keeps that of kit's modules.
+
+    Compiling them takes a tenth of a render's time for 1,000 hosts.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(str(BUILT_IN / "__pycache__"))
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        """Write the code, unless Python shall write none or may not: another user's folder."""
+        if sys.dont_write_bytecode:
+            return
+        with suppress(OSError):
+            Path(self.directory).mkdir(exist_ok=True)
+            super().dump_bytecode(bucket)
 
 
 def render_lowered(lowered: Lowered, paths: Paths) -> Tree:
@@ -33,8 +55,8 @@ def render_lowered(lowered: Lowered, paths: Paths) -> Tree:
 
 @cache
 def _built_in() -> Templates:
-    """Compile kit's own templates once in a process."""
-    return Templates()
+    """Read kit's own templates once in a process."""
+    return Templates(compiled=_Compiled())
 
 
 @cache

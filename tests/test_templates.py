@@ -2,10 +2,15 @@
 """A user's own templates: single ones are overridden, a mistake names its file and line."""
 
 import os
+import shutil
+import sys
 from pathlib import Path
+from unittest.mock import patch
 
+import jinja2
 import pytest
 
+from kit import rendered
 from kit.render.templates import BUILT_IN, names
 from tests.sandbox import Project, kit_process, snapshot
 
@@ -128,3 +133,29 @@ def test_what_editors_and_git_hide_is_no_template(project: Project) -> None:
     override(project, ".git/config", "")
     override(project, "hosts/{host}/.daemon.json.j2.swp", "")
     project.rendered("--templates", "mine")
+
+
+def test_compiled_templates_lie_where_python_keeps_compiled_modules(
+    project: Project, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """They are read again; a damaged one, or a place where none can be written, does no harm."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    monkeypatch.setattr(rendered, "BUILT_IN", place := tmp_path / "built-in")
+    place.mkdir()
+
+    def render() -> tuple[dict[str, bytes | None], int]:
+        """Return a tree, and the number of templates that were compiled."""
+        rendered._built_in.cache_clear()
+        compile_template = jinja2.Environment.compile
+        with patch.object(jinja2.Environment, "compile", autospec=True) as compiled:
+            compiled.side_effect = compile_template
+            return snapshot(project.write().rendered()), compiled.call_count
+
+    tree, count = render()
+    files = list((place / "__pycache__").iterdir())
+    assert len(files) == count > 3
+    assert render() == (tree, 0)
+    files[0].write_bytes(files[0].read_bytes()[:200])
+    assert render() == (tree, 1)
+    shutil.rmtree(place)
+    assert render() == (tree, count)

@@ -32,9 +32,14 @@ _UNPRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 
 
 class Templates:
-    """The built-in templates, each of which a file in the user's folder may replace."""
+    """The built-in templates, each of which a file in the user's folder may replace.
 
-    def __init__(self, override: Path | None = None) -> None:
+    `compiled` keeps the code of the built-in ones alone; that for the sandbox differs.
+    """
+
+    def __init__(
+        self, override: Path | None = None, compiled: jinja2.BytecodeCache | None = None
+    ) -> None:
         self._folders = [BUILT_IN]
         if override is not None:
             _check_override(override)
@@ -48,6 +53,7 @@ class Templates:
             lstrip_blocks=True,
             keep_trailing_newline=True,
             autoescape=False,
+            bytecode_cache=compiled,
             auto_reload=False,  # A host's files come from the same two templates, a thousand times.
         )
         self._environment.filters |= {

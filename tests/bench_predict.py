@@ -23,9 +23,10 @@ from typing import Any
 
 import yaml
 
-from kit.bench.agent import Agent, probe_text
+from kit.bench.container import probe_text
 from kit.bench.file import store
 from kit.bench.measure import measure, start
+from kit.hosts.programs import Program
 from kit.measurements import Measurements, StepTime
 from kit.model import Host
 from tests.bench_links import LONG, SHORT, WAYS, network, rate
@@ -49,7 +50,7 @@ def measured_links(names: list[str]) -> Measurements:
     commands = {name: ("ip", "netns", "exec", name, *program) for name in names}
     with ExitStack() as stack:
         agents = {
-            name: each for name, each in start(commands, stack).items() if isinstance(each, Agent)
+            name: each for name, each in start(commands, stack).items() if isinstance(each, Program)
         }
         results = measure(machines, agents, lambda _: None)
     if results.failures:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from kit.doctor.active.sessions import AGENT, MARK, docker_run
+from kit.doctor.active.sessions import AGENT, docker_run
 from kit.doctor.facts import WantedHost
 from kit.doctor.quick import certain, used_only
 from tests.ports import free_port
@@ -38,7 +38,7 @@ def ask() -> Iterator[Ask]:
     def one(do: str, **request: Any) -> dict[str, Any]:
         stdin.write(json.dumps({"do": do, **request}) + "\n")
         stdin.flush()
-        answer: dict[str, Any] = json.loads(stdout.readline().removeprefix(MARK))
+        answer: dict[str, Any] = json.loads(stdout.readline())
         return answer
 
     try:

@@ -360,6 +360,7 @@ LIMITS = {
     "launcher/keeper": 940,
     "record": 560,
     "serve": 3760,
+    "store": 110,
     "streaming": 640,
     "text": 560,
     "vision": 470,
@@ -392,21 +393,22 @@ TRAINER = {
 MAY_IMPORT = {
     "contract": set[str](),
     "output": {"contract"},
-    "data": {"contract", "output", "vision", "streaming", "custom", "text"},
+    "store": set(),
+    "data": {"contract", "output", "vision", "streaming", "custom", "text", "store"},
     # Imported only if a job has tokens.
-    "text": {"contract", "output", "data"},
-    "streaming": {"contract", "output", "data"},
+    "text": {"contract", "output", "data", "store"},
+    "streaming": {"contract", "output", "data", "store"},
     # Imported only if a job needs it: `test_torchvision_is_imported_on_use`.
-    "vision": {"contract", "output", "data", "core.job"},
-    "datasets": {"contract", "output", "vision.downloads"},
+    "vision": {"contract", "output", "data", "store", "core.job"},
+    "datasets": {"contract", "output", "store", "vision.downloads"},
     # Imported by the data only if a job names data of the user's own.
     "custom": {"contract", "data", "parallel", "core.job", "core.task"},
     "parallel": {"contract"},
     "elastic": {"contract", "launcher", "parallel", "checkpoints.layout"},
-    "checkpoints": {"contract", "output", "parallel"},
-    "record": {"contract", "output", "data", "parallel", "checkpoints", "text"},
+    "checkpoints": {"contract", "output", "parallel", "store"},
+    "record": {"contract", "output", "data", "parallel", "checkpoints", "text", "store"},
     "core": {"contract", "output", "data", "parallel", "elastic", "checkpoints", "record"}
-    | {"vision", "custom", "text.vocabulary"},
+    | {"vision", "custom", "text.vocabulary", "store"},
     "train": {"contract", "output", "data", "parallel", "elastic", "checkpoints", "core"}
     | {"record", "vision"},
     # Mounted into other images as one file (trainer/contract/programs.py); in the trainer's it

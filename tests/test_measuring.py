@@ -17,13 +17,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.bench import file
-from kit.bench.agent import Agent, RefusedError, probe_text
-from kit.bench.container import command
+from kit.bench.container import command, probe_text
 from kit.bench.findings import findings
 from kit.bench.measure import measure, start
 from kit.bench.rounds import group_sizes, rounds
 from kit.bench.steps import from_run
 from kit.errors import InputError
+from kit.hosts.programs import Program, RefusedError
 from kit.measurements import (
     GpuRates,
     HostRates,
@@ -416,7 +416,7 @@ def test_hosts_are_measured_by_the_program_that_runs_on_them(tmp_path: Path) -> 
     told: list[str] = []
     with ExitStack() as stack:
         started = start({each.name: program for each in hosts}, stack)
-        agents = {name: each for name, each in started.items() if isinstance(each, Agent)}
+        agents = {name: each for name, each in started.items() if isinstance(each, Program)}
         assert len(agents) == 2
         results = measure(hosts, agents, told.append)
         (tmp_path / "data").write_bytes(bytes(64 * 2**20))
@@ -440,7 +440,7 @@ def test_a_program_that_does_not_start_says_why() -> None:
     with ExitStack() as stack:
         words = ("sh", "-c", "echo 'docker: no such image' >&2; exit 125")
         (error,) = start({"n1": words}, stack).values()
-    assert "n1: the measuring container ended: docker: no such image" in str(error)
+    assert "n1: its container ended: no such image" in str(error)
 
 
 def test_a_step_is_measured_on_this_machine(project: Project) -> None:

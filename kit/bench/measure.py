@@ -10,13 +10,15 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
-from kit.bench.agent import Agent, RefusedError
 from kit.bench.rounds import group_sizes, rounds
 from kit.errors import KitError
+from kit.hosts.programs import Program, RefusedError
 from kit.measurements import GpuRates, HostRates, Link, Measurements, Reduction
 from kit.model import Host
 from kit.values import Say, count
 
+PATIENCE = 900.0
+"""Seconds until a container runs; the host may have to pull the image."""
 STREAM_SECONDS = 0.5
 """Long beside TCP's slow start on a local network."""
 PINGS = 50
@@ -46,7 +48,7 @@ class Results:
     failures: tuple[str, ...]
 
 
-def measure(hosts: Sequence[Host], agents: Mapping[str, Agent], say: Say) -> Results:
+def measure(hosts: Sequence[Host], agents: Mapping[str, Program], say: Say) -> Results:
     """Measure all hosts and all pairs of them; a failed measurement is told and left out.
 
     `agents` are the programs on the hosts, which run.
@@ -55,13 +57,13 @@ def measure(hosts: Sequence[Host], agents: Mapping[str, Agent], say: Say) -> Res
         return _Bench(hosts, agents, pool, say).run()
 
 
-def start(commands: Mapping[str, Sequence[str]], stack: ExitStack) -> dict[str, Agent | KitError]:
+def start(commands: Mapping[str, Sequence[str]], stack: ExitStack) -> dict[str, Program | KitError]:
     """Start the program on all hosts at once; return it, or why it does not run."""
-    agents = [stack.enter_context(Agent(name, words)) for name, words in commands.items()]
+    agents = [stack.enter_context(Program(name, words)) for name, words in commands.items()]
 
-    def begin(agent: Agent) -> Agent | KitError:
+    def begin(agent: Program) -> Program | KitError:
         try:
-            agent.start()
+            agent.ask("hello", patience=PATIENCE)
         except KitError as error:
             return error
         return agent
@@ -71,7 +73,7 @@ def start(commands: Mapping[str, Sequence[str]], stack: ExitStack) -> dict[str, 
 
 
 @contextmanager
-def _aborted(agents: Iterable[Agent]) -> Iterator[None]:
+def _aborted(agents: Iterable[Program]) -> Iterator[None]:
     """Abort the programs after Ctrl-C: the threads that wait for them would go on."""
     try:
         yield
@@ -83,7 +85,11 @@ def _aborted(agents: Iterable[Agent]) -> Iterator[None]:
 
 class _Bench:
     def __init__(
-        self, hosts: Sequence[Host], agents: Mapping[str, Agent], pool: ThreadPoolExecutor, say: Say
+        self,
+        hosts: Sequence[Host],
+        agents: Mapping[str, Program],
+        pool: ThreadPoolExecutor,
+        say: Say,
     ) -> None:
         self.hosts = {host.name: host for host in hosts}
         self.agents = agents
@@ -155,9 +161,9 @@ class _Bench:
                 for streams in (STREAMS if self._speed(pair) >= MANY_STREAMS else 1,)
             ]
         except RefusedError as error:
-            target = other if error.host == one else one
+            target = other if error.name == one else one
             address = self._address(target)
-            self.failures.append(f"{error.host} does not reach {target} at {address}: {error.what}")
+            self.failures.append(f"{error.name} does not reach {target} at {address}: {error.what}")
             return None
         except KitError as error:
             self.failures.append(error.message)

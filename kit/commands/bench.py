@@ -11,8 +11,8 @@ from typing import Any
 import click
 
 from kit.bench import file
-from kit.bench.agent import Agent, probe_text
 from kit.bench.container import command as container_command
+from kit.bench.container import probe_text
 from kit.bench.findings import findings, show_bits
 from kit.bench.measure import Results, measure, start
 from kit.bench.steps import data_mounts, from_run, measure_steps
@@ -20,6 +20,7 @@ from kit.commands.options import chosen_hosts, with_paths
 from kit.commands.tables import console, table
 from kit.commands.targets import target_for
 from kit.errors import InputError, KitError
+from kit.hosts.programs import Program
 from kit.measurements import HostRates, Measurements
 from kit.model import EngineName, Host
 from kit.paths import Paths
@@ -180,7 +181,7 @@ def _measured(lowered: Lowered, hosts: Sequence[Host], image: str | None) -> Res
     with ExitStack() as stack:
         started = start(commands, stack)
         failures = [each.message for each in started.values() if isinstance(each, KitError)]
-        agents = {name: each for name, each in started.items() if isinstance(each, Agent)}
+        agents = {name: each for name, each in started.items() if isinstance(each, Program)}
         measured = measure([host for host in hosts if host.name in agents], agents, _progress)
     return Results(measured.measurements, (*failures, *measured.failures))
 

@@ -6,20 +6,16 @@ on the storage host, or as a process of this machine. It prints one JSON object 
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 import sys
-import tempfile
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import Any
 
 from kit.errors import InputError, KitError
-from kit.hosts.docker import Docker, last_line
+from kit.hosts.docker import Docker
 from kit.hosts.environment import clean
+from kit.hosts.programs import Program
 from kit.model import Host
 
 Message = dict[str, Any]
@@ -134,61 +130,14 @@ def talk(
         KitError: It failed, with its message and what to do about it.
     """
     last: Message = {}
-    with _running(command, environment, feed) as (process, errors):
-        assert process.stdout is not None
-        for line in process.stdout:
-            with suppress(ValueError):
-                value = json.loads(line)
-                last = value if isinstance(value, dict) else {}
-                yield value
-        process.wait()
-        errors.seek(0)
-        said = errors.read().decode(errors="replace")
+    with Program(where, command, environment) as program:
+        program.feed(feed or ())
+        for value in program.values():
+            last = value if isinstance(value, dict) else {}
+            yield value
+        status, said = program.end(), program.reason()
     if last.get("state") == "failed":
-        kind = InputError if process.returncode == MISTAKE else KitError
+        kind = InputError if status == MISTAKE else KitError
         raise kind(f"{where}: {last.get('message', '')}", str(last.get("fix") or ""))
-    if process.returncode:
-        raise KitError(f"{where}: {last_line(said)}")
-
-
-@contextmanager
-def _running(
-    command: Sequence[str], environment: Mapping[str, str], feed: Iterable[bytes] | None
-) -> Iterator[tuple[subprocess.Popen[bytes], IO[bytes]]]:
-    with tempfile.TemporaryFile() as errors:
-        process = subprocess.Popen(
-            command,
-            env=dict(environment),
-            stdin=subprocess.DEVNULL if feed is None else subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            start_new_session=True,  # kit handles Ctrl-C and ends the program itself.
-        )
-        failed: list[KitError] = []
-        feeder = threading.Thread(target=_feed, args=(process, feed or (), failed), daemon=True)
-        if feed is not None:
-            feeder.start()
-        try:
-            yield process, errors
-        finally:
-            if process.poll() is None:
-                process.terminate()  # docker passes it on to the container.
-            process.wait()
-            if process.stdout is not None:
-                process.stdout.close()
-            if feed is not None:
-                feeder.join()  # Its pipe has no reader any more.
-    if failed:
-        raise failed[0]
-
-
-def _feed(process: subprocess.Popen[bytes], feed: Iterable[bytes], failed: list[KitError]) -> None:
-    assert process.stdin is not None
-    try:
-        with suppress(OSError):  # The exit status has the reason.
-            for block in feed:
-                process.stdin.write(block)
-    except KitError as error:
-        failed.append(error)
-    with suppress(OSError):
-        process.stdin.close()
+    if status:
+        raise KitError(f"{where}: {said}")

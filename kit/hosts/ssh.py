@@ -57,7 +57,7 @@ def run(host: Host, script: str, content: bytes = b"", connect: int | None = Non
             check=False,
         )
     except FileNotFoundError:
-        raise InputError("ssh is not installed here", "install openssh-client") from None
+        raise not_installed() from None
     except subprocess.TimeoutExpired:
         raise _unreachable(host, f"no answer within {PATIENCE:.0f} s") from None
     said = done.stderr.decode(errors="replace").strip()
@@ -86,7 +86,7 @@ def stream(host: Host, script: str, content: bytes, say: Say, patience: float) -
                 start_new_session=True,  # kit handles Ctrl-C, not its ssh process.
             )
         except FileNotFoundError:
-            raise InputError("ssh is not installed here", "install openssh-client") from None
+            raise not_installed() from None
         late = threading.Timer(patience, process.kill)
         late.start()
         try:
@@ -113,6 +113,11 @@ def _converse(process: subprocess.Popen[bytes], content: bytes, say: Say) -> Non
     for line in process.stdout:
         say(line.decode(errors="replace").rstrip("\n"))
     process.wait()
+
+
+def not_installed() -> InputError:
+    """Return the error for a machine without ssh."""
+    return InputError("ssh is not installed here", "install openssh-client")
 
 
 def host_key_error(name: str, login: str, said: str) -> KitError | None:

@@ -286,7 +286,7 @@ def test_an_interrupted_write_leaves_nothing_that_counts(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "sync_folder", no_space)
+        patch.setattr("trainer.store.files.sync", no_space)
         with pytest.raises(OSError, match="No space left"):
             fill(tmp_path, job, 20)
     assert found(tmp_path, job) == (10, [])

@@ -32,6 +32,7 @@ from trainer.checkpoints.manifest import UnusableError, check, parse
 from trainer.contract.job import TrainJob
 from trainer.output import say, say_error
 from trainer.parallel.world import World
+from trainer.store.files import sync, write_file
 
 PIECE = 2**20  # Bytes.
 BATCH = 64
@@ -95,16 +96,15 @@ class Draft:
 
     def finish(self, folder: Path, job: TrainJob) -> Saved:
         """Verify the complete checkpoint, give it its name, and return it; raises OSError."""
-        with self._state.open("rb") as stream:
-            os.fsync(stream.fileno())
-            saved = Saved(self._manifest, stream.read())
+        sync(self._state)
+        saved = Saved(self._manifest, self._state.read_bytes())
         try:
             checkpoints.verify(saved, self.name)
         except UnusableError as error:
             shutil.rmtree(self._path)
             raise OSError(f"{folder}: {self.name} was fetched, but {error}") from error
-        checkpoints.write_file(self._path / MANIFEST, self._manifest)
-        checkpoints.write_file(self._path / COMPLETE, b"")
+        write_file(self._path / MANIFEST, self._manifest)
+        write_file(self._path / COMPLETE, b"")
         checkpoints.publish(folder, self._path, self.name, job, job.checkpoint.keep)
         return saved
 

@@ -16,7 +16,6 @@ import hashlib
 import io
 import json
 import math
-import os
 import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -30,6 +29,7 @@ from trainer.checkpoints.layout import COMPLETE, MANIFEST, NAME, STATE, folder_n
 from trainer.checkpoints.listing import open_file, read_file
 from trainer.checkpoints.manifest import LARGEST, Manifest, UnusableError, check, parse
 from trainer.contract.job import TrainJob
+from trainer.store.files import publish_folder, write_file
 
 WRITING, FETCHING = ".writing-", ".fetching-"  # Before the names of incomplete checkpoints.
 DAMAGED = "damaged-"  # Before the name of the last one that could not be used.
@@ -217,22 +217,12 @@ def write(folder: Path, saved: Saved, job: TrainJob, keep: int) -> Path:
     return publish(folder, draft, name, job, keep)
 
 
-def write_file(path: Path, content: bytes) -> None:
-    """Write a file to the disk, not only to its cache."""
-    with path.open("wb") as stream:
-        stream.write(content)
-        stream.flush()
-        os.fsync(stream.fileno())
-
-
 def publish(folder: Path, draft: Path, name: str, job: TrainJob, keep: int) -> Path:
     """Rename a complete draft to its checkpoint's name; return its folder, as `write` does."""
     path = folder / name
-    sync_folder(draft)
     if path.exists():
         make_way(path, job)
-    draft.rename(path)
-    sync_folder(folder)
+    publish_folder(draft, path)
     prune(folder, path.name, job, keep)
     return path
 
@@ -318,12 +308,3 @@ def manifest_of(path: Path) -> Known | None:
         return Known(content, check(content))
     except (OSError, UnusableError):
         return None
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -13,7 +13,6 @@ the same step whose model has the same fingerprint.
 from __future__ import annotations
 
 import io
-import os
 import shutil
 import zipfile
 from collections.abc import Sequence
@@ -23,9 +22,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from trainer.checkpoints.format import Saved, State, sync_folder
+from trainer.checkpoints.format import Saved, State
 from trainer.checkpoints.layout import part_name, parts_folder
 from trainer.checkpoints.manifest import is_whole
+from trainer.store.files import replace_file, sync
 
 MOST = 16  # Parts in a mean: more would not improve it.
 
@@ -53,20 +53,10 @@ def write_part(folder: Path, step: int, rank: int, model: int, part: State) -> N
     """Write a rank's part atomically."""
     target = folder / parts_folder(step)
     target.mkdir(parents=True, exist_ok=True)
-    draft = target / f".{part_name(rank)}"
     buffer = io.BytesIO()  # torch.save to a full disk raises a less clear error.
     torch.save({"model": model, "rank": rank, "own": part}, buffer)
-    try:
-        with draft.open("wb") as stream:
-            stream.write(buffer.getbuffer())
-            stream.flush()
-            os.fsync(stream.fileno())
-    except OSError:
-        draft.unlink(missing_ok=True)
-        raise
-    draft.rename(target / part_name(rank))
-    sync_folder(target)
-    sync_folder(folder)
+    replace_file(target / part_name(rank), buffer.getbuffer())
+    sync(folder)
 
 
 def read_part(folder: Path, saved: Saved, rank: int) -> bytes | None:

@@ -19,6 +19,7 @@ from trainer.core.speed import Speed
 from trainer.core.watch import Watch
 from trainer.parallel.world import World
 from trainer.record.telemetry import Figures, Place, StepFigures
+from trainer.store.files import replace_file
 
 EVERY = 2.0
 """Seconds between two writes. Each waits for the GPU once, and reads the loss."""
@@ -174,9 +175,7 @@ class Meter:
             "families": self._families(),
         }
         with suppress(OSError):  # A full disk must not end a training.
-            unfinished = self._file.with_suffix(".part")
-            unfinished.write_text(json.dumps(state))
-            unfinished.replace(self._file)
+            replace_file(self._file, json.dumps(state).encode(), durable=False)
 
     def _families(self) -> list[list[Any]]:
         """Each family as launch.py reads it: name, type, meaning, samples."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -13,6 +12,8 @@ from functools import partial
 from pathlib import Path
 
 from trainer.output import say
+from trainer.store.files import replace_file
+from trainer.store.locks import locked
 
 MOST = 8 * 2**30
 """Bytes that are read of all files: a minute at 1 Gbit/s, the first time."""
@@ -79,8 +80,7 @@ def _kept(folder: Path | None) -> Iterator[Kept]:
         yield {}
         return
     file = folder / FILE
-    with (folder / f".{FILE}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(folder / f".{FILE}.lock"):
         kept: Kept = {}
         with suppress(OSError, ValueError):
             found = json.loads(file.read_text("utf-8"))
@@ -89,6 +89,4 @@ def _kept(folder: Path | None) -> Iterator[Kept]:
         yield kept
         if kept != before:
             with suppress(OSError):
-                draft = file.with_name(f".{FILE}.new")
-                draft.write_text(json.dumps(kept), "utf-8")
-                draft.replace(file)
+                replace_file(file, json.dumps(kept).encode(), durable=False)

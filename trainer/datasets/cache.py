@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -20,6 +19,7 @@ from trainer.datasets.layout import (
     room,
     show_bytes,
 )
+from trainer.store.locks import take
 
 
 class Cache:
@@ -63,7 +63,7 @@ class Cache:
         except OSError:
             return nullcontext()
         with suppress(OSError):  # Of a file system without locks.
-            fcntl.flock(mark, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            take(mark, shared=True)
         return mark
 
     def users(self, key: Key) -> list[str]:

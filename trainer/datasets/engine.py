@@ -13,9 +13,10 @@ from typing import Any
 import libtorrent
 
 from trainer.datasets.errors import MISTAKE, DataSetError
-from trainer.datasets.layout import Place, write
+from trainer.datasets.layout import Place
 from trainer.datasets.manifest import Manifest
 from trainer.datasets.torrent import load_torrent
+from trainer.store.files import replace_file
 
 Key = tuple[str, int]
 Address = tuple[str, int]
@@ -223,7 +224,7 @@ class Engine:
         if not place.complete and place.folder.is_dir():
             params.url_seeds = []  # They have the key in them.
             content = libtorrent.bencode(libtorrent.write_resume_data(params))
-            write(place.folder / "resume", content)
+            replace_file(place.folder / "resume", content, durable=False)
 
     def save(self) -> None:
         """Ask for the state of fetches: `poll` writes it when it is there."""

@@ -12,10 +12,11 @@ import libtorrent
 from trainer.datasets.cache import Cache, bytes_of
 from trainer.datasets.engine import Address, Engine, Key, Torrent
 from trainer.datasets.errors import DataSetError
-from trainer.datasets.layout import Place, complete, show_bytes, write, write_out
+from trainer.datasets.layout import Place, complete, show_bytes
 from trainer.datasets.manifest import File, Manifest, find_damage, has_sizes
 from trainer.datasets.peers import Others, UnreachableError
 from trainer.output import say
+from trainer.store.files import replace_file, sync_disk
 
 TICK = 0.1  # Seconds between two looks at a fetch.
 FALLBACK = 3.0  # Seconds without a byte from a peer, after which the server is asked for pieces.
@@ -106,8 +107,8 @@ class Fetch:
         present = await asyncio.to_thread(bytes_of, self.place)
         await self._make_room(max(0, manifest.bytes - present))
         self.place.data.mkdir(parents=True, exist_ok=True)
-        write(self.place.torrent, torrent)
-        write(self.place.manifest, text)
+        replace_file(self.place.torrent, torrent, durable=False)
+        replace_file(self.place.manifest, text, durable=False)
         return manifest
 
     async def _metadata(self) -> tuple[Manifest, bytes, bytes]:
@@ -217,7 +218,7 @@ class Fetch:
             for file in (manifest.files[index] for index in sorted(found)):
                 if not await asyncio.to_thread(find_damage, [file], self.place.data, ignore):
                     self._sound.add(file)
-            await asyncio.to_thread(write_out, self.place.folder)
+            await asyncio.to_thread(sync_disk, self.place.folder)
 
     async def _verify(self, torrent: Torrent, manifest: Manifest) -> list[str]:
         """Hash the files that are left; return what differs from the manifest."""

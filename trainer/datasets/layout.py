@@ -9,8 +9,6 @@ on a read-only mount. Whoever removes a version needs the exclusive one.
 
 from __future__ import annotations
 
-import ctypes
-import fcntl
 import os
 import shutil
 from collections.abc import Iterator
@@ -20,6 +18,8 @@ from pathlib import Path
 
 from trainer.datasets.errors import DataSetError
 from trainer.datasets.manifest import NAME, Manifest, read
+from trainer.store.files import replace_file, sync, sync_disk
+from trainer.store.locks import take
 
 DRAFT, TRASH = ".draft-", ".trash-"
 RESERVE = 2**30  # Bytes that stay free, or RESERVE_SHARE of a smaller disk.
@@ -104,37 +104,16 @@ def index(root: Path) -> dict[str, list[int]]:
 
 def complete(place: Place, size: int) -> None:
     """Write everything to the disk, then COMPLETE with the bytes of the files."""
-    write_out(place.folder)
-    write(place.mark, f"{size}\n".encode())
-    for path in (place.mark, place.folder, place.folder.parent):
-        handle = os.open(path, os.O_RDONLY)
-        os.fsync(handle)
-        os.close(handle)
-
-
-def write_out(folder: Path) -> None:
-    """Write the file system of a folder to its disk: one call for any number of files."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        if ctypes.CDLL(None, use_errno=True).syncfs(handle):
-            number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number), str(folder))
-    finally:
-        os.close(handle)
-
-
-def write(path: Path, content: bytes) -> None:
-    """Write a file under another name and rename it."""
-    draft = path.with_name(f"{DRAFT}{path.name}")
-    draft.write_bytes(content)
-    draft.replace(path)
+    sync_disk(place.folder)
+    replace_file(place.mark, f"{size}\n".encode())
+    sync(place.folder.parent)
 
 
 def remove(place: Place) -> None:
     """Remove a version; raises DataSetError while a process uses it."""
     trash = place.folder.with_name(f"{TRASH}{place.version}")
     with suppress(FileNotFoundError), place.mark.open("rb") as mark:
-        if not alone(mark.fileno()):
+        if not take(mark):
             what = f"{place.name}@{place.version} is in use"
             raise DataSetError(what, "end the jobs that use it, and try again")
     if trash.exists():
@@ -147,20 +126,11 @@ def remove(place: Place) -> None:
         place.folder.parent.rmdir()
 
 
-def alone(handle: int) -> bool:
-    """Take the exclusive flock of an open file; False if another process has it."""
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
 def in_use(place: Place) -> bool:
     """Whether a process holds the flock of a version."""
     try:
         with place.mark.open("rb") as mark:
-            return not alone(mark.fileno())
+            return not take(mark)
     except FileNotFoundError:
         return False
 
@@ -170,7 +140,7 @@ def locked(path: Path, what: str, fix: str) -> Iterator[None]:
     """Hold the lock of a file; raises DataSetError if another process has it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+") as lock:
-        if not alone(lock.fileno()):
+        if not take(lock):
             lock.seek(0)
             raise DataSetError(f"{what} (process {lock.read().strip() or 'unknown'})", fix)
         lock.truncate(0)

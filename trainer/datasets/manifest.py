@@ -6,7 +6,6 @@ only names that reach the disk: `check_path` refuses all that could leave the fo
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -20,6 +19,7 @@ from typing import Any
 from trainer.contract.sources import is_hidden
 from trainer.contract.words import shown
 from trainer.datasets.errors import MISTAKE, DataSetError
+from trainer.store.files import digest
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 LONGEST_PATH, LONGEST_PART = 1024, 255  # Bytes; 255 is NAME_MAX of Linux.
@@ -215,20 +215,8 @@ def hash_files(folder: Path, progress: Progress) -> tuple[File, ...]:
     """Hash the files below a folder; raises DataSetError as `list_files`."""
     found = list_files(folder)
     with ThreadPoolExecutor(HASHERS) as pool:
-        digests = pool.map(lambda each: digest(folder / each[0], progress), found)
+        digests = pool.map(lambda each: digest(folder / each[0], progress, follow=False), found)
         return tuple(File(*each, sha) for each, sha in zip(found, digests, strict=True))
-
-
-def digest(path: Path, progress: Progress) -> str:
-    """The SHA-256 of a file; symbolic links are not followed."""
-    sha = hashlib.sha256()
-    buffer = bytearray(2**20)
-    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
-    with os.fdopen(handle, "rb", buffering=0) as stream:
-        while count := stream.readinto(buffer):
-            sha.update(memoryview(buffer)[:count])
-            progress(count)
-    return sha.hexdigest()
 
 
 def find_damage(files: Iterable[File], folder: Path, progress: Progress) -> list[str]:
@@ -243,7 +231,7 @@ def _damage(file: File, folder: Path, progress: Progress) -> str:
         size = (folder / file.path).lstat().st_size
         if size != file.bytes:
             return f"{file.path} has {size} bytes, not {file.bytes}"
-        if digest(folder / file.path, progress) != file.sha256:
+        if digest(folder / file.path, progress, follow=False) != file.sha256:
             return f"{file.path} has another SHA-256 than its manifest"
     except OSError as error:
         return f"{file.path} can not be read ({error.strerror})"

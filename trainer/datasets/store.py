@@ -35,7 +35,6 @@ from trainer.datasets.layout import (
     locked,
     remove,
     show_bytes,
-    write,
 )
 from trainer.datasets.manifest import (
     LONGEST_TEXT,
@@ -53,6 +52,7 @@ from trainer.datasets.sources.local import UPLOADS, find_offset, receive
 from trainer.datasets.sources.several import BLOCK
 from trainer.datasets.sources.web import public
 from trainer.output import say, say_error
+from trainer.store.files import replace_file
 
 LAST = ".last"
 """The highest version of a name. None is used again: caches may still have what was removed."""
@@ -130,7 +130,7 @@ def add(
             raise
         reporter.show("writing", manifest.bytes, manifest.bytes)
         complete(place, manifest.bytes)
-        write(store / name / LAST, str(place.version).encode())
+        replace_file(store / name / LAST, str(place.version).encode())
     for left in (UPLOADS, PARTIAL):
         shutil.rmtree(store / left / name, ignore_errors=True)
     return manifest
@@ -170,8 +170,8 @@ def _describe(draft: Path, place: Place, source: str, licence: str, reporter: Re
     made = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     known = (sum(file.bytes for file in files), licence, source, made, info_hash)
     manifest = Manifest(place.name, place.version, files, *known)
-    write(draft / "dataset.torrent", torrent)
-    write(draft / "manifest.json", manifest.text().encode())
+    replace_file(draft / "dataset.torrent", torrent, durable=False)
+    replace_file(draft / "manifest.json", manifest.text().encode(), durable=False)
     return manifest
 
 

@@ -62,17 +62,6 @@ def rounded(value: Any) -> Any:
     return [rounded(each) for each in value] if isinstance(value, list | tuple) else value
 
 
-def replace(file: Path, values: dict[str, Any]) -> None:
-    """Write a JSON file completely or not at all.
-
-    Raises:
-        OSError: The disk refuses it.
-    """
-    temporary = file.with_name(f".{file.name}.new")
-    temporary.write_text(json.dumps(values, ensure_ascii=False), encoding="utf-8")
-    temporary.replace(file)
-
-
 def unfinished(checkpoints: Path, job: dict[str, Any]) -> str | None:
     """Return the newest run of this host if it is of the same job and has saved nothing.
 

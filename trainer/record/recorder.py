@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import statistics
@@ -22,6 +23,7 @@ from trainer.parallel.world import World, is_lost_peer
 from trainer.record import files
 from trainer.record.board import Board
 from trainer.record.telemetry import Figures, Place, StepFigures
+from trainer.store.files import replace_file
 
 WINDOWS = 250
 """A window of steps is one line. It has one step up to step 250, later this part of all steps so
@@ -186,7 +188,9 @@ class Recorder:
         """Write the predictions of the trained model; None on the other ranks."""
         if self._file and content is not None:
             try:
-                files.replace(self._file.with_name(files.EVALUATION), content)
+                text = json.dumps(content, ensure_ascii=False)
+                file = self._file.with_name(files.EVALUATION)
+                replace_file(file, text.encode(), durable=False)
             except OSError as error:
                 self._warn(error)
 

@@ -6,8 +6,6 @@ readable.
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import http.client
 import io
 import os
@@ -15,8 +13,7 @@ import shutil
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -24,6 +21,8 @@ from typing import NamedTuple
 from trainer.contract.bearer import read_key
 from trainer.data.samples import DataError
 from trainer.output import say_error
+from trainer.store.files import digest, draft_of
+from trainer.store.locks import locked
 from trainer.streaming.index import INDEX, Shard
 
 SILENCE = 30.0  # Seconds without a byte after which a connection is given up.
@@ -32,7 +31,7 @@ START = 60.0  # Seconds that a data server may need to start.
 PAUSE = 1.0  # Seconds between two attempts.
 CHUNK = 2**20
 NEWEST = "/newest/"  # In an address of kit's data server: leads to the newest version.
-DRAFT, LOCK = ".part", ".lock"
+LOCK = ".lock"
 GONE = (urllib.error.URLError, http.client.HTTPException, OSError)
 
 
@@ -100,14 +99,14 @@ class ShardFiles:
         path = self.cache / shard.name
         if not _touched(path):
             self.cache.mkdir(parents=True, exist_ok=True)
-            with _locked(self.cache / f".{shard.name}{LOCK}"):
+            with locked(self.cache / f".{shard.name}{LOCK}"):
                 if not _touched(path):
                     self._fetch(shard, path)
         return path
 
     def _fetch(self, shard: Shard, path: Path) -> None:
         """Fetch a shard, and continue after interruptions."""
-        draft, until, changed = path.with_name(f".{shard.name}{DRAFT}"), 0.0, False
+        draft, until, changed = draft_of(path), 0.0, False
         while True:
             self._make_room(shard, draft)
             before = _size(draft)
@@ -132,7 +131,7 @@ class ShardFiles:
 
     def _make_room(self, shard: Shard, draft: Path) -> None:
         """Delete the least recently used shards until there is room; raises DataError."""
-        with _locked(self.cache / LOCK):
+        with locked(self.cache / LOCK):
             files = [(*_age_and_size(file), file) for file in self.cache.glob("*.tar")]
             files.sort()
             held = sum(size for _, size, _ in files)
@@ -198,9 +197,8 @@ def _download(address: str, shard: Shard, draft: Path) -> None:
         stream.flush()
     if _size(draft) < shard.size:
         raise http.client.IncompleteRead(b"", shard.size - _size(draft))
-    with draft.open("rb") as read:
-        if hashlib.file_digest(read, "sha256").hexdigest() != shard.sha256:
-            raise ChangedError("its bytes are not those of the index; make the index again")
+    if digest(draft) != shard.sha256:
+        raise ChangedError("its bytes are not those of the index; make the index again")
 
 
 def _refused(error: BaseException) -> bool:
@@ -231,10 +229,3 @@ def _size(path: Path) -> int:
 
 def _free(folder: Path) -> int:
     return shutil.disk_usage(folder).free
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with path.open("w") as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
-        yield

@@ -11,9 +11,7 @@ KEY.jpg and KEY.cls (https://github.com/webdataset/webdataset). Shards for the t
 from __future__ import annotations
 
 import argparse
-import hashlib
 import io
-import os
 import sys
 import tarfile
 import zipfile
@@ -28,6 +26,7 @@ from numpy.typing import NDArray
 from trainer.data.folder import ENDINGS
 from trainer.data.samples import DataError
 from trainer.output import say, say_error
+from trainer.store.files import digest, replace_file
 
 INDEX = "shards.npz"
 CLASSES = "classes.txt"
@@ -102,7 +101,7 @@ def make(folder: Path) -> Index:
     rows: list[tuple[int, int, int, int]] = []
     hashes = []
     for number, file in enumerate(files):
-        hashes.append(_sha256(file))
+        hashes.append(digest(file))
         rows += [(number, *sample) for sample in samples_of(file)]
         say(f"{file.name}: {number + 1} of {len(files)}, {len(rows):,} samples")
     shard, offset, length, label = np.array(rows, np.int64).reshape(-1, 4).T
@@ -153,11 +152,6 @@ def _sample(file: Path, key: str, parts: dict[str, Any]) -> Iterator[tuple[int, 
         yield (*parts["image"], parts["class"])
 
 
-def _sha256(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
 def _classes(folder: Path, label: NDArray[np.int64]) -> NDArray[np.str_]:
     if (file := folder / CLASSES).is_file():
         return np.array(file.read_text("utf-8").split("\n")[: label.max() + 1])
@@ -166,12 +160,9 @@ def _classes(folder: Path, label: NDArray[np.int64]) -> NDArray[np.str_]:
 
 def write(index: Index, folder: Path) -> None:
     """Write the index beside the shards, whole or not at all."""
-    draft = folder / f".{INDEX}"
-    with draft.open("wb") as stream:
-        np.savez_compressed(stream, **{name: getattr(index, name) for name in FIELDS})
-        stream.flush()
-        os.fsync(stream.fileno())
-    draft.replace(folder / INDEX)
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **{name: getattr(index, name) for name in FIELDS})
+    replace_file(folder / INDEX, buffer.getbuffer())
 
 
 def main() -> int:

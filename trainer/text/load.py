@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import shutil
@@ -12,6 +11,7 @@ from trainer.contract.job import VOCABULARY, Train
 from trainer.data.files import DataMissingError, is_packed
 from trainer.data.samples import DataError, DataSet
 from trainer.output import say
+from trainer.store.locks import locked
 from trainer.text.pack import described, pack, read_tokenizer
 from trainer.text.packed import load_packed
 
@@ -33,8 +33,7 @@ def load_tokens(train: Train, root: Path, files: list[Path]) -> DataSet:
     folder = place / _key(train, files, tokenizer)
     try:
         place.mkdir(parents=True, exist_ok=True)
-        with (place / ".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with locked(place / ".lock"):
             if not is_packed(folder):
                 _clear(place)
                 say(f"tokenizes {source}, once on this host")

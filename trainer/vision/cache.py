@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from torchvision import models
 from trainer.contract.words import nearest
 from trainer.core.job import JobError
 from trainer.data.files import DataMissingError
+from trainer.store.files import digest
 
 FOLDER = "weights"
 """The folder of downloads, below the data folder."""
@@ -52,9 +52,3 @@ def check(file: Path) -> None:
     promise = re.search(r"-([0-9a-f]{8,})\.", file.name)
     if promise and not digest(file).startswith(promise[1]):
         raise DataMissingError(f"train.weights: {file} fails its checksum; delete it")
-
-
-def digest(file: Path) -> str:
-    """Return the SHA-256 of a file."""
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

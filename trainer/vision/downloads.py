@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import inspect
 import io
 import os
@@ -24,6 +23,7 @@ from trainer.contract.rules import DOWNLOADED
 from trainer.contract.words import nearest
 from trainer.data.files import DataMissingError, DownloadError, find_files
 from trainer.output import say
+from trainer.store.locks import locked
 from trainer.vision.cache import cached, named_weights, places
 from trainer.vision.classifiers import known_name
 from trainer.vision.datasets import CLASSES
@@ -62,8 +62,7 @@ def download(train: Train, root: Path) -> None:
 @contextmanager
 def alone(root: Path) -> Iterator[None]:
     """Hold the lock of a data folder; the kernel frees it when this process ends."""
-    with (root / ".kit-download").open("w") as lock, quiet():
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(root / ".kit-download"), quiet():
         for left in root.glob(f"{DRAFT}*"):  # Of a process that was killed.
             shutil.rmtree(left)
         yield

@@ -309,7 +309,7 @@ def main() -> None:
             answer = REQUESTS[request["do"]](request)
         except Exception as error:
             answer = {"error": f"{type(error).__name__}: {error}"}
-        print(f"@doctor {json.dumps(answer)}", flush=True)  # noqa: T201 (kit reads it)
+        print(json.dumps(answer), flush=True)  # noqa: T201 (kit reads it)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import json
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
-from kit.doctor.active.sessions import LOADER, MARK, docker_run
+from kit.doctor.active.sessions import LOADER, docker_run
 from kit.doctor.facts import Report, Use, Wanted
 from kit.doctor.tried import Computed, Sight
 from kit.errors import KitError
@@ -15,6 +15,8 @@ from kit.hosts import ssh
 from kit.hosts.gpus import listed_gpus
 
 COMPUTE = Path(__file__).with_name("compute.py")
+MARK = "@doctor "
+"""Before a line of compute.py, as Docker's and torch's lines are among its own."""
 
 
 def look(report: Report, wanted: Wanted, token: str) -> list[Sight]:

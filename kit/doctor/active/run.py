@@ -9,17 +9,18 @@ from contextlib import contextmanager
 from typing import Any
 
 from kit.doctor.active import gpus, traffic
-from kit.doctor.active.sessions import Session, SessionError, ask_each, ask_own, remove
+from kit.doctor.active.sessions import ask_each, ask_own, open_session, remove
 from kit.doctor.checks import containers, links
 from kit.doctor.facts import Report, Use, Wanted
 from kit.doctor.findings import Finding
 from kit.doctor.tried import Inside, Listing, Sight, Torch, Tried
+from kit.hosts.programs import Program, ProgramError
 from kit.values import Say, count
 
 FILES = 65536
 """The limit of open files of a job's containers, as templates write it."""
-Sessions = Mapping[str, Session]
-Answers = Mapping[str, "dict[str, Any] | SessionError"]
+Sessions = Mapping[str, Program]
+Answers = Mapping[str, "dict[str, Any] | ProgramError"]
 
 
 def run_active(reports: Sequence[Report], wanted: Wanted, progress: Say) -> list[Finding]:
@@ -49,7 +50,7 @@ def _try_all(reports: Sequence[Report], wanted: Wanted, token: str, progress: Sa
         for report in ready:
             host, name = wanted.of(report.host).host, f"kit-doctor-{token}-{report.host}"
             options = _options(report, wanted)
-            opened[report.host] = Session(host, images[report.host], name, options)
+            opened[report.host] = open_session(host, images[report.host], name, options)
         overlay = traffic.overlay_sessions(ready, wanted, images, token)
         opened |= {f"{name} on the overlay": session for name, session in overlay.items()}
         sessions = {report.host: opened[report.host] for report in ready}
@@ -73,14 +74,14 @@ def _try_all(reports: Sequence[Report], wanted: Wanted, token: str, progress: Sa
 
 
 @contextmanager
-def _opened() -> Iterator[dict[str, Session]]:
+def _opened() -> Iterator[dict[str, Program]]:
     """Yield a mapping whose sessions are closed at the end."""
-    found: dict[str, Session] = {}
+    found: dict[str, Program] = {}
     try:
         yield found
     finally:
         with ThreadPoolExecutor(max(len(found), 1)) as pool:
-            list(pool.map(Session.close, found.values()))
+            list(pool.map(Program.close, found.values()))
 
 
 def _image(report: Report, wanted: Wanted) -> str:
@@ -129,7 +130,7 @@ def _inside(images: Mapping[str, str], greeted: Answers) -> tuple[Inside, ...]:
             sizes = (answer["shm"], answer["files"], answer["gpus"])
             found.append(Inside(host, image, "", *sizes))
         else:
-            found.append(Inside(host, image, answer.message if answer else ""))
+            found.append(Inside(host, image, answer.what if answer else ""))
     return tuple(found)
 
 
@@ -139,8 +140,8 @@ def _torches(sessions: Sessions, images: Mapping[str, str]) -> Iterator[Torch]:
     asked = ask_each({host: sessions[host] for host in hosts.values()}, "torch")
     for image, host in hosts.items():
         answer = asked[host]
-        if isinstance(answer, SessionError):
-            yield Torch(image, "", "", (), answer.message)
+        if isinstance(answer, ProgramError):
+            yield Torch(image, "", "", (), answer.what)
         else:
             yield Torch(image, answer["torch"], answer["cuda"], tuple(answer["archs"]))
 
@@ -159,7 +160,7 @@ def _listings(
             documents = [use.document for use in own if use.document]
             requests[report.host] = {"do": "data", "folders": folders, "documents": documents}
     for host, answer in ask_own(requests, sessions).items():
-        if isinstance(answer, SessionError):
+        if isinstance(answer, ProgramError):
             continue
         trained = [use for use in uses[host] if use.document]
         for use, found in zip(trained, answer["sets"], strict=True):

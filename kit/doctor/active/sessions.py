@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import base64
-import json
-import queue
 import shlex
-import subprocess
-import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -16,97 +12,23 @@ from typing import Any
 
 from kit.errors import KitError
 from kit.hosts import ssh
+from kit.hosts.programs import Program, ProgramError
 from kit.model import Host
 
 AGENT = Path(__file__).with_name("agent.py")
-MARK = "@doctor "
 LOADER = "import sys,base64;exec(base64.b64decode(sys.stdin.readline()))"
 """The agent comes by standard input: no command line has to hold it."""
 PATIENCE = 60.0
 """Seconds for an answer, with the start of the container."""
 LABEL = "kit.doctor"
-LONGEST = 240
-"""Characters of Docker's error: its beginning says what failed, its end why."""
 
 
-class SessionError(KitError):
-    """The container did not start, or gave no answer."""
-
-
-class Session:
-    """An agent in a container of a host."""
-
-    def __init__(self, host: Host, image: str, name: str, options: Sequence[str]) -> None:
-        self.host = host
-        self.name = name
-        self.command = docker_run(name, image, options, "python3", ("-u", "-c", LOADER))
-        self._process = subprocess.Popen(
-            [*ssh.command(host.ssh), f"exec {self.command}"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            start_new_session=True,  # kit handles Ctrl-C, not its ssh process.
-        )
-        self._answers: queue.Queue[str | None] = queue.Queue()
-        self._said: list[str] = []
-        for target in (self._read, self._read_errors):
-            threading.Thread(target=target, daemon=True).start()
-        self._write(base64.b64encode(AGENT.read_bytes()).decode())
-
-    def _read(self) -> None:
-        assert self._process.stdout
-        for line in self._process.stdout:
-            if line.startswith(MARK):
-                self._answers.put(line.removeprefix(MARK))
-        self._answers.put(None)
-
-    def _read_errors(self) -> None:
-        assert self._process.stderr
-        self._said += [line.strip() for line in self._process.stderr]
-
-    def _write(self, line: str) -> None:
-        assert self._process.stdin
-        with suppress(OSError):  # The missing answer is reported.
-            self._process.stdin.write(f"{line}\n")
-            self._process.stdin.flush()
-
-    def ask(self, do: str, **request: Any) -> dict[str, Any]:
-        """Send a request and return the answer.
-
-        Raises:
-            SessionError: There is none.
-        """
-        self._write(json.dumps({"do": do, **request}))
-        try:
-            line = self._answers.get(timeout=PATIENCE)
-        except queue.Empty:
-            raise SessionError(f"no answer within {PATIENCE:.0f} s") from None
-        if line is None:
-            self._process.wait()
-            said = [each for each in self._said if each and not each.startswith("Unable to find")]
-            raise SessionError(_reason(said) or f"exit status {self._process.returncode}")
-        answer: dict[str, Any] = json.loads(line)
-        if "error" in answer:
-            raise SessionError(answer["error"])
-        return answer
-
-    def close(self) -> None:
-        """End the agent; its container is removed by Docker."""
-        assert self._process.stdin
-        try:
-            self._process.stdin.close()
-            self._process.wait(10)
-        except (OSError, subprocess.TimeoutExpired):
-            self._process.kill()
-
-
-def _reason(said: Sequence[str]) -> str:
-    """Return Docker's error without its hint on --help."""
-    lines = [line for line in said if not line.startswith(("See 'docker run", "Run 'docker run"))]
-    text = " ".join(lines[-2:]).removeprefix("docker: ")
-    return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} … {text[-LONGEST // 2 :]}"
+def open_session(host: Host, image: str, name: str, options: Sequence[str]) -> Program:
+    """Start an agent in a container; what prevents it is the reason of the missing answers."""
+    command = docker_run(name, image, options, "python3", ("-u", "-c", LOADER))
+    session = Program(name, [*ssh.command(host.ssh), f"exec {command}"])
+    session.send(base64.b64encode(AGENT.read_bytes()).decode())
+    return session
 
 
 def docker_run(
@@ -150,21 +72,21 @@ def remove(hosts: Sequence[Host], token: str) -> None:
 
 
 def ask_each(
-    sessions: Mapping[str, Session], do: str, **request: Any
-) -> dict[str, dict[str, Any] | SessionError]:
+    sessions: Mapping[str, Program], do: str, **request: Any
+) -> dict[str, dict[str, Any] | ProgramError]:
     """Send the same request to all sessions concurrently."""
     return ask_own({name: {"do": do, **request} for name in sessions}, sessions)
 
 
 def ask_own(
-    requests: Mapping[str, dict[str, Any]], sessions: Mapping[str, Session]
-) -> dict[str, dict[str, Any] | SessionError]:
+    requests: Mapping[str, dict[str, Any]], sessions: Mapping[str, Program]
+) -> dict[str, dict[str, Any] | ProgramError]:
     """Send a request of its own to each session concurrently."""
 
-    def one(name: str) -> dict[str, Any] | SessionError:
+    def one(name: str) -> dict[str, Any] | ProgramError:
         try:
-            return sessions[name].ask(**requests[name])
-        except SessionError as error:
+            return sessions[name].ask(**requests[name], patience=PATIENCE)
+        except ProgramError as error:
             return error
 
     with ThreadPoolExecutor(max(len(requests), 1)) as pool:

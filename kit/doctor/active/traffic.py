@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from kit.doctor.active.sessions import Session, SessionError, ask_each, ask_own
+from kit.doctor.active.sessions import ask_each, ask_own, open_session
 from kit.doctor.facts import Report, Wanted
 from kit.doctor.tried import Inside, Link
+from kit.hosts.programs import Program, ProgramError
 from kit.workload.names import kind_of
 from kit.workload.types import Kind
 
@@ -20,7 +21,7 @@ RENDEZVOUS_PORT = 29400
 """The rendezvous' port on the overlay."""
 SIZES = (9000, 8950, 8000, 4000, 2000, 1500, 1492, 1480, 1450, 1420, 1400, 1380, 1300, 1280, 1000)
 """Sizes of packets to try below the planned one; MTUs of usual links and tunnels."""
-Answer = dict[str, Any] | SessionError
+Answer = dict[str, Any] | ProgramError
 
 
 def with_fault(inside: Inside, answer: Answer | None) -> Inside:
@@ -31,7 +32,7 @@ def with_fault(inside: Inside, answer: Answer | None) -> Inside:
 
 
 def links(
-    sessions: Mapping[str, Session], wanted: Wanted, token: int
+    sessions: Mapping[str, Program], wanted: Wanted, token: int
 ) -> tuple[Mapping[str, Answer], tuple[Link, ...]]:
     """Return how the agents began to listen, and the ways between all hosts."""
     if len(sessions) < 2:
@@ -83,7 +84,7 @@ def _tcp_ports(name: str, wanted: Wanted) -> list[int]:
 
 
 def _send(
-    sessions: Mapping[str, Session],
+    sessions: Mapping[str, Program],
     wanted: Wanted,
     token: int,
     pairs: Mapping[tuple[str, str], Mapping[str, Sequence[int]]],
@@ -108,7 +109,7 @@ def _send(
     return {name: each for name, each in answers.items() if isinstance(each, dict)}
 
 
-def _heard(sessions: Mapping[str, Session]) -> dict[str, set[tuple[str, int, int]]]:
+def _heard(sessions: Mapping[str, Program]) -> dict[str, set[tuple[str, int, int]]]:
     answers = ask_each(sessions, "report")
     return {
         name: {(sender, port, size) for sender, port, size in each["heard"]}
@@ -141,7 +142,7 @@ def _link(
 
 def overlay_sessions(
     reports: Sequence[Report], wanted: Wanted, images: Mapping[str, str], token: str
-) -> dict[str, Session]:
+) -> dict[str, Program]:
     """Start an agent on the overlay network of each host, if there is one."""
     known = {name for report in reports for name in report.vitals.networks}
     if not wanted.overlay or wanted.overlay not in known:
@@ -152,7 +153,7 @@ def overlay_sessions(
     options = ["--network", wanted.overlay, "--cap-drop", "ALL"]
     options += ["-e", "NVIDIA_VISIBLE_DEVICES=void"]
     return {
-        report.host: Session(
+        report.host: open_session(
             wanted.of(report.host).host,
             images[report.host],
             f"kit-doctor-{token}-on-{report.host}",
@@ -163,7 +164,7 @@ def overlay_sessions(
     }
 
 
-def exchange(sessions: Mapping[str, Session]) -> dict[tuple[str, str], str]:
+def exchange(sessions: Mapping[str, Program]) -> dict[tuple[str, str], str]:
     """Exchange data between all agents on the overlay; return the errors.
 
     An agent that did not start has an error for the way to itself.
@@ -171,9 +172,7 @@ def exchange(sessions: Mapping[str, Session]) -> dict[tuple[str, str], str]:
     request = {"tcp": [RENDEZVOUS_PORT], "udp": [], "token": 0}
     started = ask_each(sessions, "listen", **request)
     faults = {
-        (name, name): each.message
-        for name, each in started.items()
-        if isinstance(each, SessionError)
+        (name, name): each.what for name, each in started.items() if isinstance(each, ProgramError)
     }
     ready = {name: each for name, each in sessions.items() if (name, name) not in faults}
     requests = {
@@ -189,15 +188,15 @@ def exchange(sessions: Mapping[str, Session]) -> dict[tuple[str, str], str]:
         for start in ready
     }
     for start, answer in ask_own(requests, ready).items():
-        if isinstance(answer, SessionError):
-            faults[start, start] = answer.message
+        if isinstance(answer, ProgramError):
+            faults[start, start] = answer.what
             continue
         faults |= {(start, end): error for end, error in answer["targets"].items()}
     return faults
 
 
 def reach(
-    sessions: Mapping[str, Session], reports: Sequence[Report], wanted: Wanted
+    sessions: Mapping[str, Program], reports: Sequence[Report], wanted: Wanted
 ) -> dict[tuple[str, str], str]:
     """Connect to the rendezvous of jobs that run; return the errors by host and job."""
     running = {each.group for report in reports for each in report.vitals.containers}

@@ -19,7 +19,6 @@ from typing import Any
 from trainer.datasets.errors import FAILURE, MISTAKE, DataSetError
 from trainer.datasets.layout import require_room
 from trainer.datasets.sources.several import (
-    BLOCK,
     TRIES,
     Progress,
     Report,
@@ -29,6 +28,7 @@ from trainer.datasets.sources.several import (
     is_of_disk,
     library,
 )
+from trainer.store.files import digest
 
 TOKEN = "set HF_TOKEN where you run kit to a token that may read it"
 OWN = ".cache/huggingface"
@@ -142,11 +142,11 @@ def _intact(path: Path, entry: Entry) -> bool:
     """Whether a file has the content that was listed; git hashes a small one with a header."""
     if not path.is_file() or path.stat().st_size != entry.size:
         return False
-    sha = hashlib.sha256() if entry.sha256 else hashlib.sha1(f"blob {entry.size}\0".encode())
+    if entry.sha256:
+        return digest(path) == entry.sha256
     with path.open("rb") as file:
-        while block := file.read(BLOCK):
-            sha.update(block)
-    return sha.hexdigest() == (entry.sha256 or entry.blob)
+        head = f"blob {entry.size}\0".encode()
+        return hashlib.file_digest(file, lambda: hashlib.sha1(head)).hexdigest() == entry.blob
 
 
 def _refused(url: str, repository: str, error: Exception) -> DataSetError:

@@ -338,6 +338,36 @@ def test_the_plan_names_no_target() -> None:
         assert "EngineName" not in KIT[name].read_text()
 
 
+NAME_ENGINES = {"targets", "model", "config", "discover", "paths"}
+"""The rooms of kit that know the engines by name; the others ask a target or what was lowered."""
+ENGINES = {"local", "compose", "swarm"}
+
+
+def engines_named(path: Path) -> Iterator[str]:
+    """Yield the engines that a module names, and its comparisons with one."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "EngineName":
+            yield ast.unparse(node)
+        elif isinstance(node, ast.Compare | ast.match_case):
+            compared = node.pattern if isinstance(node, ast.match_case) else node
+            inside = list(ast.walk(compared))
+            if any(isinstance(each, ast.Constant) and each.value in ENGINES for each in inside) or (
+                any(isinstance(each, ast.Name) and each.id == "EngineName" for each in inside)
+            ):
+                yield ast.unparse(compared)
+
+
+def test_only_targets_compare_engines() -> None:
+    # The choice of the target is a table of them.
+    allowed = {"kit.commands.targets": {f"EngineName.{name.upper()}" for name in ENGINES}}
+    found = (
+        (path, set(engines_named(path)) - allowed.get(name, set()))
+        for name, path in KIT.items()
+        if not {*name.split(".")[1:2]} & NAME_ENGINES
+    )
+    assert offenders(found) == {}
+
+
 def test_kit_installs_without_torch() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     base = " ".join(project["dependencies"])

@@ -82,7 +82,7 @@ def lower(plan: Plan, parts: Parts) -> Lowered:
     # Jobs run on this machine's GPUs or on the CPU.
     workloads = tuple(replace(each, precision=None) for each in parts.workloads)
     outputs = tuple(monitoring_outputs(tuple(_scrapes(workloads)), "")) if plan.monitoring else ()
-    return Lowered(EngineName.LOCAL, plan, workloads, outputs)
+    return Lowered(EngineName.LOCAL, plan, workloads, outputs, on_hosts=False)
 
 
 def _scrapes(workloads: Sequence[Workload]) -> Iterator[Scrape]:

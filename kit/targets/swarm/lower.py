@@ -31,15 +31,20 @@ def lower(plan: Plan, parts: Parts) -> Lowered:
     if faults := [*parts.faults(), *name_faults(plan, parts.workloads)]:
         raise FaultsError(faults)
     workloads, ports = tuple(map(_readable, parts.workloads)), parts.ports
+    labels = node_labels(plan.hosts, [each for each in workloads if each.parts], plan.data)
+    overlay = network_name(plan) if plan.network.driver == "overlay" else ""
     return Lowered(
         engine=EngineName.SWARM,
         plan=plan,
         workloads=workloads,
-        outputs=tuple(_outputs(plan, parts, workloads, ports)),
+        outputs=tuple(_outputs(plan, parts, workloads, ports, labels)),
         images=plan.images,
-        optional_images=() if plan.network.driver == "host" else (NETWORK_IMAGE,),
+        optional_images=(NETWORK_IMAGE,) if overlay else (),
         own_notes=(*_manager_notes(plan), *_metrics_notes(plan, workloads)),
         ports=ports,
+        managers=managers_of(plan.hosts),
+        labels=labels,
+        overlay=overlay,
     )
 
 
@@ -94,6 +99,7 @@ def _outputs(
     parts: Parts,
     workloads: Sequence[Workload],
     ports: Mapping[str, tuple[OpenPort, ...]],
+    labels: Mapping[str, tuple[tuple[str, str], ...]],
 ) -> Iterator[Output]:
     platform = platform_stack(plan, parts.registry, parts.data)
     if platform is not None:
@@ -113,9 +119,7 @@ def _outputs(
         )
     if parts.monitoring is not None:
         yield from monitoring_files(plan, parts.monitoring)
-    placed = [workload for workload in workloads if workload.parts]
-    labels = {"labels": node_labels(plan.hosts, placed, plan.data)}
-    yield Output("label-nodes.sh", "label-nodes.sh.j2", labels, plan.sources)
+    yield Output("label-nodes.sh", "label-nodes.sh.j2", {"labels": labels}, plan.sources)
     insecure = plan.registry.address if plan.registry and parts.registry else ""
     managers = managers_of(plan.hosts)
     resource = attrgetter("resource")

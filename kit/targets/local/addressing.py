@@ -8,11 +8,7 @@ from typing import ClassVar
 
 from kit.plan.data import DataPlan
 from kit.plan.work import JobPlan, ServerPlan
-from kit.workload.addressing import (
-    DataAddresses,
-    JobAddresses,
-    ServerAddresses,
-)
+from kit.workload.addressing import DataAddresses, JobAddresses, ServerAddresses
 from kit.workload.monitoring import metrics_port
 from kit.workload.ports import Listener, Service, services
 from kit.workload.training import own_port
@@ -53,9 +49,8 @@ class LocalAddressing:
         ports = metrics_ports(workload)
         for part in workload.working if ports else ():
             for host in part.hosts:
-                yield Listener(
-                    workload, replace(part.ports[0], number=ports[host.name]), host, HERE
-                )
+                own = replace(part.ports[0], number=ports[host.name])
+                yield Listener(workload, own, host, HERE)
 
     def services(self, parts: Iterable[Part]) -> Iterator[Service]:
         """Yield the ports that the data services open."""

@@ -103,7 +103,9 @@ class SwarmAddressing:
 
     def services(self, parts: Iterable[Part]) -> Iterator[Service]:
         """Yield the ports that parts without a workload open on their hosts."""
-        return (each for each in services(parts) if self.host_network or each.port.public)
+        return services(
+            part for part in parts if self.host_network or any(port.public for port in part.ports)
+        )
 
 
 def _scrape(port: int) -> Scrape:

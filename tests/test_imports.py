@@ -64,6 +64,7 @@ PURE_MODULES = (
     "targets/lower",
     "targets/lowered",
     "targets/monitoring",
+    "targets/*/addressing",
     "targets/*/lower",
     "targets/*/decide",
     "targets/compose/containers",
@@ -314,7 +315,7 @@ def test_no_target_knows_another() -> None:
         forbidden = [f"kit.targets.{other}" for other in TARGETS if other != target]
         forbidden.append("kit.targets.lower")
         own = [path for name, path in KIT.items() if is_of(f"kit.targets.{target}", name)]
-        parts = {"lower.py", "observe.py", "decide.py", "execute.py", "logs.py"}
+        parts = {"addressing.py", "lower.py", "observe.py", "decide.py", "execute.py", "logs.py"}
         assert parts <= {path.name for path in own}
         found = {
             path: {name for name in of_kit(path) if any(is_of(each, name) for each in forbidden)}
@@ -335,6 +336,36 @@ def test_no_module_of_kit_imports_itself_in_the_end() -> None:
 def test_the_plan_names_no_target() -> None:
     for name in (name for name in KIT if is_of("kit.plan", name) or is_of("kit.workload", name)):
         assert "EngineName" not in KIT[name].read_text()
+
+
+NAME_ENGINES = {"targets", "model", "config", "discover", "paths"}
+"""The rooms of kit that know the engines by name; the others ask a target or what was lowered."""
+ENGINES = {"local", "compose", "swarm"}
+
+
+def engines_named(path: Path) -> Iterator[str]:
+    """Yield the engines that a module names, and its comparisons with one."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "EngineName":
+            yield ast.unparse(node)
+        elif isinstance(node, ast.Compare | ast.match_case):
+            compared = node.pattern if isinstance(node, ast.match_case) else node
+            inside = list(ast.walk(compared))
+            if any(isinstance(each, ast.Constant) and each.value in ENGINES for each in inside) or (
+                any(isinstance(each, ast.Name) and each.id == "EngineName" for each in inside)
+            ):
+                yield ast.unparse(compared)
+
+
+def test_only_targets_compare_engines() -> None:
+    # The choice of the target is a table of them.
+    allowed = {"kit.commands.targets": {f"EngineName.{name.upper()}" for name in ENGINES}}
+    found = (
+        (path, set(engines_named(path)) - allowed.get(name, set()))
+        for name, path in KIT.items()
+        if not {*name.split(".")[1:2]} & NAME_ENGINES
+    )
+    assert offenders(found) == {}
 
 
 def test_kit_installs_without_torch() -> None:

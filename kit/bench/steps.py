@@ -16,7 +16,7 @@ from typing import Any
 from kit.bench.container import command
 from kit.errors import InputError, KitError
 from kit.measurements import StepTime
-from kit.model import EngineName, Gpu, Host
+from kit.model import Gpu, Host
 from kit.plan.types import MountPoint
 from kit.plan.work import JobPlan
 from kit.runtime.events import is_event
@@ -46,11 +46,14 @@ class _Place:
 def measure_steps(
     job: JobPlan,
     work: Workload,
-    engine: EngineName,
     seconds: float,
     say: Say,
+    *,
+    on_hosts: bool,
 ) -> list[StepTime]:
     """Measure a step of the job on one GPU of each model, all at once.
+
+    `on_hosts`: in containers on the hosts; otherwise in a process on this machine.
 
     Raises:
         InputError: The job runs a script of the user's own.
@@ -61,33 +64,35 @@ def measure_steps(
             f"job {job.name} runs a command, whose steps kit does not know",
             "write `step_seconds` and `parameters` into its file, or measure a job with `train`",
         )
-    if job.job.code and engine is not EngineName.LOCAL:
+    if job.job.code and on_hosts:
         raise InputError(
             f"job {job.name} has {job.job.code[0].name}, which only a deploy brings to hosts",
             "write the `step_seconds` and `parameters` that its first run prints into its file",
         )
-    places = _places(job, engine)
+    places = _places(job, on_hosts=on_hosts)
     say(f"a step on {', '.join(f'{each.model} of {each.host.name}' for each in places)}")
     with ThreadPoolExecutor(len(places)) as pool:
-        found = list(pool.map(lambda place: _measure(place, job, work, engine, seconds), places))
+        found = list(
+            pool.map(lambda place: _measure(place, job, work, seconds, on_hosts=on_hosts), places)
+        )
     for place, (device, _) in zip(places, found, strict=True):
         if place.gpu and device == "cpu":
             say(f"note: {place.host.name}: PyTorch found no GPU; this is the time of the CPU")
     return [step for _, step in found]
 
 
-def _places(job: JobPlan, engine: EngineName) -> list[_Place]:
+def _places(job: JobPlan, *, on_hosts: bool) -> list[_Place]:
     """Return one place for each model of GPU; the first host's CPU if kit knows no GPU."""
     found: dict[str, _Place] = {}
     for placement in job.placements:
-        for gpu in placement.gpus if engine is not EngineName.LOCAL else ():
+        for gpu in placement.gpus if on_hosts else ():
             place = _Place(placement.host, gpu, placement.processes)
             found.setdefault(place.model, place)
     return list(found.values()) or [_Place(job.hosts[0], None, 1)]
 
 
 def _measure(
-    place: _Place, job: JobPlan, work: Workload, engine: EngineName, seconds: float
+    place: _Place, job: JobPlan, work: Workload, seconds: float, *, on_hosts: bool
 ) -> tuple[str, StepTime]:
     """Return the device that computed, and the time."""
     name = place.host.name
@@ -95,7 +100,7 @@ def _measure(
     assert work.document
     text = work.document.text
     with tempfile.TemporaryDirectory() as folder:
-        if engine is EngineName.LOCAL:
+        if not on_hosts:
             file = Path(folder) / "job.json"
             file.write_text(text, encoding="utf-8")
             variables = [f"KIT_JOB={file}"]

@@ -22,7 +22,7 @@ from kit.commands.targets import target_for
 from kit.errors import InputError, KitError
 from kit.hosts.programs import Program
 from kit.measurements import HostRates, Measurements
-from kit.model import EngineName, Host
+from kit.model import Host
 from kit.paths import Paths
 from kit.plan.types import MountPoint
 from kit.plan.work import JobPlan
@@ -110,7 +110,7 @@ def step(
     else:
         _require_idle(lowered, paths, anyway=anyway)
         work = lowered.workload(job)
-        found = measure_steps(plan, work, lowered.engine, seconds, _progress)
+        found = measure_steps(plan, work, seconds, _progress, on_hosts=lowered.on_hosts)
     if as_json:
         click.echo(json.dumps([dataclasses.asdict(each) for each in found], indent=2))
     else:
@@ -134,7 +134,7 @@ def _job(lowered: Lowered, name: str) -> JobPlan:
 
 
 def _hosts(lowered: Lowered, names: Sequence[str]) -> list[Host]:
-    if lowered.engine is EngineName.LOCAL:
+    if not lowered.on_hosts:
         raise InputError(
             f"{lowered.plan.file} says `engine: local`: there are no other hosts to measure",
             "`kit bench step JOB` measures a step on this machine",
@@ -144,7 +144,7 @@ def _hosts(lowered: Lowered, names: Sequence[str]) -> list[Host]:
 
 def _require_idle(lowered: Lowered, paths: Paths, *, anyway: bool) -> None:
     """Refuse to measure beside running jobs: both would be slowed."""
-    if anyway or lowered.engine is EngineName.LOCAL:
+    if anyway or not lowered.on_hosts:
         return
     tree = paths.tree(lowered.cluster)
     if not tree.exists():

@@ -25,7 +25,7 @@ from kit.datasets.sizes import Stored
 from kit.datasets.upload import upload_of
 from kit.errors import InputError, KitError, joined
 from kit.hosts.docker import concurrently
-from kit.model import DataSet, EngineName
+from kit.model import DataSet
 from kit.paths import Paths, identity
 from kit.runtime.rendered import Rendered, rendered
 from kit.runtime.status import ENDED
@@ -58,13 +58,8 @@ class _Cluster:
                 f"{tree} has no data services",
                 "write `data: {}` in the inventory, or `data: [NAME]` in a job, then `kit render`",
             )
-        name = engine or own
-        self.target: Target = target_for(name, self.cluster, tree)
-        folder = None
-        if name == EngineName.LOCAL:
-            from kit.targets.local.folder import data_folder
-
-            folder = data_folder(self.cluster)
+        self.target: Target = target_for(engine or own, self.cluster, tree)
+        folder = self.target.data_folder()
         self.services = DataCluster(self.cluster, self.rendered.data, folder)
         self._inventory = paths.inventory
 

@@ -184,7 +184,7 @@ def _doctor(
     lowered: Lowered, paths: Paths, names: Sequence[str] | None
 ) -> Callable[[Sequence[Workload]], None]:
     """Begin the quick examination (None: no examination); return the function that ends it."""
-    if names is None or lowered.engine is EngineName.LOCAL:
+    if names is None or not lowered.on_hosts:
         return lambda _: None
     from kit.commands.expectations import expectations
     from kit.doctor.quick import QuickDoctor

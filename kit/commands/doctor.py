@@ -22,7 +22,6 @@ from kit.doctor.fix import Fix, apply, fixes_for
 from kit.doctor.show import document, lines, summary
 from kit.doctor.wanted import only
 from kit.errors import InputError
-from kit.model import EngineName
 from kit.paths import Paths
 from kit.project import load_lowered
 from kit.targets.lowered import Lowered
@@ -89,7 +88,7 @@ class _Seen:
 
 
 def _wanted(lowered: Lowered, paths: Paths, names: Sequence[str]) -> Wanted:
-    if lowered.engine is EngineName.LOCAL:
+    if not lowered.on_hosts:
         raise InputError(
             f"{lowered.plan.file} says `engine: local`: there are no other hosts to examine",
             "write `engine: swarm` or `engine: compose`",

@@ -16,7 +16,7 @@ from kit.commands.options import chosen_hosts, with_paths
 from kit.commands.targets import target_for
 from kit.errors import InputError, KitError
 from kit.hosts.docker import Docker
-from kit.model import EngineName, Host, Tree
+from kit.model import Host, Tree
 from kit.paths import Paths
 from kit.plan.work import managers_of
 from kit.prepare.jobs import RunningJobs
@@ -94,7 +94,7 @@ def prepare(
 
 
 def _chosen(lowered: Lowered, names: Sequence[str]) -> list[Host]:
-    if lowered.engine is EngineName.LOCAL:
+    if not lowered.on_hosts:
         raise InputError(
             f"{lowered.plan.file} says `engine: local`: this machine needs no preparation",
             "write `engine: swarm` or `engine: compose`",
@@ -205,7 +205,7 @@ def _run(
     seconds = time.monotonic() - began
     click.echo(f"{count(len(todo), 'host')} prepared in {seconds:.0f} s")
     ended = [each for each in map(done.__getitem__, waiting) if _containers(each)]
-    if ended and lowered.engine is EngineName.COMPOSE:
+    if ended and not lowered.managers:
         click.echo("next: kit deploy, which starts what did not start again with Docker")
     return 1 if lost else 0
 
@@ -238,11 +238,9 @@ def _order(
     """Return the order of restarts; whether a host needs one may turn out only on the way."""
     restarts = [each.restart for each in found.values() if isinstance(each, Report)]
     inside = any(each is not None and each.swarm for each in restarts)
-    managers: set[str] = set()
-    if inside and lowered.engine is EngineName.SWARM:
-        managers = {host.name for host in managers_of(lowered.plan.hosts)}
+    managers = {host.name for host in lowered.managers} if inside else set[str]()
     busy = any(each is not None and each.containers for each in restarts)
-    if not busy or (lowered.engine is EngineName.SWARM and not inside):
+    if not busy or (lowered.managers and not inside):
         return waves(todo, managers, alone=False)
     jobs = RunningJobs(target_for(lowered.engine, lowered.cluster, root), click.echo)
     preparation.settle = jobs.settle

@@ -17,9 +17,8 @@ from kit.config.load import Project
 from kit.errors import InputError, KitError
 from kit.hosts.docker import Docker
 from kit.lock import lock_path, lock_text, read_lock
-from kit.model import EngineName, Host, Lock
+from kit.model import Host, Lock
 from kit.paths import Paths, launcher_path
-from kit.plan.work import manager_of
 from kit.project import load_lowered, load_project
 from kit.registry import digest
 from kit.targets.lowered import Lowered
@@ -171,10 +170,9 @@ def _engine(hosts: Sequence[Host], on: str | None) -> Docker:
 
 def _registry_engine(lowered: Lowered, on: str | None) -> Docker:
     """Return the engine that asks the registries: with Swarm the manager's, which also pulls."""
-    hosts = lowered.plan.hosts
-    if on is None and lowered.engine is EngineName.SWARM:
-        return Docker.of(manager_of(hosts))
-    return _engine(hosts, on)
+    if on is None and lowered.managers:
+        return Docker.of(lowered.managers[0])
+    return _engine(lowered.plan.hosts, on)
 
 
 def _lockable(lowered: Lowered) -> tuple[str, ...]:

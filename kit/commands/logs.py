@@ -11,10 +11,10 @@ from kit.commands.follow import prefixed
 from kit.commands.options import with_paths
 from kit.commands.targets import target_for, with_engine
 from kit.errors import InputError, KitError, joined
-from kit.model import EngineName
 from kit.paths import Paths, identity
 from kit.plan.storage import volume_name
 from kit.runtime.events import is_event
+from kit.runtime.target import Target
 from kit.values import WrongValueError, duration
 from kit.workload.names import kind_of
 from kit.workload.types import Kind
@@ -54,9 +54,9 @@ def command(
     """
     begin = _begin(since)
     cluster, own = identity(paths)
-    if dumps is not None:
-        return _dumps(cluster, paths.tree(cluster), engine or own, jobs, dumps)
     target = target_for(engine or own, cluster, paths.tree(cluster))
+    if dumps is not None:
+        return _dumps(cluster, paths.tree(cluster), target, jobs, dumps)
     known = target.known()
     # A server's log has no end.
     names = jobs or tuple(
@@ -72,12 +72,12 @@ def command(
     return None
 
 
-def _dumps(cluster: str, tree: Path, engine: str, jobs: tuple[str, ...], folder: Path) -> None:
+def _dumps(cluster: str, tree: Path, target: Target, jobs: tuple[str, ...], folder: Path) -> None:
     """Write the files of each job to a separate folder, in the layout of torchfrtrace."""
     from kit.runtime.dumps import dumps
     from kit.runtime.rendered import rendered
 
-    if engine == EngineName.LOCAL:
+    if not target.on_hosts:
         raise InputError("there is no flight recorder with engine local", "leave out --dumps")
     there = rendered(tree)
     known = [name for name in there.devices if kind_of(name) is Kind.JOB]

@@ -16,7 +16,7 @@ from kit.commands.prediction import show_prediction
 from kit.commands.tables import console
 from kit.datasets.sizes import load as load_sizes
 from kit.measurements import Measurements
-from kit.model import DataSet, EngineName, Use
+from kit.model import DataSet, Use
 from kit.paths import Paths
 from kit.plan.data import DataPlan, Sizes, fetches, stream_rates
 from kit.plan.division import shown
@@ -60,8 +60,8 @@ def command(paths: Paths, as_json: bool, every: bool) -> None:
 
 def _predictions(lowered: Lowered, measured: Measurements) -> dict[str, Prediction]:
     """Return the predictions by job, as far as steps were measured."""
-    overlay = lowered.engine is EngineName.SWARM and lowered.plan.network.driver == "overlay"
-    found = {job.name: predict(job, measured, overlay=overlay) for job in lowered.plan.jobs}
+    jobs, overlay = lowered.plan.jobs, bool(lowered.overlay)
+    found = {job.name: predict(job, measured, overlay=overlay) for job in jobs}
     return {name: each for name, each in found.items() if each is not None}
 
 
@@ -229,16 +229,15 @@ def _data(lowered: Lowered, job: JobPlan, sizes: Sizes) -> list[str]:
     if data is None or not job.job.data:
         return []
     lines = []
-    alone = lowered.engine is EngineName.LOCAL
     for stream in stream_rates(data, job.job.streamed, job.hosts, sizes):
         what = _stored(data, stream.data, stream.bytes)
-        if stream.rate is not None and not alone:
+        if stream.rate is not None and lowered.on_hosts:
             hosts, each = count(len(stream.hosts), "host"), " each" if stream.hosts[1:] else ""
             what += f": the links allow {hosts} {show_bytes(int(stream.rate))}/s{each}"
         lines.append(f"streams     {what}")
     for fetch in fetches(data, job.job.fetched, job.hosts, sizes):
         what = _stored(data, fetch.data, fetch.bytes)
-        if fetch.slowest is not None and fetch.seconds is not None and not alone:
+        if fetch.slowest is not None and fetch.seconds is not None and lowered.on_hosts:
             hosts = count(len(fetch.hosts), "host")
             link = show_speed(fetch.slowest.speed)
             time = show_seconds(fetch.seconds)

@@ -17,7 +17,6 @@ from kit.commands.options import with_paths
 from kit.commands.tables import console, table
 from kit.commands.targets import target_for, with_engine
 from kit.errors import InputError, KitError
-from kit.model import EngineName
 from kit.paths import Paths, identity
 from kit.runtime.health import with_health
 from kit.runtime.history import Deployment, newest
@@ -63,7 +62,7 @@ def command(
     engine, tree = engine or own, paths.tree(cluster)
     target, there = target_for(engine, cluster, tree), rendered(tree)
     # With engine local the jobs use this machine's GPUs, not those of the plan.
-    planned = {} if engine == EngineName.LOCAL else there.devices
+    planned = there.devices if target.on_hosts else {}
     deployments = Deployments(target.history)
 
     def look() -> Report:

@@ -13,7 +13,7 @@ from kit.commands.options import with_paths
 from kit.commands.tables import show_steps
 from kit.errors import InputError, KitError
 from kit.hosts.docker import Docker, on_each
-from kit.model import EngineName, Host
+from kit.model import Host
 from kit.paths import Paths
 from kit.plan.work import Plan, managers_of
 from kit.project import load_lowered
@@ -102,7 +102,7 @@ def down(paths: Paths, *, yes: bool, dry_run: bool) -> int:
 
 def _lowered(paths: Paths) -> Lowered:
     lowered = load_lowered(paths)
-    if lowered.engine is not EngineName.SWARM:
+    if not lowered.managers:
         raise InputError(
             f"{lowered.plan.file} says `engine: {lowered.engine}`",
             "write `engine: swarm`, then `kit render`",

@@ -29,15 +29,26 @@ def target_for(name: str, cluster: str, tree: Path, workloads: Sequence[Workload
     Raises:
         InputError: The tree, which lists the hosts, was not rendered.
     """
-    # Import on demand: imports took most of the time of `kit status`.
-    if name == EngineName.SWARM:
-        from kit.targets.swarm.target import SwarmTarget
+    return _TARGETS[EngineName(name)](cluster, tree, workloads)
 
-        return SwarmTarget(cluster, tree)
-    if name == EngineName.COMPOSE:
-        from kit.targets.compose.target import ComposeTarget
 
-        return ComposeTarget(cluster, tree)
+# Each imports on demand: imports took most of the time of `kit status`.
+def _local(cluster: str, tree: Path, workloads: Sequence[Workload]) -> Target:
     from kit.targets.local.target import LocalTarget
 
     return LocalTarget(cluster, tree, launcher_path(), workloads)
+
+
+def _compose(cluster: str, tree: Path, _: Sequence[Workload]) -> Target:
+    from kit.targets.compose.target import ComposeTarget
+
+    return ComposeTarget(cluster, tree)
+
+
+def _swarm(cluster: str, tree: Path, _: Sequence[Workload]) -> Target:
+    from kit.targets.swarm.target import SwarmTarget
+
+    return SwarmTarget(cluster, tree)
+
+
+_TARGETS = {EngineName.LOCAL: _local, EngineName.COMPOSE: _compose, EngineName.SWARM: _swarm}

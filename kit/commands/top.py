@@ -13,7 +13,6 @@ import click
 from kit.commands.options import with_paths
 from kit.commands.tables import console, table
 from kit.commands.targets import target_for, with_engine
-from kit.model import EngineName
 from kit.paths import Paths, identity
 from kit.runtime.rendered import rendered
 from kit.runtime.status import ENDED, JobStatus
@@ -58,10 +57,10 @@ def command(paths: Paths, engine: str | None, *, once: bool, as_json: bool) -> N
     name, tree = engine or own, paths.tree(cluster)
     target = target_for(name, cluster, tree)
     once = once or as_json
-    local = name == EngineName.LOCAL
-    hosts = () if local else rendered(tree).hosts
+    hosts = rendered(tree).hosts if target.on_hosts else ()
     every = None if once else INTERVAL
-    feeds = Feeds(local_command(HERE, every) if local else commands(hosts, every), loops=not once)
+    asked = commands(hosts, every) if target.on_hosts else local_command(HERE, every)
+    feeds = Feeds(asked, loops=not once)
     try:
         watch = _Watch(target, feeds, [host.name for host in hosts])
         feeds.wait()

@@ -22,7 +22,6 @@ def wanted_of(
     plan: Plan,
     workloads: Collection[Workload],
     *,
-    swarm: bool,
     tree: str,
     managers: Collection[Host],
     labels: Mapping[str, tuple[tuple[str, str], ...]],
@@ -32,7 +31,8 @@ def wanted_of(
 ) -> Wanted:
     """Return the expectations of the workloads, or of the hosts alone if there are none.
 
-    `ports` are those that containers open on each host, `sizes` those of the stored data sets.
+    `managers` are those of Swarm, if the cluster is one. `ports` are those that containers open on
+    each host, `sizes` those of the stored data sets.
     """
     uses: dict[str, list[Use]] = {host.name: [] for host in plan.hosts}
     jobs = {job.name: job for job in plan.jobs}
@@ -55,6 +55,7 @@ def wanted_of(
         )
         for host in plan.hosts
     )
+    swarm = bool(managers)
     return Wanted(plan.cluster, tree, swarm, plan.network.mtu, overlay, hosts, rendezvous)
 
 

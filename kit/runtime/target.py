@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar, Protocol
 
 from kit.runtime.history import Deployment
@@ -29,10 +30,12 @@ Agree = Callable[[Sequence[Deployment]], None]
 class Target(Protocol):
     """The operations of every target on jobs and servers.
 
-    `tied_to_terminal`: Ctrl-C during following also stops the jobs.
+    `tied_to_terminal`: Ctrl-C during following also stops the jobs. `on_hosts`: containers run on
+    the hosts of the plan; otherwise processes run on this machine, with its GPUs.
     """
 
     tied_to_terminal: ClassVar[bool]
+    on_hosts: ClassVar[bool]
 
     def preview(self, workloads: Sequence[Workload], *, fresh: bool) -> tuple[Step, ...]:
         """Return the steps of a `deploy` without executing them.
@@ -93,6 +96,9 @@ class Target(Protocol):
         Raises:
             KitError: They cannot be started.
         """
+
+    def data_folder(self) -> Path | None:
+        """Return the folder of the data sets, or None if they are in volumes of the hosts."""
 
     def stop_data(self) -> bool:
         """End the data services of all hosts, and return whether there were any to end.

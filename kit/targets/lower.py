@@ -1,19 +1,28 @@
-"""The choice of the function that lowers a plan."""
+"""From a plan over its parts to the terms of a target."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from kit.model import EngineName
 from kit.plan.work import Plan
 from kit.targets.compose import lower as compose
+from kit.targets.compose.addressing import ComposeAddressing
 from kit.targets.local import lower as local
+from kit.targets.local.addressing import LocalAddressing
 from kit.targets.lowered import Lowered
 from kit.targets.swarm import lower as swarm
+from kit.targets.swarm.addressing import SwarmAddressing
+from kit.workload.addressing import Addressing
+from kit.workload.make import Parts, make_parts
 
-LOWER = {
-    EngineName.LOCAL: local.lower,
-    EngineName.COMPOSE: compose.lower,
-    EngineName.SWARM: swarm.lower,
+Lower = Callable[[Plan, Parts], Lowered]
+TARGETS: dict[EngineName, tuple[Callable[[Plan], Addressing], Lower]] = {
+    EngineName.LOCAL: (lambda _: LocalAddressing(), local.lower),
+    EngineName.COMPOSE: (ComposeAddressing, compose.lower),
+    EngineName.SWARM: (SwarmAddressing, swarm.lower),
 }
+"""How parts reach each other under each target, and the function that lowers them."""
 
 
 def lower(plan: Plan, engine: EngineName) -> Lowered:
@@ -22,4 +31,5 @@ def lower(plan: Plan, engine: EngineName) -> Lowered:
     Raises:
         FaultsError: The target does not support the plan, or names or ports conflict.
     """
-    return LOWER[engine](plan)
+    addressing, lowers = TARGETS[engine]
+    return lowers(plan, make_parts(plan, addressing(plan)))

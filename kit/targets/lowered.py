@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from kit.model import EngineName
+from kit.model import EngineName, Host
 from kit.plan.images import unlocked
 from kit.plan.notes import lock_notes
 from kit.plan.work import Plan
@@ -73,7 +73,10 @@ class Lowered:
 
     `workloads` are the jobs, then the servers, including idle ones. `images` are the names of the
     images that hosts run, `optional_images` of those that no host pulls. `notes` come from the
-    plan and from the target. `ports` are the ports that containers open on each host.
+    plan and from the target. `ports` are the ports that containers open on each host. `on_hosts`:
+    containers run on the hosts, otherwise processes on this machine. With Swarm, `managers` are its
+    managers, the first of them the one to ask, `labels` are those of each host's node, and
+    `overlay` is the name of the network, "" if tasks use that of the hosts.
     """
 
     engine: EngineName
@@ -84,6 +87,10 @@ class Lowered:
     optional_images: tuple[str, ...] = ()
     own_notes: tuple[str, ...] = field(default=())
     ports: Mapping[str, tuple[OpenPort, ...]] = field(default_factory=dict)
+    on_hosts: bool = True
+    managers: tuple[Host, ...] = ()
+    labels: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
+    overlay: str = ""
 
     @property
     def cluster(self) -> str:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from kit.model import DataSet, Host, Limits
 from kit.plan.data import DataPlan
 from kit.plan.types import MountPoint
 from kit.values import endpoint
+from kit.workload.addressing import DataAddresses
 from kit.workload.privileges import NOBODY, default_variables
 from kit.workload.types import HealthCheck, Part, Port, Role, Update, Variable, Word
 from trainer.contract.bearer import KEY
@@ -38,19 +38,6 @@ MOST_PEERS = 64
 """Peers that an agent is told: connected agents tell each other the rest."""
 
 
-@dataclass(frozen=True, slots=True)
-class Addresses:
-    """How services reach each other under a target.
-
-    `server` is the server's URL. `peers` are `host:port`; a name may have several addresses.
-    `own`: each listens only at the address of its host.
-    """
-
-    server: str
-    peers: tuple[str, ...]
-    own: bool = False
-
-
 def data_sets_json(sets: Sequence[DataSet]) -> str:
     """Return the value of KIT_DATA_SETS, from which the launcher knows what to ask for."""
     return json.dumps(
@@ -58,9 +45,9 @@ def data_sets_json(sets: Sequence[DataSet]) -> str:
     )
 
 
-def data_parts(cluster: str, data: DataPlan, addresses: Addresses) -> tuple[Part, ...]:
+def data_parts(cluster: str, data: DataPlan, addresses: DataAddresses) -> tuple[Part, ...]:
     """Make the parts: the server, the agent beside it, and the agents of the other hosts."""
-    others = tuple(host for host in data.agents if host is not data.storage)
+    others = () if addresses.alone else tuple(h for h in data.agents if h is not data.storage)
     seeder = _agent(cluster, data, addresses, "data-storage", (data.storage,), ("--store", CACHE))
     server = _server(data, addresses)
     if not others:
@@ -72,7 +59,7 @@ def data_parts(cluster: str, data: DataPlan, addresses: Addresses) -> tuple[Part
     return (server, seeder, *agents)
 
 
-def _server(data: DataPlan, addresses: Addresses) -> Part:
+def _server(data: DataPlan, addresses: DataAddresses) -> Part:
     own = data.storage.address if addresses.own else ""
     url = f"http://{endpoint(own or '127.0.0.1', data.port)}/healthz"
     code = f"import urllib.request as u; u.urlopen('{url}', timeout=15)"
@@ -111,7 +98,7 @@ def _server(data: DataPlan, addresses: Addresses) -> Part:
 def _agent(
     cluster: str,
     data: DataPlan,
-    addresses: Addresses,
+    addresses: DataAddresses,
     name: str,
     hosts: tuple[Host, ...],
     more: tuple[str, ...],

@@ -123,6 +123,18 @@ def at(host: Host, port: int, **labels: str) -> Target:
     return Target(f"{address}:{port}", (("host", host.name), *labels.items()))
 
 
+def job_scrapes(workloads: Iterable[Workload]) -> tuple[Scrape, ...]:
+    """Return the scrape job of the jobs, at the addresses of their hosts, if any has metrics."""
+    targets = tuple(
+        at(host, port)
+        for each in workloads
+        if (port := metrics_port(each))
+        for part in each.working
+        for host in part.first_hosts
+    )
+    return (Scrape("train", targets, own_labels=True),) if targets else ()
+
+
 def server_scrapes(workloads: Iterable[Workload]) -> Iterator[Scrape]:
     """Yield the scrape job of the servers, at the ports that their hosts publish."""
     targets = tuple(

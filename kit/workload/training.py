@@ -13,6 +13,7 @@ from kit.plan.storage import CHECKPOINTS, DUMPS
 from kit.plan.types import MountPoint, Placement
 from kit.plan.work import JobPlan, Plan
 from kit.values import count
+from kit.workload.addressing import JobAddresses
 from kit.workload.code import code_configs, code_documents, code_variables
 from kit.workload.data import data_sets_json
 from kit.workload.documents import generated, job_json
@@ -99,32 +100,18 @@ def metrics_port(plan: Plan, job: JobPlan, *, own_addresses: bool) -> int | None
     return METRICS_PORT + (0 if own_addresses else zlib.crc32(job.name.encode()) % PORTS)
 
 
-def training(
-    plan: Plan,
-    job: JobPlan,
-    rendezvous: Rendezvous,
-    *,
-    host_network: bool,
-    own_addresses: bool = False,
-    defaults: Mapping[str, str] = FAULT_VARIABLES,
-    data_server: str = "",
-) -> Workload:
-    """Make the parts of a job whose agents use the rendezvous `rendezvous`.
+def training(plan: Plan, job: JobPlan, addresses: JobAddresses, data_server: str) -> Workload:
+    """Make the parts of a job whose hosts meet at `addresses`.
 
-    `own_addresses`: each container has an address of its own, so that jobs may use equal ports.
-    The inventory and the job may override the variables of `defaults`. `data_server` is the URL of
-    the data server, as the containers reach it.
+    `data_server` is the URL of the data server, as the containers reach it, or "".
     """
-    port = metrics_port(plan, job, own_addresses=own_addresses)
+    rendezvous, host_network = addresses.rendezvous, addresses.host_network
+    port = metrics_port(plan, job, own_addresses=addresses.own_addresses)
     urls = {each.name: stream_url(data_server, each) for each in job.job.streamed}
     url = next(iter(urls.values()), None)  # A built-in training streams one.
     text = job_json(job, generated(plan.file, job.job.file), port, url)
     document = Document(f"jobs/{job.name}.json", text)
-    user = dict(plan.network.nccl) | dict(job.job.nccl) | dict(job.job.environment)
-    if job.job.framework is not Framework.PYTORCH:
-        defaults = {k: v for k, v in defaults.items() if not k.startswith("TORCH_")}
-    kept = {name: value for name, value in defaults.items() if OLD_NAMES.get(name) not in user}
-    variables = {**kept, **user}
+    variables = _variables(plan, job, addresses.defaults)
     parts = [_rendezvous(job, rendezvous, host_network=host_network)]
     for name, members in groups(Role.TRAIN, job.containers).items():
         environment = _environment(
@@ -153,6 +140,15 @@ def training(
         data=job.job.data,
         code=code_documents(job.job),
     )
+
+
+def _variables(plan: Plan, job: JobPlan, defaults: Mapping[str, str]) -> dict[str, str]:
+    """Return the defaults, and the variables of the inventory and the job, which override them."""
+    user = dict(plan.network.nccl) | dict(job.job.nccl) | dict(job.job.environment)
+    if job.job.framework is not Framework.PYTORCH:
+        defaults = {k: v for k, v in defaults.items() if not k.startswith("TORCH_")}
+    kept = {name: value for name, value in defaults.items() if OLD_NAMES.get(name) not in user}
+    return {**kept, **user}
 
 
 def checkpoints_mount(workload: Workload) -> MountPoint:

@@ -54,7 +54,10 @@ def ask(
 ) -> Result:
     """Ask for the status; the Swarm has `there`."""
     target = SimpleNamespace(
-        status=lambda: tuple(there), missing=lambda: tuple(missing), history=unreachable
+        on_hosts=True,
+        status=lambda: tuple(there),
+        missing=lambda: tuple(missing),
+        history=unreachable,
     )
     monkeypatch.setattr(command, "target_for", lambda *_: target)
     monkeypatch.setenv("COLUMNS", "200")

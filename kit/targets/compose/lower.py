@@ -5,41 +5,22 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from kit.errors import Fault, FaultsError
 from kit.model import EngineName, Host, Secret
 from kit.plan.storage import volume_name
 from kit.plan.types import Placement, Volume
-from kit.plan.work import JobPlan, Plan, ServerPlan, manager_of
+from kit.plan.work import Plan
+from kit.targets.compose.addressing import listeners
 from kit.targets.hosts import host_outputs, hosts_with_any_port
 from kit.targets.lowered import Lowered, Output
 from kit.targets.monitoring import monitoring_outputs
-from kit.values import endpoint
-from kit.workload.data import VOLUME, Addresses, data_parts, some_peers
-from kit.workload.monitoring import (
-    PROMETHEUS_PORT,
-    Monitoring,
-    Scrape,
-    at,
-    engine_services,
-    metrics_port,
-    monitoring,
-    platform_parts,
-    server_scrapes,
-)
+from kit.workload.data import VOLUME
+from kit.workload.make import Parts
+from kit.workload.monitoring import Monitoring, platform_parts
 from kit.workload.names import DATA, project_of
-from kit.workload.ports import (
-    Listener,
-    OpenPort,
-    low_port_faults,
-    open_ports,
-    port_faults,
-    services,
-)
-from kit.workload.registry import registry_part
-from kit.workload.serving import endpoints, serving, source_hosts
-from kit.workload.training import RENDEZVOUS_PORT, own_port, training
+from kit.workload.ports import OpenPort
 from kit.workload.types import (
     Config,
     Environment,
@@ -47,7 +28,6 @@ from kit.workload.types import (
     Net,
     Part,
     Port,
-    Rendezvous,
     Role,
     Symbol,
     Variable,
@@ -116,12 +96,8 @@ class Project:
         return tuple(dict.fromkeys(found))
 
 
-def lower(plan: Plan) -> Lowered:
+def lower(plan: Plan, parts: Parts) -> Lowered:
     """Lower the plan to Compose projects.
-
-    With `plan.ipv6`, the containers use the network of their host. A bridge of Docker has no IPv6
-    unless its network, and before Docker 27 also the daemon, is told so. Then Docker makes the host
-    forward IPv6, and the kernel drops the routes and addresses that routers announce to the host.
 
     Raises:
         FaultsError: Ports conflict.
@@ -132,40 +108,17 @@ def lower(plan: Plan) -> Lowered:
         if each.server.proxy
     ]:
         raise FaultsError(faults)
-    jobs = [_job(plan, job) for job in plan.jobs]
-    servers = [_server(plan, server) for server in plan.servers]
-    workloads = (*jobs, *servers)
-    registry = registry_part(plan)
-    listeners = [each for workload in workloads for each in _listeners(workload)]
-    data, made = _data(plan), _monitoring(plan, workloads)
-    shared = (*([registry] if registry else []), *platform_parts(made), *data)
-    platform = [*services(shared), *engine_services(plan)]
-    if faults := [*port_faults(platform, listeners), *low_port_faults(workloads)]:
+    if faults := parts.faults():
         raise FaultsError(faults)
-    ports = open_ports(platform, listeners)
+    ports = parts.ports
     return Lowered(
         engine=EngineName.COMPOSE,
         plan=plan,
-        workloads=workloads,
-        outputs=(*_data_outputs(plan, data), *_outputs(plan, registry, workloads, made, ports)),
+        workloads=parts.workloads,
+        outputs=(*_data_outputs(plan, parts.data), *_outputs(plan, parts, ports)),
         images=plan.images,
         ports=ports,
     )
-
-
-def _data(plan: Plan) -> tuple[Part, ...]:
-    """Return the data services, which find each other at the hosts' published ports."""
-    data = plan.data
-    if data is None:
-        return ()
-    peers = [endpoint(host.address, data.peer_port) for host in data.agents]
-    addresses = Addresses(_data_server(plan), some_peers(data, peers), own=plan.ipv6)
-    return data_parts(plan.cluster, data, addresses)
-
-
-def _data_server(plan: Plan) -> str:
-    """Return the URL of the data server, or "" without one."""
-    return f"http://{endpoint(plan.data.storage.address, plan.data.port)}" if plan.data else ""
 
 
 def _data_outputs(plan: Plan, parts: Sequence[Part]) -> Iterator[Output]:
@@ -199,70 +152,11 @@ def _shared(
     )
 
 
-def _job(plan: Plan, job: JobPlan) -> Workload:
-    network = plan.network
-    # NCCL and Gloo choose their own ports, so several hosts need the hosts' network.
-    several = len(job.containers) > 1
-    host_network = several or network.driver == "host" or network.infiniband or plan.ipv6
-    if host_network:
-        host = manager_of(job.hosts)
-        rendezvous = Rendezvous(host, host.address, own_port(job))
-    else:
-        rendezvous = Rendezvous(job.hosts[0], Role.RENDEZVOUS, job.job.port or RENDEZVOUS_PORT)
-    server = _data_server(plan)
-    return training(plan, job, rendezvous, host_network=host_network, data_server=server)
-
-
-def _server(plan: Plan, server: ServerPlan) -> Workload:
-    offered, port = endpoints(server), server.server.transfer_port
-    # Compose never moves them to other hosts.
-    offering = [host for part in offered for host in part.first_hosts]
-    hosts = source_hosts(plan, server, offering) if offered else ()
-    sources = [f"http://{endpoint(host.address, port)}" for host in hosts]
-    # Servers of the user's own fetch nothing of kit's, and often listen by IPv4 alone, to which
-    # Docker's proxy passes what arrives by IPv6.
-    host_network = plan.ipv6 and server.server.own is None
-    if host_network:
-        offered = tuple(_addressed(part) for part in offered)
-    return serving(plan, server, offered, sources, host_network=host_network)
-
-
-def _addressed(part: Part) -> Part:
-    """Let checkpoint endpoints listen only on the addresses that servers use."""
-    own = Variable("KIT_ADDRESS", ",".join(host.address for host in part.first_hosts))
-    return replace(part, environment=(*part.environment, own))
-
-
-def _listeners(workload: Workload) -> Iterator[Listener]:
-    for part in workload.parts:
-        # On a network of its own, only the rendezvous' service name is used.
-        inside = part.role is Role.RENDEZVOUS and not workload.host_network
-        for port in () if inside else part.ports:
-            for host in part.first_hosts:
-                yield Listener(workload, port, host, host.address)
-
-
 def opened(workload: Workload, host: str) -> Iterator[tuple[int, str]]:
     """Yield the ports that a workload opens on a host, and the key that sets each in its file."""
-    for each in _listeners(workload):
+    for each in listeners(workload):
         if each.host.name == host:
             yield each.port.number, each.port.written()
-
-
-def _monitoring(plan: Plan, workloads: Sequence[Workload]) -> Monitoring | None:
-    targets = tuple(
-        at(host, port)
-        for each in workloads
-        if (port := metrics_port(each))
-        for part in each.working
-        for host in part.first_hosts
-    )
-    scrapes = [Scrape("train", targets, own_labels=True)] if targets else []
-    host_network = plan.ipv6
-    name = "127.0.0.1" if host_network else Role.PROMETHEUS
-    where = f"http://{name}:{PROMETHEUS_PORT}"
-    found = [*scrapes, *server_scrapes(workloads)]
-    return monitoring(plan, found, where, host_network=host_network)
 
 
 def _monitoring_outputs(plan: Plan, made: Monitoring) -> Iterator[Output]:
@@ -278,26 +172,23 @@ def _monitoring_outputs(plan: Plan, made: Monitoring) -> Iterator[Output]:
 
 
 def _outputs(
-    plan: Plan,
-    registry: Part | None,
-    workloads: Sequence[Workload],
-    made: Monitoring | None,
-    ports: Mapping[str, tuple[OpenPort, ...]],
+    plan: Plan, parts: Parts, ports: Mapping[str, tuple[OpenPort, ...]]
 ) -> Iterator[Output]:
-    for workload in workloads:
+    for workload in parts.workloads:
         # The rendezvous stands above the training, whose hash covers only what follows.
         here = _by_host(sorted(workload.parts, key=lambda part: part.role is not Role.RENDEZVOUS))
         for host in plan.hosts:
             if host.name in here:
                 yield _output(_project(plan, workload, host, here[host.name]))
+    registry = parts.registry
     if registry is not None:
         name = volume_name(plan.cluster, Role.REGISTRY)
         volume = Volume(Role.REGISTRY, name, None, None, owned=True)
         yield _shared(plan, registry.hosts[0], Role.REGISTRY, [(registry, None)], [volume])
-    if made is not None:
-        yield from _monitoring_outputs(plan, made)
+    if parts.monitoring is not None:
+        yield from _monitoring_outputs(plan, parts.monitoring)
     insecure = plan.registry.address if registry is not None and plan.registry else ""
-    any_port = hosts_with_any_port(workloads)
+    any_port = hosts_with_any_port(parts.workloads)
     yield from host_outputs(plan, EngineName.COMPOSE, (), lambda _: None, insecure, ports, any_port)
 
 

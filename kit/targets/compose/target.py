@@ -46,6 +46,7 @@ class ComposeTarget:
     """Runs workloads on the hosts of the rendered tree, through their Docker engines."""
 
     tied_to_terminal: ClassVar[bool] = False
+    on_hosts: ClassVar[bool] = True
 
     def __init__(self, cluster: str, tree: Path) -> None:
         self._hosts = Hosts(cluster, tree)
@@ -144,6 +145,9 @@ class ComposeTarget:
             executor = Executor(self._hosts, (), {})
             for _ in execute_steps(self._data_steps(versions, seen), executor.execute, say):
                 pass
+
+    def data_folder(self) -> None:
+        """Return None: the data sets are in volumes; see `Target.data_folder`."""
 
     def stop_data(self) -> bool:
         """End the data services of all hosts; see `Target.stop_data`."""

@@ -9,9 +9,9 @@ from kit.errors import KitError
 from kit.plan.data import DataPlan
 from kit.plan.storage import CHECKPOINTS
 from kit.runtime.steps import Step, size
+from kit.targets.local.addressing import HERE
 from kit.targets.local.gpus import serving_devices, visible_devices
 from kit.targets.local.lower import (
-    HERE,
     Places,
     Process,
     data_processes,

@@ -15,18 +15,17 @@ from kit.model import EngineName
 from kit.plan.data import DataPlan
 from kit.plan.storage import CHECKPOINTS, DATA
 from kit.plan.types import MountPoint, Placement
-from kit.plan.work import JobPlan, Plan
+from kit.plan.work import Plan
+from kit.targets.local.addressing import HERE, LocalAddressing, metrics_ports
 from kit.targets.lowered import Lowered
 from kit.targets.monitoring import monitoring_outputs
-from kit.workload.data import CACHE, SOCKET, STORE, Addresses, data_parts
-from kit.workload.monitoring import Scrape, Target, metrics_port
-from kit.workload.ports import Listener, port_faults, services
-from kit.workload.serving import serving
-from kit.workload.training import SECRETS, own_port, training
-from kit.workload.types import Kind, Part, Rendezvous, Role, Symbol, Workload
+from kit.workload.data import CACHE, SOCKET, STORE, data_parts
+from kit.workload.make import Parts
+from kit.workload.monitoring import Scrape, Target
+from kit.workload.training import SECRETS
+from kit.workload.types import Kind, Part, Symbol, Workload
 from trainer.contract.bearer import KEY
 
-HERE = "127.0.0.1"
 DATA_SETS = ".datasets"
 """The folder of the data sets. No job has such a name, because a DNS label has no dot."""
 
@@ -72,29 +71,18 @@ class Places:
         return self.folders / workload.name
 
 
-def lower(plan: Plan) -> Lowered:
+def lower(plan: Plan, parts: Parts) -> Lowered:
     """Lower the plan to processes of this machine.
 
     Raises:
         FaultsError: Ports conflict.
     """
-    jobs = [_job(plan, job) for job in plan.jobs]
-    # Here all hosts of a server are one process, at one address already: it needs no proxy.
-    servers = [serving(plan, each, (), (), host_network=False) for each in plan.servers]
-    workloads = (*jobs, *servers)
-    listeners = (each for workload in workloads for each in _listeners(workload))
-    data = data_services_here(plan.data) if plan.data else ()
-    if faults := port_faults(services(data, HERE), listeners):
+    if faults := parts.faults():
         raise FaultsError(faults)
+    # Jobs run on this machine's GPUs or on the CPU.
+    workloads = tuple(replace(each, precision=None) for each in parts.workloads)
     outputs = tuple(monitoring_outputs(tuple(_scrapes(workloads)), "")) if plan.monitoring else ()
-    return Lowered(EngineName.LOCAL, plan, workloads, outputs)
-
-
-def metrics_ports(workload: Workload) -> dict[str, int]:
-    """Return the port of each host's metrics: the hosts share one address here."""
-    first = metrics_port(workload)
-    names = [placement.host.name for placement in workload.placements]
-    return {} if first is None else {name: first + index for index, name in enumerate(names)}
+    return Lowered(EngineName.LOCAL, plan, workloads, outputs, on_hosts=False)
 
 
 def _scrapes(workloads: Sequence[Workload]) -> Iterator[Scrape]:
@@ -110,26 +98,6 @@ def _scrapes(workloads: Sequence[Workload]) -> Iterator[Scrape]:
     ]
     if servers:
         yield Scrape("serve", tuple(servers))
-
-
-def _job(plan: Plan, job: JobPlan) -> Workload:
-    rendezvous = Rendezvous(job.hosts[0], HERE, own_port(job))
-    # The variables against hangs are not needed here, and torch warns about their old names.
-    server = f"http://{HERE}:{plan.data.port}" if plan.data else ""
-    made = training(plan, job, rendezvous, host_network=False, defaults={}, data_server=server)
-    # It runs on this machine's GPUs or on the CPU.
-    return replace(made, precision=None)
-
-
-def _listeners(workload: Workload) -> Iterator[Listener]:
-    for part in workload.parts:
-        for port in part.ports:
-            if part.role is not Role.TRAIN:
-                yield Listener(workload, port, part.hosts[0], HERE)
-    for part in workload.working if workload.kind is Kind.JOB else ():
-        for host in part.hosts if part.ports else ():
-            own = replace(part.ports[0], number=metrics_ports(workload)[host.name])
-            yield Listener(workload, own, host, HERE)
 
 
 def processes(
@@ -200,12 +168,6 @@ def _agent(
     )
 
 
-def data_services_here(data: DataPlan) -> tuple[Part, ...]:
-    """Return the data services of this machine, which stores and fetches for all hosts."""
-    alone = replace(data, agents=(data.storage,))
-    return data_parts("", alone, Addresses(f"http://{HERE}:{data.port}", ()))
-
-
 def data_processes(data: DataPlan, places: Places) -> tuple[Process, ...]:
     """Return the processes of the data services."""
     return tuple(
@@ -221,7 +183,7 @@ def data_processes(data: DataPlan, places: Places) -> tuple[Process, ...]:
             folder=str(places.here),
             log=str(places.datasets / "services" / f"{part.role}.log"),
         )
-        for part in data_services_here(data)
+        for part in data_parts("", data, LocalAddressing().data(data))
     )
 
 

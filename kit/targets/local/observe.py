@@ -15,10 +15,11 @@ from typing import Any
 from kit.hosts.gpus import listed_gpus
 from kit.runtime.events import Reader
 from kit.runtime.status import ENDED, HostStatus, JobStatus, State
+from kit.targets.local.addressing import HERE
 from kit.targets.local.decide import Machine, WorkloadState
 from kit.targets.local.folder import JobFolder, Run, state_home
 from kit.targets.local.logs import Tail
-from kit.targets.local.lower import HERE, Places
+from kit.targets.local.lower import Places
 from kit.targets.local.supervise import run_processes
 from kit.workload.types import Kind, Role
 

@@ -24,7 +24,14 @@ from kit.runtime.target import Agree, Known
 from kit.secrets import read_secrets
 from kit.targets.local.decide import Machine, Start, StartData, decide, started_as, steps_of_data
 from kit.targets.local.execute import POLL, Executor, end
-from kit.targets.local.folder import SERVICES, JobFolder, Run, jobs_of, read_history
+from kit.targets.local.folder import (
+    SERVICES,
+    JobFolder,
+    Run,
+    data_folder,
+    jobs_of,
+    read_history,
+)
 from kit.targets.local.logs import Tail
 from kit.targets.local.observe import WatchedFolder, has_ended, observe_machine, observe_workloads
 from kit.targets.local.supervise import run_processes
@@ -38,6 +45,7 @@ class LocalTarget:
     """Runs workloads on this machine, over loopback, from the rendered tree."""
 
     tied_to_terminal: ClassVar[bool] = True
+    on_hosts: ClassVar[bool] = False
 
     def __init__(
         self, cluster: str, tree: Path, launcher: Path, workloads: Sequence[Workload] = ()
@@ -68,6 +76,10 @@ class LocalTarget:
         execute = Executor(self._cluster, {}).execute
         for _ in execute_steps(self._data_steps(machine), execute, say):
             pass
+
+    def data_folder(self) -> Path:
+        """Return the folder of the data sets; see `Target.data_folder`."""
+        return data_folder(self._cluster)
 
     def stop_data(self) -> bool:
         """End the data services of this machine; see `Target.stop_data`."""

@@ -9,138 +9,43 @@ from operator import attrgetter
 from kit.errors import FaultsError
 from kit.model import EngineName
 from kit.plan.types import MountPoint, Volume
-from kit.plan.work import JobPlan, Plan, ServerPlan, manager_of, managers_of
+from kit.plan.work import Plan, managers_of
 from kit.targets.hosts import host_outputs, hosts_with_any_port
 from kit.targets.lowered import Lowered, Output
 from kit.targets.swarm.labels import node_labels
-from kit.targets.swarm.monitoring import monitoring_files, monitoring_of
-from kit.targets.swarm.names import checkpoints_alias, name_faults, network_name
-from kit.targets.swarm.platform import (
-    NETWORK_IMAGE,
-    PLATFORM,
-    data_server,
-    platform_of,
-    platform_stack,
-)
-from kit.targets.swarm.stacks import Stack, configs_of, stack_of, untemplated
-from kit.workload.monitoring import Monitoring, engine_services, platform_parts
-from kit.workload.names import stack_of_job
-from kit.workload.ports import (
-    Listener,
-    OpenPort,
-    low_port_faults,
-    open_ports,
-    port_faults,
-    services,
-)
-from kit.workload.ports import Service as OpenService
-from kit.workload.proxy import proxy_host, with_proxy
-from kit.workload.registry import registry_part
-from kit.workload.serving import MOST_SOURCES, endpoints, serving, source_hosts
-from kit.workload.training import FAULT_VARIABLES, RENDEZVOUS_PORT, own_port, training
-from kit.workload.types import Part, Rendezvous, Role, Variable, Workload
+from kit.targets.swarm.monitoring import monitoring_files
+from kit.targets.swarm.names import name_faults, network_name
+from kit.targets.swarm.platform import NETWORK_IMAGE, PLATFORM, platform_of, platform_stack
+from kit.targets.swarm.stacks import configs_of, stack_of, untemplated
+from kit.workload.make import Parts
+from kit.workload.ports import OpenPort
+from kit.workload.types import Workload
 
 
-def lower(plan: Plan) -> Lowered:
+def lower(plan: Plan, parts: Parts) -> Lowered:
     """Lower the plan to Swarm stacks.
 
     Raises:
         FaultsError: Ports or names conflict, or Swarm rejects a name.
     """
-    host_network = plan.network.driver == "host"
-    jobs = [_job(plan, job, host_network=host_network) for job in plan.jobs]
-    servers = [_server(plan, server, host_network=host_network) for server in plan.servers]
-    platform, made = platform_stack(plan), monitoring_of(plan, [*jobs, *servers])
-    platform_services = platform.services if platform else ()
-    published = [
-        each.part for each in platform_services if each.published or each.network == "host"
-    ]
-    registry = [part for part in published if part.role is Role.REGISTRY]
-    shared = (*registry, *platform_parts(made), *(p for p in published if p not in registry))
-    opened = [*services(shared), *engine_services(plan)]
-    workloads = (*jobs, *_proxied(plan, opened, jobs, servers))
-    listeners = [each for workload in workloads for each in _listeners(workload)]
-    faults = [
-        *port_faults(opened, listeners),
-        *low_port_faults(workloads),
-        *name_faults(plan, workloads),
-    ]
-    if faults:
+    if faults := [*parts.faults(), *name_faults(plan, parts.workloads)]:
         raise FaultsError(faults)
-    ports = open_ports(opened, listeners)
+    workloads, ports = tuple(map(_readable, parts.workloads)), parts.ports
+    labels = node_labels(plan.hosts, [each for each in workloads if each.parts], plan.data)
+    overlay = network_name(plan) if plan.network.driver == "overlay" else ""
     return Lowered(
         engine=EngineName.SWARM,
         plan=plan,
         workloads=workloads,
-        outputs=tuple(_outputs(plan, platform, workloads, made, ports)),
+        outputs=tuple(_outputs(plan, parts, workloads, ports, labels)),
         images=plan.images,
-        optional_images=() if host_network else (NETWORK_IMAGE,),
+        optional_images=(NETWORK_IMAGE,) if overlay else (),
         own_notes=(*_manager_notes(plan), *_metrics_notes(plan, workloads)),
         ports=ports,
+        managers=managers_of(plan.hosts),
+        labels=labels,
+        overlay=overlay,
     )
-
-
-def _job(plan: Plan, job: JobPlan, *, host_network: bool) -> Workload:
-    # Managers stay, while training hosts may leave and return.
-    host = manager_of(plan.hosts)
-    if host_network:
-        rendezvous = Rendezvous(host, host.address, own_port(job))
-    else:
-        # The stack's name makes it unique: other jobs have a rendezvous on the same network.
-        name = f"{stack_of_job(job.name)}_{Role.RENDEZVOUS}"
-        rendezvous = Rendezvous(host, name, job.job.port or RENDEZVOUS_PORT)
-    # Swarm cannot add devices; this variable makes the nvidia runtime add those of InfiniBand.
-    infiniband = {"NVIDIA_MOFED": "enabled"} if plan.network.infiniband else {}
-    defaults = FAULT_VARIABLES | infiniband
-    made = training(
-        plan,
-        job,
-        rendezvous,
-        host_network=host_network,
-        own_addresses=not host_network,
-        defaults=defaults,
-        data_server=data_server(plan),
-    )
-    return _readable(made)
-
-
-def _server(plan: Plan, server: ServerPlan, *, host_network: bool) -> Workload:
-    offered, port = endpoints(server), server.server.transfer_port
-    # Swarm may move them among all hosts with checkpoints.
-    offering = [host for part in offered for host in part.hosts]
-    listed = source_hosts(plan, server, offering) if offered and host_network else ()
-    names = [host.address for host in listed] or [checkpoints_alias(server.name)]
-    sources = [f"http://{name}:{port}" for name in names]
-    addressed = [_addressed(part, checkpoints_alias(server.name), host_network) for part in offered]
-    made = serving(plan, server, addressed, sources if offered else (), host_network=host_network)
-    return _readable(made)
-
-
-def _proxied(
-    plan: Plan, opened: Iterable[OpenService], jobs: Iterable[Workload], servers: Sequence[Workload]
-) -> tuple[Workload, ...]:
-    """Add the proxies of servers. None asks a host at whose port another service answers."""
-    taken = {(each.port.number, each.host.name) for each in opened}
-    for workload in (*jobs, *servers):
-        taken |= {(each.port.number, each.host.name) for each in _listeners(workload)}
-    taken |= {
-        (proxy.port, proxy_host(plan, proxy).name)
-        for each in plan.serving
-        if (proxy := each.server.proxy)
-    }
-    return tuple(
-        with_proxy(plan, each, made, {host for port, host in taken if port == each.server.port})
-        for each, made in zip(plan.servers, servers, strict=True)
-    )
-
-
-def _addressed(part: Part, alias: str, host_network: bool) -> Part:
-    """Let checkpoint endpoints listen only on the addresses that servers use."""
-    names = [host.address for host in part.hosts] if host_network else [alias]
-    if len(names) > MOST_SOURCES:
-        return part
-    variable = Variable("KIT_ADDRESS", ",".join(names))
-    return replace(part, environment=(*part.environment, variable))
 
 
 def _readable(workload: Workload) -> Workload:
@@ -163,14 +68,6 @@ def _readable(workload: Workload) -> Workload:
     )
     volumes = tuple(map(volume, workload.volumes))
     return replace(workload, parts=tuple(parts), volumes=volumes)
-
-
-def _listeners(workload: Workload) -> Iterator[Listener]:
-    for part in workload.parts:
-        for port in part.ports:
-            if workload.host_network or port.public:
-                for host in part.hosts:
-                    yield Listener(workload, port, host, host.address)
 
 
 def _manager_notes(plan: Plan) -> Iterator[str]:
@@ -199,13 +96,14 @@ def _metrics_notes(plan: Plan, workloads: Iterable[Workload]) -> Iterator[str]:
 
 def _outputs(
     plan: Plan,
-    platform: Stack | None,
+    parts: Parts,
     workloads: Sequence[Workload],
-    made: Monitoring | None,
     ports: Mapping[str, tuple[OpenPort, ...]],
+    labels: Mapping[str, tuple[tuple[str, str], ...]],
 ) -> Iterator[Output]:
+    platform = platform_stack(plan, parts.registry, parts.data)
     if platform is not None:
-        values = {"stack": platform, "platform": platform_of(plan)}
+        values = {"stack": platform, "platform": platform_of(plan, parts.registry)}
         yield Output(PLATFORM, "platform.stack.yaml.j2", values)
     for workload in workloads:
         if not workload.parts:
@@ -219,12 +117,10 @@ def _outputs(
             configs_of(workload),
             workload.stack,
         )
-    if made is not None:
-        yield from monitoring_files(plan, made)
-    placed = [workload for workload in workloads if workload.parts]
-    labels = {"labels": node_labels(plan.hosts, placed, plan.data)}
-    yield Output("label-nodes.sh", "label-nodes.sh.j2", labels, plan.sources)
-    insecure = plan.registry.address if plan.registry and registry_part(plan) else ""
+    if parts.monitoring is not None:
+        yield from monitoring_files(plan, parts.monitoring)
+    yield Output("label-nodes.sh", "label-nodes.sh.j2", {"labels": labels}, plan.sources)
+    insecure = plan.registry.address if plan.registry and parts.registry else ""
     managers = managers_of(plan.hosts)
     resource = attrgetter("resource")
     any_port = hosts_with_any_port(workloads)

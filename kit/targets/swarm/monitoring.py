@@ -7,63 +7,20 @@ stack by hand.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from kit.model import Host
 from kit.plan.storage import volume_name
 from kit.plan.types import Volume
 from kit.plan.work import Plan
 from kit.targets.lowered import Output
 from kit.targets.monitoring import monitoring_outputs
 from kit.targets.swarm.labels import HOST_LABEL
-from kit.targets.swarm.names import (
-    metrics_alias,
-    monitoring_secret,
-    monitoring_stack,
-)
+from kit.targets.swarm.names import monitoring_secret, monitoring_stack
 from kit.targets.swarm.stacks import Stack, networks_of, pinned_to, service_of
-from kit.workload.monitoring import (
-    PROMETHEUS_PORT,
-    Monitoring,
-    Scrape,
-    at,
-    metrics_port,
-    monitoring,
-    platform_parts,
-    server_scrapes,
-)
-from kit.workload.training import METRICS_PORT
-from kit.workload.types import Part, Role, Workload
+from kit.workload.monitoring import Monitoring, platform_parts
+from kit.workload.types import Part, Role
 
 MONITORING = "monitoring.stack.yaml"
-
-
-def monitoring_of(plan: Plan, workloads: Sequence[Workload]) -> Monitoring | None:
-    """Prometheus finds jobs by a name on the overlay, or at their hosts' addresses."""
-    jobs = [(each, port) for each in workloads if (port := metrics_port(each))]
-    if plan.network.driver == "host":
-        targets = tuple(at(host, port) for each, port in jobs for host in _hosts(each))
-        scrapes = [Scrape("train", targets, own_labels=True)] if targets else []
-        where = f"http://127.0.0.1:{PROMETHEUS_PORT}"
-    else:
-        # A job without a port of its own adds no port: the configuration stays.
-        ports = sorted({METRICS_PORT, *(port for _, port in jobs)})
-        scrapes = [
-            Scrape(
-                "train" if port == METRICS_PORT else f"train-{port}",
-                dns=metrics_alias(port),
-                port=port,
-                own_labels=True,
-            )
-            for port in ports
-        ]
-        where = f"http://{monitoring_stack(plan.cluster)}_{Role.PROMETHEUS}:{PROMETHEUS_PORT}"
-    scrapes += server_scrapes(workloads)
-    return monitoring(plan, scrapes, where, host_network=plan.network.driver == "host")
-
-
-def _hosts(workload: Workload) -> list[Host]:
-    return [host for part in workload.working for host in part.hosts]
 
 
 def monitoring_files(plan: Plan, made: Monitoring) -> Iterator[Output]:

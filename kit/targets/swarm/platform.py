@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from kit.plan.images import pinned
@@ -19,9 +19,7 @@ from kit.targets.swarm.stacks import (
     pinned_to,
     service_of,
 )
-from kit.values import endpoint
-from kit.workload.data import VOLUME, Addresses, data_parts, some_peers
-from kit.workload.registry import registry_part
+from kit.workload.data import VOLUME
 from kit.workload.types import Part, Role, Variable, Word
 from trainer.contract.bearer import KEY
 
@@ -45,7 +43,7 @@ class Platform:
     after_labels: bool
 
 
-def platform_of(plan: Plan) -> Platform:
+def platform_of(plan: Plan, registry: Part | None) -> Platform:
     """Return the values of the platform's file besides its stack."""
     network = plan.network
     return Platform(
@@ -54,18 +52,18 @@ def platform_of(plan: Plan) -> Platform:
         mtu=network.mtu,
         encrypted=network.encrypted,
         subnet=network.subnet,
-        after_labels=bool(plan.data or registry_part(plan)),
+        after_labels=bool(plan.data or registry),
     )
 
 
-def platform_stack(plan: Plan) -> Stack | None:
+def platform_stack(plan: Plan, registry: Part | None, data_parts: Sequence[Part]) -> Stack | None:
     """Return the stack of the services that jobs share, or None if there is none."""
-    services = [*_network(plan), *_registry(plan), *_data(plan)]
+    services = [*_network(plan), *_registry(plan, registry), *_data(plan, data_parts)]
     if not services:
         return None
     data = plan.data
     volumes = [(VOLUME, data.volume)] if data else []
-    if registry_part(plan):
+    if registry:
         volumes.insert(0, (Role.REGISTRY, volume_name(plan.cluster, Role.REGISTRY)))
     return Stack(
         name=f"{plan.cluster}-platform",
@@ -101,38 +99,12 @@ def _network(plan: Plan) -> Iterator[Service]:
     yield service_of(plan, part, ())
 
 
-def _registry(plan: Plan) -> Iterator[Service]:
-    part = registry_part(plan)
-    if part is not None:
-        yield service_of(plan, part, [pinned_to(part)])
+def _registry(plan: Plan, registry: Part | None) -> Iterator[Service]:
+    if registry is not None:
+        yield service_of(plan, registry, [pinned_to(registry)])
 
 
-def _data(plan: Plan) -> tuple[Service, ...]:
-    """Return the data services; on the overlay they find each other by the names of services."""
-    data = plan.data
-    if data is None:
-        return ()
-    if plan.network.driver == "host":
-        peers = [endpoint(host.address, data.peer_port) for host in data.agents]
-        addresses = Addresses(data_server(plan), some_peers(data, peers))
-    else:
-        # The stack's name makes them unique: other stacks are on the same network.
-        stack = f"{plan.cluster}-platform"
-        names = ["data-storage", *([Role.DATA_AGENT] if len(data.agents) > 1 else [])]
-        peers = [f"tasks.{stack}_{name}:{data.peer_port}" for name in names]
-        addresses = Addresses(data_server(plan), tuple(peers))
-    return tuple(
-        service_of(
-            plan, part, [data_constraint("agent" if part.name == Role.DATA_AGENT else "storage")]
-        )
-        for part in data_parts(plan.cluster, data, addresses)
-    )
-
-
-def data_server(plan: Plan) -> str:
-    """Return the URL of the data server, or "" without one."""
-    if plan.data is None:
-        return ""
-    if plan.network.driver == "host":
-        return f"http://{endpoint(plan.data.storage.address, plan.data.port)}"
-    return f"http://{plan.cluster}-platform_{Role.DATA_SERVER}:{plan.data.port}"
+def _data(plan: Plan, parts: Sequence[Part]) -> Iterator[Service]:
+    for part in parts:
+        label = data_constraint("agent" if part.name == Role.DATA_AGENT else "storage")
+        yield service_of(plan, part, [label])

@@ -64,6 +64,7 @@ class SwarmTarget:
     """Runs workloads as stacks from the rendered files."""
 
     tied_to_terminal: ClassVar[bool] = False
+    on_hosts: ClassVar[bool] = True
 
     def __init__(self, cluster: str, tree: Path) -> None:
         self._cluster = cluster
@@ -304,6 +305,9 @@ class SwarmTarget:
         executor = self._executor()
         with registers.locked(executor.manager):
             executor.execute_all(self._steps((), {}, fresh=False), say)
+
+    def data_folder(self) -> None:
+        """Return None: the data sets are in volumes; see `Target.data_folder`."""
 
     def stop_data(self) -> bool:
         """Leave them: they belong to the platform; see `Target.stop_data`."""

@@ -1,4 +1,4 @@
-"""Parsers and formatters of units and names.
+"""Parsers and formatters of units and names, and what groups values.
 
 Each parser raises `WrongValueError` with the mistake and its correction.
 """
@@ -8,11 +8,15 @@ from __future__ import annotations
 import ipaddress
 import re
 import shlex
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from fractions import Fraction
+from typing import TypeVar
 
 from trainer.contract.words import shown
 
+KeyT = TypeVar("KeyT")
+ValueT = TypeVar("ValueT")
 Say = Callable[[str], object]
 """Shows one line of progress."""
 
@@ -526,3 +530,11 @@ def show_age(seconds: float) -> str:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def grouped(pairs: Iterable[tuple[KeyT, ValueT]]) -> dict[KeyT, tuple[ValueT, ...]]:
+    """Return the values of each key, in their order."""
+    found: defaultdict[KeyT, list[ValueT]] = defaultdict(list)
+    for key, value in pairs:
+        found[key].append(value)
+    return {key: tuple(values) for key, values in found.items()}

@@ -111,9 +111,10 @@ def decide(
     problems = [
         f"{placement.host.name}: {problem}"
         for each in workloads
+        for ports in (opened(each),)
         for placement in each.placements
         for problem in _problems(
-            each, workloads, placement, seen[placement.host.name], foreign, rendered
+            each, workloads, placement, ports, seen[placement.host.name], foreign, rendered
         )
     ]
     fresh_jobs = {each.name for each in workloads if fresh and each.kind is Kind.JOB}
@@ -165,6 +166,7 @@ def _problems(
     work: Workload,
     workloads: Sequence[Workload],
     placement: Placement,
+    ports: Mapping[str, Sequence[tuple[int, str]]],
     seen: HostState,
     foreign: Iterable[Container],
     rendered: Collection[str],
@@ -183,7 +185,7 @@ def _problems(
     # Containers of this deploy may use the ports; they end before the new ones start.
     if any(one.job in ours and one.runs for one in seen.containers):
         return
-    for port, key in opened(work, placement.host.name):
+    for port, key in ports.get(placement.host.name, ()):
         if port in seen.ports:
             yield (
                 f"port {port} is in use (`ss -tlnp` on the host shows by which process); "
@@ -257,6 +259,7 @@ class _Decision:
         restart_cause: str,
     ) -> None:
         self.work = work
+        self._hosts = set(work.hosts)
         self._seen = seen
         self._there = {
             name: [one for one in host.containers if one.job == work.name]
@@ -293,9 +296,7 @@ class _Decision:
     def ends(self) -> Iterator[Step]:
         """Yield the steps that end containers, also on hosts that left the workload."""
         name = self.work.name
-        gone = {
-            host: "it no longer takes part" for host in self._there if host not in self.work.hosts
-        }
+        gone = {host: "it no longer takes part" for host in self._there if host not in self._hosts}
         causes = self._changed | gone
         for host, cause in causes.items():
             if any(_training(one, self.work) for one in self._there[host]):

@@ -16,6 +16,7 @@ from kit.targets.compose.addressing import listeners
 from kit.targets.hosts import host_outputs, hosts_with_any_port
 from kit.targets.lowered import Lowered, Output
 from kit.targets.monitoring import monitoring_outputs
+from kit.values import grouped
 from kit.workload.data import VOLUME
 from kit.workload.make import Parts
 from kit.workload.monitoring import Monitoring, platform_parts
@@ -152,11 +153,11 @@ def _shared(
     )
 
 
-def opened(workload: Workload, host: str) -> Iterator[tuple[int, str]]:
-    """Yield the ports that a workload opens on a host, and the key that sets each in its file."""
-    for each in listeners(workload):
-        if each.host.name == host:
-            yield each.port.number, each.port.written()
+def opened(workload: Workload) -> Mapping[str, Sequence[tuple[int, str]]]:
+    """Return the ports that a workload opens on each host, with the key that sets each in its file."""
+    return grouped(
+        (each.host.name, (each.port.number, each.port.written())) for each in listeners(workload)
+    )
 
 
 def _monitoring_outputs(plan: Plan, made: Monitoring) -> Iterator[Output]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from kit.errors import KitError, once
-from kit.plan.types import Placement
 from kit.runtime.status import ENDED, State
 from kit.runtime.steps import Step
 from kit.targets.swarm.labels import DATA_LABEL, NOWHERE, job_label, places
@@ -62,10 +62,14 @@ def decide(
         KitError: Hosts are missing or down, or their GPUs are in use.
     """
     by_hand = by_hand or {}
+    ours = {each.stack for each in work}
+    planned: Counter[str] = Counter()
+    for placement in (place for each in work for place in each.placements):
+        planned[placement.host.name] += len(placement.gpus)
     problems = [
         problem
         for each in work
-        for problem in _problems(each, work, cluster, versions, fresh=fresh)
+        for problem in _problems(each, ours, planned, cluster, versions, fresh=fresh)
     ]
     if problems:
         raise KitError(once(problems))
@@ -167,16 +171,21 @@ def secret_name(work: Workload, name: str, fingerprint: str) -> str:
 
 def _problems(
     job: Workload,
-    work: Sequence[Workload],
+    ours: Collection[str],
+    planned: Mapping[str, int],
     cluster: Cluster,
     versions: Mapping[str, str],
     *,
     fresh: bool,
 ) -> Iterator[str]:
+    """Yield what prevents a workload's deploy.
+
+    `ours` are the stacks of the deploy, which gives each host so many GPUs as are `planned`.
+    """
     anew = fresh and job.kind is Kind.JOB
     if anew and state_of(cluster, job.name) not in {None, *ENDED}:
         yield f"job {job.name} runs: end it first, `kit stop {job.name}`"
-    yield from _held_by_others(job, work, cluster, versions)
+    yield from _held_by_others(job, ours, cluster, versions)
     down = []
     for placement in job.placements:
         host = placement.host.name
@@ -185,7 +194,7 @@ def _problems(
             yield f"{host} is not a node of the swarm: kit swarm up"
         elif not node.ready or node.availability != "active":
             down.append(f"{host} is {'down' if not node.ready else node.availability}")
-        elif shortage := _shortage(placement, node, job, work, cluster):
+        elif shortage := _shortage(node, planned[host], job, ours, cluster):
             yield f"{job.name}: {shortage}"
     if down and len(job.placements) - len(down) < job.needed:
         fewer = ", or let the job continue with fewer (`hosts: {min: …}`)"
@@ -196,31 +205,27 @@ def _problems(
 
 
 def _held_by_others(
-    job: Workload, work: Sequence[Workload], cluster: Cluster, versions: Mapping[str, str]
+    job: Workload, ours: Collection[str], cluster: Cluster, versions: Mapping[str, str]
 ) -> Iterator[str]:
     """Yield the GPUs of a workload that are held by a workload outside this deploy.
 
     One whose file is gone cannot be deployed too.
     """
-    ours = {each.stack for each in work}
+    wanted = gpus_of(job)
     for (host, gpu), stack in sorted(cluster.holders().items()):
-        if (host, gpu) in gpus_of(job) and stack not in ours:
+        if (host, gpu) in wanted and stack not in ours:
             name = cluster.owner(stack)
             too = f"deploy {name} too, or " if f"{stack}.stack.yaml" in versions else ""
             yield f"{job.name}: {gpu} of {host} is held by {name}: {too}{ending(cluster, stack)}"
 
 
 def _shortage(
-    placement: Placement, node: Node, job: Workload, work: Sequence[Workload], cluster: Cluster
+    node: Node, planned: int, job: Workload, ours: Collection[str], cluster: Cluster
 ) -> str:
     """Return the reason why a node has too few free GPUs, or "" if it has enough.
 
     The GPUs that workloads of this deploy hold now are ignored: the plan assigns them anew.
     """
-    ours = {each.stack for each in work}
-    planned = sum(
-        len(each.gpus) for other in work for each in other.placements if each.host == placement.host
-    )
     others = sum(number for name, number in cluster.held(node).items() if name not in ours)
     if planned + others <= len(node.gpus):
         return ""
@@ -261,13 +266,15 @@ class _Eviction:
 
 def _evictions(job: Workload, cluster: Cluster) -> Iterator[_Eviction]:
     place = places(job)
+    services = {service.part: service for service in cluster.stack(job.stack)}
     for node in cluster.nodes:
-        was = node.label(job_label(job.name))
+        service = services.get(node.label(job_label(job.name)) or NOWHERE)
         wanted = place.get(node.host or "", NOWHERE)
-        tasks = cluster.tasks_of(s for s in cluster.stack(job.stack) if s.part == was)
-        here = any(task.node == node.id and task.state not in OVER for task in tasks)
-        if was and was != wanted and here:
-            yield _Eviction(job, node, was, wanted)
+        if service is None or service.part == wanted:
+            continue
+        tasks = cluster.tasks_of([service])
+        if any(task.node == node.id and task.state not in OVER for task in tasks):
+            yield _Eviction(job, node, service.part, wanted)
 
 
 def _labels(

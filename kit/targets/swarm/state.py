@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from kit.model import Host
+from kit.values import grouped
 from kit.workload.types import Kind
 
 OVER = frozenset({"complete", "failed", "rejected", "shutdown", "orphaned", "remove"})
@@ -56,7 +58,7 @@ class Node:
 
     def label(self, name: str) -> str | None:
         """Return the value of a label."""
-        return dict(self.labels).get(name)
+        return next((value for label, value in self.labels if label == name), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +88,11 @@ class Service:
 
     def label(self, name: str) -> str | None:
         """Return the value of a label."""
-        return dict(self.labels).get(name)
+        return next((value for label, value in self.labels if label == name), None)
 
     def variable(self, name: str) -> str:
         """Return the value of a variable of its containers, or ""."""
-        return dict(self.environment).get(name, "")
+        return next((value for variable, value in self.environment if variable == name), "")
 
     @property
     def part(self) -> str:
@@ -145,7 +147,7 @@ class Task:
         return self.state in {"failed", "rejected"} and self.desired != "shutdown"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Cluster:
     """A Swarm from a manager's view; `heartbeat` is in seconds, `secrets` are only names.
 
@@ -162,25 +164,57 @@ class Cluster:
     subnets: tuple[tuple[str, str], ...] = ()
     networks: tuple[tuple[str, str], ...] = ()
 
+    @cached_property
+    def _by_host(self) -> Mapping[str | None, Node]:
+        return {node.host: node for node in sorted(self.nodes, key=lambda node: node.ready)}
+
+    @cached_property
+    def _by_stack(self) -> Mapping[str, tuple[Service, ...]]:
+        return grouped((service.stack, service) for service in self.services)
+
+    @cached_property
+    def _by_owner(self) -> Mapping[str | None, tuple[Service, ...]]:
+        return grouped((service.owner, service) for service in self.services)
+
+    @cached_property
+    def _by_service(self) -> Mapping[str, tuple[Task, ...]]:
+        return grouped((task.service, task) for task in self.tasks)
+
+    @cached_property
+    def _by_node(self) -> Mapping[str, tuple[Task, ...]]:
+        return grouped((task.node, task) for task in self.tasks)
+
+    @cached_property
+    def _stacks(self) -> Mapping[str, str]:
+        return {service.id: service.stack for service in self.services}
+
+    @cached_property
+    def _by_id(self) -> Mapping[str, Node]:
+        return {node.id: node for node in self.nodes}
+
+    def node(self, id_: str) -> Node | None:
+        """Return the node with an ID."""
+        return self._by_id.get(id_)
+
     def node_of(self, host: str) -> Node | None:
         """Return the node with the label of a host.
 
         A host that left and joined again has several nodes; return one that is ready.
         """
-        nodes = sorted((node for node in self.nodes if node.host == host), key=lambda n: n.ready)
-        return nodes[-1] if nodes else None
+        return self._by_host.get(host)
 
     def ready(self, node: str) -> bool:
         """Return whether the node with an ID is ready."""
-        return any(each.id == node and each.ready for each in self.nodes)
+        found = self.node(node)
+        return found is not None and found.ready
 
     def stack(self, name: str) -> tuple[Service, ...]:
         """Return a stack's services."""
-        return tuple(service for service in self.services if service.stack == name)
+        return self._by_stack.get(name, ())
 
     def of(self, name: str) -> tuple[Service, ...]:
         """Return the services of a job or a server, by its name."""
-        return tuple(service for service in self.services if service.owner == name)
+        return self._by_owner.get(name, ())
 
     def owner(self, stack: str) -> str:
         """Return the job or the server of a stack, or the stack's own name."""
@@ -189,11 +223,10 @@ class Cluster:
 
     def held(self, node: Node) -> dict[str, int]:
         """Return the number of a node's GPUs that each stack's tasks hold, as Swarm counts them."""
-        stacks = {service.id: service.stack for service in self.services}
         held: dict[str, int] = {}
-        for task in self.tasks:
-            if task.gpus and task.node == node.id and task.state not in OVER:
-                stack = stacks.get(task.service, task.stack)
+        for task in self._by_node.get(node.id, ()):
+            if task.gpus and task.state not in OVER:
+                stack = self._stacks.get(task.service, task.stack)
                 held[stack] = held.get(stack, 0) + task.gpus
         return held
 
@@ -222,4 +255,6 @@ class Cluster:
     def tasks_of(self, services: Iterable[Service]) -> tuple[Task, ...]:
         """Return the tasks of services, the oldest first."""
         ids = {service.id for service in services}
+        if len(ids) == 1:
+            return self._by_service.get(ids.pop(), ())
         return tuple(task for task in self.tasks if task.service in ids)

@@ -10,7 +10,7 @@ from kit.runtime.endings import HOPELESS, never_began
 from kit.runtime.status import ENDED, HostStatus, State
 from kit.targets.swarm.labels import JOB_LABEL, job_label
 from kit.targets.swarm.state import OVER, Cluster, Node, Service, Task
-from kit.values import count
+from kit.values import count, grouped
 from kit.workload.types import Kind, Role
 
 PULLING, RELEASING = "pulls", "its GPUs are still being released"
@@ -69,19 +69,24 @@ def state_of(cluster: Cluster, job: str) -> State | None:
 def host_statuses(cluster: Cluster, job: str) -> tuple[HostStatus, ...]:
     """Return the status of each host of a job from its newest task."""
     hosts: list[HostStatus] = []
+    labelled = grouped((node.label(job_label(job)), node) for node in cluster.nodes)
     for service in working(cluster, job):
-        hosts += _of_service(cluster, job, service)
+        hosts += _of_service(cluster, service, labelled.get(service.part, ()))
     return tuple(sorted(hosts, key=lambda host: host.host))
 
 
-def _of_service(cluster: Cluster, job: str, service: Service) -> Iterable[HostStatus]:
+def _of_service(
+    cluster: Cluster, service: Service, labelled: Sequence[Node]
+) -> Iterable[HostStatus]:
+    """Yield the status of the nodes with its tasks, and of others that have its label."""
     newest = {task.slot: task for task in cluster.tasks_of([service])}
     placed = {task.node: task for task in newest.values() if task.node}
     unplaced = [task for task in newest.values() if not task.node]
-    for node in cluster.nodes:
-        if node.id in placed:
-            yield _host_status(cluster, service, node, placed[node.id])
-        elif node.label(job_label(job)) == service.part:
+    for id_, task in placed.items():
+        if node := cluster.node(id_):
+            yield _host_status(cluster, service, node, task)
+    for node in labelled:
+        if node.id not in placed:
             yield _host_status(cluster, service, node, unplaced.pop() if unplaced else None)
     for task in unplaced:
         yield replace(_host_status(cluster, service, None, task), host="nowhere")

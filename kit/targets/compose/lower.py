@@ -154,7 +154,7 @@ def _shared(
 
 
 def opened(workload: Workload) -> Mapping[str, Sequence[tuple[int, str]]]:
-    """Return the ports that a workload opens on each host, with the key that sets each in its file."""
+    """Return the ports that a workload opens on each host, each with the key of its file."""
     return grouped(
         (each.host.name, (each.port.number, each.port.written())) for each in listeners(workload)
     )

@@ -20,7 +20,8 @@ from kit.targets.compose.decide import decide as decide_compose
 from kit.targets.lowered import Lowered
 from kit.targets.swarm.decide import decide as decide_swarm
 from kit.targets.swarm.labels import job_label
-from kit.targets.swarm.state import Cluster
+from kit.targets.swarm.members import steps_up
+from kit.targets.swarm.state import Cluster, Member
 from kit.targets.swarm.status import host_statuses
 from kit.targets.swarm.steps import DeployStack
 from tests.bench_render import GPUS, JOB, inventory
@@ -130,14 +131,19 @@ def compose(lowered: Lowered) -> dict[str, HostState]:
 
 
 def of_swarm(lowered: Lowered, hash_: str) -> Callable[[], object]:
-    """Decide on a deploy of these files over what runs, and read the status."""
+    """Decide on a deploy of these files over what runs, on what the Swarm lacks, and its status."""
     seen, work = swarm(lowered), lowered.workloads
     versions = {"platform.stack.yaml": FILE}
     versions |= {f"{each.stack}.stack.yaml": hash_ for each in work}
     hosts = [host.name for host in lowered.plan.hosts]
+    members = {
+        host.name: Member(host, "26.1.5", "active", "", node.id, False, (), node.gpus)
+        for host, node in zip(lowered.plan.hosts, seen.nodes, strict=True)
+    }
 
     def run() -> None:
         assert host_statuses(seen, "resnet")
+        assert steps_up(lowered, members, replace(seen), FILE)
         steps = decide_swarm("bench", work, replace(seen), versions, {}, hosts, fresh=False)
         assert any(isinstance(step, DeployStack) for step in steps) == (hash_ != FILE)
 

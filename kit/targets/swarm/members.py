@@ -131,10 +131,10 @@ def _problems(member: Member, cluster: Cluster | None) -> Iterator[str]:
             f"{name}: Docker {member.version} cannot run tasks that reserve GPUs; "
             f"install {oldest} or newer, the same on all hosts"
         )
-    known = {node.id for node in cluster.nodes} if cluster else set()
+    known = cluster is not None and cluster.node(member.node) is not None
     if member.state == "locked":
         yield f"{name}: its swarm is locked; unlock it there: docker swarm unlock"
-    elif member.state in {"active", "pending", "error"} and member.node not in known:
+    elif member.state in {"active", "pending", "error"} and not known:
         where = ", ".join(member.managers) or member.error or "unknown managers"
         yield (
             f"{name}: is in another swarm already ({where}); "

@@ -191,14 +191,13 @@ def obsolete_labels(node: Node, wanted: Mapping[str, str], cluster: Cluster) -> 
     The value `none`, which `kit deploy` sets for workloads without a GPU, means the same as no
     label.
     """
-    running = {service.owner for service in cluster.services}
     return {
         name: None
         for name, value in node.labels
         if name.startswith(JOB_LABEL)
         and value != NOWHERE
         and name not in wanted
-        and name.removeprefix(JOB_LABEL) not in running
+        and not cluster.of(name.removeprefix(JOB_LABEL))
     }
 
 

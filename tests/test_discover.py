@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from kit.config.load import Sources, read_inventory
 from kit.discover import match
 from kit.discover.engines import EXPLAINED, Stand
-from kit.discover.facts import HostFacts
-from kit.discover.found import Found
+from kit.discover.facts import DiscoveredHost, HostFacts
 from kit.discover.match import Asked, logins_of
 from kit.discover.notes import notes_of
 from kit.discover.parse import read_facts
@@ -99,7 +98,7 @@ def host(name: str, number: int, **changes: str) -> HostFacts:
     return facts(**{"host": f"{name}\nLinux\nx86_64\n1 2 {own} 22", "addresses": line, **changes})
 
 
-def named(answered: Sequence[tuple[Asked, HostFacts]], fast: str | None) -> list[Found]:
+def named(answered: Sequence[tuple[Asked, HostFacts]], fast: str | None) -> list[DiscoveredHost]:
     """The hosts with their names and addresses, none of which is refused."""
     found, refused = match.named(answered, fast)
     assert refused == []
@@ -494,7 +493,10 @@ def test_a_fast_second_network_is_told_and_used() -> None:
     said = "all hosts share 10.0.0.0/24 by enp1s0f0np0 with 200Gbit"
     assert list(notes_of(found)) == [f"{said}: training uses it, SSH keeps the other one"]
     assert "speed: 200Gbit" in new_inventory("pool", "swarm", found).text
-    slow = [Found("a", "a", "192.168.8.1", pair[0][1]), Found("b", "b", "192.168.8.2", pair[1][1])]
+    slow = [
+        DiscoveredHost("a", "a", "192.168.8.1", pair[0][1]),
+        DiscoveredHost("b", "b", "192.168.8.2", pair[1][1]),
+    ]
     advice = "write these as their addresses to use it (a: 10.0.0.1, b: 10.0.0.2)"
     assert list(notes_of(slow)) == [f"{said}: {advice}"]
     assert shared_fast_network([pair[0][1], host("c", 3)]) is None

@@ -67,14 +67,15 @@ EXPLAINED: Mapping[Stand, Explained] = {
 
 
 def stand_in(
-    version: str, told: Mapping[str, Any], said: Mapping[str, Any], program: str
+    version: str, version_json: Mapping[str, Any], info_json: Mapping[str, Any], program: str
 ) -> Stand | None:
     """Return what answers in place of the host's own engine, or None.
 
-    `told` and `said` are `docker version` and `docker info` as JSON. `program` has a line for each
-    of: the docker command, the endpoint of its context, sockets and commands of others.
+    `version_json` and `info_json` are `docker version` and `docker info` as JSON. `program` has a
+    line for each of: the docker command, the endpoint of its context, sockets and commands of
+    others.
     """
-    client, server = told.get("Client") or {}, told.get("Server") or {}
+    client, server = version_json.get("Client") or {}, version_json.get("Server") or {}
     names = {str(each.get("Name")) for each in server.get("Components") or ()}
     places = program.split()
     endpoint = next((each for each in places if "://" in each), "")
@@ -87,10 +88,10 @@ def stand_in(
     if server and "Version" not in server:
         return Stand.NERDCTL
     platform = str((server.get("Platform") or {}).get("Name", ""))
-    desktop = f"{platform} {said.get('OperatingSystem', '')} {endpoint}"
+    desktop = f"{platform} {info_json.get('OperatingSystem', '')} {endpoint}"
     if "Docker Desktop" in desktop or "/.docker/desktop/" in desktop:
         return Stand.DESKTOP
-    options = said.get("SecurityOptions") or ()
+    options = info_json.get("SecurityOptions") or ()
     silent = not server and "permission denied" not in version
     own_socket = any(each.startswith("/run/user/") for each in places)
     if (
@@ -99,7 +100,7 @@ def stand_in(
         or (silent and own_socket)
     ):
         return Stand.ROOTLESS
-    root = str(said.get("DockerRootDir", ""))
+    root = str(info_json.get("DockerRootDir", ""))
     command = next((each for each in places if each.startswith("/")), "")
     if root.startswith("/var/snap/") or command.startswith("/snap/"):
         return Stand.SNAP

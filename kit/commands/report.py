@@ -25,8 +25,7 @@ from kit.report.record import Run, named
 from kit.report.times import compare, division, paces, speed, speed_unit
 from kit.report.view import NONE, Inventory, Origin, number, share
 from kit.runtime.history import Deployment
-from kit.runtime.last_status import NoLinesError
-from kit.runtime.status import JobStatus
+from kit.runtime.status import JobStatus, NoLinesError
 from kit.runtime.target import Target
 from kit.targets.lowered import Lowered
 from kit.values import count

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
-from kit.report.classes import by_class
-from kit.report.predictions import confusion, disagreement, predictions
+from kit.report.predictions import by_class, confusion, disagreement, predictions
 from kit.report.record import Run
 from kit.report.times import compare, division, paces
 from kit.report.view import Origin

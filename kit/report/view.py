@@ -10,16 +10,17 @@ from itertools import pairwise
 from typing import Any
 
 from kit.report import charts
-from kit.report.classes import by_class, weakest
 from kit.report.curves import AXES, Axis, bands, of_epochs, training_losses
 from kit.report.predictions import (
     Disagreement,
     Predictions,
+    by_class,
     confusion,
     disagreement,
     mistakes,
     predictions,
     successes,
+    weakest,
 )
 from kit.report.record import Run, named
 from kit.report.times import KINDS, Comparison, Pace, compare, division, paces, speed, speed_unit

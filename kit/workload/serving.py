@@ -16,8 +16,13 @@ from kit.plan.servers import able_hosts
 from kit.plan.types import MountPoint, Placement
 from kit.plan.work import Checkpoints, Plan, ServerPlan
 from kit.values import count, endpoint
-from kit.workload.code import code_configs, code_documents, code_variables
-from kit.workload.documents import generated, server_json
+from kit.workload.documents import (
+    code_configs,
+    code_documents,
+    code_variables,
+    generated,
+    server_json,
+)
 from kit.workload.groups import groups
 from kit.workload.own_server import OPEN_FILES, SERVER_UPDATE, own_serving
 from kit.workload.privileges import NOBODY, default_variables, unprivileged

@@ -14,9 +14,8 @@ from kit.plan.types import MountPoint, Placement
 from kit.plan.work import JobPlan, Plan
 from kit.values import count
 from kit.workload.addressing import JobAddresses
-from kit.workload.code import code_configs, code_documents, code_variables
 from kit.workload.data import data_sets_json
-from kit.workload.documents import generated, job_json
+from kit.workload.documents import code_configs, code_documents, code_variables, generated, job_json
 from kit.workload.groups import groups
 from kit.workload.names import stack_of_job
 from kit.workload.privileges import (

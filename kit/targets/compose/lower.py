@@ -14,8 +14,7 @@ from kit.plan.types import Placement, Volume
 from kit.plan.work import Plan
 from kit.targets.compose.addressing import listeners
 from kit.targets.hosts import host_outputs, hosts_with_any_port
-from kit.targets.lowered import Lowered, Output
-from kit.targets.monitoring import monitoring_outputs
+from kit.targets.lowered import Lowered, Output, monitoring_outputs
 from kit.workload.data import VOLUME
 from kit.workload.make import Parts
 from kit.workload.monitoring import Monitoring, platform_parts

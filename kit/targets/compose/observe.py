@@ -10,9 +10,9 @@ from typing import Any
 from kit.hosts import ssh
 from kit.hosts.docker import Docker, EngineError
 from kit.hosts.gpus import listed_gpus
-from kit.hosts.stamps import seconds
 from kit.model import Host
 from kit.plan.storage import CHECKPOINTS
+from kit.runtime.streams import seconds
 from kit.runtime.volumes import has_image, has_volume
 from kit.targets.compose.containers import (
     CLUSTER,

@@ -12,16 +12,15 @@ from typing import ClassVar
 
 from kit.errors import InputError, KitError
 from kit.hosts.docker import Docker
+from kit.runtime.endings import as_failed, mistake_error
 from kit.runtime.event_log import EventLog
 from kit.runtime.history import Deployment, deployment
-from kit.runtime.last_status import without_lines
 from kit.runtime.loop import StepsError, execute_steps
-from kit.runtime.mistake import as_failed, mistake_error
 from kit.runtime.moves import with_moves
 from kit.runtime.record_files import FoundRecords, from_hosts
 from kit.runtime.seen import visible_gpus, with_seen
 from kit.runtime.source import current_source
-from kit.runtime.status import ENDED, JobStatus, LogLine
+from kit.runtime.status import ENDED, JobStatus, LogLine, without_lines
 from kit.runtime.steps import Step, size, unchanged_message
 from kit.runtime.target import Agree, Known
 from kit.secrets import read_secrets
@@ -184,7 +183,7 @@ class ComposeTarget:
             return
         reasons = [f"{one.host}: {one.message()}" for one in failed]
         status = self._status(work.name, self._hosts.containers())
-        status = as_failed(status, "; ".join(reasons))
+        status = as_failed(status, "; ".join(reasons), time.time())
         self._stopped[work.name] = status
         with suppress(KitError):
             self._hosts.central.record_status(status)

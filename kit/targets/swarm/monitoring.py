@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from kit.plan.storage import volume_name
 from kit.plan.types import Volume
 from kit.plan.work import Plan
-from kit.targets.lowered import Output
-from kit.targets.monitoring import monitoring_outputs
+from kit.targets.lowered import Output, monitoring_outputs
 from kit.targets.swarm.labels import HOST_LABEL
 from kit.targets.swarm.names import monitoring_secret, monitoring_stack
 from kit.targets.swarm.stacks import Stack, networks_of, pinned_to, service_of

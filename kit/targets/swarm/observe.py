@@ -9,8 +9,8 @@ from typing import Any
 
 from kit.errors import KitError
 from kit.hosts.docker import Docker
-from kit.hosts.stamps import seconds
 from kit.model import Host, resource_of
+from kit.runtime.streams import seconds
 from kit.targets.swarm.labels import HOST_LABEL
 from kit.targets.swarm.state import Cluster, Member, Node, Service, Task
 

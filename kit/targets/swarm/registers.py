@@ -16,10 +16,8 @@ from typing import Any
 
 from kit.errors import KitError
 from kit.hosts.docker import Docker, EngineError
-from kit.runtime.history import Deployment, read_deployment
-from kit.runtime.last_status import read, written
-from kit.runtime.lock import Holder, holder
-from kit.runtime.status import JobStatus
+from kit.runtime.history import Deployment, LockHolder, read_deployment, this_process
+from kit.runtime.status import JobStatus, status_from_json, status_to_json
 
 LOCK = "kit-lock"
 HISTORY = "kit-history"
@@ -37,7 +35,7 @@ def locked(manager: Docker) -> Iterator[None]:
         KitError: Another deploy holds it; the message names its user.
     """
     try:
-        made = _create(manager, LOCK, asdict(holder()))
+        made = _create(manager, LOCK, asdict(this_process()))
     except EngineError as error:
         if error.status != CONFLICT:
             raise
@@ -53,7 +51,7 @@ def _held(manager: Docker) -> KitError:
     found = next(iter(_contents(manager, LOCK)), None)
     if found is None:  # It was just released.
         return KitError("somebody else was deploying a moment ago", "try again")
-    return Holder(**found).refusal(f"the config {LOCK} of the Swarm")
+    return LockHolder(**found).refusal(f"the config {LOCK} of the Swarm")
 
 
 def break_lock(manager: Docker) -> None:
@@ -80,7 +78,7 @@ def record_status(manager: Docker, status: JobStatus) -> None:
     """Record the final status of a workload; Swarm deletes its logs with the stack."""
     delete_status(manager, status.job)
     name = f"{ENDED}-{time.time():.3f}-{status.job}"[:64]
-    _create(manager, name, written(status))
+    _create(manager, name, status_to_json(status))
 
 
 def recorded_statuses(manager: Docker) -> tuple[JobStatus, ...]:
@@ -88,7 +86,7 @@ def recorded_statuses(manager: Docker) -> tuple[JobStatus, ...]:
     found = []
     for content in _contents(manager, ENDED):
         with suppress(ValueError, KeyError, TypeError):  # Another version of kit wrote it.
-            found.append(read(content))
+            found.append(status_from_json(content))
     return tuple(found)
 
 

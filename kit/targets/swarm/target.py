@@ -13,17 +13,16 @@ from typing import ClassVar
 from kit.errors import InputError, KitError
 from kit.hosts.docker import Docker
 from kit.model import Host
+from kit.runtime.endings import as_failed, mistake_error
 from kit.runtime.event_log import EventLog
 from kit.runtime.events import Reader
 from kit.runtime.history import Deployment, deployment
-from kit.runtime.last_status import without_lines
-from kit.runtime.mistake import as_failed, mistake_error
 from kit.runtime.moves import with_moves
 from kit.runtime.record_files import FoundRecords, from_hosts
 from kit.runtime.rendered import rendered
 from kit.runtime.seen import visible_gpus, with_seen
 from kit.runtime.source import current_source
-from kit.runtime.status import ENDED, JobStatus, LogLine, State
+from kit.runtime.status import ENDED, JobStatus, LogLine, State, without_lines
 from kit.runtime.steps import Step, unchanged_message
 from kit.runtime.target import Agree, Known
 from kit.secrets import fingerprint, new_key, read_secrets
@@ -185,7 +184,7 @@ class SwarmTarget:
     def _given_up(self, executor: Executor, error: NotUpError) -> KitError:
         """Remove a workload that no restart can start; return its error."""
         cluster = observe_cluster(executor.manager)
-        status = as_failed(self._status(cluster, error.job), error.reason)
+        status = as_failed(self._status(cluster, error.job), error.reason, time.time())
         registers.record_status(executor.manager, status)
         executor.remove(cluster.of(error.job)[0].stack)
         executor.drop_secrets(error.job)

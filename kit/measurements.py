@@ -138,7 +138,9 @@ class Measurements:
         for link in self.links:
             for name in (link.one, link.other):
                 speeds.setdefault(name, []).append(link.speed)
-        return {name: sorted(found)[len(found) // 2] for name, found in speeds.items()}
+        return {
+            name: sorted(its_speeds)[len(its_speeds) // 2] for name, its_speeds in speeds.items()
+        }
 
     def reduction_speed(self, hosts: Collection[str]) -> float | None:
         """Return the speed of an all-reduce among these hosts; None if it was not measured.

@@ -108,15 +108,15 @@ def changes(root: Path, tree: Tree) -> list[Change]:
 
 
 def _changes(root: Path, wanted: Tree, there: Iterable[str]) -> list[Change]:
-    found = []
+    differing = []
     for path, text in wanted.items():
         before = _read(root / path)
         if before != text:
-            found.append(Change(path, before, text))
+            differing.append(Change(path, before, text))
     own = _own(root) | set(wanted)
     strays = sorted(path for path in set(there) - set(wanted) if not _temporary(path, own))
-    found += [Change(path, _read(root / path), None) for path in strays]
-    return found
+    differing += [Change(path, _read(root / path), None) for path in strays]
+    return differing
 
 
 def write(root: Path, tree: Tree) -> list[Change]:

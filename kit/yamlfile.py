@@ -143,10 +143,10 @@ class Document:
         if node is not None:
             line = node.start_mark.line + 1
         for part in loc:
-            found = self._child(node, part)
-            if found is None:
+            child = self._child(node, part)
+            if child is None:
                 break
-            line, node = found
+            line, node = child
         return line
 
     def _child(self, node: yaml.Node | None, part: str | int) -> tuple[int, yaml.Node] | None:

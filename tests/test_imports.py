@@ -32,7 +32,7 @@ PURE_MODULES = (
     "doctor/kernel",
     "doctor/parse",
     "doctor/show",
-    "doctor/tried",
+    "doctor/results",
     "doctor/wanted",
     "errors",
     "measurements",

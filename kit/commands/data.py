@@ -70,9 +70,9 @@ class _Cluster:
 
     def stored(self) -> list[Stored]:
         """Return the stored versions, and remember their sizes for `kit plan`."""
-        found = self.services.stored()
-        sizes.store(self._inventory, found)
-        return found
+        stored = self.services.stored()
+        sizes.store(self._inventory, stored)
+        return stored
 
 
 def _with_cluster(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -285,8 +285,8 @@ def _remove_copies(cluster: _Cluster, data: DataSet) -> None:
         ):
             agent.ask("DELETE", f"/{data.name}/{data.version}")
 
-    found = {h: find for h, find in cluster.services.finders().items() if h != cluster.storage}
-    for host, result in zip(found, concurrently(delete, found.values()), strict=True):
+    finders = {h: find for h, find in cluster.services.finders().items() if h != cluster.storage}
+    for host, result in zip(finders, concurrently(delete, finders.values()), strict=True):
         if isinstance(result, KitError) and not isinstance(result, agents.AbsentError):
             click.echo(f"note: a copy stays on {host}: {result.message}", err=True)
 

@@ -17,7 +17,7 @@ from kit.commands.tables import console, table
 from kit.config.load import Sources, read_inventory
 from kit.discover.ask import Login, ask
 from kit.discover.facts import DiscoveredHost, HostFacts
-from kit.discover.match import Asked, logins_of, named
+from kit.discover.match import HostToAsk, logins_of, named
 from kit.discover.notes import notes_of
 from kit.discover.update import Update, engine_for, new_inventory, shared_fast_network, updated
 from kit.errors import InputError, KitError
@@ -126,7 +126,7 @@ def _offer(path: Path, before: str, after: str, *, yes: bool, dry_run: bool) -> 
     click.echo(f"{path}: written; next: kit plan")
 
 
-def show_hosts(answered: Sequence[tuple[Asked, HostFacts]]) -> None:
+def show_hosts(answered: Sequence[tuple[HostToAsk, HostFacts]]) -> None:
     """Print a table of hosts that have answered."""
     if not answered:
         return
@@ -158,7 +158,7 @@ def _gib(number: int | None) -> str:
     return f"{number / 2**30:.0f} GiB" if number else ""
 
 
-def _document(answered: Sequence[tuple[Asked, HostFacts]], failed: Sequence[KitError]) -> str:
+def _document(answered: Sequence[tuple[HostToAsk, HostFacts]], failed: Sequence[KitError]) -> str:
     hosts: list[dict[str, Any]] = [
         {"host": each.name, "ssh": each.ssh, **asdict(facts)} for each, facts in answered
     ]

@@ -67,15 +67,15 @@ def command(
         elif not as_json:
             return seen.status
     if as_json:
-        told = document(seen.findings, wanted.cluster)
-        click.echo(json.dumps(told, indent=2, ensure_ascii=False))
+        answer = document(seen.findings, wanted.cluster)
+        click.echo(json.dumps(answer, indent=2, ensure_ascii=False))
     else:
         _print(seen, every=every)
     return seen.status
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _Examination:
     """The findings of one examination, its hosts, and its time in seconds."""
 
     findings: Sequence[Finding]
@@ -102,11 +102,11 @@ class _Shows(Protocol):
     def __call__(self, text: str, /) -> object: ...
 
 
-def _examine(wanted: Wanted, *, passive: bool) -> _Seen:
+def _examine(wanted: Wanted, *, passive: bool) -> _Examination:
     began = time.monotonic()
     with _progress() as shows:
-        found = examine(wanted, active=not passive, progress=shows)
-    return _Seen(found, len(wanted.hosts), time.monotonic() - began)
+        findings = examine(wanted, active=not passive, progress=shows)
+    return _Examination(findings, len(wanted.hosts), time.monotonic() - began)
 
 
 @contextmanager
@@ -130,7 +130,7 @@ def _progress() -> Iterator[_Shows]:
         yield status.update
 
 
-def _print(seen: _Seen, *, every: bool) -> None:
+def _print(seen: _Examination, *, every: bool) -> None:
     for verdict, line in lines(seen.findings, every=every):
         click.secho(line, fg=COLOURS[verdict])
     click.echo(summary(seen.findings, seen.hosts, seen.seconds))

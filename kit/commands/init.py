@@ -73,11 +73,11 @@ def command(folder: Path, hosts: str | None, image: str | None) -> int:
             _write(folder, files)
         click.echo(f"next: cd {folder}, write your hosts into inventory.yaml, make plan render")
         return 0
-    found = _discovered(hosts)
+    discovered = _discovered(hosts)
     with _all_or_nothing(folder):
-        _write(folder, files | _described(folder, found, image))
+        _write(folder, files | _described(folder, discovered, image))
         _render(folder)
-    build = "" if image else f", kit image build --push --on {found[0].name}"
+    build = "" if image else f", kit image build --push --on {discovered[0].name}"
     click.echo(
         f"next: cd {folder}, kit host prepare --run, kit swarm up{build}, make render deploy"
     )
@@ -109,8 +109,8 @@ def _discovered(hosts: str) -> list[DiscoveredHost]:
     hosts_named, refused = named(answered, shared_fast_network([each for _, each in answered]))
     failed = [*(answer for _, answer in facts if isinstance(answer, KitError)), *refused]
     if failed:
-        told = "nothing was written: run it again when all answer, or leave a host out"
-        raise KitError("\n".join(map(str, failed)), told)
+        hint = "nothing was written: run it again when all answer, or leave a host out"
+        raise KitError("\n".join(map(str, failed)), hint)
     for note in notes_of(hosts_named):
         click.echo(f"note: {note}")
     return hosts_named

@@ -149,17 +149,17 @@ def _require_known(names: Sequence[str], known: Collection[str]) -> None:
 
 def document(seen: Report) -> dict[str, Any]:
     """Return the JSON document: jobs and servers separately, wrong GPUs, what is missing."""
-    told: dict[Kind, list[dict[str, Any]]] = {kind: [] for kind in Kind}
+    by_kind: dict[Kind, list[dict[str, Any]]] = {kind: [] for kind in Kind}
     for status in seen.statuses:
         last = seen.deployments.get(status.job)
         deployed = asdict(last) if last else None
-        told[status.kind].append(
+        by_kind[status.kind].append(
             asdict(status) | {"planned": status.planned, "deployment": deployed}
         )
     return {
         "cluster": seen.cluster,
-        "jobs": told[Kind.JOB],
-        "servers": told[Kind.SERVER],
+        "jobs": by_kind[Kind.JOB],
+        "servers": by_kind[Kind.SERVER],
         "wrong_gpus": list(seen.wrong_gpus),
         "not_deployed": list(seen.not_deployed),
         "missing": list(seen.missing),
@@ -226,8 +226,8 @@ def show(seen: Report) -> Iterator[RenderableType]:
     for status in seen.statuses:
         last = seen.deployments.get(status.job)
         commit = f"deployed from {last.source}" if last and last.commit else ""
-        told = (*_running_messages(status), *failures(status), status.message, commit)
-        for text in (score(status), *told):
+        messages = (*_running_messages(status), *failures(status), status.message, commit)
+        for text in (score(status), *messages):
             if text:
                 yield f"{status.job}: {text}"
     for text in seen.not_deployed:

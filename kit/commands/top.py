@@ -91,8 +91,8 @@ class _Watch:
         holders = [host.host for status in self._statuses for host in status.hosts]
         messages = {name: feed.message for name, feed in feeds.items() if feed.message}
         # With engine local, all hosts of a job are this machine: their GPUs are its own.
-        found = rows(gpus, self._statuses, [*self._hosts, *holders])
-        return Picture(found, messages, self._statuses)
+        listing = rows(gpus, self._statuses, [*self._hosts, *holders])
+        return Picture(listing, messages, self._statuses)
 
 
 def document(cluster: str, seen: Picture) -> dict[str, Any]:
@@ -133,7 +133,7 @@ def show(seen: Picture) -> Iterator[RenderableType]:
 
     right = {"GPU", "use", "memory", "temp", "power", "rank", "step", "own work"}
     names = ("host", "GPU", "model", "use", "memory", "temp", "power", "job", "rank", "step")
-    found = table(*names, "own work", "", right=right)
+    board = table(*names, "own work", "", right=right)
     before = ""
     for row in seen.rows:
         cells = list(_cells(row))
@@ -141,8 +141,8 @@ def show(seen: Picture) -> Iterator[RenderableType]:
             cells[0] = ""
         before = row.host
         mark = Text(f"slow: {row.factor:.1f} ×", style="bold red") if row.slow else ""
-        found.add_row(*cells, mark)
-    yield found
+        board.add_row(*cells, mark)
+    yield board
     for status in seen.statuses:
         if status.state not in ENDED:
             yield _job(status)

@@ -41,11 +41,11 @@ def unknown_key(
     if name in known:  # In another spelling.
         return nearest(name, known)
     if root is InventorySection:
-        found = _of_inventory(name, loc) or _of_a_job(name) or _reason(names.DECIDED, name)
+        hint = _of_inventory(name, loc) or _of_a_job(name) or _reason(names.DECIDED, name)
     else:
-        found = _of_work(name, loc, value, root, document) or _reason(names.DECIDED, name)
-        found = found or (_of_a_job(name) if root is not JobSection else "")
-    return found or nearest(loc[-1], known)
+        hint = _of_work(name, loc, value, root, document) or _reason(names.DECIDED, name)
+        hint = hint or (_of_a_job(name) if root is not JobSection else "")
+    return hint or nearest(loc[-1], known)
 
 
 def snake(key: str) -> str:
@@ -68,8 +68,8 @@ def _of_inventory(name: str, loc: Loc) -> str:
 
 def _of_a_job(name: str) -> str:
     """Return a hint for another file."""
-    found = [*_rows(JOB, name), *_homes(name, (name,), None, JobSection)]
-    if there := [each for each in found if _is_known(each, JobSection)]:
+    keys = [*_rows(JOB, name), *_homes(name, (name,), None, JobSection)]
+    if there := [each for each in keys if _is_known(each, JobSection)]:
         return f"it is for a job: write {_lines(there[0])} in jobs/NAME.yaml"
     if name in JobSection.model_fields:
         return "it is for a job: write it in jobs/NAME.yaml"
@@ -187,8 +187,8 @@ def _command(name: str, value: object, document: object) -> list[str]:
     before = _keys(document).get("command")
     if name in {"args", "arguments", "script_args"} and isinstance(before, list):
         return [*map(str, before), *words]
-    found = read_words(words)
-    return [*found.command] if found else words
+    parsed = read_words(words)
+    return [*parsed.command] if parsed else words
 
 
 def _replaced(document: object, loc: Loc, snippet: Snippet) -> object:
@@ -205,14 +205,14 @@ def _replaced(document: object, loc: Loc, snippet: Snippet) -> object:
 
 def _mistakes(root: type[BaseModel], document: object) -> set[str]:
     """Return the mistakes of a document."""
-    found: list[Fault] = []
+    faults: list[Fault] = []
     try:
         root.model_validate(document)
     except ValidationError as error:
         all_ = error.errors(include_url=False, include_input=False)
-        found = [Fault("", tuple(each["loc"]), each["msg"], "") for each in all_]
-    rules = rule_faults(document, found, "") if root is JobSection else ()
-    return {f"{each.loc} {each.what}" for each in (*found, *rules)}
+        faults = [Fault("", tuple(each["loc"]), each["msg"], "") for each in all_]
+    rules = rule_faults(document, faults, "") if root is JobSection else ()
+    return {f"{each.loc} {each.what}" for each in (*faults, *rules)}
 
 
 def _lines(snippet: Snippet, loc: Loc = ()) -> str:

@@ -112,12 +112,12 @@ class DataCluster:
 
     def statuses(self) -> dict[str, Message | KitError]:
         """Return the status of each host's agent, or the reason why it is unknown."""
-        found = self.finders()
+        finders = self.finders()
 
         def status(find: Callable[[], Agent]) -> Message:
             return find().ask("GET", "/status")
 
-        return dict(zip(found, concurrently(status, found.values()), strict=True))
+        return dict(zip(finders, concurrently(status, finders.values()), strict=True))
 
 
 def complete_on(statuses: Mapping[str, Message | KitError], stored: Stored) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 from dataclasses import dataclass
 
-from kit.discover.engines import Stand
+from kit.discover.engines import StandIn
 from kit.model import Host
 
 FAST = 25 * 10**9
@@ -119,7 +119,7 @@ class DockerFacts:
     cdi: bool = False
     swarm: str = ""
     generic: tuple[str, ...] = ()
-    stand_in: Stand | None = None
+    stand_in: StandIn | None = None
 
 
 @dataclass(frozen=True, slots=True)

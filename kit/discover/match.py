@@ -17,7 +17,7 @@ NAMELESS = frozenset({"localhost", "none", "unknown"})
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class HostToAsk:
     """A host to ask; `known` is its entry in the inventory, None for a new host."""
 
     name: str
@@ -25,7 +25,7 @@ class Asked:
     known: Host | None = None
 
 
-def logins_of(logins: Sequence[str], inventory: Inventory | None) -> list[Asked]:
+def logins_of(logins: Sequence[str], inventory: Inventory | None) -> list[HostToAsk]:
     """Return the hosts to ask: the given logins, or all hosts of the inventory.
 
     Raises:
@@ -37,7 +37,7 @@ def logins_of(logins: Sequence[str], inventory: Inventory | None) -> list[Asked]
             "there is no inventory", "name the hosts: kit discover user1@pc1 user2@pc2"
         )
     if not logins:
-        return [Asked(host.name, host.ssh, host) for host in hosts]
+        return [HostToAsk(host.name, host.ssh, host) for host in hosts]
     asked = []
     for login in dict.fromkeys(logins):
         try:
@@ -50,12 +50,12 @@ def logins_of(logins: Sequence[str], inventory: Inventory | None) -> list[Asked]
             None,
         )
         # The inventory decides how its hosts are reached.
-        asked.append(Asked(known.name, known.ssh, known) if known else Asked(login, ssh))
+        asked.append(HostToAsk(known.name, known.ssh, known) if known else HostToAsk(login, ssh))
     return list({each.ssh: each for each in asked}.values())
 
 
 def named(
-    answered: Sequence[tuple[Asked, HostFacts]], fast: str | None, written: Sequence[Host] = ()
+    answered: Sequence[tuple[HostToAsk, HostFacts]], fast: str | None, written: Sequence[Host] = ()
 ) -> tuple[list[DiscoveredHost], list[KitError]]:
     """Return the hosts with their names and addresses for the inventory, and the faults of others.
 
@@ -76,7 +76,7 @@ def named(
     return hosts, refused
 
 
-def _host_of(asked: Asked, facts: HostFacts, fast: str | None) -> DiscoveredHost:
+def _host_of(asked: HostToAsk, facts: HostFacts, fast: str | None) -> DiscoveredHost:
     if asked.known:
         return DiscoveredHost(asked.known.name, asked.ssh, asked.known.address, facts, asked.known)
     return DiscoveredHost(

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from kit.discover.engines import EXPLAINED, stand_in
+from kit.discover.engines import REMEDIES, stand_in
 from kit.discover.facts import (
     Disk,
     DockerFacts,
@@ -206,7 +206,7 @@ def _docker(sections: Mapping[str, str]) -> DockerFacts:
     return DockerFacts(
         version=server.get("Version", ""),
         containerd=parts.get("containerd", ""),
-        fault=EXPLAINED[stand].what if stand else fault,
+        fault=REMEDIES[stand].what if stand else fault,
         runtimes=tuple(sorted(info_json.get("Runtimes") or ())),
         default_runtime=info_json.get("DefaultRuntime", ""),
         cdi=bool(info_json.get("CDISpecDirs")),

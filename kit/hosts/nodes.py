@@ -57,9 +57,9 @@ def promote(manager: Docker, node: str) -> None:
 
 def _reachable(manager: Docker, node: str) -> bool:
     try:
-        found = manager.get(f"/nodes/{node}").get("ManagerStatus") or {}
+        status = manager.get(f"/nodes/{node}").get("ManagerStatus") or {}
     except EngineError as error:
         if "leader" not in error.message:
             raise
         return False
-    return found.get("Reachability") == "reachable"
+    return status.get("Reachability") == "reachable"

@@ -65,15 +65,15 @@ def sizes_of(wish: Parallel, ranks: int) -> dict[str, int]:
 
 def _within_hosts(sizes: dict[str, int], placements: Sequence[Placement]) -> tuple[str, ...]:
     """Return the dimensions whose groups of ranks are on one host each."""
-    found, span = [], 1
+    dimensions, span = [], 1
     for name, size in reversed(sizes.items()):
         span *= size
         starts = [placement.first_rank for placement in placements]
         ends = [placement.first_rank + placement.processes for placement in placements]
         edges = {*starts, *ends}
         if all(edge % span == 0 for edge in edges):
-            found.append(name)
-    return tuple(found)
+            dimensions.append(name)
+    return tuple(dimensions)
 
 
 def least_gpu(placements: Sequence[Placement]) -> Gpu | None:
@@ -118,8 +118,12 @@ def _half(train: Train, placements: Sequence[Placement]) -> bool:
     """Whether the trainer computes in 16 bits."""
     if train.precision != "auto":
         return train.precision != "fp32"
-    found = [capability(gpu.model or "") for placement in placements for gpu in placement.gpus]
-    return bool(found) and all(known is not None and known[1] >= BF16 for known in found)
+    capabilities = [
+        capability(gpu.model or "") for placement in placements for gpu in placement.gpus
+    ]
+    return bool(capabilities) and all(
+        known is not None and known[1] >= BF16 for known in capabilities
+    )
 
 
 def _block(size: Gpt, wish: Parallel) -> int:

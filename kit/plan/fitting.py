@@ -96,10 +96,10 @@ def _obstacles(job: Job, placements: Sequence[Placement]) -> list[str] | None:
         for name, section in sections.items()
         for each in fields(section)
     }
-    found = [f"{each.section}.{each.key}" for each in problems(values, {"parallel"})]
-    found += [dotted(each.loc) for each in _faults_of_grid(job, placements)]
+    obstacles = [f"{each.section}.{each.key}" for each in problems(values, {"parallel"})]
+    obstacles += [dotted(each.loc) for each in _faults_of_grid(job, placements)]
     known = {*PLAIN, "train.precision", "hosts.min"}
-    return list(dict.fromkeys(found)) if known.issuperset(found) else None
+    return list(dict.fromkeys(obstacles)) if known.issuperset(obstacles) else None
 
 
 def _changes(
@@ -139,8 +139,8 @@ def _sharded(wish: Parallel, placements: Sequence[Placement]) -> list[Parallel]:
     ranks = sum(placement.processes for placement in placements)
     more = range((wish.shard or 1) + 1, ranks + 1)
     # With more shards there are fewer replicas: as many as there are ranks for.
-    found = [replace(wish, shard=number, data=None) for number in more]
-    return [each for each in found if ranks % each.cell == 0]
+    meshes = [replace(wish, shard=number, data=None) for number in more]
+    return [each for each in meshes if ranks % each.cell == 0]
 
 
 def _yaml(wish: Parallel) -> str:

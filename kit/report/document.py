@@ -14,7 +14,7 @@ from kit.report.view import Origin
 
 def document(runs: Sequence[Run], origins: Sequence[Origin]) -> dict[str, Any]:
     """Return runs and their differences as JSON values. Times are in seconds, losses in nats."""
-    found = zip(compare(runs), origins, strict=True)
+    compared = zip(compare(runs), origins, strict=True)
     return {
         "runs": [
             {
@@ -48,7 +48,7 @@ def document(runs: Sequence[Run], origins: Sequence[Origin]) -> dict[str, Any]:
                 "origin": asdict(origin),
                 "facts": dict(each.run.facts),
             }
-            for each, origin in found
+            for each, origin in compared
         ],
         "disagreements": [
             {
@@ -84,14 +84,14 @@ def _ranks(run: Run) -> list[dict[str, Any]]:
 
 
 def _predictions(run: Run) -> dict[str, Any] | None:
-    found = predictions(run)
-    if found is None:
+    predicted = predictions(run)
+    if predicted is None:
         return None
     return {
-        "samples": len(found.truth),
-        "correct": found.correct,
+        "samples": len(predicted.truth),
+        "correct": predicted.correct,
         "confusion": [
-            {"class": found.label(true), "predicted": found.label(other), "samples": number}
-            for (true, other), number in sorted(confusion(found).items())
+            {"class": predicted.label(true), "predicted": predicted.label(other), "samples": number}
+            for (true, other), number in sorted(confusion(predicted).items())
         ],
     }

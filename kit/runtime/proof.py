@@ -26,8 +26,8 @@ def wrong_gpus(statuses: Sequence[JobStatus], names: Collection[str] = ()) -> tu
 def _mismatched(statuses: Sequence[JobStatus]) -> Iterator[str]:
     for status in statuses:
         for host in status.hosts:
-            if host.state not in ENDED and host.seen and (said := _difference(host)):
-                yield f"{status.job} on {host.host} {said}"
+            if host.state not in ENDED and host.seen and (difference := _difference(host)):
+                yield f"{status.job} on {host.host} {difference}"
 
 
 def _difference(host: HostStatus) -> str:

@@ -106,11 +106,11 @@ def _listening(part: Part, names: Sequence[str]) -> Part:
 def _monitoring(
     plan: Plan, addressing: Addressing, workloads: Sequence[Workload]
 ) -> Monitoring | None:
-    found = addressing.monitoring(workloads) if plan.monitoring else None
-    if found is None:
+    addresses = addressing.monitoring(workloads) if plan.monitoring else None
+    if addresses is None:
         return None
-    scrapes = (*found.scrapes, *server_scrapes(workloads))
-    return monitoring(plan, scrapes, found.prometheus, host_network=found.host_network)
+    scrapes = (*addresses.scrapes, *server_scrapes(workloads))
+    return monitoring(plan, scrapes, addresses.prometheus, host_network=addresses.host_network)
 
 
 def _proxied(

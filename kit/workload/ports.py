@@ -79,15 +79,15 @@ def open_ports(
     Firewalls must let them pass, also those that Docker publishes: with `iptables: false`, or with
     Docker's proxy alone, the rules for incoming packets apply to them.
     """
-    found: dict[str, dict[int, OpenPort]] = {}
+    by_host: dict[str, dict[int, OpenPort]] = {}
     for each in platform:
-        own = found.setdefault(each.host.name, {})
+        own = by_host.setdefault(each.host.name, {})
         own.setdefault(each.port.number, OpenPort(each.host.name, each.port, each.title))
     for one in listeners:
-        own, name = found.setdefault(one.host.name, {}), one.workload.name
+        own, name = by_host.setdefault(one.host.name, {}), one.workload.name
         made = OpenPort(one.host.name, one.port, one.workload.title, name)
         own.setdefault(one.port.number, made)
-    return {host: tuple(own[number] for number in sorted(own)) for host, own in found.items()}
+    return {host: tuple(own[number] for number in sorted(own)) for host, own in by_host.items()}
 
 
 def port_faults(platform: Iterable[Service], listeners: Iterable[Listener]) -> list[Fault]:

@@ -171,7 +171,7 @@ def _serve(
 
 def endpoints(server: ServerPlan) -> tuple[Part, ...]:
     """Make the parts that offer the job's checkpoints, if a host has to fetch them."""
-    found: list[Part] = []
+    parts: list[Part] = []
     checkpoints = server.checkpoints
     if checkpoints is None or not checkpoints.travels:
         return ()
@@ -181,8 +181,8 @@ def endpoints(server: ServerPlan) -> tuple[Part, ...]:
         left -= replicas
         if replicas:
             group = name.removeprefix(f"{Role.TRAIN}-")
-            found.append(_endpoint(server, checkpoints.mount, group, members, replicas))
-    return tuple(found)
+            parts.append(_endpoint(server, checkpoints.mount, group, members, replicas))
+    return tuple(parts)
 
 
 def _endpoint(
@@ -232,7 +232,7 @@ def source_hosts(plan: Plan, server: ServerPlan, offering: Iterable[Host]) -> tu
 def _environment(
     server: ServerPlan, checkpoints: Checkpoints, processes: int, sources: Sequence[str]
 ) -> tuple[Variable, ...]:
-    found = [
+    set_by_kit = [
         Variable("KIT_SERVER", Word(SERVER_FILE)),
         Variable("KIT_HOST", Symbol.HOST),
         Variable("KIT_REPLICAS", str(processes), own=True),
@@ -241,11 +241,11 @@ def _environment(
     ]
     if sources:
         why = "The addresses of checkpoints on other hosts. Each checkpoint is verified before use."
-        found.append(Variable("KIT_CHECKPOINT_SOURCES", ",".join(sources), why))
-        found.append(_token_variable(server))
+        set_by_kit.append(Variable("KIT_CHECKPOINT_SOURCES", ",".join(sources), why))
+        set_by_kit.append(_token_variable(server))
     variables = dict(server.server.environment)
-    found += default_variables(_user(server), variables)
-    return (*found, *(Variable(name, value) for name, value in variables.items()))
+    set_by_kit += default_variables(_user(server), variables)
+    return (*set_by_kit, *(Variable(name, value) for name, value in variables.items()))
 
 
 def _user(server: ServerPlan) -> str:

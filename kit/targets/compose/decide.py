@@ -122,14 +122,14 @@ def decide(
             problems += [*_keeps(each), *_runs(each, seen)]
     if problems:
         raise KitError(once(problems), "nothing was changed on any host")
-    found = [
+    decisions = [
         _Decision(each, versions, seen, by_hand or {}, _restart_cause(each, fresh_jobs))
         for each in workloads
     ]
     return (
-        *(step for each in found for step in each.pulls()),
-        *(step for each in found for step in each.ends()),
-        *(step for each in found for step in each.starts(fresh=each.work.name in fresh_jobs)),
+        *(step for each in decisions for step in each.pulls()),
+        *(step for each in decisions for step in each.ends()),
+        *(step for each in decisions for step in each.starts(fresh=each.work.name in fresh_jobs)),
     )
 
 
@@ -196,8 +196,8 @@ def _missing(placement: Placement, seen: HostState) -> Iterator[str]:
     for gpu in placement.gpus:
         if _uuid(gpu, seen.gpus) not in there:
             if gpu.known and (meant := meant_gpus(gpu.id, seen.gpus)):
-                said = f"{gpu.title} is the beginning of {' and '.join(meant)}"
-                yield f"{said}: run `kit discover {placement.host.name}`, then `kit render`"
+                fault = f"{gpu.title} is the beginning of {' and '.join(meant)}"
+                yield f"{fault}: run `kit discover {placement.host.name}`, then `kit render`"
                 continue
             listed = ", ".join(seen.gpus) or "none"
             yield (

@@ -56,7 +56,7 @@ def drift(text: str, there: Sequence[Container]) -> str:
     """Return what somebody has changed in the containers of a file, or "" if nothing."""
     document = yaml.load(interpolated(text, {}), Loader=yaml.CSafeLoader)
     services, closed = document["services"], understood(text)
-    told = []
+    differences = []
     for one in (one for one in there if one.service in services):
         service = services[one.service]
         told_by = {key: each for key, each in service.items() if key not in LEFT}
@@ -65,8 +65,8 @@ def drift(text: str, there: Sequence[Container]) -> str:
         image = {"image": service.get("image") if closed else ""}
         wanted = kept(_wanted(service, document) if whole else image)
         differ = compared(wanted, of_container(one.spec), strict=STRICT if whole else ())
-        told += [f"{one.service}: {each}" for each in differ]
-    return by_hand(told)
+        differences += [f"{one.service}: {each}" for each in differ]
+    return by_hand(differences)
 
 
 def _wanted(service: Mapping[str, Any], document: Mapping[str, Any]) -> Fields:

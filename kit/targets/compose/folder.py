@@ -142,9 +142,9 @@ class HostFolder:
         """Delete the final status of a job that starts again."""
         self._change(f"rm -f stopped/{job}.json")
 
-    def recorded_statuses(self, said: str | None = None) -> tuple[JobStatus, ...]:
-        """Return the final status of stopped jobs; `said` is the output of `prelude`, if known."""
-        printed = ssh.run(self.host, self.prelude) if said is None else said
+    def recorded_statuses(self, prelude_output: str | None = None) -> tuple[JobStatus, ...]:
+        """Return the final status of stopped jobs, of the output of `prelude` if it is known."""
+        printed = ssh.run(self.host, self.prelude) if prelude_output is None else prelude_output
         return tuple(_each(printed.splitlines(), status_from_json))
 
     @property

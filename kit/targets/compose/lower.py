@@ -80,8 +80,8 @@ class Project:
     @property
     def secrets(self) -> tuple[Secret, ...]:
         """The secrets that its containers read, each once."""
-        found = (secret for each in self.containers for secret in each.part.secrets)
-        return tuple(dict.fromkeys(found))
+        secrets = (secret for each in self.containers for secret in each.part.secrets)
+        return tuple(dict.fromkeys(secrets))
 
     @property
     def keyed(self) -> bool:
@@ -91,8 +91,8 @@ class Project:
     @property
     def configs(self) -> tuple[Config, ...]:
         """The files that its containers mount, each once."""
-        found = (config for each in self.containers for config in each.part.configs)
-        return tuple(dict.fromkeys(found))
+        configs = (config for each in self.containers for config in each.part.configs)
+        return tuple(dict.fromkeys(configs))
 
 
 def lower(plan: Plan, parts: Parts) -> Lowered:
@@ -212,12 +212,12 @@ def _output(project: Project) -> Output:
 
 def _by_host(parts: Iterable[Part]) -> dict[str, list[Placed]]:
     """Return what runs on each host that has a part, in the order of the parts."""
-    found: dict[str, list[Placed]] = {}
+    by_host: dict[str, list[Placed]] = {}
     for part in parts:
         placements = {placement.host.name: placement for placement in part.placements}
         for host in part.first_hosts:
-            found.setdefault(host.name, []).append((part, placements.get(host.name)))
-    return found
+            by_host.setdefault(host.name, []).append((part, placements.get(host.name)))
+    return by_host
 
 
 def _project(plan: Plan, workload: Workload, host: Host, here: Iterable[Placed]) -> Project:

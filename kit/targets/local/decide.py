@@ -159,7 +159,7 @@ def _starts(
     machine: Machine,
 ) -> list[Start]:
     """Return the steps that start workloads; servers get the GPUs that no job uses."""
-    taken, found = set[str](), []
+    taken, steps = set[str](), []
     places = machine.places
     for each in starting:
         folders: list[str] = []
@@ -176,8 +176,8 @@ def _starts(
         begun = seen[each.name].begun
         cause = "it has ended or changed" if begun else "it was not deployed before"
         what = f"start {each.name} as {started_as(each)}"
-        found.append(Start(WHERE, what, cause, each, version(each), tuple(folders), made))
-    return found
+        steps.append(Start(WHERE, what, cause, each, version(each), tuple(folders), made))
+    return steps
 
 
 def _delete_checkpoints(start: Start) -> DeleteCheckpoints:

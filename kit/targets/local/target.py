@@ -113,7 +113,7 @@ class LocalTarget:
 
     def status(self) -> tuple[JobStatus, ...]:
         """Return the status from the folders in the state directory; see `Target.status`."""
-        found = []
+        statuses = []
         for name in jobs_of(self._cluster):
             folder = JobFolder(self._cluster, name)
             run = folder.read_run()
@@ -122,8 +122,8 @@ class LocalTarget:
             watched = self._watched.get(name)
             if watched is None or watched.run.id != run.id:
                 watched = self._watched[name] = WatchedFolder(folder, run)
-            found.append(watched.status())
-        return tuple(found)
+            statuses.append(watched.status())
+        return tuple(statuses)
 
     def missing(self) -> tuple[str, ...]:
         """Return nothing: a deploy brings all that workloads need; see `Target.missing`."""

@@ -154,7 +154,7 @@ def warnings(
     plan: Plan, members: Mapping[str, Member], cluster: Cluster | None, tree: str
 ) -> list[str]:
     """Return the reasons why jobs will not start that kit cannot remove by itself."""
-    said = [
+    reasons = [
         f"{node.name} is in the Swarm and not in the inventory: write it there, or take it out: "
         f"`docker swarm leave` on it, then `docker node rm --force {node.id[:12]}` on a manager"
         for node in unlisted_nodes(members, cluster)
@@ -163,18 +163,18 @@ def warnings(
         offered = members[host.name].gpus
         missing = [gpu.resource for gpu in host.gpus if gpu.resource not in offered]
         if missing:
-            said.append(
+            reasons.append(
                 f"{host.name}: Docker does not offer {count(len(missing), 'GPU')} of "
                 f"{len(host.gpus)} to Swarm ({missing[0]} for one): "
                 f"kit host prepare {host.name} --run, or {tree}/hosts/{host.name}/prepare.sh there"
             )
     named = [host for host in plan.hosts if "manager" in host.roles]
     if left := named[len(managers_of(plan.hosts)) :]:
-        said.append(
+        reasons.append(
             f"{left[0].name} stays a worker: {len(named)} managers tolerate no more losses than "
             f"{len(named) - 1}"
         )
-    return said
+    return reasons
 
 
 def _heartbeat(plan: Plan, cluster: Cluster | None) -> SetHeartbeat:

@@ -48,10 +48,10 @@ def locked(manager: Docker) -> Iterator[None]:
 
 
 def _held(manager: Docker) -> KitError:
-    found = next(iter(_contents(manager, LOCK)), None)
-    if found is None:  # It was just released.
+    holder = next(iter(_contents(manager, LOCK)), None)
+    if holder is None:  # It was just released.
         return KitError("somebody else was deploying a moment ago", "try again")
-    return LockHolder(**found).refusal(f"the config {LOCK} of the Swarm")
+    return LockHolder(**holder).refusal(f"the config {LOCK} of the Swarm")
 
 
 def break_lock(manager: Docker) -> None:
@@ -60,9 +60,9 @@ def break_lock(manager: Docker) -> None:
         manager.request("DELETE", f"/configs/{config['ID']}")
 
 
-def record_deployment(manager: Docker, made: Deployment) -> None:
+def record_deployment(manager: Docker, deployment: Deployment) -> None:
     """Record a deployment; keep only the newest 50."""
-    _create(manager, f"{HISTORY}-{made.time:.3f}-{made.job}"[:64], asdict(made))
+    _create(manager, f"{HISTORY}-{deployment.time:.3f}-{deployment.job}"[:64], asdict(deployment))
     known = sorted(_configs(manager, HISTORY), key=lambda config: config["CreatedAt"])
     for config in known[:-KEPT]:
         manager.request("DELETE", f"/configs/{config['ID']}")
@@ -70,8 +70,8 @@ def record_deployment(manager: Docker, made: Deployment) -> None:
 
 def history(manager: Docker) -> tuple[Deployment, ...]:
     """Return the recorded deployments, the newest first."""
-    found = [read_deployment(content) for content in _contents(manager, HISTORY)]
-    return tuple(sorted(found, key=lambda deployment: -deployment.time))
+    deployments = [read_deployment(content) for content in _contents(manager, HISTORY)]
+    return tuple(sorted(deployments, key=lambda deployment: -deployment.time))
 
 
 def record_status(manager: Docker, status: JobStatus) -> None:
@@ -83,11 +83,11 @@ def record_status(manager: Docker, status: JobStatus) -> None:
 
 def recorded_statuses(manager: Docker) -> tuple[JobStatus, ...]:
     """Return the final status of stopped workloads."""
-    found = []
+    statuses = []
     for content in _contents(manager, ENDED):
         with suppress(ValueError, KeyError, TypeError):  # Another version of kit wrote it.
-            found.append(status_from_json(content))
-    return tuple(found)
+            statuses.append(status_from_json(content))
+    return tuple(statuses)
 
 
 def delete_status(manager: Docker, name: str) -> None:

@@ -174,7 +174,7 @@ def label_step(host: str, node: Node | None, wanted: Mapping[str, str | None]) -
     )
     if not change:
         return None
-    said = ", ".join(
+    labels = ", ".join(
         f"{name}={value}" if value is not None else f"no {name}" for name, value in change
     )
     was = ", ".join(f"{name}={present[name]}" for name, _ in change if name in present)
@@ -182,7 +182,7 @@ def label_step(host: str, node: Node | None, wanted: Mapping[str, str | None]) -
         cause = "a new node has none"
     else:
         cause = f"it has {was}" if was else "it has no such label"
-    return Label(host, f"label {said}", cause, host, node.id if node else None, change)
+    return Label(host, f"label {labels}", cause, host, node.id if node else None, change)
 
 
 def obsolete_labels(node: Node, wanted: Mapping[str, str], cluster: Cluster) -> dict[str, None]:

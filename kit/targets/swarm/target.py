@@ -197,9 +197,9 @@ class SwarmTarget:
     def status(self) -> tuple[JobStatus, ...]:
         """Return the status from tasks and logs; see `Target.status`."""
         cluster = self._see()
-        found = {status.job: status for status in registers.recorded_statuses(self._docker())}
-        found |= {name: self._status(cluster, name) for name in names_of(cluster)}
-        return tuple(found[name] for name in sorted(found))
+        statuses = {status.job: status for status in registers.recorded_statuses(self._docker())}
+        statuses |= {name: self._status(cluster, name) for name in names_of(cluster)}
+        return tuple(statuses[name] for name in sorted(statuses))
 
     def _status(self, cluster: Cluster, name: str) -> JobStatus:
         event_log = self._event_logs.setdefault(name, EventLog())

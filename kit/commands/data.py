@@ -146,12 +146,12 @@ def _place(
     """Find a source, and send it if it is of this machine."""
     if source.startswith(ELSEWHERE):
         return _Place(source, source)
-    there = re.fullmatch(r"([a-z0-9][-a-z0-9]*):(/.+)", source)
-    if there:
-        if there[1] != cluster.storage:
-            what = f"{there[1]} is not the host that stores the data sets"
+    match = re.fullmatch(r"([a-z0-9][-a-z0-9]*):(/.+)", source)
+    if match:
+        if match[1] != cluster.storage:
+            what = f"{match[1]} is not the host that stores the data sets"
             raise InputError(what, f"copy it to {cluster.storage}, or name a path of this machine")
-        return _Place(there[2], there[2])
+        return _Place(match[2], match[2])
     path = Path(source)
     if not path.exists():
         what = f"{source}: there is no such file or folder here"

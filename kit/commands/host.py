@@ -239,10 +239,10 @@ def _order(
 ) -> list[Wave]:
     """Return the order of restarts; whether a host needs one may turn out only on the way."""
     restarts = [each.restart for each in reports.values() if isinstance(each, Report)]
-    inside = any(each is not None and each.swarm for each in restarts)
-    managers = {host.name for host in lowered.managers} if inside else set[str]()
+    in_swarm = any(each is not None and each.swarm for each in restarts)
+    managers = {host.name for host in lowered.managers} if in_swarm else set[str]()
     busy = any(each is not None and each.containers for each in restarts)
-    if not busy or (lowered.managers and not inside):
+    if not busy or (lowered.managers and not in_swarm):
         return waves(todo, managers, alone=False)
     jobs = RunningJobs(target_for(lowered.engine, lowered.cluster, root), click.echo)
     preparation.settle = jobs.settle

@@ -61,10 +61,11 @@ def command(folder: Path, hosts: str | None, image: str | None) -> int:
         _check_image(image)
     files = starter_files()
     own = [*files, *([f"{TREES}/{_cluster(folder)}"] if hosts is not None else [])]
-    there = [path for path in own if (folder / path).exists()]
-    if there:
+    existing = [path for path in own if (folder / path).exists()]
+    if existing:
         raise InputError(
-            f"{folder} holds {', '.join(there)} already", "choose an empty folder, or move it away"
+            f"{folder} holds {', '.join(existing)} already",
+            "choose an empty folder, or move it away",
         )
     if hosts is None:
         if image is not None:

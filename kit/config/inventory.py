@@ -365,9 +365,9 @@ def _check_overlay(
         what = f"{network.subnet} has {pool.num_addresses} addresses for {len(hosts)} hosts"
         fix = f"make it larger: at least {needed}, one for each task and each host's end"
         fault(("network", "subnet"), what, fix)
-    inside = next((host for host in hosts if _within(host.address, pool)), None)
-    if inside is not None:
-        what = f"{network.subnet} contains {inside.address}, the address of {inside.name}"
+    overlapping = next((host for host in hosts if _within(host.address, pool)), None)
+    if overlapping is not None:
+        what = f"{network.subnet} contains {overlapping.address}, the address of {overlapping.name}"
         fault(("network", "subnet"), what, "choose a range that no machine uses")
 
 

@@ -154,14 +154,14 @@ def _files(folder: Path, what: str) -> list[Path]:
     """
     try:
         # Editors create lock files and backups whose names begin with a dot.
-        there = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+        visible = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     except FileNotFoundError:
         if what == "server" or (folder.name == "jobs" and folder.with_name("serve").is_dir()):
             return []
         raise InputError(f"{folder}: there is no such folder", NO_JOBS) from None
     except OSError as error:
         raise InputError(f"{folder}: cannot be read: {error.strerror}") from None
-    files = [path for path in there if path.suffix.strip().lower() in {".yaml", ".yml"}]
+    files = [path for path in visible if path.suffix.strip().lower() in {".yaml", ".yml"}]
     by_name: dict[str, Path] = {}
     for path in files:
         if path.suffix not in {".yaml", ".yml"}:

@@ -384,11 +384,11 @@ def _read_line(line: socket.socket) -> str:
     """
     encoded = b""
     while not encoded.endswith(b"\n"):
-        there = line.recv(65536, socket.MSG_PEEK)
-        if not there:
+        peeked = line.recv(65536, socket.MSG_PEEK)
+        if not peeked:
             return ""
-        end = there.find(b"\n") + 1
-        encoded += line.recv(end or len(there))
+        end = peeked.find(b"\n") + 1
+        encoded += line.recv(end or len(peeked))
     return base64.b64decode(encoded).decode(errors="replace")
 
 

@@ -28,9 +28,9 @@ def update_node(manager: Docker, node: str, change: Callable[[Spec], Spec]) -> N
     deadline = time.monotonic() + PATIENCE
     while True:
         try:
-            seen = manager.get(f"/nodes/{node}")
-            version = str(seen["Version"]["Index"])
-            manager.post(f"/nodes/{node}/update", change(seen["Spec"]), version=version)
+            inspected = manager.get(f"/nodes/{node}")
+            version = str(inspected["Version"]["Index"])
+            manager.post(f"/nodes/{node}/update", change(inspected["Spec"]), version=version)
         except EngineError as error:
             leaderless = "leader" in error.message and time.monotonic() < deadline
             if not leaderless and "out of sequence" not in error.message:

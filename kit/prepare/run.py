@@ -55,15 +55,15 @@ class Preparation:
         for index, wave in enumerate(waves):
             if index:
                 self.settle()
-            inside = any(host.name in self._members for host in wave)
+            in_swarm = any(host.name in self._members for host in wave)
             try:
-                before = self._ready_nodes() if inside else {}
+                before = self._ready_nodes() if in_swarm else {}
                 results = on_each(wave, self._restart)
                 errors = [each for each in results.values() if isinstance(each, KitError)]
                 if errors:
                     raise joined(errors)
-                if inside:
-                    self._regather(before)
+                if in_swarm:
+                    self._await_nodes(before)
             except KitError as error:
                 left = [host.name for later in waves[index + 1 :] for host in later]
                 hint = f"{error.hint}\nnot restarted: {', '.join(left)}" if left else error.hint
@@ -76,7 +76,7 @@ class Preparation:
         finally:
             manager.close()
 
-    def _regather(self, before: Mapping[str, str]) -> None:
+    def _await_nodes(self, before: Mapping[str, str]) -> None:
         """Wait for the nodes: while the only manager restarts, all others are lost for a moment."""
         manager = self.manager()
         try:

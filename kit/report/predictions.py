@@ -59,11 +59,10 @@ class ShownSample:
 
 def predictions(run: Run) -> Predictions | None:
     """Return a run's predictions; None if there are none, or they are damaged."""
-    evaluation = run.evaluation
+    if not run.evaluation:
+        return None
     try:
-        return (
-            _read(evaluation, tuple(map(str, run.facts.get("labels", ())))) if evaluation else None
-        )
+        return _read(run.evaluation, tuple(map(str, run.facts.get("labels", ()))))
     except (KeyError, TypeError, ValueError, binascii.Error, struct.error):
         return None
 

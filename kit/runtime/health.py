@@ -81,11 +81,11 @@ def with_health(
         for host in status.hosts
         if host.state is State.RUNNING
     }
-    asked = {key: url for key, url in wanted.items() if key in running}
+    urls = {key: url for key, url in wanted.items() if key in running}
     serving = {job for job, _ in running}
     proxies = {job: each.proxy for job, each in checks.items() if each.proxy and job in serving}
     with ThreadPoolExecutor(MOST_CONCURRENT) as pool:
-        faults = dict(zip(asked, pool.map(fault, asked.values()), strict=True))
+        faults = dict(zip(urls, pool.map(fault, urls.values()), strict=True))
         others = dict(zip(proxies, pool.map(fault, proxies.values()), strict=True))
     return tuple(
         replace(

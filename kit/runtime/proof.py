@@ -19,8 +19,8 @@ def wrong_gpus(statuses: Sequence[JobStatus], names: Collection[str] = ()) -> tu
     `names`, if there are names.
     """
     living = [status for status in statuses if status.state not in ENDED]
-    asked = [status for status in living if not names or status.job in names]
-    return (*_mismatched(asked), *_shared(living, names))
+    selected = [status for status in living if not names or status.job in names]
+    return (*_mismatched(selected), *_shared(living, names))
 
 
 def _mismatched(statuses: Sequence[JobStatus]) -> Iterator[str]:

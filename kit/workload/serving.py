@@ -254,8 +254,8 @@ def _user(server: ServerPlan) -> str:
 
 def _mounts(checkpoints: Checkpoints) -> tuple[MountPoint, ...]:
     # The folder may be missing on a host that has no part in the job.
-    there = checkpoints.mount.kind != "bind" or checkpoints.everywhere
-    return (checkpoints.mount,) if there else ()
+    present = checkpoints.mount.kind != "bind" or checkpoints.everywhere
+    return (checkpoints.mount,) if present else ()
 
 
 def _secrets(server: ServerPlan) -> tuple[Secret, ...]:

@@ -48,7 +48,7 @@ def _try_all(
     ready = [report for report in reports if images[report.host]]
     progress(f"containers: starting on {count(len(ready), 'host')}")
     with ThreadPoolExecutor(max(len(ready), 1)) as pool, _opened() as opened:
-        seen = pool.map(lambda report: gpus.look(report, wanted, token), ready)
+        gpu_results = pool.map(lambda report: gpus.look(report, wanted, token), ready)
         for report in ready:
             host, name = wanted.of(report.host).host, f"kit-doctor-{token}-{report.host}"
             options = _options(report, wanted)
@@ -67,7 +67,7 @@ def _try_all(
         progress("images and data")
         torches = tuple(_torches(sessions, images))
         listings = tuple(_listings(sessions, reports, images, wanted))
-        visible_gpus: tuple[VisibleGpus, ...] = tuple(one for each in seen for one in each)
+        visible_gpus: tuple[VisibleGpus, ...] = tuple(one for each in gpu_results for one in each)
         progress("GPUs: one use of each")
         cuda = {torch.image for torch in torches if torch.cuda}
         used = pool.map(
@@ -116,10 +116,10 @@ def _mounts(uses: Sequence[Use], report: Report) -> Iterator[tuple[str, str]]:
     """Yield the mounts that exist: Docker would create a missing volume."""
     targets: set[str] = set()
     for source, target in (each for use in uses for each in use.mounts):
-        there = source in report.vitals.volumes
+        exists = source in report.vitals.volumes
         if source.startswith("/"):
-            there = source not in report.vitals.missing
-        if there and target not in targets:
+            exists = source not in report.vitals.missing
+        if exists and target not in targets:
             targets.add(target)
             yield source, target
 
@@ -161,8 +161,8 @@ def _listings(
         own = [use for use in wanted.of(report.host).uses if use.image == images[report.host]]
         if report.host in sessions and own:
             uses[report.host] = own
-            there = dict(_mounts(own, report))
-            folders = [t for use in own if not use.document for s, t in use.mounts if s in there]
+            mounted = dict(_mounts(own, report))
+            folders = [t for use in own if not use.document for s, t in use.mounts if s in mounted]
             documents = [use.document for use in own if use.document]
             requests[report.host] = {"do": "data", "folders": folders, "documents": documents}
     for host, answer in ask_own(requests, sessions).items():

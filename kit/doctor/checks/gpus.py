@@ -77,8 +77,8 @@ def _unplanned(report: Report) -> Iterator[Finding]:
 
 def _present(report: Report, want: WantedHost, gpus: tuple[Gpu, ...]) -> Iterator[Finding]:
     uuids = [gpu.uuid for gpu in report.facts.gpus]
-    there = {uuid.lower() for uuid in uuids} | {str(gpu.index) for gpu in report.facts.gpus}
-    missing = [gpu for gpu in gpus if gpu.id.lower() not in there]
+    listed = {uuid.lower() for uuid in uuids} | {str(gpu.index) for gpu in report.facts.gpus}
+    missing = [gpu for gpu in gpus if gpu.id.lower() not in listed]
     for gpu in missing:
         if gpu.known and (meant := meant_gpus(gpu.id, uuids)):
             evidence = f"{gpu.id} is only the beginning of {' and '.join(meant)}"

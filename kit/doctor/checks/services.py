@@ -70,8 +70,8 @@ def _room(report: Report, need: DataNeed) -> Iterator[Finding]:
         )
         return
     for room in rooms:
-        there = need.volume in report.vitals.volumes
-        free, what = (room.size, "in all") if there else (room.free, "free")
+        exists = need.volume in report.vitals.volumes
+        free, what = (room.size, "in all") if exists else (room.free, "free")
         if need.bytes > free:
             evidence = f"{names} need {size}, {room.path} has {show_bytes(free)} {what}"
             yield wrong(codes.ROOM, report.host, evidence, run)

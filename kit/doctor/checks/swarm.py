@@ -18,31 +18,31 @@ between 0.5 and 0.8 (swarmkit, ca/renewer.go)."""
 
 def check(reports: Sequence[Report], wanted: Wanted) -> Iterator[Finding]:
     """Yield the findings on the Swarm; none before a host is in one."""
-    inside = [report for report in reports if report.vitals.swarm.state not in {"", "inactive"}]
+    members = [report for report in reports if report.vitals.swarm.state not in {"", "inactive"}]
     if not wanted.swarm or not reports:
         return
-    if not inside:
+    if not members:
         run = "kit swarm up"
         yield note(codes.MEMBER, "", "the hosts are in no Swarm yet", run)
         return
-    manager = _manager(inside)
+    manager = _manager(members)
     nodes = manager.vitals.swarm.nodes if manager else ()
     for report in reports:
         yield from _member(report, wanted, nodes)
         yield from _certificate(report)
     # Without a manager among the hosts that were asked, nothing is known of the others.
-    if any(each.vitals.swarm.manager or wanted.of(each.host).manager for each in inside):
-        yield from _quorum(inside, manager, nodes)
-    for report in inside:
+    if any(each.vitals.swarm.manager or wanted.of(each.host).manager for each in members):
+        yield from _quorum(members, manager, nodes)
+    for report in members:
         node = next((each for each in nodes if each.id == report.vitals.swarm.node), None)
         if node is not None:
             yield from _labels(report, wanted.of(report.host), node)
             yield from _address(report, wanted.of(report.host))
 
 
-def _manager(inside: Sequence[Report]) -> Report | None:
+def _manager(members: Sequence[Report]) -> Report | None:
     """Return the report of a manager that sees nodes, or None."""
-    return next((each for each in inside if each.vitals.swarm.nodes), None)
+    return next((each for each in members if each.vitals.swarm.nodes), None)
 
 
 def _member(report: Report, wanted: Wanted, nodes: Sequence[Node]) -> Iterator[Finding]:
@@ -74,10 +74,10 @@ def _member(report: Report, wanted: Wanted, nodes: Sequence[Node]) -> Iterator[F
 
 
 def _quorum(
-    inside: Sequence[Report], manager: Report | None, nodes: Sequence[Node]
+    members: Sequence[Report], manager: Report | None, nodes: Sequence[Node]
 ) -> Iterator[Finding]:
     if manager is None:
-        faults = [each.vitals.swarm.fault for each in inside if each.vitals.swarm.fault]
+        faults = [each.vitals.swarm.fault for each in members if each.vitals.swarm.fault]
         evidence = f"no manager answers: {faults[0]}" if faults else "no host is a manager"
         run = "start the managers that are down"
         yield wrong(codes.QUORUM, "", evidence, run)
@@ -98,13 +98,13 @@ def _quorum(
 
 
 def _labels(report: Report, want: WantedHost, node: Node) -> Iterator[Finding]:
-    there = dict(node.labels)
-    missing = [(k, v) for k, v in want.labels if there.get(k, NOWHERE) != v]
+    present = dict(node.labels)
+    missing = [(k, v) for k, v in want.labels if present.get(k, NOWHERE) != v]
     if not missing:
         yield ok(codes.LABELS, report.host)
         return
     name, value = missing[0]
-    has = f"is {there[name]}" if name in there else "is missing"
+    has = f"is {present[name]}" if name in present else "is missing"
     evidence = f"label {name}={value} {has}"
     yield wrong(codes.LABELS, report.host, evidence, "kit swarm up")
 

@@ -80,8 +80,8 @@ class Hosts:
         Raises:
             KitError: No host can be reached.
         """
-        asked = dockers or self.dockers
-        answers = self.on(asked, lambda host: containers(asked[host.name], self.cluster))
+        engines = dockers or self.dockers
+        answers = self.on(engines, lambda host: containers(engines[host.name], self.cluster))
         observed = ObservedContainers({}, {})
         for name, answer in answers.items():
             if isinstance(answer, KitError):

@@ -158,15 +158,15 @@ def opened(workload: Workload, host: str) -> Iterator[tuple[int, str]]:
             yield each.port.number, each.port.written()
 
 
-def _monitoring_outputs(plan: Plan, made: Monitoring) -> Iterator[Output]:
-    yield from monitoring_outputs(made.scrapes, made.alertmanager)
+def _monitoring_outputs(plan: Plan, services: Monitoring) -> Iterator[Output]:
+    yield from monitoring_outputs(services.scrapes, services.alertmanager)
     volumes = [
         Volume(name, volume_name(plan.cluster, name), None, None, owned=True)
         for name in (Role.PROMETHEUS, Role.GRAFANA)
     ]
-    here = _by_host(platform_parts(made))
+    here = _by_host(platform_parts(services))
     for host in plan.hosts:
-        added = volumes if host is made.host else ()
+        added = volumes if host is services.host else ()
         yield _shared(plan, host, MONITORING, here[host.name], added)
 
 

@@ -86,13 +86,13 @@ class ComposeTarget:
         require_all(
             {name: answers[name] for name in (*(name for _, name in needed), *data)}, UNCHANGED
         )
-        seen = {name: one for name, one in answers.items() if isinstance(one, HostState)}
+        observed = {name: one for name, one in answers.items() if isinstance(one, HostState)}
         changed = {
-            (name, host): drift(text, [one for one in seen[host].containers if one.job == name])
+            (name, host): drift(text, [one for one in observed[host].containers if one.job == name])
             for (name, host), text in texts.items()
         }
         there = hosts.rendered.devices
-        state = (versions, seen, changed)
+        state = (versions, observed, changed)
         steps = decide(hosts.cluster, workloads, *state, fresh=fresh, rendered=there)
         if not fresh:
             stacks = {each.name: each.stack for each in workloads}
@@ -104,7 +104,7 @@ class ComposeTarget:
                 lambda step: stacks[step.name] if isinstance(step, Start) else "",
             )
         # All images are pulled before anything changes; the sort keeps the order otherwise.
-        every = (*self._data_steps(data, seen), *steps)
+        every = (*self._data_steps(data, observed), *steps)
         return tuple(sorted(every, key=lambda step: not isinstance(step, Pull)))
 
     def _observe(self, images: set[str], volumes: set[str]) -> dict[str, HostState | KitError]:
@@ -127,10 +127,10 @@ class ComposeTarget:
         }
 
     def _data_steps(
-        self, versions: Mapping[str, str], seen: Mapping[str, HostState]
+        self, versions: Mapping[str, str], observed: Mapping[str, HostState]
     ) -> tuple[Step, ...]:
         data = self._hosts.rendered.data
-        return steps_of_data(data, versions, seen) if data is not None else ()
+        return steps_of_data(data, versions, observed) if data is not None else ()
 
     def start_data(self, names: Sequence[str], say: Say) -> None:
         """Bring the data services of hosts up; see `Target.start_data`."""
@@ -139,10 +139,10 @@ class ComposeTarget:
         versions = self._data_versions(names)
         answers = self._observe({data.image} if data else set(), set())
         require_all({name: answers[name] for name in versions}, UNCHANGED)
-        seen = {name: one for name, one in answers.items() if isinstance(one, HostState)}
+        observed = {name: one for name, one in answers.items() if isinstance(one, HostState)}
         with self._hosts.central.locked(say):
             executor = Executor(self._hosts, (), {})
-            for _ in execute_steps(self._data_steps(versions, seen), executor.execute, say):
+            for _ in execute_steps(self._data_steps(versions, observed), executor.execute, say):
                 pass
 
     def data_folder(self) -> None:

@@ -72,11 +72,11 @@ class Supervisor:
             )
 
     def _watch(self) -> State:
-        seen: list[int | None] = []
+        known: list[int | None] = []
         while True:
             codes = [child.poll() for _, child in self._children]
-            if codes != seen:
-                seen = codes
+            if codes != known:
+                known = codes
                 self._write(State.RUNNING)
             if self._stopping:
                 self._write(State.STOPPING)

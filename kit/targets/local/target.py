@@ -58,9 +58,9 @@ class LocalTarget:
 
     def preview(self, workloads: Sequence[Workload], *, fresh: bool) -> tuple[Step, ...]:
         """Return the steps; see `Target.preview`."""
-        seen = observe_workloads(self._cluster, [each.name for each in workloads])
+        observed = observe_workloads(self._cluster, [each.name for each in workloads])
         machine = observe_machine(self._cluster, self._tree, self._launcher)
-        steps = decide(workloads, self._jobs, seen, machine, fresh=fresh)
+        steps = decide(workloads, self._jobs, observed, machine, fresh=fresh)
         services = self._data_steps(machine) if any(each.data for each in workloads) else ()
         return (*services, *steps)
 

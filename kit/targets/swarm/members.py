@@ -62,18 +62,18 @@ def steps_up(
         steps.append(Init(wanted[0].name, "begin a swarm", why, wanted[0]))
     if cluster is None or cluster.heartbeat != plan.heartbeat:
         steps.append(_heartbeat(plan, cluster))
-    inside = {node.id for node in cluster.nodes} if cluster else set()
+    node_ids = {node.id for node in cluster.nodes} if cluster else set()
     for host in plan.hosts:
         first = cluster is None and host is wanted[0]
-        if not first and members[host.name].node not in inside:
+        if not first and members[host.name].node not in node_ids:
             steps.append(_join(host, manager=host in wanted))
     if cluster is not None:
         steps += _promote(wanted, members, cluster)
         steps += _remove_nodes(members, cluster)
     steps += _labels(lowered, members, cluster)
     stack = f"{plan.cluster}-platform"
-    there = cluster.stack(stack) if cluster else ()
-    if platform is not None and (cause := stack_cause(there, platform)):
+    services = cluster.stack(stack) if cluster else ()
+    if platform is not None and (cause := stack_cause(services, platform)):
         network = f"network {network_name(plan)}" if plan.network.driver == "overlay" else ""
         served = plan.registry is not None and plan.registry.host is not None
         registry = f"registry on {plan.registry.host}" if plan.registry and served else ""

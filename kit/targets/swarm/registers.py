@@ -35,7 +35,7 @@ def locked(manager: Docker) -> Iterator[None]:
         KitError: Another deploy holds it; the message names its user.
     """
     try:
-        made = _create(manager, LOCK, asdict(this_process()))
+        config = _create(manager, LOCK, asdict(this_process()))
     except EngineError as error:
         if error.status != CONFLICT:
             raise
@@ -44,7 +44,7 @@ def locked(manager: Docker) -> Iterator[None]:
         yield
     finally:
         with suppress(EngineError):  # Another deploy has broken the lock.
-            manager.request("DELETE", f"/configs/{made}")
+            manager.request("DELETE", f"/configs/{config}")
 
 
 def _held(manager: Docker) -> KitError:
@@ -106,8 +106,8 @@ def delete_records(manager: Docker) -> None:
 def _create(manager: Docker, name: str, content: dict[str, Any]) -> str:
     kind = next(kind for kind in (LOCK, HISTORY, ENDED) if name.startswith(kind))
     data = base64.b64encode(json.dumps(content).encode()).decode()
-    made = manager.post("/configs/create", {"Name": name, "Labels": {kind: ""}, "Data": data})
-    return str(made["ID"])
+    config = manager.post("/configs/create", {"Name": name, "Labels": {kind: ""}, "Data": data})
+    return str(config["ID"])
 
 
 def _configs(manager: Docker, kind: str) -> list[dict[str, Any]]:

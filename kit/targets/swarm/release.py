@@ -133,11 +133,11 @@ def restart_tasks(manager: Docker, stack: str) -> None:
     """
     for service in observe_cluster(manager).stack(stack):
         passes = 0
-        while gone := _given_up(manager, service):
+        while failed := _given_up(manager, service):
             if passes == MOST_PASSES:
                 what = f"Swarm makes no new tasks for {service.name}"
                 raise KitError(what, f"see them: docker service ps {service.name}")
-            _replace(manager, service, gone)
+            _replace(manager, service, failed)
             passes += 1
 
 
@@ -147,16 +147,16 @@ def _given_up(manager: Docker, service: Service) -> list[str]:
     )
 
 
-def _replace(manager: Docker, service: Service, gone: Collection[str]) -> None:
+def _replace(manager: Docker, service: Service, failed: Collection[str]) -> None:
     """Remove the failed tasks of slots to make room for new ones.
 
     Swarm keeps such a task in its slot. Scaling down first drops tasks that do not run. Scaling up
     fills the slot again, unless the previous task in it has no restarts left either (swarmkit,
     manager/orchestrator/replicated/services.go and restart/restart.go).
     """
-    _scale(manager, service.name, service.replicas - len(gone))
+    _scale(manager, service.name, service.replicas - len(failed))
     if _wait_until_empty(
-        lambda: [each.id for each in observe_tasks(manager) if each.id in gone], STACK_GONE
+        lambda: [each.id for each in observe_tasks(manager) if each.id in failed], STACK_GONE
     ):
         what = f"failed tasks of {service.name} do not go"
         raise KitError(what, f"see them: docker service ps {service.name}")

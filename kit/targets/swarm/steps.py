@@ -202,10 +202,10 @@ def obsolete_labels(node: Node, wanted: Mapping[str, str], cluster: Cluster) -> 
     }
 
 
-def key_step(cluster: str, there: Collection[str]) -> Iterator[MakeSecret]:
-    """Yield the step that makes the cluster's key, unless it is among the secrets `there`."""
+def key_step(cluster: str, present: Collection[str]) -> Iterator[MakeSecret]:
+    """Yield the step that makes the cluster's key, unless it is among the secrets `present`."""
     name = key_name(cluster)
-    if name not in there:
+    if name not in present:
         why = "checkpoints and data sets are offered to those who have it"
         yield MakeSecret("swarm", f"make secret {name}", why, f"{cluster}-platform", name)
 

@@ -111,11 +111,11 @@ class SwarmTarget:
             for name, values in secrets.items()
         }
         hosts = frozenset(host.name for host in self._rendered.hosts)
-        seen = self._see()
+        observed = self._see()
         data = self._rendered.data
         labels = data_labels(data, hosts) if data else {}
-        changed = dict(self._by_hand(workloads, texts, hashed, seen))
-        state = (seen, versions, hashed, hosts, labels, changed)
+        changed = dict(self._by_hand(workloads, texts, hashed, observed))
+        state = (observed, versions, hashed, hosts, labels, changed)
         steps = decide(self._cluster, workloads, *state, fresh=fresh)
         if fresh:
             return tuple(steps)

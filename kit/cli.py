@@ -58,9 +58,9 @@ class _Commands(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module, _, name = COMMANDS[cmd_name].partition(":")
-        found = getattr(importlib.import_module(f"kit.commands.{module}"), name)
-        assert isinstance(found, click.Command)
-        return found
+        loaded = getattr(importlib.import_module(f"kit.commands.{module}"), name)
+        assert isinstance(loaded, click.Command)
+        return loaded
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})

@@ -89,9 +89,9 @@ class KitError(Exception):
 
 def joined(errors: Iterable[KitError], otherwise: str = "") -> KitError:
     """Return one error with the messages and the hints of several, and one more hint."""
-    found = list(errors)
-    hints = (*(error.hint for error in found), otherwise)
-    return KitError(once(error.message for error in found), once(filter(None, hints)))
+    all_errors = list(errors)
+    hints = (*(error.hint for error in all_errors), otherwise)
+    return KitError(once(error.message for error in all_errors), once(filter(None, hints)))
 
 
 class InputError(KitError):

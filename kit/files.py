@@ -33,10 +33,10 @@ def read_plain(path: Path, *, follow: bool = True, largest: int | None = None) -
     nofollow = 0 if follow else os.O_NOFOLLOW
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | nofollow)
     with os.fdopen(descriptor, "rb") as file:
-        found = os.fstat(descriptor)
-        if stat.S_ISDIR(found.st_mode):
+        attributes = os.fstat(descriptor)
+        if stat.S_ISDIR(attributes.st_mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-        if not stat.S_ISREG(found.st_mode):
+        if not stat.S_ISREG(attributes.st_mode):
             raise OSError(errno.EINVAL, "this is a pipe or a device, not a plain file", str(path))
         content = file.read(-1 if largest is None else largest + 1)
         if largest is not None and len(content) > largest:

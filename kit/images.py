@@ -120,8 +120,8 @@ def _require_image(engine: Docker, image: str) -> None:
     except EngineError as error:
         if error.status != HTTPStatus.NOT_FOUND:
             raise
-        said = f"{image}: {engine.name} has no such image"
-        raise KitError(said, "run `kit image build` first") from None
+        what = f"{image}: {engine.name} has no such image"
+        raise KitError(what, "run `kit image build` first") from None
 
 
 def require(engine: Docker) -> None:

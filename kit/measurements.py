@@ -106,12 +106,12 @@ class Measurements:
 
     def of_hosts(self, addresses: dict[str, str]) -> Measurements:
         """Return those of the hosts that still have the address that was measured."""
-        there = {each.name for each in self.hosts if addresses.get(each.name) == each.address}
+        unchanged = {each.name for each in self.hosts if addresses.get(each.name) == each.address}
         return Measurements(
             self.measured,
-            tuple(each for each in self.hosts if each.name in there),
-            tuple(each for each in self.links if {each.one, each.other} <= there),
-            tuple(each for each in self.reductions if set(each.hosts) <= there),
+            tuple(each for each in self.hosts if each.name in unchanged),
+            tuple(each for each in self.links if {each.one, each.other} <= unchanged),
+            tuple(each for each in self.reductions if set(each.hosts) <= unchanged),
             tuple(each for each in self.steps if each.host in addresses),
         )
 
@@ -138,7 +138,9 @@ class Measurements:
         for link in self.links:
             for name in (link.one, link.other):
                 speeds.setdefault(name, []).append(link.speed)
-        return {name: sorted(found)[len(found) // 2] for name, found in speeds.items()}
+        return {
+            name: sorted(its_speeds)[len(its_speeds) // 2] for name, its_speeds in speeds.items()
+        }
 
     def reduction_speed(self, hosts: Collection[str]) -> float | None:
         """Return the speed of an all-reduce among these hosts; None if it was not measured.
@@ -147,9 +149,9 @@ class Measurements:
         slowest counts.
         """
         wanted = set(hosts)
-        around = [each for each in self.reductions if wanted <= set(each.hosts)]
-        if around:
-            nearest = min(around, key=lambda each: len(each.hosts))
+        supersets = [each for each in self.reductions if wanted <= set(each.hosts)]
+        if supersets:
+            nearest = min(supersets, key=lambda each: len(each.hosts))
             if len(nearest.hosts) == len(wanted) or len(wanted) > 2:
                 return nearest.speed
         pairs = [

@@ -159,8 +159,8 @@ class DataSet:
 
     def document(self) -> dict[str, str | int | bool | None]:
         """Return it for JSON. Files of jobs that stream nothing stay as they were."""
-        found: dict[str, str | int | bool | None] = {"name": self.name, "version": self.version}
-        return found | ({"stream": True} if self.stream else {})
+        document: dict[str, str | int | bool | None] = {"name": self.name, "version": self.version}
+        return document | ({"stream": True} if self.stream else {})
 
 
 @dataclass(frozen=True, slots=True)

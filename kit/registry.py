@@ -61,8 +61,8 @@ def explained(error: KitError, image: str, engine: Docker) -> KitError:
     for words, hint in _MEANINGS:
         if re.search(words, error.message, re.IGNORECASE):
             option = f"-H {engine.url} " if engine.url else ""
-            told = hint.format(registry=registry_of(image), engine=engine.name, option=option)
-            return KitError(f"{image}: {error.message}", told)
+            remedy = hint.format(registry=registry_of(image), engine=engine.name, option=option)
+            return KitError(f"{image}: {error.message}", remedy)
     return KitError(f"{image}: {error.message}", error.hint)
 
 
@@ -92,14 +92,14 @@ def login(registry: str) -> dict[str, str]:
     path = (Path(folder) if folder else Path.home() / ".docker") / "config.json"
     server = _HUB_LOGIN if registry == HUB else registry
     try:
-        found = _credentials(json.loads(read_plain(path)), server)
+        credentials = _credentials(json.loads(read_plain(path)), server)
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, TypeError, AttributeError, LookupError) as error:
         raise InputError(f"{path}: cannot read the login: {error}", "docker needs it too") from None
-    if not found:
+    if not credentials:
         return {}
-    text = json.dumps({**found, "serveraddress": server})
+    text = json.dumps({**credentials, "serveraddress": server})
     return {"X-Registry-Auth": base64.urlsafe_b64encode(text.encode()).decode()}
 
 
@@ -125,10 +125,10 @@ def _from_helper(helper: str, server: str) -> dict[str, str]:
     )
     if done.returncode != 0:
         return {}  # The helper has no login for this registry.
-    found = json.loads(done.stdout)
-    if found["Username"] == "<token>":
-        return {"identitytoken": found["Secret"]}
-    return {"username": found["Username"], "password": found["Secret"]}
+    credentials = json.loads(done.stdout)
+    if credentials["Username"] == "<token>":
+        return {"identitytoken": credentials["Secret"]}
+    return {"username": credentials["Username"], "password": credentials["Secret"]}
 
 
 def _host(server: str) -> str:

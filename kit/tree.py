@@ -107,16 +107,16 @@ def changes(root: Path, tree: Tree) -> list[Change]:
     return _changes(root, with_manifest(tree), _files(root))
 
 
-def _changes(root: Path, wanted: Tree, there: Iterable[str]) -> list[Change]:
-    found = []
+def _changes(root: Path, wanted: Tree, present: Iterable[str]) -> list[Change]:
+    differing = []
     for path, text in wanted.items():
         before = _read(root / path)
         if before != text:
-            found.append(Change(path, before, text))
+            differing.append(Change(path, before, text))
     own = _own(root) | set(wanted)
-    strays = sorted(path for path in set(there) - set(wanted) if not _temporary(path, own))
-    found += [Change(path, _read(root / path), None) for path in strays]
-    return found
+    strays = sorted(path for path in set(present) - set(wanted) if not _temporary(path, own))
+    differing += [Change(path, _read(root / path), None) for path in strays]
+    return differing
 
 
 def write(root: Path, tree: Tree) -> list[Change]:
@@ -135,11 +135,11 @@ def write(root: Path, tree: Tree) -> list[Change]:
 
 
 def _write(root: Path, tree: Tree) -> list[Change]:
-    own, there = _own(root), list(_files(root))
+    own, present = _own(root), list(_files(root))
     known = own | set(tree)
-    todo = _changes(root, with_manifest(tree), there)
+    todo = _changes(root, with_manifest(tree), present)
     refuse_foreign(root, todo)
-    for path in there:
+    for path in present:
         if _temporary(path, known):
             (root / path).unlink(missing_ok=True)
     if not todo:

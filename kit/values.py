@@ -221,8 +221,8 @@ def cut_short(uuid: str) -> bool:
 def meant_gpus(uuid: str, listed: Iterable[str]) -> list[str]:
     """Return the listed UUIDs that a UUID means: itself, else all of which it is the beginning."""
     word = uuid.lower()
-    found = [each for each in listed if each.lower().startswith(word)]
-    return [each for each in found if each.lower() == word] or found
+    beginning = [each for each in listed if each.lower().startswith(word)]
+    return [each for each in beginning if each.lower() == word] or beginning
 
 
 def address(text: object) -> str:
@@ -308,14 +308,14 @@ def _ssh_host(text: str) -> str:
         if percent and not _INTERFACE.fullmatch(zone):
             raise WrongValueError(f"{text!r} names no interface", f"write {bare}%eth0")
         try:
-            found = ipaddress.IPv6Address(bare)
+            ip = ipaddress.IPv6Address(bare)
         except ValueError:
             return address(bare)  # Its error says what is wrong.
-        if found.is_link_local:
+        if ip.is_link_local:
             if not zone:
-                what = f"{found} is an address on every link"
-                raise WrongValueError(what, f"add the interface here: {found}%eth0 (`ip address`)")
-            return f"{found}%{zone}"
+                what = f"{ip} is an address on every link"
+                raise WrongValueError(what, f"add the interface here: {ip}%eth0 (`ip address`)")
+            return f"{ip}%{zone}"
         return address(bare)
     if re.fullmatch(r"[0-9]+\.[0-9]+\.[0-9.]+", text):
         return address(text)
@@ -340,15 +340,15 @@ def ssh_words(login: str) -> str:
     return shlex.join(["ssh", *(["-p", port] if port else []), user + host])
 
 
-def _of_one_machine(found: ipaddress.IPv4Address | ipaddress.IPv6Address) -> str:
-    reserved = found.is_reserved and not found.is_loopback  # ::1 is in a reserved block
-    everywhere = found.is_multicast or found.is_unspecified or reserved
-    if everywhere or (found.version == 6 and found.is_link_local):
+def _of_one_machine(ip: ipaddress.IPv4Address | ipaddress.IPv6Address) -> str:
+    reserved = ip.is_reserved and not ip.is_loopback  # ::1 is in a reserved block
+    everywhere = ip.is_multicast or ip.is_unspecified or reserved
+    if everywhere or (ip.version == 6 and ip.is_link_local):
         raise WrongValueError(
-            f"{found} is not the address of one machine",
+            f"{ip} is not the address of one machine",
             "write the one that the other hosts reach it by (see `ip address`)",
         )
-    return str(found)
+    return str(ip)
 
 
 def host_name(text: object) -> str:

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from kit.config.load import Sources, read_inventory
 from kit.discover import match
-from kit.discover.engines import EXPLAINED, Stand
-from kit.discover.facts import HostFacts
-from kit.discover.found import Found
-from kit.discover.match import Asked, logins_of
+from kit.discover.engines import REMEDIES, StandIn
+from kit.discover.facts import DiscoveredHost, HostFacts
+from kit.discover.match import HostToAsk, logins_of
 from kit.discover.notes import notes_of
 from kit.discover.parse import read_facts
 from kit.discover.update import new_inventory, shared_fast_network, updated
@@ -99,7 +98,9 @@ def host(name: str, number: int, **changes: str) -> HostFacts:
     return facts(**{"host": f"{name}\nLinux\nx86_64\n1 2 {own} 22", "addresses": line, **changes})
 
 
-def named(answered: Sequence[tuple[Asked, HostFacts]], fast: str | None) -> list[Found]:
+def named(
+    answered: Sequence[tuple[HostToAsk, HostFacts]], fast: str | None
+) -> list[DiscoveredHost]:
     """The hosts with their names and addresses, none of which is refused."""
     found, refused = match.named(answered, fast)
     assert refused == []
@@ -114,7 +115,7 @@ def update(text: str, *found: HostFacts) -> tuple[str, tuple[str, ...]]:
     """The text after these hosts have answered, as the command makes it."""
     by_name = {each.name: each for each in inventory_of(text).hosts}
     answered = [
-        (Asked(each.hostname, f"user@{each.hostname}", by_name.get(each.hostname)), each)
+        (HostToAsk(each.hostname, f"user@{each.hostname}", by_name.get(each.hostname)), each)
         for each in found
     ]
     made = updated(text, "inventory.yaml", named(answered, shared_fast_network(list(found))))
@@ -182,7 +183,7 @@ def test_of_a_card_with_instances_these_are_taken() -> None:
     ],
 )
 def test_what_is_wrong_with_a_host_is_told(changes: dict[str, str], note: str) -> None:
-    found = named([(Asked("pc2", "user2@pc2"), facts(**changes))], None)
+    found = named([(HostToAsk("pc2", "user2@pc2"), facts(**changes))], None)
     assert note in "\n".join(notes_of(found))
 
 
@@ -217,32 +218,32 @@ ROOTLESS_INFO = (
 SNAP_INFO = '{"DockerRootDir":"/var/snap/docker/common/var-lib-docker"}'
 MISSING = {"docker": "sh: 1: docker: not found", "docker_info": ""}
 HOME = "/usr/bin/docker\nunix:///home/me/.docker/desktop/docker.sock"
-STAND_INS: dict[str, tuple[Stand | None, dict[str, str]]] = {
-    "podman-docker": (Stand.PODMAN, {"docker": PODMAN, "docker_info": PODMAN_INFO}),
+STAND_INS: dict[str, tuple[StandIn | None, dict[str, str]]] = {
+    "podman-docker": (StandIn.PODMAN, {"docker": PODMAN, "docker_info": PODMAN_INFO}),
     "podman-docker that keeps quiet": (
-        Stand.PODMAN,
+        StandIn.PODMAN,
         {"docker": PODMAN.partition("\n")[2], "docker_info": PODMAN_INFO},
     ),
-    "docker's client at Podman's socket": (Stand.PODMAN, {"docker": PODMAN_SOCKET}),
-    "nerdctl by the name of docker": (Stand.NERDCTL, {"docker": NERDCTL, "docker_info": "{}"}),
-    "Docker Desktop": (Stand.DESKTOP, {"docker": DESKTOP, "docker_program": HOME}),
+    "docker's client at Podman's socket": (StandIn.PODMAN, {"docker": PODMAN_SOCKET}),
+    "nerdctl by the name of docker": (StandIn.NERDCTL, {"docker": NERDCTL, "docker_info": "{}"}),
+    "Docker Desktop": (StandIn.DESKTOP, {"docker": DESKTOP, "docker_program": HOME}),
     "Docker Desktop of WSL": (
-        Stand.DESKTOP,
+        StandIn.DESKTOP,
         {"docker_info": '{"OperatingSystem":"Docker Desktop"}'},
     ),
     "Docker Desktop that is off": (
-        Stand.DESKTOP,
+        StandIn.DESKTOP,
         {"docker": DESKTOP_IS_OFF, "docker_info": "", "docker_program": HOME},
     ),
     "rootless Docker": (
-        Stand.ROOTLESS,
+        StandIn.ROOTLESS,
         {
             "docker_info": ROOTLESS_INFO,
             "docker_program": "/usr/bin/docker\nunix:///run/user/1000/docker.sock",
         },
     ),
     "rootless Docker of which SSH does not know": (
-        Stand.ROOTLESS,
+        StandIn.ROOTLESS,
         {
             "docker": IS_OFF,
             "docker_info": "",
@@ -251,22 +252,22 @@ STAND_INS: dict[str, tuple[Stand | None, dict[str, str]]] = {
         },
     ),
     "rootless Docker in ~/bin": (
-        Stand.ROOTLESS,
+        StandIn.ROOTLESS,
         {**MISSING, "docker_program": "\n/run/user/1000/docker.sock"},
     ),
     "Docker from snap": (
-        Stand.SNAP,
+        StandIn.SNAP,
         {
             "docker_info": SNAP_INFO,
             "docker_program": "/snap/bin/docker\nunix:///var/run/docker.sock\n/snap/bin/docker",
         },
     ),
     "Docker from snap that is not in the path": (
-        Stand.SNAP,
+        StandIn.SNAP,
         {**MISSING, "docker_program": "\n/snap/bin/docker"},
     ),
     "a context of another machine": (
-        Stand.ELSEWHERE,
+        StandIn.ELSEWHERE,
         {"docker_program": "/usr/bin/docker\nssh://me@gpu2"},
     ),
     "an engine that is off": (None, {"docker": IS_OFF, "docker_info": ""}),
@@ -284,18 +285,18 @@ STAND_INS: dict[str, tuple[Stand | None, dict[str, str]]] = {
 
 @pytest.mark.parametrize(("stand", "changes"), STAND_INS.values(), ids=STAND_INS)
 def test_what_answers_in_place_of_the_hosts_own_engine_is_named(
-    stand: Stand | None, changes: dict[str, str]
+    stand: StandIn | None, changes: dict[str, str]
 ) -> None:
     found = facts(**changes)
     assert found.docker.stand_in == stand
-    (note, *_) = notes_of(named([(Asked("pc2", "user2@pc2"), found)], None))
-    told = EXPLAINED[stand].what if stand else ""
+    (note, *_) = notes_of(named([(HostToAsk("pc2", "user2@pc2"), found)], None))
+    told = REMEDIES[stand].what if stand else ""
     assert note.startswith(f"pc2: docker cannot be used: {told}")
     assert "{" not in note
 
 
 def test_a_sound_host_has_no_notes() -> None:
-    assert list(notes_of(named([(Asked("pc2", "user2@pc2"), facts())], None))) == []
+    assert list(notes_of(named([(HostToAsk("pc2", "user2@pc2"), facts())], None))) == []
     assert facts(gpus="No devices were found").gpu_fault == ""
     assert facts(gpus="").gpu_fault == ""
 
@@ -309,7 +310,10 @@ def test_an_answer_that_is_cut_is_refused() -> None:
 def test_an_inventory_of_two_desktops_is_written() -> None:
     one = host("pc1", 151, gpus=f"GPU 0: NVIDIA TITAN RTX (UUID: {A100})", gpu_query="")
     two = host("pc2.lab", 114)
-    answered = [(Asked("user1@pc1", "user1@pc1"), one), (Asked("user2@pc2", "user2@pc2"), two)]
+    answered = [
+        (HostToAsk("user1@pc1", "user1@pc1"), one),
+        (HostToAsk("user2@pc2", "user2@pc2"), two),
+    ]
     made = new_inventory("pool", "swarm", named(answered, None))
     assert (
         made.text
@@ -476,7 +480,7 @@ def spark(name: str, number: int) -> HostFacts:
 
 
 def test_a_fast_link_of_one_host_is_told() -> None:
-    found = named([(Asked("a", "a"), spark("a", 1)), (Asked("b", "b"), host("b", 2))], None)
+    found = named([(HostToAsk("a", "a"), spark("a", 1)), (HostToAsk("b", "b"), host("b", 2))], None)
     notes = [note for note in notes_of(found) if "enp1s0f0np0" in note]
     assert notes == [
         "a: enp1s0f0np0 has 200Gbit, and its address 192.168.8.1 is not on it; "
@@ -487,14 +491,17 @@ def test_a_fast_link_of_one_host_is_told() -> None:
 
 
 def test_a_fast_second_network_is_told_and_used() -> None:
-    pair = [(Asked(name, name), spark(name, n)) for name, n in (("a", 1), ("b", 2))]
+    pair = [(HostToAsk(name, name), spark(name, n)) for name, n in (("a", 1), ("b", 2))]
     fast = shared_fast_network([each for _, each in pair])
     found = named(pair, fast)
     assert [each.address for each in found] == ["10.0.0.1", "10.0.0.2"]
     said = "all hosts share 10.0.0.0/24 by enp1s0f0np0 with 200Gbit"
     assert list(notes_of(found)) == [f"{said}: training uses it, SSH keeps the other one"]
     assert "speed: 200Gbit" in new_inventory("pool", "swarm", found).text
-    slow = [Found("a", "a", "192.168.8.1", pair[0][1]), Found("b", "b", "192.168.8.2", pair[1][1])]
+    slow = [
+        DiscoveredHost("a", "a", "192.168.8.1", pair[0][1]),
+        DiscoveredHost("b", "b", "192.168.8.2", pair[1][1]),
+    ]
     advice = "write these as their addresses to use it (a: 10.0.0.1, b: 10.0.0.2)"
     assert list(notes_of(slow)) == [f"{said}: {advice}"]
     assert shared_fast_network([pair[0][1], host("c", 3)]) is None
@@ -502,7 +509,7 @@ def test_a_fast_second_network_is_told_and_used() -> None:
 
 def test_versions_that_differ_and_clocks_are_told() -> None:
     old = host("b", 2, docker=DOCKER.replace("26.0.0", "24.0.7"))
-    found = named([(Asked("a", "a"), host("a", 1)), (Asked("b", "b"), old)], None)
+    found = named([(HostToAsk("a", "a"), host("a", 1)), (HostToAsk("b", "b"), old)], None)
     assert list(notes_of(found)) == [
         "Docker differs: 26.0.0 on a; 24.0.7 on b; use one version on all hosts"
     ]
@@ -537,7 +544,7 @@ def test_a_second_host_of_a_name_or_an_address_is_refused_alone(
     """As of cloned disks, and of two aliases of one machine."""
     three = [("a", host("pc1", 1)), ("b", second), ("c", host("pc4", 4))]
     written = inventory_of(WRITTEN.format(gpus="2")).hosts
-    pairs = [(Asked(login, login), each) for login, each in three]
+    pairs = [(HostToAsk(login, login), each) for login, each in three]
     found, (refused,) = match.named(pairs, None, written)
     assert [each.login for each in found] == ["a", "c"]
     assert told in refused.message
@@ -545,7 +552,7 @@ def test_a_second_host_of_a_name_or_an_address_is_refused_alone(
 
 def test_a_forwarded_port_is_no_address() -> None:
     found = facts(host="pc2\nLinux\nx86_64\n127.0.0.1 5 127.0.0.1 22")
-    assert named([(Asked("x", "localhost:2222"), found)], None)[0].address == "192.168.8.114"
+    assert named([(HostToAsk("x", "localhost:2222"), found)], None)[0].address == "192.168.8.114"
 
 
 LINKS = """\
@@ -582,7 +589,7 @@ def test_the_address_by_what_ssh_says_of_its_connection(
         interfaces="docker0 virtual up 1500 \neno1 device up 1500 1000\n"
         "enp1s0 device up 1500 1000\nlo virtual unknown 65536 ",
     )
-    (made,) = named([(Asked("box", "me@box"), found)], None)
+    (made,) = named([(HostToAsk("box", "me@box"), found)], None)
     assert made.address == address
     notes = [note for note in notes_of([made]) if "SSH" in note]
     assert [told in note for note in notes] == ([True] if told else [])
@@ -602,7 +609,7 @@ def test_an_address_on_the_loopback_interface_is_one_of_the_host() -> None:
 
 def test_a_host_without_an_address_is_refused_alone() -> None:
     silent = facts(host="box\nLinux\nx86_64\nUNKNOWN 65535 UNKNOWN 65535", addresses="")
-    pairs = [(Asked("a_b", "a_b"), silent), (Asked("pc2", "pc2"), facts())]
+    pairs = [(HostToAsk("a_b", "a_b"), silent), (HostToAsk("pc2", "pc2"), facts())]
     (found,), (refused,) = match.named(pairs, None)
     assert found.name == "pc2"
     assert refused.message == "a_b: no network card has an address that other hosts reach"

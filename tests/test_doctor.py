@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from kit.commands.expectations import expectations
-from kit.discover.engines import Stand
+from kit.discover.engines import StandIn
 from kit.discover.parse import read_facts
 from kit.doctor import codes
 from kit.doctor.checks import containers, links, network, services
@@ -41,8 +41,8 @@ from kit.doctor.findings import Finding, Verdict, note, ok, wrong
 from kit.doctor.fix import fixes_for
 from kit.doctor.parse import read_vitals
 from kit.doctor.probe import QUICK, sections
+from kit.doctor.results import ContainerResults, Link, Listing, Torch, TrialContainer, VisibleGpus
 from kit.doctor.show import document, lines, summary
-from kit.doctor.tried import Inside, Link, Listing, Sight, Torch, Tried
 from kit.doctor.wanted import only
 from kit.model import Gpu, Host
 from kit.model import Use as GpuUse
@@ -273,7 +273,7 @@ def test_lost_managers_are_counted() -> None:
 
 # -------- Containers and traffic
 
-TRIED = Tried((), (), None, {}, (), (), ())
+TRIED = ContainerResults((), (), None, {}, (), (), ())
 
 
 def tried(**changes: object) -> dict[str, Verdict]:
@@ -282,23 +282,27 @@ def tried(**changes: object) -> dict[str, Verdict]:
 
 
 def test_what_containers_got_is_judged() -> None:
-    well = Inside("pc2", IMAGE, "", 2**30, 65536, 0)
-    assert tried(inside=(well,)) == {}
-    assert tried(inside=(replace(well, files=1024),)) == {"KIT-DOCKER-006": Verdict.WRONG}
-    assert tried(inside=(replace(well, shm=2**26),)) == {"KIT-DOCKER-006": Verdict.WRONG}
-    assert tried(inside=(replace(well, gpus=2),)) == {"KIT-GPU-008": Verdict.WRONG}
-    assert tried(inside=(replace(well, fault="no runc"),)) == {"KIT-DOCKER-005": Verdict.WRONG}
-    assert tried(inside=(Inside("pc2", ""),)) == {"KIT-DOCKER-005": Verdict.NOTE}
+    well = TrialContainer("pc2", IMAGE, "", 2**30, 65536, 0)
+    assert tried(containers=(well,)) == {}
+    assert tried(containers=(replace(well, files=1024),)) == {"KIT-DOCKER-006": Verdict.WRONG}
+    assert tried(containers=(replace(well, shm=2**26),)) == {"KIT-DOCKER-006": Verdict.WRONG}
+    assert tried(containers=(replace(well, gpus=2),)) == {"KIT-GPU-008": Verdict.WRONG}
+    assert tried(containers=(replace(well, fault="no runc"),)) == {"KIT-DOCKER-005": Verdict.WRONG}
+    assert tried(containers=(TrialContainer("pc2", ""),)) == {"KIT-DOCKER-005": Verdict.NOTE}
 
 
 def test_a_container_must_see_the_planned_gpus_and_no_others() -> None:
-    sight = Sight("pc2", "digits", (TITAN,), (TITAN.upper(),))
-    assert tried(sights=(sight,)) == {}
-    assert tried(sights=(replace(sight, seen=(TITAN, GV100)),)) == {"KIT-GPU-007": Verdict.WRONG}
-    assert tried(sights=(replace(sight, seen=(GV100,)),)) == {"KIT-GPU-007": Verdict.WRONG}
-    assert tried(sights=(replace(sight, seen=(), fault="x"),)) == {"KIT-GPU-007": Verdict.WRONG}
-    assert tried(sights=(replace(sight, busy="train.1"),)) == {"KIT-GPU-007": Verdict.NOTE}
-    assert tried(sights=(replace(sight, given=("0",), seen=(GV100,)),)) == {}
+    sight = VisibleGpus("pc2", "digits", (TITAN,), (TITAN.upper(),))
+    assert tried(visible_gpus=(sight,)) == {}
+    assert tried(visible_gpus=(replace(sight, seen=(TITAN, GV100)),)) == {
+        "KIT-GPU-007": Verdict.WRONG
+    }
+    assert tried(visible_gpus=(replace(sight, seen=(GV100,)),)) == {"KIT-GPU-007": Verdict.WRONG}
+    assert tried(visible_gpus=(replace(sight, seen=(), fault="x"),)) == {
+        "KIT-GPU-007": Verdict.WRONG
+    }
+    assert tried(visible_gpus=(replace(sight, busy="train.1"),)) == {"KIT-GPU-007": Verdict.NOTE}
+    assert tried(visible_gpus=(replace(sight, given=("0",), seen=(GV100,)),)) == {}
 
 
 def test_torch_must_fit_the_driver_and_the_gpus() -> None:
@@ -374,7 +378,7 @@ SECOND = "2: eno1    inet 10.0.0.5/24 scope global eno1\\  x\n"
 
 def test_what_answers_in_place_of_the_hosts_own_engine_is_told_with_what_to_run() -> None:
     """Its other checks of Docker would mislead."""
-    docker = replace(FACTS.docker, stand_in=Stand.ROOTLESS)
+    docker = replace(FACTS.docker, stand_in=StandIn.ROOTLESS)
     report = replace(REPORT, facts=replace(FACTS, docker=docker))
     (found,) = docker_checks.check(report, WANTED.hosts[0], WANTED)
     assert (found.code.id, found.verdict) == ("KIT-DOCKER-007", Verdict.WRONG)

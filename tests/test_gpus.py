@@ -15,7 +15,7 @@ import pytest
 
 from kit.commands.discover import show_hosts
 from kit.discover.facts import HostFacts, PciDevice
-from kit.discover.match import Asked, named
+from kit.discover.match import HostToAsk, named
 from kit.discover.notes import notes_of
 from kit.discover.parse import read_facts
 from kit.discover.update import new_inventory
@@ -27,7 +27,7 @@ from kit.doctor.facts import Container, Fabric, Loss, Report, Vitals, Xid
 from kit.doctor.findings import Finding, Verdict
 from kit.doctor.parse import read_vitals
 from kit.doctor.probe import sections
-from kit.doctor.tried import Computed, Sight
+from kit.doctor.results import Computed, VisibleGpus
 from kit.hosts.gpus import listed_gpus
 from kit.model import Host
 from kit.plan.gpus import capability, shares_memory
@@ -63,7 +63,7 @@ BUS = "\n".join(f"0000:{number}:00.0 {CARD} nvidia" for number in ("01", "41", "
 
 
 def notes(found: HostFacts) -> str:
-    return "\n".join(notes_of(named([(Asked("pc2", "user2@pc2"), found)], None)[0]))
+    return "\n".join(notes_of(named([(HostToAsk("pc2", "user2@pc2"), found)], None)[0]))
 
 
 def judged(found: HostFacts, **vitals: Any) -> list[Finding]:
@@ -139,7 +139,7 @@ def test_a_host_whose_gpus_are_all_missing_is_no_host_without_gpus(
     monkeypatch.setenv("COLUMNS", "200")
     found = facts(gpus="No devices were found", gpu_query="", pci=BUS)
     assert (found.gpus, found.gpu_fault, len(found.unlisted)) == ((), "", 4)
-    show_hosts([(Asked("pc2", "pc2"), found)])
+    show_hosts([(HostToAsk("pc2", "pc2"), found)])
     assert "none, 4 not listed" in capsys.readouterr().out
     (finding,) = judged(found)
     assert (finding.code.id, finding.verdict) == ("KIT-GPU-018", Verdict.NOTE)
@@ -320,7 +320,7 @@ def test_a_uuid_may_lack_its_prefix() -> None:
     found = facts(gpus=ORIN, gpu_query=f"{BARE}, 0, Orin (nvgpu), [N/A], 540.4.0")
     assert [(each.uuid, each.model) for each in found.gpus] == [(BARE, "Orin (nvgpu)")]
     assert (found.gpu_fault, found.gpu_errors, listed_gpus(ORIN)) == ("", (), [BARE])
-    text = new_inventory("pool", "compose", named([(Asked("a", "a"), found)], None)[0]).text
+    text = new_inventory("pool", "compose", named([(HostToAsk("a", "a"), found)], None)[0]).text
     assert [each.id for each in inventory_of(text).hosts[0].gpus] == [BARE]
     health = f"@@ gpu-health\n{BARE}, [N/A], [N/A], [N/A], [N/A]\n"
     assert [each.uuid for each in read_vitals(health).health] == [BARE]
@@ -334,7 +334,7 @@ def test_memory_that_is_the_hosts_is_taken_from_the_host() -> None:
     assert (found.gpus[0].memory, found.driver) == (119 * 2**30, "580.95.05")
     said = "GB10 has no memory of its own: the GPU, /dev/shm and the page cache share 119GiB of the"
     assert said in notes(found)
-    text = new_inventory("pool", "compose", named([(Asked("a", "a"), found)], None)[0]).text
+    text = new_inventory("pool", "compose", named([(HostToAsk("a", "a"), found)], None)[0]).text
     assert f"- {{uuid: {TITAN}, model: GB10, memory: 119GiB}}" in text
     told = check_all([replace(REPORT, facts=found)], WANTED)
     (shared,) = (each.evidence for each in told if each.code.id == "KIT-HOST-008")
@@ -530,7 +530,7 @@ def test_gpus_that_give_no_answer_are_told(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr("kit.hosts.ssh.run", run)
     image = WANTED.hosts[0].uses[0].image
-    seen = [Sight("pc2", "digits", (TITAN, GV100), (TITAN, GV100))]
+    seen = [VisibleGpus("pc2", "digits", (TITAN, GV100), (TITAN, GV100))]
     assert try_gpus(REPORT, WANTED, "t", {image}, seen) == [
         Computed("pc2", "digits", TITAN, ""),
         Computed("pc2", "digits", GV100, "Killed"),

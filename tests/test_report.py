@@ -12,12 +12,11 @@ import pytest
 
 from kit.report import times
 from kit.report.archive import Archive, began
-from kit.report.classes import by_class, weakest
 from kit.report.collect import joined, runs_of
 from kit.report.curves import MOST, thinned
 from kit.report.document import document
 from kit.report.page import LARGEST, page
-from kit.report.predictions import disagreement, predictions
+from kit.report.predictions import by_class, disagreement, predictions, weakest
 from kit.report.record import Run
 from kit.report.view import Inventory, Origin
 from kit.runtime.record_files import RecordFile, from_folder

@@ -18,7 +18,7 @@ from kit.model import Inventory, Use
 from kit.split.compare import moves, reverse
 from kit.split.edit import edited
 from kit.split.sections import Key, Split, moved, slots
-from kit.split.select import Wanted, select
+from kit.split.select import Selectors, select
 from tests.sandbox import COMMAND, INVENTORY, JOB, SERVER, Project, kit_process, snapshot
 
 FILE = Path("inventory.yaml")
@@ -52,7 +52,7 @@ def always(_: Split) -> bool:
     return True
 
 
-def chosen(text: str, wanted: Wanted) -> dict[str, str]:
+def chosen(text: str, wanted: Selectors) -> dict[str, str]:
     """Return the changes, by the names on the command line."""
     inventory = inventory_of(text)
     split = select(inventory, wanted, always)
@@ -88,11 +88,13 @@ SELECTORS = [
 
 @pytest.mark.parametrize(("selector", "meant"), SELECTORS)
 def test_a_selector_means_gpus(selector: str, meant: str) -> None:
-    assert chosen(POOL, Wanted(infer=(selector,))) == dict.fromkeys(meant.split(), "inference")
+    assert chosen(POOL, Selectors(infer=(selector,))) == dict.fromkeys(meant.split(), "inference")
 
 
 def test_selectors_combine() -> None:
-    wanted = Wanted(infer=("pc2:0", "pc2:TITAN RTX"), train=("MIG-GPU-7/1/0", "pc1"), none=("ws1",))
+    wanted = Selectors(
+        infer=("pc2:0", "pc2:TITAN RTX"), train=("MIG-GPU-7/1/0", "pc1"), none=("ws1",)
+    )
     assert chosen(POOL, wanted) == {
         "pc2:0": "inference",
         "pc2:2": "training",
@@ -169,21 +171,21 @@ ORDER = ["a:4", "a:6", "a:3", "a:5", "a:0", "a:2", "b:1", "b:0", "a:1"]
 
 @pytest.mark.parametrize("number", range(10))
 def test_the_weakest_serve(number: int) -> None:
-    assert list(chosen(STRENGTHS, Wanted(infer=(str(number),)))) == sorted(ORDER[:number])
+    assert list(chosen(STRENGTHS, Selectors(infer=(str(number),)))) == sorted(ORDER[:number])
 
 
 @pytest.mark.parametrize("now", range(10))
 @pytest.mark.parametrize("wanted", range(10))
 def test_a_slider_has_one_place_for_each_number(now: int, wanted: int) -> None:
-    text = edited(STRENGTHS, "f", select(inventory_of(STRENGTHS), Wanted((str(now),)), always))
-    again = edited(text, "f", select(inventory_of(text), Wanted((str(wanted),)), always))
+    text = edited(STRENGTHS, "f", select(inventory_of(STRENGTHS), Selectors((str(now),)), always))
+    again = edited(text, "f", select(inventory_of(text), Selectors((str(wanted),)), always))
     assert again == edited(
-        STRENGTHS, "f", select(inventory_of(STRENGTHS), Wanted((str(wanted),)), always)
+        STRENGTHS, "f", select(inventory_of(STRENGTHS), Selectors((str(wanted),)), always)
     )
 
 
 def test_a_number_leaves_alone_what_is_named() -> None:
-    assert chosen(STRENGTHS, Wanted(infer=("1",), train=("a:4",), none=("a:6",))) == {
+    assert chosen(STRENGTHS, Selectors(infer=("1",), train=("a:4",), none=("a:6",))) == {
         "a:6": "none",
         "a:3": "inference",
     }
@@ -191,11 +193,14 @@ def test_a_number_leaves_alone_what_is_named() -> None:
 
 def test_a_range_moves_as_a_whole() -> None:
     text = 'cluster: lab\nhosts:\n  "n[1-3]": {address: "10.0.0.[1-3]", roles: [manager], gpus: 2}\n  m: {address: 10.0.0.9, gpus: [{index: 0, model: H100}]}\n'
-    assert chosen(text, Wanted(infer=("1",))) == {"m:0": "inference"}
-    assert chosen(text, Wanted(infer=("4",))) == {"n[1-3]:1": "inference", "m:0": "inference"}
-    assert chosen(text, Wanted(infer=("6",))) == {"n[1-3]:0": "inference", "n[1-3]:1": "inference"}
+    assert chosen(text, Selectors(infer=("1",))) == {"m:0": "inference"}
+    assert chosen(text, Selectors(infer=("4",))) == {"n[1-3]:1": "inference", "m:0": "inference"}
+    assert chosen(text, Selectors(infer=("6",))) == {
+        "n[1-3]:0": "inference",
+        "n[1-3]:1": "inference",
+    }
     with pytest.raises(FaultsError) as caught:
-        chosen(text, Wanted(infer=("5",)))
+        chosen(text, Selectors(infer=("5",)))
     (fault,) = caught.value.faults
     assert (
         fault.what
@@ -485,7 +490,7 @@ def test_any_split_and_its_reverse_give_back_the_bytes(text: str, data: st.DataO
     undo: dict[str, tuple[str, ...]] = {"--infer": (), "--train": (), "--spare": (), "--none": ()}
     for option, selector in reverse(done):
         undo[option] += (selector,)
-    wanted = Wanted(undo["--infer"], undo["--train"], undo["--spare"], undo["--none"])
+    wanted = Selectors(undo["--infer"], undo["--train"], undo["--spare"], undo["--none"])
     assert select(inventory_of(new), wanted, always) == back
 
 

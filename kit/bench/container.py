@@ -49,8 +49,8 @@ def command(
     for mount in mounts:
         option = f"--mount=type={mount.kind},source={mount.source},target={mount.target},readonly"
         source = shlex.quote(mount.source)
-        there = f"[ -e {source} ]" if mount.kind == "bind" else f"docker volume inspect {source}"
-        lines.append(f'{there} >/dev/null 2>&1 && set -- "$@" {shlex.quote(option)}')
+        exists = f"[ -e {source} ]" if mount.kind == "bind" else f"docker volume inspect {source}"
+        lines.append(f'{exists} >/dev/null 2>&1 && set -- "$@" {shlex.quote(option)}')
     lines.append(f'exec {shlex.join(words)} "$@" {shlex.join([image, *program])}')
     return [*ssh.command(host.ssh), f"exec sh -c {shlex.quote(chr(10).join(lines))}"]
 

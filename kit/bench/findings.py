@@ -42,7 +42,7 @@ class Finding:
 def findings(measured: Measurements, hosts: Sequence[Host]) -> list[Finding]:
     """Return what is slow, the slowest first."""
     declared = {host.name: host.speed for host in hosts}
-    found = [
+    all_findings = [
         *_links(measured.links),
         *_declared(measured, declared),
         *_round_trips(measured.links),
@@ -50,7 +50,7 @@ def findings(measured: Measurements, hosts: Sequence[Host]) -> list[Finding]:
         *_rates("CPU training steps", "steps/s", 1, _cpus(measured.hosts), SLOW_CPU),
         *_gpus(measured.hosts),
     ]
-    return sorted(found, key=lambda finding: -finding.factor)
+    return sorted(all_findings, key=lambda finding: -finding.factor)
 
 
 def _links(links: Sequence[Link]) -> Iterable[Finding]:
@@ -76,11 +76,11 @@ def _links(links: Sequence[Link]) -> Iterable[Finding]:
 
 
 def _of_hosts(links: Iterable[Link]) -> Mapping[str, list[Link]]:
-    found = defaultdict[str, list[Link]](list)
+    by_host = defaultdict[str, list[Link]](list)
     for link in links:
-        found[link.one].append(link)
-        found[link.other].append(link)
-    return found
+        by_host[link.one].append(link)
+        by_host[link.other].append(link)
+    return by_host
 
 
 def _compared(speed: float, usual: float) -> str:
@@ -138,8 +138,8 @@ def _rates(
 def _disks(hosts: Iterable[HostRates]) -> dict[str, float]:
     """Return the reading speeds of data folders, or of containers where no host has data."""
     of_data = {each.name: each.disk_read for each in hosts if each.disk_of == "data"}
-    found = of_data or {each.name: each.disk_read for each in hosts}
-    return {name: rate for name, rate in found.items() if rate}
+    rates = of_data or {each.name: each.disk_read for each in hosts}
+    return {name: rate for name, rate in rates.items() if rate}
 
 
 def _cpus(hosts: Iterable[HostRates]) -> dict[str, float]:
@@ -152,15 +152,15 @@ def _gpus(hosts: Iterable[HostRates]) -> Iterable[Finding]:
     for host in hosts:
         for number, gpu in enumerate(host.gpus):
             models[gpu.model][f"{host.name} GPU {number}"] = (gpu.operations, gpu.memory)
-    for model, found in models.items():
-        products = {name: rates[0] for name, rates in found.items()}
-        copies = {name: rates[1] for name, rates in found.items()}
+    for model, by_host in models.items():
+        products = {name: rates[0] for name, rates in by_host.items()}
+        copies = {name: rates[1] for name, rates in by_host.items()}
         yield from _rates(f"{model}, fp16 products", "TFLOPS", 1e12, products, SLOW_HOST)
         yield from _rates(f"{model}, memory", "GB/s", 1e9, copies, SLOW_HOST)
         sheet = sheet_of(model)
         if sheet is None:
             continue
-        for name, (operations, memory) in found.items():
+        for name, (operations, memory) in by_host.items():
             for what, unit, size, rate, stated in (
                 ("fp16 products", "TFLOPS", 1e12, operations, sheet.operations),
                 ("memory", "GB/s", 1e9, memory, sheet.memory),

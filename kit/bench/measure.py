@@ -116,8 +116,8 @@ class _Bench:
         )
         order = list(self.hosts)
         links.sort(key=lambda link: (order.index(link.one), order.index(link.other)))
-        found = Measurements(hosts=rates, links=tuple(links), reductions=tuple(reductions))
-        return Results(found, tuple(self.failures))
+        measurements = Measurements(hosts=rates, links=tuple(links), reductions=tuple(reductions))
+        return Results(measurements, tuple(self.failures))
 
     def _all(
         self, work: Callable[[str], dict[str, Any] | None]
@@ -141,14 +141,14 @@ class _Bench:
 
     def _by_pairs(self, what: str, names: Sequence[str], work: Callable[[Pair], Any]) -> list[Any]:
         """Do it for all pairs, no host in two pairs at once; leave out what failed."""
-        turns, found = rounds(names), []
+        turns, results = rounds(names), []
         if len(turns) > MANY_ROUNDS:
             minutes = len(turns) * ROUND_SECONDS / 60
             self.say(f"{what}: {len(turns)} rounds, about {minutes:.0f} min; --host: only some")
         for number, pairs in enumerate(turns, start=1):
             self.say(f"{what}: round {number} of {len(turns)}, {count(len(pairs), 'pair')}")
-            found += [each for each in self.pool.map(work, pairs) if each is not None]
-        return found
+            results += [each for each in self.pool.map(work, pairs) if each is not None]
+        return results
 
     def _link(self, pair: Pair, ports: Mapping[str, int]) -> Link | None:
         one, other = pair
@@ -185,12 +185,12 @@ class _Bench:
             slowest = min(speeds[frozenset(pair)] for pair in combinations(group, 2))
             return self._reduction(group, at, slowest)
 
-        found = self._by_pairs("all-reduce", names, together)
+        reductions = self._by_pairs("all-reduce", names, together)
         for size in group_sizes(len(names)):
             self.say(f"all-reduce: {size} hosts")
             # Not in the pool: each member needs a thread of it.
-            found += filter(None, [together(names[:size])])
-        return found
+            reductions += filter(None, [together(names[:size])])
+        return reductions
 
     def _reduction(self, group: Sequence[str], at: list[Any], speed: float) -> Reduction | None:
         fewest, most = REDUCE_BYTES

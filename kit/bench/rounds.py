@@ -15,13 +15,13 @@ def rounds(hosts: Sequence[T]) -> list[list[tuple[T, T]]]:
     odd one, where one host rests in each (Kirkman 1847).
     """
     places = list(range(len(hosts) + len(hosts) % 2))
-    found = []
+    pairs = []
     for _ in range(len(places) - 1):
         half = len(places) // 2
         facing = map(sorted, zip(places[:half], reversed(places[half:]), strict=True))
-        found.append([(hosts[one], hosts[two]) for one, two in facing if two < len(hosts)])
+        pairs.append([(hosts[one], hosts[two]) for one, two in facing if two < len(hosts)])
         places = [places[0], places[-1], *places[1:-1]]
-    return found
+    return pairs
 
 
 def group_sizes(hosts: int) -> list[int]:

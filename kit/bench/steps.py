@@ -72,23 +72,23 @@ def measure_steps(
     places = _places(job, on_hosts=on_hosts)
     say(f"a step on {', '.join(f'{each.model} of {each.host.name}' for each in places)}")
     with ThreadPoolExecutor(len(places)) as pool:
-        found = list(
+        results = list(
             pool.map(lambda place: _measure(place, job, work, seconds, on_hosts=on_hosts), places)
         )
-    for place, (device, _) in zip(places, found, strict=True):
+    for place, (device, _) in zip(places, results, strict=True):
         if place.gpu and device == "cpu":
             say(f"note: {place.host.name}: PyTorch found no GPU; this is the time of the CPU")
-    return [step for _, step in found]
+    return [step for _, step in results]
 
 
 def _places(job: JobPlan, *, on_hosts: bool) -> list[_Place]:
     """Return one place for each model of GPU; the first host's CPU if kit knows no GPU."""
-    found: dict[str, _Place] = {}
+    by_model: dict[str, _Place] = {}
     for placement in job.placements:
         for gpu in placement.gpus if on_hosts else ():
             place = _Place(placement.host, gpu, placement.processes)
-            found.setdefault(place.model, place)
-    return list(found.values()) or [_Place(job.hosts[0], None, 1)]
+            by_model.setdefault(place.model, place)
+    return list(by_model.values()) or [_Place(job.hosts[0], None, 1)]
 
 
 def _measure(
@@ -134,18 +134,18 @@ def _measure(
         except subprocess.TimeoutExpired:
             raise KitError(f"{name}: no result within {PATIENCE:.0f} s") from None
     if done.returncode:
-        said = done.stderr.decode(errors="replace").strip().splitlines()
-        raise KitError(f"{name}: {said[-1] if said else f'exit status {done.returncode}'}")
-    found: dict[str, Any] = json.loads(done.stdout.decode().strip().splitlines()[-1])
-    return found["device"], StepTime(
+        errors = done.stderr.decode(errors="replace").strip().splitlines()
+        raise KitError(f"{name}: {errors[-1] if errors else f'exit status {done.returncode}'}")
+    answer: dict[str, Any] = json.loads(done.stdout.decode().strip().splitlines()[-1])
+    return answer["device"], StepTime(
         job=job.name,
         host=name,
-        gpu=place.model if place.gpu else found["device"],
-        seconds=found["step_seconds"],
-        batch_size=found["batch_size"],
-        parameters=found["parameters"],
-        model=found["model"],
-        dataset=found["dataset"],
+        gpu=place.model if place.gpu else answer["device"],
+        seconds=answer["step_seconds"],
+        batch_size=answer["batch_size"],
+        parameters=answer["parameters"],
+        model=answer["model"],
+        dataset=answer["dataset"],
     )
 
 
@@ -157,14 +157,14 @@ def from_run(job: JobPlan, lines: Iterable[LogLine]) -> StepTime:
     """
     models = {gpu.model or gpu.title for each in job.placements for gpu in each.gpus}
     if len(models) > 1:
-        said = f"job {job.name} runs on {', '.join(sorted(models))}: a step of it is no one's"
-        raise InputError(said, f"measure each: kit bench step {job.name}")
+        what = f"job {job.name} runs on {', '.join(sorted(models))}: a step of it is no one's"
+        raise InputError(what, f"measure each: kit bench step {job.name}")
     batch = round((job.batch.total or 0) / job.world_size)
-    found = [_epoch_seconds(event, batch) for event in _epochs(lines)]
-    times = [each for each in found if each]
+    epochs = [_epoch_seconds(event, batch) for event in _epochs(lines)]
+    times = [each for each in epochs if each]
     if not times:
-        said = f"the log of job {job.name} has no epoch with its speed"
-        raise InputError(said, f"let one end, or measure: kit bench step {job.name}")
+        what = f"the log of job {job.name} has no epoch with its speed"
+        raise InputError(what, f"let one end, or measure: kit bench step {job.name}")
     train = job.job.train
     return StepTime(
         job=job.name,

@@ -102,25 +102,25 @@ def step(
     lowered = load_lowered(paths)
     plan = _job(lowered, job)
     if plan.division:
-        said = f"the model of job {job} is divided: one GPU has no step of it"
-        raise InputError(said, "read the time of a step in its log: kit logs " + job)
+        what = f"the model of job {job} is divided: one GPU has no step of it"
+        raise InputError(what, "read the time of a step in its log: kit logs " + job)
     if of_run:
         target = target_for(lowered.engine, lowered.cluster, paths.tree(lowered.cluster))
-        found = [from_run(plan, target.logs([job], follow=False))]
+        times = [from_run(plan, target.logs([job], follow=False))]
     else:
         _require_idle(lowered, paths, anyway=anyway)
         work = lowered.workload(job)
-        found = measure_steps(plan, work, seconds, _progress, on_hosts=lowered.on_hosts)
+        times = measure_steps(plan, work, seconds, _progress, on_hosts=lowered.on_hosts)
     if as_json:
-        click.echo(json.dumps([dataclasses.asdict(each) for each in found], indent=2))
+        click.echo(json.dumps([dataclasses.asdict(each) for each in times], indent=2))
     else:
         rows = table("GPU", "host", "step", "images/s", right=("step", "images/s"))
-        for each in found:
+        for each in times:
             rate = f"{each.batch_size / each.seconds:,.0f}"
             rows.add_row(each.gpu, each.host, show_seconds(each.seconds), rate)
         console().print(rows)
     if not dry_run:
-        written = file.store(paths.inventory, Measurements(steps=tuple(found)))
+        written = file.store(paths.inventory, Measurements(steps=tuple(times)))
         click.echo(f"{written}: written; `kit plan` predicts from it", err=as_json)
     return 0
 
@@ -190,9 +190,9 @@ def _data(lowered: Lowered, host: Host) -> tuple[MountPoint, ...]:
     """Return the mount of the data folder of the first job on the host that has one."""
     for job in lowered.plan.jobs:
         if host in job.hosts:
-            found = tuple(mount for mount in data_mounts(job) if mount.target == "/data")
-            if found:
-                return found
+            mounts = tuple(mount for mount in data_mounts(job) if mount.target == "/data")
+            if mounts:
+                return mounts
     return ()
 
 

@@ -70,9 +70,9 @@ class _Cluster:
 
     def stored(self) -> list[Stored]:
         """Return the stored versions, and remember their sizes for `kit plan`."""
-        found = self.services.stored()
-        sizes.store(self._inventory, found)
-        return found
+        stored = self.services.stored()
+        sizes.store(self._inventory, stored)
+        return stored
 
 
 def _with_cluster(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -146,12 +146,12 @@ def _place(
     """Find a source, and send it if it is of this machine."""
     if source.startswith(ELSEWHERE):
         return _Place(source, source)
-    there = re.fullmatch(r"([a-z0-9][-a-z0-9]*):(/.+)", source)
-    if there:
-        if there[1] != cluster.storage:
-            what = f"{there[1]} is not the host that stores the data sets"
+    match = re.fullmatch(r"([a-z0-9][-a-z0-9]*):(/.+)", source)
+    if match:
+        if match[1] != cluster.storage:
+            what = f"{match[1]} is not the host that stores the data sets"
             raise InputError(what, f"copy it to {cluster.storage}, or name a path of this machine")
-        return _Place(there[2], there[2])
+        return _Place(match[2], match[2])
     path = Path(source)
     if not path.exists():
         what = f"{source}: there is no such file or folder here"
@@ -285,8 +285,8 @@ def _remove_copies(cluster: _Cluster, data: DataSet) -> None:
         ):
             agent.ask("DELETE", f"/{data.name}/{data.version}")
 
-    found = {h: find for h, find in cluster.services.finders().items() if h != cluster.storage}
-    for host, result in zip(found, concurrently(delete, found.values()), strict=True):
+    finders = {h: find for h, find in cluster.services.finders().items() if h != cluster.storage}
+    for host, result in zip(finders, concurrently(delete, finders.values()), strict=True):
         if isinstance(result, KitError) and not isinstance(result, agents.AbsentError):
             click.echo(f"note: a copy stays on {host}: {result.message}", err=True)
 

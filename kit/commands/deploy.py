@@ -161,11 +161,11 @@ def _agreement(chosen: Sequence[Workload], folder: Path, *, asks: bool) -> Agree
     """
 
     def agree(history: Sequence[Deployment]) -> None:
-        found = list(undone(history, chosen, lambda commit: contains(folder, commit)))
-        if not found:
+        replaced = list(undone(history, chosen, lambda commit: contains(folder, commit)))
+        if not replaced:
             return
         mine = current_source(folder)
-        for each in found:
+        for each in replaced:
             run = f"{each.job} runs from {each.version} “{each.subject}”"
             click.echo(f"{run}, which {each.by} deployed on {each.when}", err=True)
         here = f"{mine.commit[:SHORT]} “{mine.subject}”" if mine.commit else "no commit"
@@ -243,8 +243,8 @@ def _await_server(target: Target, work: Workload) -> None:
     checks = {work.name: Check(work.health, tuple(each.host.name for each in work.placements))}
 
     def look() -> JobStatus | None:
-        found = [status for status in target.status() if status.job == work.name]
-        return next(iter(with_health(found, checks)), None)
+        statuses = [status for status in target.status() if status.job == work.name]
+        return next(iter(with_health(statuses, checks)), None)
 
     status = await_healthy(work.name, look, work.start_timeout, click.echo)
     if wrong := wrong_gpus([status]):

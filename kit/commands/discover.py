@@ -16,9 +16,8 @@ from kit.commands.options import with_paths
 from kit.commands.tables import console, table
 from kit.config.load import Sources, read_inventory
 from kit.discover.ask import Login, ask
-from kit.discover.facts import HostFacts
-from kit.discover.found import Found
-from kit.discover.match import Asked, logins_of, named
+from kit.discover.facts import DiscoveredHost, HostFacts
+from kit.discover.match import HostToAsk, logins_of, named
 from kit.discover.notes import notes_of
 from kit.discover.update import Update, engine_for, new_inventory, shared_fast_network, updated
 from kit.errors import InputError, KitError
@@ -62,13 +61,13 @@ def command(
     show_hosts(answered)
     written = inventory.hosts if inventory else ()
     fast = shared_fast_network([facts for _, facts in answered])
-    found, refused = named(answered, fast, written)
+    hosts, refused = named(answered, fast, written)
     failed += refused
     for error in failed:
         click.echo(f"kit: {error}", err=True)
-    if found:
-        update = _update(paths, text, inventory, cluster, found)
-        for note in (*notes_of(found), *update.notes):
+    if hosts:
+        update = _update(paths, text, inventory, cluster, hosts)
+        for note in (*notes_of(hosts), *update.notes):
             click.echo(f"note: {note}")
         _offer(paths.inventory, text, update.text, yes=yes, dry_run=dry_run)
     return 1 if failed else 0
@@ -87,14 +86,18 @@ def _text(path: Path) -> str:
 
 
 def _update(
-    paths: Paths, text: str, inventory: Inventory | None, cluster: str, found: Sequence[Found]
+    paths: Paths,
+    text: str,
+    inventory: Inventory | None,
+    cluster: str,
+    hosts: Sequence[DiscoveredHost],
 ) -> Update:
     if inventory:
-        made = updated(text, str(paths.inventory), found)
+        update = updated(text, str(paths.inventory), hosts)
     else:
-        made = new_inventory(_label(cluster), engine_for(found), found)
-    read_inventory(made.text, paths.inventory, Sources())
-    return made
+        update = new_inventory(_label(cluster), engine_for(hosts), hosts)
+    read_inventory(update.text, paths.inventory, Sources())
+    return update
 
 
 def _label(cluster: str) -> str:
@@ -123,7 +126,7 @@ def _offer(path: Path, before: str, after: str, *, yes: bool, dry_run: bool) -> 
     click.echo(f"{path}: written; next: kit plan")
 
 
-def show_hosts(answered: Sequence[tuple[Asked, HostFacts]]) -> None:
+def show_hosts(answered: Sequence[tuple[HostToAsk, HostFacts]]) -> None:
     """Print a table of hosts that have answered."""
     if not answered:
         return
@@ -155,7 +158,7 @@ def _gib(number: int | None) -> str:
     return f"{number / 2**30:.0f} GiB" if number else ""
 
 
-def _document(answered: Sequence[tuple[Asked, HostFacts]], failed: Sequence[KitError]) -> str:
+def _document(answered: Sequence[tuple[HostToAsk, HostFacts]], failed: Sequence[KitError]) -> str:
     hosts: list[dict[str, Any]] = [
         {"host": each.name, "ssh": each.ssh, **asdict(facts)} for each, facts in answered
     ]

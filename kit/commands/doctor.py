@@ -58,24 +58,24 @@ def command(
     if yes and not fix:
         raise InputError("--yes is an answer to --fix", "run kit doctor --fix --yes")
     wanted = _wanted(load_lowered(paths), paths, hosts)
-    seen = _examine(wanted, passive=passive)
+    examination = _examine(wanted, passive=passive)
     if fix:
         if not as_json:
-            _print(seen, every=every)
-        if _fix(fixes_for(seen.findings, wanted), yes=yes):
-            seen = _examine(wanted, passive=passive)
+            _print(examination, every=every)
+        if _fix(fixes_for(examination.findings, wanted), yes=yes):
+            examination = _examine(wanted, passive=passive)
         elif not as_json:
-            return seen.status
+            return examination.status
     if as_json:
-        told = document(seen.findings, wanted.cluster)
-        click.echo(json.dumps(told, indent=2, ensure_ascii=False))
+        answer = document(examination.findings, wanted.cluster)
+        click.echo(json.dumps(answer, indent=2, ensure_ascii=False))
     else:
-        _print(seen, every=every)
-    return seen.status
+        _print(examination, every=every)
+    return examination.status
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _Examination:
     """The findings of one examination, its hosts, and its time in seconds."""
 
     findings: Sequence[Finding]
@@ -102,11 +102,11 @@ class _Shows(Protocol):
     def __call__(self, text: str, /) -> object: ...
 
 
-def _examine(wanted: Wanted, *, passive: bool) -> _Seen:
+def _examine(wanted: Wanted, *, passive: bool) -> _Examination:
     began = time.monotonic()
     with _progress() as shows:
-        found = examine(wanted, active=not passive, progress=shows)
-    return _Seen(found, len(wanted.hosts), time.monotonic() - began)
+        findings = examine(wanted, active=not passive, progress=shows)
+    return _Examination(findings, len(wanted.hosts), time.monotonic() - began)
 
 
 @contextmanager
@@ -130,10 +130,10 @@ def _progress() -> Iterator[_Shows]:
         yield status.update
 
 
-def _print(seen: _Seen, *, every: bool) -> None:
-    for verdict, line in lines(seen.findings, every=every):
+def _print(examination: _Examination, *, every: bool) -> None:
+    for verdict, line in lines(examination.findings, every=every):
         click.secho(line, fg=COLOURS[verdict])
-    click.echo(summary(seen.findings, seen.hosts, seen.seconds))
+    click.echo(summary(examination.findings, examination.hosts, examination.seconds))
 
 
 def _fix(fixes: Sequence[Fix], *, yes: bool) -> bool:

@@ -34,12 +34,12 @@ def command(paths: Paths, engine: str | None, *, as_json: bool) -> None:
     deployments = target_for(engine or own, cluster, paths.tree(cluster)).history()
     runs = _runs(archive_of(cluster), deployments)
     if as_json:
-        found = [
+        listing = [
             {**dataclasses.asdict(each), "runs": [run for run, _ in own_runs], "reports": reports}
             for each, own_runs in zip(deployments, runs, strict=True)
             for reports in [[str(path) for _, path in own_runs if path is not None]]
         ]
-        click.echo(json.dumps(found, indent=2))
+        click.echo(json.dumps(listing, indent=2))
         return
     # Without a repository there is none, and the column would squeeze the others.
     commit = ["commit"] if any(each.commit for each in deployments) else []
@@ -66,7 +66,7 @@ def _runs(
     archive: Archive, deployments: Sequence[Deployment]
 ) -> list[list[tuple[str, Path | None]]]:
     """Return the runs that began with each deployment, and the newest report of each."""
-    found = []
+    runs = []
     for number, each in enumerate(deployments):
         newer = [other.time for other in deployments[:number] if other.job == each.job]
         own = [
@@ -74,5 +74,5 @@ def _runs(
             for run in archive.runs(each.job)
             if each.time - TOLERANCE <= began(run) < min(newer, default=math.inf) - TOLERANCE
         ]
-        found.append([(run, archive.report_of(each.job, run)) for run in own])
-    return found
+        runs.append([(run, archive.report_of(each.job, run)) for run in own])
+    return runs

@@ -30,7 +30,7 @@ from kit.targets.lowered import MERGE_FILE, STEPS_FILE, Lowered
 from kit.targets.swarm.observe import first_answer
 from kit.values import count
 
-Found = Mapping[str, Report | KitError]
+Answers = Mapping[str, Report | KitError]
 FEW = 8
 """Up to this number of hosts, lines about what is right already are shown too."""
 
@@ -83,14 +83,14 @@ def prepare(
         click.echo(f"{root}: {count(len(done), 'file')} written")
     task = Task(_own_files(rendered), mirror, packages, install_docker)
     preparation = Preparation(task, partial(_manager, lowered), click.echo)
-    found = _look(preparation, chosen)
+    reports = _look(preparation, chosen)
     if as_json:
-        click.echo(json.dumps(_document(found), indent=2, ensure_ascii=False))
+        click.echo(json.dumps(_document(reports), indent=2, ensure_ascii=False))
     else:
-        _show(found)
+        _show(reports)
     if run:
-        return _run(preparation, lowered, chosen, found, paths, yes=yes)
-    return _status(found, check=check, quiet=as_json)
+        return _run(preparation, lowered, chosen, reports, paths, yes=yes)
+    return _status(reports, check=check, quiet=as_json)
 
 
 def _chosen(lowered: Lowered, names: Sequence[str]) -> list[Host]:
@@ -112,10 +112,10 @@ def _manager(lowered: Lowered) -> Docker:
     return first_answer(managers_of(lowered.plan.hosts))[1]
 
 
-def _look(preparation: Preparation, hosts: Sequence[Host]) -> Found:
+def _look(preparation: Preparation, hosts: Sequence[Host]) -> Answers:
     """Ask the hosts what would change, and the person for the passwords that sudo needs."""
-    found = dict(preparation.look(hosts))
-    needed = without_password(found)
+    reports = dict(preparation.look(hosts))
+    needed = without_password(reports)
     if needed and sys.stdin.isatty():
         before = ""
         for host in (host for host in hosts if host.name in needed):
@@ -123,46 +123,46 @@ def _look(preparation: Preparation, hosts: Sequence[Host]) -> Found:
             text = f"password of {host.ssh} for sudo{same}"
             before = click.prompt(text, hide_input=True, default=before, show_default=False)
             preparation.passwords[host.name] = before
-        found |= preparation.look([host for host in hosts if host.name in needed])
-    return found
+        reports |= preparation.look([host for host in hosts if host.name in needed])
+    return reports
 
 
-def _show(found: Found) -> None:
-    for name, result in found.items():
+def _show(reports: Answers) -> None:
+    for name, result in reports.items():
         if isinstance(result, KitError):
             click.echo(f"kit: {result}", err=True)
             continue
         click.echo(f"{name}:")
         for line in result.lines:
-            if line.kind == "ok" and len(found) > FEW:
+            if line.kind == "ok" and len(reports) > FEW:
                 continue
             click.echo(f"  {line.kind:8} {line.text}" if line.kind else f"  {line.text}")
 
 
-def _document(found: Found) -> dict[str, object]:
-    reports = [each.document() for each in found.values() if isinstance(each, Report)]
-    failed = [each.message for each in found.values() if isinstance(each, KitError)]
+def _document(answers: Answers) -> dict[str, object]:
+    reports = [each.document() for each in answers.values() if isinstance(each, Report)]
+    failed = [each.message for each in answers.values() if isinstance(each, KitError)]
     return {"hosts": reports, "failed": failed}
 
 
-def _status(found: Found, *, check: bool, quiet: bool) -> int:
+def _status(answers: Answers, *, check: bool, quiet: bool) -> int:
     """Return the exit status of a command that changes no host."""
-    reports = [each for each in found.values() if isinstance(each, Report)]
-    if len(reports) < len(found):
+    reports = [each for each in answers.values() if isinstance(each, Report)]
+    if len(reports) < len(answers):
         return 1
-    if conflicts := _conflicts(found):
+    if conflicts := _conflicts(answers):
         if quiet:
             return 2
         raise _conflict(conflicts)
     changed = [each.host.name for each in reports if each.changes]
     if not quiet:
-        told = f"{', '.join(changed)}: kit host prepare --run makes these changes"
-        click.echo(told if changed else "nothing to change")
+        advice = f"{', '.join(changed)}: kit host prepare --run makes these changes"
+        click.echo(advice if changed else "nothing to change")
     return 1 if changed and (check or quiet) else 0
 
 
-def _conflicts(found: Found) -> list[str]:
-    reports = (each for each in found.values() if isinstance(each, Report))
+def _conflicts(answers: Answers) -> list[str]:
+    reports = (each for each in answers.values() if isinstance(each, Report))
     return [each.host.name for each in reports if each.status not in {Status.DONE, Status.FAILED}]
 
 
@@ -178,27 +178,29 @@ def _run(
     preparation: Preparation,
     lowered: Lowered,
     hosts: Sequence[Host],
-    found: Found,
+    reports: Answers,
     paths: Paths,
     *,
     yes: bool,
 ) -> int:
-    if conflicts := _conflicts(found):
+    if conflicts := _conflicts(reports):
         raise _conflict(conflicts)
-    todo = [host for host in hosts if _changes(found[host.name])]
-    lost = any(isinstance(each, KitError) for each in found.values())
+    todo = [host for host in hosts if _changes(reports[host.name])]
+    lost = any(isinstance(each, KitError) for each in reports.values())
     if not todo:
         if not lost:
             click.echo("nothing to change")
         return 1 if lost else 0
-    order = _order(preparation, lowered, todo, found, paths.tree(lowered.cluster))
-    _announce(order, found)
+    order = _order(preparation, lowered, todo, reports, paths.tree(lowered.cluster))
+    _announce(order, reports)
     _confirm(todo, yes=yes)
     began = time.monotonic()
     done = preparation.change(todo)
     failed = [each for each in done.values() if isinstance(each, KitError) or each.problems]
     if failed:
-        raise KitError(_told(failed), "kit host prepare --run continues: what is done stays done")
+        raise KitError(
+            _failure_text(failed), "kit host prepare --run continues: what is done stays done"
+        )
     waiting = {name for name, each in done.items() if _waits(each)}
     order = [tuple(host for host in wave if host.name in waiting) for wave in order]
     preparation.restart([wave for wave in order if wave])
@@ -223,7 +225,7 @@ def _containers(result: Report | KitError) -> int:
     return result.restart.containers if isinstance(result, Report) and result.restart else 0
 
 
-def _told(failed: Sequence[Report | KitError]) -> str:
+def _failure_text(failed: Sequence[Report | KitError]) -> str:
     return "\n".join(
         each.message
         if isinstance(each, KitError)
@@ -233,30 +235,30 @@ def _told(failed: Sequence[Report | KitError]) -> str:
 
 
 def _order(
-    preparation: Preparation, lowered: Lowered, todo: Sequence[Host], found: Found, root: Path
+    preparation: Preparation, lowered: Lowered, todo: Sequence[Host], reports: Answers, root: Path
 ) -> list[Wave]:
     """Return the order of restarts; whether a host needs one may turn out only on the way."""
-    restarts = [each.restart for each in found.values() if isinstance(each, Report)]
-    inside = any(each is not None and each.swarm for each in restarts)
-    managers = {host.name for host in lowered.managers} if inside else set[str]()
+    restarts = [each.restart for each in reports.values() if isinstance(each, Report)]
+    in_swarm = any(each is not None and each.swarm for each in restarts)
+    managers = {host.name for host in lowered.managers} if in_swarm else set[str]()
     busy = any(each is not None and each.containers for each in restarts)
-    if not busy or (lowered.managers and not inside):
+    if not busy or (lowered.managers and not in_swarm):
         return waves(todo, managers, alone=False)
     jobs = RunningJobs(target_for(lowered.engine, lowered.cluster, root), click.echo)
     preparation.settle = jobs.settle
     return waves(todo, managers, alone=jobs.several_hosts)
 
 
-def _announce(order: Sequence[Wave], found: Found) -> None:
+def _announce(order: Sequence[Wave], reports: Answers) -> None:
     """Say which engines restart, in which order, and what ends by that."""
     for wave in order:
         names = []
         for host in wave:
-            result = found[host.name]
+            result = reports[host.name]
             if isinstance(result, Report) and result.restart:
                 containers = _containers(result)
-                told = f" ({count(containers, 'container')} will end)" if containers else ""
-                names.append(f"{host.name}{told}")
+                ending = f" ({count(containers, 'container')} will end)" if containers else ""
+                names.append(f"{host.name}{ending}")
         if names:
             click.echo(f"restart of Docker: {', '.join(names)}")
 

@@ -99,8 +99,8 @@ def lock(paths: Paths, images: tuple[str, ...], on: str | None, check: bool, as_
     before = read_lock(path) or {}
     say: Say = (lambda _: None) if as_json else click.echo
     with closing(_registry_engine(lowered, on)) as engine:
-        found = _digests(engine, images or known, lowered.optional_images, say)
-    after = {name: value for name in known if (value := found.get(name) or before.get(name))}
+        digests = _digests(engine, images or known, lowered.optional_images, say)
+    after = {name: value for name in known if (value := digests.get(name) or before.get(name))}
     for line in _differences(before, after):
         say(line)
     if as_json:
@@ -161,11 +161,11 @@ def _trainers(project: Project) -> tuple[str, ...]:
 def _engine(hosts: Sequence[Host], on: str | None) -> Docker:
     if on is None:
         return Docker(HERE, None)
-    found = next((host for host in hosts if host.name == on), None)
-    if found is None:
+    chosen = next((host for host in hosts if host.name == on), None)
+    if chosen is None:
         names = [host.name for host in hosts]
         raise InputError(f"--on {on}: there is no such host in the inventory", nearest(on, names))
-    return Docker.of(found)
+    return Docker.of(chosen)
 
 
 def _registry_engine(lowered: Lowered, on: str | None) -> Docker:
@@ -194,11 +194,11 @@ def _digests(
         KitError: Some digests cannot be read; the message names each one and its reason.
     """
     trainer.require(engine)
-    found, failures = {}, []
+    digests, failures = {}, []
     for name in names:
         say(f"asking for {name} from {engine.name}")
         try:
-            found[name] = digest(engine, name)
+            digests[name] = digest(engine, name)
         except KitError as error:
             if name in optional:  # Many clusters cannot reach Docker Hub.
                 say(f"skipped, because no host runs it: {error.message}")
@@ -206,7 +206,7 @@ def _digests(
             failures.append(str(error))
     if failures:  # Somebody would commit half a lock.
         raise KitError("\n".join(failures), "images.lock was not changed")
-    return found
+    return digests
 
 
 def _differences(before: Lock, after: Lock) -> Iterable[str]:

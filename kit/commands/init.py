@@ -14,8 +14,7 @@ from kit.commands.discover import show_hosts
 from kit.commands.schema import SECTIONS, schema_text
 from kit.discover.ask import Login, ask
 from kit.discover.entries import scalar
-from kit.discover.facts import HostFacts
-from kit.discover.found import Found
+from kit.discover.facts import DiscoveredHost, HostFacts
 from kit.discover.match import logins_of, named
 from kit.discover.notes import notes_of
 from kit.discover.update import engine_for, new_inventory, shared_fast_network
@@ -62,10 +61,11 @@ def command(folder: Path, hosts: str | None, image: str | None) -> int:
         _check_image(image)
     files = starter_files()
     own = [*files, *([f"{TREES}/{_cluster(folder)}"] if hosts is not None else [])]
-    there = [path for path in own if (folder / path).exists()]
-    if there:
+    existing = [path for path in own if (folder / path).exists()]
+    if existing:
         raise InputError(
-            f"{folder} holds {', '.join(there)} already", "choose an empty folder, or move it away"
+            f"{folder} holds {', '.join(existing)} already",
+            "choose an empty folder, or move it away",
         )
     if hosts is None:
         if image is not None:
@@ -74,11 +74,11 @@ def command(folder: Path, hosts: str | None, image: str | None) -> int:
             _write(folder, files)
         click.echo(f"next: cd {folder}, write your hosts into inventory.yaml, make plan render")
         return 0
-    found = _discovered(hosts)
+    discovered = _discovered(hosts)
     with _all_or_nothing(folder):
-        _write(folder, files | _described(folder, found, image))
+        _write(folder, files | _described(folder, discovered, image))
         _render(folder)
-    build = "" if image else f", kit image build --push --on {found[0].name}"
+    build = "" if image else f", kit image build --push --on {discovered[0].name}"
     click.echo(
         f"next: cd {folder}, kit host prepare --run, kit swarm up{build}, make render deploy"
     )
@@ -92,7 +92,7 @@ def _check_image(image: str) -> None:
         raise InputError(error.what, error.fix) from None
 
 
-def _discovered(hosts: str) -> list[Found]:
+def _discovered(hosts: str) -> list[DiscoveredHost]:
     """Ask the hosts, and tell what they are.
 
     Raises:
@@ -107,28 +107,28 @@ def _discovered(hosts: str) -> list[Found]:
     facts = [(each, answers[Login(each.name, each.ssh)]) for each in asked]
     answered = [(each, answer) for each, answer in facts if isinstance(answer, HostFacts)]
     show_hosts(answered)
-    found, refused = named(answered, shared_fast_network([each for _, each in answered]))
+    hosts_named, refused = named(answered, shared_fast_network([each for _, each in answered]))
     failed = [*(answer for _, answer in facts if isinstance(answer, KitError)), *refused]
     if failed:
-        told = "nothing was written: run it again when all answer, or leave a host out"
-        raise KitError("\n".join(map(str, failed)), told)
-    for note in notes_of(found):
+        hint = "nothing was written: run it again when all answer, or leave a host out"
+        raise KitError("\n".join(map(str, failed)), hint)
+    for note in notes_of(hosts_named):
         click.echo(f"note: {note}")
-    return found
+    return hosts_named
 
 
-def _described(folder: Path, found: list[Found], image: str | None) -> dict[str, str]:
+def _described(folder: Path, hosts: list[DiscoveredHost], image: str | None) -> dict[str, str]:
     """Return the inventory of the hosts, and the job with its image."""
-    inventory = new_inventory(_cluster(folder), engine_for(found), found).text
+    inventory = new_inventory(_cluster(folder), engine_for(hosts), hosts).text
     if image:
         own = registry_host(image)
         registry = f"registry: {{address: {json.dumps(own)}}}\n" if own else ""
     else:
-        address = endpoint(found[0].address, REGISTRY_PORT)
+        address = endpoint(hosts[0].address, REGISTRY_PORT)
         image = f"{address}/trainer:0.1.0"
         registry = (
             "# kit serves it, without a certificate: every daemon.json lists it.\n"
-            f'registry: {{address: "{address}", host: {scalar(found[0].name)}}}\n'
+            f'registry: {{address: "{address}", host: {scalar(hosts[0].name)}}}\n'
         )
     starter = starter_files()
     schema = starter[INVENTORY].splitlines(keepends=True)[0]

@@ -86,14 +86,14 @@ def _dumps(cluster: str, tree: Path, target: Target, jobs: tuple[str, ...], fold
     failed: list[KitError] = []
     for name in jobs or known:
         hosts = [host for host in there.hosts if host.name in there.devices[name]]
-        found, errors = dumps(hosts, volume_name(cluster, f"{name}-dumps"))
+        files, errors = dumps(hosts, volume_name(cluster, f"{name}-dumps"))
         failed += errors
         (folder / name).mkdir(parents=True, exist_ok=True)
-        for each in found:
+        for each in files:
             (folder / name / each.name).write_bytes(each.content)
             when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(each.time))
             click.echo(f"{folder / name / each.name}: from {each.host}, written {when}")
-        if found:
+        if files:
             click.echo(f"read them: torchfrtrace --prefix nccl_trace_rank_ {folder / name}")
         elif not errors:
             click.echo(f"{name}: no rank has reached its timeout")

@@ -61,8 +61,8 @@ def command(paths: Paths, as_json: bool, every: bool) -> None:
 def _predictions(lowered: Lowered, measured: Measurements) -> dict[str, Prediction]:
     """Return the predictions by job, as far as steps were measured."""
     jobs, overlay = lowered.plan.jobs, bool(lowered.overlay)
-    found = {job.name: predict(job, measured, overlay=overlay) for job in jobs}
-    return {name: each for name, each in found.items() if each is not None}
+    predictions = {job.name: predict(job, measured, overlay=overlay) for job in jobs}
+    return {name: each for name, each in predictions.items() if each is not None}
 
 
 def show(

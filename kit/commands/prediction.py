@@ -89,11 +89,11 @@ def _better(prediction: Prediction) -> str:
     if prediction.forecasts[-1].efficiency >= GOOD:
         return ""
     ways = [way for way in prediction.ways if way.efficiency >= GOOD]
-    found = []
+    changes = []
     if prediction.wanted_speed:
-        found.append(f"links of {show_bits(prediction.wanted_speed)}")
+        changes.append(f"links of {show_bits(prediction.wanted_speed)}")
     if prediction.wanted_batch:
-        found.append(f"batch_size: {prediction.wanted_batch}")
+        changes.append(f"batch_size: {prediction.wanted_batch}")
     if ways:
-        found.append(_name(ways[0]))
-    return f"{GOOD:.0%} with {', or '.join(found)}" if found else ""
+        changes.append(_name(ways[0]))
+    return f"{GOOD:.0%} with {', or '.join(changes)}" if changes else ""

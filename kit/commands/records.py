@@ -31,11 +31,11 @@ def read_runs(target: Target, cluster: str, job: str, workload: Workload | None)
     """
     archive = archive_of(cluster)
     mount = checkpoints_mount(workload) if workload else checkpoints_volume(cluster, job)
-    found = target.records(job, mount.kind, mount.source)
-    for error in found.errors:
+    records = target.records(job, mount.kind, mount.source)
+    for error in records.errors:
         click.echo(f"warning: {error}", err=True)
-    archive.keep(job, found.files)
-    return runs_of(job, joined(found.files, archive.read(job)))
+    archive.keep(job, records.files)
+    return runs_of(job, joined(records.files, archive.read(job)))
 
 
 def keep_records(target: Target, cluster: str, workloads: Iterable[Workload]) -> None:
@@ -43,5 +43,5 @@ def keep_records(target: Target, cluster: str, workloads: Iterable[Workload]) ->
     for each in workloads:
         if each.kind is Kind.JOB:
             mount = checkpoints_mount(each)
-            found = target.records(each.name, mount.kind, mount.source)
-            archive_of(cluster).keep(each.name, found.files)
+            records = target.records(each.name, mount.kind, mount.source)
+            archive_of(cluster).keep(each.name, records.files)

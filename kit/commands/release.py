@@ -21,16 +21,16 @@ def command(paths: Paths, hosts: tuple[str, ...], engine: str | None) -> None:
     """
     cluster, own = identity(paths)
     target = target_for(engine or own, cluster, paths.tree(cluster))
-    found = [
+    left_out = [
         (status.job, host.host)
         for status in target.status()
         for host in status.hosts
         if host.left_out and (not hosts or host.host in hosts)
     ]
-    if unknown := sorted({*hosts} - {host for _, host in found}):
+    if unknown := sorted({*hosts} - {host for _, host in left_out}):
         raise KitError(f"{', '.join(unknown)}: no training leaves it out", "see `kit status`")
-    for job, host in found:
+    for job, host in left_out:
         target.release(job, host)
         click.echo(f"{job}: {host} is released")
-    if not found:
+    if not left_out:
         click.echo("no host is left out")

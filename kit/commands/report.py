@@ -25,8 +25,7 @@ from kit.report.record import Run, named
 from kit.report.times import compare, division, paces, speed, speed_unit
 from kit.report.view import NONE, Inventory, Origin, number, share
 from kit.runtime.history import Deployment
-from kit.runtime.last_status import NoLinesError
-from kit.runtime.status import JobStatus
+from kit.runtime.status import JobStatus, NoLinesError
 from kit.runtime.target import Target
 from kit.targets.lowered import Lowered
 from kit.values import count
@@ -97,8 +96,8 @@ def command(
     if as_json:
         from kit.report.document import document
 
-        found = {**document(runs, origins), "without_record": [each.json() for each in scripts]}
-        click.echo(json.dumps(found, indent=2, ensure_ascii=False))
+        listing = {**document(runs, origins), "without_record": [each.json() for each in scripts]}
+        click.echo(json.dumps(listing, indent=2, ensure_ascii=False))
         return
     for script in scripts:
         _show_script(script)
@@ -223,13 +222,13 @@ def _page(
 
 def _summary(runs: Sequence[Run]) -> None:
     screen, runs = console(), named(runs)
-    several, found = len(runs) > 1, compare(runs)
-    unit = speed_unit(found)
+    several, comparisons = len(runs) > 1, compare(runs)
+    unit = speed_unit(comparisons)
     columns = ["run", "ranks", "epochs", "seconds", "training", unit]
     columns += ["speed-up", "efficiency"] if several else []
     columns += ["accuracy", "outcome"]
     rows = table(*columns, right=columns[1:-1])
-    for each in found:
+    for each in comparisons:
         relative = (number(each.speedup, ".2f", " ×"), share(each.efficiency, 0))
         rows.add_row(
             each.run.label,

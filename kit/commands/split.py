@@ -23,7 +23,7 @@ from kit.project import load_project, lowered_of
 from kit.split.compare import Holding, Move, State, holdings, made_idle, reverse, rows, state
 from kit.split.propose import Proposal, propose
 from kit.split.sections import Slot, count_of
-from kit.split.select import Wanted
+from kit.split.select import Selectors
 from kit.values import count, show_size
 
 LONGEST_ID = 12
@@ -72,8 +72,8 @@ def command(
     move together ('gpu[001-064]:7'). `--infer 2` gives two GPUs in total to inference, `--infer 0`
     none. A spare or a GPU with `use: none` moves only if its index or UUID names it.
     """
-    wanted = Wanted(infer, train, spare, keep_away)
-    if wanted == Wanted():
+    selectors = Selectors(infer, train, spare, keep_away)
+    if selectors == Selectors():
         return _show(paths, every=every, as_json=as_json)
     if as_json and not (yes or dry_run):
         raise InputError(
@@ -82,7 +82,7 @@ def command(
     project = load_project(paths)
     text = _read_exactly(paths.inventory)
     with collection_paused():
-        proposal = propose(project, paths.inventory, text, wanted)
+        proposal = propose(project, paths.inventory, text, selectors)
     if not as_json:
         _show_proposal(paths, text, proposal, dry_run=dry_run)
     if proposal.moves and not dry_run:
@@ -105,17 +105,17 @@ def _read_exactly(path: Path) -> str:
 def _show(paths: Paths, *, every: bool, as_json: bool) -> int:
     project = load_project(paths)
     plan = lowered_of(project, project.inventory).plan
-    found = holdings(project.inventory, plan)
+    held = holdings(project.inventory, plan)
     if as_json:
         document = {
             "inventory": str(paths.inventory),
-            "gpus": [_slot(each.slot) | {"use": _use(each), "has": each.owners} for each in found],
+            "gpus": [_slot(each.slot) | {"use": _use(each), "has": each.owners} for each in held],
             "now": _state(state(project.inventory, plan)),
         }
         click.echo(json.dumps(document, indent=2, ensure_ascii=False))
         return 0
     listed = table("host", "GPU", "model", "memory", "id", "use", "has it", right=("GPU",))
-    for group in rows_of(found, every=every):
+    for group in rows_of(held, every=every):
         first, number = group[0], count_of(each.slot for each in group)
         listed.add_row(
             _hosts(first.slot) if len(group) == 1 else _alike(group),
@@ -129,12 +129,12 @@ def _show(paths: Paths, *, every: bool, as_json: bool) -> int:
     return 0
 
 
-def rows_of(found: Sequence[Holding], *, every: bool) -> Iterable[Sequence[Holding]]:
+def rows_of(held: Sequence[Holding], *, every: bool) -> Iterable[Sequence[Holding]]:
     """Group GPUs that differ only by host, if there are many."""
-    if every or len(found) <= MOST_LISTED:
-        return [[each] for each in found]
+    if every or len(held) <= MOST_LISTED:
+        return [[each] for each in held]
     alike: dict[object, list[Holding]] = {}
-    for each in found:
+    for each in held:
         gpu = each.slot.gpu
         alike.setdefault((gpu.model, gpu.memory, gpu.use, each.owners), []).append(each)
     return alike.values()
@@ -242,9 +242,9 @@ def _slot(slot: Slot) -> dict[str, Any]:
     }
 
 
-def _state(found: State) -> dict[str, Any]:
-    document = asdict(found)
-    return {**document, "uses": dict(found.uses)}
+def _state(counted: State) -> dict[str, Any]:
+    document = asdict(counted)
+    return {**document, "uses": dict(counted.uses)}
 
 
 def _document(paths: Paths, proposal: Proposal, *, written: bool) -> str:

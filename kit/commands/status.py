@@ -60,18 +60,18 @@ def command(
     """
     cluster, own = identity(paths)
     engine, tree = engine or own, paths.tree(cluster)
-    target, there = target_for(engine, cluster, tree), rendered(tree)
+    target, files = target_for(engine, cluster, tree), rendered(tree)
     # With engine local the jobs use this machine's GPUs, not those of the plan.
-    planned = there.devices if target.on_hosts else {}
+    planned = files.devices if target.on_hosts else {}
     deployments = Deployments(target.history)
 
     def look() -> Report:
         every = target.status()
-        _require_known(names, {*there.devices, *(status.job for status in every)})
-        asked = [status for status in every if not names or status.job in names]
-        statuses = with_health(asked, there.checks)
-        there_now = {status.job for status in every}
-        gone = [name for name, hosts in there.devices.items() if hosts and name not in there_now]
+        _require_known(names, {*files.devices, *(status.job for status in every)})
+        selected = [status for status in every if not names or status.job in names]
+        statuses = with_health(selected, files.checks)
+        deployed = {status.job for status in every}
+        missing = [name for name, hosts in files.devices.items() if hosts and name not in deployed]
         return Report(
             cluster,
             statuses,
@@ -81,22 +81,22 @@ def command(
                 *(() if names else target.missing()),
                 *(
                     f"{name}: not deployed: `kit deploy {name}` starts it"
-                    for name in gone
+                    for name in missing
                     if not names or name in names
                 ),
             ),
-            there.indexes,
-            deployments.of(asked),
+            files.indexes,
+            deployments.of(selected),
         )
 
     if watch:
         _watch(lambda: show(look()))
-    seen = look()
+    report = look()
     if as_json:
-        click.echo(json.dumps(document(seen), indent=2))
+        click.echo(json.dumps(document(report), indent=2))
     else:
-        _print(console(), show(seen))
-    return 1 if seen.wrong_gpus else 0
+        _print(console(), show(report))
+    return 1 if report.wrong_gpus else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,22 +147,22 @@ def _require_known(names: Sequence[str], known: Collection[str]) -> None:
             raise InputError(f"there is no job or server {name}", hint)
 
 
-def document(seen: Report) -> dict[str, Any]:
+def document(report: Report) -> dict[str, Any]:
     """Return the JSON document: jobs and servers separately, wrong GPUs, what is missing."""
-    told: dict[Kind, list[dict[str, Any]]] = {kind: [] for kind in Kind}
-    for status in seen.statuses:
-        last = seen.deployments.get(status.job)
+    by_kind: dict[Kind, list[dict[str, Any]]] = {kind: [] for kind in Kind}
+    for status in report.statuses:
+        last = report.deployments.get(status.job)
         deployed = asdict(last) if last else None
-        told[status.kind].append(
+        by_kind[status.kind].append(
             asdict(status) | {"planned": status.planned, "deployment": deployed}
         )
     return {
-        "cluster": seen.cluster,
-        "jobs": told[Kind.JOB],
-        "servers": told[Kind.SERVER],
-        "wrong_gpus": list(seen.wrong_gpus),
-        "not_deployed": list(seen.not_deployed),
-        "missing": list(seen.missing),
+        "cluster": report.cluster,
+        "jobs": by_kind[Kind.JOB],
+        "servers": by_kind[Kind.SERVER],
+        "wrong_gpus": list(report.wrong_gpus),
+        "not_deployed": list(report.not_deployed),
+        "missing": list(report.missing),
     }
 
 
@@ -206,34 +206,34 @@ def _lost(error: KitError) -> RenderableType:
     return Text(words, overflow="fold", no_wrap=False)
 
 
-def show(seen: Report) -> Iterator[RenderableType]:
+def show(report: Report) -> Iterator[RenderableType]:
     """Yield a table of the jobs, a table of their hosts, and the remaining messages."""
     from rich.text import Text
 
-    if not seen.statuses:
-        none = f"nothing runs for cluster {seen.cluster}, and no job is rendered: see `kit plan`"
-        yield from seen.missing or (none,)
+    if not report.statuses:
+        none = f"nothing runs for cluster {report.cluster}, and no job is rendered: see `kit plan`"
+        yield from report.missing or (none,)
         return
     rows = table("job", "state", "for", "epoch", "step", "speed", "left", "checkpoint")
-    for status in seen.statuses:
+    for status in report.statuses:
         rows.add_row(*_row(status))
     yield rows
     hosts = table("job", "host", "state", "ranks", "GPUs", "")
-    for status in seen.statuses:
-        for row in _host_rows(status, seen.indexes):
+    for status in report.statuses:
+        for row in _host_rows(status, report.indexes):
             hosts.add_row(*row)
     yield hosts
-    for status in seen.statuses:
-        last = seen.deployments.get(status.job)
+    for status in report.statuses:
+        last = report.deployments.get(status.job)
         commit = f"deployed from {last.source}" if last and last.commit else ""
-        told = (*_running_messages(status), *failures(status), status.message, commit)
-        for text in (score(status), *told):
+        messages = (*_running_messages(status), *failures(status), status.message, commit)
+        for text in (score(status), *messages):
             if text:
                 yield f"{status.job}: {text}"
-    for text in seen.not_deployed:
+    for text in report.not_deployed:
         yield f"{text}: `kit deploy` moves them"
-    yield from seen.missing
-    for text in seen.wrong_gpus:
+    yield from report.missing
+    for text in report.wrong_gpus:
         yield Text(f"WRONG GPUs: {text}", style="bold red")
 
 

@@ -31,9 +31,9 @@ def command(paths: Paths, jobs: tuple[str, ...], engine: str | None, *, everythi
     """
     cluster, own = identity(paths)
     target = target_for(engine or own, cluster, paths.tree(cluster))
-    found = _found(target)
-    servers = {name for name, kind in found.items() if kind is Kind.SERVER}
-    ended = jobs or tuple(name for name in found if everything or name not in servers)
+    deployed = _deployed(target)
+    servers = {name for name, kind in deployed.items() if kind is Kind.SERVER}
+    ended = jobs or tuple(name for name in deployed if everything or name not in servers)
     for job in ended:
         status = target.stop(job)
         report(status)
@@ -41,14 +41,14 @@ def command(paths: Paths, jobs: tuple[str, ...], engine: str | None, *, everythi
             click.echo(f"`kit resume {job}` continues it")
     if everything and target.stop_data():
         click.echo("the data services have ended; `kit deploy` starts them with a job")
-    left = [name for name in found if name in servers and name not in ended]
+    left = [name for name in deployed if name in servers and name not in ended]
     if left and not jobs:
         click.echo(f"{', '.join(left)} continues: `kit stop {' '.join(left)}` ends it")
     elif not ended:
         click.echo("nothing is running")
 
 
-def _found(target: Target) -> dict[str, Kind]:
+def _deployed(target: Target) -> dict[str, Kind]:
     """Return the workloads that can be ended: local ones that run, remote ones with containers."""
     if target.tied_to_terminal:
         running = (status for status in target.status() if status.state not in ENDED)

@@ -73,11 +73,11 @@ def _secrets(plan: Plan, names: Sequence[str]) -> dict[str, str]:
     Raises:
         InputError: Grafana's password is not set.
     """
-    found = {key_name(plan.cluster): new_key()}
+    secrets = {key_name(plan.cluster): new_key()}
     password = plan.monitoring.password if plan.monitoring else None
     if password and (name := monitoring_secret(plan.cluster, password)) in names:
-        found[name] = read_secret("Grafana", password)
-    return found
+        secrets[name] = read_secret("Grafana", password)
+    return secrets
 
 
 @command.command("down")
@@ -116,11 +116,11 @@ def _members(hosts: Sequence[Host]) -> dict[str, Member]:
     Raises:
         KitError: Some hosts cannot be reached.
     """
-    found = on_each(hosts, observe_member)
-    silent = [str(result) for result in found.values() if isinstance(result, KitError)]
+    answers = on_each(hosts, observe_member)
+    silent = [str(result) for result in answers.values() if isinstance(result, KitError)]
     if silent:
         raise KitError("\n".join(silent))
-    return {name: result for name, result in found.items() if isinstance(result, Member)}
+    return {name: result for name, result in answers.items() if isinstance(result, Member)}
 
 
 def _cluster(plan: Plan, members: Mapping[str, Member]) -> tuple[Cluster | None, Host]:

@@ -18,10 +18,10 @@ def console(*, stderr: bool = False) -> Console:
     """Return the console for tables. Output to a file or a pipe is not wrapped."""
     from rich.console import Console
 
-    made = Console(highlight=False, soft_wrap=True, markup=False, stderr=stderr)
-    if not made.is_terminal:
-        made.width = 200
-    return made
+    terminal = Console(highlight=False, soft_wrap=True, markup=False, stderr=stderr)
+    if not terminal.is_terminal:
+        terminal.width = 200
+    return terminal
 
 
 def show_steps(steps: Sequence[Step]) -> None:
@@ -40,7 +40,7 @@ def table(*columns: str, right: Collection[str] = ()) -> Table:
     from rich import box
     from rich.table import Table
 
-    made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    rows = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in columns:
-        made.add_column(column, justify="right" if column in right else "left", overflow="fold")
-    return made
+        rows.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    return rows

@@ -91,16 +91,16 @@ class _Watch:
         holders = [host.host for status in self._statuses for host in status.hosts]
         messages = {name: feed.message for name, feed in feeds.items() if feed.message}
         # With engine local, all hosts of a job are this machine: their GPUs are its own.
-        found = rows(gpus, self._statuses, [*self._hosts, *holders])
-        return Picture(found, messages, self._statuses)
+        listing = rows(gpus, self._statuses, [*self._hosts, *holders])
+        return Picture(listing, messages, self._statuses)
 
 
-def document(cluster: str, seen: Picture) -> dict[str, Any]:
+def document(cluster: str, picture: Picture) -> dict[str, Any]:
     """Return the JSON document; bytes, watts, °C, seconds."""
     return {
         "cluster": cluster,
-        "gpus": [asdict(row) for row in seen.rows],
-        "messages": seen.messages,
+        "gpus": [asdict(row) for row in picture.rows],
+        "messages": picture.messages,
     }
 
 
@@ -127,40 +127,40 @@ def _follow(look: Callable[[], Picture]) -> None:
             live.update(Group(*show(look())), refresh=True)
 
 
-def show(seen: Picture) -> Iterator[RenderableType]:
+def show(picture: Picture) -> Iterator[RenderableType]:
     """Yield a table of the GPUs and ranks, a line for each job, and the messages of hosts."""
     from rich.text import Text
 
     right = {"GPU", "use", "memory", "temp", "power", "rank", "step", "own work"}
     names = ("host", "GPU", "model", "use", "memory", "temp", "power", "job", "rank", "step")
-    found = table(*names, "own work", "", right=right)
+    board = table(*names, "own work", "", right=right)
     before = ""
-    for row in seen.rows:
+    for row in picture.rows:
         cells = list(_cells(row))
         if row.host == before:
             cells[0] = ""
         before = row.host
         mark = Text(f"slow: {row.factor:.1f} ×", style="bold red") if row.slow else ""
-        found.add_row(*cells, mark)
-    yield found
-    for status in seen.statuses:
+        board.add_row(*cells, mark)
+    yield board
+    for status in picture.statuses:
         if status.state not in ENDED:
             yield _job(status)
-    for host, message in seen.messages.items():
+    for host, message in picture.messages.items():
         yield Text(f"{host}: {message}", style="yellow")
-    if not seen.rows and not seen.messages:
+    if not picture.rows and not picture.messages:
         yield "no GPUs and no ranks to show"
 
 
-def lines(seen: Picture) -> Iterator[str]:
+def lines(picture: Picture) -> Iterator[str]:
     """Yield a line for each GPU or rank, with the time, for a file or a pipe."""
     now = time.strftime("%H:%M:%S")
-    for row in seen.rows:
+    for row in picture.rows:
         names = ("host", "gpu", "model", "use", "memory", "temp", "power", "job", "rank", "step")
         cells = zip((*names, "work"), _cells(row), strict=True)
         words = [f"{name}={cell.replace(' ', '')}" for name, cell in cells if cell not in {"", "-"}]
         yield " ".join([now, *words, *([f"slow={row.factor:.2f}"] if row.slow else [])])
-    for host, message in seen.messages.items():
+    for host, message in picture.messages.items():
         yield f"{now} host={host} {message}"
 
 

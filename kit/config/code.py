@@ -35,21 +35,21 @@ def named_files(source: str, names: Mapping[Loc, str], folder: Path) -> tuple[Co
         FaultsError: A file lacks the function, or is too large; a module is a folder.
         ProblemsError: A file is not Python.
     """
-    found: dict[str, CodeFile] = {}
+    by_name: dict[str, CodeFile] = {}
     faults: list[Fault] = []
     for loc, name in names.items():
         wanted = reference(name)
         file = folder / f"{wanted.package}.py"
         if file.is_file() and "." not in wanted.module:
             code = _read(file)
-            found[code.name] = code
+            by_name[code.name] = code
             faults += (Fault(source, loc, *each) for each in _faults(code, wanted, file))
         elif (folder / wanted.package).is_dir():
             what = f"{folder / wanted.package} is a folder, and only single files come with a job"
             faults.append(Fault(source, loc, what, IN_THE_IMAGE))
     if faults:
         raise FaultsError(faults)
-    return tuple(found.values())
+    return tuple(by_name.values())
 
 
 def _read(file: Path) -> CodeFile:

@@ -12,7 +12,7 @@ from kit.config.shell import (
     PYTHON,
     SHELLS,
     SYNTAX,
-    Meant,
+    ParsedCommand,
     program,
     read_line,
     read_words,
@@ -58,7 +58,9 @@ def check_script(command: Sequence[str]) -> None:
     if what := _mistake(command):
         words = separated(command)
         ends = [index for index, word in enumerate(words) if word in SYNTAX]
-        alone = Meant(tuple(words[: ends[0]])) if ends and not foreign_start(words) else None
+        alone = (
+            ParsedCommand(tuple(words[: ends[0]])) if ends and not foreign_start(words) else None
+        )
         raise wrong(what, _fix(words, alone or read_words(words)))
 
 
@@ -90,7 +92,7 @@ def _what(start: str) -> str:
     return f"the command begins with {start}; kit starts Python itself"
 
 
-def _fix(words: Sequence[str], meant: Meant | None) -> str:
+def _fix(words: Sequence[str], meant: ParsedCommand | None) -> str:
     """Return the line that would be right."""
     if meant and not _mistake(meant.command):
         return f"write {meant.lines()}"

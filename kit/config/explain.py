@@ -41,8 +41,8 @@ def faults(
     error: ValidationError, model: type[BaseModel], source: str, document: object = None
 ) -> list[Fault]:
     """Convert a validation error of `model` to faults of the document `source`."""
-    found = error.errors(include_url=False)
-    return [_fault(details, model, source, document) for details in found[:MOST_EXPLAINED]]
+    errors = error.errors(include_url=False)
+    return [_fault(details, model, source, document) for details in errors[:MOST_EXPLAINED]]
 
 
 def _fault(error: ErrorDetails, model: type[BaseModel], source: str, document: object) -> Fault:

@@ -41,11 +41,11 @@ def unknown_key(
     if name in known:  # In another spelling.
         return nearest(name, known)
     if root is InventorySection:
-        found = _of_inventory(name, loc) or _of_a_job(name) or _reason(names.DECIDED, name)
+        hint = _of_inventory(name, loc) or _of_a_job(name) or _reason(names.DECIDED, name)
     else:
-        found = _of_work(name, loc, value, root, document) or _reason(names.DECIDED, name)
-        found = found or (_of_a_job(name) if root is not JobSection else "")
-    return found or nearest(loc[-1], known)
+        hint = _of_work(name, loc, value, root, document) or _reason(names.DECIDED, name)
+        hint = hint or (_of_a_job(name) if root is not JobSection else "")
+    return hint or nearest(loc[-1], known)
 
 
 def snake(key: str) -> str:
@@ -68,9 +68,9 @@ def _of_inventory(name: str, loc: Loc) -> str:
 
 def _of_a_job(name: str) -> str:
     """Return a hint for another file."""
-    found = [*_rows(JOB, name), *_homes(name, (name,), None, JobSection)]
-    if there := [each for each in found if _is_known(each, JobSection)]:
-        return f"it is for a job: write {_lines(there[0])} in jobs/NAME.yaml"
+    keys = [*_rows(JOB, name), *_homes(name, (name,), None, JobSection)]
+    if known_keys := [each for each in keys if _is_known(each, JobSection)]:
+        return f"it is for a job: write {_lines(known_keys[0])} in jobs/NAME.yaml"
     if name in JobSection.model_fields:
         return "it is for a job: write it in jobs/NAME.yaml"
     return ""
@@ -144,8 +144,8 @@ def _is_known(snippet: Snippet, root: type[BaseModel]) -> bool:
             if section in root.model_fields
             else []
         )
-        inside = {name for model in models for name in model.model_fields}
-        if section not in root.model_fields or (models and not inside >= {*content}):
+        fields = {name for model in models for name in model.model_fields}
+        if section not in root.model_fields or (models and not fields >= {*content}):
             return False
     return True
 
@@ -187,8 +187,8 @@ def _command(name: str, value: object, document: object) -> list[str]:
     before = _keys(document).get("command")
     if name in {"args", "arguments", "script_args"} and isinstance(before, list):
         return [*map(str, before), *words]
-    found = read_words(words)
-    return [*found.command] if found else words
+    parsed = read_words(words)
+    return [*parsed.command] if parsed else words
 
 
 def _replaced(document: object, loc: Loc, snippet: Snippet) -> object:
@@ -197,31 +197,31 @@ def _replaced(document: object, loc: Loc, snippet: Snippet) -> object:
     place = functools.reduce(operator.getitem, loc[:-1], changed)
     del place[loc[-1]]
     for section, content in snippet.items():
-        there = changed.get(section)
-        both = isinstance(there, dict) and isinstance(content, dict)
-        changed[section] = {**there, **content} if both else content
+        before = changed.get(section)
+        both = isinstance(before, dict) and isinstance(content, dict)
+        changed[section] = {**before, **content} if both else content
     return changed
 
 
 def _mistakes(root: type[BaseModel], document: object) -> set[str]:
     """Return the mistakes of a document."""
-    found: list[Fault] = []
+    faults: list[Fault] = []
     try:
         root.model_validate(document)
     except ValidationError as error:
         all_ = error.errors(include_url=False, include_input=False)
-        found = [Fault("", tuple(each["loc"]), each["msg"], "") for each in all_]
-    rules = rule_faults(document, found, "") if root is JobSection else ()
-    return {f"{each.loc} {each.what}" for each in (*found, *rules)}
+        faults = [Fault("", tuple(each["loc"]), each["msg"], "") for each in all_]
+    rules = rule_faults(document, faults, "") if root is JobSection else ()
+    return {f"{each.loc} {each.what}" for each in (*faults, *rules)}
 
 
 def _lines(snippet: Snippet, loc: Loc = ()) -> str:
     """Return lines as code: inside of the section of `loc`, without its name."""
     section, content = next(iter(snippet.items()))
-    inside = len(loc) == 2 and loc[0] == section and isinstance(content, dict)
-    shown = content if inside and len(snippet) == 1 else snippet
+    in_section = len(loc) == 2 and loc[0] == section and isinstance(content, dict)
+    shown = content if in_section and len(snippet) == 1 else snippet
     text = " and ".join(line(name, value) for name, value in shown.items())
-    return f"{text} beside `{loc[0]}:`" if len(loc) > 1 and not inside else text
+    return f"{text} beside `{loc[0]}:`" if len(loc) > 1 and not in_section else text
 
 
 def _dotted(snippet: Snippet) -> str:

@@ -84,26 +84,26 @@ def to_gpus(section: int | list[GpuSection]) -> tuple[Gpu, ...]:
 
 def index_faults(host: Loc, gpus: list[GpuSection]) -> list[Fault]:
     """Check the indexes of one host: each GPU must be listed once."""
-    seen: dict[int, Loc] = {}
+    by_index: dict[int, Loc] = {}
     faults = []
     for position, gpu in enumerate(gpus):
         loc = (*host, "gpus", position, "index")
         if gpu.index is None:
             continue
-        if gpu.index in seen:
+        if gpu.index in by_index:
             what = f"{gpu.index} is already listed (line {{line}})"
             fix = "give each GPU the index that `nvidia-smi -L` prints"
-            faults.append(Fault(INVENTORY, loc, what, fix, seen[gpu.index]))
-        seen.setdefault(gpu.index, loc)
-    if not seen or faults:
+            faults.append(Fault(INVENTORY, loc, what, fix, by_index[gpu.index]))
+        by_index.setdefault(gpu.index, loc)
+    if not by_index or faults:
         return faults
     named = next((position for position, gpu in enumerate(gpus) if gpu.uuid), None)
     if named is not None:
         what = "some GPUs of the host have an index, some a UUID"
         return [Fault(INVENTORY, (*host, "gpus", named), what, "write one or the other for all")]
-    missing = next((index for index in range(len(seen)) if index not in seen), None)
+    missing = next((index for index in range(len(by_index)) if index not in by_index), None)
     if missing is None:
         return []
-    what = f"GPU {missing} is not listed, GPU {max(seen)} is"
+    what = f"GPU {missing} is not listed, GPU {max(by_index)} is"
     fix = f"list every GPU that the host has: `{{index: {missing}, use: none}}` excludes it"
     return [Fault(INVENTORY, (*host, "gpus"), what, fix)]

@@ -230,8 +230,8 @@ def _ssh(
         return []
     try:
         several = len(names) > 1 or (name_is_range and ranges.is_range(ssh))
-        found = ranges.expand_addresses(ssh, len(names)) if several else [ssh]
-        return [values.login(one) for one in found]
+        logins = ranges.expand_addresses(ssh, len(names)) if several else [ssh]
+        return [values.login(one) for one in logins]
     except WrongValueError as error:
         faults.append(Fault(INVENTORY, (*loc, "ssh"), error.what, error.fix))
         return []
@@ -239,18 +239,18 @@ def _ssh(
 
 def _refuse_duplicates(hosts: list[Host], faults: list[Fault]) -> None:
     names: dict[str, Loc] = {}
-    told = set[tuple[str, Loc, Loc]]()
+    reported = set[tuple[str, Loc, Loc]]()
     addresses: dict[str, Host] = {}
     uuids: dict[str, tuple[Host, int]] = {}
     for host in hosts:
         # Report one pair of hosts for two ranges that overlap.
-        if host.name in names and _first(told, "name", host.loc, names[host.name]):
+        if host.name in names and _first(reported, "name", host.loc, names[host.name]):
             what = f"{host.name} is already described by {names[host.name][1]} (line {{line}})"
             fix = "leave it out of one of the two"
             faults.append(Fault(INVENTORY, host.loc, what, fix, names[host.name]))
         names.setdefault(host.name, host.loc)
         first = addresses.setdefault(host.address.lower(), host)
-        if first is not host and _first(told, "address", host.loc, first.loc):
+        if first is not host and _first(reported, "address", host.loc, first.loc):
             what = f"{host.address} is already the address of {first.name} (line {{line}})"
             fix = "give each host its own address"
             place = (*host.loc, "address")
@@ -303,10 +303,10 @@ def _refuse_shared_cards(hosts: list[Host], faults: list[Fault]) -> None:
                 faults.append(Fault(INVENTORY, place, what, fix, other))
 
 
-def _first(told: set[tuple[str, Loc, Loc]], what: str, one: Loc, other: Loc) -> bool:
+def _first(reported: set[tuple[str, Loc, Loc]], what: str, one: Loc, other: Loc) -> bool:
     key = (what, one, other)
-    new = key not in told
-    told.add(key)
+    new = key not in reported
+    reported.add(key)
     return new
 
 
@@ -365,9 +365,9 @@ def _check_overlay(
         what = f"{network.subnet} has {pool.num_addresses} addresses for {len(hosts)} hosts"
         fix = f"make it larger: at least {needed}, one for each task and each host's end"
         fault(("network", "subnet"), what, fix)
-    inside = next((host for host in hosts if _within(host.address, pool)), None)
-    if inside is not None:
-        what = f"{network.subnet} contains {inside.address}, the address of {inside.name}"
+    overlapping = next((host for host in hosts if _within(host.address, pool)), None)
+    if overlapping is not None:
+        what = f"{network.subnet} contains {overlapping.address}, the address of {overlapping.name}"
         fault(("network", "subnet"), what, "choose a range that no machine uses")
 
 

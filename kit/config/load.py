@@ -55,7 +55,7 @@ class Sources:
         alike: dict[tuple[object, ...], list[Fault]] = {}
         for fault in faults:
             alike.setdefault(_kind(fault), []).append(fault)
-        told = [
+        listing = [
             problem
             for each in alike.values()
             for problem in (
@@ -64,7 +64,7 @@ class Sources:
                 else map(self._problem, each)
             )
         ]
-        return ProblemsError(told)
+        return ProblemsError(listing)
 
     def _problem(self, fault: Fault, more: int = 0) -> Problem:
         document = self.documents[fault.source]
@@ -154,14 +154,14 @@ def _files(folder: Path, what: str) -> list[Path]:
     """
     try:
         # Editors create lock files and backups whose names begin with a dot.
-        there = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+        visible = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     except FileNotFoundError:
         if what == "server" or (folder.name == "jobs" and folder.with_name("serve").is_dir()):
             return []
         raise InputError(f"{folder}: there is no such folder", NO_JOBS) from None
     except OSError as error:
         raise InputError(f"{folder}: cannot be read: {error.strerror}") from None
-    files = [path for path in there if path.suffix.strip().lower() in {".yaml", ".yml"}]
+    files = [path for path in visible if path.suffix.strip().lower() in {".yaml", ".yml"}]
     by_name: dict[str, Path] = {}
     for path in files:
         if path.suffix not in {".yaml", ".yml"}:
@@ -247,15 +247,15 @@ def _section(
     """Read a file, and check its valid keys with `rules`."""
     document = parse(read_text(path, str(path), ""), str(path))
     sources.documents[source] = document
-    found: list[Fault] = []
+    faults: list[Fault] = []
     section = None
     try:
         section = _validated(model, document, source)
     except FaultsError as error:
-        found = error.faults
-    found += rules(document.value, found, source) if rules else ()
-    if found or section is None:
-        raise sources.problems(found)
+        faults = error.faults
+    faults += rules(document.value, faults, source) if rules else ()
+    if faults or section is None:
+        raise sources.problems(faults)
     return section
 
 

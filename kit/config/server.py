@@ -169,8 +169,8 @@ HttpPath = Annotated[
 def _handler(value: object) -> str:
     if not isinstance(value, str):
         raise values.WrongValueError(f"{value} is not a class", "write for example mymodel:Handler")
-    if found := reference_fault(value, "mymodel:Handler"):
-        raise values.WrongValueError(*found)
+    if fault := reference_fault(value, "mymodel:Handler"):
+        raise values.WrongValueError(*fault)
     return value
 
 

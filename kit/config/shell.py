@@ -53,7 +53,7 @@ SYNTAX = frozenset({"&&", "||", "2>&1", ">>", "&>"})
 
 
 @dataclass(frozen=True)
-class Meant:
+class ParsedCommand:
     """A command line in the keys of a job."""
 
     command: tuple[str, ...]
@@ -110,29 +110,29 @@ def _is_line(words: Sequence[str]) -> bool:
     return bool(known or begins)
 
 
-def read_line(text: str) -> Meant | None:
+def read_line(text: str) -> ParsedCommand | None:
     """Read a line of a shell, or several; None if they start no script that can be seen."""
     parts = list(_parts(text))
     scripts = {
-        index: found for index, (words, _) in enumerate(parts) if (found := read_words(words))
+        index: parsed for index, (words, _) in enumerate(parts) if (parsed := read_words(words))
     }
     if not scripts:
         return None
     # The script is the one that a launcher starts, or the last one.
     launched = [at for at in scripts if any(program(word) in LAUNCHERS for word in parts[at][0])]
     chosen = [*scripts, *launched][-1]
-    before, found = Meant(()), scripts[chosen]
+    before, parsed = ParsedCommand(()), scripts[chosen]
     for words, rest in parts[:chosen]:
         before = _prepared(before, words, rest)
-    return Meant(
-        found.command,
-        (*before.environment, *found.environment),
-        (*before.setup, *found.setup),
-        found.working_dir or before.working_dir,
+    return ParsedCommand(
+        parsed.command,
+        (*before.environment, *parsed.environment),
+        (*before.setup, *parsed.setup),
+        parsed.working_dir or before.working_dir,
     )
 
 
-def _prepared(before: Meant, words: list[str], rest: list[str]) -> Meant:
+def _prepared(before: ParsedCommand, words: list[str], rest: list[str]) -> ParsedCommand:
     """Add a command that comes before the script."""
     sets = [_SET.fullmatch(word) for word in words if word != "export"]
     variables = tuple((each[1], each[2]) for each in sets if each)
@@ -167,21 +167,21 @@ def _parts(text: str) -> Iterator[tuple[list[str], list[str]]]:
             yield words, rest
 
 
-def read_words(words: Sequence[str]) -> Meant | None:
+def read_words(words: Sequence[str]) -> ParsedCommand | None:
     """Read the words of one command; None if it starts no script that can be seen."""
     words = list(words)
     environment = list[tuple[str, str]]()
     while words and (variable := _SET.fullmatch(words[0])):
         environment.append((variable[1], variable[2]))
         words = words[1:]
-    found = _started(words) if words else None
-    return replace(found, environment=(*environment, *found.environment)) if found else None
+    parsed = _started(words) if words else None
+    return replace(parsed, environment=(*environment, *parsed.environment)) if parsed else None
 
 
-def _started(words: list[str]) -> Meant | None:
+def _started(words: list[str]) -> ParsedCommand | None:
     first, name = words[0], program(words[0])
     if not foreign_start(words):
-        return Meant(tuple(words))
+        return ParsedCommand(tuple(words))
     if first == "-m":  # A launcher, or the file of a module.
         return _run_by(words[2:]) if "".join(words[1:2]) in MODULES else _run_by(words[1:])
     if PYTHON.fullmatch(name):
@@ -197,24 +197,24 @@ def _started(words: list[str]) -> Meant | None:
     return _run_by(words) if first.startswith("-") else _run_by(words[1:], name)
 
 
-def _run_by(words: Sequence[str], name: str = "") -> Meant | None:
+def _run_by(words: Sequence[str], name: str = "") -> ParsedCommand | None:
     """Find the script behind the options of the program `name`, whatever they are."""
     for index, word in enumerate(words):
         rest, inner = list(words[index:]), program(word)
         if word in {"-m", "--module"} and name in _OF_MODULES:
-            found = _started(["-m", *rest[1:]]) if not foreign_start(["-m", *rest[1:]]) else None
+            parsed = _started(["-m", *rest[1:]]) if not foreign_start(["-m", *rest[1:]]) else None
         elif inner.lower().endswith(SCRIPTS):
-            found = Meant(tuple(rest)) if not foreign_start(rest) else None
+            parsed = ParsedCommand(tuple(rest)) if not foreign_start(rest) else None
         elif inner in LAUNCHERS | SHELLS | {"env"} or PYTHON.fullmatch(inner):
-            found = _started(rest)
+            parsed = _started(rest)
         else:
-            found = None
-        if found:
-            return found
+            parsed = None
+        if parsed:
+            return parsed
     return None
 
 
-def _run_by_python(words: list[str]) -> Meant | None:
+def _run_by_python(words: list[str]) -> ParsedCommand | None:
     while words and words[0].startswith("-"):
         option = words[0]
         if option.startswith("-m"):
@@ -225,5 +225,5 @@ def _run_by_python(words: list[str]) -> Meant | None:
     if not words:
         return None
     if "/" not in words[0] and "." not in words[0] and program(words[0]) not in LAUNCHERS:
-        return Meant((f"./{words[0]}", *words[1:]))
+        return ParsedCommand((f"./{words[0]}", *words[1:]))
     return _started(words)

@@ -61,14 +61,17 @@ def section_of(kind: type[Any]) -> type[BaseModel]:
 def _field(hint: Any, each: DataclassField[Any]) -> tuple[Any, Any]:
     key = about(each)
     default: Any = ... if each.default is MISSING else each.default
-    said: dict[str, Any] = {"description": key.description, "examples": list(key.examples) or None}
+    settings: dict[str, Any] = {
+        "description": key.description,
+        "examples": list(key.examples) or None,
+    }
     if key.form != "plain":
         hint = FORMS[key.form]
     else:
         bounds = ("ge", "gt", "le", "lt")
-        said |= {name: getattr(key, name) for name in bounds}
-        said["allow_inf_nan"] = False if hint is float else None
-    options = {name: value for name, value in said.items() if value is not None}
+        settings |= {name: getattr(key, name) for name in bounds}
+        settings["allow_inf_nan"] = False if hint is float else None
+    options = {name: value for name, value in settings.items() if value is not None}
     if optional(each):
         return hint | None, Field(None, **options)
     return hint, Field(default, **options)
@@ -91,12 +94,12 @@ def to_value(kind: type[ValueT], section: Any) -> ValueT:
     return kind(**{name: value for name, value in section if value is not None})
 
 
-def rule_faults(document: Any, found: list[Fault], source: str) -> Iterator[Fault]:
+def rule_faults(document: Any, faults: list[Fault], source: str) -> Iterator[Fault]:
     """Yield the keys of a job's document that contradict each other.
 
-    Keys with a fault in `found` count as unknown. The plan gives a streamed data set its address.
+    Keys with a fault in `faults` count as unknown. The plan gives a streamed data set its address.
     """
-    broken = {".".join(map(str, fault.loc[:2])) for fault in found}
+    broken = {".".join(map(str, fault.loc[:2])) for fault in faults}
     values, written = dict[str, Any](), set[str]()
     for kind in SECTIONS:
         given: Any = document.get(section_name(kind), {}) if isinstance(document, dict) else None

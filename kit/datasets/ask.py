@@ -45,10 +45,10 @@ def main() -> int:
             refused = json.loads(response.read())
             return fail(refused["error"], refused["fix"])
         for line in response:
-            found = json.loads(line)
-            say(found)
-            if isinstance(found, dict) and found.get("state") in {"ready", "failed"}:
-                return 0 if found["state"] == "ready" else 1
+            answer = json.loads(line)
+            say(answer)
+            if isinstance(answer, dict) and answer.get("state") in {"ready", "failed"}:
+                return 0 if answer["state"] == "ready" else 1
     except OSError as error:
         return fail(f"the data agent does not answer: {error.strerror or error}", "", absent=True)
     except (ValueError, LookupError, HTTPException) as error:

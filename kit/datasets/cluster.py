@@ -96,14 +96,14 @@ class DataCluster:
             KitError: It failed.
         """
         run = partial(programs.run, self.programs())
-        asked = ("receive", name, upload.name, "--offset")
-        tries, offset = 0, int(run((*asked, "?")))
+        command = ("receive", name, upload.name, "--offset")
+        tries, offset = 0, int(run((*command, "?")))
         while offset < upload.total:
             feed = _counted(upload, offset, partial(say, name, "sending"))
             try:
-                now = int(run((*asked, str(offset)), feed=feed))
+                now = int(run((*command, str(offset)), feed=feed))
             except KitError:
-                now = int(run((*asked, "?")))
+                now = int(run((*command, "?")))
                 tries = 0 if now > offset else tries + 1
                 if tries >= ATTEMPTS:
                     raise
@@ -112,12 +112,12 @@ class DataCluster:
 
     def statuses(self) -> dict[str, Message | KitError]:
         """Return the status of each host's agent, or the reason why it is unknown."""
-        found = self.finders()
+        finders = self.finders()
 
         def status(find: Callable[[], Agent]) -> Message:
             return find().ask("GET", "/status")
 
-        return dict(zip(found, concurrently(status, found.values()), strict=True))
+        return dict(zip(finders, concurrently(status, finders.values()), strict=True))
 
 
 def complete_on(statuses: Mapping[str, Message | KitError], stored: Stored) -> list[str]:

@@ -135,9 +135,9 @@ def talk(
         for value in program.values():
             last = value if isinstance(value, dict) else {}
             yield value
-        status, said = program.end(), program.reason()
+        status, reason = program.end(), program.reason()
     if last.get("state") == "failed":
         kind = InputError if status == MISTAKE else KitError
         raise kind(f"{where}: {last.get('message', '')}", str(last.get("fix") or ""))
     if status:
-        raise KitError(f"{where}: {said}")
+        raise KitError(f"{where}: {reason}")

@@ -107,7 +107,7 @@ def upload_of(source: Path) -> Upload:
             if not members:
                 raise InputError(f"{source}: the folder has no file", "name a folder with files")
             return Upload(members, archive=False, left_out=tuple(left_out))
-        member = _found(source, source.name)
+        member = _plain_file(source, source.name)
     except OSError as error:
         raise InputError(f"{error.filename}: cannot be read: {error.strerror}") from None
     return Upload((member,), archive=is_archive(source.name))
@@ -122,15 +122,15 @@ def _files(folder: Path, above: str, left_out: list[str]) -> Iterator[Member]:
         elif entry.is_dir(follow_symlinks=False):
             yield from _files(path, f"{name}/", left_out)
         else:
-            yield _found(path, name)
+            yield _plain_file(path, name)
 
 
-def _found(path: Path, name: str) -> Member:
-    found = path.lstat()
-    if not stat.S_ISREG(found.st_mode):
-        what = "a link" if stat.S_ISLNK(found.st_mode) else "no plain file"
+def _plain_file(path: Path, name: str) -> Member:
+    attributes = path.lstat()
+    if not stat.S_ISREG(attributes.st_mode):
+        what = "a link" if stat.S_ISLNK(attributes.st_mode) else "no plain file"
         raise InputError(f"{path}: is {what}", "a data set has plain files: copy it")
-    return Member(name, path, found.st_size, found.st_mtime_ns)
+    return Member(name, path, attributes.st_size, attributes.st_mtime_ns)
 
 
 def _member(member: Member, offset: int) -> Iterator[bytes]:

@@ -12,7 +12,7 @@ OWN = re.compile(r"unix:///(var/)?run/|tcp://(localhost|127\.|\[::1\])")
 """The beginning of the endpoint of an engine that is a service of the host."""
 
 
-class Stand(StrEnum):
+class StandIn(StrEnum):
     """What answers to docker. Only the host's own engine has the host's GPUs and network."""
 
     PODMAN = "Podman"
@@ -24,7 +24,7 @@ class Stand(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Explained:
+class Remedy:
     """What a stand-in lacks, and how the host gets its own engine; `{host}` is its name."""
 
     what: str
@@ -32,34 +32,34 @@ class Explained:
 
 
 _PREPARE = "kit host prepare --run --install-docker {host}"
-EXPLAINED: Mapping[Stand, Explained] = {
-    Stand.PODMAN: Explained(
+REMEDIES: Mapping[StandIn, Remedy] = {
+    StandIn.PODMAN: Remedy(
         "the docker command there is Podman (podman-docker), which has neither Swarm nor "
         "NVIDIA's runtime",
         f"remove the package podman-docker there, then {_PREPARE}",
     ),
-    Stand.NERDCTL: Explained(
+    StandIn.NERDCTL: Remedy(
         "the docker command there is nerdctl, which has no Docker Engine behind it",
         f"take its link or alias `docker` away there, then {_PREPARE}",
     ),
-    Stand.DESKTOP: Explained(
+    StandIn.DESKTOP: Remedy(
         "Docker Desktop runs containers in a virtual machine, which has neither the host's GPUs "
         "nor its network",
         "there: systemctl --user disable --now docker-desktop; docker context use default; then "
         f"{_PREPARE}",
     ),
-    Stand.ROOTLESS: Explained(
+    StandIn.ROOTLESS: Remedy(
         "Docker runs rootless there, as a service of the login: it has neither Swarm's networks "
         "nor the host's, and does not read /etc/docker/daemon.json",
         "there: systemctl --user disable --now docker; docker context use default; take "
         f"DOCKER_HOST out of the login's files; then {_PREPARE}",
     ),
-    Stand.SNAP: Explained(
+    StandIn.SNAP: Remedy(
         "Docker is a snap there: it sees neither the installed NVIDIA toolkit nor folders outside "
         "of home directories",
         f"there: sudo snap remove docker (its images and volumes go); then {_PREPARE}",
     ),
-    Stand.ELSEWHERE: Explained(
+    StandIn.ELSEWHERE: Remedy(
         "docker there uses an engine that is not the host's own (a context or DOCKER_HOST)",
         "there: docker context use default; take DOCKER_HOST out of the login's files",
     ),
@@ -67,14 +67,15 @@ EXPLAINED: Mapping[Stand, Explained] = {
 
 
 def stand_in(
-    version: str, told: Mapping[str, Any], said: Mapping[str, Any], program: str
-) -> Stand | None:
+    version: str, version_json: Mapping[str, Any], info_json: Mapping[str, Any], program: str
+) -> StandIn | None:
     """Return what answers in place of the host's own engine, or None.
 
-    `told` and `said` are `docker version` and `docker info` as JSON. `program` has a line for each
-    of: the docker command, the endpoint of its context, sockets and commands of others.
+    `version_json` and `info_json` are `docker version` and `docker info` as JSON. `program` has a
+    line for each of: the docker command, the endpoint of its context, sockets and commands of
+    others.
     """
-    client, server = told.get("Client") or {}, told.get("Server") or {}
+    client, server = version_json.get("Client") or {}, version_json.get("Server") or {}
     names = {str(each.get("Name")) for each in server.get("Components") or ()}
     places = program.split()
     endpoint = next((each for each in places if "://" in each), "")
@@ -83,14 +84,14 @@ def stand_in(
         or "Podman Engine" in names
         or ("APIVersion" in client and "ApiVersion" not in client)
     ):
-        return Stand.PODMAN
+        return StandIn.PODMAN
     if server and "Version" not in server:
-        return Stand.NERDCTL
+        return StandIn.NERDCTL
     platform = str((server.get("Platform") or {}).get("Name", ""))
-    desktop = f"{platform} {said.get('OperatingSystem', '')} {endpoint}"
+    desktop = f"{platform} {info_json.get('OperatingSystem', '')} {endpoint}"
     if "Docker Desktop" in desktop or "/.docker/desktop/" in desktop:
-        return Stand.DESKTOP
-    options = said.get("SecurityOptions") or ()
+        return StandIn.DESKTOP
+    options = info_json.get("SecurityOptions") or ()
     silent = not server and "permission denied" not in version
     own_socket = any(each.startswith("/run/user/") for each in places)
     if (
@@ -98,9 +99,9 @@ def stand_in(
         or endpoint.startswith("unix:///run/user/")
         or (silent and own_socket)
     ):
-        return Stand.ROOTLESS
-    root = str(said.get("DockerRootDir", ""))
+        return StandIn.ROOTLESS
+    root = str(info_json.get("DockerRootDir", ""))
     command = next((each for each in places if each.startswith("/")), "")
     if root.startswith("/var/snap/") or command.startswith("/snap/"):
-        return Stand.SNAP
-    return Stand.ELSEWHERE if endpoint and not OWN.match(endpoint) else None
+        return StandIn.SNAP
+    return StandIn.ELSEWHERE if endpoint and not OWN.match(endpoint) else None

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ipaddress
 from dataclasses import dataclass
 
-from kit.discover.engines import Stand
+from kit.discover.engines import StandIn
+from kit.model import Host
 
 FAST = 25 * 10**9
 """Bits per second from which a link counts as a cluster network."""
@@ -86,8 +87,8 @@ class InterfaceFacts:
     @property
     def ipv4(self) -> tuple[ipaddress.IPv4Interface, ...]:
         """The IPv4 addresses with their networks."""
-        found = (ipaddress.ip_interface(each) for each in self.addresses)
-        return tuple(each for each in found if isinstance(each, ipaddress.IPv4Interface))
+        interfaces = (ipaddress.ip_interface(each) for each in self.addresses)
+        return tuple(each for each in interfaces if isinstance(each, ipaddress.IPv4Interface))
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +119,7 @@ class DockerFacts:
     cdi: bool = False
     swarm: str = ""
     generic: tuple[str, ...] = ()
-    stand_in: Stand | None = None
+    stand_in: StandIn | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,3 +198,24 @@ class HostFacts:
             for each in self.interfaces
             if each.device and each.up and each.ipv4 and (each.speed or 0) >= FAST
         )
+
+
+@dataclass(frozen=True, slots=True)
+class DiscoveredHost:
+    """A host that has answered: its name in the inventory, its login and its facts.
+
+    `address` is the address for other hosts; `known` is its entry in the inventory, None for a new
+    host.
+    """
+
+    name: str
+    login: str
+    address: str
+    facts: HostFacts
+    known: Host | None = None
+
+    @property
+    def speed(self) -> int | None:
+        """The speed of the link at its address, None if the driver does not report it."""
+        interface = self.facts.interface_of(self.address)
+        return interface.speed if interface else None

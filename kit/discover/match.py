@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kit import values
-from kit.discover.facts import HostFacts, InterfaceFacts
-from kit.discover.found import Found
+from kit.discover.facts import DiscoveredHost, HostFacts, InterfaceFacts
 from kit.errors import InputError, KitError
 from kit.model import Host, Inventory
 from kit.values import WrongValueError, is_address, label_of, split_login
@@ -18,7 +17,7 @@ NAMELESS = frozenset({"localhost", "none", "unknown"})
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class HostToAsk:
     """A host to ask; `known` is its entry in the inventory, None for a new host."""
 
     name: str
@@ -26,7 +25,7 @@ class Asked:
     known: Host | None = None
 
 
-def logins_of(logins: Sequence[str], inventory: Inventory | None) -> list[Asked]:
+def logins_of(logins: Sequence[str], inventory: Inventory | None) -> list[HostToAsk]:
     """Return the hosts to ask: the given logins, or all hosts of the inventory.
 
     Raises:
@@ -38,8 +37,8 @@ def logins_of(logins: Sequence[str], inventory: Inventory | None) -> list[Asked]
             "there is no inventory", "name the hosts: kit discover user1@pc1 user2@pc2"
         )
     if not logins:
-        return [Asked(host.name, host.ssh, host) for host in hosts]
-    found = []
+        return [HostToAsk(host.name, host.ssh, host) for host in hosts]
+    asked = []
     for login in dict.fromkeys(logins):
         try:
             ssh = values.login(login)
@@ -51,42 +50,46 @@ def logins_of(logins: Sequence[str], inventory: Inventory | None) -> list[Asked]
             None,
         )
         # The inventory decides how its hosts are reached.
-        found.append(Asked(known.name, known.ssh, known) if known else Asked(login, ssh))
-    return list({each.ssh: each for each in found}.values())
+        asked.append(HostToAsk(known.name, known.ssh, known) if known else HostToAsk(login, ssh))
+    return list({each.ssh: each for each in asked}.values())
 
 
 def named(
-    answered: Sequence[tuple[Asked, HostFacts]], fast: str | None, written: Sequence[Host] = ()
-) -> tuple[list[Found], list[KitError]]:
+    answered: Sequence[tuple[HostToAsk, HostFacts]], fast: str | None, written: Sequence[Host] = ()
+) -> tuple[list[DiscoveredHost], list[KitError]]:
     """Return the hosts with their names and addresses for the inventory, and the faults of others.
 
     `fast` is the network of a second, fast link that all hosts share. New hosts get their address
     in this network. `written` are the hosts of the inventory.
     """
-    found: list[Found] = []
+    hosts: list[DiscoveredHost] = []
     refused: list[KitError] = []
     for asked, facts in answered:
         try:
-            each = _found(asked, facts, fast)
+            each = _host_of(asked, facts, fast)
             if each.known is None:
-                _refuse_second(each, found, written)
+                _refuse_second(each, hosts, written)
         except KitError as error:
             refused.append(error)
         else:
-            found.append(each)
-    return found, refused
+            hosts.append(each)
+    return hosts, refused
 
 
-def _found(asked: Asked, facts: HostFacts, fast: str | None) -> Found:
+def _host_of(asked: HostToAsk, facts: HostFacts, fast: str | None) -> DiscoveredHost:
     if asked.known:
-        return Found(asked.known.name, asked.ssh, asked.known.address, facts, asked.known)
-    return Found(_name(facts, asked.ssh), asked.ssh, _address(facts, asked.ssh, fast), facts)
+        return DiscoveredHost(asked.known.name, asked.ssh, asked.known.address, facts, asked.known)
+    return DiscoveredHost(
+        _name(facts, asked.ssh), asked.ssh, _address(facts, asked.ssh, fast), facts
+    )
 
 
-def _refuse_second(new: Found, found: Sequence[Found], written: Sequence[Host]) -> None:
+def _refuse_second(
+    new: DiscoveredHost, hosts: Sequence[DiscoveredHost], written: Sequence[Host]
+) -> None:
     """Raise a KitError if another host has the name or the address of a new one."""
     others = [
-        *((each.name, each.address, each.login) for each in found),
+        *((each.name, each.address, each.login) for each in hosts),
         *((each.name, each.address, each.ssh) for each in written),
     ]
     for name, address, login in others:
@@ -137,13 +140,13 @@ def _address(facts: HostFacts, login: str, fast: str | None) -> str:
     six = (one.partition("/")[0] for each in _in_order(facts) for one in each.addresses)
     _, place, _ = split_login(login)
     named = place if _is_name_or_address(place) else ""
-    found = next(in_fast, "") or next(four, "") or reached or next(six, "") or named
-    if not found:
+    own_address = next(in_fast, "") or next(four, "") or reached or next(six, "") or named
+    if not own_address:
         raise KitError(
             f"{login}: no network card has an address that other hosts reach",
             "describe it in inventory.yaml by hand: its `address`, and this `ssh`",
         )
-    return found
+    return own_address
 
 
 def _in_order(facts: HostFacts) -> list[InterfaceFacts]:

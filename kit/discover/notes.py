@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from kit.discover.facts import FAST, HostFacts
-from kit.discover.found import Found
+from kit.discover.facts import FAST, DiscoveredHost, HostFacts
 from kit.discover.match import short_name
 from kit.discover.update import shared_fast_network
 from kit.values import SHARERS, count, show_size, show_speed
@@ -14,60 +13,62 @@ CLOCK = 1.0
 """Seconds that clocks may differ; more confuses logs and the certificates of a Swarm."""
 
 
-def notes_of(found: Sequence[Found]) -> Iterator[str]:
+def notes_of(hosts: Sequence[DiscoveredHost]) -> Iterator[str]:
     """Yield the notes on all hosts together, then on each host."""
-    yield from _fast(found)
-    yield from _versions(found)
-    for each in found:
-        for note in (*_place(each), *_host(each.facts)):
-            yield f"{each.name}: {note}"
+    yield from _fast(hosts)
+    yield from _versions(hosts)
+    for host in hosts:
+        for note in (*_place(host), *_host(host.facts)):
+            yield f"{host.name}: {note}"
 
 
-def _fast(found: Sequence[Found]) -> Iterator[str]:
-    network = shared_fast_network([each.facts for each in found])
+def _fast(hosts: Sequence[DiscoveredHost]) -> Iterator[str]:
+    network = shared_fast_network([host.facts for host in hosts])
     if network is None:
-        yield from (note for each in found for note in _unused(each))
+        yield from (note for host in hosts for note in _unused(host))
         return
     links = {
-        each.name: next(
+        host.name: next(
             interface
-            for interface in each.facts.fast
+            for interface in host.facts.fast
             if network in {str(address.network) for address in interface.ipv4}
         )
-        for each in found
+        for host in hosts
     }
     speed = show_speed(min(link.speed or 0 for link in links.values()))
     names = ", ".join(sorted({link.name for link in links.values()}))
-    told = f"all hosts share {network} by {names} with {speed}"
+    link_text = f"all hosts share {network} by {names} with {speed}"
     elsewhere = []
-    for each in found:
-        addresses = [str(one.ip) for one in links[each.name].ipv4 if str(one.network) == network]
-        if each.address not in addresses:
-            elsewhere.append(f"{each.name}: {addresses[0]}")
+    for host in hosts:
+        addresses = [str(one.ip) for one in links[host.name].ipv4 if str(one.network) == network]
+        if host.address not in addresses:
+            elsewhere.append(f"{host.name}: {addresses[0]}")
     if elsewhere:
-        yield f"{told}: write these as their addresses to use it ({', '.join(elsewhere)})"
+        yield f"{link_text}: write these as their addresses to use it ({', '.join(elsewhere)})"
     else:
-        yield f"{told}: training uses it, SSH keeps the other one"
+        yield f"{link_text}: training uses it, SSH keeps the other one"
 
 
-def _unused(host: Found) -> Iterator[str]:
+def _unused(host: DiscoveredHost) -> Iterator[str]:
     """Name the fast link of a host whose address is on a slower one: others may have it too."""
     if (host.speed or 0) >= FAST or host.facts.interface_of(host.address) is None:
         return
     for link in host.facts.fast:
-        told = f"{host.name}: {link.name} has {show_speed(link.speed or 0)}"
+        speed_text = f"{host.name}: {link.name} has {show_speed(link.speed or 0)}"
         where = f"write {link.ipv4[0].ip} as its address if the other hosts reach it there"
-        yield f"{told}, and its address {host.address} is not on it; {where}"
+        yield f"{speed_text}, and its address {host.address} is not on it; {where}"
 
 
-def _versions(found: Sequence[Found]) -> Iterator[str]:
+def _versions(hosts: Sequence[DiscoveredHost]) -> Iterator[str]:
     versions: dict[str, list[str]] = {}
-    for each in found:
-        if each.facts.docker.version:
-            versions.setdefault(each.facts.docker.version, []).append(each.name)
+    for host in hosts:
+        if host.facts.docker.version:
+            versions.setdefault(host.facts.docker.version, []).append(host.name)
     if len(versions) > 1:
-        told = "; ".join(f"{version} on {', '.join(names)}" for version, names in versions.items())
-        yield f"Docker differs: {told}; use one version on all hosts"
+        versions_text = "; ".join(
+            f"{version} on {', '.join(names)}" for version, names in versions.items()
+        )
+        yield f"Docker differs: {versions_text}; use one version on all hosts"
 
 
 def _gpus(facts: HostFacts) -> Iterator[str]:
@@ -85,14 +86,14 @@ def _gpus(facts: HostFacts) -> Iterator[str]:
             yield f"{gpu.model} has no memory of its own: {SHARERS} share {size} of the host"
 
 
-def _place(host: Found) -> Iterator[str]:
+def _place(host: DiscoveredHost) -> Iterator[str]:
     """Say how the entry of a new host differs from what the machine and SSH say."""
     if host.known is not None:
         return
     own = short_name(host.facts)
     if own.lower() != host.name:
-        told = f"the host name {own or '(none)'} cannot be a name here"
-        yield f"{told}; choose another in place of {host.name}, if you like"
+        difference = f"the host name {own or '(none)'} cannot be a name here"
+        yield f"{difference}; choose another in place of {host.name}, if you like"
     if ":" in host.address:
         yield "it has no IPv4 address, which a Swarm needs: only `engine: compose` is possible"
     elif ":" in host.facts.reached or host.facts.reached_by:

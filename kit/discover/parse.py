@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from kit.discover.engines import EXPLAINED, stand_in
+from kit.discover.engines import REMEDIES, stand_in
 from kit.discover.facts import (
     Disk,
     DockerFacts,
@@ -39,10 +39,10 @@ def read_facts(printed: str) -> HostFacts:
     Raises:
         ValueError: The output is not complete.
     """
-    found = sections_of(printed)
-    if "end" not in found:
+    printed_sections = sections_of(printed)
+    if "end" not in printed_sections:
         raise ValueError("the output of the probe is not complete")
-    sections = defaultdict(str, found)  # A part of the probe prints some of them.
+    sections = defaultdict(str, printed_sections)  # A part of the probe prints some of them.
     host = [*sections["host"].splitlines(), "", "", "", ""]
     memory = dict(re.findall(r"^(\w+): +(\d+) kB$", sections["memory"], re.MULTILINE))
     cores, _, model = sections["cpu"].partition("\n")
@@ -83,8 +83,8 @@ def read_facts(printed: str) -> HostFacts:
 
 def clock_of(printed: str) -> float | None:
     """Return the host's time in seconds since the epoch."""
-    found = re.search(r"^@@ clock\n(\d+\.\d+)$", printed, re.MULTILINE)
-    return float(found[1]) if found else None
+    clock = re.search(r"^@@ clock\n(\d+\.\d+)$", printed, re.MULTILINE)
+    return float(clock[1]) if clock else None
 
 
 def sections_of(printed: str) -> Mapping[str, str]:
@@ -101,19 +101,19 @@ def _reached(connection: str) -> tuple[str, str]:
     words = connection.split()
     text, _, zone = words[2].partition("%") if len(words) > 2 else ("", "", "")
     try:
-        found = ipaddress.ip_address(text)
+        ip = ipaddress.ip_address(text)
     except ValueError:
         return "", ""
-    if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped:
-        found = found.ipv4_mapped
-    if found.version == 6 and found.is_link_local:
+    if isinstance(ip, ipaddress.IPv6Address) and ip.ipv4_mapped:
+        ip = ip.ipv4_mapped
+    if ip.version == 6 and ip.is_link_local:
         return "", zone
-    return str(found), ""
+    return str(ip), ""
 
 
 def _first(pattern: str, text: str) -> str:
-    found = re.search(pattern, text)
-    return found[1] if found else ""
+    match = re.search(pattern, text)
+    return match[1] if match else ""
 
 
 def _os(text: str) -> str:
@@ -137,17 +137,17 @@ def _csv(text: str) -> dict[str, list[str]]:
 
 def _gpus(sections: Mapping[str, str], memory: int) -> tuple[GpuFacts, ...]:
     """Return the GPUs, with MIG instances in place of their card; `memory` is the host's."""
-    found: list[GpuFacts] = []
+    gpus: list[GpuFacts] = []
     card: GpuFacts | None = None
     for line in sections["gpus"].splitlines():
         if match := re.match(r"GPU (\d+): (.*) \(UUID: ([^)]+)\)", line):
             if names_gpu(match[3]):
                 card = _card(sections, match[3], int(match[1]), match[2], memory)
-                found.append(card)
+                gpus.append(card)
         elif card and (match := re.match(r"\s+MIG (\S+) .*\(UUID: (MIG-[^)]+)\)", line)):
-            found = [each for each in found if each is not card]
-            found.append(_instance(card, match[1], match[2]))
-    return tuple(found)
+            gpus = [each for each in gpus if each is not card]
+            gpus.append(_instance(card, match[1], match[2]))
+    return tuple(gpus)
 
 
 def _card(sections: Mapping[str, str], uuid: str, index: int, model: str, memory: int) -> GpuFacts:
@@ -193,24 +193,24 @@ def _instance(card: GpuFacts, profile: str, uuid: str) -> GpuFacts:
 
 def _docker(sections: Mapping[str, str]) -> DockerFacts:
     version = sections["docker"]
-    told, said = json_of(version), json_of(sections["docker-info"])
-    server = told.get("Server") or {}
+    version_json, info_json = json_of(version), json_of(sections["docker-info"])
+    server = version_json.get("Server") or {}
     parts = {each["Name"]: each["Version"] for each in server.get("Components") or ()}
     # The client's own version is JSON, before or after the error.
     lines = [line for line in version.splitlines() if line.strip() and line[0] != "{"]
     fault = "" if server else (lines[-1] if lines else "docker is not installed")
     if "not found" in fault:
         fault = "docker is not installed"
-    stand = stand_in(version, told, said, sections["docker-program"])
-    resources = [_resource(each) for each in said.get("GenericResources") or ()]
+    stand = stand_in(version, version_json, info_json, sections["docker-program"])
+    resources = [_resource(each) for each in info_json.get("GenericResources") or ()]
     return DockerFacts(
         version=server.get("Version", ""),
         containerd=parts.get("containerd", ""),
-        fault=EXPLAINED[stand].what if stand else fault,
-        runtimes=tuple(sorted(said.get("Runtimes") or ())),
-        default_runtime=said.get("DefaultRuntime", ""),
-        cdi=bool(said.get("CDISpecDirs")),
-        swarm=(said.get("Swarm") or {}).get("LocalNodeState", ""),
+        fault=REMEDIES[stand].what if stand else fault,
+        runtimes=tuple(sorted(info_json.get("Runtimes") or ())),
+        default_runtime=info_json.get("DefaultRuntime", ""),
+        cdi=bool(info_json.get("CDISpecDirs")),
+        swarm=(info_json.get("Swarm") or {}).get("LocalNodeState", ""),
         generic=tuple(filter(None, resources)),
         stand_in=stand,
     )
@@ -236,8 +236,8 @@ def json_of(text: str) -> dict[str, Any]:
 def _interfaces(listed: str, addresses: str) -> tuple[InterfaceFacts, ...]:
     own: dict[str, list[str]] = {}
     for line in addresses.splitlines():
-        if found := re.match(r"\d+: (\S+) +inet6? (\S+) .*scope (\w+)", line):
-            name, address, scope = found.groups()
+        if match := re.match(r"\d+: (\S+) +inet6? (\S+) .*scope (\w+)", line):
+            name, address, scope = match.groups()
             if scope == "global":
                 own.setdefault(name.partition("@")[0], []).append(address)
     rows = ([*line.split(), "", "", ""] for line in listed.splitlines())
@@ -267,5 +267,5 @@ def _rdma(text: str) -> tuple[Rdma, ...]:
 def _route(text: str) -> str:
     """Return the interface of the default route."""
     rows = (line.split() for line in text.splitlines()[1:])
-    found = (row for row in rows if len(row) > 3 and row[1] == "00000000")
-    return next((row[0] for row in found if int(row[3], 16) & GATEWAY), "")
+    gateways = (row for row in rows if len(row) > 3 and row[1] == "00000000")
+    return next((row[0] for row in gateways if int(row[3], 16) & GATEWAY), "")

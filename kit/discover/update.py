@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any
 
 import yaml
 
 from kit.discover.entries import gpu_entry, gpu_list, host_entry, scalar
-from kit.discover.facts import HostFacts
-from kit.discover.found import Found
-from kit.discover.sound import sound
+from kit.discover.facts import DiscoveredHost, HostFacts
+from kit.errors import ProblemsError
 from kit.model import EngineName, Host, Use
 from kit.values import count, meant_gpus, show_speed, speed
+from kit.yamledit import (
+    Editor,
+    column_of,
+    end_of,
+    has_aliased_values,
+    start_of,
+    without_byte_order_mark,
+)
 from kit.yamlfile import Document, parse
 
-_BREAK = re.compile(r"\r\n|\n|\r|$")
+FACTS = ("gpus", "speed")
+"""The keys of a host that are changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,238 +35,243 @@ class Update:
     notes: tuple[str, ...]
 
 
-def engine_for(found: Sequence[Found]) -> EngineName:
+def engine_for(hosts: Sequence[DiscoveredHost]) -> EngineName:
     """Return the engine of a new inventory: Swarm for several hosts, unless one has only IPv6."""
-    swarm = len(found) > 1 and not any(":" in each.address for each in found)
+    swarm = len(hosts) > 1 and not any(":" in host.address for host in hosts)
     return EngineName.SWARM if swarm else EngineName.COMPOSE
 
 
-def new_inventory(cluster: str, engine: str, found: Sequence[Found]) -> Update:
+def new_inventory(cluster: str, engine: str, hosts: Sequence[DiscoveredHost]) -> Update:
     """Return a new inventory; its first host is the manager."""
-    speeds = {each.speed for each in found}
+    speeds = {host.speed for host in hosts}
     common = speeds.pop() if len(speeds) == 1 else None
     lines = [f"cluster: {scalar(cluster)}", f"engine: {engine}", "", "hosts:"]
-    for number, each in enumerate(found):
-        lines += _entry(each, manager=number == 0, speed=None if common else each.speed, column=2)
+    for number, host in enumerate(hosts):
+        lines += _entry(host, manager=number == 0, speed=None if common else host.speed, column=2)
     if common:
         lines += ["", f"network: {{speed: {show_speed(common)}}}"]
     return Update("\n".join(lines) + "\n", ())
 
 
-def updated(text: str, file: str, found: Sequence[Found]) -> Update:
+def updated(text: str, file: str, hosts: Sequence[DiscoveredHost]) -> Update:
     """Return the text of the inventory with the facts; comments and the order of keys stay.
 
     `text` is exactly what the file holds, carriage returns included.
     """
-    # PyYAML's positions do not count a byte order mark.
-    mark = text[: text.startswith("\ufeff")]
-    plain = text.removeprefix(mark)
-    made = _edited(plain, file, found)
-    if not sound(plain, made.text, file, found):
-        hopeless = [each for each in found if not _sound_alone(plain, file, each)]
-        made = _edited(plain, file, [each for each in found if each not in hopeless])
+    mark, plain = without_byte_order_mark(text)
+    document = parse(plain, file)
+    update = _edited(document, hosts)
+    if not _changes_only_facts(document, update.text, hosts):
+        failed = [
+            host
+            for host in hosts
+            if not _changes_only_facts(document, _edited(document, [host]).text, [host])
+        ]
+        update = _edited(document, [host for host in hosts if host not in failed])
         what = f"kit does not understand the form of {file} at this place; write it by hand"
-        notes = [f"{each.name}: not written: {what}" for each in hopeless]
-        made = Update(made.text, (*made.notes, *notes))
-    return Update(mark + made.text, made.notes)
+        notes = [f"{host.name}: not written: {what}" for host in failed]
+        update = Update(update.text, (*update.notes, *notes))
+    return Update(mark + update.text, update.notes)
 
 
-def _edited(text: str, file: str, found: Sequence[Found]) -> Update:
-    editor = _Editor(text, parse(text, file))
-    for each in found:
-        editor.update(each)
-    editor.append([each for each in found if each.known is None])
+def _edited(document: Document, hosts: Sequence[DiscoveredHost]) -> Update:
+    editor = _HostsEditor(document)
+    for host in hosts:
+        editor.update(host)
+    editor.append([host for host in hosts if host.known is None])
     return Update(editor.text(), tuple(editor.notes))
 
 
-def _sound_alone(text: str, file: str, found: Found) -> bool:
-    return sound(text, _edited(text, file, [found]).text, file, [found])
+def _changes_only_facts(before: Document, after: str, hosts: Sequence[DiscoveredHost]) -> bool:
+    """Whether an edited text differs only by facts of these hosts, and by those that are new."""
+    try:
+        new = parse(after, before.file).value
+    except ProblemsError:
+        return False
+    known = {str(host.known.loc[1]) for host in hosts if host.known}
+    added = {host.name for host in hosts if not host.known}
+    return _without_facts(before.value, known, set()) == _without_facts(new, known, added)
 
 
-def _entry(each: Found, *, manager: bool, speed: int | None, column: int) -> list[str]:
+def _without_facts(inventory: Any, known: set[str], added: set[str]) -> dict[str, Any]:
+    hosts = {
+        name: {key: value for key, value in host.items() if name not in known or key not in FACTS}
+        for name, host in inventory["hosts"].items()
+        if name not in added
+    }
+    return {**inventory, "hosts": hosts}
+
+
+def _entry(host: DiscoveredHost, *, manager: bool, speed: int | None, column: int) -> list[str]:
+    gpus = host.facts.gpus
     return host_entry(
-        each.name,
-        each.address,
-        each.login,
-        each.facts.gpus,
-        manager=manager,
-        speed=speed,
-        column=column,
+        host.name, host.address, host.login, gpus, manager=manager, speed=speed, column=column
     )
 
 
-@dataclass
-class _Editor:
-    """Collects edits of one text, at the positions of its nodes."""
+class _HostsEditor:
+    """Writes the facts of hosts into one text, and collects notes."""
 
-    before: str
-    document: Document
-    notes: list[str] = field(default_factory=list)
-    edits: list[tuple[int, int, str]] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self._newline = "\r\n" if "\r\n" in self.before else "\n"
+    def __init__(self, document: Document) -> None:
+        self.notes: list[str] = []
+        self._document = document
+        self._editor = Editor(document)
+        self._hosts = self._editor.value(document.root, "hosts")
 
     def text(self) -> str:
         """Return the text with all edits."""
-        parts, end = [], 0
-        for start, stop, new in sorted(self.edits):
-            parts += [self.before[end:start], new]
-            end = stop
-        return "".join([*parts, self.before[end:]])
+        return self._editor.edited()
 
-    def update(self, found: Found) -> None:
+    def update(self, host: DiscoveredHost) -> None:
         """Add what a section lacks, and replace numbers and indexes of GPUs by UUIDs."""
-        if found.known is None:
+        if host.known is None:
             return
-        section = str(found.known.loc[1])
-        if section != found.name:
-            self._compare_range(found, section)
+        section = str(host.known.loc[1])
+        if section != host.name:
+            self._compare_range(host, host.known, section)
             return
-        node = _value(_value(self.document.root, "hosts"), section)
-        address = _value(node, "address")
-        if not isinstance(node, yaml.MappingNode) or address is None or _written_twice(node):
-            self.notes.append(f"{found.name}: its section uses an anchor or a merge: not changed")
+        node = self._editor.value(self._hosts, section)
+        address = self._editor.value(node, "address")
+        if not isinstance(node, yaml.MappingNode) or address is None or has_aliased_values(node):
+            self.notes.append(f"{host.name}: its section uses an anchor or a merge: not changed")
             return
-        self._update_gpus(found, node, address)
-        self._update_speed(found, node, address)
+        self._update_gpus(host, host.known, node, address)
+        self._update_speed(host, host.known, node, address)
 
-    def _compare_range(self, found: Found, section: str) -> None:
-        assert found.known
-        planned, there = len(found.known.gpus), len(found.facts.gpus)
-        if planned != there:
-            told = f"{section} says {count(planned, 'GPU')}, {found.name} has {there}"
-            self.notes.append(f"{told}: describe it by itself")
+    def _compare_range(self, host: DiscoveredHost, known: Host, section: str) -> None:
+        planned, actual = len(known.gpus), len(host.facts.gpus)
+        if planned != actual:
+            difference = f"{section} says {count(planned, 'GPU')}, {host.name} has {actual}"
+            self.notes.append(f"{difference}: describe it by itself")
 
-    def _update_speed(self, found: Found, node: yaml.MappingNode, address: yaml.Node) -> None:
-        assert found.known
-        if found.speed is None or found.speed == found.known.speed:
+    def _update_speed(
+        self, host: DiscoveredHost, known: Host, node: yaml.MappingNode, address: yaml.Node
+    ) -> None:
+        if host.speed is None or host.speed == known.speed:
             return
-        interface = found.facts.interface_of(found.address)
-        where = f"{found.name}: {interface.name if interface else found.address}"
-        if _value(node, "speed") is None:
-            self._add(node, address, f"speed: {show_speed(found.speed)}")
-        else:
-            written = show_speed(found.known.speed)
-            told = f"{where} has {show_speed(found.speed)}, the inventory says {written}"
-            self.notes.append(f"{told}: that stays")
+        if self._editor.value(node, "speed") is None:
+            self._add(node, address, f"speed: {show_speed(host.speed)}")
+            return
+        interface = host.facts.interface_of(host.address)
+        where = f"{host.name}: {interface.name if interface else host.address}"
+        written = show_speed(known.speed)
+        difference = f"{where} has {show_speed(host.speed)}, the inventory says {written}"
+        self.notes.append(f"{difference}: that stays")
 
-    def _update_gpus(self, found: Found, node: yaml.MappingNode, address: yaml.Node) -> None:
-        assert found.known
-        there = {gpu.uuid: gpu for gpu in found.facts.gpus}
-        listed = _value(node, "gpus")
+    def _update_gpus(
+        self, host: DiscoveredHost, known: Host, node: yaml.MappingNode, address: yaml.Node
+    ) -> None:
+        gpus = {gpu.uuid: gpu for gpu in host.facts.gpus}
+        listed = self._editor.value(node, "gpus")
         if listed is None:
-            if there:
-                entries = [gpu_entry(gpu) for gpu in found.facts.gpus]
-                column = None if node.flow_style else _column(node)
+            if gpus:
+                entries = [gpu_entry(gpu) for gpu in gpus.values()]
                 space = " " if node.flow_style else ""
-                value = gpu_list(entries, column, self._newline)
+                value = gpu_list(entries, *self._layout(node, end_of(address)))
                 self._add(node, address, f"gpus:{space}{value}")
-        elif any(gpu.known for gpu in found.known.gpus):
+        elif any(gpu.known for gpu in known.gpus):
             assert isinstance(listed, yaml.SequenceNode)
-            written = self._complete_uuids(found, listed)
-            new = [gpu for uuid, gpu in there.items() if uuid not in written]
-            use = _use_of_new(found.known)
+            written = self._complete_uuids(host, known, listed)
+            new = [gpu for uuid, gpu in gpus.items() if uuid not in written]
+            use = _use_of_new(known)
             self._add_gpus(listed, [gpu_entry(gpu, use) for gpu in new])
         else:
-            self._replace_gpus(found, node, listed)
+            self._replace_gpus(host, known, node, listed)
 
-    def _complete_uuids(self, found: Found, listed: yaml.SequenceNode) -> set[str]:
+    def _complete_uuids(
+        self, host: DiscoveredHost, known: Host, listed: yaml.SequenceNode
+    ) -> set[str]:
         """Write UUIDs that are cut short in full; return the GPUs that the entries mean."""
-        assert found.known
         means = {
-            gpu.id: meant_gpus(gpu.id, [each.uuid for each in found.facts.gpus])
-            for gpu in found.known.gpus
+            gpu.id: meant_gpus(gpu.id, [each.uuid for each in host.facts.gpus])
+            for gpu in known.gpus
         }
         for node, (uuid, meant) in zip(listed.value, means.items(), strict=True):
             others = [each for each, its in means.items() if each != uuid and set(its) & set(meant)]
             if not meant:
-                self.notes.append(f"{found.name}: {uuid} no longer exists")
+                self.notes.append(f"{host.name}: {uuid} no longer exists")
             elif len(meant) > 1:
-                said = f"{uuid} is the beginning of {' and '.join(meant)}"
-                self.notes.append(f"{found.name}: {said}: write the one that you mean")
+                fault = f"{uuid} is the beginning of {' and '.join(meant)}"
+                self.notes.append(f"{host.name}: {fault}: write the one that you mean")
             elif len(uuid) < len(meant[0]) and others:
-                said = f"{uuid} and {others[0]} are the same GPU"
-                self.notes.append(f"{found.name}: {said}: take one of them out")
+                fault = f"{uuid} and {others[0]} are the same GPU"
+                self.notes.append(f"{host.name}: {fault}: take one of them out")
             elif len(uuid) < len(meant[0]):
-                scalar = _value(node, "uuid")
-                assert scalar is not None
-                self.edits.append((scalar.start_mark.index, _end(scalar), meant[0]))
+                value = self._editor.value(node, "uuid")
+                assert value is not None
+                self._editor.replace(start_of(value), end_of(value), meant[0])
         return {each for meant in means.values() for each in meant}
 
-    def _replace_gpus(self, found: Found, node: yaml.MappingNode, listed: yaml.Node) -> None:
+    def _replace_gpus(
+        self, host: DiscoveredHost, known: Host, node: yaml.MappingNode, listed: yaml.Node
+    ) -> None:
         """Replace a number or indexes by UUIDs; each GPU keeps the `use` of its index."""
-        assert found.known
-        planned = len(found.known.gpus)
-        if planned != found.facts.cards:
-            said = f"{found.name}: the inventory says {count(planned, 'GPU')}"
-            self.notes.append(f"{said}, nvidia-smi lists {found.facts.cards}")
-        if not found.facts.gpus:
+        planned = len(known.gpus)
+        if planned != host.facts.cards:
+            difference = f"{host.name}: the inventory says {count(planned, 'GPU')}"
+            self.notes.append(f"{difference}, nvidia-smi lists {host.facts.cards}")
+        if not host.facts.gpus:
             return
-        uses, other = {int(gpu.id): gpu.use for gpu in found.known.gpus}, _use_of_new(found.known)
-        entries = [gpu_entry(gpu, uses.get(gpu.index, other)) for gpu in found.facts.gpus]
-        start, end = listed.start_mark.index, _end(listed)
+        uses, other = {int(gpu.id): gpu.use for gpu in known.gpus}, _use_of_new(known)
+        entries = [gpu_entry(gpu, uses.get(gpu.index, other)) for gpu in host.facts.gpus]
+        start, end = start_of(listed), end_of(listed)
         if not node.flow_style and listed.start_mark.line == listed.end_mark.line:
             # The space after the colon is replaced as well.
-            start = len(self.before[:start].rstrip(" "))
+            start = len(self._editor.text[:start].rstrip(" "))
         if isinstance(listed, yaml.SequenceNode) and not listed.flow_style:
-            lead = f"{self._newline}{' ' * listed.start_mark.column}"
+            lead = f"{self._editor.newline(end)}{' ' * listed.start_mark.column}"
             new = lead.join(f"- {entry}" for entry in entries)
         else:
-            column = None if node.flow_style else _column(node)
-            new = gpu_list(entries, column, self._newline)
-        self.edits.append((start, end, new))
+            new = gpu_list(entries, *self._layout(node, end))
+        self._editor.replace(start, end, new)
+
+    def _layout(self, node: yaml.MappingNode, position: int) -> tuple[int | None, str]:
+        """Return the column for a list in a mapping, None in braces, and the line break."""
+        column = None if node.flow_style else column_of(node)
+        return column, self._editor.newline(position)
 
     def _add_gpus(self, listed: yaml.SequenceNode, entries: Sequence[str]) -> None:
         if not entries:
             return
-        end = _end(listed.value[-1])
+        end = end_of(listed.value[-1])
         if listed.flow_style:
-            self.edits.append((end, end, "".join(f", {entry}" for entry in entries)))
+            self._editor.insert(end, "".join(f", {entry}" for entry in entries))
             return
-        lead = f"{self._newline}{' ' * listed.start_mark.column}- "
-        at = self._line_end(end)
-        self.edits.append((at, at, "".join(f"{lead}{entry}" for entry in entries)))
+        lead = f"{self._editor.newline(end)}{' ' * listed.start_mark.column}- "
+        self._editor.insert(
+            self._editor.line_end(end), "".join(f"{lead}{entry}" for entry in entries)
+        )
 
     def _add(self, node: yaml.MappingNode, behind: yaml.Node, pair: str) -> None:
         """Add a key after the given value of the mapping, which is on one line."""
+        end = end_of(behind)
         if node.flow_style:
-            at = _end(behind)
-            self.edits.append((at, at, f", {pair}"))
+            self._editor.insert(end, f", {pair}")
         else:
-            at = self._line_end(_end(behind))
-            self.edits.append((at, at, f"{self._newline}{' ' * _column(node)}{pair}"))
+            new = f"{self._editor.newline(end)}{' ' * column_of(node)}{pair}"
+            self._editor.insert(self._editor.line_end(end), new)
 
-    def append(self, found: Sequence[Found]) -> None:
+    def append(self, hosts: Sequence[DiscoveredHost]) -> None:
         """Add new hosts after the last one."""
-        hosts = _value(self.document.root, "hosts")
-        if not found or not isinstance(hosts, yaml.MappingNode):
+        node = self._hosts
+        if not hosts or not isinstance(node, yaml.MappingNode):
             return
-        default = self._default_speed()
-        column = _column(hosts)
-        lines = [
-            line
-            for each in found
-            for line in _entry(
-                each,
-                manager=False,
-                speed=each.speed if each.speed != default else None,
-                column=column,
-            )
-        ]
-        if hosts.flow_style:
+        if node.flow_style:
             self.notes.append("`hosts` is a mapping in braces: add the new hosts by hand")
             return
-        at = self._line_end(_end(hosts))
-        self.edits.append((at, at, "".join(f"{self._newline}{line}" for line in lines)))
+        default, column, end = self._default_speed(), column_of(node), end_of(node)
+        lines: list[str] = []
+        for host in hosts:
+            speed = host.speed if host.speed != default else None
+            lines += _entry(host, manager=False, speed=speed, column=column)
+        newline = self._editor.newline(end)
+        self._editor.insert(
+            self._editor.line_end(end), "".join(f"{newline}{line}" for line in lines)
+        )
 
     def _default_speed(self) -> int:
-        network = self.document.value.get("network") or {}
+        network = self._document.value.get("network") or {}
         return speed(network["speed"]) if "speed" in network else 10**9
-
-    def _line_end(self, position: int) -> int:
-        found = _BREAK.search(self.before, position)
-        return found.start() if found else len(self.before)
 
 
 def _use_of_new(host: Host) -> Use:
@@ -266,45 +279,16 @@ def _use_of_new(host: Host) -> Use:
     return Use.SPARE if any(gpu.use is Use.SPARE for gpu in host.gpus) else Use.TRAINING
 
 
-def _value(node: yaml.Node | None, key: str) -> yaml.Node | None:
-    """Return a value of the mapping itself, not of one that it merges."""
-    if not isinstance(node, yaml.MappingNode):
-        return None
-    pairs = ((each, value) for each, value in node.value if isinstance(each, yaml.ScalarNode))
-    return next((value for each, value in pairs if each.value == key), None)
-
-
-def _column(node: yaml.MappingNode) -> int:
-    return int(node.value[0][0].start_mark.column)
-
-
-def _end(node: yaml.Node) -> int:
-    """Return the end of a node; PyYAML's end of a block is the start of the next token."""
-    while isinstance(node, yaml.CollectionNode) and not node.flow_style and node.value:
-        last = node.value[-1]
-        node = last[1] if isinstance(last, tuple) else last
-    return int(node.end_mark.index)
-
-
-def _written_twice(node: yaml.MappingNode) -> bool:
-    """Whether a value in the section of a host is an alias or merged."""
-    for key, value in node.value:
-        before = value.start_mark.index < key.start_mark.index
-        if before or (isinstance(key, yaml.ScalarNode) and key.value == "<<"):
-            return True
-    return False
-
-
-def shared_fast_network(found: Sequence[HostFacts]) -> str | None:
+def shared_fast_network(hosts: Sequence[HostFacts]) -> str | None:
     """Return the IPv4 network of a second, fast link that all hosts share, or None."""
-    if len(found) < 2:
+    if len(hosts) < 2:
         return None
     networks = [
-        {str(address.network) for each in facts.fast for address in each.ipv4} for facts in found
+        {str(address.network) for each in facts.fast for address in each.ipv4} for facts in hosts
     ]
     reached = {
         str(address.network)
-        for facts in found
+        for facts in hosts
         for each in facts.interfaces
         for address in each.ipv4
         if str(address.ip) == facts.reached

@@ -30,8 +30,8 @@ class Fix:
 def fixes_for(findings: Sequence[Finding], wanted: Wanted) -> list[Fix]:
     """Return the fixes of findings that are not good, each once."""
     bad = [each for each in findings if each.verdict is not Verdict.OK]
-    found = (fix for each in bad for fix in _fix(each, wanted))
-    return list(dict.fromkeys(found))
+    fixes = (fix for each in bad for fix in _fix(each, wanted))
+    return list(dict.fromkeys(fixes))
 
 
 def _fix(finding: Finding, wanted: Wanted) -> Iterator[Fix]:

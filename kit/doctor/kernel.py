@@ -22,15 +22,15 @@ _BUS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}", re.IGNORECASE)
 
 def read_xids(log: str) -> tuple[Xid, ...]:
     """Return the errors of GPUs."""
-    return tuple(Xid(int(found[2]), found[1], at) for found, at in _search(_XID, log))
+    return tuple(Xid(int(match[2]), match[1], at) for match, at in _search(_XID, log))
 
 
 def read_losses(log: str) -> tuple[Loss, ...]:
     """Return the newest line on each GPU that is lost; those without an address if no other is."""
     newest: dict[str, Loss] = {}
-    for found, at in _search(_LOSS, log):
-        bus = _BUS.search(found[1])
-        loss = Loss(bus[0].lower() if bus else "", found[1].strip(" ."), at)
+    for match, at in _search(_LOSS, log):
+        bus = _BUS.search(match[1])
+        loss = Loss(bus[0].lower() if bus else "", match[1].strip(" ."), at)
         newest[loss.bus] = loss
     placed = tuple(loss for loss in newest.values() if loss.bus)
     return placed or tuple(newest.values())
@@ -42,16 +42,16 @@ def read_sxids(log: str) -> tuple[Sxid, ...]:
     An error has more lines, with severity and data; only the first says whether it is fatal.
     """
     newest: dict[tuple[str, str], Sxid] = {}
-    for found, at in _search(_SXID, log):
-        key = (found[1].partition(")")[0], found[2])
-        if found[3] or key not in newest:
-            newest[key] = Sxid(int(found[2]), found[3] == "Fatal", found[1], at)
+    for match, at in _search(_SXID, log):
+        key = (match[1].partition(")")[0], match[2])
+        if match[3] or key not in newest:
+            newest[key] = Sxid(int(match[2]), match[3] == "Fatal", match[1], at)
     return tuple(newest.values())
 
 
 def _search(pattern: re.Pattern[str], log: str) -> Iterator[tuple[re.Match[str], float | None]]:
     """Yield the matching messages and their times."""
     for line in _CONTINUED.sub(" ", log).splitlines():
-        if found := pattern.search(line):
+        if match := pattern.search(line):
             at = re.match(r"\[ *(\d+\.\d+)\]", line)
-            yield found, float(at[1]) if at else None
+            yield match, float(at[1]) if at else None

@@ -21,10 +21,10 @@ _UTC_TIME = re.compile(rb"\x17\x0d(\d{12})Z")
 
 def read_vitals(printed: str) -> Vitals:
     """Return the doctor's facts; missing values stay empty."""
-    found = sections_of(printed)
+    printed_sections = sections_of(printed)
 
     def section(name: str) -> str:
-        return found.get(name, "")
+        return printed_sections.get(name, "")
 
     info = json_of(section("docker-info"))
     kernel = [*section("kernel").splitlines(), "", ""]
@@ -38,7 +38,7 @@ def read_vitals(printed: str) -> Vitals:
         uptime=_float(kernel[1].partition(" ")[0]) or 0.0,
         swap_used=max(swap, 0) * 1024,
         cgroup_driver=info.get("CgroupDriver", ""),
-        health=tuple(_health(found)),
+        health=tuple(_health(printed_sections)),
         processes=tuple(_processes(section("gpu-processes"))),
         xids=read_xids(log) if log else None,
         losses=read_losses(log),
@@ -76,10 +76,10 @@ def _rows(text: str, least: int) -> Iterator[list[str]]:
             yield row
 
 
-def _health(found: Mapping[str, str]) -> Iterator[GpuHealth]:
-    throttled = {row[0]: row[1] for row in _rows(found.get("gpu-throttle", ""), 2)}
-    rows = {row[0]: row[1:] for row in _rows(found.get("gpu-rows", ""), 3)}
-    for row in _rows(found.get("gpu-health", ""), 5):
+def _health(printed_sections: Mapping[str, str]) -> Iterator[GpuHealth]:
+    throttled = {row[0]: row[1] for row in _rows(printed_sections.get("gpu-throttle", ""), 2)}
+    rows = {row[0]: row[1:] for row in _rows(printed_sections.get("gpu-rows", ""), 3)}
+    for row in _rows(printed_sections.get("gpu-health", ""), 5):
         mask = throttled.get(row[0], "")
         pending, failed = rows.get(row[0], ["", ""])
         yield GpuHealth(
@@ -166,18 +166,18 @@ def _containers(text: str, published: str) -> Iterator[Container]:
 
 
 def _swarm(info: Mapping[str, Any], nodes: str, certificate: str) -> Swarm:
-    told = info.get("Swarm") or {}
+    swarm = info.get("Swarm") or {}
     lines = nodes.splitlines()
     faults = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
     start, end = _validity(certificate)
     return Swarm(
-        state=told.get("LocalNodeState", ""),
-        fault=told.get("Error", "") or (faults[-1] if faults else ""),
-        node=told.get("NodeID", ""),
-        address=told.get("NodeAddr", ""),
-        manager=bool(told.get("ControlAvailable")),
-        cluster=(told.get("Cluster") or {}).get("ID", ""),
-        managers=tuple(each["Addr"] for each in told.get("RemoteManagers") or ()),
+        state=swarm.get("LocalNodeState", ""),
+        fault=swarm.get("Error", "") or (faults[-1] if faults else ""),
+        node=swarm.get("NodeID", ""),
+        address=swarm.get("NodeAddr", ""),
+        manager=bool(swarm.get("ControlAvailable")),
+        cluster=(swarm.get("Cluster") or {}).get("ID", ""),
+        managers=tuple(each["Addr"] for each in swarm.get("RemoteManagers") or ()),
         nodes=tuple(_nodes(lines)),
         valid_from=start,
         valid_until=end,

@@ -58,8 +58,8 @@ class QuickDoctor:
 
 def certain(reports: Sequence[Report], wanted: Wanted) -> list[Finding]:
     """Return the findings that are certain to break a run on their host."""
-    found = check_all(reports, wanted)
-    return [each for each in found if each.code.quick and each.verdict is Verdict.WRONG]
+    findings = check_all(reports, wanted)
+    return [each for each in findings if each.code.quick and each.verdict is Verdict.WRONG]
 
 
 def used_only(wanted: Wanted) -> Wanted:
@@ -74,8 +74,8 @@ def used_only(wanted: Wanted) -> Wanted:
 
 
 def _hosts(wanted: Wanted) -> dict[str, set[str]]:
-    found: dict[str, set[str]] = {}
+    hosts: dict[str, set[str]] = {}
     for host in wanted.hosts:
         for use in host.uses:
-            found.setdefault(use.workload, set()).add(host.name)
-    return found
+            hosts.setdefault(use.workload, set()).add(host.name)
+    return hosts

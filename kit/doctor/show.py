@@ -41,8 +41,8 @@ def _good(findings: Sequence[Finding], *, every: bool) -> Iterator[tuple[Verdict
             yield Verdict.OK, f"ok     {code.id:14}  {_where(each)}{code.title}{evidence}"
         return
     hosts = list(dict.fromkeys(each.host for each in findings if each.host))
-    said = {each.evidence for each in findings if each.evidence}
-    evidence = f" ({said.pop()})" if len(said) == 1 else ""
+    evidences = {each.evidence for each in findings if each.evidence}
+    evidence = f" ({evidences.pop()})" if len(evidences) == 1 else ""
     names = ", ".join(hosts) if len(hosts) <= FEW else count(len(hosts), "host")
     where = f": {names}" if hosts else ""
     yield Verdict.OK, f"ok     {code.id:14}  {code.title}{evidence}{where}"
@@ -66,9 +66,9 @@ def summary(findings: Sequence[Finding], hosts: int, seconds: float) -> str:
     wrong = sum(each.verdict is Verdict.WRONG for each in findings)
     notes = sum(each.verdict is Verdict.NOTE for each in findings)
     checks = len({each.code.id for each in findings})
-    told = "all is well" if not wrong else f"{count(wrong, 'finding')} to correct"
+    verdict = "all is well" if not wrong else f"{count(wrong, 'finding')} to correct"
     more = f", {count(notes, 'note')}" if notes else ""
-    return f"{told}{more}: {count(checks, 'check')} of {count(hosts, 'host')} in {seconds:.1f} s"
+    return f"{verdict}{more}: {count(checks, 'check')} of {count(hosts, 'host')} in {seconds:.1f} s"
 
 
 def document(findings: Sequence[Finding], cluster: str) -> dict[str, Any]:

@@ -137,13 +137,13 @@ class Docker:
         programs = [[_program(), *self.options, *out], [_program(), *target.options, *into]]
         env = clean(os.environ)
         with (
-            tempfile.TemporaryFile() as said,
+            tempfile.TemporaryFile() as errors,
             subprocess.Popen(
                 programs[0],
                 env=env,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
-                stderr=said,
+                stderr=errors,
             ) as first,
         ):
             second = subprocess.run(
@@ -154,8 +154,8 @@ class Docker:
             if second.returncode:
                 raise _failed(target.name, what, second.stderr.decode(errors="replace"))
             if first.wait():
-                said.seek(0)
-                raise _failed(self.name, what, said.read().decode(errors="replace"))
+                errors.seek(0)
+                raise _failed(self.name, what, errors.read().decode(errors="replace"))
 
     @cached_property
     def _connection(self) -> _Connection:
@@ -382,14 +382,14 @@ def _read_line(line: socket.socket) -> str:
 
     Return "" if the connection was closed; the first request reports it.
     """
-    found = b""
-    while not found.endswith(b"\n"):
-        there = line.recv(65536, socket.MSG_PEEK)
-        if not there:
+    encoded = b""
+    while not encoded.endswith(b"\n"):
+        peeked = line.recv(65536, socket.MSG_PEEK)
+        if not peeked:
             return ""
-        end = there.find(b"\n") + 1
-        found += line.recv(end or len(there))
-    return base64.b64decode(found).decode(errors="replace")
+        end = peeked.find(b"\n") + 1
+        encoded += line.recv(end or len(peeked))
+    return base64.b64decode(encoded).decode(errors="replace")
 
 
 def unreachable(name: str, url: str | None, message: str) -> KitError:
@@ -404,8 +404,8 @@ def unreachable(name: str, url: str | None, message: str) -> KitError:
 def _failed(name: str, what: str, stderr: str | None) -> KitError:
     """Return the error of a docker command that failed here."""
     if "using podman" in (stderr or "") or "podman --help" in (stderr or ""):
-        said = "the docker command of this machine is Podman, which kit cannot use"
-        return KitError(f"{name}: {what}: {said}", f"remove podman-docker here, and {CLIENT}")
+        reason = "the docker command of this machine is Podman, which kit cannot use"
+        return KitError(f"{name}: {what}: {reason}", f"remove podman-docker here, and {CLIENT}")
     return KitError(f"{name}: {what}: {last_line(stderr)}")
 
 
@@ -429,11 +429,11 @@ def _program() -> str:
 
 
 def _installed(program: str, advice: str) -> str:
-    found = shutil.which(program)
-    if found is None:
+    path = shutil.which(program)
+    if path is None:
         what = f"the {program} command is not installed here, and kit reaches the hosts with it"
         raise InputError(what, advice)
-    return found
+    return path
 
 
 def concurrently(work: Callable[[T], R], items: Iterable[T]) -> list[R | KitError]:

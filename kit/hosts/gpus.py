@@ -14,12 +14,12 @@ def listed_gpus(output: str) -> list[str]:
 
     For a GPU with MIG enabled, return only its instances, because only these are usable.
     """
-    found: list[str] = []
+    uuids: list[str] = []
     for uuid in filter(names_gpu, _UUID.findall(output)):
-        if uuid.startswith("MIG-") and found and not found[-1].startswith("MIG-"):
-            found.pop()
-        found.append(uuid)
-    return found
+        if uuid.startswith("MIG-") and uuids and not uuids[-1].startswith("MIG-"):
+            uuids.pop()
+        uuids.append(uuid)
+    return uuids
 
 
 def other_lines(output: str) -> list[str]:

@@ -28,9 +28,9 @@ def update_node(manager: Docker, node: str, change: Callable[[Spec], Spec]) -> N
     deadline = time.monotonic() + PATIENCE
     while True:
         try:
-            seen = manager.get(f"/nodes/{node}")
-            version = str(seen["Version"]["Index"])
-            manager.post(f"/nodes/{node}/update", change(seen["Spec"]), version=version)
+            inspected = manager.get(f"/nodes/{node}")
+            version = str(inspected["Version"]["Index"])
+            manager.post(f"/nodes/{node}/update", change(inspected["Spec"]), version=version)
         except EngineError as error:
             leaderless = "leader" in error.message and time.monotonic() < deadline
             if not leaderless and "out of sequence" not in error.message:
@@ -57,9 +57,9 @@ def promote(manager: Docker, node: str) -> None:
 
 def _reachable(manager: Docker, node: str) -> bool:
     try:
-        found = manager.get(f"/nodes/{node}").get("ManagerStatus") or {}
+        status = manager.get(f"/nodes/{node}").get("ManagerStatus") or {}
     except EngineError as error:
         if "leader" not in error.message:
             raise
         return False
-    return found.get("Reachability") == "reachable"
+    return status.get("Reachability") == "reachable"

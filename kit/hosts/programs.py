@@ -31,8 +31,8 @@ HINT = re.compile(r"docker run --help|^Unable to find image")
 class ProgramError(KitError):
     """A program gave no answer; `what` is the reason, without the program's name."""
 
-    def __init__(self, name: str, what: str, told: str = "") -> None:
-        super().__init__(f"{name}: {told}{what}")
+    def __init__(self, name: str, what: str, before: str = "") -> None:
+        super().__init__(f"{name}: {before}{what}")
         self.name = name
         self.what = what
 
@@ -186,10 +186,10 @@ class Program:
             self._input.close()
 
 
-def _reason(said: str) -> str:
+def _reason(stderr: str) -> str:
     """Return Docker's error without its hints, or else the last line."""
-    said = said.rpartition("stderr=")[2]  # docker's own text is before that of its ssh.
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    stderr = stderr.rpartition("stderr=")[2]  # docker's own text is before that of its ssh.
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     lines = [line for line in lines if not HINT.search(line)]
     errors = [place for place, line in enumerate(lines) if line.startswith("docker: ")]
     text = " ".join(lines[errors[-1] if errors else -1 :]).removeprefix("docker: ")

@@ -23,8 +23,8 @@ FAILED = 255
 class CommandError(KitError):
     """A command on a host failed with exit status `status`."""
 
-    def __init__(self, where: str, status: int, said: str) -> None:
-        super().__init__(f"{where}: {said}")
+    def __init__(self, where: str, status: int, message: str) -> None:
+        super().__init__(f"{where}: {message}")
         self.status = status
 
 
@@ -60,11 +60,11 @@ def run(host: Host, script: str, content: bytes = b"", connect: int | None = Non
         raise not_installed() from None
     except subprocess.TimeoutExpired:
         raise _unreachable(host, f"no answer within {PATIENCE:.0f} s") from None
-    said = done.stderr.decode(errors="replace").strip()
+    stderr = done.stderr.decode(errors="replace").strip()
     if done.returncode == FAILED:
-        raise _unreachable(host, said)
+        raise _unreachable(host, stderr)
     if done.returncode:
-        raise CommandError(host.name, done.returncode, said or f"exit status {done.returncode}")
+        raise CommandError(host.name, done.returncode, stderr or f"exit status {done.returncode}")
     return done.stdout.decode(errors="replace")
 
 
@@ -96,11 +96,11 @@ def stream(host: Host, script: str, content: bytes, say: Say, patience: float) -
             process.kill()
             status = process.wait()
         errors.seek(0)
-        said = errors.read().decode(errors="replace").strip()
+        stderr = errors.read().decode(errors="replace").strip()
     if status < 0:
         raise _unreachable(host, f"no end within {patience:.0f} s")
     if status == FAILED:
-        raise _unreachable(host, said)
+        raise _unreachable(host, stderr)
     return status
 
 
@@ -120,10 +120,10 @@ def not_installed() -> InputError:
     return InputError("ssh is not installed here", "install openssh-client")
 
 
-def host_key_error(name: str, login: str, said: str) -> KitError | None:
+def host_key_error(name: str, login: str, stderr: str) -> KitError | None:
     """Return the error for a host whose key ssh does not accept, or None for other errors."""
-    changed = "HOST IDENTIFICATION HAS CHANGED" in said
-    if not changed and "Host key verification failed" not in said:
+    changed = "HOST IDENTIFICATION HAS CHANGED" in stderr
+    if not changed and "Host key verification failed" not in stderr:
         return None
     _, host, port = split_login(login)
     known = f"'[{host}]:{port}'" if port else host
@@ -140,8 +140,8 @@ def host_key_error(name: str, login: str, said: str) -> KitError | None:
     return KitError(f"{name}: cannot be reached: {what}", fix)
 
 
-def _unreachable(host: Host, said: str) -> KitError:
-    if error := host_key_error(host.name, host.ssh, said):
+def _unreachable(host: Host, stderr: str) -> KitError:
+    if error := host_key_error(host.name, host.ssh, stderr):
         return error
-    said = said.splitlines()[-1] if said else "ssh gave no reason"
-    return KitError(f"{host.name}: cannot be reached: {said}", f"try `{ssh_words(host.ssh)}`")
+    reason = stderr.splitlines()[-1] if stderr else "ssh gave no reason"
+    return KitError(f"{host.name}: cannot be reached: {reason}", f"try `{ssh_words(host.ssh)}`")

@@ -135,15 +135,15 @@ def fetches(
     fetching = tuple(host for host in hosts if host.name != data.storage.name)
     links = (data.storage, *fetching)
     slowest = min(links, key=lambda host: host.speed) if fetching else None
-    found = []
+    downloads = []
     for each in sets:
         size = size_of(each, sizes)
         seconds = None
         if size is not None:
             speeds = [host.speed for host in fetching]
             seconds = fetch_seconds(size, data.storage.speed, speeds)
-        found.append(Fetch(each, fetching, size, seconds, slowest))
-    return found
+        downloads.append(Fetch(each, fetching, size, seconds, slowest))
+    return downloads
 
 
 def stream_rates(

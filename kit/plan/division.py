@@ -39,41 +39,41 @@ def division(job: Job, placements: Sequence[Placement]) -> Division | None:
 
     The job must have no faults.
     """
-    train, wish = job.train, job.parallel
-    if train is None or not wish.used or not placements:
+    train, parallel = job.train, job.parallel
+    if train is None or not parallel.used or not placements:
         return None
     ranks = sum(placement.processes for placement in placements)
-    sizes = sizes_of(wish, ranks)
+    sizes = sizes_of(parallel, ranks)
     return Division(
         sizes=sizes,
         within_hosts=_within_hosts(sizes, placements),
-        memory=memory(job, train, placements, wish),
+        memory=memory(job, train, placements, parallel),
         least_gpu=least_gpu(placements),
     )
 
 
-def sizes_of(wish: Parallel, ranks: int) -> dict[str, int]:
+def sizes_of(parallel: Parallel, ranks: int) -> dict[str, int]:
     """Return the sizes of the grid's dimensions, the outermost first."""
-    data = wish.data or max(1, ranks // wish.cell)
+    data = parallel.data or max(1, ranks // parallel.cell)
     return {
         "data": data,
-        "pipeline": wish.pipeline or 1,
-        "shard": wish.shard or 1,
-        "tensor": wish.tensor or 1,
+        "pipeline": parallel.pipeline or 1,
+        "shard": parallel.shard or 1,
+        "tensor": parallel.tensor or 1,
     }
 
 
 def _within_hosts(sizes: dict[str, int], placements: Sequence[Placement]) -> tuple[str, ...]:
     """Return the dimensions whose groups of ranks are on one host each."""
-    found, span = [], 1
+    dimensions, span = [], 1
     for name, size in reversed(sizes.items()):
         span *= size
         starts = [placement.first_rank for placement in placements]
         ends = [placement.first_rank + placement.processes for placement in placements]
         edges = {*starts, *ends}
         if all(edge % span == 0 for edge in edges):
-            found.append(name)
-    return tuple(found)
+            dimensions.append(name)
+    return tuple(dimensions)
 
 
 def least_gpu(placements: Sequence[Placement]) -> Gpu | None:
@@ -83,24 +83,24 @@ def least_gpu(placements: Sequence[Placement]) -> Gpu | None:
 
 
 def memory(
-    job: Job, train: Train, placements: Sequence[Placement], wish: Parallel
+    job: Job, train: Train, placements: Sequence[Placement], parallel: Parallel
 ) -> Memory | None:
     """Estimate the memory of the GPU that needs the most; None if the model's size is unknown."""
     if train.model != "gpt":
         total = parameters(job)
         if total is None:
             return None
-        part = ceil(total / (wish.shard or 1))
-        gathered = total * GRADIENT_BYTES if (wish.shard or 1) > 1 else 0
+        part = ceil(total / (parallel.shard or 1))
+        gathered = total * GRADIENT_BYTES if (parallel.shard or 1) > 1 else 0
         return _of_parameters(train, part, gathered, None)
     size, half = gpt_of(train.options), _half(train, placements)
-    stage, block = _largest_stage(train, size, wish), _block(size, wish)
-    part, gathered = ceil(stage / (wish.shard or 1)), 0
-    if (wish.shard or 1) > 1:
+    stage, block = _largest_stage(train, size, parallel), _block(size, parallel)
+    part, gathered = ceil(stage / (parallel.shard or 1)), 0
+    if (parallel.shard or 1) > 1:
         # The first and last layers stay gathered; besides them one block, and the next in advance.
-        ends = stage - _blocks_of_stage(size, wish) * block
+        ends = stage - _blocks_of_stage(size, parallel) * block
         gathered = (ends + 2 * block) * ((2 if half else GRADIENT_BYTES) + GRADIENT_BYTES)
-    return _of_parameters(train, part, gathered, _activations(train, size, wish, half=half))
+    return _of_parameters(train, part, gathered, _activations(train, size, parallel, half=half))
 
 
 def _of_parameters(train: Train, part: int, gathered: int, activations: int | None) -> Memory:
@@ -118,18 +118,22 @@ def _half(train: Train, placements: Sequence[Placement]) -> bool:
     """Whether the trainer computes in 16 bits."""
     if train.precision != "auto":
         return train.precision != "fp32"
-    found = [capability(gpu.model or "") for placement in placements for gpu in placement.gpus]
-    return bool(found) and all(known is not None and known[1] >= BF16 for known in found)
+    capabilities = [
+        capability(gpu.model or "") for placement in placements for gpu in placement.gpus
+    ]
+    return bool(capabilities) and all(
+        known is not None and known[1] >= BF16 for known in capabilities
+    )
 
 
-def _block(size: Gpt, wish: Parallel) -> int:
+def _block(size: Gpt, parallel: Parallel) -> int:
     """Return the parameters of a block on one rank of a tensor group."""
     norms = 2 * size.width
-    return (size.block_parameters - norms) // (wish.tensor or 1) + norms
+    return (size.block_parameters - norms) // (parallel.tensor or 1) + norms
 
 
-def _blocks_of_stage(size: Gpt, wish: Parallel) -> int:
-    return ceil(size.layers / (wish.pipeline or 1))
+def _blocks_of_stage(size: Gpt, parallel: Parallel) -> int:
+    return ceil(size.layers / (parallel.pipeline or 1))
 
 
 def tokens_of(train: Train) -> int:
@@ -141,28 +145,28 @@ def tokens_of(train: Train) -> int:
     return -(-(train.vocabulary or VOCABULARY) // 64) * 64
 
 
-def _largest_stage(train: Train, size: Gpt, wish: Parallel) -> int:
+def _largest_stage(train: Train, size: Gpt, parallel: Parallel) -> int:
     """Return the parameters of the largest stage on one rank of a tensor group."""
     table = tokens_of(train) * size.width
     positions = train.context * size.width if size.positions == "learned" else 0
     if not size.tied:
-        table //= wish.tensor or 1
+        table //= parallel.tensor or 1
     ends = table + positions + size.width
-    if (wish.pipeline or 1) == 1 and not size.tied:
+    if (parallel.pipeline or 1) == 1 and not size.tied:
         ends += table
-    return _blocks_of_stage(size, wish) * _block(size, wish) + ends
+    return _blocks_of_stage(size, parallel) * _block(size, parallel) + ends
 
 
-def _activations(train: Train, size: Gpt, wish: Parallel, *, half: bool) -> int:
+def _activations(train: Train, size: Gpt, parallel: Parallel, *, half: bool) -> int:
     """Estimate the bytes that are kept for the backward pass.
 
     A stage of a pipeline keeps those of as many micro-batches as there are stages (1F1B).
     """
-    tensor, pipeline = wish.tensor or 1, wish.pipeline or 1
+    tensor, pipeline = parallel.tensor or 1, parallel.pipeline or 1
     tokens = train.batch_size * train.context
     rotary = ROTARY[half] if size.positions == "rotary" else 0.0
     whole = (INNER[half] + rotary) / tensor + OUTER[half]
-    blocks = _blocks_of_stage(size, wish)
+    blocks = _blocks_of_stage(size, parallel)
     kept = blocks * whole
     if train.activation_checkpointing:
         kept = blocks * (2 if half else 4) + whole

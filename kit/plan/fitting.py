@@ -27,22 +27,23 @@ def division_faults(jobs: Sequence[Job], placed: Sequence[tuple[Placement, ...]]
 
 
 def _faults_of_grid(job: Job, placements: Sequence[Placement]) -> list[Fault]:
-    wish, cell = job.parallel, job.parallel.cell
-    if not wish.used:
+    parallel, cell = job.parallel, job.parallel.cell
+    if not parallel.used:
         return []
     ranks = sum(placement.processes for placement in placements)
-    if wish.data and wish.data * cell != ranks:
-        what = f"{wish.data} replicas of {count(cell, 'rank')} are {wish.data * cell}, not {ranks}"
+    if parallel.data and parallel.data * cell != ranks:
+        product = f"{parallel.data} replicas of {count(cell, 'rank')} are {parallel.data * cell}"
+        what = f"{product}, not {ranks}"
         fix = f"write `data: {ranks // cell}`" if ranks % cell == 0 else "leave it out"
         return [Fault(job.name, ("parallel", "data"), what, fix)]
     if ranks % cell:
         what = f"a replica of the model takes {cell} ranks, of which {ranks} are no multiple"
-        name = next(name for name in ("shard", "tensor", "pipeline") if getattr(wish, name))
+        name = next(name for name in ("shard", "tensor", "pipeline") if getattr(parallel, name))
         fix = f"change `shard`, `tensor`, `pipeline`, or hosts: their product must divide {ranks}"
         return [Fault(job.name, ("parallel", name), what, fix)]
     fewest = job.hosts.fewest
     if fewest is not None and fewest < len(placements):
-        if wish.data:
+        if parallel.data:
             fix = "leave out `data`: then there are as many replicas as hosts have ranks for"
             return [Fault(job.name, ("parallel", "data"), "is the same on fewer hosts", fix)]
         whole = [each for each in placements if each.processes % cell]
@@ -73,11 +74,11 @@ def _faults_of_memory(job: Job, placements: Sequence[Placement]) -> list[Fault]:
 def _fitting(job: Job, train: Train, placements: Sequence[Placement], room: float) -> str:
     """Return the smallest change with which the model fits and the job is valid."""
     obstructed = ""
-    for change, changed, wish in _changes(train, job.parallel, placements):
-        obstacles = _obstacles(replace(job, train=changed, parallel=wish), placements)
+    for change, changed, parallel in _changes(train, job.parallel, placements):
+        obstacles = _obstacles(replace(job, train=changed, parallel=parallel), placements)
         if obstacles and "train.precision" in obstacles:
             changed = replace(changed, precision="auto")
-        needs = memory(job, changed, placements, wish)
+        needs = memory(job, changed, placements, parallel)
         if obstacles is None or needs is None or needs.total > room:
             continue
         fix = f"write {change} (about {show_bytes(needs.total)})"
@@ -96,14 +97,14 @@ def _obstacles(job: Job, placements: Sequence[Placement]) -> list[str] | None:
         for name, section in sections.items()
         for each in fields(section)
     }
-    found = [f"{each.section}.{each.key}" for each in problems(values, {"parallel"})]
-    found += [dotted(each.loc) for each in _faults_of_grid(job, placements)]
+    obstacles = [f"{each.section}.{each.key}" for each in problems(values, {"parallel"})]
+    obstacles += [dotted(each.loc) for each in _faults_of_grid(job, placements)]
     known = {*PLAIN, "train.precision", "hosts.min"}
-    return list(dict.fromkeys(found)) if known.issuperset(found) else None
+    return list(dict.fromkeys(obstacles)) if known.issuperset(obstacles) else None
 
 
 def _changes(
-    train: Train, wish: Parallel, placements: Sequence[Placement]
+    train: Train, before: Parallel, placements: Sequence[Placement]
 ) -> Iterator[tuple[str, Train, Parallel]]:
     """Yield changes of a job, those that cost the least speed first."""
     batches = list(_smaller_batches(train))
@@ -114,8 +115,8 @@ def _changes(
             for words, changed in [((), train), *(((words,), each) for words, each in batches[-1:])]
         ]
     for words, changed in (*batches, *lighter):
-        yield words, changed, wish
-    for each in _sharded(wish, placements):
+        yield words, changed, before
+    for each in _sharded(before, placements):
         parallel = f"`parallel: {_yaml(each)}`"
         yield parallel, train, each
         for words, changed in lighter:
@@ -134,16 +135,16 @@ def _smaller_batches(train: Train) -> Iterator[tuple[str, Train]]:
             yield words, replace(train, batch_size=size, accumulation=steps)
 
 
-def _sharded(wish: Parallel, placements: Sequence[Placement]) -> list[Parallel]:
+def _sharded(parallel: Parallel, placements: Sequence[Placement]) -> list[Parallel]:
     """Return the same division with more shards: first those of ranks of one host."""
     ranks = sum(placement.processes for placement in placements)
-    more = range((wish.shard or 1) + 1, ranks + 1)
+    more = range((parallel.shard or 1) + 1, ranks + 1)
     # With more shards there are fewer replicas: as many as there are ranks for.
-    found = [replace(wish, shard=number, data=None) for number in more]
-    return [each for each in found if ranks % each.cell == 0]
+    meshes = [replace(parallel, shard=number, data=None) for number in more]
+    return [each for each in meshes if ranks % each.cell == 0]
 
 
-def _yaml(wish: Parallel) -> str:
-    named = (("data", wish.data), ("pipeline", wish.pipeline), ("shard", wish.shard))
-    known = [(name, value) for name, value in (*named, ("tensor", wish.tensor)) if value]
+def _yaml(parallel: Parallel) -> str:
+    named = (("data", parallel.data), ("pipeline", parallel.pipeline), ("shard", parallel.shard))
+    known = [(name, value) for name, value in (*named, ("tensor", parallel.tensor)) if value]
     return "{" + ", ".join(f"{name}: {value}" for name, value in known) + "}"

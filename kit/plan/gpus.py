@@ -67,24 +67,24 @@ def precision(job: Job, placements: Sequence[Placement]) -> Precision | None:
     """
     if job.train is None or job.train.precision != "auto":
         return None
-    found = []
+    known_gpus = []
     for placement, gpu in chosen(placements):
         known = capability(gpu.model or "")
         if gpu.model is None or known is None:
             return None
-        found.append((known[1], gpu.model, placement.host.name))
-    number, model, host = min(found, key=lambda each: each[0])
+        known_gpus.append((known[1], gpu.model, placement.host.name))
+    number, model, host = min(known_gpus, key=lambda each: each[0])
     older = "fp32" if job.parallel.used else "fp16"
     return Precision("bf16" if number >= BF16 else older, model, host)
 
 
 def without_bf16(placements: Sequence[Placement]) -> dict[str, list[str]]:
     """Return the models without bf16, each with its hosts."""
-    found: dict[str, list[str]] = {}
+    by_model: dict[str, list[str]] = {}
     for placement, gpu in chosen(placements):
         known = capability(gpu.model or "")
         if gpu.model is not None and known is not None and known[1] < BF16:
-            hosts = found.setdefault(gpu.model, [])
+            hosts = by_model.setdefault(gpu.model, [])
             if placement.host.name not in hosts:
                 hosts.append(placement.host.name)
-    return found
+    return by_model

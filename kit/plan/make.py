@@ -178,12 +178,12 @@ def _version(section: Job | Server) -> str:
 
 
 def _job_content(job: Job) -> dict[str, Any]:
-    found: dict[str, Any] = {"data": [each.document() for each in job.data]}
-    found["parallel"] = written(job.parallel)
+    content: dict[str, Any] = {"data": [each.document() for each in job.data]}
+    content["parallel"] = written(job.parallel)
     for name in ("train", "exchange", "checkpoint"):
         if part := getattr(job, name):
-            found[name] = written(part, planned=False)
-    return found
+            content[name] = written(part, planned=False)
+    return content
 
 
 def _hash(content: object) -> str:

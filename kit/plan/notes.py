@@ -60,13 +60,13 @@ def spare_notes(inventory: Inventory, plans: Sequence[JobPlan]) -> list[str]:
 
 def uuid_notes(inventory: Inventory) -> list[str]:
     """Name the UUIDs that are cut short: kit deploys only to GPUs that are named in full."""
-    found = [
+    shortened = [
         (host.name, [gpu.id for gpu in host.gpus if gpu.known and cut_short(gpu.id)])
         for host in inventory.hosts
     ]
     return [
         f"{name}: cut short: {', '.join(cut)}; `kit discover {name}` writes UUIDs in full"
-        for name, cut in found
+        for name, cut in shortened
         if cut
     ]
 
@@ -195,14 +195,14 @@ def _memory_notes(plan: JobPlan) -> list[str]:
 
 def _shared_notes(plan: JobPlan) -> list[str]:
     """Name the GPUs that use the memory of their host, which other parts of the job need, too."""
-    found: dict[tuple[str, int | None], list[str]] = {}
+    by_kind: dict[tuple[str, int | None], list[str]] = {}
     for placement, gpu in chosen(plan.placements):
         if gpu.model and shares_memory(gpu.model):
-            hosts = found.setdefault((gpu.model, gpu.memory), [])
+            hosts = by_kind.setdefault((gpu.model, gpu.memory), [])
             hosts += [placement.host.name] if placement.host.name not in hosts else []
     shm = f"limits.shared_memory is {show_size(plan.job.limits.shared_memory)}"
     notes = []
-    for (model, memory), hosts in found.items():
+    for (model, memory), hosts in by_kind.items():
         size = show_size(memory) if memory else "that of the host"
         note = f"{plan.name}: {model} on {_names(hosts)} has no memory of its own: {SHARERS}"
         note += f" share {size}; {shm}"

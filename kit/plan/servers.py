@@ -18,13 +18,13 @@ def server_faults(
 ) -> list[Fault]:
     """Reject built-in servers whose job or image cannot be theirs, and proxies nowhere."""
     by_name, hosts = {job.name: job for job in jobs}, [host.name for host in inventory.hosts]
-    found = [_fault(server, by_name) for server in servers if server.own is None]
+    faults = [_fault(server, by_name) for server in servers if server.own is None]
     for server in servers:
         name = server.proxy.host if server.proxy else None
         if name is not None and name not in hosts:
             what, fix = f"{name} is not in the inventory", nearest(name, hosts[:1000])
-            found.append(Fault(server.name, ("proxy", "host"), what, fix))
-    return [fault for fault in found if fault is not None]
+            faults.append(Fault(server.name, ("proxy", "host"), what, fix))
+    return [fault for fault in faults if fault is not None]
 
 
 def _fault(server: Server, by_name: Mapping[str, Job]) -> Fault | None:
@@ -51,7 +51,7 @@ def _fault(server: Server, by_name: Mapping[str, Job]) -> Fault | None:
 
 def handler_faults(servers: Sequence[ServerPlan]) -> list[Fault]:
     """Reject handlers on hosts without the files of their job, which no endpoint offers."""
-    found = []
+    faults = []
     for server in servers:
         checkpoints = server.checkpoints
         if server.server.handler is None or checkpoints is None:
@@ -62,8 +62,8 @@ def handler_faults(servers: Sequence[ServerPlan]) -> list[Fault]:
             what = f"job {checkpoints.job.name} writes no files on {', '.join(strange)}"
             names = ", ".join(sorted(at_home))
             fix = f"write `hosts: {{names: [{names}]}}`, or mount an NFS export at /checkpoints"
-            found.append(Fault(server.name, ("hosts",), what, fix))
-    return found
+            faults.append(Fault(server.name, ("hosts",), what, fix))
+    return faults
 
 
 def able_hosts(hosts: Iterable[Host], wanted: JobHosts) -> tuple[Host, ...]:

@@ -49,10 +49,10 @@ class RunningJobs:
 
     def _runs_again(self, before: JobStatus) -> bool:
         try:
-            found = [each for each in self._target.status() if each.job == before.job]
+            statuses = [each for each in self._target.status() if each.job == before.job]
         except KitError:
             return False  # The manager is on its way back.
-        if not found or found[0].state in ENDED:
+        if not statuses or statuses[0].state in ENDED:
             return True
-        enough = (found[0].world_size or 0) >= (before.world_size or 0)
-        return found[0].state is State.RUNNING and enough
+        enough = (statuses[0].world_size or 0) >= (before.world_size or 0)
+        return statuses[0].state is State.RUNNING and enough

@@ -18,5 +18,6 @@ def waves(hosts: Sequence[Host], managers: Collection[str], *, alone: bool) -> l
     `managers` are names; they come last, so that a mistake is found on a worker.
     """
     workers = [host for host in hosts if host.name not in managers]
-    found: list[Wave] = [(host,) for host in workers] if alone else [tuple(workers)]
-    return [wave for wave in found if wave] + [(host,) for host in hosts if host.name in managers]
+    first: list[Wave] = [(host,) for host in workers] if alone else [tuple(workers)]
+    last: list[Wave] = [(host,) for host in hosts if host.name in managers]
+    return [wave for wave in first if wave] + last

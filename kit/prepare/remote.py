@@ -107,13 +107,13 @@ def packages_in(folder: Path) -> tuple[Path, ...]:
     Raises:
         InputError: There is no such folder, or it has no packages.
     """
-    found = tuple(sorted(path for path in folder.glob("*") if path.suffix in PACKAGES))
-    if not found:
+    packages = tuple(sorted(path for path in folder.glob("*") if path.suffix in PACKAGES))
+    if not packages:
         raise InputError(
             f"--toolkit: {folder} has no {' or '.join(PACKAGES)} files",
             "name a folder of packages, or the address of a mirror",
         )
-    return found
+    return packages
 
 
 def _archive(task: Task, host: Host) -> bytes:

@@ -76,8 +76,8 @@ class Report:
     def restart(self) -> Restart | None:
         """The restart of Docker that is necessary, if any."""
         for line in self.lines:
-            if line.kind in {"change", "waits"} and (found := _RESTART.match(line.text)):
-                return Restart(int(found[1]), found[2] not in {"inactive", "locked"})
+            if line.kind in {"change", "waits"} and (match := _RESTART.match(line.text)):
+                return Restart(int(match[1]), match[2] not in {"inactive", "locked"})
         return None
 
     def document(self) -> dict[str, Any]:

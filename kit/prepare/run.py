@@ -39,10 +39,12 @@ class Preparation:
 
         The status WAITS means that Docker must be restarted.
         """
-        found = on_each(hosts, lambda host: self._script(host, ["--no-restart"]))
-        restarts = {name: each.restart for name, each in found.items() if isinstance(each, Report)}
+        reports = on_each(hosts, lambda host: self._script(host, ["--no-restart"]))
+        restarts = {
+            name: each.restart for name, each in reports.items() if isinstance(each, Report)
+        }
         self._members = {name for name, each in restarts.items() if each and each.swarm}
-        return found
+        return reports
 
     def restart(self, waves: Sequence[Wave]) -> None:
         """Restart the engines, wave by wave.
@@ -53,15 +55,15 @@ class Preparation:
         for index, wave in enumerate(waves):
             if index:
                 self.settle()
-            inside = any(host.name in self._members for host in wave)
+            in_swarm = any(host.name in self._members for host in wave)
             try:
-                before = self._ready_nodes() if inside else {}
+                before = self._ready_nodes() if in_swarm else {}
                 results = on_each(wave, self._restart)
                 errors = [each for each in results.values() if isinstance(each, KitError)]
                 if errors:
                     raise joined(errors)
-                if inside:
-                    self._regather(before)
+                if in_swarm:
+                    self._await_nodes(before)
             except KitError as error:
                 left = [host.name for later in waves[index + 1 :] for host in later]
                 hint = f"{error.hint}\nnot restarted: {', '.join(left)}" if left else error.hint
@@ -74,7 +76,7 @@ class Preparation:
         finally:
             manager.close()
 
-    def _regather(self, before: Mapping[str, str]) -> None:
+    def _await_nodes(self, before: Mapping[str, str]) -> None:
         """Wait for the nodes: while the only manager restarts, all others are lost for a moment."""
         manager = self.manager()
         try:
@@ -116,8 +118,8 @@ class Preparation:
     def _restart_engine(self, host: Host) -> None:
         report = self._script(host, ["--restart"])
         if report.status != Status.DONE:
-            said = "; ".join(report.problems) or f"prepare.sh ended with {report.status}"
-            raise KitError(f"{host.name}: {said}", f"look there: {ssh_words(host.ssh)}")
+            reason = "; ".join(report.problems) or f"prepare.sh ended with {report.status}"
+            raise KitError(f"{host.name}: {reason}", f"look there: {ssh_words(host.ssh)}")
 
     def _script(self, host: Host, options: Sequence[str], *, silent: bool = False) -> Report:
         def say(line: str) -> None:
@@ -137,6 +139,6 @@ def _explained(error: KitError, node: nodes.Node, *, drained: bool) -> KitError:
     return KitError(error.message, f"{error.hint}\n{hint}".strip())
 
 
-def without_password(found: Mapping[str, Report | KitError]) -> list[str]:
+def without_password(reports: Mapping[str, Report | KitError]) -> list[str]:
     """Return the hosts whose sudo asks for a password."""
-    return [name for name, result in found.items() if isinstance(result, NeedsPasswordError)]
+    return [name for name, result in reports.items() if isinstance(result, NeedsPasswordError)]

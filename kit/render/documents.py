@@ -140,7 +140,7 @@ def _job(
     if job.job.data:
         items["data"] = [each.document() for each in job.job.data]
         if data is not None and sizes is not None:
-            found = fetches(data, job.job.fetched, job.hosts, sizes)
+            downloads = fetches(data, job.job.fetched, job.hosts, sizes)
             items["fetches"] = [
                 {
                     "name": each.data.name,
@@ -148,7 +148,7 @@ def _job(
                     "bytes": each.bytes,
                     "seconds": each.seconds,
                 }
-                for each in found
+                for each in downloads
             ]
             if job.job.streamed:
                 items["streams"] = _streams(data, job, sizes)

@@ -114,8 +114,8 @@ class Templates:
 
     def _file(self, name: str) -> str:
         """Return the path of a template, joined in the same way as Jinja does."""
-        found = (f"{folder}/{name}" for folder in self._folders if (folder / name).is_file())
-        return next(found, name)
+        paths = (f"{folder}/{name}" for folder in self._folders if (folder / name).is_file())
+        return next(paths, name)
 
     def _wrong(self, name: str, line: int, message: str) -> InputError:
         return InputError(

@@ -25,10 +25,10 @@ from kit.runtime.record_files import RecordFile
 
 def began(run: str) -> float:
     """Return the time in a run's name, in seconds since the epoch; 0 for a name without one."""
-    found = re.match(r"(\d{8}-\d{6})", run)
+    match = re.match(r"(\d{8}-\d{6})", run)
     with contextlib.suppress(ValueError):  # 20261399 is no day.
-        if found:
-            return datetime.strptime(found[1], "%Y%m%d-%H%M%S").replace(tzinfo=UTC).timestamp()
+        if match:
+            return datetime.strptime(match[1], "%Y%m%d-%H%M%S").replace(tzinfo=UTC).timestamp()
     return 0.0
 
 
@@ -53,17 +53,17 @@ class Archive:
 
     def read(self, job: str) -> list[RecordFile]:
         """Return the files of all runs of a job; damaged ones are left out."""
-        found: list[RecordFile] = []
+        files: list[RecordFile] = []
         for path in sorted((self._folder / job).glob("*.json.gz")):
             run = path.name.removesuffix(".json.gz")
             with contextlib.suppress(OSError, EOFError, ValueError, TypeError, zlib.error):
                 content = json.loads(gzip.decompress(path.read_bytes()))
-                found += [
+                files += [
                     RecordFile(host, run, name, base64.b64decode(text))
                     for host, name, text in content
                     if isinstance(host, str) and isinstance(name, str)
                 ]
-        return found
+        return files
 
     def jobs(self) -> list[str]:
         """Return the jobs with copies."""

@@ -209,13 +209,13 @@ def time_line(run: Run) -> str:
         if number:
             before = run.attempts[number - 1].world_size
             same = before == attempt.world_size
-            said = "resumed" if same else f"{before} → {attempt.world_size} ranks"
+            label = "resumed" if same else f"{before} → {attempt.world_size} ranks"
             reason = run.attempts[number - 1].reason or "no reason was recorded"
             line = f'x1="{start:.1f}" x2="{start:.1f}" y1="24" y2="70"'
             title = f"<title>interrupted: {escape(reason)}</title>"
             parts += [
                 f'<line class="restart" {line}>{title}</line>',
-                _text("tick middle", start, 18, said),
+                _text("tick middle", start, 18, label),
             ]
     for event in run.events:
         if event.kind == "saved":

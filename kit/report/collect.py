@@ -13,10 +13,10 @@ from kit.runtime.record_files import RecordFile
 EVALUATION = "evaluation.json"
 
 
-def joined(found: Iterable[RecordFile], kept: Iterable[RecordFile]) -> list[RecordFile]:
+def joined(read: Iterable[RecordFile], kept: Iterable[RecordFile]) -> list[RecordFile]:
     """Return the files of the hosts, and those copies that the hosts no longer have."""
     files = {(file.run, file.host, file.name): file for file in kept}
-    for file in found:
+    for file in read:
         files[file.run, file.host, file.name] = file
     return list(files.values())
 
@@ -39,10 +39,10 @@ def runs_of(job: str, files: Iterable[RecordFile]) -> list[Run]:
 
 def _evaluation(file: RecordFile) -> Mapping[str, Any] | None:
     try:
-        found = json.loads(file.content)
+        evaluation = json.loads(file.content)
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return evaluation if isinstance(evaluation, dict) else None
 
 
 def chosen(runs: list[Run], job: str, name: str, most: int) -> list[Run]:
@@ -53,9 +53,9 @@ def chosen(runs: list[Run], job: str, name: str, most: int) -> list[Run]:
     """
     if not name:
         return runs[-most:]
-    found = [run for run in runs if run.id.startswith(name)]
-    if len(found) == 1:
-        return found
+    named = [run for run in runs if run.id.startswith(name)]
+    if len(named) == 1:
+        return named
     known = ", ".join(run.id for run in runs) or "none"
-    what = f"job {job} has {'several runs' if found else 'no run'} with names like {name}"
+    what = f"job {job} has {'several runs' if named else 'no run'} with names like {name}"
     raise InputError(what, f"its runs: {known}")

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
-from kit.report.classes import by_class
-from kit.report.predictions import confusion, disagreement, predictions
+from kit.report.predictions import by_class, confusion, disagreement, predictions
 from kit.report.record import Run
 from kit.report.times import compare, division, paces
 from kit.report.view import Origin
@@ -15,7 +14,7 @@ from kit.report.view import Origin
 
 def document(runs: Sequence[Run], origins: Sequence[Origin]) -> dict[str, Any]:
     """Return runs and their differences as JSON values. Times are in seconds, losses in nats."""
-    found = zip(compare(runs), origins, strict=True)
+    compared = zip(compare(runs), origins, strict=True)
     return {
         "runs": [
             {
@@ -49,7 +48,7 @@ def document(runs: Sequence[Run], origins: Sequence[Origin]) -> dict[str, Any]:
                 "origin": asdict(origin),
                 "facts": dict(each.run.facts),
             }
-            for each, origin in found
+            for each, origin in compared
         ],
         "disagreements": [
             {
@@ -85,14 +84,14 @@ def _ranks(run: Run) -> list[dict[str, Any]]:
 
 
 def _predictions(run: Run) -> dict[str, Any] | None:
-    found = predictions(run)
-    if found is None:
+    predicted = predictions(run)
+    if predicted is None:
         return None
     return {
-        "samples": len(found.truth),
-        "correct": found.correct,
+        "samples": len(predicted.truth),
+        "correct": predicted.correct,
         "confusion": [
-            {"class": found.label(true), "predicted": found.label(other), "samples": number}
-            for (true, other), number in sorted(confusion(found).items())
+            {"class": predicted.label(true), "predicted": predicted.label(other), "samples": number}
+            for (true, other), number in sorted(confusion(predicted).items())
         ],
     }

@@ -22,7 +22,7 @@ class Moment:
 
 def moments(lines: Iterable[LogLine]) -> tuple[Moment, ...]:
     """Return the moments of a job in the order of time; repeated events count once."""
-    found = []
+    timeline = []
     worlds: dict[str, tuple[int, int]] = {}  # Of each host: size of the world, restarts.
     restarts: dict[str, int] = {}
     for line in lines:
@@ -41,8 +41,8 @@ def moments(lines: Iterable[LogLine]) -> tuple[Moment, ...]:
                 continue
             worlds[line.host] = world
         if event is not None:
-            found += [Moment(event.time, line.host, words) for words in _words(event)]
-    return tuple(sorted(found, key=lambda moment: moment.time))
+            timeline += [Moment(event.time, line.host, words) for words in _words(event)]
+    return tuple(sorted(timeline, key=lambda moment: moment.time))
 
 
 def _words(event: events.Event) -> Iterator[str]:

@@ -64,7 +64,7 @@ def _with_markup(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _sections(values: dict[str, Any]) -> list[tuple[str, str]]:
-    found = [
+    sections = [
         ("comparison", "Comparison" if len(values["runs"]) > 1 else "Summary"),
         ("curves", "Loss and accuracy"),
         ("time", "Where the time went"),
@@ -72,9 +72,9 @@ def _sections(values: dict[str, Any]) -> list[tuple[str, str]]:
         ("ranks", "Ranks"),
     ]
     if values["has_predictions"]:
-        found += [("predictions", "Predictions"), ("confusion", "Confusion")]
+        sections += [("predictions", "Predictions"), ("confusion", "Confusion")]
     if values["has_classes"]:
-        found.append(("classes", "Classes"))
+        sections.append(("classes", "Classes"))
     if values["has_samples"]:
-        found.append(("texts", "Samples of text"))
-    return [*found, ("details", "What ran")]
+        sections.append(("texts", "Samples of text"))
+    return [*sections, ("details", "What ran")]

@@ -1,4 +1,4 @@
-"""The predictions of a run's trained model on the test samples. Pure."""
+"""The predictions of a run's trained model on the test samples, and its accuracy by class. Pure."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Predictions:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ShownSample:
     """A test sample to show: its picture ("" if there is none), and what each run says of it."""
 
     index: int
@@ -59,21 +59,22 @@ class Shown:
 
 def predictions(run: Run) -> Predictions | None:
     """Return a run's predictions; None if there are none, or they are damaged."""
-    found = run.evaluation
+    if not run.evaluation:
+        return None
     try:
-        return _read(found, tuple(map(str, run.facts.get("labels", ())))) if found else None
+        return _read(run.evaluation, tuple(map(str, run.facts.get("labels", ()))))
     except (KeyError, TypeError, ValueError, binascii.Error, struct.error):
         return None
 
 
-def _read(found: Mapping[str, Any], labels: tuple[str, ...]) -> Predictions:
-    truth, predicted = _integers(found["truth"], "h"), _integers(found["predicted"], "h")
-    confidence = tuple(value / 255 for value in _integers(found["confidence"], "B"))
+def _read(evaluation: Mapping[str, Any], labels: tuple[str, ...]) -> Predictions:
+    truth, predicted = _integers(evaluation["truth"], "h"), _integers(evaluation["predicted"], "h")
+    confidence = tuple(value / 255 for value in _integers(evaluation["confidence"], "B"))
     if not len(truth) == len(predicted) == len(confidence):
         raise ValueError("lengths differ")
-    every = int(found["every"])
+    every = int(evaluation["every"])
     return Predictions(
-        data=str(found["data"]),
+        data=str(evaluation["data"]),
         labels=labels,
         indices=tuple(range(0, len(truth) * every, every)),
         truth=truth,
@@ -81,7 +82,7 @@ def _read(found: Mapping[str, Any], labels: tuple[str, ...]) -> Predictions:
         confidence=confidence,
         pictures={
             int(index): content
-            for index, content in dict(found["pictures"]).items()
+            for index, content in dict(evaluation["pictures"]).items()
             if isinstance(content, str) and _BASE64.fullmatch(content)
         },
     )
@@ -92,35 +93,35 @@ def _integers(text: str, kind: str) -> tuple[int, ...]:
     return struct.unpack(f"<{len(content) // struct.calcsize(kind)}{kind}", content)
 
 
-def mistakes(found: Predictions, most: int) -> list[Shown]:
+def mistakes(predicted: Predictions, most: int) -> list[ShownSample]:
     """Return wrong predictions with a picture, the most confident first."""
-    return _shown(found, [n for n in _ranked(found) if not _is_right(found, n)], most)
+    return _shown(predicted, [n for n in _ranked(predicted) if not _is_right(predicted, n)], most)
 
 
-def successes(found: Predictions, most: int) -> list[Shown]:
+def successes(predicted: Predictions, most: int) -> list[ShownSample]:
     """Return right predictions with a picture, with equal distances in the test set."""
-    right = [n for n in range(len(found.truth)) if _is_right(found, n)]
-    pictured = [n for n in right if found.indices[n] in found.pictures]
-    return _shown(found, pictured[:: -(-len(pictured) // max(most, 1)) or 1], most)
+    right = [n for n in range(len(predicted.truth)) if _is_right(predicted, n)]
+    pictured = [n for n in right if predicted.indices[n] in predicted.pictures]
+    return _shown(predicted, pictured[:: -(-len(pictured) // max(most, 1)) or 1], most)
 
 
-def _is_right(found: Predictions, number: int) -> bool:
-    return found.truth[number] == found.predicted[number]
+def _is_right(predicted: Predictions, number: int) -> bool:
+    return predicted.truth[number] == predicted.predicted[number]
 
 
-def _ranked(found: Predictions) -> list[int]:
-    return sorted(range(len(found.truth)), key=lambda number: -found.confidence[number])
+def _ranked(predicted: Predictions) -> list[int]:
+    return sorted(range(len(predicted.truth)), key=lambda number: -predicted.confidence[number])
 
 
-def _shown(found: Predictions, numbers: list[int], most: int) -> list[Shown]:
-    pictured = [number for number in numbers if found.indices[number] in found.pictures]
+def _shown(predicted: Predictions, numbers: list[int], most: int) -> list[ShownSample]:
+    pictured = [number for number in numbers if predicted.indices[number] in predicted.pictures]
     return [
-        Shown(
-            index=found.indices[number],
-            picture=found.pictures[found.indices[number]],
-            truth=found.label(found.truth[number]),
-            predicted=(found.label(found.predicted[number]),),
-            confidence=(found.confidence[number],),
+        ShownSample(
+            index=predicted.indices[number],
+            picture=predicted.pictures[predicted.indices[number]],
+            truth=predicted.label(predicted.truth[number]),
+            predicted=(predicted.label(predicted.predicted[number]),),
+            confidence=(predicted.confidence[number],),
         )
         for number in pictured[:most]
     ]
@@ -136,7 +137,7 @@ class Disagreement:
     number: int
     only_first: int
     only_second: int
-    shown: tuple[Shown, ...]
+    shown: tuple[ShownSample, ...]
 
 
 def disagreement(first: Run, second: Run, most: int) -> Disagreement | None:
@@ -148,7 +149,7 @@ def disagreement(first: Run, second: Run, most: int) -> Disagreement | None:
     numbers.sort(key=lambda n: -max(one.confidence[n], two.confidence[n]))
     pictures = {**two.pictures, **one.pictures}
     shown = tuple(
-        Shown(
+        ShownSample(
             index=one.indices[n],
             picture=pictures[one.indices[n]],
             truth=one.label(one.truth[n]),
@@ -168,6 +169,40 @@ def disagreement(first: Run, second: Run, most: int) -> Disagreement | None:
     )
 
 
-def confusion(found: Predictions) -> Counter[tuple[int, int]]:
+def confusion(predicted: Predictions) -> Counter[tuple[int, int]]:
     """Count the test samples by their class and the predicted one."""
-    return Counter(zip(found.truth, found.predicted, strict=True))
+    return Counter(zip(predicted.truth, predicted.predicted, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class ClassFigures:
+    """The test samples of a class, and how many of them the trained model classifies correctly."""
+
+    name: str
+    samples: int
+    correct: int
+
+    @property
+    def accuracy(self) -> float | None:
+        """The share of the samples that are correct; None without samples."""
+        return self.correct / self.samples if self.samples else None
+
+
+def by_class(run: Run) -> tuple[ClassFigures, ...]:
+    """Return the figures of all classes of a trained model; none if they are not known."""
+    figures = run.by_class or {}
+    columns = [figures.get(name) for name in ("samples", "correct")]
+    samples, correct = (each if isinstance(each, list) else [] for each in columns)
+    names = run.facts.get("labels")
+    labels = names if isinstance(names, list) else []
+    return tuple(
+        ClassFigures(str(labels[number]) if number < len(labels) else str(number), *pair)
+        for number, pair in enumerate(zip(samples, correct, strict=False))
+        if all(type(each) is int for each in pair)
+    )
+
+
+def weakest(figures: tuple[ClassFigures, ...], most: int) -> list[ClassFigures]:
+    """Return the classes of the lowest accuracy that have samples, the lowest first."""
+    known = [each for each in figures if each.samples]
+    return sorted(known, key=lambda each: (each.correct / each.samples, each.name))[:most]

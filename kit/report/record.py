@@ -262,17 +262,17 @@ def read_run(
     run: str, job: str, ranks: Iterable[Iterable[Line]], evaluation: Mapping[str, Any] | None
 ) -> Run | None:
     """Return a run from the lines of each rank's files; None if rank 0 has not begun."""
-    found: dict[float, dict[int, list[Line]]] = {}
+    by_attempt: dict[float, dict[int, list[Line]]] = {}
     for lines in ranks:
         part: list[Line] | None = None
         for line in lines:
             if line["record"] == "begin":
-                part = found.setdefault(_number(line, "attempt"), {}).setdefault(
+                part = by_attempt.setdefault(_number(line, "attempt"), {}).setdefault(
                     int(_number(line, "rank")), []
                 )
             if part is not None:
                 part.append(line)
-    complete = [found[each] for each in sorted(found) if 0 in found[each]]
+    complete = [by_attempt[each] for each in sorted(by_attempt) if 0 in by_attempt[each]]
     if not complete:
         return None
     begins = [next(_of(parts[0], "begin")) for parts in complete]
@@ -316,7 +316,7 @@ def _rank(lines: Sequence[Line], samples: float) -> Rank:
             least=_number(line, "least"),
             most=_number(line, "most"),
             samples=_number(line, "samples"),
-            loss=_maybe(line, "loss"),
+            loss=_optional_number(line, "loss"),
             data=_number(line, "data"),
             compute=_number(line, "compute"),
             exchange=_number(line, "communication"),
@@ -338,21 +338,21 @@ def _epoch(line: Line) -> Epoch:
         time=_number(line, "time"),
         epoch=int(_number(line, "epoch")),
         step=int(_number(line, "step")),
-        loss=_maybe(line, "loss"),
-        accuracy=_maybe(line, "accuracy"),
-        validation_loss=_maybe(line, "validation_loss"),
-        images_per_second=_maybe(line, "images_per_second"),
+        loss=_optional_number(line, "loss"),
+        accuracy=_optional_number(line, "accuracy"),
+        validation_loss=_optional_number(line, "validation_loss"),
+        images_per_second=_optional_number(line, "images_per_second"),
         evaluation=_number(line, "evaluation"),
         metrics=_metrics(line),
-        tokens_per_second=_maybe(line, "tokens_per_second"),
-        mfu=_maybe(line, "mfu"),
+        tokens_per_second=_optional_number(line, "tokens_per_second"),
+        mfu=_optional_number(line, "mfu"),
     )
 
 
 def _metrics(line: Line, key: str = "metrics") -> dict[str, float]:
-    found = line.get(key)
-    names = found if isinstance(found, dict) else {}
-    return {name: value for name in names if (value := _maybe(names, name)) is not None}
+    metrics = line.get(key)
+    names = metrics if isinstance(metrics, dict) else {}
+    return {name: value for name in names if (value := _optional_number(names, name)) is not None}
 
 
 def _events(lines: Sequence[Line]) -> Iterator[Event]:
@@ -384,9 +384,9 @@ def _of(lines: Iterable[Line], record: str) -> Iterator[Line]:
 
 
 def _number(line: Line, key: str) -> float:
-    return _maybe(line, key) or 0.0
+    return _optional_number(line, key) or 0.0
 
 
-def _maybe(line: Line, key: str) -> float | None:
+def _optional_number(line: Line, key: str) -> float | None:
     value = line.get(key)
     return float(value) if isinstance(value, int | float) else None

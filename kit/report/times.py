@@ -155,17 +155,17 @@ def _tokens_rate(run: Run) -> float | None:
     return None
 
 
-def speed_unit(found: Sequence[Comparison]) -> str:
+def speed_unit(comparisons: Sequence[Comparison]) -> str:
     """Return the unit in which the speed of runs can be compared."""
-    texts = [each.tokens_per_second is not None for each in found]
+    texts = [each.tokens_per_second is not None for each in comparisons]
     if any(texts):
         return "tokens/s" if all(texts) else "samples/s"
     return "images/s"
 
 
-def speed(found: Comparison, unit: str) -> float | None:
+def speed(comparison: Comparison, unit: str) -> float | None:
     """Return the speed of a run in a unit of `speed_unit`."""
-    return found.tokens_per_second if unit == "tokens/s" else found.images_per_second
+    return comparison.tokens_per_second if unit == "tokens/s" else comparison.images_per_second
 
 
 @dataclass(frozen=True, slots=True)

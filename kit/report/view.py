@@ -10,16 +10,17 @@ from itertools import pairwise
 from typing import Any
 
 from kit.report import charts
-from kit.report.classes import by_class, weakest
 from kit.report.curves import AXES, Axis, bands, of_epochs, training_losses
 from kit.report.predictions import (
     Disagreement,
     Predictions,
+    by_class,
     confusion,
     disagreement,
     mistakes,
     predictions,
     successes,
+    weakest,
 )
 from kit.report.record import Run, named
 from kit.report.times import KINDS, Comparison, Pace, compare, division, paces, speed, speed_unit
@@ -76,8 +77,8 @@ def view(
         "class_heads": _heads("class", "test samples", "correct", "accuracy"),
         "confused_heads": _heads("true class", "predicted*", "samples", "of the class"),
         "runs": [
-            _run(run, origin, found, most_pictures)
-            for run, origin, found in zip(runs, origins, known, strict=True)
+            _run(run, origin, predicted, most_pictures)
+            for run, origin, predicted in zip(runs, origins, known, strict=True)
         ],
         "pairs": [
             _pair(each)
@@ -113,10 +114,10 @@ def share(value: float | None, digits: int = 2) -> str:
     return NONE if value is None else f"{value * 100:.{digits}f} %"
 
 
-def _comparison(found: Sequence[Comparison]) -> View:
-    unit = speed_unit(found)
+def _comparison(compared: Sequence[Comparison]) -> View:
+    unit = speed_unit(compared)
     names = ["run", "ranks", "hosts", "epochs", "steps/epoch", "seconds", "of training", unit]
-    several = len(found) > 1
+    several = len(compared) > 1
     names += ["speed-up", "efficiency"] if several else []
     names += ["accuracy", "validation loss", "outcome*"]
     notes = []
@@ -126,9 +127,9 @@ def _comparison(found: Sequence[Comparison]) -> View:
             "the first run of the fewest ranks; efficiency divides it by the ratio of ranks. Both "
             "need equal numbers of samples and epochs."
         )
-    if any(each.run.state == "not complete" for each in found):
+    if any(each.run.state == "not complete" for each in compared):
         notes.append("A run that is not complete is shown up to the last line of its record.")
-    return {"heads": _heads(*names), "rows": [_compared(each, several, unit) for each in found],
+    return {"heads": _heads(*names), "rows": [_compared(each, several, unit) for each in compared],
             "notes": notes}  # fmt: skip
 
 
@@ -212,8 +213,8 @@ def _speeds(run: Run) -> list[tuple[str, str, str]]:
     text = any(epoch.tokens_per_second is not None for epoch in run.epochs)
     known = any(epoch.mfu is not None for epoch in run.epochs)
     unit = ("tokens_per_second", "tokens/s", ",.0f")
-    found = [unit if text else ("images_per_second", "images/s", ",.0f")]
-    return [*found, ("mfu", "MFU", ".1%")] if known else found
+    units = [unit if text else ("images_per_second", "images/s", ",.0f")]
+    return [*units, ("mfu", "MFU", ".1%")] if known else units
 
 
 def _own_metrics(run: Run) -> list[str]:
@@ -244,7 +245,7 @@ def _seconds_and_share(seconds: float, spent: Mapping[str, float]) -> str:
     return f"{seconds:.1f} s, {share(seconds / (sum(spent.values()) or 1), 0)}"
 
 
-def _run(run: Run, origin: Origin, found: Predictions | None, most: int) -> View:
+def _run(run: Run, origin: Origin, predicted: Predictions | None, most: int) -> View:
     known = paces(run)
     drawn = sorted(known, key=lambda pace: -pace.factor)[:MOST_BANDS]
     chosen = {pace.rank.rank for pace in drawn}
@@ -267,7 +268,7 @@ def _run(run: Run, origin: Origin, found: Predictions | None, most: int) -> View
         "more_ranks": f"The {MOST_BANDS} slowest of {len(known)} ranks are drawn."
         if len(known) > MOST_BANDS
         else "",
-        "predictions": _predictions(found, most) if found else None,
+        "predictions": _predictions(predicted, most) if predicted else None,
         "classes": _classes(run),
         "samples": [event for event in run.events if event.kind == "sample"],
         "details": list(_details(run, origin)),
@@ -306,11 +307,11 @@ def _pace(pace: Pace) -> list[str]:
 
 def event_rows(run: Run) -> Iterator[tuple[str, str, str, str, str]]:
     """Yield the events of a run: seconds since its start, words, epoch, step, duration."""
-    found: list[tuple[float, tuple[str, str, str, str, str]]] = []
+    rows: list[tuple[float, tuple[str, str, str, str, str]]] = []
 
     def add(time: float, words: str, step: int, epoch: str = "", seconds: str = "") -> None:
         row = (f"{time - run.began:.1f} s", words, epoch, f"{step:,}", seconds)
-        found.append((time, row))
+        rows.append((time, row))
 
     first = run.attempts[0]
     where = ", ".join(first.hosts)
@@ -335,24 +336,24 @@ def event_rows(run: Run) -> Iterator[tuple[str, str, str, str, str]]:
         if event.kind in names:
             pause = f"{event.seconds:.3f} s" if event.kind == "saved" else ""
             add(event.time, names[event.kind], event.step, str(event.epoch), pause)
-    return (row for _, row in sorted(found, key=lambda each: each[0]))
+    return (row for _, row in sorted(rows, key=lambda each: each[0]))
 
 
-def _predictions(found: Predictions, most: int) -> View:
-    counts, total = confusion(found), len(found.truth)
-    sizes = {label: found.truth.count(label) for label in set(found.truth)}
+def _predictions(test: Predictions, most: int) -> View:
+    counts, total = confusion(test), len(test.truth)
+    sizes = {label: test.truth.count(label) for label in set(test.truth)}
     wrong = [(pair, times) for pair, times in counts.most_common() if pair[0] != pair[1]]
-    classes = sorted({*found.truth, *found.predicted})
+    classes = sorted({*test.truth, *test.predicted})
     highest = max((times for _, times in wrong), default=1)
     return {
-        "words": f"{found.correct:,} of {total:,} test samples are right, "
-        f"{share(found.correct / max(total, 1))}; {total - found.correct:,} are wrong.",
-        "mistakes": mistakes(found, most),
-        "successes": successes(found, most // 2),
-        "labels": [found.label(each) for each in classes],
+        "words": f"{test.correct:,} of {total:,} test samples are right, "
+        f"{share(test.correct / max(total, 1))}; {total - test.correct:,} are wrong.",
+        "mistakes": mistakes(test, most),
+        "successes": successes(test, most // 2),
+        "labels": [test.label(each) for each in classes],
         "matrix": [
             {
-                "label": found.label(row),
+                "label": test.label(row),
                 "cells": [
                     _cell(
                         counts[row, column],
@@ -367,7 +368,12 @@ def _predictions(found: Predictions, most: int) -> View:
         if len(classes) <= MOST_CLASSES
         else None,
         "confused": [
-            [found.label(true), found.label(other), f"{times:,}", share(times / sizes[true], 1)]
+            [
+                test.label(true),
+                test.label(other),
+                f"{times:,}",
+                share(times / sizes[true], 1),
+            ]
             for (true, other), times in wrong[:MOST_CONFUSED]
         ],
     }
@@ -378,17 +384,17 @@ def _cell(times: int, hit: bool, most: int) -> View:
     return {"number": times, "kind": "hit" if hit else "miss", "share": strength}
 
 
-def _pair(found: Disagreement) -> View:
-    first, second = found.first.label, found.second.label
-    neither = found.number - found.only_first - found.only_second
+def _pair(pair: Disagreement) -> View:
+    first, second = pair.first.label, pair.second.label
+    neither = pair.number - pair.only_first - pair.only_second
     return {
         "title": f"{first} and {second} disagree",
-        "words": f"They disagree on {found.number:,} of {found.samples:,} test samples, "
-        f"{share(found.number / max(found.samples, 1))}: {first} alone is right on "
-        f"{found.only_first:,}, {second} alone on {found.only_second:,}, neither on {neither:,}. "
+        "words": f"They disagree on {pair.number:,} of {pair.samples:,} test samples, "
+        f"{share(pair.number / max(pair.samples, 1))}: {first} alone is right on "
+        f"{pair.only_first:,}, {second} alone on {pair.only_second:,}, neither on {neither:,}. "
         "The most confident first.",
-        "names": _short_names(found.first, found.second),
-        "shown": found.shown,
+        "names": _short_names(pair.first, pair.second),
+        "shown": pair.shown,
     }
 
 
@@ -427,8 +433,8 @@ def _details(run: Run, origin: Origin) -> Iterator[tuple[str, str]]:
 
 def _date(run: str) -> str:
     """Return the time in a run's name."""
-    found = re.match(r"(\d{4})(\d\d)(\d\d)-(\d\d)(\d\d)(\d\d)", run)
-    return "{}-{}-{} {}:{}:{} UTC".format(*found.groups()) if found else ""
+    match = re.match(r"(\d{4})(\d\d)(\d\d)-(\d\d)(\d\d)(\d\d)", run)
+    return "{}-{}-{} {}:{}:{} UTC".format(*match.groups()) if match else ""
 
 
 def _words(facts: Mapping[str, Any], key: str, form: str) -> str:

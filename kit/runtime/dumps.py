@@ -34,8 +34,8 @@ def dumps(hosts: Iterable[Host], volume: str) -> tuple[tuple[Dump, ...], tuple[K
     """
     answers = on_each(hosts, lambda host: _of_host(host, volume)).values()
     errors = tuple(answer for answer in answers if isinstance(answer, KitError))
-    found = [dump for answer in answers if not isinstance(answer, KitError) for dump in answer]
-    newest = {dump.name: dump for dump in sorted(found, key=lambda dump: dump.time)}
+    files = [dump for answer in answers if not isinstance(answer, KitError) for dump in answer]
+    newest = {dump.name: dump for dump in sorted(files, key=lambda dump: dump.time)}
     return tuple(newest[name] for name in sorted(newest)), errors
 
 

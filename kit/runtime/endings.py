@@ -1,8 +1,11 @@
-"""How containers end without having begun: what their image lacks. Pure."""
+"""Containers that no restart can help: no program can start, or the input is wrong. Pure."""
 
 from __future__ import annotations
 
-from kit.runtime.status import MISTAKE
+from dataclasses import replace
+
+from kit.errors import KitError
+from kit.runtime.status import ENDED, MISTAKE, JobStatus, State
 from kit.workload.types import Kind
 
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
@@ -26,3 +29,23 @@ def never_began(kind: Kind, image: str, exit_status: int | None, error: str = ""
     fix = "build it on an image with Python 3.10 or newer, such as pytorch/pytorch"
     which = "" if missing else " that may be executed"
     return f"the image {image} has no python3{which}: {fix}"
+
+
+def as_failed(status: JobStatus, reason: str, now: float) -> JobStatus:
+    """Return the final status of a workload that is removed because of a mistake.
+
+    `reason` is that of its hosts, for one whose launcher has reported nothing.
+    """
+    hosts = tuple(
+        host if host.state in ENDED else replace(host, state=State.FAILED, message="")
+        for host in status.hosts
+    )
+    message = "" if status.failure else reason
+    return replace(status, state=State.FAILED, message=message, ended=now, hosts=hosts)
+
+
+def mistake_error(reason: str, status: JobStatus) -> KitError:
+    """Return the error for the user: the reason, the launcher's message, what to do next."""
+    again = f"correct that, `kit render`, `kit deploy {status.job}`"
+    message = f"{reason}\n  {status.failure}" if status.failure else reason
+    return KitError(message, f"it was ended, because no restart can help; {again}")

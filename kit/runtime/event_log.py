@@ -23,9 +23,9 @@ Source = Callable[[float | None], Sequence[LogLine]]
 
 def last_lines(read: Callable[[str], list[LogLine]]) -> list[LogLine]:
     """Return a source's last lines, with events if there are any; `read` reads so many lines."""
-    found = read(TAIL)
-    if len(found) < int(TAIL) or any(is_event(line.text) for line in found):
-        return found
+    lines = read(TAIL)
+    if len(lines) < int(TAIL) or any(is_event(line.text) for line in lines):
+        return lines
     return read(MORE)
 
 
@@ -54,7 +54,7 @@ class EventLog:
         self.refused = {
             source: result for source, result in results.items() if isinstance(result, KitError)
         }
-        found = (result for result in results.values() if not isinstance(result, KitError))
-        for line in sorted(chain.from_iterable(found), key=lambda line: line.time or 0.0):
+        read_lines = (result for result in results.values() if not isinstance(result, KitError))
+        for line in sorted(chain.from_iterable(read_lines), key=lambda line: line.time or 0.0):
             self.reader.read(line)
         return self.reader

@@ -27,8 +27,8 @@ def split(text: str) -> tuple[int | None, str]:
     The launcher adds it on a pipe: torchrun adds it only to lines of files, which grow for as long
     as a job runs.
     """
-    found = _RANK.match(text)
-    return (int(found[1]), text[found.end() :]) if found else (None, text)
+    match = _RANK.match(text)
+    return (int(match[1]), text[match.end() :]) if match else (None, text)
 
 
 _BEGINNING = re.compile(r"launch \S+: (job |error: )|@kit |\[FATAL tini ")
@@ -134,8 +134,8 @@ class Reader:
 
     def read_logs(self, lines: Iterable[LogLine]) -> None:
         """Process the lines of several logs, in the order of their events."""
-        found = ((events.parse(line.text), line) for line in lines if is_event(line.text))
-        known = [(event, line) for event, line in found if event is not None]
+        parsed = ((events.parse(line.text), line) for line in lines if is_event(line.text))
+        known = [(event, line) for event, line in parsed if event is not None]
         for event, line in sorted(known, key=lambda each: each[0].time):
             _READERS[type(event)](self, event, line)
 

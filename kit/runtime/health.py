@@ -58,8 +58,8 @@ def answer(url: str) -> tuple[int, str]:
     except TimeoutError:
         return 0, f"port {parts.port or 80} has not answered for {PATIENCE:.0f} s"
     except (HTTPException, OSError) as error:
-        said = error or type(error).__name__
-        return 0, f"port {parts.port or 80} does not answer as a web server: {said}"
+        reason = error or type(error).__name__
+        return 0, f"port {parts.port or 80} does not answer as a web server: {reason}"
     finally:
         connection.close()
     return status, ""
@@ -81,32 +81,32 @@ def with_health(
         for host in status.hosts
         if host.state is State.RUNNING
     }
-    asked = {key: url for key, url in wanted.items() if key in running}
+    urls = {key: url for key, url in wanted.items() if key in running}
     serving = {job for job, _ in running}
     proxies = {job: each.proxy for job, each in checks.items() if each.proxy and job in serving}
     with ThreadPoolExecutor(MOST_CONCURRENT) as pool:
-        faults = dict(zip(asked, pool.map(fault, asked.values()), strict=True))
+        faults = dict(zip(urls, pool.map(fault, urls.values()), strict=True))
         others = dict(zip(proxies, pool.map(fault, proxies.values()), strict=True))
     return tuple(
         replace(
             status,
-            hosts=tuple(_told(status.job, host, faults) for host in status.hosts),
+            hosts=tuple(_with_health(status.job, host, faults) for host in status.hosts),
             message=_with_proxy(status.message, others.get(status.job, "")),
         )
         for status in statuses
     )
 
 
-def _with_proxy(message: str, found: str) -> str:
-    return "; ".join(filter(None, [message, f"its proxy: {found}" if found else ""]))
+def _with_proxy(message: str, proxy_fault: str) -> str:
+    return "; ".join(filter(None, [message, f"its proxy: {proxy_fault}" if proxy_fault else ""]))
 
 
-def _told(job: str, host: HostStatus, faults: Mapping[tuple[str, str], str]) -> HostStatus:
+def _with_health(job: str, host: HostStatus, faults: Mapping[tuple[str, str], str]) -> HostStatus:
     if (job, host.host) not in faults:
         return host
-    found = faults[job, host.host]
-    said = [host.message, f"not healthy: {found}" if found else ""]
-    return replace(host, healthy=not found, message="; ".join(filter(None, said)))
+    health_fault = faults[job, host.host]
+    messages = [host.message, f"not healthy: {health_fault}" if health_fault else ""]
+    return replace(host, healthy=not health_fault, message="; ".join(filter(None, messages)))
 
 
 def await_healthy(
@@ -117,12 +117,12 @@ def await_healthy(
     Raises:
         KitError: It ends again and again, or is not healthy in time.
     """
-    began, told = time.monotonic(), ""
+    began, shown = time.monotonic(), ""
     while True:
         status = look()
         if status is None or status.state in ENDED:
-            said = status.message if status else "its containers are gone"
-            raise KitError(f"{name} has ended: {said}", f"see `kit logs {name}`")
+            ending = status.message if status else "its containers are gone"
+            raise KitError(f"{name} has ended: {ending}", f"see `kit logs {name}`")
         ill = [host for host in status.hosts if not host.healthy]
         if not ill:
             say(f"{name}: healthy, {', '.join(status.urls)}")
@@ -133,9 +133,9 @@ def await_healthy(
         if time.monotonic() - began > timeout:
             what = f"{name} was not healthy within {timeout:.0f} s: {reason}"
             raise KitError(what, f"{_advice(name)}, or write a longer `start_timeout:`")
-        if reason != told:
+        if reason != shown:
             say(f"{name}: {reason}")
-            told = reason
+            shown = reason
         time.sleep(POLL)
 
 

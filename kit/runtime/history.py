@@ -1,15 +1,19 @@
-"""The history of deployments."""
+"""Deployments: their history, and the lock that prevents two at a time."""
 
 from __future__ import annotations
 
 import getpass
+import os
 import socket
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any
 
+from kit.errors import KitError
 from kit.runtime.source import SHORT, Source
+from kit.values import show_age
 from kit.workload.types import Workload
 
 
@@ -57,11 +61,11 @@ def current_user() -> str:
     return f"{getpass.getuser()}@{socket.gethostname()}"
 
 
-def deployment(work: Workload, time: float, source: Source) -> Deployment:
-    """Return the entry for a workload that was started at `time` from files of a `source`."""
+def deployment(work: Workload, started: float, source: Source) -> Deployment:
+    """Return the entry for a workload that was started at a time from files of a `source`."""
     return Deployment(
         work.name,
-        time,
+        started,
         current_user(),
         work.inventory_hash,
         work.job_hash,
@@ -81,8 +85,8 @@ def read_deployment(content: Mapping[str, Any]) -> Deployment:
         TypeError: A value is missing.
     """
     known = {each.name for each in fields(Deployment)}
-    found = {name: value for name, value in content.items() if name in known}
-    return Deployment(**found | {"hosts": tuple(content.get("hosts", ()))})
+    values = {name: value for name, value in content.items() if name in known}
+    return Deployment(**values | {"hosts": tuple(content.get("hosts", ()))})
 
 
 def newest(deployments: Iterable[Deployment]) -> dict[str, Deployment]:
@@ -107,3 +111,25 @@ def undone(
         same = (last.inventory, last.job_hash) == (work.inventory_hash, work.job_hash)
         if not same and not contains(last.commit):
             yield last
+
+
+@dataclass(frozen=True, slots=True)
+class LockHolder:
+    """The user and process that deploy, since a time in seconds since the epoch."""
+
+    by: str
+    pid: int
+    since: float
+
+    def refusal(self, where: str) -> KitError:
+        """Return the error for a second deploy; the lock is stored at `where`."""
+        age = show_age(time.time() - self.since)
+        return KitError(
+            f"{self.by} (process {self.pid}) has been deploying for {age} (see {where})",
+            "wait for it; if it is dead, `kit deploy --break-lock`",
+        )
+
+
+def this_process() -> LockHolder:
+    """Return this process as the holder of a lock."""
+    return LockHolder(current_user(), os.getpid(), time.time())

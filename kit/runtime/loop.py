@@ -41,8 +41,8 @@ def execute_steps(
         if seconds >= LONG:
             say(f"{step.where}: {step.what}: done after {seconds:.1f} s")
 
-    for batch, found in groupby(steps, key=lambda step: step.batch):
-        together = tuple(found)
+    for batch, steps_of_batch in groupby(steps, key=lambda step: step.batch):
+        together = tuple(steps_of_batch)
         for some in ((step,) for step in together) if batch is None else (together,):
             if failed := _failures(tell, some):
                 raise StepsError(some, failed)

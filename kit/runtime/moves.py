@@ -103,10 +103,10 @@ def with_moves(
     return tuple(done)
 
 
-def _reachable(work: Workload, found: Iterable[Move]) -> list[Move]:
+def _reachable(work: Workload, wanted: Iterable[Move]) -> list[Move]:
     """Return the copies whose source has the volume."""
     kept = []
-    for each in found:
+    for each in wanted:
         try:
             with closing(Docker.of(each.source)) as docker:
                 if has_volume(docker, each.volume):

@@ -19,15 +19,15 @@ def wrong_gpus(statuses: Sequence[JobStatus], names: Collection[str] = ()) -> tu
     `names`, if there are names.
     """
     living = [status for status in statuses if status.state not in ENDED]
-    asked = [status for status in living if not names or status.job in names]
-    return (*_mismatched(asked), *_shared(living, names))
+    selected = [status for status in living if not names or status.job in names]
+    return (*_mismatched(selected), *_shared(living, names))
 
 
 def _mismatched(statuses: Sequence[JobStatus]) -> Iterator[str]:
     for status in statuses:
         for host in status.hosts:
-            if host.state not in ENDED and host.seen and (said := _difference(host)):
-                yield f"{status.job} on {host.host} {said}"
+            if host.state not in ENDED and host.seen and (difference := _difference(host)):
+                yield f"{status.job} on {host.host} {difference}"
 
 
 def _difference(host: HostStatus) -> str:

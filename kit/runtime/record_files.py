@@ -52,8 +52,8 @@ def from_hosts(hosts: Iterable[Host], kind: str, source: str) -> FoundRecords:
 
     answers = on_each(hosts, read).values()
     errors = tuple(answer for answer in answers if isinstance(answer, KitError))
-    found = [each for answer in answers if not isinstance(answer, KitError) for each in answer]
-    return FoundRecords(tuple(found), errors)
+    files = [each for answer in answers if not isinstance(answer, KitError) for each in answer]
+    return FoundRecords(tuple(files), errors)
 
 
 def _unpacked(host: str, packed: bytes) -> Iterator[RecordFile]:

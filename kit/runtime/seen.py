@@ -31,12 +31,12 @@ def visible_gpus(docker: Docker, container: str) -> Seen:
 def with_seen(status: JobStatus, asks: Mapping[str, Callable[[], Seen]]) -> JobStatus:
     """Return a status with the GPUs of hosts that have a container to ask."""
     answers = dict(zip(asks, concurrently(lambda ask: ask(), asks.values()), strict=True))
-    hosts = tuple(_told(host, answers.get(host.host)) for host in status.hosts)
+    hosts = tuple(_with_answer(host, answers.get(host.host)) for host in status.hosts)
     return replace(status, hosts=hosts)
 
 
-def _told(host: HostStatus, answer: Seen | KitError | None) -> HostStatus:
+def _with_answer(host: HostStatus, answer: Seen | KitError | None) -> HostStatus:
     if isinstance(answer, KitError):
-        said = [host.message, f"its GPUs are not proved: {answer.message}"]
-        return replace(host, message="; ".join(filter(None, said)))
+        messages = [host.message, f"its GPUs are not proved: {answer.message}"]
+        return replace(host, message="; ".join(filter(None, messages)))
     return replace(host, seen=answer) if answer else host

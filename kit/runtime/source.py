@@ -28,11 +28,11 @@ def current_source(folder: Path) -> Source:
     """Return the version of a folder's files; an empty one without Git."""
     status = _git(folder, "status", "--porcelain=v2", "--branch", "--", ".")
     lines = (status or "").splitlines()
-    told = dict(line[2:].partition(" ")[::2] for line in lines if line.startswith("# "))
-    commit = told.get("branch.oid", "")
+    headers = dict(line[2:].partition(" ")[::2] for line in lines if line.startswith("# "))
+    commit = headers.get("branch.oid", "")
     if not commit or commit == "(initial)":
         return Source()
-    branch = told.get("branch.head", "")
+    branch = headers.get("branch.head", "")
     subject = _git(folder, "log", "-1", "--format=%s", commit) or ""
     return Source(
         commit=commit,

@@ -7,9 +7,11 @@ job ended, when `kit stop` removes its containers.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
+from typing import Any
 
+from kit.errors import KitError
 from kit.workload.types import Kind
 
 
@@ -148,3 +150,46 @@ class LogLine:
     text: str
     rank: int | None = None
     time: float | None = None
+
+
+def status_to_json(status: JobStatus) -> dict[str, Any]:
+    """Return the final status of a workload as a JSON object, which outlasts its containers."""
+    return asdict(status)
+
+
+class NoLinesError(KitError):
+    """The lines of a workload went with its containers."""
+
+
+def without_lines(status: JobStatus) -> NoLinesError:
+    """Return the error of a workload whose lines went with its containers."""
+    what = f"{status.job} has no lines any more: it {status.state}, and its containers were removed"
+    reason = "\n".join(f"  {each}" for each in (status.failure, status.message) if each)
+    return NoLinesError(f"{what}\n{reason}".rstrip(), f"`kit deploy {status.job}` starts it again")
+
+
+def status_from_json(stored: dict[str, Any]) -> JobStatus:
+    """Return the status of a JSON object.
+
+    Raises:
+        ValueError, KeyError, TypeError: Another version of kit wrote it.
+    """
+    hosts = tuple(
+        HostStatus(
+            **{
+                **host,
+                "state": State(host["state"]),
+                **{name: tuple(host[name]) for name in ("devices", "ranks", "seen")},
+            }
+        )
+        for host in stored["hosts"]
+    )
+    parts = {
+        "kind": Kind(stored["kind"]),
+        "state": State(stored["state"]),
+        "hosts": hosts,
+        "progress": Progress(**stored["progress"]) if stored["progress"] else None,
+        "urls": tuple(stored["urls"]),
+        "paces": tuple(RankPace(**each) for each in stored.get("paces", ())),
+    }
+    return JobStatus(**{**stored, **parts})

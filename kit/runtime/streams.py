@@ -16,9 +16,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Protocol, TypeVar
-
-from kit.hosts.stamps import seconds
 
 T = TypeVar("T")
 
@@ -47,6 +46,12 @@ def frames(response: Readable) -> Iterator[tuple[bool, bytes]]:
             return
         if kind != ENGINE:  # For example a node that is down; the status reports it.
             yield kind == STANDARD_ERROR, content
+
+
+def seconds(stamp: str) -> float:
+    """Return the seconds since the epoch of a time stamp: RFC 3339, in UTC, with nanoseconds."""
+    whole, _, fraction = stamp.removesuffix("Z").partition(".")
+    return datetime.fromisoformat(f"{whole}+00:00").timestamp() + float(f"0.{fraction or 0}")
 
 
 def stamped(line: bytes) -> tuple[float, str]:

@@ -32,8 +32,8 @@ def read_mount(docker: Docker, kind: str, source: str, below: str = "") -> bytes
 
 def _packed(docker: Docker, kind: str, source: str, below: str) -> bytes:
     mount = {"Type": kind, "Source": source, "Target": FOLDER, "ReadOnly": True}
-    with _container(docker, _any_image(docker, kind, source), mount) as made:
-        return docker.read(f"/containers/{made}/archive", path=f"{FOLDER}/{below}.")
+    with _container(docker, _any_image(docker, kind, source), mount) as container:
+        return docker.read(f"/containers/{container}/archive", path=f"{FOLDER}/{below}.")
 
 
 def _any_image(docker: Docker, kind: str, source: str) -> str:
@@ -48,11 +48,11 @@ def _any_image(docker: Docker, kind: str, source: str) -> str:
 def _container(docker: Docker, image: str, mount: Mapping[str, object]) -> Iterator[str]:
     """Yield the ID of a container that never runs."""
     body = {"Image": image, "Cmd": ["none"], "HostConfig": {"Mounts": [mount]}}
-    made = docker.post("/containers/create", body)["Id"]
+    container = docker.post("/containers/create", body)["Id"]
     try:
-        yield made
+        yield container
     finally:
-        docker.request("DELETE", f"/containers/{made}", None, None, force="1")
+        docker.request("DELETE", f"/containers/{container}", None, None, force="1")
 
 
 def has_volume(docker: Docker, name: str) -> bool:

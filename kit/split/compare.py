@@ -93,14 +93,14 @@ def reverse(done: Sequence[Move]) -> tuple[tuple[str, str], ...]:
         (Use.SPARE, "--spare"),
         (Use.NONE, "--none"),
     )
-    found = []
+    arguments = []
     for use, option in options:
         positions: dict[str, list[int]] = {}
         for move in done:
             if move.before is use:
                 positions.setdefault(move.slot.section, []).append(move.slot.position)
-        found += [(option, f"{section}:{_spans(each)}") for section, each in positions.items()]
-    return tuple(found)
+        arguments += [(option, f"{section}:{_spans(each)}") for section, each in positions.items()]
+    return tuple(arguments)
 
 
 def _spans(positions: Sequence[int]) -> str:
@@ -177,24 +177,24 @@ class Row:
 
 def rows(before: State, after: State) -> tuple[Row, ...]:
     """Compare two states, figure by figure."""
-    found = []
+    lines = []
     old_uses = dict(before.uses)
     for use, number in after.uses:
         if use.splits or old_uses[use] or number:
-            found.append(Row("GPUs", f"for {use}", str(old_uses[use]), str(number)))
+            lines.append(Row("GPUs", f"for {use}", str(old_uses[use]), str(number)))
     old_jobs = {job.name: job for job in before.jobs or ()}
     for job in after.jobs or ():
         old = old_jobs.get(job.name)
         olds = dict(_job_figures(old)) if old else {}
         for what, figure in _job_figures(job):
-            found.append(Row(f"job {job.name}", what, olds.get(what, UNKNOWN), figure))
+            lines.append(Row(f"job {job.name}", what, olds.get(what, UNKNOWN), figure))
     old_servers = {server.name: server for server in before.servers or ()}
     for server in after.servers or ():
         old_server = old_servers.get(server.name)
         was = _server_figure(old_server) if old_server else UNKNOWN
         what = f"GPUs, serves {server.job}" if server.job else "GPUs"
-        found.append(Row(server.name, what, was, _server_figure(server)))
-    return tuple(found)
+        lines.append(Row(server.name, what, was, _server_figure(server)))
+    return tuple(lines)
 
 
 def _job_figures(job: JobState) -> list[tuple[str, str]]:

@@ -1,16 +1,13 @@
 """Editing of `use` in the inventory's text. Everything else, including comments, stays.
 
-The positions of PyYAML's nodes give the places. Moving a GPU back restores the earlier bytes: `use`
-is removed if kit could have written it, and set to `training` otherwise, so that no record of the
-earlier text is needed. Only a `use: training` that somebody wrote at the end of an entry is lost.
+Moving a GPU back restores the earlier bytes: `use` is removed if kit could have written it, and set
+to `training` otherwise, so that no record of the earlier text is needed. Only a `use: training`
+that somebody wrote at the end of an entry is lost.
 """
 
 from __future__ import annotations
 
-import re
-from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import yaml
@@ -18,20 +15,10 @@ import yaml
 from kit.errors import INVENTORY, Fault, FaultsError, Loc
 from kit.model import Use
 from kit.split.sections import Split
+from kit.yamledit import Editor, column_of, end_of, start_of, without_byte_order_mark
 from kit.yamlfile import Document, parse
 
-_BREAK = re.compile(r"\r\n|[\r\n\x85\u2028\u2029]")
 _DEFAULT = Use.TRAINING
-_Pair = tuple[yaml.Node, yaml.Node]
-
-
-@dataclass(frozen=True, slots=True)
-class _Edit:
-    """The replacement of `text[start:end]`."""
-
-    start: int
-    end: int
-    new: str
 
 
 def edited(text: str, file: str, split: Split, known: Document | None = None) -> str:
@@ -43,11 +30,9 @@ def edited(text: str, file: str, split: Split, known: Document | None = None) ->
     Raises:
         FaultsError: The text is shared by several places through an anchor or a merge.
     """
-    # PyYAML's positions ignore a byte order mark.
-    mark = text[: text.startswith("\ufeff")]
-    plain = text.removeprefix(mark)
+    mark, plain = without_byte_order_mark(text)
     document = known if known and known.text == plain else parse(plain, file)
-    return mark + _Editor(plain, document).apply(split)
+    return mark + _SplitEditor(document).apply(split)
 
 
 def changes_only(before: Any, after: Any, split: Split) -> bool:
@@ -57,8 +42,8 @@ def changes_only(before: Any, after: Any, split: Split) -> bool:
         uses.setdefault(section, {})[gpu] = use
     try:
         wanted = {section: _uses(before, section, changed) for section, changed in uses.items()}
-        found = {section: _uses(after, section, {}) for section in uses}
-        return wanted == found and _without(before, uses) == _without(after, uses)
+        written = {section: _uses(after, section, {}) for section in uses}
+        return wanted == written and _without(before, uses) == _without(after, uses)
     except (AttributeError, LookupError, TypeError, ValueError):  # It has another structure.
         return False
 
@@ -86,126 +71,91 @@ def _id(entry: dict[str, Any]) -> str:
     return str(entry.get("uuid") or entry.get("index"))
 
 
-class _Editor:
-    """Finds the places to edit in one text."""
+class _SplitEditor:
+    """Writes the uses of GPUs into one text."""
 
-    def __init__(self, text: str, document: Document) -> None:
-        self._text = text
-        self._document = document
-        self._places: Counter[int] = Counter()
-        self._pairs: dict[int, dict[str, _Pair]] = {}
-        if document.root is not None and "*" in text:  # Without an alias nothing is shared.
-            self._count(document.root)
+    def __init__(self, document: Document) -> None:
+        self._editor = Editor(document)
 
     def apply(self, split: Split) -> str:
         by_section: dict[str, dict[str, Use]] = {}
         for (section, gpu), use in split.items():
             by_section.setdefault(section, {})[gpu] = use
-        edits: list[_Edit] = []
         for section, uses in by_section.items():
-            edits += self._section(section, uses)
-        parts, end = [], 0
-        for edit in sorted(edits, key=lambda each: each.start):
-            parts += [self._text[end : edit.start], edit.new]
-            end = edit.end
-        return "".join([*parts, self._text[end:]])
+            self._section(section, uses)
+        return self._editor.edited()
 
-    def _count(self, node: yaml.Node) -> None:
-        """Count the places of a node: an alias is another place of the same node."""
-        self._places[id(node)] += 1
-        if self._places[id(node)] > 1:
-            return
-        if isinstance(node, yaml.MappingNode):
-            for pair in node.value:
-                for part in pair:
-                    self._count(part)
-        elif isinstance(node, yaml.SequenceNode):
-            for item in node.value:
-                self._count(item)
-
-    def _shared(self, node: yaml.Node) -> bool:
-        return self._places[id(node)] > 1
-
-    def _own(self, node: yaml.Node | None, key: str) -> _Pair | None:
-        """Return a pair of the mapping itself, not of a merged one."""
-        if not isinstance(node, yaml.MappingNode):
-            return None
-        if id(node) not in self._pairs:  # Thousands of hosts are looked up in one mapping.
-            pairs = [pair for pair in node.value if isinstance(pair[0], yaml.ScalarNode)]
-            self._pairs[id(node)] = {pair[0].value: pair for pair in reversed(pairs)}
-        return self._pairs[id(node)].get(key)
-
-    def _section(self, section: str, uses: dict[str, Use]) -> list[_Edit]:
+    def _section(self, section: str, uses: dict[str, Use]) -> None:
         loc: Loc = ()
-        node = self._document.root
+        node = self._editor.document.root
         for key in ("hosts", section, "gpus"):
             loc += (key,)
-            pair = self._own(node, key)
-            if pair is None or any(map(self._shared, pair)):
-                raise self._several(section, loc)
+            pair = self._editor.pair(node, key)
+            if pair is None or any(map(self._editor.is_shared, pair)):
+                raise _shared_text(section, loc)
             node = pair[1]
-        value = self._document.value["hosts"][section]["gpus"]
+        value = self._editor.document.value["hosts"][section]["gpus"]
         if isinstance(node, yaml.ScalarNode):
             if not self._ends_in(node, str(value)):
                 fix = f"write {value}, so that the split can be undone"
                 raise FaultsError([Fault(INVENTORY, loc, "a split replaces this number", fix)])
-            return [self._listed(node, [_DEFAULT] * value, uses)]
+            self._replace_list(node, [_DEFAULT] * value, uses)
+            return
         assert isinstance(node, yaml.SequenceNode)
         before = [Use(each.get("use", _DEFAULT)) for each in value]
         if any(use is not _DEFAULT for use in before) and self._ends_in(node, _by_index(before)):
-            return [self._listed(node, before, uses)]
-        edits = []
+            self._replace_list(node, before, uses)
+            return
         for position, (entry, each) in enumerate(zip(node.value, value, strict=True)):
             use = uses.get(_id(each))
             if use is not None:
-                edits.append(self._entry(entry, each, use, section, (*loc, position)))
-        return edits
+                self._entry(entry, each, use, section, (*loc, position))
 
     def _ends_in(self, node: yaml.Node, words: str) -> bool:
         """Whether a value is written with these words, maybe behind an anchor."""
-        start, end = _span(node)
-        written = self._text[start:end]
+        written = self._editor.text[start_of(node) : end_of(node)]
         return written == words or written.endswith(f" {words}")
 
-    def _listed(self, node: yaml.Node, before: Sequence[Use], uses: dict[str, Use]) -> _Edit:
-        """Return the GPUs of a host without UUIDs: a number if all are for training, or a list."""
+    def _replace_list(self, node: yaml.Node, before: Sequence[Use], uses: dict[str, Use]) -> None:
+        """Write the GPUs of a host without UUIDs: a number if all are for training, or a list."""
         after = [uses.get(str(index), use) for index, use in enumerate(before)]
-        words = [
+        old, new = (
             str(len(each)) if all(use is _DEFAULT for use in each) else _by_index(each)
             for each in (before, after)
-        ]
-        end = _span(node)[1]
-        return _Edit(end - len(words[0]), end, words[1])
+        )
+        end = end_of(node)
+        self._editor.replace(end - len(old), end, new)
 
     def _entry(
         self, node: yaml.Node, value: dict[str, Any], use: Use, section: str, loc: Loc
-    ) -> _Edit:
-        pair = self._own(node, "use")
+    ) -> None:
+        editor = self._editor
+        pair = editor.pair(node, "use")
         inherited = pair is None and "use" in value
-        if inherited or self._shared(node) or any(map(self._shared, pair or ())):
-            raise self._several(section, (*loc, "use"))
+        if inherited or editor.is_shared(node) or any(map(editor.is_shared, pair or ())):
+            raise _shared_text(section, (*loc, "use"))
         place = self._place(node)
         if place is None:
             what = "there is no line in this entry that `use` could be added to"
             fix = f"write it as `- {{uuid: …, use: {use}}}`"
             raise FaultsError([Fault(INVENTORY, loc, what, fix)])
         if pair is None:
-            at, new = self._addition(*place, use)
-            return _Edit(at, at, new)
-        start, end = _span(pair[1])
+            editor.insert(*self._addition(*place, use))
+            return
+        start, end = start_of(pair[1]), end_of(pair[1])
         if use is _DEFAULT:
             at, old = self._addition(*place, Use(value["use"]))
-            if at < start and at + len(old) == end and self._text[at:end] == old:
-                own_line = place[0].flow_style or _BREAK.match(self._text, end)
-                if own_line or end == len(self._text):
-                    return _Edit(at, end, "")
+            written_by_kit = at < start and editor.text[at:end] == old
+            if written_by_kit and (place[0].flow_style or editor.ends_line(end)):
+                editor.replace(at, end, "")
+                return
         style = pair[1].style if isinstance(pair[1], yaml.ScalarNode) else None
         quote = style if style in {'"', "'"} else ""
         # Keep a tag or an anchor before the value.
         written = f"{quote}{value['use']}{quote}"
-        if self._text[start:end].endswith(written):
+        if editor.text[start:end].endswith(written):
             start = end - len(written)
-        return _Edit(start, end, f"{quote}{use}{quote}")
+        editor.replace(start, end, f"{quote}{use}{quote}")
 
     def _place(
         self, node: yaml.Node
@@ -215,7 +165,7 @@ class _Editor:
             return None
         for key, value in reversed(node.value):
             scalar = isinstance(value, yaml.ScalarNode) and value.style not in {"|", ">"}
-            if key.value != "use" and scalar and not self._shared(value):
+            if key.value != "use" and scalar and not self._editor.is_shared(value):
                 return node, key, value
         return None
 
@@ -223,29 +173,22 @@ class _Editor:
         self, node: yaml.MappingNode, key: yaml.ScalarNode, value: yaml.ScalarNode, use: Use
     ) -> tuple[int, str]:
         """Return the position and the text of a new `use` after a pair."""
-        end = _span(value)[1]
+        end = end_of(value)
         if node.flow_style:
             # Keep a JSON file valid.
             words = f'"use": "{use}"' if key.style == '"' else f"use: {use}"
             return end, f", {words}"
-        found = _BREAK.search(self._text, end)
-        line_end = found.start() if found else len(self._text)
-        first = found or _BREAK.search(self._text)
-        newline = first[0] if first and first[0] == "\r\n" else "\n"
-        indent = " " * node.value[0][0].start_mark.column
-        return line_end, f"{newline}{indent}use: {use}"
-
-    def _several(self, section: str, loc: Loc) -> FaultsError:
-        what = (
-            "several places share this text (an anchor, an alias or a merge), so a change "
-            "would affect all of them"
-        )
-        fix = f"write the GPUs of {section} out, then split again"
-        return FaultsError([Fault(INVENTORY, loc, what, fix)])
+        indent = " " * column_of(node)
+        return self._editor.line_end(end), f"{self._editor.newline(end)}{indent}use: {use}"
 
 
-def _span(node: yaml.Node) -> tuple[int, int]:
-    return node.start_mark.index, node.end_mark.index
+def _shared_text(section: str, loc: Loc) -> FaultsError:
+    what = (
+        "several places share this text (an anchor, an alias or a merge), so a change "
+        "would affect all of them"
+    )
+    fix = f"write the GPUs of {section} out, then split again"
+    return FaultsError([Fault(INVENTORY, loc, what, fix)])
 
 
 def _by_index(uses: Sequence[Use]) -> str:

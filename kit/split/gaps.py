@@ -42,8 +42,8 @@ def gaps(before: Plan, after: Plan) -> tuple[Gap, ...]:
     hosts answer before former ones end only if a proxy finds whoever answers.
     """
     old = {server.name: server for server in before.servers}
-    found = (_gap(before, old[new.name], new) for new in after.servers if new.name in old)
-    return tuple(gap for gap in found if gap is not None)
+    all_gaps = (_gap(before, old[new.name], new) for new in after.servers if new.name in old)
+    return tuple(gap for gap in all_gaps if gap is not None)
 
 
 def _gap(before: Plan, old: ServerPlan, new: ServerPlan) -> Gap | None:

@@ -14,7 +14,7 @@ from kit.split.compare import Move, State, made_idle, moves, state, with_suggest
 from kit.split.edit import changes_only, edited
 from kit.split.gaps import Gap, gaps
 from kit.split.sections import Split, moved
-from kit.split.select import Wanted, select
+from kit.split.select import Selectors, select
 from kit.yamlfile import Document, parse
 
 
@@ -32,7 +32,7 @@ class Proposal:
     gaps: tuple[Gap, ...] = ()
 
 
-def propose(project: Project, path: Path, text: str, wanted: Wanted) -> Proposal:
+def propose(project: Project, path: Path, text: str, selectors: Selectors) -> Proposal:
     """Return the proposed split; `text` is the exact content of the inventory's file `path`.
 
     Raises:
@@ -41,7 +41,7 @@ def propose(project: Project, path: Path, text: str, wanted: Wanted) -> Proposal
     """
     old = _plan(project, {})
     before = state(project.inventory, old)
-    idle_is_meant = wanted.number() == 0
+    idle_is_meant = selectors.number() == 0
     last: list[tuple[Split, Plan]] = []  # What was chosen is planned already.
 
     def _valid(split: Split) -> bool:
@@ -54,7 +54,7 @@ def propose(project: Project, path: Path, text: str, wanted: Wanted) -> Proposal
 
     document = project.sources.documents[INVENTORY]
     try:
-        split = select(project.inventory, wanted, _valid)
+        split = select(project.inventory, selectors, _valid)
         new = edited(text, str(path), split, document)
     except FaultsError as error:
         raise project.sources.problems(error.faults) from None
@@ -99,11 +99,11 @@ def _refuse_idle(before: State, after: State) -> None:
 def _verify(path: Path, text: str, before: Document, split: Split) -> None:
     """Check that the edited text changes exactly the requested GPUs."""
     try:
-        found = parse(text, str(path)).value
+        value = parse(text, str(path)).value
     except ProblemsError as error:
         reason = f"the result would be invalid:\n{error}"
     else:
-        if changes_only(before.value, found, split):
+        if changes_only(before.value, value, split):
             return
         reason = "other values would change, too"
     raise InputError(

@@ -76,9 +76,9 @@ def slots(inventory: Inventory) -> tuple[Slot, ...]:
     return tuple(slot for section in sections(inventory) for slot in section.slots)
 
 
-def count_of(found: Iterable[Slot]) -> int:
+def count_of(entries: Iterable[Slot]) -> int:
     """Return the number of GPUs; an entry has one on each of its hosts."""
-    return sum(len(slot.hosts) for slot in found)
+    return sum(len(slot.hosts) for slot in entries)
 
 
 def moved(inventory: Inventory, split: Split) -> Inventory:

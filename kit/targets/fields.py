@@ -43,22 +43,28 @@ def kept(fields: Mapping[str, object]) -> Fields:
     return {name: value for name, value in fields.items() if value}
 
 
-def compared(wanted: Fields, found: Fields, *, strict: Collection[str]) -> Iterator[str]:
+def compared(wanted: Fields, actual: Fields, *, strict: Collection[str]) -> Iterator[str]:
     """Yield the differences between a file's fields and an engine's, in words, sorted.
 
     Fields on which the file is silent are compared only if they are among `strict`.
     """
-    for name in sorted(wanted.keys() | (found.keys() & strict)):
-        want, have = wanted.get(name), found.get(name)
+    for name in sorted(wanted.keys() | (actual.keys() & strict)):
+        want, have = wanted.get(name), actual.get(name)
         if want == have or (have is None and name in LATER) or _same_image(name, want, have):
             continue
         hidden = name.startswith(HIDDEN)
         if want is None:
-            yield f"{name} is set" if hidden else f"{name} is {_said(have)}, which its file lacks"
+            yield (
+                f"{name} is set" if hidden else f"{name} is {_text_of(have)}, which its file lacks"
+            )
         elif have is None:
             yield f"{name} is missing"
         else:
-            yield f"{name} is changed" if hidden else f"{name} is {_said(have)}, not {_said(want)}"
+            yield (
+                f"{name} is changed"
+                if hidden
+                else f"{name} is {_text_of(have)}, not {_text_of(want)}"
+            )
 
 
 def _same_image(name: str, want: object, have: object) -> bool:
@@ -66,21 +72,21 @@ def _same_image(name: str, want: object, have: object) -> bool:
     return name == "image" and str(have).partition("@")[0] == want
 
 
-def _said(value: object) -> str:
+def _text_of(value: object) -> str:
     return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
-def by_hand(told: Sequence[str]) -> str:
+def by_hand(differences: Sequence[str]) -> str:
     """Return the first differences and the number of the others; "" if there are none."""
-    more = f" (and {len(told) - SHOWN} more)" if len(told) > SHOWN else ""
-    return f"changed by hand: {'; '.join(told[:SHOWN])}{more}" if told else ""
+    more = f" (and {len(differences) - SHOWN} more)" if len(differences) > SHOWN else ""
+    return f"changed by hand: {'; '.join(differences[:SHOWN])}{more}" if differences else ""
 
 
 def interpolated(text: str, variables: Mapping[str, str]) -> str:
     """Replace variables as Docker does; the rendered files have only these forms."""
 
-    def value(found: re.Match[str]) -> str:
-        return variables.get(found[1], found[2] or "") if found[1] else "$"
+    def value(match: re.Match[str]) -> str:
+        return variables.get(match[1], match[2] or "") if match[1] else "$"
 
     return re.sub(r"\$\$|\$\{(\w+)(?::-([^}]*))?\}", value, text)
 
@@ -99,9 +105,9 @@ def seconds(text: str | None) -> float:
 
 def size(text: str | int | None) -> int:
     """Return a size of Docker, such as `2g`, in bytes."""
-    found = re.fullmatch(r"(\d+)([bkmgt]?)b?", str(text or 0).lower())
-    assert found is not None, text
-    return int(found[1]) << SIZES[found[2]]
+    match = re.fullmatch(r"(\d+)([bkmgt]?)b?", str(text or 0).lower())
+    assert match is not None, text
+    return int(match[1]) << SIZES[match[2]]
 
 
 def capabilities(names: Iterable[str] | None) -> tuple[str, ...]:

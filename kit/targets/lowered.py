@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kit.model import EngineName, Host
 from kit.plan.images import unlocked
 from kit.plan.notes import lock_notes
 from kit.plan.work import Plan
+from kit.workload.monitoring import DASHBOARDS, FOLDER, Scrape
 from kit.workload.ports import OpenPort
 from kit.workload.types import Config, Workload
 
@@ -33,19 +34,19 @@ def digest(text: str) -> str:
 
 def file_version(text: str) -> str:
     """Return the hash in a rendered file's labels, or of its text if it has no label."""
-    found = LABEL.search(text)
-    return found[1] if found else digest(text)
+    label = LABEL.search(text)
+    return label[1] if label else digest(text)
 
 
 def service_versions(text: str) -> dict[str, str]:
     """Return the hashes in the labels of a rendered Compose file, by service."""
-    found, service = {}, ""
+    versions, service = {}, ""
     for line in text.splitlines():
         if begins := re.fullmatch(r"  ([\w-]+):", line):
             service = begins[1]
         if label := LABEL.search(line):
-            found[service] = label[1]
-    return found
+            versions[service] = label[1]
+    return versions
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,3 +115,15 @@ class Lowered:
             KeyError: There is none.
         """
         return {each.name: each for each in self.workloads}[name]
+
+
+def monitoring_outputs(scrapes: Sequence[Scrape], alertmanager: str) -> Iterator[Output]:
+    """Yield the files of the monitoring, the same for every target.
+
+    They are Prometheus' configuration and rules, and Grafana's data source and dashboards.
+    """
+    values = {"scrapes": scrapes, "alertmanager": alertmanager}
+    yield Output(f"{FOLDER}/prometheus.yml", f"{FOLDER}/prometheus.yml.j2", values)
+    others = ("rules.yml", "datasource.yml", "provider.yml", "dcgm-counters.csv")
+    for name in (*others, *(f"dashboards/{board}.json" for board in DASHBOARDS)):
+        yield Output(f"{FOLDER}/{name}", f"{FOLDER}/{name}.j2", {})

@@ -44,16 +44,16 @@ def rows(
         for host in status.hosts
         for uuid, row in _held(status, host)
     }
-    found: list[Row] = []
+    listing: list[Row] = []
     shown: set[tuple[str, int]] = set()
     for name in dict.fromkeys([*hosts, *gpus]):
         for gpu in sorted(gpus.get(name, ()), key=lambda gpu: gpu.index):
             row = held.get(_key(name, gpu.uuid)) or held.get(_key(name, str(gpu.index)))
             row = row or Row(name, None)
-            found.append(_with_gpu(row, gpu))
+            listing.append(_with_gpu(row, gpu))
             if row.rank is not None:
                 shown.add((row.holder, row.rank))
-        found += [
+        listing += [
             _row(status, host, rank)
             for status in living
             for host in status.hosts
@@ -61,7 +61,7 @@ def rows(
             for rank in host.ranks
             if (status.job, rank) not in shown
         ]
-    return tuple(found)
+    return tuple(listing)
 
 
 def _key(host: str, gpu: str) -> str:

@@ -73,11 +73,11 @@ class Feeds:
     def _read(self, name: str, command: list[str]) -> None:
         feed = self.feeds[name]
         while not self._over.is_set():
-            status, said = self._follow(name, command, feed)
+            status, message = self._follow(name, command, feed)
             if status == NOT_FOUND:
-                said = "has no NVIDIA driver"
+                message = "has no NVIDIA driver"
             if self._loops or (status and not feed.gpus):
-                feed.gpus, feed.message = {}, said or "nvidia-smi has ended"
+                feed.gpus, feed.message = {}, message or "nvidia-smi has ended"
             self._first[name].set()
             if not self._loops or status == NOT_FOUND or self._over.wait(AGAIN):
                 return
@@ -97,20 +97,20 @@ class Feeds:
         except OSError as error:
             return 1, f"{command[0]}: {error.strerror}"
         self._processes[name] = process
-        last = told = ""
+        last = message = ""
         round_: set[str] = set()
         assert process.stdout is not None
         with process.stdout:
             for line in process.stdout:
                 gpu = parse(line)
                 if gpu is None:
-                    last = told = line.strip() or told
-                    feed.message = told
+                    last = message = line.strip() or message
+                    feed.message = message
                     continue
                 if not round_ or gpu.uuid in round_:
                     # A new round: a lost GPU has a line of its own in each, or none any more.
                     feed.gpus = {uuid: feed.gpus[uuid] for uuid in round_}
-                    feed.message, told, round_ = told, "", set()
+                    feed.message, message, round_ = message, "", set()
                 round_.add(gpu.uuid)
                 feed.gpus = {**feed.gpus, gpu.uuid: gpu}
                 self._first[name].set()

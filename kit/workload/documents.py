@@ -1,4 +1,4 @@
-"""The JSON documents that containers read: the job file and the server file."""
+"""The files that containers read: of jobs and of servers, and the Python that comes with them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from kit.model import Framework, Server
+from kit.model import Framework, Job, Server
 from kit.plan.work import JobPlan
+from kit.workload.types import Config, Document, Variable, Word
 from trainer.contract.job import Faults
 from trainer.contract.keys import written
 from trainer.contract.own import is_own
+
+CODE_FOLDER = "/kit/code"
 
 
 def generated(file: str, *sources: str) -> str:
@@ -84,3 +87,26 @@ def server_json(server: Server, job: JobPlan, names: Iterable[str], generated: s
         **({"allowed_hosts": allowed_hosts} if allowed_hosts else {}),
     }
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+
+
+def code_documents(owner: Job | Server) -> tuple[Document, ...]:
+    """Return the files of a job or a server in the rendered tree."""
+    folder = f"serve/{owner.short_name}" if isinstance(owner, Server) else f"jobs/{owner.name}"
+    return tuple(Document(f"{folder}/{each.name}", each.text) for each in owner.code)
+
+
+def code_configs(owner: Job | Server) -> tuple[Config, ...]:
+    """Return the mounts of the files. Their keys are short: Swarm limits names of configs."""
+    keys = ("code", *(f"code-{number}" for number in range(2, len(owner.code) + 1)))
+    documents = zip(keys, owner.code, code_documents(owner), strict=False)
+    return tuple(
+        Config(key, each.path, f"{CODE_FOLDER}/{file.name}") for key, file, each in documents
+    )
+
+
+def code_variables(owner: Job | Server) -> tuple[Variable, ...]:
+    """Return the variable from which the trainer knows the folder of the files."""
+    if not owner.code:
+        return ()
+    why = "The job's own Python: modules in the folder of this file."
+    return (Variable("KIT_CODE", Word(f"{CODE_FOLDER}/{owner.code[0].name}"), why),)

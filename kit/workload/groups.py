@@ -16,10 +16,10 @@ def groups(role: Role, placements: Iterable[Placement]) -> dict[str, list[Placem
     Hosts whose GPUs are known by index share a part if they have the same number of GPUs. A host
     whose GPUs are pinned by UUID has a part of its own.
     """
-    found: dict[str, list[Placement]] = {}
+    by_part: dict[str, list[Placement]] = {}
     for placement in placements:
-        found.setdefault(_name(role, placement), []).append(placement)
-    return found
+        by_part.setdefault(_name(role, placement), []).append(placement)
+    return by_part
 
 
 def _name(role: Role, placement: Placement) -> str:

@@ -65,8 +65,8 @@ def make_parts(plan: Plan, addressing: Addressing) -> Parts:
     jobs = [training(plan, each, addressing.job(each), data_url) for each in plan.jobs]
     servers = [_server(plan, each, addressing) for each in plan.servers]
     registry = registry_part(plan) if addressing.on_hosts else None
-    made = _monitoring(plan, addressing, [*jobs, *servers])
-    shared = (*((registry,) if registry else ()), *platform_parts(made), *data)
+    monitoring_services = _monitoring(plan, addressing, [*jobs, *servers])
+    shared = (*((registry,) if registry else ()), *platform_parts(monitoring_services), *data)
     services = [*addressing.services(shared)]
     services += engine_services(plan) if addressing.on_hosts else ()
     workloads = (*jobs, *_proxied(plan, addressing, services, jobs, servers))
@@ -74,7 +74,7 @@ def make_parts(plan: Plan, addressing: Addressing) -> Parts:
         workloads=workloads,
         registry=registry,
         data=data,
-        monitoring=made,
+        monitoring=monitoring_services,
         services=tuple(services),
         listeners=_listeners(addressing, workloads),
     )
@@ -106,11 +106,11 @@ def _listening(part: Part, names: Sequence[str]) -> Part:
 def _monitoring(
     plan: Plan, addressing: Addressing, workloads: Sequence[Workload]
 ) -> Monitoring | None:
-    found = addressing.monitoring(workloads) if plan.monitoring else None
-    if found is None:
+    addresses = addressing.monitoring(workloads) if plan.monitoring else None
+    if addresses is None:
         return None
-    scrapes = (*found.scrapes, *server_scrapes(workloads))
-    return monitoring(plan, scrapes, found.prometheus, host_network=found.host_network)
+    scrapes = (*addresses.scrapes, *server_scrapes(workloads))
+    return monitoring(plan, scrapes, addresses.prometheus, host_network=addresses.host_network)
 
 
 def _proxied(
@@ -129,8 +129,8 @@ def _proxied(
     taken |= {(each.port.number, each.host.name) for each in listeners}
     taken |= {(proxy.port, proxy_host(plan, proxy).name) for proxy in proxies}
     return [
-        with_proxy(plan, each, made, {host for port, host in taken if port == each.server.port})
-        for each, made in zip(plan.servers, servers, strict=True)
+        with_proxy(plan, each, workload, {host for port, host in taken if port == each.server.port})
+        for each, workload in zip(plan.servers, servers, strict=True)
     ]
 
 

@@ -155,11 +155,11 @@ def metrics_port(workload: Workload) -> int | None:
     return ports[0].number if workload.kind is Kind.JOB and ports else None
 
 
-def platform_parts(made: Monitoring | None) -> tuple[Part, ...]:
+def platform_parts(services: Monitoring | None) -> tuple[Part, ...]:
     """Return all parts, those on every host last."""
-    if made is None:
+    if services is None:
         return ()
-    parts = (made.prometheus, made.grafana, made.node_exporter, made.dcgm_exporter)
+    parts = (services.prometheus, services.grafana, services.node_exporter, services.dcgm_exporter)
     return tuple(part for part in parts if part is not None)
 
 

@@ -79,15 +79,15 @@ def open_ports(
     Firewalls must let them pass, also those that Docker publishes: with `iptables: false`, or with
     Docker's proxy alone, the rules for incoming packets apply to them.
     """
-    found: dict[str, dict[int, OpenPort]] = {}
+    by_host: dict[str, dict[int, OpenPort]] = {}
     for each in platform:
-        own = found.setdefault(each.host.name, {})
+        own = by_host.setdefault(each.host.name, {})
         own.setdefault(each.port.number, OpenPort(each.host.name, each.port, each.title))
     for one in listeners:
-        own, name = found.setdefault(one.host.name, {}), one.workload.name
-        made = OpenPort(one.host.name, one.port, one.workload.title, name)
-        own.setdefault(one.port.number, made)
-    return {host: tuple(own[number] for number in sorted(own)) for host, own in found.items()}
+        own, name = by_host.setdefault(one.host.name, {}), one.workload.name
+        open_port = OpenPort(one.host.name, one.port, one.workload.title, name)
+        own.setdefault(one.port.number, open_port)
+    return {host: tuple(own[number] for number in sorted(own)) for host, own in by_host.items()}
 
 
 def port_faults(platform: Iterable[Service], listeners: Iterable[Listener]) -> list[Fault]:
@@ -97,12 +97,12 @@ def port_faults(platform: Iterable[Service], listeners: Iterable[Listener]) -> l
     """
     faults: dict[str, Fault] = {}
     seen: dict[tuple[str, int], tuple[str, Loc, str]] = {}
-    there: dict[tuple[str, int], Service] = {}
+    platform_ports: dict[tuple[str, int], Service] = {}
     for each in platform:
-        before = there.setdefault((each.address, each.port.number), each)
+        before = platform_ports.setdefault((each.address, each.port.number), each)
         if before.port.loc != each.port.loc and each.title not in faults:
             faults[each.title] = _service_fault(before, each)
-    for place, each in there.items():
+    for place, each in platform_ports.items():
         seen[place] = (INVENTORY, each.port.loc, each.title)
     for one in listeners:
         name, port = one.workload.name, one.port

@@ -45,5 +45,5 @@ def default_variables(user: str, taken: Collection[str]) -> Environment:
 
     Caches are stored below HOME, and torch.compile needs USER.
     """
-    found = (Variable("HOME", Word("/tmp")), Variable("USER", Word("kit")))
-    return tuple(each for each in found if unprivileged(user) and each.name not in taken)
+    defaults = (Variable("HOME", Word("/tmp")), Variable("USER", Word("kit")))
+    return tuple(each for each in defaults if unprivileged(user) and each.name not in taken)

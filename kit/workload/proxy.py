@@ -124,19 +124,21 @@ def _word(text: str) -> str:
     return text if _PLAIN.fullmatch(text) else "'" + text.replace("'", "'\\''") + "'"
 
 
-def with_proxy(plan: Plan, server: ServerPlan, made: Workload, taken: Collection[str]) -> Workload:
+def with_proxy(
+    plan: Plan, server: ServerPlan, workload: Workload, taken: Collection[str]
+) -> Workload:
     """Add the proxy to a server that has one and runs; for `taken` see `backends`."""
     proxy = server.server.proxy
-    if proxy is None or not made.parts:
-        return made
+    if proxy is None or not workload.parts:
+        return workload
     header = generated(plan.file, server.server.file)
     hosts = backends(plan, server, taken)
-    document = proxy_document(server, proxy, made.ready, hosts, header)
-    part = _part(plan, proxy, made.ready, document, host_network=made.host_network)
+    document = proxy_document(server, proxy, workload.ready, hosts, header)
+    part = _part(plan, proxy, workload.ready, document, host_network=workload.host_network)
     return replace(
-        made,
-        parts=(*made.parts, part),
-        urls=(*made.urls, proxy_url(plan, proxy)),
+        workload,
+        parts=(*workload.parts, part),
+        urls=(*workload.urls, proxy_url(plan, proxy)),
         files=(document,),
     )
 

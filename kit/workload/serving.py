@@ -16,8 +16,13 @@ from kit.plan.servers import able_hosts
 from kit.plan.types import MountPoint, Placement
 from kit.plan.work import Checkpoints, Plan, ServerPlan
 from kit.values import count, endpoint
-from kit.workload.code import code_configs, code_documents, code_variables
-from kit.workload.documents import generated, server_json
+from kit.workload.documents import (
+    code_configs,
+    code_documents,
+    code_variables,
+    generated,
+    server_json,
+)
 from kit.workload.groups import groups
 from kit.workload.own_server import OPEN_FILES, SERVER_UPDATE, own_serving
 from kit.workload.privileges import NOBODY, default_variables, unprivileged
@@ -166,7 +171,7 @@ def _serve(
 
 def endpoints(server: ServerPlan) -> tuple[Part, ...]:
     """Make the parts that offer the job's checkpoints, if a host has to fetch them."""
-    found: list[Part] = []
+    parts: list[Part] = []
     checkpoints = server.checkpoints
     if checkpoints is None or not checkpoints.travels:
         return ()
@@ -176,8 +181,8 @@ def endpoints(server: ServerPlan) -> tuple[Part, ...]:
         left -= replicas
         if replicas:
             group = name.removeprefix(f"{Role.TRAIN}-")
-            found.append(_endpoint(server, checkpoints.mount, group, members, replicas))
-    return tuple(found)
+            parts.append(_endpoint(server, checkpoints.mount, group, members, replicas))
+    return tuple(parts)
 
 
 def _endpoint(
@@ -227,7 +232,7 @@ def source_hosts(plan: Plan, server: ServerPlan, offering: Iterable[Host]) -> tu
 def _environment(
     server: ServerPlan, checkpoints: Checkpoints, processes: int, sources: Sequence[str]
 ) -> tuple[Variable, ...]:
-    found = [
+    set_by_kit = [
         Variable("KIT_SERVER", Word(SERVER_FILE)),
         Variable("KIT_HOST", Symbol.HOST),
         Variable("KIT_REPLICAS", str(processes), own=True),
@@ -236,11 +241,11 @@ def _environment(
     ]
     if sources:
         why = "The addresses of checkpoints on other hosts. Each checkpoint is verified before use."
-        found.append(Variable("KIT_CHECKPOINT_SOURCES", ",".join(sources), why))
-        found.append(_token_variable(server))
+        set_by_kit.append(Variable("KIT_CHECKPOINT_SOURCES", ",".join(sources), why))
+        set_by_kit.append(_token_variable(server))
     variables = dict(server.server.environment)
-    found += default_variables(_user(server), variables)
-    return (*found, *(Variable(name, value) for name, value in variables.items()))
+    set_by_kit += default_variables(_user(server), variables)
+    return (*set_by_kit, *(Variable(name, value) for name, value in variables.items()))
 
 
 def _user(server: ServerPlan) -> str:
@@ -249,8 +254,8 @@ def _user(server: ServerPlan) -> str:
 
 def _mounts(checkpoints: Checkpoints) -> tuple[MountPoint, ...]:
     # The folder may be missing on a host that has no part in the job.
-    there = checkpoints.mount.kind != "bind" or checkpoints.everywhere
-    return (checkpoints.mount,) if there else ()
+    present = checkpoints.mount.kind != "bind" or checkpoints.everywhere
+    return (checkpoints.mount,) if present else ()
 
 
 def _secrets(server: ServerPlan) -> tuple[Secret, ...]:

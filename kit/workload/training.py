@@ -14,9 +14,8 @@ from kit.plan.types import MountPoint, Placement
 from kit.plan.work import JobPlan, Plan
 from kit.values import count
 from kit.workload.addressing import JobAddresses
-from kit.workload.code import code_configs, code_documents, code_variables
 from kit.workload.data import data_sets_json
-from kit.workload.documents import generated, job_json
+from kit.workload.documents import code_configs, code_documents, code_variables, generated, job_json
 from kit.workload.groups import groups
 from kit.workload.names import stack_of_job
 from kit.workload.privileges import (
@@ -306,7 +305,7 @@ def _environment(
     host_network: bool,
 ) -> Environment:
     """Return the variables of every container of a group, kit's own first."""
-    found = [
+    set_by_kit = [
         Variable("KIT_JOB", Word(JOB_FILE)),
         Variable("KIT_RENDEZVOUS", rendezvous.endpoint),
         *(_hosts(job) if job.job.command else ()),
@@ -316,36 +315,36 @@ def _environment(
     ]
     if members[0].spare:
         why = "It stands by until a host of the job is lost, and takes its place."
-        found.append(Variable("KIT_SPARE", "1", why, own=True))
+        set_by_kit.append(Variable("KIT_SPARE", "1", why, own=True))
     interface = members[0].interface
     if host_network and interface:
         # NCCL treats a plain name as a prefix, Gloo does not.
         named = {"NCCL_SOCKET_IFNAME": f"={interface}", "GLOO_SOCKET_IFNAME": interface}
-        found += [
+        set_by_kit += [
             Variable(name, value, own=True)
             for name, value in named.items()
             if name not in variables
         ]
-    found += code_variables(job.job)
+    set_by_kit += code_variables(job.job)
     if job.job.fetched:
         why = "The launcher waits until the host's data agent has fetched these data sets."
-        found.append(Variable("KIT_DATA_SETS", data_sets_json(job.job.fetched), why))
+        set_by_kit.append(Variable("KIT_DATA_SETS", data_sets_json(job.job.fetched), why))
     if urls and job.job.command:
         why = "The addresses of the data sets that the script streams."
-        found.append(Variable("KIT_DATA_URLS", json.dumps(urls), why))
+        set_by_kit.append(Variable("KIT_DATA_URLS", json.dumps(urls), why))
     if data_server and job.job.streamed:
         why = "The server of these data sets, and the secret with the key that it wants."
-        found.append(Variable("KIT_DATA_SERVER", data_server, why))
-        found.append(Variable("KIT_KEY", Word(KEY)))
+        set_by_kit.append(Variable("KIT_DATA_SERVER", data_server, why))
+        set_by_kit.append(Variable("KIT_KEY", Word(KEY)))
     if job.job.secrets:
         names = ",".join(secret.name for secret in job.job.secrets)
         why = "The launcher sets these variables from files in /run/secrets."
-        found.append(Variable(SECRETS, names, why))
+        set_by_kit.append(Variable(SECRETS, names, why))
     # The built-in training has no other writable home.
-    found += default_variables(
+    set_by_kit += default_variables(
         user_of_training(job.job) or ("" if job.job.command else NOBODY), variables
     )
-    return (*found, *(Variable(name, value) for name, value in variables.items()))
+    return (*set_by_kit, *(Variable(name, value) for name, value in variables.items()))
 
 
 def _metrics(port: int | None) -> tuple[Port, ...]:

@@ -347,8 +347,8 @@ class Workload:
     @property
     def placements(self) -> tuple[Placement, ...]:
         """The hosts that train, stand by or answer requests, with GPUs, in the order of ranks."""
-        found = [placement for part in self.working for placement in part.placements]
-        return tuple(sorted(found, key=lambda placement: placement.first_rank))
+        placements = [placement for part in self.working for placement in part.placements]
+        return tuple(sorted(placements, key=lambda placement: placement.first_rank))
 
     @property
     def members(self) -> tuple[Placement, ...]:

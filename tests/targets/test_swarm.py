@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from kit.errors import KitError
 from kit.hosts.docker import EngineError
-from kit.runtime.mistake import as_failed
+from kit.runtime.endings import as_failed
 from kit.runtime.status import HostStatus, JobStatus, State
 from kit.runtime.steps import Step
 from kit.targets.lowered import Lowered
@@ -637,7 +637,7 @@ def test_the_lines_of_a_job_that_was_removed_are_not_of_an_unknown_one(
     why = "pc1: the image alpine:3.20 has no python3"
     hosts = tuple(host_statuses(cluster(), "digits"))
     ended = JobStatus("own", Kind.JOB, State.RUNNING, "", 0, None, hosts, None, None)
-    monkeypatch.setattr(registers, "recorded_statuses", lambda _: (as_failed(ended, why),))
+    monkeypatch.setattr(registers, "recorded_statuses", lambda _: (as_failed(ended, why, 1.0),))
     monkeypatch.setattr(SwarmTarget, "_see", lambda _: cluster())
     monkeypatch.setattr(SwarmTarget, "_docker", lambda _: None)
     target = SwarmTarget.__new__(SwarmTarget)

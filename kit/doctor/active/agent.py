@@ -252,13 +252,13 @@ def _walk(folder: str) -> Iterator[Path]:
 
 def _listing(paths: Iterable[Path], folder: str) -> Request:
     """Return the number of files, their bytes, and a hash of names and sizes."""
-    found = []
+    listing = []
     for path in paths:
         with contextlib.suppress(OSError):
-            found.append((os.path.relpath(path, folder), path.stat().st_size))
-    found.sort()
-    digest = hashlib.sha256(json.dumps(found).encode()).hexdigest()[:12]
-    return {"files": len(found), "bytes": sum(size for _, size in found), "digest": digest}
+            listing.append((os.path.relpath(path, folder), path.stat().st_size))
+    listing.sort()
+    digest = hashlib.sha256(json.dumps(listing).encode()).hexdigest()[:12]
+    return {"files": len(listing), "bytes": sum(size for _, size in listing), "digest": digest}
 
 
 def _complete(document: str) -> Request:
@@ -272,10 +272,10 @@ def _complete(document: str) -> Request:
     except ImportError:  # Not kit's image.
         return {}
     try:
-        found = files.find_files(jobs.load_job(job).train, Path(root))
+        paths = files.find_files(jobs.load_job(job).train, Path(root))
     except files.DataMissingError as error:
         return {"missing": str(error)}
-    return {"missing": "", **_listing(found, root)}
+    return {"missing": "", **_listing(paths, root)}
 
 
 def torch(_request: Request) -> Request:

@@ -51,8 +51,8 @@ def _call(cuda: ctypes.CDLL, name: str, *arguments: object) -> None:
     if status:
         text = ctypes.c_char_p()
         cuda.cuGetErrorString(ctypes.c_int(status), ctypes.byref(text))
-        said = text.value.decode() if text.value else "unknown error"
-        raise RuntimeError(f"{name}: {said} (CUDA error {status})")
+        message = text.value.decode() if text.value else "unknown error"
+        raise RuntimeError(f"{name}: {message} (CUDA error {status})")
 
 
 def _start(device: str) -> tuple[int, int]:
@@ -71,8 +71,8 @@ def _wait(child: int, reader: int, deadline: float) -> str:
     while True:
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:
-            said = os.read(reader, 65536).decode()
-            return said or (f"the driver ended the process (status {status})" if status else "")
+            message = os.read(reader, 65536).decode()
+            return message or (f"the driver ended the process (status {status})" if status else "")
         if time.monotonic() > deadline:
             return f"no answer within {PATIENCE:.0f} s"
         time.sleep(0.05)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from kit.doctor.active.sessions import LOADER, docker_run
 from kit.doctor.facts import Report, Use, Wanted
-from kit.doctor.tried import Computed, Sight
+from kit.doctor.results import Computed, VisibleGpus
 from kit.errors import KitError
 from kit.hosts import ssh
 from kit.hosts.gpus import listed_gpus
@@ -19,20 +19,20 @@ MARK = "@doctor "
 """Before a line of compute.py, as Docker's and torch's lines are among its own."""
 
 
-def look(report: Report, wanted: Wanted, token: str) -> list[Sight]:
+def look(report: Report, wanted: Wanted, token: str) -> list[VisibleGpus]:
     """Return what a container of each workload on a host sees; it only lists the GPUs."""
     want = wanted.of(report.host)
-    found: list[Sight] = []
+    visible_gpus: list[VisibleGpus] = []
     todo: list[tuple[int, Use]] = []
     for number, use in enumerate(want.uses):
         if not use.gpus or use.image not in report.vitals.images:
             continue
         if busy := _busy(report, use):
-            found.append(Sight(report.host, use.workload, use.gpus, (), busy=busy))
+            visible_gpus.append(VisibleGpus(report.host, use.workload, use.gpus, (), busy=busy))
         else:
             todo.append((number, use))
     if not todo:
-        return found
+        return visible_gpus
     name = f"kit-doctor-{token}-gpus-{report.host}"
     commands = [
         f"printf '@@ {number}\\n'; {_command(use, wanted, f'{name}-{number}')} 2>&1"
@@ -41,14 +41,16 @@ def look(report: Report, wanted: Wanted, token: str) -> list[Sight]:
     try:
         printed = ssh.run(want.host, "; ".join([*commands, "true"]))
     except KitError as error:
-        return [Sight(report.host, use.workload, use.gpus, (), error.message) for _, use in todo]
+        return [
+            VisibleGpus(report.host, use.workload, use.gpus, (), error.message) for _, use in todo
+        ]
     parts = printed.split("@@ ")[1:]
     for (_, use), part in zip(todo, parts, strict=True):
         text = part.partition("\n")[2].strip()
         seen = tuple(listed_gpus(text))
         fault = "" if seen else (text.splitlines() or ["it printed nothing"])[-1]
-        found.append(Sight(report.host, use.workload, use.gpus, seen, fault))
-    return found
+        visible_gpus.append(VisibleGpus(report.host, use.workload, use.gpus, seen, fault))
+    return visible_gpus
 
 
 def _busy(report: Report, use: Use) -> str:
@@ -64,19 +66,25 @@ def _busy(report: Report, use: Use) -> str:
 
 
 def compute(
-    report: Report, wanted: Wanted, token: str, images: Collection[str], sights: Iterable[Sight]
+    report: Report,
+    wanted: Wanted,
+    token: str,
+    images: Collection[str],
+    visible_gpus: Iterable[VisibleGpus],
 ) -> list[Computed]:
     """Use each GPU once that a container of a workload has seen.
 
     `images` are those with a CUDA build of torch: other images may not have Python.
     """
-    seen = {each.workload: each.seen for each in sights if each.host == report.host and each.seen}
-    found: list[Computed] = []
+    seen = {
+        each.workload: each.seen for each in visible_gpus if each.host == report.host and each.seen
+    }
+    computed: list[Computed] = []
     for number, use in enumerate(wanted.of(report.host).uses):
         if use.image in images and use.workload in seen:
             name = f"kit-doctor-{token}-compute-{report.host}-{number}"
-            found += _compute(report.host, use, wanted, name, seen[use.workload])
-    return found
+            computed += _compute(report.host, use, wanted, name, seen[use.workload])
+    return computed
 
 
 def _compute(

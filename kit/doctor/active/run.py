@@ -13,7 +13,7 @@ from kit.doctor.active.sessions import ask_each, ask_own, open_session, remove
 from kit.doctor.checks import containers, links
 from kit.doctor.facts import Report, Use, Wanted
 from kit.doctor.findings import Finding
-from kit.doctor.tried import Inside, Listing, Sight, Torch, Tried
+from kit.doctor.results import ContainerResults, Listing, Torch, TrialContainer, VisibleGpus
 from kit.hosts.programs import Program, ProgramError
 from kit.values import Say, count
 
@@ -26,11 +26,11 @@ Answers = Mapping[str, "dict[str, Any] | ProgramError"]
 def run_active(reports: Sequence[Report], wanted: Wanted, progress: Say) -> list[Finding]:
     """Return the findings of containers on the hosts that have answered."""
     usable = [report for report in reports if not report.facts.docker.fault]
-    tried = try_all(usable, wanted, progress)
-    return [*containers.check(tried, usable, wanted), *links.check(tried, wanted)]
+    results = try_all(usable, wanted, progress)
+    return [*containers.check(results, usable, wanted), *links.check(results, wanted)]
 
 
-def try_all(reports: Sequence[Report], wanted: Wanted, progress: Say) -> Tried:
+def try_all(reports: Sequence[Report], wanted: Wanted, progress: Say) -> ContainerResults:
     """Start a container on each host, and one for each of its GPU assignments."""
     token = secrets.token_hex(4)
     hosts = {report.host: wanted.of(report.host).host for report in reports}
@@ -41,12 +41,14 @@ def try_all(reports: Sequence[Report], wanted: Wanted, progress: Say) -> Tried:
         raise
 
 
-def _try_all(reports: Sequence[Report], wanted: Wanted, token: str, progress: Say) -> Tried:
+def _try_all(
+    reports: Sequence[Report], wanted: Wanted, token: str, progress: Say
+) -> ContainerResults:
     images = {report.host: _image(report, wanted) for report in reports}
     ready = [report for report in reports if images[report.host]]
     progress(f"containers: starting on {count(len(ready), 'host')}")
     with ThreadPoolExecutor(max(len(ready), 1)) as pool, _opened() as opened:
-        seen = pool.map(lambda report: gpus.look(report, wanted, token), ready)
+        gpu_results = pool.map(lambda report: gpus.look(report, wanted, token), ready)
         for report in ready:
             host, name = wanted.of(report.host).host, f"kit-doctor-{token}-{report.host}"
             options = _options(report, wanted)
@@ -56,32 +58,36 @@ def _try_all(reports: Sequence[Report], wanted: Wanted, token: str, progress: Sa
         sessions = {report.host: opened[report.host] for report in ready}
         greeted = ask_each(sessions, "hello")
         sessions = {name: each for name, each in sessions.items() if _good(greeted[name])}
-        inside = _inside(images, greeted)
+        trials = _trial_containers(images, greeted)
         progress(f"traffic: {count(len(sessions), 'host')} among each other")
-        listening, found = traffic.links(sessions, wanted, int(token[:7], 16))
-        inside = tuple(traffic.with_fault(each, listening.get(each.host)) for each in inside)
+        listening, links_tried = traffic.links(sessions, wanted, int(token[:7], 16))
+        trials = tuple(traffic.with_fault(each, listening.get(each.host)) for each in trials)
         exchanged = traffic.exchange(overlay) if overlay else None
         reached = traffic.reach(overlay, reports, wanted) if overlay else {}
         progress("images and data")
         torches = tuple(_torches(sessions, images))
         listings = tuple(_listings(sessions, reports, images, wanted))
-        sights: tuple[Sight, ...] = tuple(one for each in seen for one in each)
+        visible_gpus: tuple[VisibleGpus, ...] = tuple(one for each in gpu_results for one in each)
         progress("GPUs: one use of each")
         cuda = {torch.image for torch in torches if torch.cuda}
-        used = pool.map(lambda report: gpus.compute(report, wanted, token, cuda, sights), ready)
+        used = pool.map(
+            lambda report: gpus.compute(report, wanted, token, cuda, visible_gpus), ready
+        )
         computed = tuple(one for each in used for one in each)
-        return Tried(inside, found, exchanged, reached, sights, torches, listings, computed)
+        return ContainerResults(
+            trials, links_tried, exchanged, reached, visible_gpus, torches, listings, computed
+        )
 
 
 @contextmanager
 def _opened() -> Iterator[dict[str, Program]]:
     """Yield a mapping whose sessions are closed at the end."""
-    found: dict[str, Program] = {}
+    sessions: dict[str, Program] = {}
     try:
-        yield found
+        yield sessions
     finally:
-        with ThreadPoolExecutor(max(len(found), 1)) as pool:
-            list(pool.map(Program.close, found.values()))
+        with ThreadPoolExecutor(max(len(sessions), 1)) as pool:
+            list(pool.map(Program.close, sessions.values()))
 
 
 def _image(report: Report, wanted: Wanted) -> str:
@@ -110,10 +116,10 @@ def _mounts(uses: Sequence[Use], report: Report) -> Iterator[tuple[str, str]]:
     """Yield the mounts that exist: Docker would create a missing volume."""
     targets: set[str] = set()
     for source, target in (each for use in uses for each in use.mounts):
-        there = source in report.vitals.volumes
+        exists = source in report.vitals.volumes
         if source.startswith("/"):
-            there = source not in report.vitals.missing
-        if there and target not in targets:
+            exists = source not in report.vitals.missing
+        if exists and target not in targets:
             targets.add(target)
             yield source, target
 
@@ -122,16 +128,16 @@ def _good(answer: object) -> bool:
     return isinstance(answer, dict)
 
 
-def _inside(images: Mapping[str, str], greeted: Answers) -> tuple[Inside, ...]:
-    found = []
+def _trial_containers(images: Mapping[str, str], greeted: Answers) -> tuple[TrialContainer, ...]:
+    results = []
     for host, image in images.items():
         answer = greeted.get(host)
         if isinstance(answer, dict):
             sizes = (answer["shm"], answer["files"], answer["gpus"])
-            found.append(Inside(host, image, "", *sizes))
+            results.append(TrialContainer(host, image, "", *sizes))
         else:
-            found.append(Inside(host, image, answer.what if answer else ""))
-    return tuple(found)
+            results.append(TrialContainer(host, image, answer.what if answer else ""))
+    return tuple(results)
 
 
 def _torches(sessions: Sessions, images: Mapping[str, str]) -> Iterator[Torch]:
@@ -155,24 +161,24 @@ def _listings(
         own = [use for use in wanted.of(report.host).uses if use.image == images[report.host]]
         if report.host in sessions and own:
             uses[report.host] = own
-            there = dict(_mounts(own, report))
-            folders = [t for use in own if not use.document for s, t in use.mounts if s in there]
+            mounted = dict(_mounts(own, report))
+            folders = [t for use in own if not use.document for s, t in use.mounts if s in mounted]
             documents = [use.document for use in own if use.document]
             requests[report.host] = {"do": "data", "folders": folders, "documents": documents}
     for host, answer in ask_own(requests, sessions).items():
         if isinstance(answer, ProgramError):
             continue
         trained = [use for use in uses[host] if use.document]
-        for use, found in zip(trained, answer["sets"], strict=True):
-            if found:
-                yield _listing(host, use.workload, "data set", found)
+        for use, listing in zip(trained, answer["sets"], strict=True):
+            if listing:
+                yield _listing(host, use.workload, "data set", listing)
         for use in uses[host]:
-            for folder, found in answer["folders"].items():
+            for folder, listing in answer["folders"].items():
                 if not use.document and folder in {target for _, target in use.mounts}:
-                    yield _listing(host, use.workload, folder, found)
+                    yield _listing(host, use.workload, folder, listing)
 
 
-def _listing(host: str, workload: str, name: str, found: Mapping[str, Any]) -> Listing:
-    missing = found.get("missing", "")
-    sizes = (found.get("files", 0), found.get("bytes", 0), found.get("digest", ""))
+def _listing(host: str, workload: str, name: str, listing: Mapping[str, Any]) -> Listing:
+    missing = listing.get("missing", "")
+    sizes = (listing.get("files", 0), listing.get("bytes", 0), listing.get("digest", ""))
     return Listing(host, workload, name, missing, *sizes)

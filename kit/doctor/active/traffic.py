@@ -8,7 +8,7 @@ from typing import Any
 
 from kit.doctor.active.sessions import ask_each, ask_own, open_session
 from kit.doctor.facts import Report, Wanted
-from kit.doctor.tried import Inside, Link
+from kit.doctor.results import Link, TrialContainer
 from kit.hosts.programs import Program, ProgramError
 from kit.workload.names import kind_of
 from kit.workload.types import Kind
@@ -24,11 +24,11 @@ SIZES = (9000, 8950, 8000, 4000, 2000, 1500, 1492, 1480, 1450, 1420, 1400, 1380,
 Answer = dict[str, Any] | ProgramError
 
 
-def with_fault(inside: Inside, answer: Answer | None) -> Inside:
+def with_fault(container: TrialContainer, answer: Answer | None) -> TrialContainer:
     """Return a container's facts with the error of watching UDP."""
     if isinstance(answer, dict) and answer["udp_error"]:
-        return replace(inside, udp_fault=answer["udp_error"])
-    return inside
+        return replace(container, udp_fault=answer["udp_error"])
+    return container
 
 
 def links(
@@ -48,39 +48,41 @@ def links(
     plain = {name: ":" not in wanted.of(name).host.address for name in sessions}
     pairs = {(a, b): ports if plain[b] else none for a in sessions for b in sessions}
     sent = _send(sessions, wanted, token, pairs)
-    heard = _heard(sessions)
+    received = _received_packets(sessions)
     again = {
         (start, end): ports | {str(VXLAN): [0, wanted.mtu, *(s for s in SIZES if s < wanted.mtu)]}
         for start in sessions
         for end in sessions
-        if start != end and plain[end] and not _all_heard(start, heard.get(end, set()), wanted.mtu)
+        if start != end
+        and plain[end]
+        and not _all_received(start, received.get(end, set()), wanted.mtu)
     }
     if again:  # A busy host may have lost some packets; or only smaller ones pass.
         _send(sessions, wanted, token, again, tcp=False)
-        heard = _heard(sessions)
-    found = [
-        _link(start, end, sent[start]["targets"][end], heard.get(end, set()), meant[end], wanted)
+        received = _received_packets(sessions)
+    links_tried = [
+        _link(start, end, sent[start]["targets"][end], received.get(end, set()), meant[end], wanted)
         for start in sessions
         for end in sessions
         if start != end and end in sent.get(start, {}).get("targets", {})
     ]
-    return listening, tuple(found)
+    return listening, tuple(links_tried)
 
 
-def _all_heard(start: str, heard: set[tuple[str, int, int]], mtu: int) -> bool:
-    ports = {port for sender, port, _ in heard if sender == start}
-    return ports == {GOSSIP, VXLAN} and (start, VXLAN, mtu) in heard
+def _all_received(start: str, received: set[tuple[str, int, int]], mtu: int) -> bool:
+    ports = {port for sender, port, _ in received if sender == start}
+    return ports == {GOSSIP, VXLAN} and (start, VXLAN, mtu) in received
 
 
 def _tcp_ports(name: str, wanted: Wanted) -> list[int]:
     """Return the TCP ports that other hosts must reach on a host."""
-    found = [each.port for each in wanted.rendezvous if each.host == name]
+    ports = [each.port for each in wanted.rendezvous if each.host == name]
     if wanted.swarm:
-        found += [MANAGER, GOSSIP] if wanted.of(name).manager else [GOSSIP]
+        ports += [MANAGER, GOSSIP] if wanted.of(name).manager else [GOSSIP]
     if not wanted.overlay:
-        found.append(HIGH)
-    found += wanted.of(name).service_ports
-    return list(dict.fromkeys(found))
+        ports.append(HIGH)
+    ports += wanted.of(name).service_ports
+    return list(dict.fromkeys(ports))
 
 
 def _send(
@@ -109,7 +111,7 @@ def _send(
     return {name: each for name, each in answers.items() if isinstance(each, dict)}
 
 
-def _heard(sessions: Mapping[str, Program]) -> dict[str, set[tuple[str, int, int]]]:
+def _received_packets(sessions: Mapping[str, Program]) -> dict[str, set[tuple[str, int, int]]]:
     answers = ask_each(sessions, "report")
     return {
         name: {(sender, port, size) for sender, port, size in each["heard"]}
@@ -122,11 +124,11 @@ def _link(
     start: str,
     end: str,
     sent: Mapping[str, Any],
-    heard: set[tuple[str, int, int]],
+    received: set[tuple[str, int, int]],
     meant: Sequence[int],
     wanted: Wanted,
 ) -> Link:
-    own = {(port, size) for sender, port, size in heard if sender == start}
+    own = {(port, size) for sender, port, size in received if sender == start}
     return Link(
         start=start,
         end=end,
@@ -201,7 +203,7 @@ def reach(
     """Connect to the rendezvous of jobs that run; return the errors by host and job."""
     running = {each.group for report in reports for each in report.vitals.containers}
     stacks = {use.workload: use.stack for host in wanted.hosts for use in host.uses}
-    found: dict[tuple[str, str], str] = {}
+    errors: dict[tuple[str, str], str] = {}
     names = {job: stack for job, stack in stacks.items() if stack in running}
     targets = [
         {"host": job, "name": f"{stack}_rendezvous", "port": RENDEZVOUS_PORT}
@@ -209,8 +211,8 @@ def reach(
         if kind_of(job) is Kind.JOB
     ]
     if not targets:
-        return found
+        return errors
     for host, answer in ask_each(sessions, "reach", targets=targets).items():
         if isinstance(answer, dict):
-            found |= {(host, job): error for job, error in answer["targets"].items()}
-    return found
+            errors |= {(host, job): error for job, error in answer["targets"].items()}
+    return errors

@@ -10,7 +10,7 @@ from kit.doctor import codes
 from kit.doctor.checks.docker import version_of
 from kit.doctor.facts import Report, Wanted
 from kit.doctor.findings import Finding, note, ok, wrong
-from kit.doctor.tried import Inside, Listing, Sight, Torch, Tried
+from kit.doctor.results import ContainerResults, Listing, Torch, TrialContainer, VisibleGpus
 from kit.values import count, names_gpu, show_size
 
 OPEN_FILES = 65536
@@ -22,87 +22,97 @@ DRIVERS = {11: (450, 80), 12: (525, 60), 13: (580,)}
 Compatibility", table 1; its exact numbers are of the CUDA Toolkit's release notes, table 2)."""
 
 
-def check(tried: Tried, reports: Sequence[Report], wanted: Wanted) -> Iterator[Finding]:
+def check(
+    results: ContainerResults, reports: Sequence[Report], wanted: Wanted
+) -> Iterator[Finding]:
     """Yield the findings of containers."""
-    for inside in tried.inside:
-        yield from _start(inside, wanted)
-    for sight in tried.sights:
-        yield from _sight(sight, wanted)
-    yield from _computed(tried, wanted)
-    for torch in tried.torches:
+    for container in results.containers:
+        yield from _start(container, wanted)
+    for visible in results.visible_gpus:
+        yield from _visible_gpus(visible, wanted)
+    yield from _computed(results, wanted)
+    for torch in results.torches:
         yield from _torch(torch, reports, wanted)
-    yield from _data(tried.listings)
+    yield from _data(results.listings)
 
 
-def _start(inside: Inside, wanted: Wanted) -> Iterator[Finding]:
-    want = wanted.of(inside.host)
+def _start(container: TrialContainer, wanted: Wanted) -> Iterator[Finding]:
+    want = wanted.of(container.host)
     host, login = want.name, want.ssh
     if not wanted.images:
-        said = "no job names an image: containers, ports and the MTU were not tried"
-        yield note(codes.START, host, said, "describe a job in jobs/")
-    elif not inside.image:
-        said = "it has no image of a job: containers, ports and the MTU were not tried"
-        yield note(codes.START, host, said, f"{login} docker pull {wanted.images[0]}")
-    elif inside.fault:
-        run = f"{login} docker run --rm --entrypoint python3 {inside.image} --version"
-        yield wrong(codes.START, host, inside.fault, run)
+        evidence = "no job names an image: containers, ports and the MTU were not tried"
+        yield note(codes.START, host, evidence, "describe a job in jobs/")
+    elif not container.image:
+        evidence = "it has no image of a job: containers, ports and the MTU were not tried"
+        yield note(codes.START, host, evidence, f"{login} docker pull {wanted.images[0]}")
+    elif container.fault:
+        run = f"{login} docker run --rm --entrypoint python3 {container.image} --version"
+        yield wrong(codes.START, host, container.fault, run)
     else:
         yield ok(codes.START, host)
-        yield from _limits(inside, wanted)
-        if inside.gpus:
-            said = f"a container with NVIDIA_VISIBLE_DEVICES=void has {inside.gpus} GPU devices"
+        yield from _limits(container, wanted)
+        if container.gpus:
+            evidence = (
+                f"a container with NVIDIA_VISIBLE_DEVICES=void has {container.gpus} GPU devices"
+            )
             run = "look at /etc/nvidia-container-runtime/config.toml and CDI there"
-            yield wrong(codes.VOID, host, said, run)
+            yield wrong(codes.VOID, host, evidence, run)
         else:
             yield ok(codes.VOID, host)
 
 
-def _limits(inside: Inside, wanted: Wanted) -> Iterator[Finding]:
-    uses = wanted.of(inside.host).uses
+def _limits(container: TrialContainer, wanted: Wanted) -> Iterator[Finding]:
+    uses = wanted.of(container.host).uses
     if not uses:
         return
     shared = max(use.shared_memory for use in uses)
     run = "systemctl edit docker: [Service] LimitNOFILE=infinity; restart Docker"
-    if inside.files < OPEN_FILES:
-        said = f"a container may open {inside.files} files, kit asks for {OPEN_FILES}"
-        few = inside.files < FEW_FILES
-        yield (wrong if few else note)(codes.LIMITS, inside.host, said, run)
-    elif inside.shm < shared:
-        said = f"/dev/shm of a container is {show_size(inside.shm)}, planned {show_size(shared)}"
-        yield wrong(codes.LIMITS, inside.host, said, "mount -o remount,exec /dev/shm; docker info")
+    if container.files < OPEN_FILES:
+        evidence = f"a container may open {container.files} files, kit asks for {OPEN_FILES}"
+        few = container.files < FEW_FILES
+        yield (wrong if few else note)(codes.LIMITS, container.host, evidence, run)
+    elif container.shm < shared:
+        evidence = (
+            f"/dev/shm of a container is {show_size(container.shm)}, planned {show_size(shared)}"
+        )
+        yield wrong(
+            codes.LIMITS, container.host, evidence, "mount -o remount,exec /dev/shm; docker info"
+        )
     else:
-        yield ok(codes.LIMITS, inside.host)
+        yield ok(codes.LIMITS, container.host)
 
 
-def _sight(sight: Sight, wanted: Wanted) -> Iterator[Finding]:
-    if sight.busy:
-        said = f"GPUs of {sight.workload} were not tried: {sight.busy} uses them"
-        yield note(codes.SEES, sight.host, said)
+def _visible_gpus(visible: VisibleGpus, wanted: Wanted) -> Iterator[Finding]:
+    if visible.busy:
+        evidence = f"GPUs of {visible.workload} were not tried: {visible.busy} uses them"
+        yield note(codes.SEES, visible.host, evidence)
         return
-    run = f"{wanted.of(sight.host).ssh} cat /etc/nvidia-container-runtime/config.toml"
-    if sight.fault:
-        said = f"a container with the GPUs of {sight.workload} fails: {sight.fault}"
-        yield wrong(codes.SEES, sight.host, said, run)
+    run = f"{wanted.of(visible.host).ssh} cat /etc/nvidia-container-runtime/config.toml"
+    if visible.fault:
+        evidence = f"a container with the GPUs of {visible.workload} fails: {visible.fault}"
+        yield wrong(codes.SEES, visible.host, evidence, run)
         return
-    named = all(map(names_gpu, sight.given))
-    given, seen = ({each.lower() for each in each_of} for each_of in (sight.given, sight.seen))
-    if (named and given != seen) or len(sight.given) != len(sight.seen):
-        planned = ", ".join(sight.given) if named else count(len(sight.given), "GPU")
-        said = f"a container of {sight.workload} sees {', '.join(sight.seen)}, planned {planned}"
-        yield wrong(codes.SEES, sight.host, said, run)
+    named = all(map(names_gpu, visible.given))
+    given, seen = ({each.lower() for each in each_of} for each_of in (visible.given, visible.seen))
+    if (named and given != seen) or len(visible.given) != len(visible.seen):
+        planned = ", ".join(visible.given) if named else count(len(visible.given), "GPU")
+        evidence = (
+            f"a container of {visible.workload} sees {', '.join(visible.seen)}, planned {planned}"
+        )
+        yield wrong(codes.SEES, visible.host, evidence, run)
     else:
-        yield ok(codes.SEES, sight.host)
+        yield ok(codes.SEES, visible.host)
 
 
-def _computed(tried: Tried, wanted: Wanted) -> Iterator[Finding]:
-    bad = [each for each in tried.computed if each.fault]
+def _computed(results: ContainerResults, wanted: Wanted) -> Iterator[Finding]:
+    bad = [each for each in results.computed if each.fault]
     for each in bad:
         login = wanted.of(each.host).host.ssh
         run = f"ssh {login} 'sudo dmesg | grep -E \"NVRM|SXid\"'; reset the GPU or reboot"
-        said = f"a container of {each.workload} cannot use {each.device}: {each.fault}"
-        yield wrong(codes.COMPUTES, each.host, said, run)
+        evidence = f"a container of {each.workload} cannot use {each.device}: {each.fault}"
+        yield wrong(codes.COMPUTES, each.host, evidence, run)
     faulty = {each.host for each in bad}
-    for host in dict.fromkeys(each.host for each in tried.computed):
+    for host in dict.fromkeys(each.host for each in results.computed):
         if host not in faulty:
             yield ok(codes.COMPUTES, host)
 
@@ -113,12 +123,14 @@ def _torch(torch: Torch, reports: Sequence[Report], wanted: Wanted) -> Iterator[
     if not with_gpus:
         return
     if torch.fault or not torch.version:
-        said = torch.fault or f"{torch.image} has no torch"
-        yield note(codes.DRIVER, "", f"the CUDA of {torch.image} is not known: {said}")
+        evidence = torch.fault or f"{torch.image} has no torch"
+        yield note(codes.DRIVER, "", f"the CUDA of {torch.image} is not known: {evidence}")
         return
     if not torch.cuda:
-        said = f"torch {torch.version} of {torch.image} is a CPU build: it leaves the GPUs unused"
-        yield note(codes.DRIVER, "", said, "kit image build --base with a CUDA image")
+        evidence = (
+            f"torch {torch.version} of {torch.image} is a CPU build: it leaves the GPUs unused"
+        )
+        yield note(codes.DRIVER, "", evidence, "kit image build --base with a CUDA image")
         return
     for report in with_gpus:
         yield _driver(torch, report)
@@ -130,24 +142,24 @@ def _driver(torch: Torch, report: Report) -> Finding:
     driver = report.facts.driver
     if oldest and driver and version_of(driver)[: len(oldest)] < oldest:
         needed = ".".join(map(str, oldest))
-        said = f"driver {driver}; CUDA {torch.cuda} of {torch.image} needs {needed} or newer"
+        evidence = f"driver {driver}; CUDA {torch.cuda} of {torch.image} needs {needed} or newer"
         run = f"install driver {needed} or newer, or use an image with an older CUDA"
-        return wrong(codes.DRIVER, report.host, said, run)
+        return wrong(codes.DRIVER, report.host, evidence, run)
     return ok(codes.DRIVER, report.host)
 
 
 def _capability(torch: Torch, report: Report) -> Iterator[Finding]:
-    found = False
+    lacking = False
     for gpu in report.facts.gpus:
         if gpu.compute and torch.archs and not runs_on(gpu.compute, torch.archs):
-            found = True
-            said = (
+            lacking = True
+            evidence = (
                 f"{gpu.model} has compute capability {gpu.compute}; torch {torch.version} of "
                 f"{torch.image} has {' '.join(torch.archs)}"
             )
             run = "kit image build --base with an image for this GPU"
-            yield wrong(codes.CAPABILITY, report.host, said, run)
-    if torch.archs and not found:
+            yield wrong(codes.CAPABILITY, report.host, evidence, run)
+    if torch.archs and not lacking:
         yield ok(codes.CAPABILITY, report.host)
 
 
@@ -178,18 +190,18 @@ def _data(listings: Sequence[Listing]) -> Iterator[Finding]:
         bad: list[Finding] = []
         for each in same:
             if each.missing:
-                said = f"{workload}: {each.missing.partition(';')[0]}"
+                evidence = f"{workload}: {each.missing.partition(';')[0]}"
                 run = f"copy the data to {each.host}, from a host that has it"
-                bad.append(wrong(codes.DATA, each.host, said, run))
+                bad.append(wrong(codes.DATA, each.host, evidence, run))
         present = [each for each in same if not each.missing]
         usual = Counter(each.digest for each in present).most_common(1)
         for each in present:
             if usual and each.digest != usual[0][0]:
                 model = next(one for one in present if one.digest == usual[0][0])
-                said = (
+                evidence = (
                     f"{workload}: {name} has {count(each.files, 'file')} of {each.bytes:,} bytes, "
                     f"on {model.host} {count(model.files, 'file')} of {model.bytes:,}"
                 )
                 run = f"copy the data from {model.host} to {each.host}"
-                bad.append(wrong(codes.DATA, each.host, said, run))
+                bad.append(wrong(codes.DATA, each.host, evidence, run))
         yield from bad or [ok(codes.DATA, each.host) for each in same]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from kit.discover.engines import EXPLAINED
+from kit.discover.engines import REMEDIES
 from kit.doctor import codes
 from kit.doctor.facts import Report, Wanted, WantedHost
 from kit.doctor.findings import Finding, note, ok, wrong
@@ -22,7 +22,7 @@ def check(report: Report, want: WantedHost, wanted: Wanted) -> Iterator[Finding]
     """Yield the findings of one host."""
     docker = report.facts.docker
     if docker.stand_in:
-        explained = EXPLAINED[docker.stand_in]
+        explained = REMEDIES[docker.stand_in]
         run = explained.run.format(host=want.name)
         yield wrong(codes.ENGINE, report.host, explained.what, run)
         return
@@ -55,66 +55,68 @@ def _engine(report: Report, wanted: Wanted) -> Iterator[Finding]:
     version = version_of(text)
     if wanted.swarm and version < NAMED_GPUS:
         oldest = ".".join(map(str, NAMED_GPUS))
-        said = f"the Swarm of Docker {text} refuses tasks that reserve GPUs (moby PR 47224)"
+        evidence = f"the Swarm of Docker {text} refuses tasks that reserve GPUs (moby PR 47224)"
         run = f"install Docker {oldest} or newer, the same on all hosts"
-        yield wrong(codes.FAULTY, report.host, said, run)
+        yield wrong(codes.FAULTY, report.host, evidence, run)
     elif version >= FEW_FILES:
-        said = f"Docker {text} gives containers 1,024 open files by default; kit's jobs get 65,536"
-        yield note(codes.FAULTY, report.host, said)
+        evidence = (
+            f"Docker {text} gives containers 1,024 open files by default; kit's jobs get 65,536"
+        )
+        yield note(codes.FAULTY, report.host, evidence)
 
 
 def _toolkit(report: Report) -> Iterator[Finding]:
     version = version_of(report.facts.toolkit)[:2]
     first, fixed = NO_SWARM_RESOURCE
     if first <= version < fixed:
-        said = (
+        evidence = (
             f"NVIDIA's toolkit {report.facts.toolkit} ignores `swarm-resource` (issue 1599); kit "
             "pins GPUs without it, other stacks may see all GPUs"
         )
-        yield note(codes.FAULTY, report.host, said, "install nvidia-container-toolkit 1.19")
+        yield note(codes.FAULTY, report.host, evidence, "install nvidia-container-toolkit 1.19")
 
 
 def versions(reports: Sequence[Report], _wanted: Wanted) -> Iterator[Finding]:
     """Yield the findings on different versions of Docker."""
-    found: dict[str, list[str]] = {}
+    by_version: dict[str, list[str]] = {}
     for report in reports:
         if report.facts.docker.version:
-            found.setdefault(report.facts.docker.version, []).append(report.host)
-    if len(found) < 2:
-        if found and len(reports) > 1:
-            yield ok(codes.VERSION, "", next(iter(found)))
+            by_version.setdefault(report.facts.docker.version, []).append(report.host)
+    if len(by_version) < 2:
+        if by_version and len(reports) > 1:
+            yield ok(codes.VERSION, "", next(iter(by_version)))
         return
-    newest = max(found, key=version_of)
-    releases = {version_of(version)[:2] for version in found}
-    for version, hosts in found.items():
+    newest = max(by_version, key=version_of)
+    releases = {version_of(version)[:2] for version in by_version}
+    for version, hosts in by_version.items():
         if version == newest:
             continue
         run = f"install Docker {newest} there"
         for host in hosts:
-            said = f"Docker {version}; {', '.join(found[newest])} has {newest}"
+            evidence = f"Docker {version}; {', '.join(by_version[newest])} has {newest}"
             differs = len(releases) > 1 and version_of(version)[:2] != version_of(newest)[:2]
-            yield (wrong if differs else note)(codes.VERSION, host, said, run)
+            yield (wrong if differs else note)(codes.VERSION, host, evidence, run)
 
 
 def images(reports: Sequence[Report], wanted: Wanted) -> Iterator[Finding]:
     """Yield the findings on images that differ; an image that a host lacks will be pulled."""
     for image in wanted.images:
         users = {host.name for host in wanted.hosts if image in {use.image for use in host.uses}}
-        found: dict[str, list[str]] = {}
+        by_image: dict[str, list[str]] = {}
         for report in reports:
             if report.host in users and image in report.vitals.images:
-                found.setdefault(report.vitals.images[image][0], []).append(report.host)
-        if len(found) < 2:
-            if found:
+                by_image.setdefault(report.vitals.images[image][0], []).append(report.host)
+        if len(by_image) < 2:
+            if by_image:
                 yield ok(codes.IMAGE, "", image)
             continue
-        groups = sorted(found.items(), key=lambda each: len(each[1]), reverse=True)
+        groups = sorted(by_image.items(), key=lambda each: len(each[1]), reverse=True)
         usual, most = groups[0]
         for identifier, hosts in groups[1:]:
             for host in hosts:
-                said = f"{image} is {_short(identifier)}, on {', '.join(most)} {_short(usual)}"
+                evidence = f"{image} is {_short(identifier)}, on {', '.join(most)} {_short(usual)}"
                 run = f"{wanted.of(host).ssh} docker pull {image}"
-                yield wrong(codes.IMAGE, host, said, run)
+                yield wrong(codes.IMAGE, host, evidence, run)
 
 
 def _short(identifier: str) -> str:

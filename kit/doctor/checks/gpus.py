@@ -43,8 +43,8 @@ def check(report: Report, want: WantedHost, wanted: Wanted) -> Iterator[Finding]
         yield wrong(codes.SMI, report.host, facts.gpu_fault, run)
         return
     if gpus and not facts.gpus:
-        said = "nvidia-smi lists no GPU" if facts.driver else "there is no nvidia-smi"
-        yield wrong(codes.SMI, report.host, said, f"kit host prepare --run {report.host}")
+        evidence = "nvidia-smi lists no GPU" if facts.driver else "there is no nvidia-smi"
+        yield wrong(codes.SMI, report.host, evidence, f"kit host prepare --run {report.host}")
         yield from check_bus(report, want)
         return
     if not facts.gpu_errors:
@@ -71,23 +71,23 @@ def _unplanned(report: Report) -> Iterator[Finding]:
     if report.facts.gpu_fault:
         yield note(codes.SMI, report.host, report.facts.gpu_fault, run)
     elif report.facts.unlisted:
-        said = f"nvidia-smi lists no GPU, the PCI bus has {titles(report.facts.unlisted)}"
-        yield note(codes.LISTED, report.host, said, run)
+        evidence = f"nvidia-smi lists no GPU, the PCI bus has {titles(report.facts.unlisted)}"
+        yield note(codes.LISTED, report.host, evidence, run)
 
 
 def _present(report: Report, want: WantedHost, gpus: tuple[Gpu, ...]) -> Iterator[Finding]:
     uuids = [gpu.uuid for gpu in report.facts.gpus]
-    there = {uuid.lower() for uuid in uuids} | {str(gpu.index) for gpu in report.facts.gpus}
-    missing = [gpu for gpu in gpus if gpu.id.lower() not in there]
+    listed = {uuid.lower() for uuid in uuids} | {str(gpu.index) for gpu in report.facts.gpus}
+    missing = [gpu for gpu in gpus if gpu.id.lower() not in listed]
     for gpu in missing:
         if gpu.known and (meant := meant_gpus(gpu.id, uuids)):
-            said = f"{gpu.id} is only the beginning of {' and '.join(meant)}"
+            evidence = f"{gpu.id} is only the beginning of {' and '.join(meant)}"
             run = f"kit discover {report.host}, then kit render"
         else:
-            said = f"{gpu.title} does not exist; `nvidia-smi -L` lists {', '.join(uuids)}"
+            evidence = f"{gpu.title} does not exist; `nvidia-smi -L` lists {', '.join(uuids)}"
             login = f"ssh {want.host.ssh} nvidia-smi -L"
             run = f"{login}; if it was taken out: kit discover {report.host}"
-        yield wrong(codes.PRESENT, report.host, said, run)
+        yield wrong(codes.PRESENT, report.host, evidence, run)
     if not missing:
         yield ok(codes.PRESENT, report.host)
 
@@ -106,21 +106,21 @@ def _toolkit(report: Report) -> Iterator[Finding]:
 
 def _settings(report: Report) -> Iterator[Finding]:
     settings = report.vitals.toolkit
-    found: list[Finding] = []
+    findings: list[Finding] = []
     if settings.get("accept-nvidia-visible-devices-envvar-when-unprivileged") == "false":
-        said = "accept-nvidia-visible-devices-envvar-when-unprivileged is false"
+        evidence = "accept-nvidia-visible-devices-envvar-when-unprivileged is false"
         run = f"set it to true in {CONFIG}"
-        found.append(wrong(codes.MODE, report.host, said, run))
+        findings.append(wrong(codes.MODE, report.host, evidence, run))
     mode = settings.get("mode", "auto")
     if mode == "cdi":
-        said = f'the toolkit\'s mode is "{mode}": its devices can bypass NVIDIA_VISIBLE_DEVICES'
-        found.append(note(codes.MODE, report.host, said, f'mode = "auto" in {CONFIG}'))
-    yield from found or [ok(codes.MODE, report.host)]
+        evidence = f'the toolkit\'s mode is "{mode}": its devices can bypass NVIDIA_VISIBLE_DEVICES'
+        findings.append(note(codes.MODE, report.host, evidence, f'mode = "auto" in {CONFIG}'))
+    yield from findings or [ok(codes.MODE, report.host)]
     claimed = [each.strip() for each in settings.get("swarm-resource", "").split(",")]
     if RESOURCE in claimed:
-        said = f"swarm-resource in {CONFIG} names {RESOURCE}"
+        evidence = f"swarm-resource in {CONFIG} names {RESOURCE}"
         run = "take that line out: kit pins GPUs itself"
-        yield wrong(codes.RESOURCE, report.host, said, run)
+        yield wrong(codes.RESOURCE, report.host, evidence, run)
     else:
         yield ok(codes.RESOURCE, report.host)
 
@@ -132,43 +132,43 @@ def _offered(report: Report, gpus: tuple[Gpu, ...], wanted: Wanted) -> Iterator[
     default = report.facts.docker.default_runtime
     run = f"merge {wanted.tree}/hosts/{report.host}/daemon.json there, then restart Docker"
     if missing:
-        said = f"{count(len(missing), 'GPU')} of {len(gpus)} not offered ({missing[0]} for one)"
-        yield wrong(codes.OFFERED, report.host, said, run)
+        evidence = f"{count(len(missing), 'GPU')} of {len(gpus)} not offered ({missing[0]} for one)"
+        yield wrong(codes.OFFERED, report.host, evidence, run)
     else:
         yield ok(codes.OFFERED, report.host)
     if default != "nvidia":
-        said = f"the default runtime is {default}, Swarm needs nvidia"
-        yield wrong(codes.TOOLKIT, report.host, said, run)
+        evidence = f"the default runtime is {default}, Swarm needs nvidia"
+        yield wrong(codes.TOOLKIT, report.host, evidence, run)
 
 
 def _holders(report: Report, wanted: Wanted) -> Iterator[Finding]:
     """Yield running containers that see GPUs and are no part of the plan."""
     default = report.facts.docker.default_runtime
-    found = False
+    held = False
     for each in report.vitals.containers:
         own = each.group in wanted.stacks or each.name.startswith("kit-doctor-")
         if own or any(name in each.image for name in MONITORS):
             continue
         if gpus := each.gpus(default):
-            found = True
-            said = f"the container {each.name} ({each.image}) sees {', '.join(gpus)}"
+            held = True
+            evidence = f"the container {each.name} ({each.image}) sees {', '.join(gpus)}"
             run = "start it with NVIDIA_VISIBLE_DEVICES=void, or end it"
-            yield wrong(codes.VOID, report.host, said, run)
-    if report.vitals.containers and not found:
+            yield wrong(codes.VOID, report.host, evidence, run)
+    if report.vitals.containers and not held:
         yield ok(codes.VOID, report.host)
 
 
 def _health(report: Report) -> Iterator[Finding]:
     for one in (_ecc, _rows, _throttle, _power, _persistence):
-        found = [each for gpu in report.vitals.health for each in one(report.host, gpu)]
-        worse = [each for each in found if each.evidence]
-        yield from worse or found[:1]
+        findings = [each for gpu in report.vitals.health for each in one(report.host, gpu)]
+        worse = [each for each in findings if each.evidence]
+        yield from worse or findings[:1]
 
 
 def _ecc(host: str, gpu: GpuHealth) -> Iterator[Finding]:
     if gpu.ecc_errors:
-        said = f"{gpu.uuid} had {count(gpu.ecc_errors, 'uncorrected memory error')}"
-        yield wrong(codes.ECC, host, said, f"nvidia-smi --gpu-reset -i {gpu.uuid} (as root)")
+        evidence = f"{gpu.uuid} had {count(gpu.ecc_errors, 'uncorrected memory error')}"
+        yield wrong(codes.ECC, host, evidence, f"nvidia-smi --gpu-reset -i {gpu.uuid} (as root)")
     else:
         yield ok(codes.ECC, host)
 
@@ -176,8 +176,8 @@ def _ecc(host: str, gpu: GpuHealth) -> Iterator[Finding]:
 def _rows(host: str, gpu: GpuHealth) -> Iterator[Finding]:
     reset = f"nvidia-smi --gpu-reset -i {gpu.uuid} (as root)"
     if gpu.failed:
-        said = f"{gpu.uuid} has no spare row for a defective one"
-        yield wrong(codes.ROWS, host, said, "replace the GPU")
+        evidence = f"{gpu.uuid} has no spare row for a defective one"
+        yield wrong(codes.ROWS, host, evidence, "replace the GPU")
     elif gpu.pending:
         yield wrong(codes.ROWS, host, f"{gpu.uuid} must be reset to replace a row", reset)
     else:
@@ -187,9 +187,9 @@ def _rows(host: str, gpu: GpuHealth) -> Iterator[Finding]:
 def _throttle(host: str, gpu: GpuHealth) -> Iterator[Finding]:
     reasons = [name for bit, name in THROTTLES.items() if (gpu.throttled or 0) & bit]
     if reasons:
-        said = f"{gpu.uuid} is slowed down: {', '.join(reasons)}"
+        evidence = f"{gpu.uuid} is slowed down: {', '.join(reasons)}"
         run = f"nvidia-smi -i {gpu.uuid} -q -d PERFORMANCE,TEMPERATURE,POWER"
-        yield wrong(codes.THROTTLE, host, said, run)
+        yield wrong(codes.THROTTLE, host, evidence, run)
     else:
         yield ok(codes.THROTTLE, host)
 
@@ -197,17 +197,17 @@ def _throttle(host: str, gpu: GpuHealth) -> Iterator[Finding]:
 def _power(host: str, gpu: GpuHealth) -> Iterator[Finding]:
     limit, default = gpu.power_limit, gpu.power_default
     if limit and default and limit < LOWERED * default:
-        said = f"{gpu.uuid} is limited to {limit:.0f} W of {default:.0f} W"
+        evidence = f"{gpu.uuid} is limited to {limit:.0f} W of {default:.0f} W"
         run = f"nvidia-smi -i {gpu.uuid} -pl {default:.0f} (as root), unless that was intended"
-        yield note(codes.POWER, host, said, run)
+        yield note(codes.POWER, host, evidence, run)
     else:
         yield ok(codes.POWER, host)
 
 
 def _persistence(host: str, gpu: GpuHealth) -> Iterator[Finding]:
     if gpu.persistence is False:
-        said = f"{gpu.uuid}: persistence mode is off"
-        yield note(codes.PERSISTENCE, host, said, "nvidia-smi -pm 1 (as root)")
+        evidence = f"{gpu.uuid}: persistence mode is off"
+        yield note(codes.PERSISTENCE, host, evidence, "nvidia-smi -pm 1 (as root)")
     else:
         yield ok(codes.PERSISTENCE, host)
 
@@ -215,15 +215,15 @@ def _persistence(host: str, gpu: GpuHealth) -> Iterator[Finding]:
 def _processes(report: Report, gpus: tuple[Gpu, ...]) -> Iterator[Finding]:
     planned = {gpu.id.lower() for gpu in gpus}
     own = {container.id for container in report.vitals.containers}
-    found = False
+    busy = False
     for each in report.vitals.processes:
         if each.gpu.lower() not in planned or each.container in own:
             continue
-        found = True
+        busy = True
         used = f" with {each.memory} MiB" if each.memory is not None else ""
-        said = f"process {each.pid} ({each.name}) computes on {each.gpu}{used}"
+        evidence = f"process {each.pid} ({each.name}) computes on {each.gpu}{used}"
         little = each.memory is not None and each.memory < LITTLE
         run = f"end it, or write `use: none` for {each.gpu}"
-        yield (note if little else wrong)(codes.BUSY, report.host, said, run)
-    if not found:
+        yield (note if little else wrong)(codes.BUSY, report.host, evidence, run)
+    if not busy:
         yield ok(codes.BUSY, report.host)

@@ -8,15 +8,15 @@ from kit.doctor import codes
 from kit.doctor.codes import Code
 from kit.doctor.facts import Wanted
 from kit.doctor.findings import Finding, note, ok, wrong
-from kit.doctor.tried import Link, Tried
+from kit.doctor.results import ContainerResults, Link
 
 MANAGER, GOSSIP, VXLAN, HIGH = 2377, 7946, 4789, 45123
 
 
-def check(tried: Tried, wanted: Wanted) -> Iterator[Finding]:
+def check(results: ContainerResults, wanted: Wanted) -> Iterator[Finding]:
     """Yield the findings on the ways between the hosts."""
-    links = tried.links
-    blind = {each.host: each.udp_fault for each in tried.inside if each.udp_fault}
+    links = results.links
+    blind = {each.host: each.udp_fault for each in results.containers if each.udp_fault}
     if wanted.swarm:
         yield from _tcp(links, codes.MANAGER_PORT, MANAGER)
         yield from _tcp(links, codes.GOSSIP_TCP, GOSSIP)
@@ -30,11 +30,11 @@ def check(tried: Tried, wanted: Wanted) -> Iterator[Finding]:
         yield from _service(links, wanted, port)
     yield from _mtu(links, wanted)
     yield from _sources(links, wanted)
-    if tried.overlay is not None:
-        yield from _overlay(tried, wanted)
+    if results.overlay is not None:
+        yield from _overlay(results, wanted)
     elif wanted.overlay and links:
-        said = f"the network {wanted.overlay} does not exist yet"
-        yield note(codes.OVERLAY, "", said, "kit swarm up")
+        evidence = f"the network {wanted.overlay} does not exist yet"
+        yield note(codes.OVERLAY, "", evidence, "kit swarm up")
 
 
 def _grouped(
@@ -48,9 +48,9 @@ def _grouped(
 
     A host that nobody reaches is the fault itself; so is one that reaches nobody.
     """
-    failed = {(each.start, each.end): said for each in links if (said := bad(each))}
+    failed = {(each.start, each.end): fault for each in links if (fault := bad(each))}
     ends = sorted({end for _, end in failed})
-    told: set[tuple[str, str]] = set()
+    reported: set[tuple[str, str]] = set()
     starts: dict[str, list[str]] = {}
     for start, end in failed:
         starts.setdefault(start, []).append(end)
@@ -59,15 +59,17 @@ def _grouped(
         others = [each for each in links if each.start == start]
         rest = [pair for pair in failed if start not in pair]
         if len(reached) == len(others) > 1 and not rest:
-            said = next(iter(failed[start, end] for end in reached))
+            fault = next(iter(failed[start, end] for end in reached))
             names = ", ".join(reached)
-            yield wrong(code, start, f"{start} → {names}: {what}{said}", run(start))
-            told |= {(start, end) for end in reached}
+            yield wrong(code, start, f"{start} → {names}: {what}{fault}", run(start))
+            reported |= {(start, end) for end in reached}
     for end in ends:
-        from_ = [start for start, its_end in failed if its_end == end and (start, end) not in told]
+        from_ = [
+            start for start, its_end in failed if its_end == end and (start, end) not in reported
+        ]
         if from_:
-            said = failed[from_[0], end]
-            yield wrong(code, end, f"{', '.join(from_)} → {end}: {what}{said}", run(end))
+            fault = failed[from_[0], end]
+            yield wrong(code, end, f"{', '.join(from_)} → {end}: {what}{fault}", run(end))
     if links and not failed:
         for host in sorted({each.end for each in links}):
             yield ok(code, host)
@@ -98,8 +100,10 @@ def _service(links: Sequence[Link], wanted: Wanted, port: int) -> Iterator[Findi
 
 def _udp(links: Sequence[Link], code: Code, port: int, blind: dict[str, str]) -> Iterator[Finding]:
     for host, fault in blind.items():
-        said = f"{port}/udp was not tried: a container cannot watch the host's network ({fault})"
-        yield note(code, host, said)
+        evidence = (
+            f"{port}/udp was not tried: a container cannot watch the host's network ({fault})"
+        )
+        yield note(code, host, evidence)
 
     def bad(link: Link) -> str:
         return "" if port in link.udp else "no packet arrives"
@@ -121,8 +125,8 @@ def _mtu(links: Sequence[Link], wanted: Wanted) -> Iterator[Finding]:
             return ""
         large = [size for size in link.passed if size > 500]
         most = f"{max(large)} bytes pass" if large else "only small ones pass"
-        told = f" ({link.refused})" if link.refused else ""
-        return f"packets of {wanted.mtu} bytes do not pass, {most}{told}"
+        refusal = f" ({link.refused})" if link.refused else ""
+        return f"packets of {wanted.mtu} bytes do not pass, {most}{refusal}"
 
     def run(host: str) -> str:
         return f"network: {{mtu: …}} in the inventory, or the MTU of {host} and of the switch"
@@ -135,25 +139,27 @@ def _sources(links: Sequence[Link], wanted: Wanted) -> Iterator[Finding]:
     for link in links:
         planned = wanted.of(link.start).host.address
         if planned[:1].isdigit() and link.source[:1].isdigit() and link.source != planned:
-            said = f"packets to {link.end} leave from {link.source}, the inventory says {planned}"
+            evidence = (
+                f"packets to {link.end} leave from {link.source}, the inventory says {planned}"
+            )
             login, address = wanted.of(link.start).ssh, wanted.of(link.end).host.address
             run = f"{login} ip route get {address}"
-            yield wrong(codes.INTERFACE, link.start, said, run)
+            yield wrong(codes.INTERFACE, link.start, evidence, run)
 
 
-def _overlay(tried: Tried, wanted: Wanted) -> Iterator[Finding]:
-    assert tried.overlay is not None
-    alone = {start: said for (start, end), said in tried.overlay.items() if start == end}
+def _overlay(results: ContainerResults, wanted: Wanted) -> Iterator[Finding]:
+    assert results.overlay is not None
+    alone = {start: error for (start, end), error in results.overlay.items() if start == end}
     # A host that starts no container at all has a finding already.
-    idle = {each.host for each in tried.inside if each.fault}
-    for host, said in alone.items():
+    idle = {each.host for each in results.containers if each.fault}
+    for host, error in alone.items():
         if host in idle:
             continue
         logs = f"{wanted.of(host).ssh} journalctl -u docker --since -10m"
-        yield wrong(codes.OVERLAY, host, f"no container starts on the overlay: {said}", logs)
+        yield wrong(codes.OVERLAY, host, f"no container starts on the overlay: {error}", logs)
     links = [
-        Link(start, end, {0: said}, frozenset(), frozenset(), (), "", "")
-        for (start, end), said in tried.overlay.items()
+        Link(start, end, {0: error}, frozenset(), frozenset(), (), "", "")
+        for (start, end), error in results.overlay.items()
         if start != end and end not in alone
     ]
 
@@ -161,19 +167,19 @@ def _overlay(tried: Tried, wanted: Wanted) -> Iterator[Finding]:
         return f"see the findings on 4789/udp, 7946 and the MTU; then restart Docker on {host}"
 
     yield from _grouped(links, lambda each: each.tcp[0], codes.OVERLAY, "", run)
-    yield from _rendezvous(tried, wanted)
+    yield from _rendezvous(results, wanted)
 
 
-def _rendezvous(tried: Tried, wanted: Wanted) -> Iterator[Finding]:
+def _rendezvous(results: ContainerResults, wanted: Wanted) -> Iterator[Finding]:
     """Yield the ways to the rendezvous: of running jobs, or to the host that would have it."""
-    assert tried.overlay is not None
-    for (host, job), said in tried.reached.items():
+    assert results.overlay is not None
+    for (host, job), error in results.reached.items():
         run = f"kit logs {job}; look at the rendezvous' task: docker service ps"
-        if said:
-            yield wrong(codes.RENDEZVOUS, host, f"rendezvous of {job}: {said}", run)
+        if error:
+            yield wrong(codes.RENDEZVOUS, host, f"rendezvous of {job}: {error}", run)
         else:
             yield ok(codes.RENDEZVOUS, host)
     managers = {host.name for host in wanted.hosts if host.manager}
-    for (start, end), said in tried.overlay.items():
-        if end in managers and start != end and not said:
+    for (start, end), error in results.overlay.items():
+        if end in managers and start != end and not error:
             yield ok(codes.RENDEZVOUS, start)

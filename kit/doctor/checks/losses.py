@@ -39,13 +39,13 @@ def check_bus(report: Report, want: WantedHost) -> Iterator[Finding]:
     for error in facts.gpu_errors:
         warning = error.upper().startswith("WARNING")
         yield (note if warning else wrong)(codes.LISTED, report.host, f"nvidia-smi: {error}", run)
-    said = f"nvidia-smi lists {count(facts.cards, 'GPU')}, the PCI bus also has"
+    evidence = f"nvidia-smi lists {count(facts.cards, 'GPU')}, the PCI bus also has"
     # Somebody chose another driver; a GPU without a driver may have failed at its start.
     lent = [each for each in facts.unlisted if each.driver not in {"nvidia", ""}]
     if lost := [each for each in facts.unlisted if each not in lent]:
-        yield wrong(codes.LISTED, report.host, f"{said} {titles(lost)}", run)
+        yield wrong(codes.LISTED, report.host, f"{evidence} {titles(lost)}", run)
     if lent:
-        yield note(codes.LISTED, report.host, f"{said} {titles(lent)}")
+        yield note(codes.LISTED, report.host, f"{evidence} {titles(lent)}")
     if not facts.gpu_errors and not facts.unlisted:
         yield ok(codes.LISTED, report.host)
 
@@ -77,12 +77,12 @@ def check_fabric(report: Report, want: WantedHost) -> Iterator[Finding]:
     run = f"ssh {want.host.ssh} systemctl status nvidia-fabricmanager"
     if states:
         runs = "runs" if vitals.fabric_manager else "does not run"
-        said = f"the fabric of the GPUs is not ready ({'; '.join(sorted(states))})"
-        yield wrong(codes.FABRIC, report.host, f"{said}; the fabric manager {runs} here", run)
+        evidence = f"the fabric of the GPUs is not ready ({'; '.join(sorted(states))})"
+        yield wrong(codes.FABRIC, report.host, f"{evidence}; the fabric manager {runs} here", run)
     elif switches and not vitals.fabric_manager:
-        said = f"the host has NVSwitches ({switches}), and no fabric manager runs"
+        evidence = f"the host has NVSwitches ({switches}), and no fabric manager runs"
         # A fabric that is ready stays so, but nobody handles its errors.
-        yield (note if vitals.fabrics else wrong)(codes.FABRIC, report.host, said, run)
+        yield (note if vitals.fabrics else wrong)(codes.FABRIC, report.host, evidence, run)
     else:
         yield ok(codes.FABRIC, report.host)
 
@@ -91,17 +91,17 @@ def check_kernel_log(report: Report) -> Iterator[Finding]:
     """Yield the findings on what the driver has logged since the start of the host."""
     xids = report.vitals.xids
     if xids is None:
-        said = "the kernel's log cannot be read without root: XIDs and lost GPUs are not known"
+        evidence = "the kernel's log cannot be read without root: XIDs and lost GPUs are not known"
         run = "sudo usermod -aG adm $USER there, and log in again"
-        yield note(codes.XID, report.host, said, run)
+        yield note(codes.XID, report.host, evidence, run)
         return
     newest = {(xid.number, xid.place): xid for xid in xids}
     for (number, _), xid in newest.items():
         age = _age(report, xid.at)
         if number in HARDWARE_XIDS:
-            said = f"{xid.text} ({HARDWARE_XIDS[number]}){age}"
+            evidence = f"{xid.text} ({HARDWARE_XIDS[number]}){age}"
             run = "reset the GPU or reboot; replace it if it returns"
-            yield wrong(codes.XID, report.host, said, run)
+            yield wrong(codes.XID, report.host, evidence, run)
         else:
             yield note(codes.XID, report.host, f"{xid.text} (mostly an application's){age}")
     if not newest:
@@ -115,24 +115,24 @@ def _age(report: Report, at: float | None) -> str:
 
 
 def _losses(report: Report, xids: Sequence[Xid]) -> Iterator[Finding]:
-    told = [xid.place.lower() for xid in xids if xid.number == GONE]
-    found = [
+    gone = [xid.place.lower() for xid in xids if xid.number == GONE]
+    unexplained = [
         loss
         for loss in report.vitals.losses
-        if not (loss.bus and any(place.endswith(loss.bus) for place in told))
+        if not (loss.bus and any(place.endswith(loss.bus) for place in gone))
     ]
-    for loss in found:
+    for loss in unexplained:
         run = "switch the host off and on; look at the power and the seat of the card"
         yield wrong(codes.LOST, report.host, f"{loss.text}{_age(report, loss.at)}", run)
-    if not found:
+    if not unexplained:
         yield ok(codes.LOST, report.host)
 
 
 def _sxids(report: Report) -> Iterator[Finding]:
     for each in report.vitals.sxids:
-        said = f"{each.text}{_age(report, each.at)}"
+        evidence = f"{each.text}{_age(report, each.at)}"
         run = "reset all GPUs and NVSwitches, or reboot; replace the part if it returns"
         serious = each.fatal or each.number in STALLING_SXIDS
-        yield (wrong if serious else note)(codes.SXID, report.host, said, run)
+        yield (wrong if serious else note)(codes.SXID, report.host, evidence, run)
     if not report.vitals.sxids:
         yield ok(codes.SXID, report.host)

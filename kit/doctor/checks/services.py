@@ -29,15 +29,15 @@ def is_own(container: Container, wanted: Wanted) -> bool:
 
 def _ports(report: Report, want: WantedHost, own: Collection[Container]) -> Iterator[Finding]:
     others = [each for each in report.vitals.containers if each not in own]
-    found = False
+    used = False
     for port in want.ports:
         number = port.port.number
         foreign = next((each for each in others if number in each.ports), None)
         held = any(_holds(each, port) for each in own)
         if foreign or (number in report.vitals.listening and not held):
-            found = True
+            used = True
             yield _used(report, port, foreign)
-    if not found:
+    if not used:
         yield ok(codes.USED_PORT, report.host)
 
 
@@ -53,10 +53,10 @@ def _holds(container: Container, port: OpenPort) -> bool:
 
 def _used(report: Report, port: OpenPort, container: Container | None) -> Finding:
     by = f"the container {container.name}" if container else "another program"
-    said = f"{by} listens on port {port.port.number}, which {port.title} needs"
+    evidence = f"{by} listens on port {port.port.number}, which {port.title} needs"
     end = f"docker stop {container.name}" if container else f"ss -tlnp sport = {port.port.number}"
     change = "" if port.port.fixed else f", or write another port: `{port.port.written()}`"
-    return wrong(codes.USED_PORT, report.host, said, f"{end} (as root there){change}")
+    return wrong(codes.USED_PORT, report.host, evidence, f"{end} (as root there){change}")
 
 
 def _room(report: Report, need: DataNeed) -> Iterator[Finding]:
@@ -64,15 +64,17 @@ def _room(report: Report, need: DataNeed) -> Iterator[Finding]:
     size, names = show_bytes(need.bytes), ", ".join(title for title, _ in need.sets)
     run = "a larger disk, or stream the data set: `{name: …, stream: true}`"
     if need.limit is not None and need.bytes > need.limit:
-        said = f"{names} have {size}, its cache may have {show_bytes(need.limit)}"
-        yield wrong(codes.ROOM, report.host, said, "data: {cache: …} in the inventory, or stream")
+        evidence = f"{names} have {size}, its cache may have {show_bytes(need.limit)}"
+        yield wrong(
+            codes.ROOM, report.host, evidence, "data: {cache: …} in the inventory, or stream"
+        )
         return
     for room in rooms:
-        there = need.volume in report.vitals.volumes
-        free, what = (room.size, "in all") if there else (room.free, "free")
+        exists = need.volume in report.vitals.volumes
+        free, what = (room.size, "in all") if exists else (room.free, "free")
         if need.bytes > free:
-            said = f"{names} need {size}, {room.path} has {show_bytes(free)} {what}"
-            yield wrong(codes.ROOM, report.host, said, run)
+            evidence = f"{names} need {size}, {room.path} has {show_bytes(free)} {what}"
+            yield wrong(codes.ROOM, report.host, evidence, run)
             return
     if rooms:
         yield ok(codes.ROOM, report.host)

@@ -18,31 +18,31 @@ between 0.5 and 0.8 (swarmkit, ca/renewer.go)."""
 
 def check(reports: Sequence[Report], wanted: Wanted) -> Iterator[Finding]:
     """Yield the findings on the Swarm; none before a host is in one."""
-    inside = [report for report in reports if report.vitals.swarm.state not in {"", "inactive"}]
+    members = [report for report in reports if report.vitals.swarm.state not in {"", "inactive"}]
     if not wanted.swarm or not reports:
         return
-    if not inside:
+    if not members:
         run = "kit swarm up"
         yield note(codes.MEMBER, "", "the hosts are in no Swarm yet", run)
         return
-    manager = _manager(inside)
+    manager = _manager(members)
     nodes = manager.vitals.swarm.nodes if manager else ()
     for report in reports:
         yield from _member(report, wanted, nodes)
         yield from _certificate(report)
     # Without a manager among the hosts that were asked, nothing is known of the others.
-    if any(each.vitals.swarm.manager or wanted.of(each.host).manager for each in inside):
-        yield from _quorum(inside, manager, nodes)
-    for report in inside:
+    if any(each.vitals.swarm.manager or wanted.of(each.host).manager for each in members):
+        yield from _quorum(members, manager, nodes)
+    for report in members:
         node = next((each for each in nodes if each.id == report.vitals.swarm.node), None)
         if node is not None:
             yield from _labels(report, wanted.of(report.host), node)
             yield from _address(report, wanted.of(report.host))
 
 
-def _manager(inside: Sequence[Report]) -> Report | None:
+def _manager(members: Sequence[Report]) -> Report | None:
     """Return the report of a manager that sees nodes, or None."""
-    return next((each for each in inside if each.vitals.swarm.nodes), None)
+    return next((each for each in members if each.vitals.swarm.nodes), None)
 
 
 def _member(report: Report, wanted: Wanted, nodes: Sequence[Node]) -> Iterator[Finding]:
@@ -55,17 +55,17 @@ def _member(report: Report, wanted: Wanted, nodes: Sequence[Node]) -> Iterator[F
         run = f"{wanted.of(host).ssh} docker swarm unlock"
         yield wrong(codes.MEMBER, host, "its Swarm is locked", run)
     elif swarm.state != "active":
-        said = f"its state in the Swarm is {swarm.state or 'unknown'}"
-        said += f": {swarm.fault}" if swarm.fault else ""
-        yield wrong(codes.MEMBER, host, said, "kit swarm up")
+        evidence = f"its state in the Swarm is {swarm.state or 'unknown'}"
+        evidence += f": {swarm.fault}" if swarm.fault else ""
+        yield wrong(codes.MEMBER, host, evidence, "kit swarm up")
     elif nodes and node is None:
-        said = f"it is in another Swarm (managers {', '.join(swarm.managers)})"
+        evidence = f"it is in another Swarm (managers {', '.join(swarm.managers)})"
         run = f"if nobody needs that Swarm: {wanted.of(host).ssh} docker swarm leave"
-        yield wrong(codes.MEMBER, host, said, run)
+        yield wrong(codes.MEMBER, host, evidence, run)
     elif node is not None and node.state != "ready":
-        said = f"the managers call it {node.state}: {node.message}".rstrip(": ")
+        evidence = f"the managers call it {node.state}: {node.message}".rstrip(": ")
         run = f"{wanted.of(host).ssh} journalctl -u docker --since -10m"
-        yield wrong(codes.MEMBER, host, said, run)
+        yield wrong(codes.MEMBER, host, evidence, run)
     elif node is not None and node.availability != "active":
         run = f"docker node update --availability active {node.hostname} (on a manager)"
         yield wrong(codes.MEMBER, host, f"its availability is {node.availability}", run)
@@ -74,39 +74,39 @@ def _member(report: Report, wanted: Wanted, nodes: Sequence[Node]) -> Iterator[F
 
 
 def _quorum(
-    inside: Sequence[Report], manager: Report | None, nodes: Sequence[Node]
+    members: Sequence[Report], manager: Report | None, nodes: Sequence[Node]
 ) -> Iterator[Finding]:
     if manager is None:
-        faults = [each.vitals.swarm.fault for each in inside if each.vitals.swarm.fault]
-        said = f"no manager answers: {faults[0]}" if faults else "no host is a manager"
+        faults = [each.vitals.swarm.fault for each in members if each.vitals.swarm.fault]
+        evidence = f"no manager answers: {faults[0]}" if faults else "no host is a manager"
         run = "start the managers that are down"
-        yield wrong(codes.QUORUM, "", said, run)
+        yield wrong(codes.QUORUM, "", evidence, run)
         return
     managers = [node for node in nodes if node.role == "manager"]
     lost = [node for node in managers if node.reachability not in {"reachable", "leader"}]
     if lost:
         left = max((len(managers) - 1) // 2 - len(lost), 0)
         names = ", ".join(node.hostname for node in lost)
-        said = f"{len(lost)} of {len(managers)} managers cannot be reached ({names})"
-        said += f"; the Swarm survives the loss of {left} more"
-        yield wrong(codes.QUORUM, "", said, "start the managers that are down")
+        evidence = f"{len(lost)} of {len(managers)} managers cannot be reached ({names})"
+        evidence += f"; the Swarm survives the loss of {left} more"
+        yield wrong(codes.QUORUM, "", evidence, "start the managers that are down")
     elif len(managers) > 1 and len(managers) % 2 == 0:
-        said = f"{len(managers)} managers tolerate no more losses than {len(managers) - 1}"
-        yield note(codes.QUORUM, "", said, "use an odd number of managers")
+        evidence = f"{len(managers)} managers tolerate no more losses than {len(managers) - 1}"
+        yield note(codes.QUORUM, "", evidence, "use an odd number of managers")
     else:
         yield ok(codes.QUORUM, "")
 
 
 def _labels(report: Report, want: WantedHost, node: Node) -> Iterator[Finding]:
-    there = dict(node.labels)
-    missing = [(k, v) for k, v in want.labels if there.get(k, NOWHERE) != v]
+    present = dict(node.labels)
+    missing = [(k, v) for k, v in want.labels if present.get(k, NOWHERE) != v]
     if not missing:
         yield ok(codes.LABELS, report.host)
         return
     name, value = missing[0]
-    has = f"is {there[name]}" if name in there else "is missing"
-    said = f"label {name}={value} {has}"
-    yield wrong(codes.LABELS, report.host, said, "kit swarm up")
+    has = f"is {present[name]}" if name in present else "is missing"
+    evidence = f"label {name}={value} {has}"
+    yield wrong(codes.LABELS, report.host, evidence, "kit swarm up")
 
 
 def _certificate(report: Report) -> Iterator[Finding]:
@@ -119,13 +119,13 @@ def _certificate(report: Report) -> Iterator[Finding]:
         return
     left, life = swarm.valid_until - now, swarm.valid_until - swarm.valid_from
     if left < 0:
-        said = f"its certificate expired {show_age(-left)} ago"
+        evidence = f"its certificate expired {show_age(-left)} ago"
         run = "docker swarm leave --force there, then kit swarm up"
-        yield wrong(codes.CERTIFICATE, report.host, said, run)
+        yield wrong(codes.CERTIFICATE, report.host, evidence, run)
     elif left < LATE * life:
-        said = f"its certificate expires in {show_age(left)} and was not renewed"
+        evidence = f"its certificate expires in {show_age(left)} and was not renewed"
         run = "docker swarm ca --rotate (on a manager)"
-        yield wrong(codes.CERTIFICATE, report.host, said, run)
+        yield wrong(codes.CERTIFICATE, report.host, evidence, run)
     else:
         yield ok(codes.CERTIFICATE, report.host)
 
@@ -134,8 +134,8 @@ def _address(report: Report, want: WantedHost) -> Iterator[Finding]:
     used, planned = report.vitals.swarm.address, want.host.address
     # Only addresses can be compared; a name may resolve to several.
     if used and planned and planned[0].isdigit() and used != planned:
-        said = f"its node has the address {used}, the inventory says {planned}"
+        evidence = f"its node has the address {used}, the inventory says {planned}"
         run = f"{want.ssh} docker swarm leave; kit swarm up"
-        yield wrong(codes.ADVERTISED, report.host, said, run)
+        yield wrong(codes.ADVERTISED, report.host, evidence, run)
     else:
         yield ok(codes.ADVERTISED, report.host)

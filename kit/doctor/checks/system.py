@@ -47,8 +47,8 @@ def _clock(report: Report) -> Iterator[Finding]:
     error = report.clock_error
     if abs(error) > CLOCK:
         direction = "ahead of" if error > 0 else "behind"
-        said = f"its clock is at least {show_age(abs(error))} {direction} this machine's"
-        yield wrong(codes.CLOCK, report.host, said, "timedatectl set-ntp true")
+        evidence = f"its clock is at least {show_age(abs(error))} {direction} this machine's"
+        yield wrong(codes.CLOCK, report.host, evidence, "timedatectl set-ntp true")
     else:
         yield ok(codes.CLOCK, report.host)
 
@@ -58,18 +58,18 @@ def _disk(report: Report, want: WantedHost) -> Iterator[Finding]:
     if not rooms:
         return
     needed = sum(use.checkpoint_bytes for use in want.uses)
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for room in rooms:
-        said = f"{room.path} has {show_gib(room.free)} free of {show_gib(room.size)}"
+        evidence = f"{room.path} has {show_gib(room.free)} free of {show_gib(room.size)}"
         run = "docker system df; docker image prune -a"
         if room.free < LEAST:
-            found.append(wrong(codes.DISK, report.host, said, run))
+            findings.append(wrong(codes.DISK, report.host, evidence, run))
         elif room.free < needed:
-            said += f", the checkpoints need {show_gib(needed)}"
-            found.append(wrong(codes.DISK, report.host, said, run))
+            evidence += f", the checkpoints need {show_gib(needed)}"
+            findings.append(wrong(codes.DISK, report.host, evidence, run))
         elif room.free < LOW:
-            found.append(note(codes.DISK, report.host, said, run))
-    yield from found or [ok(codes.DISK, report.host)]
+            findings.append(note(codes.DISK, report.host, evidence, run))
+    yield from findings or [ok(codes.DISK, report.host)]
 
 
 def show_gib(number: int) -> str:
@@ -81,8 +81,8 @@ def _names(report: Report) -> Iterator[Finding]:
     slow = {name: took for name, took in report.vitals.lookups.items() if took >= STALL}
     if slow:
         name, took = next(iter(slow.items()))
-        said = f"to look up {name} took {took:.1f} s"
-        yield wrong(codes.DNS, report.host, said, "resolvectl status; cat /etc/resolv.conf")
+        evidence = f"to look up {name} took {took:.1f} s"
+        yield wrong(codes.DNS, report.host, evidence, "resolvectl status; cat /etc/resolv.conf")
     else:
         yield ok(codes.DNS, report.host)
 
@@ -90,8 +90,8 @@ def _names(report: Report) -> Iterator[Finding]:
 def _memory(report: Report, want: WantedHost) -> Iterator[Finding]:
     host, vitals = report.host, report.vitals
     if vitals.swap_used > SWAPPED:
-        said = f"{show_gib(vitals.swap_used)} of memory are swapped out"
-        yield note(codes.SWAP, host, said, "swapoff -a (as root), or end what uses the memory")
+        evidence = f"{show_gib(vitals.swap_used)} of memory are swapped out"
+        yield note(codes.SWAP, host, evidence, "swapoff -a (as root), or end what uses the memory")
     else:
         yield ok(codes.SWAP, host)
     if vitals.overcommit == "2":
@@ -102,13 +102,15 @@ def _memory(report: Report, want: WantedHost) -> Iterator[Finding]:
     planned = sum(use.shared_memory for use in want.uses)
     if planned > report.facts.memory > 0:
         memory = show_gib(report.facts.memory)
-        said = f"its containers may use {show_size(planned)} of /dev/shm, it has {memory} of memory"
-        yield wrong(codes.MEMORY, host, said, "limits: {shared_memory: …} in the job")
+        evidence = (
+            f"its containers may use {show_size(planned)} of /dev/shm, it has {memory} of memory"
+        )
+        yield wrong(codes.MEMORY, host, evidence, "limits: {shared_memory: …} in the job")
     elif want.uses:
         shared = {gpu.model for gpu in report.facts.gpus if gpu.shared}
         size = show_gib(report.facts.memory)
-        said = f"{', '.join(sorted(shared))}: {SHARERS} share {size}" if shared else ""
-        yield ok(codes.MEMORY, host, said)
+        evidence = f"{', '.join(sorted(shared))}: {SHARERS} share {size}" if shared else ""
+        yield ok(codes.MEMORY, host, evidence)
 
 
 def _device_rules(report: Report) -> Iterator[Finding]:
@@ -116,9 +118,9 @@ def _device_rules(report: Report) -> Iterator[Finding]:
     if not facts.gpus or facts.docker.fault:
         return
     if vitals.cgroup_driver == "systemd" and not vitals.char_devices:
-        said = "Docker uses systemd's cgroups, and /dev/char has no link to the GPUs' devices"
+        evidence = "Docker uses systemd's cgroups, and /dev/char has no link to the GPUs' devices"
         run = "nvidia-ctk system create-dev-char-symlinks --create-all (as root)"
-        yield wrong(codes.CGROUP, report.host, said, run)
+        yield wrong(codes.CGROUP, report.host, evidence, run)
     else:
         yield ok(codes.CGROUP, report.host)
 
@@ -127,8 +129,8 @@ def _folders(report: Report, want: WantedHost) -> Iterator[Finding]:
     wanted = {folder for use in want.uses for folder in use.folders}
     missing = sorted(wanted & set(report.vitals.missing))
     for folder in missing:
-        said = f"{folder} does not exist"
-        yield wrong(codes.FOLDERS, report.host, said, f"{want.ssh} mkdir -p {folder}")
+        evidence = f"{folder} does not exist"
+        yield wrong(codes.FOLDERS, report.host, evidence, f"{want.ssh} mkdir -p {folder}")
     if wanted and not missing:
         yield ok(codes.FOLDERS, report.host)
 
@@ -138,10 +140,10 @@ def names(reports: Sequence[Report], wanted: Wanted) -> Iterator[Finding]:
     hosts: dict[str, list[str]] = {}
     for report in reports:
         hosts.setdefault(report.facts.hostname.lower(), []).append(report.host)
-    double = {name: found for name, found in hosts.items() if len(found) > 1}
-    for name, found in double.items():
-        said = f"{', '.join(found)} all have the host name {name}"
-        run = f"{wanted.of(found[-1]).ssh} hostnamectl set-hostname {found[-1]}"
-        yield wrong(codes.HOSTNAME, found[-1], said, run)
+    double = {name: same_name for name, same_name in hosts.items() if len(same_name) > 1}
+    for name, same_name in double.items():
+        evidence = f"{', '.join(same_name)} all have the host name {name}"
+        run = f"{wanted.of(same_name[-1]).ssh} hostnamectl set-hostname {same_name[-1]}"
+        yield wrong(codes.HOSTNAME, same_name[-1], evidence, run)
     if not double and len(reports) > 1:
         yield ok(codes.HOSTNAME, "")

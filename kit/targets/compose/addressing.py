@@ -90,7 +90,7 @@ def listeners(workload: Workload) -> Iterator[Listener]:
     """Yield the ports that a workload opens on its hosts."""
     for part in workload.parts:
         # On a network of its own, only the rendezvous' service name is used.
-        inside = part.role is Role.RENDEZVOUS and not workload.host_network
-        for port in () if inside else part.ports:
+        on_own_network = part.role is Role.RENDEZVOUS and not workload.host_network
+        for port in () if on_own_network else part.ports:
             for host in part.first_hosts:
                 yield Listener(workload, port, host, host.address)

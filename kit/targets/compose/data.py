@@ -19,7 +19,7 @@ class StartData(HostStep):
 
 
 def steps_of_data(
-    data: DataPlan, versions: Mapping[str, str], seen: Mapping[str, HostState]
+    data: DataPlan, versions: Mapping[str, str], observed: Mapping[str, HostState]
 ) -> tuple[Step, ...]:
     """Return the steps for the hosts of `versions`, which are the hashes of their files.
 
@@ -29,15 +29,15 @@ def steps_of_data(
     causes = {
         host: cause
         for host, version in versions.items()
-        if (cause := _cause(seen[host].data, version))
+        if (cause := _cause(observed[host].data, version))
     }
-    problems = [problem for host in causes for problem in _problems(data, host, seen[host])]
+    problems = [problem for host in causes for problem in _problems(data, host, observed[host])]
     if problems:
         raise KitError(once(problems), "nothing was changed on any host")
     pulls = [
         Pull(host, f"pull {data.image}", "the data services need it", DATA, host, data.image)
         for host in causes
-        if data.image not in seen[host].images
+        if data.image not in observed[host].images
     ]
     starts = [
         StartData(host, f"start the {_services(data, host)}", cause, DATA, host)
@@ -50,25 +50,25 @@ def _services(data: DataPlan, host: str) -> str:
     return "data server and agent" if host == data.storage.name else "data agent"
 
 
-def _cause(there: Sequence[Container], version: str) -> str:
-    if not there:
+def _cause(containers: Sequence[Container], version: str) -> str:
+    if not containers:
         return "it does not run"
-    if any(one.version != version for one in there):
+    if any(one.version != version for one in containers):
         return "its file has changed"
-    if not all(one.runs for one in there):
+    if not all(one.runs for one in containers):
         return "it has ended"
-    return "" if all(one.healthy for one in there) else "it is not healthy"
+    return "" if all(one.healthy for one in containers) else "it is not healthy"
 
 
-def _problems(data: DataPlan, host: str, seen: HostState) -> Iterator[str]:
+def _problems(data: DataPlan, host: str, observed: HostState) -> Iterator[str]:
     """Yield the ports that another program uses; the services' own are published by themselves."""
-    if any(one.runs for one in seen.data):
+    if any(one.runs for one in observed.data):
         return
     ports = [("peer_port", port) for port in data.peer_ports]
     if host == data.storage.name:
         ports.append(("port", data.port))
     for key, port in ports:
-        if port in seen.ports:
+        if port in observed.ports:
             yield (
                 f"{host}: port {port} is in use (`ss -tlnp` on the host shows by which process); "
                 f"end that, or write `data: {{{key}: …}}` in the inventory"

@@ -84,7 +84,7 @@ def decide(
     cluster: str,
     workloads: Sequence[Workload],
     versions: Mapping[tuple[str, str], Mapping[str, str]],
-    seen: Mapping[str, HostState],
+    observed: Mapping[str, HostState],
     by_hand: Mapping[tuple[str, str], str] | None = None,
     *,
     fresh: bool,
@@ -100,13 +100,13 @@ def decide(
     Raises:
         KitError: The deploy is not possible; the message lists all reasons.
     """
-    every = [one for host in seen.values() for one in host.containers]
+    every = [one for host in observed.values() for one in host.containers]
     foreign = [one for one in every if one.cluster != cluster]
     for each in workloads:
         _refuse_foreign(each, foreign)
-    seen = {
+    observed = {
         name: replace(host, containers=tuple(c for c in host.containers if c.cluster == cluster))
-        for name, host in seen.items()
+        for name, host in observed.items()
     }
     problems = [
         f"{placement.host.name}: {problem}"
@@ -114,23 +114,23 @@ def decide(
         for ports in (opened(each),)
         for placement in each.placements
         for problem in _problems(
-            each, workloads, placement, ports, seen[placement.host.name], foreign, rendered
+            each, workloads, placement, ports, observed[placement.host.name], foreign, rendered
         )
     ]
     fresh_jobs = {each.name for each in workloads if fresh and each.kind is Kind.JOB}
     for each in workloads:
         if each.name in fresh_jobs:
-            problems += [*_keeps(each), *_runs(each, seen)]
+            problems += [*_keeps(each), *_runs(each, observed)]
     if problems:
         raise KitError(once(problems), "nothing was changed on any host")
-    found = [
-        _Decision(each, versions, seen, by_hand or {}, _restart_cause(each, fresh_jobs))
+    decisions = [
+        _Decision(each, versions, observed, by_hand or {}, _restart_cause(each, fresh_jobs))
         for each in workloads
     ]
     return (
-        *(step for each in found for step in each.pulls()),
-        *(step for each in found for step in each.ends()),
-        *(step for each in found for step in each.starts(fresh=each.work.name in fresh_jobs)),
+        *(step for each in decisions for step in each.pulls()),
+        *(step for each in decisions for step in each.ends()),
+        *(step for each in decisions for step in each.starts(fresh=each.work.name in fresh_jobs)),
     )
 
 
@@ -151,8 +151,10 @@ def _refuse_foreign(work: Workload, foreign: Iterable[Container]) -> None:
             raise KitError(what, "end that one, or give yours another name")
 
 
-def _runs(job: Workload, seen: Mapping[str, HostState]) -> Iterator[str]:
-    hosts = {one.host for host in seen.values() for one in host.containers if _training(one, job)}
+def _runs(job: Workload, observed: Mapping[str, HostState]) -> Iterator[str]:
+    hosts = {
+        one.host for host in observed.values() for one in host.containers if _training(one, job)
+    }
     if hosts:
         where = ", ".join(sorted(hosts))
         yield f"job {job.name} runs on {where}: end it first, kit stop {job.name}"
@@ -167,41 +169,41 @@ def _problems(
     workloads: Sequence[Workload],
     placement: Placement,
     ports: Mapping[str, Sequence[tuple[int, str]]],
-    seen: HostState,
+    observed: HostState,
     foreign: Iterable[Container],
     rendered: Collection[str],
 ) -> Iterator[str]:
     """Yield the reasons why a workload cannot run on a host, each with its remedy."""
-    yield from _missing(placement, seen)
-    if not seen.hook:
+    yield from _missing(placement, observed)
+    if not observed.hook:
         yield (
             "Docker finds no nvidia-container-runtime-hook, which gives a container its GPUs; "
             "install nvidia-container-toolkit and restart Docker"
         )
     ours = {each.name for each in workloads}  # The deploy assigns their GPUs again.
-    others = [one for one in seen.containers if one.job not in ours]
+    others = [one for one in observed.containers if one.job not in ours]
     others += [one for one in foreign if one.host == placement.host.name]
-    yield from _held(placement, others, seen, rendered)
+    yield from _held(placement, others, observed, rendered)
     # Containers of this deploy may use the ports; they end before the new ones start.
-    if any(one.job in ours and one.runs for one in seen.containers):
+    if any(one.job in ours and one.runs for one in observed.containers):
         return
     for port, key in ports.get(placement.host.name, ()):
-        if port in seen.ports:
+        if port in observed.ports:
             yield (
                 f"port {port} is in use (`ss -tlnp` on the host shows by which process); "
                 f"end that, or write `{key}` in {work.file}"
             )
 
 
-def _missing(placement: Placement, seen: HostState) -> Iterator[str]:
-    there = {uuid.lower() for uuid in seen.gpus}
+def _missing(placement: Placement, observed: HostState) -> Iterator[str]:
+    present = {uuid.lower() for uuid in observed.gpus}
     for gpu in placement.gpus:
-        if _uuid(gpu, seen.gpus) not in there:
-            if gpu.known and (meant := meant_gpus(gpu.id, seen.gpus)):
-                said = f"{gpu.title} is the beginning of {' and '.join(meant)}"
-                yield f"{said}: run `kit discover {placement.host.name}`, then `kit render`"
+        if _uuid(gpu, observed.gpus) not in present:
+            if gpu.known and (meant := meant_gpus(gpu.id, observed.gpus)):
+                fault = f"{gpu.title} is the beginning of {' and '.join(meant)}"
+                yield f"{fault}: run `kit discover {placement.host.name}`, then `kit render`"
                 continue
-            listed = ", ".join(seen.gpus) or "none"
+            listed = ", ".join(observed.gpus) or "none"
             yield (
                 f"{gpu.title} does not exist; `nvidia-smi -L` lists {listed}: "
                 f"correct the inventory, then run `kit render`"
@@ -209,20 +211,23 @@ def _missing(placement: Placement, seen: HostState) -> Iterator[str]:
 
 
 def _held(
-    placement: Placement, others: Iterable[Container], seen: HostState, rendered: Collection[str]
+    placement: Placement,
+    others: Iterable[Container],
+    observed: HostState,
+    rendered: Collection[str],
 ) -> Iterator[str]:
-    own = {_uuid(gpu, seen.gpus): gpu.title for gpu in placement.gpus}
+    own = {_uuid(gpu, observed.gpus): gpu.title for gpu in placement.gpus}
     # The monitoring sees all GPUs and holds none.
     for one in (one for one in others if one.runs and (one.job or not one.cluster)):
-        held = {_named(device, seen.gpus) for device in one.devices}
+        held = {_named(device, observed.gpus) for device in one.devices}
         shared = [name for uuid, name in own.items() if uuid in held or "all" in held]
         if shared:
             holder = one.job if one.kind is Kind.SERVER else f"job {one.job}"
             too = "deploy it too, or " if one.job in rendered else ""
             fix = f"{too}end it with `kit stop {one.job}`"
-            if one not in seen.containers:
-                whose = f"cluster {one.cluster}" if one.cluster else "another engine"
-                holder, fix = f"{holder} of {whose}", "end it there"
+            if one not in observed.containers:
+                owner = f"cluster {one.cluster}" if one.cluster else "another engine"
+                holder, fix = f"{holder} of {owner}", "end it there"
             verb = "is" if len(shared) == 1 else "are"
             yield f"{', '.join(shared)} {verb} held by {holder}; {fix}"
 
@@ -254,16 +259,16 @@ class _Decision:
         self,
         work: Workload,
         versions: Mapping[tuple[str, str], Mapping[str, str]],
-        seen: Mapping[str, HostState],
+        observed: Mapping[str, HostState],
         by_hand: Mapping[tuple[str, str], str],
         restart_cause: str,
     ) -> None:
         self.work = work
         self._hosts = set(work.hosts)
-        self._seen = seen
+        self._observed = observed
         self._there = {
             name: [one for one in host.containers if one.job == work.name]
-            for name, host in seen.items()
+            for name, host in observed.items()
         }
         # If no container of it trains or answers, the run has ended and all parts start together.
         ended = not any(_training(one, work) for own in self._there.values() for one in own)
@@ -289,15 +294,17 @@ class _Decision:
         """Yield the steps that pull images."""
         image, name = self.work.image, self.work.name
         for host in self._changed:
-            there = image in self._seen[host].images
-            cause = "it may have changed" if there else "it is not there"
+            present = image in self._observed[host].images
+            cause = "it may have changed" if present else "it is not there"
             yield Pull(host, f"pull {image}", cause, name, host, image)
 
     def ends(self) -> Iterator[Step]:
         """Yield the steps that end containers, also on hosts that left the workload."""
         name = self.work.name
-        gone = {host: "it no longer takes part" for host in self._there if host not in self._hosts}
-        causes = self._changed | gone
+        removed = {
+            host: "it no longer takes part" for host in self._there if host not in self._hosts
+        }
+        causes = self._changed | removed
         for host, cause in causes.items():
             if any(_training(one, self.work) for one in self._there[host]):
                 yield End(host, f"end {name}", cause, name, host)
@@ -311,7 +318,7 @@ class _Decision:
         gpus = {each.host.name: each.gpus for each in self.work.placements}
         if fresh and store is not None:
             for host in gpus:
-                if store.volume in self._seen[host].volumes:
+                if store.volume in self._observed[host].volumes:
                     what = f"delete volume {store.volume}"
                     yield DeleteCheckpoints(
                         host, what, "it starts from the beginning", name, host, store.volume
@@ -329,16 +336,16 @@ def _differs(one: Container, versions: Mapping[str, str]) -> bool:
     return bool(one.version) and versions.get(one.service, one.version) != one.version
 
 
-def _renewal(there: Sequence[Container], versions: Mapping[str, str]) -> str:
+def _renewal(containers: Sequence[Container], versions: Mapping[str, str]) -> str:
     """Return the reason to start a job's coordinator alone, or "" if it runs from the same file."""
-    own = [one for one in there if one.service == Role.RENDEZVOUS]
+    own = [one for one in containers if one.service == Role.RENDEZVOUS]
     if Role.RENDEZVOUS in versions and not any(one.runs for one in own):
         return "it does not run"
     return "its file has changed" if any(_differs(one, versions) for one in own) else ""
 
 
 def _cause(
-    there: Sequence[Container],
+    containers: Sequence[Container],
     versions: Mapping[str, str],
     by_hand: str,
     *,
@@ -346,23 +353,23 @@ def _cause(
     ended: bool,
 ) -> str:
     """Return the reason to start a host's part, or "" if it runs as its file says."""
-    if not there:
+    if not containers:
         return "it does not run"
     if ended:
         return "its run has ended"
     if restart_cause:
         return restart_cause
-    if any(_differs(one, versions) for one in there if one.service != Role.RENDEZVOUS):
+    if any(_differs(one, versions) for one in containers if one.service != Role.RENDEZVOUS):
         return "its file has changed"
-    services = {one.service for one in there}
+    services = {one.service for one in containers}
     # A template of the user's own may add containers; they have no hash.
-    if extra := {one.service for one in there if one.version} - versions.keys():
+    if extra := {one.service for one in containers if one.version} - versions.keys():
         return f"its file has no {', '.join(sorted(extra))} now"
     if lost := versions.keys() - services - {Role.RENDEZVOUS}:
         return f"its container {', '.join(sorted(lost))} is not there"
     if by_hand:
         return by_hand
-    if any(one.status == "running" and not one.healthy for one in there):
+    if any(one.status == "running" and not one.healthy for one in containers):
         return "it is not healthy"
-    whole = all(one.runs for one in there if one.service != Role.RENDEZVOUS)
+    whole = all(one.runs for one in containers if one.service != Role.RENDEZVOUS)
     return "" if whole else "its part has ended"

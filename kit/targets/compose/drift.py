@@ -52,12 +52,12 @@ STRICT = frozenset({"gpus", "cap_add", "deploy.resources.limits.memory", "privil
 """Fields that are also compared where the file is silent."""
 
 
-def drift(text: str, there: Sequence[Container]) -> str:
+def drift(text: str, containers: Sequence[Container]) -> str:
     """Return what somebody has changed in the containers of a file, or "" if nothing."""
     document = yaml.load(interpolated(text, {}), Loader=yaml.CSafeLoader)
     services, closed = document["services"], understood(text)
-    told = []
-    for one in (one for one in there if one.service in services):
+    differences = []
+    for one in (one for one in containers if one.service in services):
         service = services[one.service]
         told_by = {key: each for key, each in service.items() if key not in LEFT}
         # A template of the user's own may write it in another way.
@@ -65,8 +65,8 @@ def drift(text: str, there: Sequence[Container]) -> str:
         image = {"image": service.get("image") if closed else ""}
         wanted = kept(_wanted(service, document) if whole else image)
         differ = compared(wanted, of_container(one.spec), strict=STRICT if whole else ())
-        told += [f"{one.service}: {each}" for each in differ]
-    return by_hand(told)
+        differences += [f"{one.service}: {each}" for each in differ]
+    return by_hand(differences)
 
 
 def _wanted(service: Mapping[str, Any], document: Mapping[str, Any]) -> Fields:

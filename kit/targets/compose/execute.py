@@ -125,8 +125,8 @@ class Executor:
         removed = self._hosts.on(work.hosts, lambda host: self._hosts.remove(work.name, host.name))
         left = [name for name, error in removed.items() if isinstance(error, KitError)]
         down = ", ".join(sorted(set(work.hosts) - set(left)))
-        gone = f"{work.name} was removed again from {down}"
+        message = f"{work.name} was removed again from {down}"
         if left:
             again = f"`kit stop {work.name}` when that is back"
-            gone += f"; a part may still run on {', '.join(left)}: {again}"
-        return gone
+            message += f"; a part may still run on {', '.join(left)}: {again}"
+        return message

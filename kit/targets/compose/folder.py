@@ -20,10 +20,8 @@ from typing import Any, TypeVar
 from kit.errors import KitError
 from kit.hosts import ssh
 from kit.model import Host
-from kit.runtime.history import Deployment, read_deployment
-from kit.runtime.last_status import read, written
-from kit.runtime.lock import Holder, holder
-from kit.runtime.status import JobStatus
+from kit.runtime.history import Deployment, LockHolder, read_deployment, this_process
+from kit.runtime.status import JobStatus, status_from_json, status_to_json
 from kit.values import Say
 from trainer.contract.bearer import KEY
 
@@ -105,7 +103,7 @@ class HostFolder:
         Raises:
             KitError: Another deploy holds it.
         """
-        own = json.dumps(asdict(holder()))
+        own = json.dumps(asdict(this_process()))
         held = self._change(LOCK, own.encode())
         if held:
             raise _refusal(held, f"{self.path}/lock on {self.host.name}")
@@ -138,16 +136,16 @@ class HostFolder:
     def record_status(self, status: JobStatus) -> None:
         """Record the final status of a job."""
         script = f"mkdir -p stopped\ncat >stopped/.new\nmv stopped/.new stopped/{status.job}.json"
-        self._change(script, json.dumps(written(status)).encode() + b"\n")
+        self._change(script, json.dumps(status_to_json(status)).encode() + b"\n")
 
     def delete_status(self, job: str) -> None:
         """Delete the final status of a job that starts again."""
         self._change(f"rm -f stopped/{job}.json")
 
-    def recorded_statuses(self, said: str | None = None) -> tuple[JobStatus, ...]:
-        """Return the final status of stopped jobs; `said` is the output of `prelude`, if known."""
-        printed = ssh.run(self.host, self.prelude) if said is None else said
-        return tuple(_each(printed.splitlines(), read))
+    def recorded_statuses(self, prelude_output: str | None = None) -> tuple[JobStatus, ...]:
+        """Return the final status of stopped jobs, of the output of `prelude` if it is known."""
+        printed = ssh.run(self.host, self.prelude) if prelude_output is None else prelude_output
+        return tuple(_each(printed.splitlines(), status_from_json))
 
     @property
     def prelude(self) -> str:
@@ -174,7 +172,7 @@ def _packed(files: Mapping[str, bytes]) -> bytes:
 
 def _refusal(held: str, where: str) -> KitError:
     try:
-        return Holder(**json.loads(held)).refusal(where)
+        return LockHolder(**json.loads(held)).refusal(where)
     except (ValueError, TypeError):  # Another version of kit wrote it, or it is not written yet.
         return KitError(
             f"somebody else is deploying (see {where})",

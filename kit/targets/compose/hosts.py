@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ObservedContainers:
     """The containers of each job, and the errors of unreachable hosts."""
 
     jobs: dict[str, list[Container]]
@@ -74,30 +74,30 @@ class Hosts:
         """Run a function on hosts concurrently; see `on_each`."""
         return on_each([self.all[name] for name in names], work)
 
-    def containers(self, dockers: Mapping[str, Docker] | None = None) -> Found:
+    def containers(self, dockers: Mapping[str, Docker] | None = None) -> ObservedContainers:
         """Return the containers of all hosts, or of the hosts whose engines are given.
 
         Raises:
             KitError: No host can be reached.
         """
-        asked = dockers or self.dockers
-        answers = self.on(asked, lambda host: containers(asked[host.name], self.cluster))
-        found = Found({}, {})
+        engines = dockers or self.dockers
+        answers = self.on(engines, lambda host: containers(engines[host.name], self.cluster))
+        observed = ObservedContainers({}, {})
         for name, answer in answers.items():
             if isinstance(answer, KitError):
-                found.lost[name] = answer
+                observed.lost[name] = answer
                 continue
             for one in answer:
-                found.jobs.setdefault(one.job, []).append(one)
-        if len(found.lost) == len(answers):
-            require_all(found.lost)
-        return found
+                observed.jobs.setdefault(one.job, []).append(one)
+        if len(observed.lost) == len(answers):
+            require_all(observed.lost)
+        return observed
 
     def end(self, name: str, host: str) -> None:
         """End a host's part of a workload and wait; Docker kills it after its grace period."""
         docker = self.dockers[host]
-        found = containers(docker, self.cluster)
-        running = [one.id for one in found if one.job == name and one.trains and one.runs]
+        present = containers(docker, self.cluster)
+        running = [one.id for one in present if one.job == name and one.trains and one.runs]
         if running:
             with docker.acting(f"stop {name}") as client:
                 client.container.stop(running)
@@ -123,16 +123,16 @@ class Hosts:
     def remove_project(self, project: str, host: str) -> bool:
         """Remove a project that belongs to no job from a host; return whether it was there."""
         docker = self.dockers[host]
-        found = containers_of(docker, project)
-        running = [one.id for one in found if one.runs]
+        present = containers_of(docker, project)
+        running = [one.id for one in present if one.runs]
         if running:
             with docker.acting(f"stop {project}") as client:
                 client.container.stop(running)
-        for one in found:
+        for one in present:
             _delete(docker, f"/containers/{one.id}", force="1", v="1")
         for network in docker.get("/networks", filters={"label": [f"{PROJECT}={project}"]}):
             _delete(docker, f"/networks/{network['Id']}")
-        return bool(found)
+        return bool(present)
 
 
 def require_all(results: Mapping[str, T | KitError], otherwise: str = "") -> dict[str, T]:

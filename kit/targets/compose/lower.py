@@ -14,8 +14,7 @@ from kit.plan.types import Placement, Volume
 from kit.plan.work import Plan
 from kit.targets.compose.addressing import listeners
 from kit.targets.hosts import host_outputs, hosts_with_any_port
-from kit.targets.lowered import Lowered, Output
-from kit.targets.monitoring import monitoring_outputs
+from kit.targets.lowered import Lowered, Output, monitoring_outputs
 from kit.values import grouped
 from kit.workload.data import VOLUME
 from kit.workload.make import Parts
@@ -82,8 +81,8 @@ class Project:
     @property
     def secrets(self) -> tuple[Secret, ...]:
         """The secrets that its containers read, each once."""
-        found = (secret for each in self.containers for secret in each.part.secrets)
-        return tuple(dict.fromkeys(found))
+        secrets = (secret for each in self.containers for secret in each.part.secrets)
+        return tuple(dict.fromkeys(secrets))
 
     @property
     def keyed(self) -> bool:
@@ -93,8 +92,8 @@ class Project:
     @property
     def configs(self) -> tuple[Config, ...]:
         """The files that its containers mount, each once."""
-        found = (config for each in self.containers for config in each.part.configs)
-        return tuple(dict.fromkeys(found))
+        configs = (config for each in self.containers for config in each.part.configs)
+        return tuple(dict.fromkeys(configs))
 
 
 def lower(plan: Plan, parts: Parts) -> Lowered:
@@ -160,15 +159,15 @@ def opened(workload: Workload) -> Mapping[str, Sequence[tuple[int, str]]]:
     )
 
 
-def _monitoring_outputs(plan: Plan, made: Monitoring) -> Iterator[Output]:
-    yield from monitoring_outputs(made.scrapes, made.alertmanager)
+def _monitoring_outputs(plan: Plan, services: Monitoring) -> Iterator[Output]:
+    yield from monitoring_outputs(services.scrapes, services.alertmanager)
     volumes = [
         Volume(name, volume_name(plan.cluster, name), None, None, owned=True)
         for name in (Role.PROMETHEUS, Role.GRAFANA)
     ]
-    here = _by_host(platform_parts(made))
+    here = _by_host(platform_parts(services))
     for host in plan.hosts:
-        added = volumes if host is made.host else ()
+        added = volumes if host is services.host else ()
         yield _shared(plan, host, MONITORING, here[host.name], added)
 
 
@@ -214,12 +213,12 @@ def _output(project: Project) -> Output:
 
 def _by_host(parts: Iterable[Part]) -> dict[str, list[Placed]]:
     """Return what runs on each host that has a part, in the order of the parts."""
-    found: dict[str, list[Placed]] = {}
+    by_host: dict[str, list[Placed]] = {}
     for part in parts:
         placements = {placement.host.name: placement for placement in part.placements}
         for host in part.first_hosts:
-            found.setdefault(host.name, []).append((part, placements.get(host.name)))
-    return found
+            by_host.setdefault(host.name, []).append((part, placements.get(host.name)))
+    return by_host
 
 
 def _project(plan: Plan, workload: Workload, host: Host, here: Iterable[Placed]) -> Project:

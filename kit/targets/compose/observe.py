@@ -10,9 +10,9 @@ from typing import Any
 from kit.hosts import ssh
 from kit.hosts.docker import Docker, EngineError
 from kit.hosts.gpus import listed_gpus
-from kit.hosts.stamps import seconds
 from kit.model import Host
 from kit.plan.storage import CHECKPOINTS
+from kit.runtime.streams import seconds
 from kit.runtime.volumes import has_image, has_volume
 from kit.targets.compose.containers import (
     CLUSTER,
@@ -72,14 +72,14 @@ def containers(docker: Docker, cluster: str | None = None) -> tuple[Container, .
         KitError: The engine cannot be reached.
     """
     wanted = {"label": [f"{CLUSTER}={cluster}"]} if cluster else {}
-    found = []
+    observed = []
     for listed in docker.get("/containers/json", all="1", filters=wanted):
         if owner(listed["Labels"]) is not None:
             # It may have been removed in the meantime.
             with suppress(EngineError):
                 inspected = docker.get(f"/containers/{listed['Id']}/json")
-                found.append(container(docker.name, inspected))
-    return tuple(found)
+                observed.append(container(docker.name, inspected))
+    return tuple(observed)
 
 
 def containers_of(docker: Docker, project: str) -> tuple[Container, ...]:
@@ -136,5 +136,5 @@ def _devices(requests: list[dict[str, Any]], environment: dict[str, str]) -> tup
 
 def _source(mounts: list[dict[str, Any]], folder: str) -> str:
     """Return the volume or the host's folder that is mounted at a folder."""
-    found = next((mount for mount in mounts if mount["Destination"] == folder), {})
-    return str(found.get("Name") or found.get("Source") or folder)
+    matching = next((mount for mount in mounts if mount["Destination"] == folder), {})
+    return str(matching.get("Name") or matching.get("Source") or folder)

@@ -99,16 +99,16 @@ def state_of(containers: Sequence[Container]) -> State:
 def _message(
     state: State, hosts: Sequence[HostStatus], containers: Sequence[Container], *, lost: bool
 ) -> str:
-    told = [f"{host.host} {host.message}" for host in hosts if host.message]
+    reasons = [f"{host.host} {host.message}" for host in hosts if host.message]
     if not hosts:
         name, kind = containers[0].job, containers[0].kind
         what = "answers" if kind is Kind.SERVER else "trains"
-        told.append(f"none of its containers {what}: `kit deploy {name}`, or `kit stop {name}`")
-    told += [_coordinator(containers, lost=lost)] if state not in ENDED else []
+        reasons.append(f"none of its containers {what}: `kit deploy {name}`, or `kit stop {name}`")
+    reasons += [_coordinator(containers, lost=lost)] if state not in ENDED else []
     left = sorted({one.host for one in containers if one.trains and one.runs and not one.hopeless})
     if state in ENDED and left:
-        told.append(f"it still runs on {', '.join(left)}: `kit stop {containers[0].job}`")
-    return "; ".join(filter(None, told))
+        reasons.append(f"it still runs on {', '.join(left)}: `kit stop {containers[0].job}`")
+    return "; ".join(filter(None, reasons))
 
 
 def _coordinator(containers: Sequence[Container], *, lost: bool) -> str:
@@ -123,8 +123,8 @@ def _coordinator(containers: Sequence[Container], *, lost: bool) -> str:
     job = containers[0].job
     if lost and not own:
         return "its coordinator is on a host that cannot be reached: no step until it is back"
-    said = f" on {own[0].host} {own[0].message() or 'was stopped'}" if own else " is not there"
-    return f"its coordinator{said}: `kit deploy {job}` starts it"
+    state = f" on {own[0].host} {own[0].message() or 'was stopped'}" if own else " is not there"
+    return f"its coordinator{state}: `kit deploy {job}` starts it"
 
 
 def _checkpoint(training: Sequence[Container], reader: Reader) -> str | None:

@@ -12,16 +12,15 @@ from typing import ClassVar
 
 from kit.errors import InputError, KitError
 from kit.hosts.docker import Docker
+from kit.runtime.endings import as_failed, mistake_error
 from kit.runtime.event_log import EventLog
 from kit.runtime.history import Deployment, deployment
-from kit.runtime.last_status import without_lines
 from kit.runtime.loop import StepsError, execute_steps
-from kit.runtime.mistake import as_failed, mistake_error
 from kit.runtime.moves import with_moves
 from kit.runtime.record_files import FoundRecords, from_hosts
 from kit.runtime.seen import visible_gpus, with_seen
 from kit.runtime.source import current_source
-from kit.runtime.status import ENDED, JobStatus, LogLine
+from kit.runtime.status import ENDED, JobStatus, LogLine, without_lines
 from kit.runtime.steps import Step, size, unchanged_message
 from kit.runtime.target import Agree, Known
 from kit.secrets import read_secrets
@@ -29,7 +28,7 @@ from kit.targets.compose.data import steps_of_data
 from kit.targets.compose.decide import HostState, Pull, Start, decide
 from kit.targets.compose.drift import drift
 from kit.targets.compose.execute import Executor
-from kit.targets.compose.hosts import Found, Hosts, require_all
+from kit.targets.compose.hosts import Hosts, ObservedContainers, require_all
 from kit.targets.compose.logs import follow_logs, new_lines, read_logs
 from kit.targets.compose.observe import observe_host
 from kit.targets.compose.status import job_status, silent_hosts, silent_statuses, state_of
@@ -55,19 +54,19 @@ class ComposeTarget:
         self._recorded: dict[str, JobStatus] = {}
         self._asked: frozenset[str] | None = None
 
-    def _ended(self, found: Found) -> dict[str, JobStatus]:
+    def _ended(self, observed: ObservedContainers) -> dict[str, JobStatus]:
         """Return the final status of jobs without containers; read again if the jobs change."""
-        jobs = frozenset(found.jobs)
+        jobs = frozenset(observed.jobs)
         central = self._hosts.central
-        if self._asked != jobs and central.host.name not in found.lost:
+        if self._asked != jobs and central.host.name not in observed.lost:
             # The first connection to the host already delivered it.
-            said = (
+            prelude_output = (
                 self._hosts.dockers[central.host.name].prelude_output
                 if self._asked is None
                 else None
             )
             with suppress(KitError):
-                ended = central.recorded_statuses(said)
+                ended = central.recorded_statuses(prelude_output)
                 self._asked, self._recorded = jobs, {status.job: status for status in ended}
         return self._recorded | self._stopped
 
@@ -83,17 +82,17 @@ class ComposeTarget:
         data = self._data_versions([name for each, name in needed if each.data])
         if data and hosts.rendered.data:
             images.add(hosts.rendered.data.image)
-        found = self._observe(images, volumes)
+        answers = self._observe(images, volumes)
         require_all(
-            {name: found[name] for name in (*(name for _, name in needed), *data)}, UNCHANGED
+            {name: answers[name] for name in (*(name for _, name in needed), *data)}, UNCHANGED
         )
-        seen = {name: one for name, one in found.items() if isinstance(one, HostState)}
+        observed = {name: one for name, one in answers.items() if isinstance(one, HostState)}
         changed = {
-            (name, host): drift(text, [one for one in seen[host].containers if one.job == name])
+            (name, host): drift(text, [one for one in observed[host].containers if one.job == name])
             for (name, host), text in texts.items()
         }
         there = hosts.rendered.devices
-        state = (versions, seen, changed)
+        state = (versions, observed, changed)
         steps = decide(hosts.cluster, workloads, *state, fresh=fresh, rendered=there)
         if not fresh:
             stacks = {each.name: each.stack for each in workloads}
@@ -105,7 +104,7 @@ class ComposeTarget:
                 lambda step: stacks[step.name] if isinstance(step, Start) else "",
             )
         # All images are pulled before anything changes; the sort keeps the order otherwise.
-        every = (*self._data_steps(data, seen), *steps)
+        every = (*self._data_steps(data, observed), *steps)
         return tuple(sorted(every, key=lambda step: not isinstance(step, Pull)))
 
     def _observe(self, images: set[str], volumes: set[str]) -> dict[str, HostState | KitError]:
@@ -128,22 +127,22 @@ class ComposeTarget:
         }
 
     def _data_steps(
-        self, versions: Mapping[str, str], seen: Mapping[str, HostState]
+        self, versions: Mapping[str, str], observed: Mapping[str, HostState]
     ) -> tuple[Step, ...]:
         data = self._hosts.rendered.data
-        return steps_of_data(data, versions, seen) if data is not None else ()
+        return steps_of_data(data, versions, observed) if data is not None else ()
 
     def start_data(self, names: Sequence[str], say: Say) -> None:
         """Bring the data services of hosts up; see `Target.start_data`."""
         _require_compose()
         data = self._hosts.rendered.data
         versions = self._data_versions(names)
-        found = self._observe({data.image} if data else set(), set())
-        require_all({name: found[name] for name in versions}, UNCHANGED)
-        seen = {name: one for name, one in found.items() if isinstance(one, HostState)}
+        answers = self._observe({data.image} if data else set(), set())
+        require_all({name: answers[name] for name in versions}, UNCHANGED)
+        observed = {name: one for name, one in answers.items() if isinstance(one, HostState)}
         with self._hosts.central.locked(say):
             executor = Executor(self._hosts, (), {})
-            for _ in execute_steps(self._data_steps(versions, seen), executor.execute, say):
+            for _ in execute_steps(self._data_steps(versions, observed), executor.execute, say):
                 pass
 
     def data_folder(self) -> None:
@@ -184,7 +183,7 @@ class ComposeTarget:
             return
         reasons = [f"{one.host}: {one.message()}" for one in failed]
         status = self._status(work.name, self._hosts.containers())
-        status = as_failed(status, "; ".join(reasons))
+        status = as_failed(status, "; ".join(reasons), time.time())
         self._stopped[work.name] = status
         with suppress(KitError):
             self._hosts.central.record_status(status)
@@ -237,28 +236,28 @@ class ComposeTarget:
 
     def status(self) -> tuple[JobStatus, ...]:
         """Return the status from the containers on all hosts; see `Target.status`."""
-        found = self._hosts.containers()
-        now = {job: self._status(job, found) for job in found.jobs}
+        observed = self._hosts.containers()
+        now = {job: self._status(job, observed) for job in observed.jobs}
         # Jobs that this process stopped have ended, even if their containers still exist.
         rendered = self._hosts.rendered
-        silent = silent_statuses(rendered.devices, rendered.spares, found.lost, time.time())
-        known = silent | self._ended(found) | now | self._stopped
+        silent = silent_statuses(rendered.devices, rendered.spares, observed.lost, time.time())
+        known = silent | self._ended(observed) | now | self._stopped
         return tuple(known[job] for job in sorted(known))
 
-    def _status(self, job: str, found: Found) -> JobStatus:
+    def _status(self, job: str, observed: ObservedContainers) -> JobStatus:
         rendered = self._hosts.rendered
         devices, spares = rendered.devices.get(job, {}), rendered.spares.get(job, frozenset())
         dockers = self._hosts.dockers
         sources = {
-            one.id: partial(new_lines, dockers[one.host], one) for one in found.training(job)
+            one.id: partial(new_lines, dockers[one.host], one) for one in observed.training(job)
         }
         reader = self._event_logs.setdefault(job, EventLog()).update(sources)
-        silent = silent_hosts(devices, spares, found.lost)
-        status = job_status(job, found.jobs[job], silent, reader)
+        silent = silent_hosts(devices, spares, observed.lost)
+        status = job_status(job, observed.jobs[job], silent, reader)
         status = replace(status, urls=rendered.urls.get(job, ()))
         if job not in rendered.checks:
             return status
-        running = [one for one in found.training(job) if one.status == "running"]
+        running = [one for one in observed.training(job) if one.status == "running"]
         asks = {one.host: partial(visible_gpus, dockers[one.host], one.id) for one in running}
         return with_seen(status, asks)
 
@@ -280,12 +279,12 @@ class ComposeTarget:
         """Yield the lines of the containers that train or answer; see `Target.logs`."""
         # Use separate connections: they are closed at the end.
         dockers = {name: Docker.of(host) for name, host in self._hosts.all.items()}
-        found = self._hosts.containers(dockers)
+        observed = self._hosts.containers(dockers)
         for name in names:
-            self._require_known(name, found)
-            if not found.training(name) and name in self._ended(found):
-                raise without_lines(self._ended(found)[name])
-        training = [one for name in names for one in found.training(name)]
+            self._require_known(name, observed)
+            if not observed.training(name) and name in self._ended(observed):
+                raise without_lines(self._ended(observed)[name])
+        training = [one for name in names for one in observed.training(name)]
         if not follow:
             yield from read_logs(dockers, training, since or 0.0)
             return
@@ -294,39 +293,39 @@ class ComposeTarget:
 
     def _over(self, names: Sequence[str], dockers: Mapping[str, Docker]) -> bool:
         """Return whether all workloads have ended or have no containers."""
-        found = self._hosts.containers(dockers)
-        for name in found.lost:
+        observed = self._hosts.containers(dockers)
+        for name in observed.lost:
             dockers[name].close()
         return all(
-            not found.training(name) or state_of(found.jobs[name]) in ENDED for name in names
+            not observed.training(name) or state_of(observed.jobs[name]) in ENDED for name in names
         )
 
     def stop(self, name: str) -> JobStatus:
         """End a workload on all hosts concurrently and remove its containers; see `Target.stop`."""
-        found = self._hosts.containers()
-        self._require_known(name, found)
-        if name not in found.jobs:
+        observed = self._hosts.containers()
+        self._require_known(name, observed)
+        if name not in observed.jobs:
             raise KitError(f"job {name} is not running", "see `kit status`")
-        places = sorted({one.host for one in found.jobs[name]})
+        places = sorted({one.host for one in observed.jobs[name]})
         ended = self._hosts.on(places, lambda host: self._hosts.end(name, host.name))
         # Query only the hosts that answered, to avoid a second timeout.
         here = {place: self._hosts.dockers[place] for place in places}
-        after = self._hosts.containers(here).jobs.get(name, found.jobs[name])
-        status = self._status(name, Found({name: after}, {}))
+        after = self._hosts.containers(here).jobs.get(name, observed.jobs[name])
+        status = self._status(name, ObservedContainers({name: after}, {}))
         # From now on this status is reported, independent of the removal of the containers.
         self._stopped[name] = status
         with suppress(KitError):
             self._hosts.central.record_status(status)
         removed = self._hosts.on(places, lambda host: self._hosts.remove(name, host.name))
         left = {place for place, error in removed.items() if isinstance(error, KitError)}
-        left |= self._hosts.rendered.devices.get(name, {}).keys() & found.lost.keys()
-        told = [status.message] if status.message else []
+        left |= self._hosts.rendered.devices.get(name, {}).keys() & observed.lost.keys()
+        messages = [status.message] if status.message else []
         # Containers that did not end were killed by their removal.
-        told += [error.message for error in ended.values() if isinstance(error, KitError)]
+        messages += [error.message for error in ended.values() if isinstance(error, KitError)]
         if left:
             what = f"{', '.join(sorted(left))} cannot be reached: containers there continue"
-            told.append(f"{what}; `kit stop {name}` again when it is back")
-        return replace(status, message="; ".join(told))
+            messages.append(f"{what}; `kit stop {name}` again when it is back")
+        return replace(status, message="; ".join(messages))
 
     def release(self, job: str, host: str) -> None:
         """Signal the host's container; see `Target.release`."""
@@ -336,8 +335,8 @@ class ComposeTarget:
                     "POST", f"/containers/{one.id}/kill", signal="SIGUSR1"
                 )
 
-    def _require_known(self, name: str, found: Found) -> None:
-        known = {*found.jobs, *self._ended(found)}
+    def _require_known(self, name: str, observed: ObservedContainers) -> None:
+        known = {*observed.jobs, *self._ended(observed)}
         if name not in known:
             raise KitError(
                 f"no job {name} was ever deployed on the hosts of cluster {self._hosts.cluster}",

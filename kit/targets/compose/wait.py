@@ -27,13 +27,13 @@ def wait_until_launched(look: Callable[[], Sequence[Container]], needed: int) ->
         return not starting or time.monotonic() - begun > SETTLED
 
     while True:
-        found = look()
+        containers = look()
         mistaken = [
-            each for each in found if each.exit_status in HOPELESS and each.status != "running"
+            each for each in containers if each.exit_status in HOPELESS and each.status != "running"
         ]
-        if mistaken and len(found) - len(mistaken) < needed:
+        if mistaken and len(containers) - len(mistaken) < needed:
             return mistaken
         # A list, because each container must be recorded.
-        if all([settled(each) for each in found]):  # noqa: C419
+        if all([settled(each) for each in containers]):  # noqa: C419
             return []
         time.sleep(POLL)

@@ -79,20 +79,20 @@ class StartData(Step):
     processes: tuple[Process, ...]
 
 
-def steps_of_data(data: DataPlan, seen: WorkloadState, machine: Machine) -> tuple[Step, ...]:
+def steps_of_data(data: DataPlan, observed: WorkloadState, machine: Machine) -> tuple[Step, ...]:
     """Return the step that brings the data services up, or none if they run."""
     wanted = f"{data.port} {data.peer_port}"
-    if seen.supervised and seen.version == wanted:
+    if observed.supervised and observed.version == wanted:
         return ()
-    cause = "their ports have changed" if seen.supervised else "they do not run"
-    made = data_processes(data, machine.places)
-    return (StartData(WHERE, "start the data services", cause, wanted, made),)
+    cause = "their ports have changed" if observed.supervised else "they do not run"
+    started = data_processes(data, machine.places)
+    return (StartData(WHERE, "start the data services", cause, wanted, started),)
 
 
 def decide(
     wanted: Sequence[Workload],
     jobs: Mapping[str, Workload],
-    seen: Mapping[str, WorkloadState],
+    observed: Mapping[str, WorkloadState],
     machine: Machine,
     *,
     fresh: bool,
@@ -105,14 +105,16 @@ def decide(
         KitError: A job is running.
     """
     for each in wanted:
-        _refuse_running(each, seen[each.name])
-    starting = [each for each in wanted if each.parts and not _goes_on(each, seen[each.name])]
+        _refuse_running(each, observed[each.name])
+    starting = [
+        each for each in wanted if each.parts and not _keeps_running(each, observed[each.name])
+    ]
     steps: list[Step] = []
     for each in wanted:
-        if seen[each.name].supervised and (each in starting or not each.parts):
+        if observed[each.name].supervised and (each in starting or not each.parts):
             cause = "it has changed" if each.parts else "no GPU is given to it"
             steps.append(End(WHERE, f"end {each.name}", cause, each.name))
-    begins = _starts(starting, jobs, seen, machine)
+    begins = _starts(starting, jobs, observed, machine)
     if fresh:
         steps += [_delete_checkpoints(each) for each in begins if each.checkpoints]
     return (*steps, *begins)
@@ -132,22 +134,22 @@ def started_as(work: Workload) -> str:
     return f"{count(work.processes, 'replica')}: {', '.join(urls)}"
 
 
-def _goes_on(work: Workload, seen: WorkloadState) -> bool:
-    return work.kind is Kind.SERVER and seen.supervised and seen.version == version(work)
+def _keeps_running(work: Workload, observed: WorkloadState) -> bool:
+    return work.kind is Kind.SERVER and observed.supervised and observed.version == version(work)
 
 
-def _refuse_running(work: Workload, seen: WorkloadState) -> None:
+def _refuse_running(work: Workload, observed: WorkloadState) -> None:
     if work.kind is not Kind.JOB:
         return
-    if seen.supervised:
+    if observed.supervised:
         raise KitError(
             f"job {work.name} is running already",
             f"see it with `kit status`, end it with `kit stop {work.name}`",
         )
-    if seen.left:
+    if observed.left:
         raise KitError(
             f"job {work.name} has processes left of a supervisor that is gone: "
-            f"{' '.join(map(str, seen.left))}",
+            f"{' '.join(map(str, observed.left))}",
             f"end them with `kit stop {work.name}`",
         )
 
@@ -155,29 +157,29 @@ def _refuse_running(work: Workload, seen: WorkloadState) -> None:
 def _starts(
     starting: Sequence[Workload],
     jobs: Mapping[str, Workload],
-    seen: Mapping[str, WorkloadState],
+    observed: Mapping[str, WorkloadState],
     machine: Machine,
 ) -> list[Start]:
     """Return the steps that start workloads; servers get the GPUs that no job uses."""
-    taken, found = set[str](), []
+    taken, steps = set[str](), []
     places = machine.places
     for each in starting:
         folders: list[str] = []
         if each.kind is Kind.JOB:
             devices = visible_devices(each, machine.gpus)
             taken |= {gpu for visible in devices.values() for gpu in visible.split(",")}
-            made = processes(each, places, devices, machine.cores)
+            started = processes(each, places, devices, machine.cores)
             hosts = [placement.host.name for placement in each.placements]
             folders = [str(on_this_machine(CHECKPOINTS, each, host, places)) for host in hosts]
         else:
             chosen = serving_devices(each, machine.gpus, taken)
             taken |= set(chosen.split(","))
-            made = (server_process(each, jobs.get(each.reads), places, chosen),)
-        begun = seen[each.name].begun
+            started = (server_process(each, jobs.get(each.reads), places, chosen),)
+        begun = observed[each.name].begun
         cause = "it has ended or changed" if begun else "it was not deployed before"
         what = f"start {each.name} as {started_as(each)}"
-        found.append(Start(WHERE, what, cause, each, version(each), tuple(folders), made))
-    return found
+        steps.append(Start(WHERE, what, cause, each, version(each), tuple(folders), started))
+    return steps
 
 
 def _delete_checkpoints(start: Start) -> DeleteCheckpoints:

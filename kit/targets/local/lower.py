@@ -17,8 +17,7 @@ from kit.plan.storage import CHECKPOINTS, DATA
 from kit.plan.types import MountPoint, Placement
 from kit.plan.work import Plan
 from kit.targets.local.addressing import HERE, LocalAddressing, metrics_ports
-from kit.targets.lowered import Lowered
-from kit.targets.monitoring import monitoring_outputs
+from kit.targets.lowered import Lowered, monitoring_outputs
 from kit.workload.data import CACHE, SOCKET, STORE, data_parts
 from kit.workload.make import Parts
 from kit.workload.monitoring import Scrape, Target

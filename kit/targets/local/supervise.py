@@ -72,11 +72,11 @@ class Supervisor:
             )
 
     def _watch(self) -> State:
-        seen: list[int | None] = []
+        known: list[int | None] = []
         while True:
             codes = [child.poll() for _, child in self._children]
-            if codes != seen:
-                seen = codes
+            if codes != known:
+                known = codes
                 self._write(State.RUNNING)
             if self._stopping:
                 self._write(State.STOPPING)
@@ -147,22 +147,22 @@ def _reason(log: str) -> str:
     """Return the last error in a log of the launcher, to be appended to a message."""
     with contextlib.suppress(OSError):
         for line in reversed(Path(log).read_text(errors="replace").splitlines()):
-            _, found, reason = line.partition(" error: ")
-            if found and line.startswith("launch "):
+            _, separator, reason = line.partition(" error: ")
+            if separator and line.startswith("launch "):
                 return f": {reason}"
     return ""
 
 
 def run_processes(run: str) -> list[psutil.Process]:
     """Return the living processes of a run."""
-    found = []
+    processes = []
     for process in psutil.process_iter():
         try:
             if process.environ().get(MARK) == run:
-                found.append(process)
+                processes.append(process)
         except (psutil.Error, OSError):
             continue
-    return [process for process in found if process.pid != os.getpid()]
+    return [process for process in processes if process.pid != os.getpid()]
 
 
 def main() -> int:

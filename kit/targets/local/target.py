@@ -58,9 +58,9 @@ class LocalTarget:
 
     def preview(self, workloads: Sequence[Workload], *, fresh: bool) -> tuple[Step, ...]:
         """Return the steps; see `Target.preview`."""
-        seen = observe_workloads(self._cluster, [each.name for each in workloads])
+        observed = observe_workloads(self._cluster, [each.name for each in workloads])
         machine = observe_machine(self._cluster, self._tree, self._launcher)
-        steps = decide(workloads, self._jobs, seen, machine, fresh=fresh)
+        steps = decide(workloads, self._jobs, observed, machine, fresh=fresh)
         services = self._data_steps(machine) if any(each.data for each in workloads) else ()
         return (*services, *steps)
 
@@ -113,7 +113,7 @@ class LocalTarget:
 
     def status(self) -> tuple[JobStatus, ...]:
         """Return the status from the folders in the state directory; see `Target.status`."""
-        found = []
+        statuses = []
         for name in jobs_of(self._cluster):
             folder = JobFolder(self._cluster, name)
             run = folder.read_run()
@@ -122,8 +122,8 @@ class LocalTarget:
             watched = self._watched.get(name)
             if watched is None or watched.run.id != run.id:
                 watched = self._watched[name] = WatchedFolder(folder, run)
-            found.append(watched.status())
-        return tuple(found)
+            statuses.append(watched.status())
+        return tuple(statuses)
 
     def missing(self) -> tuple[str, ...]:
         """Return nothing: a deploy brings all that workloads need; see `Target.missing`."""

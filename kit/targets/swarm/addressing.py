@@ -67,7 +67,7 @@ class SwarmAddressing:
         return ServerAddresses(
             host_network=self.host_network,
             sources=tuple(f"http://{name}:{port}" for name in names) if offered else (),
-            listen={name: found for name, found in listen.items() if len(found) <= MOST_SOURCES},
+            listen={name: places for name, places in listen.items() if len(places) <= MOST_SOURCES},
         )
 
     def data(self, data: DataPlan) -> DataAddresses:

@@ -109,10 +109,10 @@ def _own_stacks(
 ) -> Iterator[Step]:
     """Yield the steps that deploy kit's own stacks, the platform and the monitoring."""
     for file, stack in ((PLATFORM, f"{name}-platform"), (MONITORING, monitoring_stack(name))):
-        there = cluster.stack(stack)
+        services = cluster.stack(stack)
         # `kit swarm up` deploys the monitoring first, with Grafana's password.
-        if file in versions and (there or file == PLATFORM):
-            cause = stack_cause(there, versions[file], by_hand.get(stack, ""))
+        if file in versions and (services or file == PLATFORM):
+            cause = stack_cause(services, versions[file], by_hand.get(stack, ""))
             if cause:
                 yield DeployStack("swarm", f"deploy {file}", cause, stack, file)
 
@@ -129,8 +129,8 @@ def _answers_meanwhile(work: Workload, evictions: Sequence[_Eviction], cluster: 
 
 def _new_parts(work: Workload, cluster: Cluster) -> list[Part]:
     """Return the parts of a workload that answer or train and are not there yet."""
-    there = {service.part for service in cluster.stack(work.stack)}
-    return [part for part in work.working if part.name not in there]
+    deployed = {service.part for service in cluster.stack(work.stack)}
+    return [part for part in work.working if part.name not in deployed]
 
 
 def _ends(evictions: Sequence[_Eviction], hosts: Collection[str]) -> Iterator[Step]:
@@ -252,8 +252,8 @@ class _Eviction:
 
     def label(self) -> Step:
         """Return the step that ends the task."""
-        gone = self.wanted == NOWHERE
-        cause = "it no longer takes part" if gone else f"it is to be {self.wanted}"
+        leaves = self.wanted == NOWHERE
+        cause = "it no longer takes part" if leaves else f"it is to be {self.wanted}"
         labels = ((job_label(self.job.name), NOWHERE),)
         node = self.node
         return Label(node.name, f"end {self.service}", cause, node.name, node.id, labels)
@@ -366,8 +366,8 @@ def _one_by_one(
 
     `docker stack deploy` would update all of them at once.
     """
-    there = {service.part for service in services}
-    parts = [part for part in job.working if part.name in there]
+    deployed = {service.part for service in services}
+    parts = [part for part in job.working if part.name in deployed]
     if not runs or job.kind is not Kind.SERVER or len(parts) < 2:
         return
     urls = dict(zip((each.host.name for each in job.placements), job.urls, strict=False))

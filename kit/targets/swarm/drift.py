@@ -35,11 +35,11 @@ def differences(
     `networks` are Swarm's names of networks by ID.
     """
     wanted = of_file(text, variables)
-    found = {service.part: of_service(service.spec, networks) for service in services}
-    told = [f"{part} is not there" for part in wanted if part not in found]
-    told += [f"{part} is not in its file" for part in found if part not in wanted]
-    for part in (each for each in wanted if each in found):
-        strict = found[part].keys() if wanted[part].whole else ()
-        differ = compared(wanted[part].fields, found[part], strict=strict)
-        told += [f"{part}: {each}" for each in differ]
-    return told
+    actual = {service.part: of_service(service.spec, networks) for service in services}
+    lines = [f"{part} is not there" for part in wanted if part not in actual]
+    lines += [f"{part} is not in its file" for part in actual if part not in wanted]
+    for part in (each for each in wanted if each in actual):
+        strict = actual[part].keys() if wanted[part].whole else ()
+        differ = compared(wanted[part].fields, actual[part], strict=strict)
+        lines += [f"{part}: {each}" for each in differ]
+    return lines

@@ -149,7 +149,7 @@ def _update(config: Mapping[str, object] | None) -> Mapping[str, object]:
 
 
 def _volumes(service: Mapping[str, Any], document: Mapping[str, Any]) -> Fields:
-    def said(mount: Mapping[str, Any]) -> str:
+    def text_of(mount: Mapping[str, Any]) -> str:
         named = (document.get("volumes") or {}).get(mount.get("source")) or {}
         return mount_text(
             mount["type"],
@@ -158,7 +158,7 @@ def _volumes(service: Mapping[str, Any], document: Mapping[str, Any]) -> Fields:
             mount.get("tmpfs", {}).get("size"),
         )
 
-    return {f"volumes.{mount['target']}": said(mount) for mount in service.get("volumes", ())}
+    return {f"volumes.{mount['target']}": text_of(mount) for mount in service.get("volumes", ())}
 
 
 def _files(
@@ -172,8 +172,8 @@ def _files(
 
 
 def _ports(service: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    found: Sequence[Mapping[str, Any]] = service.get("ports", ())
-    return found
+    ports: Sequence[Mapping[str, Any]] = service.get("ports", ())
+    return ports
 
 
 def _port(port: Mapping[str, Any]) -> str:

@@ -40,8 +40,8 @@ def data_constraint(service: str) -> str:
 def data_labels(data: DataPlan, hosts: Iterable[str]) -> dict[str, str]:
     """Return the label of each host's data service."""
     agents = {host.name for host in data.agents}
-    found = {host: "agent" if host in agents else NOWHERE for host in hosts}
-    return found | {data.storage.name: "storage"}
+    labels = {host: "agent" if host in agents else NOWHERE for host in hosts}
+    return labels | {data.storage.name: "storage"}
 
 
 def places(workload: Workload) -> dict[str, str]:
@@ -57,12 +57,12 @@ def node_labels(
     A host without a part in a workload gets the value `none`, which overwrites older labels.
     """
     serving = data_labels(data, (host.name for host in hosts)) if data else {}
-    found = [(job_label(each.name), places(each)) for each in workloads]
+    by_label = [(job_label(each.name), places(each)) for each in workloads]
     return {
         host.name: (
             (HOST_LABEL, host.name),
             *(((DATA_LABEL, serving[host.name]),) if serving else ()),
-            *((label, place.get(host.name, NOWHERE)) for label, place in found),
+            *((label, place.get(host.name, NOWHERE)) for label, place in by_label),
         )
         for host in hosts
     }

@@ -83,11 +83,11 @@ def _read(
 def _parsed(hosts: Mapping[str, str], name: str, response: Readable) -> Iterator[LogLine]:
     """Parse lines with details: the first word contains their node."""
     for moment, text in lines(response):
-        details, _, said = text.partition(" ")
+        details, _, line = text.partition(" ")
         labels = dict(pair.partition("=")[::2] for pair in details.split(","))
         node = labels.get("com.docker.swarm.node.id", "")
-        rank, said = split(said)
-        yield LogLine(name, hosts.get(node, node), said, rank, moment)
+        rank, line = split(line)
+        yield LogLine(name, hosts.get(node, node), line, rank, moment)
 
 
 class Logs:
@@ -109,9 +109,9 @@ class Logs:
 
         def lines_of(source: tuple[str, Task]) -> list[LogLine]:
             name, task = source
-            found = _read(self._manager, self._hosts, name, f"/tasks/{task.id}/logs", **asked)
+            task_lines = _read(self._manager, self._hosts, name, f"/tasks/{task.id}/logs", **asked)
             whole = since is None and task.service in trains
-            return [*with_note(found)] if whole else found
+            return [*with_note(task_lines)] if whole else task_lines
 
         results = concurrently(lines_of, tasks)
         yield from sorted(chain(*(each for each in results if isinstance(each, list))), key=_time)

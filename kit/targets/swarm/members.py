@@ -62,18 +62,18 @@ def steps_up(
         steps.append(Init(wanted[0].name, "begin a swarm", why, wanted[0]))
     if cluster is None or cluster.heartbeat != plan.heartbeat:
         steps.append(_heartbeat(plan, cluster))
-    inside = {node.id for node in cluster.nodes} if cluster else set()
+    node_ids = {node.id for node in cluster.nodes} if cluster else set()
     for host in plan.hosts:
         first = cluster is None and host is wanted[0]
-        if not first and members[host.name].node not in inside:
+        if not first and members[host.name].node not in node_ids:
             steps.append(_join(host, manager=host in wanted))
     if cluster is not None:
         steps += _promote(wanted, members, cluster)
         steps += _remove_nodes(members, cluster)
     steps += _labels(lowered, members, cluster)
     stack = f"{plan.cluster}-platform"
-    there = cluster.stack(stack) if cluster else ()
-    if platform is not None and (cause := stack_cause(there, platform)):
+    services = cluster.stack(stack) if cluster else ()
+    if platform is not None and (cause := stack_cause(services, platform)):
         network = f"network {network_name(plan)}" if plan.network.driver == "overlay" else ""
         served = plan.registry is not None and plan.registry.host is not None
         registry = f"registry on {plan.registry.host}" if plan.registry and served else ""
@@ -154,7 +154,7 @@ def warnings(
     plan: Plan, members: Mapping[str, Member], cluster: Cluster | None, tree: str
 ) -> list[str]:
     """Return the reasons why jobs will not start that kit cannot remove by itself."""
-    said = [
+    reasons = [
         f"{node.name} is in the Swarm and not in the inventory: write it there, or take it out: "
         f"`docker swarm leave` on it, then `docker node rm --force {node.id[:12]}` on a manager"
         for node in unlisted_nodes(members, cluster)
@@ -163,18 +163,18 @@ def warnings(
         offered = members[host.name].gpus
         missing = [gpu.resource for gpu in host.gpus if gpu.resource not in offered]
         if missing:
-            said.append(
+            reasons.append(
                 f"{host.name}: Docker does not offer {count(len(missing), 'GPU')} of "
                 f"{len(host.gpus)} to Swarm ({missing[0]} for one): "
                 f"kit host prepare {host.name} --run, or {tree}/hosts/{host.name}/prepare.sh there"
             )
     named = [host for host in plan.hosts if "manager" in host.roles]
     if left := named[len(managers_of(plan.hosts)) :]:
-        said.append(
+        reasons.append(
             f"{left[0].name} stays a worker: {len(named)} managers tolerate no more losses than "
             f"{len(named) - 1}"
         )
-    return said
+    return reasons
 
 
 def _heartbeat(plan: Plan, cluster: Cluster | None) -> SetHeartbeat:

@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from kit.plan.storage import volume_name
 from kit.plan.types import Volume
 from kit.plan.work import Plan
-from kit.targets.lowered import Output
-from kit.targets.monitoring import monitoring_outputs
+from kit.targets.lowered import Output, monitoring_outputs
 from kit.targets.swarm.labels import HOST_LABEL
 from kit.targets.swarm.names import monitoring_secret, monitoring_stack
 from kit.targets.swarm.stacks import Stack, networks_of, pinned_to, service_of
@@ -23,17 +22,17 @@ from kit.workload.types import Part, Role
 MONITORING = "monitoring.stack.yaml"
 
 
-def monitoring_files(plan: Plan, made: Monitoring) -> Iterator[Output]:
+def monitoring_files(plan: Plan, services: Monitoring) -> Iterator[Output]:
     """Yield the files of the monitoring: what Prometheus and Grafana read, and the stack."""
-    yield from monitoring_outputs(made.scrapes, made.alertmanager)
-    parts = platform_parts(made)
+    yield from monitoring_outputs(services.scrapes, services.alertmanager)
+    parts = platform_parts(services)
     stack = Stack(
         name=monitoring_stack(plan.cluster),
         labels=(),
         services=tuple(service_of(plan, part, _constraints(plan, part)) for part in parts),
         networks=networks_of(plan, parts),
         secrets=tuple(
-            (each.name, monitoring_secret(plan.cluster, each)) for each in made.grafana.secrets
+            (each.name, monitoring_secret(plan.cluster, each)) for each in services.grafana.secrets
         ),
         volumes=tuple(
             Volume(name, volume_name(plan.cluster, name), None, None, owned=True)
@@ -44,7 +43,7 @@ def monitoring_files(plan: Plan, made: Monitoring) -> Iterator[Output]:
     yield Output(
         MONITORING,
         f"{MONITORING}.j2",
-        {"stack": stack, "home": made.host.name, "cluster": plan.cluster},
+        {"stack": stack, "home": services.host.name, "cluster": plan.cluster},
         configs=tuple(config for part in parts for config in part.configs),
         stack=stack.name,
     )

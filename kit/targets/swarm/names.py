@@ -61,8 +61,8 @@ def name_faults(plan: Plan, workloads: Sequence[Workload]) -> Iterator[Fault]:
                 yield Fault(workload.name, (), what, f"shorten {whose} by {over}")
     service = "-platform_network" if plan.data is None else "-platform_data-storage"
     most = LONGEST_SERVICE - len(service)
-    there = plan.network.driver == "overlay" or plan.data is not None
-    if there and len(plan.cluster) > most:
+    in_names = plan.network.driver == "overlay" or plan.data is not None
+    if in_names and len(plan.cluster) > most:
         what = f"{plan.cluster} is too long: <cluster>{service} is a Swarm service"
         yield Fault(INVENTORY, ("cluster",), what, f"write at most {most} letters")
     most = LONGEST_CONFIG - len("-monitoring-board-cluster-") - 8

@@ -9,8 +9,8 @@ from typing import Any
 
 from kit.errors import KitError
 from kit.hosts.docker import Docker
-from kit.hosts.stamps import seconds
 from kit.model import Host, resource_of
+from kit.runtime.streams import seconds
 from kit.targets.swarm.labels import HOST_LABEL
 from kit.targets.swarm.state import Cluster, Member, Node, Service, Task
 
@@ -28,22 +28,22 @@ def first_answer(managers: Sequence[Host]) -> tuple[Host, Docker]:
     Raises:
         KitError: None does; the message has the answer of each.
     """
-    said = []
+    answers = []
     for host in managers:
         docker = Docker.of(host)
         try:
             if docker.get("/info")["Swarm"]["ControlAvailable"]:
                 return host, docker
-            said.append(f"{host.name}: is not a manager of a swarm; kit swarm up")
+            answers.append(f"{host.name}: is not a manager of a swarm; kit swarm up")
         except KitError as error:
-            said.append(str(error))
+            answers.append(str(error))
         docker.close()
     names = ", ".join(host.name for host in managers)
     alone = (
         f"{names} is the only manager" if len(managers) == 1 else f"no manager ({names}) answers"
     )
     rest = "without one kit can neither see nor change anything; running tasks continue"
-    raise KitError("\n".join(said), f"{alone}: {rest}; bring it back")
+    raise KitError("\n".join(answers), f"{alone}: {rest}; bring it back")
 
 
 def observe_member(host: Host) -> Member:

@@ -38,7 +38,7 @@ def in_order(work: Sequence[Workload], held: Mapping[Gpu, str]) -> tuple[list[Wo
         done = {each.name for each in ordered} | first
         free = next((each for each in left if waits[each.name] <= done), None)
         if free is None:
-            circle = _circle(left[0].name, waits, done)
+            circle = _cycle(left[0].name, waits, done)
             first.add(min(circle, key=lambda name: (name in servers, name)))
             continue
         ordered.append(free)
@@ -46,15 +46,15 @@ def in_order(work: Sequence[Workload], held: Mapping[Gpu, str]) -> tuple[list[Wo
     return ordered, first
 
 
-def _circle(begin: str, waits: Mapping[str, set[str]], done: set[str]) -> set[str]:
+def _cycle(begin: str, waits: Mapping[str, set[str]], done: set[str]) -> set[str]:
     """Return those that wait for each other, among those for which `begin` waits."""
 
     def awaited(name: str) -> set[str]:
-        found: set[str] = set()
+        names: set[str] = set()
         left = waits[name] - done
         while left:
-            found |= left
-            left = {each for one in left for each in waits[one]} - done - found
-        return found
+            names |= left
+            left = {each for one in left for each in waits[one]} - done - names
+        return names
 
     return {name for name in awaited(begin) if name in awaited(name)}

@@ -72,8 +72,8 @@ class Pulls:
         outage = away.get(missing_image(host))
         if outage is None or self._clock() - outage.since > LONGEST:
             return host
-        said = f"{PULLING} {missing_image(host)}: its registry does not answer ({outage.reason})"
-        return replace(host, state=State.WAITING, message=said)
+        message = f"{PULLING} {missing_image(host)}: its registry does not answer ({outage.reason})"
+        return replace(host, state=State.WAITING, message=message)
 
     def _outage(self, image: str) -> Outage | None:
         """Ask an image's registry, with growing pauses; return its outage if it is away."""

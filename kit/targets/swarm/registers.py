@@ -16,10 +16,8 @@ from typing import Any
 
 from kit.errors import KitError
 from kit.hosts.docker import Docker, EngineError
-from kit.runtime.history import Deployment, read_deployment
-from kit.runtime.last_status import read, written
-from kit.runtime.lock import Holder, holder
-from kit.runtime.status import JobStatus
+from kit.runtime.history import Deployment, LockHolder, read_deployment, this_process
+from kit.runtime.status import JobStatus, status_from_json, status_to_json
 
 LOCK = "kit-lock"
 HISTORY = "kit-history"
@@ -37,7 +35,7 @@ def locked(manager: Docker) -> Iterator[None]:
         KitError: Another deploy holds it; the message names its user.
     """
     try:
-        made = _create(manager, LOCK, asdict(holder()))
+        config = _create(manager, LOCK, asdict(this_process()))
     except EngineError as error:
         if error.status != CONFLICT:
             raise
@@ -46,14 +44,14 @@ def locked(manager: Docker) -> Iterator[None]:
         yield
     finally:
         with suppress(EngineError):  # Another deploy has broken the lock.
-            manager.request("DELETE", f"/configs/{made}")
+            manager.request("DELETE", f"/configs/{config}")
 
 
 def _held(manager: Docker) -> KitError:
-    found = next(iter(_contents(manager, LOCK)), None)
-    if found is None:  # It was just released.
+    holder = next(iter(_contents(manager, LOCK)), None)
+    if holder is None:  # It was just released.
         return KitError("somebody else was deploying a moment ago", "try again")
-    return Holder(**found).refusal(f"the config {LOCK} of the Swarm")
+    return LockHolder(**holder).refusal(f"the config {LOCK} of the Swarm")
 
 
 def break_lock(manager: Docker) -> None:
@@ -62,9 +60,9 @@ def break_lock(manager: Docker) -> None:
         manager.request("DELETE", f"/configs/{config['ID']}")
 
 
-def record_deployment(manager: Docker, made: Deployment) -> None:
+def record_deployment(manager: Docker, deployment: Deployment) -> None:
     """Record a deployment; keep only the newest 50."""
-    _create(manager, f"{HISTORY}-{made.time:.3f}-{made.job}"[:64], asdict(made))
+    _create(manager, f"{HISTORY}-{deployment.time:.3f}-{deployment.job}"[:64], asdict(deployment))
     known = sorted(_configs(manager, HISTORY), key=lambda config: config["CreatedAt"])
     for config in known[:-KEPT]:
         manager.request("DELETE", f"/configs/{config['ID']}")
@@ -72,24 +70,24 @@ def record_deployment(manager: Docker, made: Deployment) -> None:
 
 def history(manager: Docker) -> tuple[Deployment, ...]:
     """Return the recorded deployments, the newest first."""
-    found = [read_deployment(content) for content in _contents(manager, HISTORY)]
-    return tuple(sorted(found, key=lambda deployment: -deployment.time))
+    deployments = [read_deployment(content) for content in _contents(manager, HISTORY)]
+    return tuple(sorted(deployments, key=lambda deployment: -deployment.time))
 
 
 def record_status(manager: Docker, status: JobStatus) -> None:
     """Record the final status of a workload; Swarm deletes its logs with the stack."""
     delete_status(manager, status.job)
     name = f"{ENDED}-{time.time():.3f}-{status.job}"[:64]
-    _create(manager, name, written(status))
+    _create(manager, name, status_to_json(status))
 
 
 def recorded_statuses(manager: Docker) -> tuple[JobStatus, ...]:
     """Return the final status of stopped workloads."""
-    found = []
+    statuses = []
     for content in _contents(manager, ENDED):
         with suppress(ValueError, KeyError, TypeError):  # Another version of kit wrote it.
-            found.append(read(content))
-    return tuple(found)
+            statuses.append(status_from_json(content))
+    return tuple(statuses)
 
 
 def delete_status(manager: Docker, name: str) -> None:
@@ -108,8 +106,8 @@ def delete_records(manager: Docker) -> None:
 def _create(manager: Docker, name: str, content: dict[str, Any]) -> str:
     kind = next(kind for kind in (LOCK, HISTORY, ENDED) if name.startswith(kind))
     data = base64.b64encode(json.dumps(content).encode()).decode()
-    made = manager.post("/configs/create", {"Name": name, "Labels": {kind: ""}, "Data": data})
-    return str(made["ID"])
+    config = manager.post("/configs/create", {"Name": name, "Labels": {kind: ""}, "Data": data})
+    return str(config["ID"])
 
 
 def _configs(manager: Docker, kind: str) -> list[dict[str, Any]]:

@@ -35,15 +35,15 @@ SERVICE_LABEL = "com.docker.swarm.service.name"
 """Docker's label on the containers of a service."""
 IN_USE = 409
 
-Found = TypeVar("Found")
+ResultT = TypeVar("ResultT")
 
 
-def _left(look: Callable[[], Found], seconds: float) -> Found:
+def _wait_until_empty(look: Callable[[], ResultT], seconds: float) -> ResultT:
     """Call `look` until it returns nothing or the time is over; return its last result."""
     deadline = time.monotonic() + seconds
-    while (found := look()) and time.monotonic() < deadline:
+    while (result := look()) and time.monotonic() < deadline:
         time.sleep(POLL)
-    return found
+    return result
 
 
 def tasks_of_service(manager: Docker, step: UpdateService) -> set[str]:
@@ -79,10 +79,10 @@ def service_ready(manager: Docker, step: UpdateService, before: set[str]) -> Non
         if all(fault(url) for url in step.others):
             return ""
         faults = {url: fault(url) for url in step.urls}
-        return "; ".join(f"{url}: {found}" for url, found in faults.items() if found)
+        return "; ".join(f"{url}: {fault}" for url, fault in faults.items() if fault)
 
-    if said := _left(missing, step.timeout):
-        what = f"{step.stack}_{step.part} does not answer after {step.timeout} s: {said}"
+    if faults_left := _wait_until_empty(missing, step.timeout):
+        what = f"{step.stack}_{step.part} does not answer after {step.timeout} s: {faults_left}"
         raise KitError(what, NOT_UPDATED)
     time.sleep(NOTICED)  # A proxy notices it.
 
@@ -99,9 +99,9 @@ def stack_gone(manager: Docker, stack: str) -> None:
         networks = manager.get("/networks", filters=label)
         return bool(networks) or _living_tasks(manager, label)
 
-    if _left(rest, STACK_GONE):
-        said = f"tasks of {stack} are still there after {STACK_GONE:.0f} s"
-        raise KitError(said, f"see them: docker stack ps {stack}")
+    if _wait_until_empty(rest, STACK_GONE):
+        what = f"tasks of {stack} are still there after {STACK_GONE:.0f} s"
+        raise KitError(what, f"see them: docker stack ps {stack}")
 
 
 def _living_tasks(manager: Docker, filters: dict[str, list[str]]) -> bool:
@@ -120,9 +120,9 @@ def service_ended(host: Host, service: str) -> None:
     """
     label = {"label": [f"{SERVICE_LABEL}={service}"]}
     with closing(Docker.of(host)) as docker:
-        if _left(lambda: docker.get("/containers/json", filters=label), GPUS_FREE):
-            said = f"{host.name}: {service} has not ended within {GPUS_FREE:.0f} s"
-            raise KitError(said, f"see it: docker ps on {host.name}")
+        if _wait_until_empty(lambda: docker.get("/containers/json", filters=label), GPUS_FREE):
+            what = f"{host.name}: {service} has not ended within {GPUS_FREE:.0f} s"
+            raise KitError(what, f"see it: docker ps on {host.name}")
 
 
 def restart_tasks(manager: Docker, stack: str) -> None:
@@ -133,29 +133,33 @@ def restart_tasks(manager: Docker, stack: str) -> None:
     """
     for service in observe_cluster(manager).stack(stack):
         passes = 0
-        while gone := _given_up(manager, service):
+        while failed := _given_up(manager, service):
             if passes == MOST_PASSES:
-                said = f"Swarm makes no new tasks for {service.name}"
-                raise KitError(said, f"see them: docker service ps {service.name}")
-            _replace(manager, service, gone)
+                what = f"Swarm makes no new tasks for {service.name}"
+                raise KitError(what, f"see them: docker service ps {service.name}")
+            _replace(manager, service, failed)
             passes += 1
 
 
 def _given_up(manager: Docker, service: Service) -> list[str]:
-    return _left(lambda: [each.id for each in observe_cluster(manager).given_up(service)], REPLACED)
+    return _wait_until_empty(
+        lambda: [each.id for each in observe_cluster(manager).given_up(service)], REPLACED
+    )
 
 
-def _replace(manager: Docker, service: Service, gone: Collection[str]) -> None:
+def _replace(manager: Docker, service: Service, failed: Collection[str]) -> None:
     """Remove the failed tasks of slots to make room for new ones.
 
     Swarm keeps such a task in its slot. Scaling down first drops tasks that do not run. Scaling up
     fills the slot again, unless the previous task in it has no restarts left either (swarmkit,
     manager/orchestrator/replicated/services.go and restart/restart.go).
     """
-    _scale(manager, service.name, service.replicas - len(gone))
-    if _left(lambda: [each.id for each in observe_tasks(manager) if each.id in gone], STACK_GONE):
-        said = f"failed tasks of {service.name} do not go"
-        raise KitError(said, f"see them: docker service ps {service.name}")
+    _scale(manager, service.name, service.replicas - len(failed))
+    if _wait_until_empty(
+        lambda: [each.id for each in observe_tasks(manager) if each.id in failed], STACK_GONE
+    ):
+        what = f"failed tasks of {service.name} do not go"
+        raise KitError(what, f"see them: docker service ps {service.name}")
     _scale(manager, service.name, service.replicas)
 
 
@@ -175,7 +179,7 @@ def gpus_free(manager: Docker, gpus: Collection[Gpu], stack: str) -> None:
         holders = observe_cluster(manager).holders()
         return sorted((gpu, who) for gpu, who in holders.items() if gpu in gpus and who != stack)
 
-    if left := _left(held, GPUS_FREE):
+    if left := _wait_until_empty(held, GPUS_FREE):
         who = ", ".join(f"{gpu} of {host} by {stack}" for (host, gpu), stack in left)
         raise KitError(f"still held after {GPUS_FREE:.0f} s: {who}", "see kit status")
 
@@ -199,5 +203,5 @@ def delete_volume(host: Host, name: str) -> None:
                 return error
             return None
 
-        if error := _left(in_use, VOLUMES_FREE):
+        if error := _wait_until_empty(in_use, VOLUMES_FREE):
             raise error

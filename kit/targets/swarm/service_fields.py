@@ -137,8 +137,8 @@ def _labels(kind: str, labels: Mapping[str, str] | None) -> Fields:
 
 def _mounted(mount: Mapping[str, Any]) -> tuple[str, str]:
     size = (mount.get("TmpfsOptions") or {}).get("SizeBytes")
-    said = mount_text(mount["Type"], mount.get("Source"), mount.get("ReadOnly"), size)
-    return f"volumes.{mount['Target']}", said
+    text = mount_text(mount["Type"], mount.get("Source"), mount.get("ReadOnly"), size)
+    return f"volumes.{mount['Target']}", text
 
 
 def _held(kind: str, entries: Iterable[Mapping[str, Any]] | None) -> Iterator[tuple[str, str]]:

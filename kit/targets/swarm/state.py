@@ -237,14 +237,14 @@ class Cluster:
         """
         nodes = {node.id: node for node in self.nodes if node.ready}
         shared = {each.id for each in self.services if each.label(FILE_LABEL) and not each.owner}
-        found: dict[tuple[str, str], str] = {}
+        stacks: dict[tuple[str, str], str] = {}
         for task in self.tasks:
             node = nodes.get(task.node)
             if node is None or task.state in OVER or task.service in shared:
                 continue
             devices = node.gpus if task.devices == ("all",) else task.devices
-            found |= {(node.name, device): task.stack for device in devices}
-        return found
+            stacks |= {(node.name, device): task.stack for device in devices}
+        return stacks
 
     def given_up(self, service: Service) -> tuple[Task, ...]:
         """Return the newest tasks of the slots that failed and are not restarted."""

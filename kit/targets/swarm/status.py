@@ -162,8 +162,8 @@ def explain(cluster: Cluster, service: Service, node: Node | None, task: Task | 
     if task.state == "preparing":
         return f"{PULLING} {service.image.partition('@')[0]}"
     if task.state in {"failed", "rejected"}:
-        said = _failed(service, task)
-        return said if task.restarts else f"{said}; {USED_UP}"
+        reason = _failed(service, task)
+        return reason if task.restarts else f"{reason}; {USED_UP}"
     if task.state in {"shutdown", "orphaned"} and service.replicas and task.exit_status:
         return f"was ended with exit status {task.exit_status}; {USED_UP}"
     if task.state in _STATES:
@@ -178,37 +178,37 @@ def _repeated(cluster: Cluster, service: Service, task: Task) -> str:
 
 
 def _failed(service: Service, task: Task) -> str:
-    said = task.error or task.message
+    reason = task.error or task.message
     image = service.image.partition("@")[0]
-    if "No such image" in said or "manifest unknown" in said or "pull access denied" in said:
+    if "No such image" in reason or "manifest unknown" in reason or "pull access denied" in reason:
         return f"{NO_IMAGE} {image}: kit image push, or docker login"
-    if found := re.search(r"bind source path does not exist: (\S+)", said):
-        return f"the folder {found[1]} does not exist on the host: make it there"
-    if found := re.search(r"device error: (\S+): unknown device", said):
-        return f"it has no GPU {found[1]}: write what `nvidia-smi -L` prints there"
-    if why := never_began(service.kind or Kind.JOB, image, task.exit_status, said):
+    if match := re.search(r"bind source path does not exist: (\S+)", reason):
+        return f"the folder {match[1]} does not exist on the host: make it there"
+    if match := re.search(r"device error: (\S+): unknown device", reason):
+        return f"it has no GPU {match[1]}: write what `nvidia-smi -L` prints there"
+    if why := never_began(service.kind or Kind.JOB, image, task.exit_status, reason):
         return why
     if task.exit_status:
         return f"ended with exit status {task.exit_status}: see kit logs"
-    return said
+    return reason
 
 
 def missing_image(host: HostStatus) -> str:
     """Return the image that a host cannot get, of its message; empty if it is about another."""
-    found = re.match(rf"{NO_IMAGE} (\S+): ", host.message)
-    return found[1] if found else ""
+    match = re.match(rf"{NO_IMAGE} (\S+): ", host.message)
+    return match[1] if match else ""
 
 
 def _pending(cluster: Cluster, service: Service, node: Node | None, task: Task) -> str:
-    said = task.error
+    reason = task.error
     if node is None:
         label = next(iter(service.constraints), "its constraint")
         return f"no node fits ({label}): {_labelling(service)}"
-    if "insufficient resources" in said:
+    if "insufficient resources" in reason:
         return gpus_wanted(cluster, node, service.gpus, service.stack)
-    if "scheduling constraints" in said:
+    if "scheduling constraints" in reason:
         return f"no node has its label: {_labelling(service)}"
-    return said.removeprefix("no suitable node ").strip("()")
+    return reason.removeprefix("no suitable node ").strip("()")
 
 
 def _labelling(service: Service) -> str:
@@ -253,12 +253,12 @@ def job_state(hosts: Sequence[HostStatus], fewest: int) -> tuple[State, str]:
     """Return the state and the message of a job; at least `fewest` hosts must complete."""
     states = {host.state for host in hosts}
     troubled = [host for host in hosts if host.message]
-    said = "; ".join(f"{host.host}: {host.message}" for host in troubled[:3])
+    reasons = "; ".join(f"{host.host}: {host.message}" for host in troubled[:3])
     if State.RUNNING in states:
-        return State.RUNNING, said
+        return State.RUNNING, reasons
     if states - ENDED or not hosts:
-        return State.WAITING, said
+        return State.WAITING, reasons
     completed = [host for host in hosts if host.state is State.COMPLETED]
     if completed and len(completed) >= fewest:
-        return State.COMPLETED, said
-    return (State.FAILED if State.FAILED in states else State.STOPPED), said
+        return State.COMPLETED, reasons
+    return (State.FAILED if State.FAILED in states else State.STOPPED), reasons

@@ -174,7 +174,7 @@ def label_step(host: str, node: Node | None, wanted: Mapping[str, str | None]) -
     )
     if not change:
         return None
-    said = ", ".join(
+    labels = ", ".join(
         f"{name}={value}" if value is not None else f"no {name}" for name, value in change
     )
     was = ", ".join(f"{name}={present[name]}" for name, _ in change if name in present)
@@ -182,7 +182,7 @@ def label_step(host: str, node: Node | None, wanted: Mapping[str, str | None]) -
         cause = "a new node has none"
     else:
         cause = f"it has {was}" if was else "it has no such label"
-    return Label(host, f"label {said}", cause, host, node.id if node else None, change)
+    return Label(host, f"label {labels}", cause, host, node.id if node else None, change)
 
 
 def obsolete_labels(node: Node, wanted: Mapping[str, str], cluster: Cluster) -> dict[str, None]:
@@ -201,10 +201,10 @@ def obsolete_labels(node: Node, wanted: Mapping[str, str], cluster: Cluster) -> 
     }
 
 
-def key_step(cluster: str, there: Collection[str]) -> Iterator[MakeSecret]:
-    """Yield the step that makes the cluster's key, unless it is among the secrets `there`."""
+def key_step(cluster: str, present: Collection[str]) -> Iterator[MakeSecret]:
+    """Yield the step that makes the cluster's key, unless it is among the secrets `present`."""
     name = key_name(cluster)
-    if name not in there:
+    if name not in present:
         why = "checkpoints and data sets are offered to those who have it"
         yield MakeSecret("swarm", f"make secret {name}", why, f"{cluster}-platform", name)
 

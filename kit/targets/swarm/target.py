@@ -13,17 +13,16 @@ from typing import ClassVar
 from kit.errors import InputError, KitError
 from kit.hosts.docker import Docker
 from kit.model import Host
+from kit.runtime.endings import as_failed, mistake_error
 from kit.runtime.event_log import EventLog
 from kit.runtime.events import Reader
 from kit.runtime.history import Deployment, deployment
-from kit.runtime.last_status import without_lines
-from kit.runtime.mistake import as_failed, mistake_error
 from kit.runtime.moves import with_moves
 from kit.runtime.record_files import FoundRecords, from_hosts
 from kit.runtime.rendered import rendered
 from kit.runtime.seen import visible_gpus, with_seen
 from kit.runtime.source import current_source
-from kit.runtime.status import ENDED, JobStatus, LogLine, State
+from kit.runtime.status import ENDED, JobStatus, LogLine, State, without_lines
 from kit.runtime.steps import Step, unchanged_message
 from kit.runtime.target import Agree, Known
 from kit.secrets import fingerprint, new_key, read_secrets
@@ -112,11 +111,11 @@ class SwarmTarget:
             for name, values in secrets.items()
         }
         hosts = frozenset(host.name for host in self._rendered.hosts)
-        seen = self._see()
+        observed = self._see()
         data = self._rendered.data
         labels = data_labels(data, hosts) if data else {}
-        changed = dict(self._by_hand(workloads, texts, hashed, seen))
-        state = (seen, versions, hashed, hosts, labels, changed)
+        changed = dict(self._by_hand(workloads, texts, hashed, observed))
+        state = (observed, versions, hashed, hosts, labels, changed)
         steps = decide(self._cluster, workloads, *state, fresh=fresh)
         if fresh:
             return tuple(steps)
@@ -185,7 +184,7 @@ class SwarmTarget:
     def _given_up(self, executor: Executor, error: NotUpError) -> KitError:
         """Remove a workload that no restart can start; return its error."""
         cluster = observe_cluster(executor.manager)
-        status = as_failed(self._status(cluster, error.job), error.reason)
+        status = as_failed(self._status(cluster, error.job), error.reason, time.time())
         registers.record_status(executor.manager, status)
         executor.remove(cluster.of(error.job)[0].stack)
         executor.drop_secrets(error.job)
@@ -198,9 +197,9 @@ class SwarmTarget:
     def status(self) -> tuple[JobStatus, ...]:
         """Return the status from tasks and logs; see `Target.status`."""
         cluster = self._see()
-        found = {status.job: status for status in registers.recorded_statuses(self._docker())}
-        found |= {name: self._status(cluster, name) for name in names_of(cluster)}
-        return tuple(found[name] for name in sorted(found))
+        statuses = {status.job: status for status in registers.recorded_statuses(self._docker())}
+        statuses |= {name: self._status(cluster, name) for name in names_of(cluster)}
+        return tuple(statuses[name] for name in sorted(statuses))
 
     def _status(self, cluster: Cluster, name: str) -> JobStatus:
         event_log = self._event_logs.setdefault(name, EventLog())

@@ -39,7 +39,7 @@ class Watch:
 
     def __init__(self, say: Say) -> None:
         self._say = say
-        self._said: dict[str, str] = {}
+        self._reported: dict[str, str] = {}
         self._since: dict[tuple[str, str], tuple[str, float]] = {}
 
     def look(self, job: str, hosts: Sequence[HostStatus]) -> list[HostStatus]:
@@ -49,13 +49,15 @@ class Watch:
                 self._tell(f"{job}/{host.host}", _doing(host))
         else:
             states = Counter(_doing(host) for host in hosts)
-            told = "; ".join(f"{number:,} × {doing}" for doing, number in states.most_common(4))
-            self._tell(job, f"of {count(len(hosts), 'host')} {told}")
+            states_text = "; ".join(
+                f"{number:,} × {doing}" for doing, number in states.most_common(4)
+            )
+            self._tell(job, f"of {count(len(hosts), 'host')} {states_text}")
         return [host for host in hosts if self._stuck(job, host)]
 
     def _tell(self, who: str, text: str) -> None:
-        if self._said.get(who) != text:
-            self._said[who] = text
+        if self._reported.get(who) != text:
+            self._reported[who] = text
             self._say(f"{who}: {text}")
 
     def _stuck(self, job: str, host: HostStatus) -> bool:

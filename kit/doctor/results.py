@@ -1,4 +1,4 @@
-"""What containers on the hosts have found out. Pure."""
+"""The results of the containers that the doctor starts on the hosts. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Inside:
+class TrialContainer:
     """A container with the options of a task, without GPUs, on a host.
 
     `image` is "" if no image of the plan is on the host, `fault` the error if it did not start.
@@ -43,7 +43,7 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class VisibleGpus:
     """A container that was given the GPUs of a workload: what `nvidia-smi -L` lists in it.
 
     `busy` is the reason why it was not started.
@@ -95,17 +95,17 @@ class Listing:
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
+class ContainerResults:
     """The results of all containers. `overlay` and `reached` are errors by start and end.
 
     `overlay` is None if there is no overlay network.
     """
 
-    inside: tuple[Inside, ...]
+    containers: tuple[TrialContainer, ...]
     links: tuple[Link, ...]
     overlay: Mapping[tuple[str, str], str] | None
     reached: Mapping[tuple[str, str], str]
-    sights: tuple[Sight, ...]
+    visible_gpus: tuple[VisibleGpus, ...]
     torches: tuple[Torch, ...]
     listings: tuple[Listing, ...]
     computed: tuple[Computed, ...] = ()

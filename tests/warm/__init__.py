@@ -24,6 +24,8 @@ ROOT = HERE.parents[1]
 OF_A_RANK = (
     "torch",
     "torch._dynamo",  # The first optimizer imports it: half of a rank's start.
+    "torch.distributed.checkpoint.state_dict",
+    "torch.distributed.pipelining",
     "torch.distributed.run",
     "torch.nn.parallel",
     *(["torchvision"] if find_spec("torchvision") else []),  # Of the tests in tests/vision.

@@ -45,7 +45,7 @@ class Cluster:
     job: Path
     nnodes: str = "1:3"
     spares: tuple[str, ...] = ()
-    pace: str = "0.01"
+    pace: str = "0.02"
     endpoint: str = ""
     coordinator: Task | None = None
     hosts: dict[str, Task] = field(default_factory=dict)
@@ -168,8 +168,7 @@ class Cluster:
 def three_hosts(folder: Path, *, cold: bool = False) -> Iterator[Cluster]:
     """Three hosts that train."""
     with hosts(folder, cold=cold) as local:
-        # Small steps: with one host, larger ones of so few samples may diverge, which ends all.
-        job = write_job(folder, **ENDLESS, every_epochs=5, batch_size=16)
+        job = write_job(folder, **ENDLESS, every_epochs=5)
         found = Cluster(local, job)
         found.start(*NAMES)
         found.wait_for(3, 0)

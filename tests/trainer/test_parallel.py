@@ -54,8 +54,8 @@ def ranks_of(division: dict[str, int]) -> int:
     return math.prod(division.values())
 
 
-SHORT = [each for each in DIVISIONS if ranks_of(each) == 2 or each["tensor"] == 2]
-"""Each way by itself, and each with one of another kind; `make test-long` has all."""
+SHORT = [each for each in DIVISIONS if ranks_of(each) == 2 or named(each) == "shard2-tensor2"]
+"""Each way by itself, and two of them together; `make test-long` has all."""
 
 
 def changes_of(division: dict[str, int]) -> dict[str, Any]:

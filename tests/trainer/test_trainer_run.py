@@ -13,6 +13,7 @@ import torch
 
 from tests.ports import free_port
 from tests.trainer.hosts import (
+    PACE,
     ROOT,
     Hosts,
     Task,
@@ -189,7 +190,7 @@ def test_one_shared_folder_has_one_writer(tmp_path: Path) -> None:
 
 
 def test_a_stop_and_a_fault_lose_no_sample(tmp_path: Path) -> None:
-    job = write_job(tmp_path, name="long", epochs=40, every_epochs=5)
+    job = write_job(tmp_path, name="long", epochs=20, every_epochs=5)
     folders = (tmp_path / "pc1", tmp_path / "pc2")
 
     def epoch() -> int:
@@ -197,7 +198,7 @@ def test_a_stop_and_a_fault_lose_no_sample(tmp_path: Path) -> None:
         return int(lines[-1]["epoch"]) if lines else 0
 
     with hosts(tmp_path) as local:
-        tasks = local.pair(job)
+        tasks = local.pair(job, **PACE)
         wait_until(lambda: epoch() >= 3, "three epochs")
         for task in tasks:
             task.process.send_signal(signal.SIGTERM)
@@ -205,7 +206,7 @@ def test_a_stop_and_a_fault_lose_no_sample(tmp_path: Path) -> None:
             assert task.wait() == 128 + signal.SIGTERM
         stop = metrics(*folders)[-1]
         assert stop["event"] == "stop"
-        assert stop["steps"] == 600
+        assert stop["steps"] == 300
         name = f"step-{stop['step']:08d}"
         manifests = [(folder / name / "manifest.json").read_bytes() for folder in folders]
         assert manifests[0] == manifests[1]
@@ -213,7 +214,7 @@ def test_a_stop_and_a_fault_lose_no_sample(tmp_path: Path) -> None:
         done = min((stop["step"] - 15 * stop["epoch"]) * 96, 1437)
         assert (manifest["epoch"], manifest["position"]) == (stop["epoch"], done)
 
-        tasks = local.pair(job)
+        tasks = local.pair(job, **PACE)
         wait_until(lambda: epoch() >= stop["epoch"] + 6, "six epochs more")
         assert f"resumes at step {stop['step']}, " in tasks[0].text + tasks[1].text
         kill(tasks[1].workers()[-1])
@@ -222,14 +223,14 @@ def test_a_stop_and_a_fault_lose_no_sample(tmp_path: Path) -> None:
     assert both.count("resumes at step") == 1  # The fault needs no checkpoint.
     lines = metrics(*folders)
     assert all(line["step"] == 15 * line["epoch"] for line in lines if line["event"] == "epoch")
-    assert (lines[-1]["event"], lines[-1]["step"]) == ("end", 600)
+    assert (lines[-1]["event"], lines[-1]["step"]) == ("end", 300)
     assert lines[-1]["accuracy"] > 0.97
 
 
 def test_the_hosts_that_are_left_go_on(tmp_path: Path) -> None:
     folders = (tmp_path / "pc1", tmp_path / "pc2")
     with hosts(tmp_path) as local:
-        pc1, pc2 = local.pair(write_job(tmp_path, epochs=30, every_epochs=30), nnodes="1:2")
+        pc1, pc2 = local.pair(write_job(tmp_path, epochs=12, every_epochs=12), nnodes="1:2", **PACE)
         wait_until(
             lambda: any(x["epoch"] > 1 and x["world_size"] == 3 for x in metrics(*folders)), ""
         )
@@ -242,7 +243,7 @@ def test_the_hosts_that_are_left_go_on(tmp_path: Path) -> None:
     # The work of the host that left is not repeated.
     assert f"1 process on pc1 goes on at step {stop['step']}, " in pc1.text
     end = metrics(*folders)[-1]
-    assert (end["event"], end["world_size"], end["epoch"]) == ("end", 1, 30)
+    assert (end["event"], end["world_size"], end["epoch"]) == ("end", 1, 12)
 
 
 def test_a_script_of_the_users_own_runs_unchanged(tmp_path: Path) -> None:

@@ -46,6 +46,8 @@ demo: setup ## train the example cluster on this machine, in about a minute
 test: setup .venv/.dev .tools/.docker ## prove the product, in some ten minutes; as root on Debian or Ubuntu with a real Swarm
 	$(BUDGET) 20 -- $(PYTEST) 3 -m "not lab and not long" $(ARGS)
 
+# Their labs have other numbers than that of `make test`, which may run at the same time.
+test-lab: export KIT_TEST_LABS ?= 1
 test-lab: setup .venv/.dev .tools/.docker ## run the other tests on real Swarms and Compose hosts, as root
 	$(BUDGET) 25 -- $(PYTEST) 5 -m "lab and not long" tests/lab $(ARGS)
 

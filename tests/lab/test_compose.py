@@ -81,7 +81,7 @@ def test_a_job_trains_is_stopped_and_goes_on(operator: Operator, lab: Lab) -> No
     assert left(lab) == []
     assert operator.status()["state"] == "stopped"
     ended = operator.status()["progress"]
-    step, epochs = ended["step"], ended["epoch"] + 30
+    step, epochs = ended["step"], ended["epoch"] + 12
     assert f"checkpoint: step-{step:08d} in kit-test_digits-checkpoints on n1, n2" in stopped
 
     quick = TRAINS.replace('LAB_PACE: "0.1"', 'LAB_PACE: "0"')
@@ -246,7 +246,7 @@ def test_checkpoints_are_offered_to_those_with_the_clusters_key(
 ) -> None:
     """The server on n2 fetches from n1, whose endpoint refuses everybody else."""
     serving = lab.uuids("n2")[1]
-    job = TRAINS.replace("epochs: 2000", "epochs: 30") + "hosts: {names: [n1]}\n"
+    job = TRAINS.replace("epochs: 2000", "epochs: 12") + "hosts: {names: [n1]}\n"
     change = (f"uuid: {serving},", f"uuid: {serving}, use: inference,")
     operator.write({"digits": job}, change, servers={"digits": SERVER})
     operator.kit("deploy")

@@ -28,8 +28,8 @@ from dataclasses import dataclass, field
 
 from trainer.core.live_state import Claim, elect
 from trainer.elastic.coordinator import CHANCES
-from trainer.elastic.decisions import Decisions
-from trainer.elastic.messages import Group, Order, Report, decode, encode
+from trainer.group.decisions import Decisions
+from trainer.group.messages import Group, Order, Report, decode, encode
 
 FORM, AGREE = 0, 1
 STILL = 3.0

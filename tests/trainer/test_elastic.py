@@ -14,10 +14,12 @@ from tests.trainer import interleavings
 from tests.trainer.hosts import wait_until
 from tests.trainer.interleavings import Cluster, WrongError, place, walk
 from trainer.core.live_state import Claim
-from trainer.elastic import decisions, pulse
+from trainer.elastic import pulse
 from trainer.elastic.agent import stands_still
-from trainer.elastic.decisions import Decisions, natural
-from trainer.elastic.messages import (
+from trainer.elastic.pulse import Activity, Beat, Patience
+from trainer.group import decisions
+from trainer.group.decisions import Decisions, natural
+from trainer.group.messages import (
     Group,
     Halt,
     MalformedError,
@@ -27,7 +29,6 @@ from trainer.elastic.messages import (
     decode,
     encode,
 )
-from trainer.elastic.pulse import Activity, Beat, Patience
 
 SEEDS = int(os.environ.get("KIT_WALKS", "40"))
 FAULTS = ("kill_worker", "lose_host", "cut", "lose_coordinator", "hang")

@@ -21,11 +21,11 @@ from trainer.contract.events import (
     Saved,
 )
 from trainer.contract.job import Faults
-from trainer.elastic import decisions
 from trainer.elastic.agent import read_faults
-from trainer.elastic.decisions import Decisions
-from trainer.elastic.messages import Halt, Order, Report, decode, encode
 from trainer.elastic.policy import BACK_OFF, Policy
+from trainer.group import decisions
+from trainer.group.decisions import Decisions
+from trainer.group.messages import Halt, Order, Report, decode, encode
 
 
 def test_failures_are_retried_until_there_are_too_many_of_a_kind() -> None:

@@ -24,8 +24,13 @@ from pathlib import Path
 from trainer.checkpoints.layout import newest_step
 from trainer.contract.job import Faults
 from trainer.elastic import pulse
-from trainer.elastic.messages import (
+from trainer.elastic.policy import Policy
+from trainer.elastic.pulse import Patience
+from trainer.elastic.workers import Place, Worker, read_place
+from trainer.group.messages import (
     LONGEST,
+    LOST,
+    REPORT_EVERY,
     Halt,
     Order,
     Report,
@@ -35,9 +40,6 @@ from trainer.elastic.messages import (
     note_task,
     served,
 )
-from trainer.elastic.policy import Policy
-from trainer.elastic.pulse import Patience
-from trainer.elastic.workers import Place, Worker, read_place
 from trainer.launcher.errors import FAILURE, LaunchError, guarded
 from trainer.launcher.failures import exception_in, worker_failure
 from trainer.launcher.metrics import Metrics, serve_metrics
@@ -45,10 +47,6 @@ from trainer.launcher.output import emit, say
 from trainer.launcher.program import PROGRAM
 from trainer.launcher.settings import endpoint_text, parse_endpoint
 
-EVERY = 0.4
-"""Seconds between two reports: four fit in the coordinator's `SILENT`."""
-LOST = 3.0
-"""Seconds without an answer after which the agent connects to the coordinator anew."""
 HUNG = 120.0
 """Seconds in which a worker must leave an aborted group; then it is killed. It may compute for so
 long before it notices."""
@@ -391,7 +389,7 @@ class Agent:
         """Repeat the report, and look at what time changes."""
         finished, told = 0.0, time.monotonic()
         while True:
-            await asyncio.sleep(EVERY)
+            await asyncio.sleep(REPORT_EVERY)
             if time.monotonic() - told > REPEATED:
                 told = time.monotonic()
                 self._tell_out()

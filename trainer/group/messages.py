@@ -4,8 +4,6 @@ A host repeats its report several times a second: that is also its heartbeat. Th
 answers each report with its present order for that host.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from dataclasses import asdict, dataclass, fields
@@ -13,6 +11,12 @@ from typing import Literal, TypeVar
 
 LONGEST = 2**20
 """Bytes of a line: some thousand members."""
+REPORT_EVERY = 0.4
+"""Seconds between two reports of a host: four fit in `SILENT`."""
+SILENT = 1.6
+"""Seconds without a report after which a host is lost."""
+LOST = 3.0
+"""Seconds without an answer after which a host connects to the coordinator anew."""
 
 MessageT = TypeVar("MessageT", bound="Report | Order")
 

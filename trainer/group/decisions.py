@@ -18,13 +18,11 @@ The rules, in this order:
 A new coordinator learns the present group from the reports: it has no state of its own to lose.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from trainer.elastic.messages import Group, Halt, Member, Order, Report, host_of
+from trainer.group.messages import Group, Halt, Member, Order, Report, host_of
 
 LAST_CALL = 10.0
 """Seconds in which more hosts may come before the first group; torchrun waits 30 (last_call)."""
@@ -38,9 +36,11 @@ RETURN = 5.0
 """Seconds in which the hosts of a running group report to a coordinator that is new."""
 CONFIRM = 2.0
 """Seconds for which a host must seem to hang: whoever waited for a slow one reports its own next
-exchange later, but within the coordinator's `SILENT`."""
+exchange later, but within `SILENT`."""
 FORM = 20.0
 """Seconds in which a group must form before it is given up."""
+ABSENT = 10.0
+"""Seconds without a host after which the coordinator of a run that is over ends."""
 
 
 @dataclass
@@ -90,6 +90,11 @@ class Decisions:
         """Take note that a host is silent or has closed its connection."""
         if report := self.hosts.pop(agent, None):
             self.say(f"{report.host} {why}")
+
+    @property
+    def patience(self) -> float:
+        """Seconds without a host after which the coordinator ends."""
+        return ABSENT if self.end else float("inf")
 
     def orders(self) -> dict[str, Order]:
         """Decide; return the present order for each host."""

@@ -1,0 +1,123 @@
+"""The coordinator of a job: a server that hosts report to, and that tells them what to do.
+
+It decides nothing by itself (decisions.py), keeps nothing on a disk, and may die at any time: the
+group that trains does not need it, and reports tell its successor all.
+"""
+
+import asyncio
+import signal
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from trainer.group.decisions import Decisions
+from trainer.group.messages import (
+    LONGEST,
+    LOST,
+    SILENT,
+    Order,
+    Report,
+    decode,
+    encode,
+    note_task,
+    served,
+)
+
+TICK = 0.1
+"""Seconds between two looks at the clock."""
+
+
+class Server:
+    """Serves the hosts of a job."""
+
+    def __init__(self, decisions: Decisions) -> None:
+        self._decisions = decisions
+        self._seen: dict[str, float] = {}  # Time of each host's last report.
+        self._writers: dict[str, asyncio.StreamWriter] = {}
+        self._sent: dict[str, Order] = {}
+        self._serving: set[asyncio.Task[None]] = set()
+        self._ticked = self._used = time.monotonic()  # Times of the last tick, and of a host.
+        self._stood = float("-inf")  # The last time at which this process stood still.
+        self._came = False  # Whether any host was there.
+
+    async def serve(self, listener: socket.socket) -> int:
+        """Serve until a run is over or SIGTERM or SIGINT arrives; return the signal, or 0."""
+        stopped: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        def stop(number: int) -> None:
+            if not stopped.done():
+                stopped.set_result(number)
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop, number)
+        server = await asyncio.start_server(self._host, sock=listener, limit=LONGEST)
+        watch = asyncio.create_task(self._watch(stop))
+        try:
+            return await stopped
+        finally:
+            watch.cancel()
+            server.close()
+            for writer in self._writers.values():
+                writer.close()
+            await served(self._serving)
+
+    async def _watch(self, stop: Callable[[int], None]) -> None:
+        """Look for silent hosts, and for the end of the run."""
+        while True:
+            await asyncio.sleep(TICK)
+            self._notice_time()
+            for agent, seen in [*self._seen.items()]:
+                if self._ticked - seen > SILENT:
+                    self._lose(agent, f"is silent for {self._ticked - seen:.1f} s")
+            self._tell()
+            self._came |= bool(self._seen)
+            if self._seen or not self._came:
+                self._used = self._ticked
+            if self._ticked - self._used > self._decisions.patience:
+                stop(0)
+
+    def _notice_time(self) -> None:
+        """See whether this process stood still, and not the hosts."""
+        now = time.monotonic()
+        if now - self._ticked > SILENT / 2:
+            self._stood, self._seen = now, dict.fromkeys(self._seen, now)
+        self._ticked = now
+
+    async def _host(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve one host's connection."""
+        note_task(self._serving)
+        agent = ""
+        with suppress(OSError, ValueError, asyncio.IncompleteReadError):
+            while line := await reader.readline():
+                report = decode(Report, line)
+                agent = report.agent
+                self._seen[agent], self._writers[agent] = time.monotonic(), writer
+                self._decisions.report(report)
+                for gone in self._seen.keys() - self._decisions.hosts.keys():
+                    self._forget(gone)
+                self._tell(answer=agent)
+        self._notice_time()
+        # After a halt of this process, its host has connected anew and is about to report.
+        if self._writers.get(agent) is writer and self._ticked - self._stood > LOST:
+            self._lose(agent, "has closed its connection")
+            self._tell()
+        writer.close()
+
+    def _tell(self, answer: str = "") -> None:
+        """Send new orders, and the present one to the host that has just reported."""
+        for agent, order in self._decisions.orders().items():
+            if agent == answer or order != self._sent.get(agent):
+                self._sent[agent] = order
+                if writer := self._writers.get(agent):
+                    writer.write(encode(order))
+
+    def _lose(self, agent: str, why: str) -> None:
+        self._forget(agent)
+        self._decisions.lose(agent, why)
+
+    def _forget(self, agent: str) -> None:
+        self._seen.pop(agent, None)
+        self._sent.pop(agent, None)
+        if writer := self._writers.pop(agent, None):
+            writer.close()

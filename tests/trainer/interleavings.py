@@ -27,9 +27,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from trainer.core.live_state import Claim, elect
-from trainer.elastic.coordinator import CHANCES
 from trainer.group.decisions import Decisions
 from trainer.group.messages import Group, Order, Report, decode, encode
+from trainer.launcher.coordinator import CHANCES
 
 FORM, AGREE = 0, 1
 STILL = 3.0

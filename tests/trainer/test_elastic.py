@@ -18,7 +18,8 @@ from trainer.elastic import pulse
 from trainer.elastic.agent import stands_still
 from trainer.elastic.pulse import Activity, Beat, Patience
 from trainer.group import decisions
-from trainer.group.decisions import Decisions, natural
+from trainer.group.decisions import TRAINING, Decisions
+from trainer.group.knowledge import natural
 from trainer.group.messages import (
     Group,
     Halt,
@@ -144,10 +145,10 @@ def test_ranks_follow_names_and_then_who_was_there_first() -> None:
     one = group.generation
     found.report(report("n10", generation=one, left=one, ready=True))
     found.orders()
-    now[0] += decisions.LAST_CALL
+    now[0] += TRAINING.last_call
     found.report(report("n2", ready=True))
     found.report(report("n10", generation=one + 1, members=("n10-1",)))
-    now[0] += decisions.GATHER
+    now[0] += TRAINING.gather
     assert {order.kind for order in found.orders().values()} == {"leave", "wait"}
     found.report(report("n10", generation=one + 1, left=one + 1, ready=True))
     group = found.orders()["n10-1"].group
@@ -189,7 +190,7 @@ def test_a_spare_takes_the_place_of_a_lost_host_and_keeps_it() -> None:
     found = Decisions(lambda: now[0], 1, 1, 1)
     found.report(report("n1", ready=True))
     assert not members()
-    now[0] += decisions.RETURN
+    now[0] += TRAINING.returning
     assert members() == ["n1"]
 
 
@@ -199,7 +200,7 @@ def test_a_spare_with_the_newest_checkpoint_takes_part_in_a_new_start() -> None:
     found.report(report("n1", ready=True, saved=3))
     found.report(report("n2", ready=True, saved=3))
     found.report(report("s1", spare=True, saved=347, starting=True))
-    now[0] += decisions.LAST_CALL
+    now[0] += TRAINING.last_call
     found.orders()
     now[0] += 1
     assert {order.kind for order in found.orders().values()} == {"wait"}  # s1 imports PyTorch.
@@ -217,7 +218,7 @@ def test_a_spare_without_a_newer_checkpoint_stands_by(saved: int) -> None:
     for name in ("n1", "n2"):
         found.report(report(name, ready=True, saved=3 if name == "n1" else -1))
     found.report(report("s1", spare=True, saved=saved, starting=True))
-    now[0] += decisions.RETURN
+    now[0] += TRAINING.returning
     group = found.orders()["n1-1"].group
     assert group
     assert [member.host for member in group.members] == ["n1", "n2"]
@@ -229,7 +230,7 @@ def test_a_host_that_starts_for_ever_is_not_waited_for() -> None:
     found.report(report("n1", ready=True, saved=3))
     found.report(report("s1", spare=True, saved=347, starting=True))
     found.orders()
-    now[0] += decisions.WARM_UP + 1
+    now[0] += TRAINING.warm_up + 1
     assert found.orders()["n1-1"].kind == "join"
 
 
@@ -252,14 +253,14 @@ def test_a_new_coordinator_names_the_host_that_failed(fault: str, why: str) -> N
     if fault == "starting":
         found.report(report("n2", **trains | {"left": 5, "starting": True}))
     found.orders()
-    now[0] += decisions.RETURN + 1
+    now[0] += TRAINING.returning + 1
     found.orders()
     found.report(report("n1", **trains | {"left": 5, "ready": True}))
     group = found.orders()["n1-1"].group
     assert group
     assert group.why == why
     told = "n2 has left it" if fault == "starting" else "n2 is lost"
-    assert f"group 5 is over: {told}" in said
+    assert f"ends group 5: {told}" in said
 
 
 def test_a_group_that_waited_for_a_failed_worker_says_so() -> None:
@@ -429,10 +430,10 @@ def test_who_hangs_is_known_by_what_it_has_not_reached(
         known = report(name, generation=group.generation, members=members, **more)
         found.report(decode(Report, encode(known)))
     assert {order.kind for order in found.orders().values()} == {"wait"}, "a report may be old"
-    now[0] += decisions.CONFIRM
+    now[0] += TRAINING.confirm
     kinds = {order.kind for order in found.orders().values()}
     assert kinds == ({"abort"} if expected else {"wait"})
-    assert any(expected in line for line in said if "is over" in line) == bool(expected)
+    assert any(expected in line for line in said if "ends group" in line) == bool(expected)
 
 
 def test_coordinators_whose_clock_is_behind_number_groups_by_chance() -> None:
@@ -443,7 +444,7 @@ def test_coordinators_whose_clock_is_behind_number_groups_by_chance() -> None:
         found = Decisions(lambda: now[0], 1, 1, today=lambda: 2.0, chance=lambda: chance)  # noqa: B023
         found.report(report("n1", ready=True, left=5000))
         found.orders()
-        now[0] += decisions.RETURN
+        now[0] += TRAINING.returning
         found.orders()
         assert found.group
         numbers.append(found.group.generation)

@@ -6,14 +6,15 @@ answers each report with its present order for that host.
 
 import asyncio
 import json
-from dataclasses import asdict, dataclass, fields
-from typing import Literal, TypeVar
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cache, cached_property
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 LONGEST = 2**20
 """Bytes of a line: some thousand members."""
 REPORT_EVERY = 0.4
-"""Seconds between two reports of a host: four fit in `SILENT`."""
-SILENT = 1.6
+"""Seconds between two reports of a host: four fit in `HOST_SILENT`."""
+HOST_SILENT = 1.6
 """Seconds without a report after which a host is lost."""
 LOST = 3.0
 """Seconds without an answer after which a host connects to the coordinator anew."""
@@ -41,8 +42,19 @@ class Member:
 
     agent: str  # Names its agent's process.
     host: str
-    store: str  # host:port of the store of its first worker.
+    store: str  # host:port of the store of its first worker or, for a script, of its torchrun.
     workers: int
+    port: int = 0  # Another free one, for a script's own store.
+
+    @property
+    def address(self) -> str:
+        """The address of the host."""
+        return self.store.rpartition(":")[0].strip("[]")
+
+    @property
+    def endpoint(self) -> str:
+        """host:port of a script's own store."""
+        return f"{self.store.rpartition(':')[0]}:{self.port}"
 
 
 @dataclass(frozen=True)
@@ -52,26 +64,46 @@ class Group:
     generation: int
     members: tuple[Member, ...]
     why: str = ""  # What has changed since the last group, for people.
+    number: int = 0  # Of a script's round, for people.
 
     @property
     def size(self) -> int:
         """The number of workers."""
         return sum(member.workers for member in self.members)
 
+    @cached_property
+    def agents(self) -> frozenset[str]:
+        """The agents of its hosts."""
+        return frozenset(member.agent for member in self.members)
+
+    @property
+    def names(self) -> str:
+        """The names of its hosts."""
+        return ", ".join(member.host for member in self.members)
+
+    def place(self, agent: str) -> int:
+        """The place of a member among the members."""
+        return [member.agent for member in self.members].index(agent)
+
     def first_rank(self, agent: str) -> int:
         """The rank of a member's first worker."""
-        before = self.members[: [member.agent for member in self.members].index(agent)]
-        return sum(member.workers for member in before)
+        return sum(member.workers for member in self.members[: self.place(agent)])
 
 
 @dataclass(frozen=True)
 class Halt:
-    """The end of a whole training for a reason that a restart would repeat."""
+    """The end of a whole training for a reason that a restart would repeat, or of a script."""
 
     kind: str  # A class of failed events.
     message: str
     code: int
     host: str = ""
+    # Of a script: the worker that has failed, what is equal for failures at the same place, and
+    # the seconds for which its round has run.
+    rank: int | None = None
+    exit_code: int | None = None
+    fault: str = ""
+    ran: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -100,6 +132,14 @@ class Report:
     done: bool = False  # Its workers have trained to the end.
     halt: Halt | None = None
     out: Halt | None = None  # Why it is left out, until a person releases it.
+    # Of a host of a script:
+    port: int = 0  # As in Member.
+    number: int = 0  # Of the round that it has joined last.
+    bounds: tuple[int, int, int] | None = None  # The least and the most hosts, and the spares.
+    failure: Halt | None = None  # How the script has failed here in the round that it has left.
+    content: str | None = None  # Of its newest checkpoint; None: nobody would know of it.
+    once: bool = False  # Nothing restarts this host.
+    asks: bool = False  # It only asks why the round before has failed.
 
 
 @dataclass(frozen=True)
@@ -115,6 +155,8 @@ class Order:
     save: bool = False  # Whether to save before leaving: a host ends.
     group: Group | None = None
     halt: Halt | None = None
+    why: str = ""  # Why the group is over, for people.
+    failure: Halt | None = None  # Of a script, for which the round before has ended.
 
 
 def note_task(serving: set[asyncio.Task[None]]) -> None:
@@ -133,25 +175,45 @@ async def served(serving: set[asyncio.Task[None]]) -> None:
         await asyncio.wait(serving, timeout=1)
 
 
-def encode(message: Report | Order) -> bytes:
+def encode(message: "Report | Order") -> bytes:
     """Return the line of a message."""
-    return json.dumps(asdict(message)).encode() + b"\n"
+    return json.dumps(message, default=changed).encode() + b"\n"
+
+
+def changed(message: Any) -> dict[str, Any]:
+    """The fields of a message that differ from their defaults."""
+    values = ((each, getattr(message, each.name)) for each in fields(message))
+    return {each.name: value for each, value in values if value != each.default}
 
 
 def decode(kind: type[MessageT], line: bytes) -> MessageT:
     """Read a message; raises MalformedError."""
     try:
-        content = json.loads(line)
-        for name in ("members", "reached"):
-            if name in content:
-                content[name] = tuple(content[name])
-        if group := content.get("group"):
-            members = tuple(Member(**member) for member in group["members"])
-            content["group"] = Group(**{**group, "members": members})
-        for name in ("halt", "out"):
-            if halt := content.get(name):
-                content[name] = Halt(**halt)
-        known = {each.name for each in fields(kind)}
-        return kind(**{name: value for name, value in content.items() if name in known})
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        message: MessageT = read_value(kind, json.loads(line))
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise MalformedError(f"no {kind.__name__.lower()}: {line[:80]!r}") from error
+    return message
+
+
+def read_value(kind: Any, content: Any) -> Any:
+    """Read a value of a field's type from JSON; raises ValueError, TypeError or AttributeError."""
+    if type(content) is kind or (kind is float and type(content) is int):
+        return content
+    if kinds := kinds_of(kind):
+        known = {name: value for name, value in content.items() if name in kinds}
+        return kind(**{name: read_value(kinds[name], value) for name, value in known.items()})
+    parts = get_args(kind)
+    if get_origin(kind) is tuple and type(content) is list:
+        items = parts[:1] * len(content) if parts[-1] is Ellipsis else parts
+        return tuple(read_value(*each) for each in zip(items, content, strict=True))
+    if get_origin(kind) is Literal:
+        return parts[parts.index(content)]
+    if len(parts) != 2 or parts[1] is not type(None):
+        raise TypeError(f"{content!r} is no {kind}")
+    return None if content is None else read_value(parts[0], content)
+
+
+@cache
+def kinds_of(kind: Any) -> dict[str, Any]:
+    """The types of the fields of a message or of a part of one; empty for other types."""
+    return {each.name: each.type for each in fields(kind)} if is_dataclass(kind) else {}

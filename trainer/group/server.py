@@ -13,9 +13,9 @@ from contextlib import suppress
 
 from trainer.group.decisions import Decisions
 from trainer.group.messages import (
+    HOST_SILENT,
     LONGEST,
     LOST,
-    SILENT,
     Order,
     Report,
     decode,
@@ -68,7 +68,7 @@ class Server:
             await asyncio.sleep(TICK)
             self._notice_time()
             for agent, seen in [*self._seen.items()]:
-                if self._ticked - seen > SILENT:
+                if self._ticked - seen > HOST_SILENT:
                     self._lose(agent, f"is silent for {self._ticked - seen:.1f} s")
             self._tell()
             self._came |= bool(self._seen)
@@ -80,7 +80,7 @@ class Server:
     def _notice_time(self) -> None:
         """See whether this process stood still, and not the hosts."""
         now = time.monotonic()
-        if now - self._ticked > SILENT / 2:
+        if now - self._ticked > HOST_SILENT / 2:
             self._stood, self._seen = now, dict.fromkeys(self._seen, now)
         self._ticked = now
 

@@ -12,14 +12,14 @@ import pytest
 
 from tests.trainer import interleavings
 from tests.trainer.hosts import wait_until
-from tests.trainer.interleavings import Cluster, WrongError, place, walk
+from tests.trainer.interleavings import Cluster, Scripts, WrongError, place, walk
 from trainer.core.live_state import Claim
 from trainer.elastic import pulse
 from trainer.elastic.agent import stands_still
 from trainer.elastic.pulse import Activity, Beat, Patience
 from trainer.group import decisions
 from trainer.group.decisions import TRAINING, Decisions
-from trainer.group.knowledge import natural
+from trainer.group.knowledge import Knowledge, natural
 from trainer.group.messages import (
     Group,
     Halt,
@@ -30,19 +30,29 @@ from trainer.group.messages import (
     decode,
     encode,
 )
+from trainer.launcher.rounds import Rounds
 
 SEEDS = int(os.environ.get("KIT_WALKS", "40"))
 FAULTS = ("kill_worker", "lose_host", "cut", "lose_coordinator", "hang")
 
 
-def test_random_runs_keep_every_step_and_go_on() -> None:
-    assert sum(map(walk, range(SEEDS))) > 100 * SEEDS
+BOTH = pytest.mark.parametrize("protocol", [Cluster, Scripts])
+"""The built-in training, and the rounds of a script."""
 
 
-@pytest.mark.parametrize("kind", FAULTS)
-def test_one_fault_at_any_place_keeps_every_step(kind: str) -> None:
+@BOTH
+def test_random_runs_keep_every_step_and_go_on(protocol: type[Cluster]) -> None:
+    assert sum(walk(seed, protocol=protocol) for seed in range(SEEDS)) > 100 * SEEDS
+
+
+@pytest.mark.parametrize(
+    ("protocol", "kind"),
+    # Nobody looks whether a script hangs.
+    [(Cluster, kind) for kind in FAULTS] + [(Scripts, kind) for kind in FAULTS if kind != "hang"],
+)
+def test_one_fault_at_any_place_keeps_every_step(protocol: type[Cluster], kind: str) -> None:
     for turns in range(0, 24, 2):
-        place(turns, kind, seed=turns)
+        place(turns, kind, seed=turns, protocol=protocol)
 
 
 def take_a_step_twice() -> None:
@@ -69,11 +79,11 @@ def test_a_step_that_was_taken_twice_counts_once() -> None:
     take_a_step_twice()
 
 
-def wrong(seeds: int = 100) -> str:
+def wrong(protocol: type[Cluster] = Cluster, seeds: int = 100) -> str:
     """What the first of some random runs finds wrong, or ""."""
     for seed in range(seeds):
         try:
-            walk(seed, rate=0.08)
+            walk(seed, rate=0.08, protocol=protocol)
         except WrongError as error:
             return str(error)
     return ""
@@ -95,22 +105,23 @@ def test_a_mutant_that_knows_no_groups_is_found(monkeypatch: pytest.MonkeyPatch)
         take_a_step_twice()
 
 
+@BOTH
 def test_a_mutant_that_numbers_groups_from_its_own_memory_is_found(
-    monkeypatch: pytest.MonkeyPatch,
+    protocol: type[Cluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def forgets(self: Decisions, report: Report) -> None:
+    def forgets(self: Knowledge, report: Report) -> None:
         self.hosts[report.agent] = report
 
-    monkeypatch.setattr(Decisions, "report", forgets)
-    monkeypatch.setattr(
-        interleavings.Cluster,
-        "new_coordinator",
-        lambda self: Decisions(lambda: self.now, self.least, self.most, self.spares),
-    )
-    assert wrong()
+    monkeypatch.setattr(Knowledge, "report", forgets)
+    monkeypatch.setattr(Cluster, "new_calendar", lambda _: lambda: 0.0)
+    monkeypatch.setattr(Cluster, "new_chance", lambda _: lambda: 0)
+    assert wrong(protocol)
 
 
-def test_a_mutant_that_aborts_nothing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+@BOTH
+def test_a_mutant_that_aborts_nothing_is_found(
+    protocol: type[Cluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = Decisions._order
 
     def patient(self: Decisions, report: Report) -> Order:
@@ -118,8 +129,27 @@ def test_a_mutant_that_aborts_nothing_is_found(monkeypatch: pytest.MonkeyPatch) 
         return Order() if order.kind == "abort" else order
 
     monkeypatch.setattr(Decisions, "_order", patient)
-    monkeypatch.setattr(interleavings.Cluster, "can_fail", lambda *_: False)
-    assert "train" in wrong()
+    monkeypatch.setattr(protocol, "can_fail", lambda *_: False)
+    assert "train" in wrong(protocol)
+
+
+def test_a_mutant_that_lets_a_round_leave_after_a_step_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Rounds, "_leave_group", Decisions._leave_group)
+    assert "train" in wrong(Scripts)
+
+
+def test_a_mutant_that_ends_a_script_with_its_first_host_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = Rounds._present
+
+    def first(self: Rounds) -> list[Report]:
+        return [each for each in before(self) if each.done] or before(self)
+
+    monkeypatch.setattr(Rounds, "_present", first)
+    assert "has not ended" in wrong(Scripts)
 
 
 def test_a_mutant_that_waits_for_a_hung_worker_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,10 +43,11 @@ The exit code is then 2 for a mistake in the input, 1 for work that failed.
 # contract/script.py, launcher/output.py, launcher/errors.py, launcher/program.py,
 # launcher/settings.py, launcher/process.py, launcher/waiting.py, launcher/container.py,
 # launcher/disk.py, launcher/data_sets.py, launcher/network.py, launcher/checks.py,
-# launcher/failures.py, launcher/reports.py, launcher/rounds.py, launcher/rendezvous.py,
-# launcher/script_files.py, launcher/metrics.py, launcher/worker.py, launcher/group.py,
-# launcher/silence.py, launcher/torchrun.py, launcher/tensorflow.py, launcher/last_failure.py,
-# launcher/agent.py, launcher/run.py, launcher/start.py, launcher/coordinator.py, launcher/main.py.
+# launcher/failures.py, group/messages.py, group/knowledge.py, group/decisions.py, group/server.py,
+# launcher/rounds.py, launcher/script_files.py, launcher/metrics.py, launcher/worker.py,
+# launcher/connections.py, launcher/silence.py, launcher/torchrun.py, launcher/tensorflow.py,
+# launcher/last_failure.py, launcher/host_agent.py, launcher/agent.py, launcher/run.py,
+# launcher/start.py, launcher/coordinator.py, launcher/main.py.
 
 import asyncio
 import ctypes
@@ -54,9 +55,9 @@ import fcntl
 import hashlib
 import json
 import os
+import random
 import re
 import resource
-import secrets
 import select
 import shutil
 import signal
@@ -66,14 +67,17 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
+from abc import ABC, abstractmethod
+from asyncio.subprocess import Process
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from functools import cache, cached_property, partial
 from http.client import HTTPConnection, HTTPException
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, get_args, get_origin
 
 if sys.version_info < (3, 10):  # noqa: UP036 - What follows would end with a traceback.
     OLD = f"this image has Python {sys.version_info[0]}.{sys.version_info[1]}, "
@@ -1031,77 +1035,738 @@ class Trace:
             self.exception, self._inside = f"{line[:MESSAGE]}{place}", False
 
 
-# -------- launcher/reports.py
-# The reports of a script's agents to the rendezvous, and the rounds that it answers with.
+# -------- group/messages.py
+# What hosts and the coordinator tell each other: whole states, so that any message may be lost.
+#
+# A host repeats its report several times a second: that is also its heartbeat. The coordinator
+# answers each report with its present order for that host.
 
-HOST_SILENT = 1.6  # Seconds without a report after which a host is lost.
-REPORT_EVERY = 0.4  # Seconds between two reports: four fit in HOST_SILENT.
-LOST = 3.0  # Seconds without an answer after which an agent connects anew.
+LONGEST = 2**20
+"""Bytes of a line: some thousand members."""
+REPORT_EVERY = 0.4
+"""Seconds between two reports of a host: four fit in `HOST_SILENT`."""
+HOST_SILENT = 1.6
+"""Seconds without a report after which a host is lost."""
+LOST = 3.0
+"""Seconds without an answer after which a host connects to the coordinator anew."""
 
-
-class Round(NamedTuple):
-    """One start of a script on several hosts."""
-
-    number: int
-    id: str  # Nobody takes a round of another run, with the same number, for this one.
-    agents: list[str]  # In the order of the ranks.
-    hosts: list[str]
-    address: str  # Of the first host.
-    ports: list[int]  # Free ones of the first host: for torchrun, and for the script.
-    endpoints: list[str]  # A free one on each host, in the same order.
+MessageT = TypeVar("MessageT", bound="Report | Order")
 
 
-class Report(NamedTuple):
-    """What an agent tells the rendezvous."""
+class MalformedError(ValueError):
+    """A line that is no message of this version."""
 
-    agent: str  # Unique: a host that was started again is another agent.
+
+def name_agent(host: str, number: int) -> str:
+    """Name an agent's process; `number` is unique on its host."""
+    return f"{host}-{number:x}"
+
+
+def host_of(agent: str) -> str:
+    """The host in the name of an agent's process: all that a new coordinator knows of some."""
+    return agent.rpartition("-")[0]
+
+
+@dataclass(frozen=True)
+class Member:
+    """A host of a group; ranks count its workers after those of the members before it."""
+
+    agent: str  # Names its agent's process.
     host: str
-    address: str
-    ports: list[int]
-    least: int
-    most: int
-    state: str  # starts, idle; with a round: runs, done, failed.
-    round: Round | None = None
-    hopeless: bool = False  # A restart would repeat this failure.
-    leaving: bool = False
+    store: str  # host:port of the store of its first worker or, for a script, of its torchrun.
+    workers: int
+    port: int = 0  # Another free one, for a script's own store.
+
+    @property
+    def address(self) -> str:
+        """The address of the host."""
+        return self.store.rpartition(":")[0].strip("[]")
+
+    @property
+    def endpoint(self) -> str:
+        """host:port of a script's own store."""
+        return f"{self.store.rpartition(':')[0]}:{self.port}"
+
+
+@dataclass(frozen=True)
+class Group:
+    """The hosts that train together, in the order of ranks; the first one's store is used."""
+
+    generation: int
+    members: tuple[Member, ...]
+    why: str = ""  # What has changed since the last group, for people.
+    number: int = 0  # Of a script's round, for people.
+
+    @property
+    def size(self) -> int:
+        """The number of workers."""
+        return sum(member.workers for member in self.members)
+
+    @cached_property
+    def agents(self) -> frozenset[str]:
+        """The agents of its hosts."""
+        return frozenset(member.agent for member in self.members)
+
+    @property
+    def names(self) -> str:
+        """The names of its hosts."""
+        return ", ".join(member.host for member in self.members)
+
+    def place(self, agent: str) -> int:
+        """The place of a member among the members."""
+        return [member.agent for member in self.members].index(agent)
+
+    def first_rank(self, agent: str) -> int:
+        """The rank of a member's first worker."""
+        return sum(member.workers for member in self.members[: self.place(agent)])
+
+
+@dataclass(frozen=True)
+class Halt:
+    """The end of a whole training for a reason that a restart would repeat, or of a script."""
+
+    kind: str  # A class of failed events.
+    message: str
+    code: int
+    host: str = ""
+    # Of a script: the worker that has failed, what is equal for failures at the same place, and
+    # the seconds for which its round has run.
+    rank: int | None = None
+    exit_code: int | None = None
+    fault: str = ""
+    ran: float = 0.0
+
+
+@dataclass(frozen=True)
+class Report:
+    """The state of a host.
+
+    `generation` is that of the group that its workers have joined last, `left` the newest one that
+    at least one of them has left, be it by a fault. `ready`: all of them wait for a group.
+    """
+
+    agent: str  # Names the agent's process.
+    host: str
+    workers: int
+    store: str = ""
+    generation: int = 0
+    members: tuple[str, ...] = ()  # The agents of that group, for a coordinator that is new.
+    left: int = 0
+    ready: bool = False
+    heard: int = 0  # The newest generation that it was told of.
+    reached: tuple[int, int] = (0, 0)  # Exchanges in that group: the last worker's, the first's.
+    still: bool = False  # One of its workers in that group stands still, by itself or as it waits.
+    starting: bool = False  # Not all of its workers run: nobody waits for them.
+    leaving: bool = False  # It was asked to end.
+    spare: bool = False  # It joins only if a group lacks hosts.
+    saved: int = -1  # The step of its newest checkpoint, while it is in no group; -1: none.
+    done: bool = False  # Its workers have trained to the end.
+    halt: Halt | None = None
+    out: Halt | None = None  # Why it is left out, until a person releases it.
+    # Of a host of a script:
+    port: int = 0  # As in Member.
+    number: int = 0  # Of the round that it has joined last.
+    bounds: tuple[int, int, int] | None = None  # The least and the most hosts, and the spares.
+    failure: Halt | None = None  # How the script has failed here in the round that it has left.
+    content: str | None = None  # Of its newest checkpoint; None: nobody would know of it.
     once: bool = False  # Nothing restarts this host.
-    spare: bool = False  # It takes part only if others are missing.
-    spares: int = 0  # Of the job.
-    failure: dict[str, Any] | None = None  # The values of its event, if it has failed.
-    fault: str = ""  # As in LaunchError.
-    saved: str | None = None  # Content of the newest checkpoint; None: nobody would know of it.
+    asks: bool = False  # It only asks why the round before has failed.
 
 
-def read_round(found: Any) -> Round:
-    """Read a round; raises ValueError or TypeError."""
-    read = Round(*found)
-    texts = (*read.agents, *read.hosts, read.id, read.address, *read.endpoints)
-    numbers = (read.number, *read.ports)
-    if not all(isinstance(each, str) for each in texts) or len(read.ports) != 2:
-        raise ValueError("not a round")
-    if not all(type(each) is int for each in numbers) or not read.agents:
-        raise ValueError("not a round")
-    return read
+@dataclass(frozen=True)
+class Order:
+    """What a host shall do; `generation` is that of the group that it concerns.
+
+    wait: nothing. join: form `group`. leave: leave the group at the end of a step. abort: close the
+    group's connections, and leave it. end: end the workers, as all are done or because of `halt`.
+    """
+
+    kind: Literal["wait", "join", "leave", "abort", "end"] = "wait"
+    generation: int = 0
+    save: bool = False  # Whether to save before leaving: a host ends.
+    group: Group | None = None
+    halt: Halt | None = None
+    why: str = ""  # Why the group is over, for people.
+    failure: Halt | None = None  # Of a script, for which the round before has ended.
 
 
-def read_report(line: bytes) -> Report:
-    """Read a report; raises ValueError or TypeError."""
-    read = Report(*json.loads(line))
-    texts, numbers = (read.agent, read.host, read.address), (*read.ports, *read[4:6], read.spares)
-    if not all(isinstance(each, str) for each in texts) or len(read.ports) != 2:
-        raise ValueError("not a report")
-    if not all(type(each) is int for each in numbers):
-        raise ValueError("not a report")
-    if read.state not in ("starts", "idle") and not read.round:
-        raise ValueError("not a report")
-    words = (read.fault, read.saved or "")
-    if not all(isinstance(each, str) for each in words) or type(read.failure or {}) is not dict:
-        raise ValueError("not a report")
-    return read._replace(round=read_round(read.round) if read.round else None)
+def note_task(serving: set[asyncio.Task[None]]) -> None:
+    """Note the task that serves a connection."""
+    if task := asyncio.current_task():
+        serving.add(task)
+        task.add_done_callback(serving.discard)
 
 
-# asyncio prints a traceback of a handler that is cancelled at the end of the program.
-ENDS_OF_HANDLERS = (asyncio.IncompleteReadError, asyncio.CancelledError)
+async def served(serving: set[asyncio.Task[None]]) -> None:
+    """Wait until connections that are about to end are served.
+
+    Python 3.11 prints a traceback if such a task is cancelled.
+    """
+    if serving:
+        await asyncio.wait(serving, timeout=1)
+
+
+def encode(message: "Report | Order") -> bytes:
+    """Return the line of a message."""
+    return json.dumps(message, default=changed).encode() + b"\n"
+
+
+def changed(message: Any) -> dict[str, Any]:
+    """The fields of a message that differ from their defaults."""
+    values = ((each, getattr(message, each.name)) for each in fields(message))
+    return {each.name: value for each, value in values if value != each.default}
+
+
+def decode(kind: type[MessageT], line: bytes) -> MessageT:
+    """Read a message; raises MalformedError."""
+    try:
+        message: MessageT = read_value(kind, json.loads(line))
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise MalformedError(f"no {kind.__name__.lower()}: {line[:80]!r}") from error
+    return message
+
+
+def read_value(kind: Any, content: Any) -> Any:
+    """Read a value of a field's type from JSON; raises ValueError, TypeError or AttributeError."""
+    if type(content) is kind or (kind is float and type(content) is int):
+        return content
+    if kinds := kinds_of(kind):
+        known = {name: value for name, value in content.items() if name in kinds}
+        return kind(**{name: read_value(kinds[name], value) for name, value in known.items()})
+    parts = get_args(kind)
+    if get_origin(kind) is tuple and type(content) is list:
+        items = parts[:1] * len(content) if parts[-1] is Ellipsis else parts
+        return tuple(read_value(*each) for each in zip(items, content, strict=True))
+    if get_origin(kind) is Literal:
+        return parts[parts.index(content)]
+    if len(parts) != 2 or parts[1] is not type(None):
+        raise TypeError(f"{content!r} is no {kind}")
+    return None if content is None else read_value(parts[0], content)
+
+
+@cache
+def kinds_of(kind: Any) -> dict[str, Any]:
+    """The types of the fields of a message or of a part of one; empty for other types."""
+    return {each.name: each.type for each in fields(kind)} if is_dataclass(kind) else {}
+
+
+# -------- group/knowledge.py
+# What the coordinator knows of the hosts: their reports, and the group that trains.
+#
+# A new coordinator learns the present group from the reports: it has no state of its own to lose.
+
+
+@dataclass
+class Knowledge:
+    """The hosts of a job, and their present or last group."""
+
+    clock: Callable[[], float]  # In seconds; never goes back.
+    least: int  # Hosts with which the job trains.
+    most: int
+    spares: int = 0
+    today: Callable[[], float] = lambda: 0.0  # Seconds since 1970.
+    chance: Callable[[], int] = lambda: 0  # Any number from 0 on.
+    say: Callable[[str], None] = lambda _: None
+    hosts: dict[str, Report] = field(default_factory=dict)
+    group: Group | None = None  # The present or the last one, even if it is over.
+    over: float | None = None  # Time at which the group ended; None while it goes on.
+    asked: bool = False  # Whether its workers shall leave at the end of a step.
+    _began: float = 0.0
+    _formed: float = 0.0
+    _adopted: float | None = None
+    _newest: int = 0  # Generation.
+    _reason: str = ""  # Why the group is over.
+    _lost: dict[str, str] = field(default_factory=dict)  # Agents, and how they were lost.
+    _hung: set[str] = field(default_factory=set)  # Agents of the group; nobody waits for them.
+    _failed: set[str] = field(default_factory=set)  # Hosts of the group that start workers again.
+
+    noun: ClassVar[str] = "group"
+    """The word for a group in lines for people."""
+
+    def __post_init__(self) -> None:
+        """Note the time: hosts that train already need a while to report to a new coordinator."""
+        self._began = self.clock()
+
+    def report(self, report: Report) -> None:
+        """Take a host's report; a new agent of the same host replaces the old one."""
+        for agent in [agent for agent, old in self.hosts.items() if old.host == report.host]:
+            if agent != report.agent:
+                del self.hosts[agent]
+                self._lost[agent] = f"{report.host} has begun anew"
+        if report.agent not in self.hosts and not report.asks:
+            self.say(f"{report.host} is here")
+        self.hosts[report.agent] = report
+        self._lost.pop(report.agent, None)
+        if report.starting and self.group and report.agent in self.group.agents:
+            self._failed.add(report.host)
+        self._newest = max(self._newest, report.generation, report.left, report.heard)
+
+    def lose(self, agent: str, why: str) -> None:
+        """Take note that a host is silent or has closed its connection."""
+        report = self.hosts.pop(agent, None)
+        if report and not report.asks:
+            self._lost[agent] = f"{report.host} {why}"
+            self.say(self._lost[agent])
+
+    def _adopt(self) -> None:
+        """Learn the group of hosts that train already."""
+        running = self._running()
+        if not running or (self.group and self.group.generation >= self._newest):
+            return
+        first = max(running, key=lambda each: each.generation)
+        if self.group and first.generation <= self.group.generation:
+            return
+        members = tuple(Member(agent, host_of(agent), "", 0) for agent in first.members)
+        self.group = Group(first.generation, members, number=first.number)
+        self.over, self.asked = None, False
+        self._adopted = self._formed = self.clock()
+        self.say(f"finds {self._name(self.group)} with {self.group.names}")
+
+    def _running(self) -> list[Report]:
+        """The hosts that are in a group."""
+        return [each for each in self.hosts.values() if each.generation > each.left]
+
+    def _name(self, group: Group) -> str:
+        return f"{self.noun} {group.number or group.generation}"
+
+    def _members(self) -> list[str]:
+        """The ids of the present hosts of the group."""
+        members = self.group.members if self.group else ()
+        return [member.agent for member in members if member.agent in self.hosts]
+
+    def _present(self) -> list[Report]:
+        """The reports of the present hosts of the group."""
+        return [self.hosts[agent] for agent in self._members()]
+
+    def _why(self, members: tuple[Member, ...]) -> str:
+        """Describe how the next group differs from the last one, if that is known."""
+        before = {each.agent: each.host for each in (self.group.members if self.group else ())}
+        after = {each.agent: each.host for each in members}
+        words = [self._fate(agent, host) for agent, host in before.items() if agent not in after]
+        stay = [host for agent, host in after.items() if agent in before and host in self._failed]
+        words += [f"a worker of {host} failed" for host in stay]
+        words += [f"{host} joins" for agent, host in after.items() if agent not in before]
+        return "; ".join(words) if before else ""
+
+    def _fate(self, agent: str, host: str) -> str:
+        """Describe why a host is not in the next group."""
+        report = self.hosts.get(agent)
+        if report is None:
+            return f"{host} is lost"
+        if report.leaving:
+            return f"{host} ends"
+        if agent in self._hung:
+            return f"{host} hangs"
+        if report.out:
+            return f"{host} is left out"
+        return f"a worker of {host} failed" if report.starting else f"{host} does not answer"
+
+
+def settled(report: Report) -> bool:
+    """Whether a host waits for the next group, or will not be in it."""
+    return report.ready or report.leaving or report.out is not None
+
+
+def hung(members: list[Report], generation: int, *, awaited: bool) -> list[Report]:
+    """The hosts of a group that others wait for, and that do not come nearer.
+
+    `awaited`: whether others wait for the end of a step of the whole group.
+    """
+    if any(each.generation != generation for each in members):
+        return []
+    if len(members) == 1 and awaited:
+        return [each for each in members if each.still]
+    furthest = max((each.reached[1] for each in members), default=0)
+    return [each for each in members if each.still and each.reached[0] < furthest]
+
+
+def natural(name: str) -> list[tuple[int, str]]:
+    """A key that sorts n2 before n10."""
+    return [(int(part or 0), text) for text, part in re.findall(r"(\D*)(\d*)", name)]
+
+
+# -------- group/decisions.py
+# Decides which hosts train together. Pure: its input are reports, losses and the time.
+#
+# The rules, in this order:
+#
+# 1. A halt ends all hosts. So does a host that is done: all have passed a barrier before. A host that
+#    is left out ends them only if too few others can ever come.
+# 2. A group goes on until one of its hosts is lost, one of its workers has left it, or one hangs: it
+#    stands still, and others have reached exchanges that it has not, or it trains alone and others
+#    want to join it. Then the others are told to abort it. Nobody is ever in two groups.
+# 3. A host that is ready to join, and one that was asked to end, let the group leave at the end of a
+#    step: all of its workers agree on that step by themselves.
+# 4. The next group is formed when every host of the last one waits for it, is lost, or starts workers
+#    anew; who does not answer is waited for a few seconds. It has at least as many hosts as the job
+#    wants, and at most as many.
+# 5. A spare takes a place that no other host takes, and keeps it: the host that comes back stands by.
+#    Each exchange of hosts is a pause for all, and a chance for another fault.
+#
+# launcher/rounds.py has the rules of scripts, which differ in 1 and 3.
+
+ABSENT = 10.0
+"""Seconds without a host after which the coordinator of a run that is over ends."""
+
+
+@dataclass(frozen=True)
+class Times:
+    """Seconds; the defaults are those of the built-in training."""
+
+    last_call: float = 10.0  # More hosts may come before the first group; torchrun waits for 30.
+    warm_up: float = 30.0  # Hosts that are there may start their workers before the first group.
+    gather: float = 0.5  # Further changes of a group are collected, so that it pauses once.
+    stuck: float = 5.0  # A host must leave a group before the others go on without it.
+    returning: float = 5.0  # The hosts of a running group report to a coordinator that is new.
+    # A host must seem to hang for so long: whoever waited for a slow one reports its own next
+    # exchange later, but within `HOST_SILENT`.
+    confirm: float = 2.0
+    form: float = 20.0  # A group must form before it is given up.
+
+
+TRAINING = Times()
+
+
+@dataclass
+class Decisions(Knowledge):
+    """The coordinator's decisions."""
+
+    times: Times = TRAINING
+    end: Order | None = None
+    _ended: frozenset[str] = frozenset()  # The hosts that were there at the end.
+    _enough: float | None = None  # Since when there are enough hosts for a first group.
+    _change: float | None = None  # Since when a host wants to join or to end.
+    _seem: dict[str, float] = field(default_factory=dict)  # Agents that seem to hang; since when.
+
+    @property
+    def patience(self) -> float:
+        """Seconds without a host after which the coordinator ends."""
+        return ABSENT if self.end else float("inf")
+
+    def orders(self) -> dict[str, Order]:
+        """Decide; return the present order for each host."""
+        if self.end and self.hosts and not self._ended & self.hosts.keys():
+            self.end, self.group, self.over = None, None, None  # Others begin anew.
+        self._see_end()
+        if self.end:
+            return {agent: self.end if agent in self._ended else Order() for agent in self.hosts}
+        self._adopt()
+        if self.group and self.over is None:
+            self._see_fault(self.group)
+        if self.group and self.over is None:
+            self._see_change(self.group)
+        if self.group is None or self.over is not None:
+            self._form()
+        return {agent: self._order(report) for agent, report in self.hosts.items()}
+
+    # ---- The end
+
+    def _see_end(self) -> None:
+        for report in () if self.end else self.hosts.values():
+            if halt := report.halt or self._last_out(report):
+                self.end = Order("end", halt=replace(halt, host=report.host))
+                self.say(f"ends all: {report.host}: {halt.message}")
+            elif report.done:
+                self.end = Order("end")
+                self.say(f"{report.host} has trained to the end")
+            if self.end:
+                self._ended = frozenset(self.hosts)
+                return
+
+    def _last_out(self, report: Report) -> Halt | None:
+        """The reason why a host is left out, if too few hosts remain for the job."""
+        out = sum(each.out is not None for each in self.hosts.values())
+        return report.out if self.most + self.spares - out < self.least else None
+
+    # ---- The present group
+
+    def _see_fault(self, group: Group) -> None:
+        """End a group that cannot go on, or that has left as it was asked to."""
+        if reason := next(self._faults_of(group), ""):
+            self._end_group(group, reason)
+        elif any(self._has_left(group, each) for each in self._present()):
+            self.over = self.clock()
+
+    def _faults_of(self, group: Group) -> Iterator[str]:
+        """Yield why a group cannot go on."""
+        for member in group.members:
+            if member.agent not in self.hosts and not self._may_return(member.agent):
+                yield self._lost.get(member.agent, f"{member.host} is lost")
+        for each in self._present():
+            if each.out:
+                yield f"{each.host} is left out"
+            elif self._has_left(group, each) and (each.starting or not self.asked):
+                yield self._describe_leaving(each)
+        yield from self._hanging(group)
+        late = self.clock() - self._formed > self.times.form
+        for each in self._present() if late else ():
+            if each.generation < group.generation and not each.starting:
+                yield f"{each.host} did not join it"
+
+    def _may_return(self, agent: str) -> bool:
+        """Whether a member may still be on its way to this coordinator."""
+        if self._adopted is None or agent in self._lost:
+            return False
+        return self.clock() - self._adopted <= self.times.returning
+
+    def _has_left(self, group: Group, report: Report) -> bool:
+        """Whether a member is out of the group, or waits already for another one."""
+        waits = self._adopted is not None and report.ready
+        return report.left >= group.generation or report.starting or waits
+
+    def _describe_leaving(self, report: Report) -> str:
+        return f"{report.host} has left it"
+
+    def _hanging(self, group: Group) -> Iterator[str]:
+        """Yield the members that hang for long enough."""
+        now = self.clock()
+        seem = hung(self._present(), group.generation, awaited=self.asked)
+        self._seem = {each.agent: self._seem.get(each.agent, now) for each in seem}
+        sure = [each for each in seem if now - self._seem[each.agent] >= self.times.confirm]
+        self._hung |= {each.agent for each in sure}
+        yield from (f"{each.host} hangs" for each in sure)
+
+    def _end_group(self, group: Group, reason: str) -> None:
+        self.say(f"ends {self._name(group)}: {reason}")
+        self.over, self._reason = self.clock(), reason
+
+    def _see_change(self, group: Group) -> None:
+        """Let the group leave, if a host wants to join it or to end."""
+        members = self._present()
+        if self.asked or len(members) < len(group.members):
+            return
+        if any(each.generation < group.generation for each in members):
+            return
+        leaving = [each for each in members if each.leaving]
+        joining = self._candidates() if len(members) < self.most else []
+        if not (leaving or joining):
+            self._change = None
+            return
+        self._change = self._change or self.clock()
+        complete = len(members) + len(joining) >= self.most or len(leaving) == len(members)
+        if complete or self.clock() - self._change >= self.times.gather:
+            self._change = None
+            ends = f"{', '.join(each.host for each in leaving)} ends" if leaving else ""
+            comes = f"{', '.join(each.host for each in joining)} joins" if joining else ""
+            self._leave_group(group, "; ".join(filter(None, (ends, comes))))
+
+    def _leave_group(self, group: Group, reason: str) -> None:
+        """Let the group leave at the end of a step."""
+        self.asked = True
+        self.say(f"{self._name(group)} leaves after a step: {reason}")
+
+    # ---- The next group
+
+    def _candidates(self) -> list[Report]:
+        """The hosts that are ready and in no group that goes on."""
+        return [each for each in self.hosts.values() if each.ready and not each.leaving]
+
+    def _form(self) -> None:
+        """Form the next group, if it is time."""
+        now, old, missing = self.clock(), self._members(), self._missing()
+        if missing and self.over is not None and now - self.over < self.times.stuck:
+            return
+        self._judge()
+        candidates = self._candidates()
+        if len(candidates) < self.least:
+            self._enough = None
+            return
+        self._enough = now if self._enough is None else self._enough
+        if not old and self._waits_for_more(candidates, now - self._enough):
+            return
+        for each in missing:
+            self.say(f"goes on without {each.host}, which does not leave its {self.noun}")
+        order = {agent: place for place, agent in enumerate(old)}
+        candidates.sort(
+            key=lambda each: (order.get(each.agent, len(order)), each.spare, natural(each.host))
+        )
+        self._begin(candidates[: self.most] if old else self._with_newest(candidates))
+
+    def _missing(self) -> list[Report]:
+        """The hosts of the last group that must still leave it."""
+        old = (each for each in self._present() if each.agent not in self._hung)
+        return [each for each in old if not (each.starting or settled(each))]
+
+    def _judge(self) -> None:
+        """Judge a group that is over and that all have left; the agents of a training do that."""
+
+    def _begin(self, chosen: list[Report]) -> None:
+        """Begin a group with some hosts, in the order of ranks."""
+        members = tuple(
+            Member(each.agent, each.host, each.store, each.workers, each.port) for each in chosen
+        )
+        self.group = self._new_group(members)
+        self.over, self.asked, self._reason, self._formed = None, False, "", self.clock()
+        self._enough, self._change, self._adopted = None, None, None
+        for known in (self._lost, self._failed, self._hung):
+            known.clear()
+        why = f" ({self.group.why})" if self.group.why else ""
+        self.say(f"begins {self._name(self.group)} with {self.group.names}{why}")
+
+    def _new_group(self, members: tuple[Member, ...]) -> Group:
+        # Unique even if a coordinator forgets and a host returns late: by the time in milliseconds
+        # or, if the clock of the coordinator before was ahead, by chance.
+        self._newest = 1 + max(self._newest + self.chance(), int(self.today() * 1000))
+        return Group(self._newest, members, self._why(members))
+
+    def _with_newest(self, candidates: list[Report]) -> list[Report]:
+        """Choose the hosts that begin from a checkpoint: one that has the newest is among them.
+
+        After all were lost, that may be a spare: only members of the group are asked for theirs.
+        """
+        chosen, others = candidates[: self.most], candidates[self.most :]
+        newest = max(others, key=lambda each: each.saved, default=None)
+        if newest and newest.saved > max(each.saved for each in chosen):
+            self.say(f"{newest.host} takes part: it has the newest checkpoint")
+            chosen[-1] = newest
+        return chosen
+
+    def _waits_for_more(self, candidates: list[Report], waited: float) -> bool:
+        """Whether to wait for more hosts, or for one that has a newer checkpoint."""
+        if not self._complete(candidates) and self._may_come(waited):
+            return True
+        coming = [each.saved for each in self.hosts.values() if not settled(each)]
+        newest = max(each.saved for each in candidates)
+        return waited < self.times.warm_up and max(coming, default=-1) > newest
+
+    def _complete(self, candidates: list[Report]) -> bool:
+        """Whether a first group lacks no host but spares.
+
+        A coordinator that is new waits for all: a spare may train in the place of a candidate.
+        """
+        known = len(candidates) == self.most + self.spares
+        known |= not self.spares or self.clock() - self._began >= self.times.returning
+        return known and sum(not each.spare for each in candidates) >= self.most
+
+    def _may_come(self, waited: float) -> bool:
+        """Whether to wait for more hosts before a first group, after so many seconds."""
+        coming = not all(map(settled, self.hosts.values()))
+        unknown = self.clock() - self._began < self.times.returning
+        unknown |= waited < self.times.last_call
+        return unknown or (coming and waited < self.times.warm_up)
+
+    # ---- Orders
+
+    def _order(self, report: Report) -> Order:
+        group = self.group
+        if group is None or report.agent not in group.agents:
+            busy = not report.ready and report.generation > report.left
+            return Order("abort", report.generation) if busy else Order()
+        if self.over is not None:
+            return Order() if report.ready else Order("abort", group.generation, why=self._reason)
+        if report.generation < group.generation:
+            if self._adopted is not None:
+                return Order()  # It was told by the coordinator before this one.
+            return Order("join", group.generation, group=group)
+        if not self.asked:
+            return Order()
+        saves = any(each.leaving for each in self._present())
+        return Order("leave", group.generation, save=saves)
+
+
+# -------- group/server.py
+# The coordinator of a job: a server that hosts report to, and that tells them what to do.
+#
+# It decides nothing by itself (decisions.py), keeps nothing on a disk, and may die at any time: the
+# group that trains does not need it, and reports tell its successor all.
+
+TICK = 0.1
+"""Seconds between two looks at the clock."""
+
+
+class Server:
+    """Serves the hosts of a job."""
+
+    def __init__(self, decisions: Decisions) -> None:
+        self._decisions = decisions
+        self._seen: dict[str, float] = {}  # Time of each host's last report.
+        self._writers: dict[str, asyncio.StreamWriter] = {}
+        self._sent: dict[str, Order] = {}
+        self._serving: set[asyncio.Task[None]] = set()
+        self._ticked = self._used = time.monotonic()  # Times of the last tick, and of a host.
+        self._stood = float("-inf")  # The last time at which this process stood still.
+        self._came = False  # Whether any host was there.
+
+    async def serve(self, listener: socket.socket) -> int:
+        """Serve until a run is over or SIGTERM or SIGINT arrives; return the signal, or 0."""
+        stopped: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        def stop(number: int) -> None:
+            if not stopped.done():
+                stopped.set_result(number)
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop, number)
+        server = await asyncio.start_server(self._host, sock=listener, limit=LONGEST)
+        watch = asyncio.create_task(self._watch(stop))
+        try:
+            return await stopped
+        finally:
+            watch.cancel()
+            server.close()
+            for writer in self._writers.values():
+                writer.close()
+            await served(self._serving)
+
+    async def _watch(self, stop: Callable[[int], None]) -> None:
+        """Look for silent hosts, and for the end of the run."""
+        while True:
+            await asyncio.sleep(TICK)
+            self._notice_time()
+            for agent, seen in [*self._seen.items()]:
+                if self._ticked - seen > HOST_SILENT:
+                    self._lose(agent, f"is silent for {self._ticked - seen:.1f} s")
+            self._tell()
+            self._came |= bool(self._seen)
+            if self._seen or not self._came:
+                self._used = self._ticked
+            if self._ticked - self._used > self._decisions.patience:
+                stop(0)
+
+    def _notice_time(self) -> None:
+        """See whether this process stood still, and not the hosts."""
+        now = time.monotonic()
+        if now - self._ticked > HOST_SILENT / 2:
+            self._stood, self._seen = now, dict.fromkeys(self._seen, now)
+        self._ticked = now
+
+    async def _host(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve one host's connection."""
+        note_task(self._serving)
+        agent = ""
+        with suppress(OSError, ValueError, asyncio.IncompleteReadError):
+            while line := await reader.readline():
+                report = decode(Report, line)
+                agent = report.agent
+                self._seen[agent], self._writers[agent] = time.monotonic(), writer
+                self._decisions.report(report)
+                for gone in self._seen.keys() - self._decisions.hosts.keys():
+                    self._forget(gone)
+                self._tell(answer=agent)
+        self._notice_time()
+        # After a halt of this process, its host has connected anew and is about to report.
+        if self._writers.get(agent) is writer and self._ticked - self._stood > LOST:
+            self._lose(agent, "has closed its connection")
+            self._tell()
+        writer.close()
+
+    def _tell(self, answer: str = "") -> None:
+        """Send new orders, and the present one to the host that has just reported."""
+        for agent, order in self._decisions.orders().items():
+            if agent == answer or order != self._sent.get(agent):
+                self._sent[agent] = order
+                if writer := self._writers.get(agent):
+                    writer.write(encode(order))
+
+    def _lose(self, agent: str, why: str) -> None:
+        self._forget(agent)
+        self._decisions.lose(agent, why)
+
+    def _forget(self, agent: str) -> None:
+        self._seen.pop(agent, None)
+        self._sent.pop(agent, None)
+        if writer := self._writers.pop(agent, None):
+            writer.close()
 
 
 # -------- launcher/rounds.py
@@ -1110,10 +1775,15 @@ ENDS_OF_HANDLERS = (asyncio.IncompleteReadError, asyncio.CancelledError)
 # Each change of the hosts is a new round: torchrun and the workers are started anew on all of them.
 # torchrun runs with a fixed number of hosts and without restarts of its own: it would count the
 # loss of a host as a restart, and notice a silent one only by the timeouts of the script.
+#
+# A round is a group that ends at once if a host joins or ends, that has ended well once the script
+# has on all of its hosts, and that may end by a failure of the script: too many end those hosts.
 
-RETURN = 5.0  # Seconds in which the hosts of a round find a new rendezvous; LOST, and more.
-STUCK = 30.0  # Seconds after which nobody waits for a host whose workers do not end.
-LAST_CALL = 2.0  # Seconds in which hosts above the minimum may come before the first round.
+# The import of PyTorch is a part of a round; what ends one may be a script that saves.
+ROUND_TIMES = Times(last_call=2.0, warm_up=0.0, gather=0.0, stuck=30.0)
+# Seconds without a host after which the rendezvous ends if it has given up hosts: Docker waits up
+# to a minute before it starts a container again.
+REMEMBERED = 120.0
 # More would only repeat a mistake in a script. A round that ends because a host is lost, joins or
 # leaves counts for none.
 MAX_RESTARTS = 3
@@ -1122,6 +1792,8 @@ WINDOW = 3600.0  # Seconds within which they count.
 SAME = 3
 SAME_KILLS = 10  # People and kernels also kill processes that are well.
 VERSIONS = 1000  # Number of checkpoints that are known again.
+CORRECT = "correct the script, then run `kit deploy`"
+CLOSED = Halt("rendezvous", "another host has closed this run: see what others say", FAILURE)
 
 
 class Faults:
@@ -1156,316 +1828,165 @@ def most(fault: str) -> int:
     return SAME_KILLS if fault in KILLS else SAME
 
 
-class Rounds:
-    """Decides which hosts run a script together, from their reports and from their silence.
+@dataclass
+class Rounds(Decisions):
+    """Decides which hosts run a script together; how many, their reports say."""
 
-    It keeps nothing: after its restart, the reports of a round that runs tell all.
-    """
+    least: int = 1
+    most: int = 1
+    times: Times = ROUND_TIMES
+    given_up: dict[str, Halt] = field(default_factory=dict)  # By host; "": of all.
+    _number: int = 0  # Of the last round.
+    _finished: int = 0  # Generation of the last round that has ended well.
+    _told: dict[str, Order] = field(default_factory=dict)  # Agents that must end, and how.
+    _culprits: dict[str, Report] = field(default_factory=dict)  # Of the last round, by agent.
+    _counts: bool = False  # Whether that ended by a failure of the script, not yet counted.
+    _failure: Halt | None = None  # That failure.
+    _failures: list[float] = field(default_factory=list)  # Times.
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock, self._first = clock, clock() + RETURN  # Before it, a round needs all hosts.
-        self.hosts: dict[str, Report] = {}  # The last report of each agent, in order of arrival.
-        self._seen: dict[str, float] = {}
-        self._round: Round | None = None
-        self._why = ""  # The reason for which the last round has ended.
-        self._number = self._done = 0  # Of the last round, and of the last that has ended well.
-        self._adopted = self._enough = float("-inf")
-        self._since = self._clock()  # The end of the last round.
-        self._lost: dict[str, str] = {}  # Agents, and how they were lost.
-        self._waits = False  # For the hosts above the minimum.
-        self._members: set[str] = set()  # Of the round that ended by a failure of the script.
-        self._culprits: dict[str, Report] = {}  # Of the last round, by agent.
-        self._failures: list[float] = []
-        self._faults = Faults(clock)
-        self._failure: dict[str, Any] | None = None  # The reason for which the last round ended.
-        self._began = 0.0  # The begin of the last round.
-        self._told: dict[str, str] = {}  # Agents that must end, and how.
-        self.given_up: dict[str, dict[str, Any]] = {}  # Failures for good, by host; "": of all.
+    noun: ClassVar[str] = "round"
+
+    def __post_init__(self) -> None:
+        """Begin to count."""
+        super().__post_init__()
+        self._faults = Faults(self.clock)
+
+    @property
+    def patience(self) -> float:
+        """Seconds without a host after which the rendezvous ends; the engine restarts it."""
+        return REMEMBERED if self.given_up else ABSENT
 
     def report(self, report: Report) -> None:
-        """Process the report of a host."""
-        agent, now = report.agent, self._clock()
-        self.hosts[agent], self._seen[agent] = report, now
-        if report.round:
-            known = self._number > 0
-            self._number = max(self._number, report.round.number)
-            if not known and report.state != "failed":
-                say(f"finds round {report.round.number} with {', '.join(report.round.hosts)}")
-                self._round, self._adopted = report.round, now
-            if report.round.number <= self._done:
-                self._told[agent] = "end"
-        if report.state == "failed":
-            self._culprits.setdefault(agent, report)
+        """Take the report of a host."""
+        super().report(report)
+        self._number = max(self._number, report.number)
+        self.least, self.most, self.spares = report.bounds or (self.least, self.most, self.spares)
+        if self._has_failed(report):
+            self._culprits.setdefault(report.agent, report)
         # Engines start containers again, whatever they ended for.
-        if self._for_good(report.host):
-            self._told[agent] = "fail"
-        self._faults.note(report.saved)
-        self.decide()
+        if halt := self._for_good(report.host):
+            self._told[report.agent] = Order("end", halt=halt)
+        elif 0 < report.generation <= self._finished:
+            self._told[report.agent] = Order("end")
+        self._faults.note(report.content)
 
     def lose(self, agent: str, why: str) -> None:
-        """Process the loss of a host."""
-        report = self.hosts.pop(agent, None)
-        self._seen.pop(agent, None)
+        """Take note that a host is silent or has closed its connection."""
+        super().lose(agent, why)
         self._told.pop(agent, None)
-        if report:
-            self._lost[agent] = f"{report.host} {why}"
-        self.decide()
 
-    def silent(self) -> list[tuple[str, str]]:
-        """The hosts that have not reported for too long, each with that time."""
-        now = self._clock()
-        return [
-            (agent, f"is silent for {now - seen:.1f} s")
-            for agent, seen in self._seen.items()
-            if now - seen > HOST_SILENT
-        ]
-
-    def excuse(self) -> None:
-        """This process stood still, not the hosts."""
-        self._seen = dict.fromkeys(self._seen, self._clock())
-
-    def order(self, agent: str) -> dict[str, Any]:
-        """What an agent must do."""
-        if agent in self._told:
-            return {"do": self._told[agent], "failure": self._for_good(self.hosts[agent].host)}
-        if self._round and agent in self._round.agents:
-            return {"do": "run", "round": self._round, "failure": self._failure}
-        return {"do": "wait", "why": self._why, "failure": self._failure}
-
-    def _for_good(self, host: str) -> dict[str, Any] | None:
+    def _for_good(self, host: str) -> Halt | None:
         """The failure after which a host does not begin again."""
         return self.given_up.get(host) or self.given_up.get("")
 
-    def decide(self) -> None:
-        """End the round if it must, and begin the next if it can."""
-        if self._round:
-            self._look_at(self._round)
-        if not self._round:
-            self._try_to_begin()
+    # ---- Where the rules of Decisions differ
 
-    def _look_at(self, around: Round) -> None:
-        here = [self.hosts[agent] for agent in around.agents if agent in self.hosts]
-        missing = [agent for agent in around.agents if agent not in self.hosts]
-        lost = [self._lost[agent] for agent in missing if agent in self._lost]
-        if len(lost) < len(missing) and self._clock() - self._adopted < RETURN:
-            return  # This is a new rendezvous: they may still find it.
-        if here and all(report.state == "done" for report in here):
-            say(f"round {around.number} has ended well")
-            self._told |= dict.fromkeys(self.hosts, "end")
-            self._round, self._why, self._done = None, "", around.number
+    def _see_end(self) -> None:
+        """End all hosts once the script has ended well on all of a round; others may be lost."""
+        group, here = self.group, self._present()
+        if not group or not here or self.over is not None or not all(each.done for each in here):
             return
-        if missing:
-            self._end_round(", ".join(lost) or "hosts have not come back")
-        elif failed := [report for report in here if report.state == "failed"]:
-            self._members = {*around.agents}
-            self._end_round(f"the script has failed on {failed[0].host}", failed[0])
-        joins = [each.host for each in self._ready() if each.agent not in around.agents]
-        if self._round and joins and len(around.agents) < self._bounds()[1]:
-            self._end_round(f"{', '.join(joins)} joins")
+        if not any(map(self._may_return, group.agents - self.hosts.keys())):
+            self.say(f"{self._name(group)} has ended well")
+            self._told |= dict.fromkeys(self.hosts, Order("end"))
+            self.group, self._failure, self._finished = None, None, group.generation
 
-    def _end_round(self, why: str, failed: Report | None = None) -> None:
-        assert self._round
-        say(f"ends round {self._round.number}: {why}")
-        self._round, self._why, self._since = None, why, self._clock()
-        ran = round(self._since - self._began, 1)
-        self._failure = {**described(failed), "ran": ran} if failed else None
+    def _describe_leaving(self, report: Report) -> str:
+        if self._has_failed(report):
+            return f"the script has failed on {report.host}"
+        return super()._describe_leaving(report)
+
+    def _has_failed(self, report: Report) -> bool:
+        """Whether the script has failed on a host in the present or the last round."""
+        last = self.group.generation if self.group else 0
+        return report.failure is not None and report.left == last
+
+    def _end_group(self, group: Group, reason: str) -> None:
+        super()._end_group(group, reason)
+        lost = len(self._members()) < len(group.members)
+        failed = [each for each in self._present() if self._has_failed(each)]
+        self._counts, self._failure = bool(failed and not lost), None
+        if self._counts:
+            ran = round(self.clock() - self._formed, 1)
+            self._failure = replace(failure_of(failed[0]), ran=ran)
+
+    def _leave_group(self, group: Group, reason: str) -> None:
+        self._end_group(group, reason)
+
+    def _running(self) -> list[Report]:
+        return [each for each in super()._running() if each.agent not in self._told]
 
     def _candidates(self) -> list[Report]:
-        """The hosts that may take part in the next round."""
-        here = (each for each in self.hosts.values() if each.agent not in self._told)
-        return [each for each in here if not each.leaving and each.state != "starts"]
+        return [each for each in super()._candidates() if each.agent not in self._told]
 
-    def _ready(self) -> list[Report]:
-        return [each for each in self._candidates() if each.state == "idle"]
+    def _begin(self, chosen: list[Report]) -> None:
+        # By name, not by address as torchrun: in an overlay network, addresses change with each
+        # start, and the host of rank 0 is the one that keeps what a script saves.
+        super()._begin(sorted(chosen, key=lambda each: (each.spare, natural(each.host))))
+        self._culprits.clear()
 
-    def _bounds(self) -> tuple[int, int, int]:
-        """The least and the most hosts, and the spares, as the host knows that has come last."""
-        last = next(reversed(self.hosts.values()))
-        return last.least, last.most, last.spares
+    def _new_group(self, members: tuple[Member, ...]) -> Group:
+        self._number += 1
+        return replace(super()._new_group(members), number=self._number)
 
-    def _try_to_begin(self) -> None:
-        ready = self._ready()
-        late = self._clock() - self._since > STUCK
-        if not ready or (len(ready) < len(self._candidates()) and not late):
-            return  # The others are still ending their workers.
-        least, most, spares = self._bounds()
-        # Before, a spare of a round that runs may still be on its way to a new rendezvous.
-        known = not spares or len(ready) == most + spares or self._clock() > self._first
-        complete = known and sum(not each.spare for each in ready) >= most
-        if self._members:
-            self._count_failure({report.agent for report in ready})
-        elif len(ready) < least:
-            self._waits = False
-        elif not self._waits:
-            # To a new rendezvous, the hosts of a round that runs may still be on their way.
-            self._waits, self._enough = True, max(self._clock(), self._first - LAST_CALL)
-        elif complete or self._why or self._clock() > self._enough + LAST_CALL:
-            self._begin(sorted(ready, key=lambda each: each.spare)[:most])
+    def _order(self, report: Report) -> Order:
+        if told := self._told.get(report.agent):
+            return told
+        return replace(super()._order(report), failure=self._failure)
 
-    def _count_failure(self, ready: set[str]) -> None:
+    # ---- Failures of the script
+
+    def _judge(self) -> None:
         """Count a round that ended by the script alone; too many end those that failed."""
-        now = self._clock()
-        alone = self._members <= ready
+        if not self._counts or not self.group:
+            return
+        now, ready = self.clock(), {each.agent for each in self._candidates()}
+        alone = self.group.agents <= ready
         self._failures = [at for at in self._failures if now - at < WINDOW] + [now] * alone
         failed = [*self._culprits.values()]
-        if wrong := [each for each in failed if each.hopeless]:
+        if wrong := [each for each in failed if failure_of(each).code == MISTAKE]:
             self._give_up(wrong)
         elif fault := self._repeated(failed) if alone else "":
-            note = f"{most(fault)} times at the same place without a checkpoint between"
-            self._give_up([each for each in failed if each.fault == fault], f"; {note}: {CORRECT}")
+            note = f"; {most(fault)} times at the same place without a checkpoint between"
+            wrong = [each for each in failed if failure_of(each).fault == fault]
+            self._give_up(wrong, f"{note}: {CORRECT}")
         elif len(self._failures) > MAX_RESTARTS:
-            once = {agent for agent, each in self.hosts.items() if each.once}
-            self._told |= dict.fromkeys([*self._culprits, *once], "fail")
-            self._failures = []
-        self._members, self._culprits = set(), {}
+            self._end_failed(failed)
+        self._culprits, self._counts = {}, False
+
+    def _end_failed(self, failed: Sequence[Report]) -> None:
+        """End the hosts on which the script has failed; the engine starts them again."""
+        ends = {agent: CLOSED for agent, each in self.hosts.items() if each.once}
+        ends |= {each.agent: failure_of(each) for each in failed}
+        self._told |= {agent: Order("end", halt=halt) for agent, halt in ends.items()}
+        self._failures = []
 
     def _repeated(self, failed: Sequence[Report]) -> str:
-        faults = dict.fromkeys(each.fault for each in failed if each.fault)
-        watched = any(each.saved is not None for each in self.hosts.values())
+        faults = dict.fromkeys(filter(None, (failure_of(each).fault for each in failed)))
+        watched = any(each.content is not None for each in self.hosts.values())
         return self._faults.count(faults, watched=watched)
 
     def _give_up(self, wrong: Sequence[Report], note: str = "") -> None:
         """End the hosts on which no restart helps, and all if too few are left."""
         names = {each.host for each in wrong}
+        # Without those that start: they have run no script yet.
         left = [each for each in self._candidates() if each.host not in names]
-        every = len(left) < self._bounds()[0] or any(each.once for each in self.hosts.values())
-        failure = described(wrong[0])
-        failure["message"] += note
-        self.given_up |= dict.fromkeys([""] if every else names, failure)
-        ends = (agent for agent, each in self.hosts.items() if self._for_good(each.host))
-        self._told |= dict.fromkeys(ends, "fail")
-        say(f"ends the script on {'all hosts' if every else ', '.join(names)}: no restart helps")
-
-    def _begin(self, chosen: list[Report]) -> None:
-        # By name, not by address as torchrun: in an overlay network, addresses change with each
-        # start, and the host of rank 0 is the one that keeps what a script saves.
-        chosen = sorted(chosen, key=lambda each: (each.spare, natural(each.host)))
-        self._number += 1
-        name, first, self._waits = f"{self._number}-{secrets.token_hex(4)}", chosen[0], False
-        agents, hosts = [each.agent for each in chosen], [each.host for each in chosen]
-        ends = [endpoint_text((each.address, each.ports[1])) for each in chosen]
-        self._round = Round(self._number, name, agents, hosts, first.address, first.ports, ends)
-        self._culprits, self._lost, self._began = {}, {}, self._clock()
-        say(f"begins round {self._number} with {', '.join(hosts)}")
+        every = len(left) < self.least or any(each.once for each in self.hosts.values())
+        first = failure_of(wrong[0])
+        halt = replace(first, message=first.message + note, code=MISTAKE)
+        self.given_up |= dict.fromkeys([""] if every else names, halt)
+        for agent, each in self.hosts.items():
+            if known := self._for_good(each.host):
+                self._told[agent] = Order("end", halt=known)
+        self.say(
+            f"ends the script on {'all hosts' if every else ', '.join(names)}: no restart helps"
+        )
 
 
-CORRECT = "correct the script, then run `kit deploy`"
-
-
-def described(report: Report) -> dict[str, Any]:
+def failure_of(report: Report) -> Halt:
     """The failure of a host, as other hosts tell it."""
-    unknown = {"kind": "worker", "message": "the script has failed"}
-    return {**unknown, **(report.failure or {}), "host": report.host}
-
-
-def natural(name: str) -> list[tuple[int, str]]:
-    """A key that sorts n2 before n10."""
-    return [(int(part or 0), text) for text, part in re.findall(r"(\D*)(\d*)", name)]
-
-
-# -------- launcher/rendezvous.py
-# The rendezvous: serves the rounds of a script.
-
-ABSENT = 10.0  # Seconds without a host after which the rendezvous ends; the engine restarts it.
-# The same if it has given up hosts: Docker waits up to a minute before it starts a container again.
-REMEMBERED = 120.0
-TICK = 0.1  # Seconds between two looks at the clock.
-
-
-class RendezvousServer:
-    """Takes the reports of the hosts, and answers each by an order."""
-
-    def __init__(self) -> None:
-        self._rounds = Rounds(time.monotonic)
-        self._writers: dict[str, asyncio.StreamWriter] = {}
-        self._sent: dict[str, dict[str, Any]] = {}
-        self._ticked = time.monotonic()
-        self._stood = float("-inf")  # The last time at which this process stood still.
-        self._used = 0.0  # The last time at which a host was there.
-
-    async def serve(self, listener: socket.socket) -> int:
-        """Serve until a run is over or SIGTERM or SIGINT arrives; return the signal, or 0."""
-        stopped: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-
-        def stop(number: int) -> None:
-            if not stopped.done():
-                stopped.set_result(number)
-
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, stop, number)
-        server = await asyncio.start_server(self._host, sock=listener)
-        watch = asyncio.create_task(self._watch(stop))
-        try:
-            return await stopped
-        finally:
-            watch.cancel()
-            server.close()
-            for writer in self._writers.values():
-                writer.transport.abort()
-
-    async def _watch(self, stop: Callable[[int], None]) -> None:
-        while True:
-            await asyncio.sleep(TICK)
-            self._notice_time()
-            for agent, why in self._rounds.silent():
-                self._lose(agent, why)
-            self._rounds.decide()
-            self._tell()
-            absent = REMEMBERED if self._rounds.given_up else ABSENT
-            if self._rounds.hosts:
-                self._used = self._ticked
-            elif self._used and self._ticked - self._used > absent:
-                stop(0)
-
-    def _notice_time(self) -> None:
-        now = time.monotonic()
-        if now - self._ticked > HOST_SILENT / 2:
-            self._stood = now
-            self._rounds.excuse()
-        self._ticked = now
-
-    async def _host(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        agent = ""
-        with suppress(OSError, ValueError, TypeError, RecursionError, *ENDS_OF_HANDLERS):
-            while line := await reader.readline():
-                report = read_report(line)
-                agent = report.agent
-                self._writers[agent] = writer
-                self._rounds.report(report)
-                self._tell(answer=agent)
-        self._notice_time()
-        # After a halt, a host has connected anew, and this connection is an old one.
-        if self._writers.get(agent) is writer and time.monotonic() - self._stood > LOST:
-            self._lose(agent, "has closed its connection")
-            self._tell()
-        writer.close()
-
-    def _lose(self, agent: str, why: str) -> None:
-        self._rounds.lose(agent, why)
-        self._sent.pop(agent, None)
-        if writer := self._writers.pop(agent, None):
-            writer.transport.abort()
-
-    def _tell(self, answer: str = "") -> None:
-        """Send each host a new order, and the present one to the host that has just reported."""
-        for agent, writer in self._writers.items():
-            order = self._rounds.order(agent)
-            if agent == answer or order != self._sent.get(agent):
-                self._sent[agent] = order
-                writer.write(json.dumps(order).encode() + b"\n")
-
-
-def serve_rendezvous() -> None:
-    """Serve the rendezvous, only at its own address, until its run is over or a signal arrives."""
-    stay_unprivileged()
-    raise_open_files()  # Each host holds a connection.
-    host, port = parse_endpoint(read_variable(os.environ, "KIT_RENDEZVOUS"))
-    address = own_address([host])
-    listener = listen(address, port)
-    say(f"serves the rendezvous on {endpoint_text((address, port))}")
-    received = asyncio.run(RendezvousServer().serve(listener))
-    reason = signal.Signals(received).name if received else "the end of its run"
-    say(f"ends the rendezvous on {reason}")
+    assert report.failure
+    return replace(report.failure, host=report.host)
 
 
 # -------- launcher/script_files.py
@@ -1908,8 +2429,8 @@ class Prefix:
         os.write(target, self._words + line + b"\n")
 
 
-# -------- launcher/group.py
-# The group of a script: are its processes connected with each other?
+# -------- launcher/connections.py
+# The connections of a script: are its processes connected with each other?
 
 # A script that never forms a group, or one of a single process on each GPU, trains as many models
 # as there are GPUs. In a group, each process is connected with the store of rank 0 at MASTER_PORT,
@@ -1928,14 +2449,14 @@ class Socket(NamedTuple):
     inode: str
 
 
-class Group:
+class Connections:
     """Watches whether the processes of a host have formed a group with others, in one round."""
 
-    def __init__(self, around: Round, rank: int, wait: int) -> None:
+    def __init__(self, around: Group, rank: int, wait: int) -> None:
         """`rank` is that of this host among the others, `wait` a time in seconds."""
-        others = [end for index, end in enumerate(around.endpoints) if index != rank]
-        self._others = {parse_endpoint(end)[0] for end in others}
-        self._port, self._first = around.ports[1], rank == 0
+        others = (*around.members[:rank], *around.members[rank + 1 :])
+        self._others = {each.address for each in others}
+        self._port, self._first = around.members[0].port, rank == 0
         self._began, self._due, self._told = time.monotonic(), float(wait), False
 
     @property
@@ -2244,12 +2765,12 @@ def armed(pid: int) -> bool:
 LAST_WORDS = 0.5  # Seconds in which the other hosts read from the store that all have ended.
 
 
-def torchrun_argv(nproc: int, around: Round, rank: int, job: str) -> list[str]:
+def torchrun_argv(nproc: int, around: Group, rank: int, job: str) -> list[str]:
     """The options of torchrun for a round; `rank` is that of this host among the others."""
-    argv = ["--nnodes", str(len(around.agents)), "--node-rank", str(rank)]
+    argv = ["--nnodes", str(len(around.members)), "--node-rank", str(rank)]
     argv += ["--nproc-per-node", str(nproc), "--rdzv-backend", "static"]
-    argv += ["--rdzv-endpoint", endpoint_text((around.address, around.ports[0]))]
-    argv += ["--rdzv-id", f"{job}-{around.id}", "--max-restarts", "0"]
+    argv += ["--rdzv-endpoint", around.members[0].store]
+    argv += ["--rdzv-id", f"{job}-{around.generation}", "--max-restarts", "0"]
     return [*argv, "--monitor-interval", "0.1"]  # Seconds; 5 in old releases.
 
 
@@ -2332,7 +2853,7 @@ def tell_failure(agent: socket.socket, failure: LaunchError) -> None:
 # TensorFlow: one process on each host, which uses all GPUs of the host.
 
 
-def tensorflow_environ(around: Round, rank: int) -> dict[str, str]:
+def tensorflow_environ(around: Group, rank: int) -> dict[str, str]:
     """The variables of the process on the host `rank` of a round.
 
     TF_CONFIG (tensorflow.org/guide/distributed_training) lists a port of each host; without other
@@ -2342,14 +2863,15 @@ def tensorflow_environ(around: Round, rank: int) -> dict[str, str]:
         "RANK": str(rank),
         "LOCAL_RANK": "0",
         "GROUP_RANK": str(rank),
-        "WORLD_SIZE": str(len(around.agents)),
+        "WORLD_SIZE": str(len(around.members)),
         "LOCAL_WORLD_SIZE": "1",
-        "GROUP_WORLD_SIZE": str(len(around.agents)),
-        "MASTER_ADDR": around.address,
+        "GROUP_WORLD_SIZE": str(len(around.members)),
+        "MASTER_ADDR": around.members[0].address,
     }
-    if len(around.agents) > 1:
+    if len(around.members) > 1:
+        ends = [each.endpoint for each in around.members]
         task = {"type": "worker", "index": rank}
-        environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": around.endpoints}, "task": task})
+        environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": ends}, "task": task})
     return environ
 
 
@@ -2388,17 +2910,20 @@ def run_tensorflow(order: Mapping[str, Any], agent: socket.socket) -> int:
 
 
 # -------- launcher/last_failure.py
-# The failure of the round before, as the rendezvous tells it.
+# The failure of a script, as the rendezvous tells it to all hosts.
 
 
-def given_up(order: Mapping[str, Any], host: str) -> LaunchError | None:
-    """The failure after which the rendezvous lets a host not begin again."""
-    failure = order.get("failure")
-    if order["do"] != "fail" or not failure:
-        return None
-    where, place = failure["host"], (failure.get("rank"), failure.get("exit_code"))
-    other = "" if where == host else where
-    return LaunchError(failure["message"], MISTAKE, "input", *place, host=other)
+def halt_of(error: LaunchError) -> Halt:
+    """What the rendezvous is told of a failure on this host."""
+    line = str(error).splitlines()[0]
+    return Halt(error.kind, line, error.code, "", error.rank, error.exit_code, error.fault)
+
+
+def error_of(halt: Halt, host: str) -> LaunchError:
+    """The failure with which a host ends: a mistake of the user if no restart helps."""
+    kind = "input" if halt.code == MISTAKE else halt.kind
+    other = "" if halt.host == host else halt.host
+    return LaunchError(halt.message, halt.code, kind, halt.rank, halt.exit_code, host=other)
 
 
 def ask_what_has_failed(settings: Settings) -> None:
@@ -2406,88 +2931,109 @@ def ask_what_has_failed(settings: Settings) -> None:
 
     Raises LaunchError if no restart helps: then nothing is prepared.
     """
-    least, most, spares = read_nnodes(os.environ)
-    asks = f"{settings.host}-asks-{secrets.token_hex(4)}"
-    report = Report(asks, settings.host, "", [0, 0], least, most, "starts", spares=spares)
-    order: dict[str, Any] = {}
+    agent, bounds = name_agent(settings.host, time.time_ns()), read_nnodes(os.environ)
+    report = Report(agent, settings.host, 0, starting=True, asks=True, bounds=bounds)
+    order = Order()
     # It may start later: it is waited for when it is needed.
     opened = partial(socket.create_connection, settings.rendezvous, LOST)
     with suppress(OSError, ValueError), opened() as connection:
-        connection.sendall(json.dumps(report).encode() + b"\n")
-        order = json.loads(connection.makefile().readline())
-    if not (failure := order.get("failure")):
-        return
-    if wrong := given_up(order, settings.host):
-        raise wrong
-    emit("failed", **{key: each for key, each in failure.items() if key != "ran"})
-    say(f"the round before has failed: {failure['host']}: {failure['message']}")
+        connection.sendall(encode(report))
+        order = decode(Order, connection.makefile("rb").readline())
+    if order.halt and order.halt.code == MISTAKE:
+        raise error_of(order.halt, settings.host)
+    if failure := order.failure:
+        emit("failed", **error_of(failure, "").values())
+        say(f"the round before has failed: {failure.host}: {failure.message}")
 
 
-# -------- launcher/agent.py
-# The agent of a script: runs torchrun on this host, in the rounds of the rendezvous.
+# -------- launcher/host_agent.py
+# The agent of a host: what a training and a script have in common.
+#
+# It holds a connection to the coordinator, repeats the host's report, and takes orders. While nobody
+# answers, the workers go on.
 
-GRACE = 2.0  # Seconds in which workers must end when a round does; then they are killed.
 
+class HostAgent(ABC):
+    """The agent of this host; a subclass drives its workers."""
 
-class Agent:
-    """Runs one torchrun for each round, and reports how it goes."""
+    coordinator: ClassVar[str] = "the coordinator"
+    """Its name in lines for people."""
 
-    def __init__(self, environ: Mapping[str, str], folder: Path, command: Sequence[str]) -> None:
-        """`folder` is the agent's own, `command` the script and its arguments."""
-        self._settings, self._folder, self._command = Settings(environ), folder, command
-        self._job, self._address = read_job(self._settings.job), environ["KIT_ADDRESS"]
-        self._once = bool(environ.get("KIT_ONE_RUN"))
-        self._id = f"{self._settings.host}-{secrets.token_hex(4)}"
-        self._state, self._ports = "starts", [0, 0]
-        self._round: Round | None = None
-        self._starts, self._signal, self._stops = 0, 0, False
-        self._failure: LaunchError | None = None
-        self._before: dict[str, Any] | None = None  # The failure that ended the round before.
-        self._torchrun: asyncio.StreamWriter | None = None  # The process that forks torchrun.
-        self._pid = 0
-        self._group: Group | None = None
-        self._forked, self._ended = asyncio.Event(), asyncio.Event()
-        self._rendezvous: asyncio.StreamWriter | None = None
-        self._heard = time.monotonic()
+    def __init__(self, environ: Mapping[str, str], folder: Path) -> None:
+        """`folder` is the agent's own."""
+        self._environ, self._folder = environ, folder
+        self._host, self._spare = environ["KIT_HOST"], bool(environ.get("KIT_SPARE"))
+        self._id = name_agent(self._host, time.time_ns())
+        self._endpoint = parse_endpoint(environ["KIT_RENDEZVOUS"])
+        self._patience = float(environ.get("KIT_RENDEZVOUS_TIMEOUT") or "300")
+        self._connection: asyncio.StreamWriter | None = None
+        self._order, self._heard = Order(), time.monotonic()
+        self._unanswered = False  # Whether people know that nobody answers.
+        self._newest = 0  # The newest generation that an order has named.
+        self._signal = 0
         self._over: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._serving: set[asyncio.Task[None]] = set()
         self.metrics: Metrics | None = None
 
+    # ---- What a subclass does
+
+    @abstractmethod
+    def report(self) -> Report:
+        """The state of this host."""
+
+    @abstractmethod
+    def _obey(self, order: Order) -> None:
+        """Take a new order."""
+
+    @abstractmethod
+    def _look(self) -> None:
+        """Look at what time changes, before each report."""
+
+    @abstractmethod
+    def _works(self) -> Sequence[Coroutine[Any, Any, None]]:
+        """What this agent does until the training is over, besides its reports."""
+
+    @abstractmethod
+    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Talk to a process of this host; OSError and ValueError end that."""
+
+    @abstractmethod
+    async def _end_workers(self) -> None:
+        """End all processes."""
+
+    @abstractmethod
+    def _is_idle(self) -> bool:
+        """Whether this host can do nothing without the coordinator."""
+
+    # ---- The run
+
     async def run(self) -> int:
-        """Run until the script is over; return the exit code. Raises LaunchError."""
+        """Run until the training is over; return the exit code. Raises LaunchError."""
+        path = str(self._folder / "workers")
+        server = await asyncio.start_unix_server(self._serve_process, path, limit=LONGEST)
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self._leave, number)
-        path = str(self._folder / "torchrun")
-        server = await asyncio.start_unix_server(self._serve_torchrun, path)
-        argv = [str(PROGRAM), self._job.framework, path]
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, *argv, stdin=subprocess.DEVNULL, start_new_session=True
-        )
         try:
-            self._start(self._watch_torchrun(process))
-            self._start(self._connect())
-            self._start(self._watch())
-            self._start(self._watch_group())
-            self._start(self._watch_silence())
+            for work in (*self._works(), self._connect(), self._watch()):
+                self._start(work)
             return await self._over
         finally:
             for task in self._tasks:
                 task.cancel()
-            if self._state == "runs":
-                await self._end_torchrun()
-            if process.returncode is None:
-                process.kill()
-            await process.wait()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await self._end_workers()
             server.close()
+            await served(self._serving)
 
-    def _start(self, work: Any) -> None:
-        async def guarded() -> None:
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        async def act() -> None:
             try:
                 await work
             except Exception as error:
                 self._finish(error)
 
-        task = asyncio.get_running_loop().create_task(guarded())
+        task = asyncio.get_running_loop().create_task(act())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -2500,77 +3046,252 @@ class Agent:
             self._over.set_exception(result)
 
     def _leave(self, number: int) -> None:
-        """A signal asks this host to end: torchrun gives its workers the time that they need."""
+        """A signal asks this host to end."""
         self._signal = self._signal or number
         if self.metrics:
             self.metrics.ask_to_end()
-        if self._state != "runs":
-            self._finish(128 + number)
-        self._send(number)
         self._report()
+
+    async def _serve_process(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        note_task(self._serving)
+        with suppress(OSError, ValueError, asyncio.IncompleteReadError):
+            await self._talk(reader, writer)
+        writer.close()
+
+    # ---- The coordinator
+
+    async def _connect(self) -> None:
+        """Hold a connection to the coordinator; report, and take its orders."""
+        while True:
+            with suppress(OSError, ValueError, asyncio.TimeoutError, asyncio.IncompleteReadError):
+                opening = asyncio.open_connection(*self._endpoint, limit=LONGEST)
+                reader, self._connection = await asyncio.wait_for(opening, LOST)
+                self._report()
+                await self._listen(reader)
+            if self._over.done():  # wait_for before Python 3.12 may swallow a cancellation.
+                return
+            if self._connection:
+                self._connection.transport.abort()
+            self._connection = None
+            if not self._unanswered:
+                self._unanswered = True
+                gone = "does not answer: hosts that train go on, others wait for it"
+                say(f"{self.coordinator} {gone}")
+            if self._is_idle() and time.monotonic() - self._heard > self._patience:
+                what = f"nothing answered at {endpoint_text(self._endpoint)}"
+                raise LaunchError(f"{what} for {self._patience:.0f} s", FAILURE, "rendezvous")
+            await asyncio.sleep(0.3)
+
+    async def _listen(self, reader: asyncio.StreamReader) -> None:
+        """Take orders until the connection is lost."""
+        while not self._over.done():
+            if not (line := await asyncio.wait_for(reader.readline(), LOST)):
+                return
+            order, self._heard = decode(Order, line), time.monotonic()
+            if self._unanswered:
+                self._unanswered = False
+                say(f"{self.coordinator} is back")
+            if order != self._order:
+                self._order, self._newest = order, max(self._newest, order.generation)
+                self._obey(order)
+
+    def _report(self) -> None:
+        if self._connection:
+            self._connection.write(encode(self.report()))
+
+    async def _watch(self) -> None:
+        """Repeat the report."""
+        while True:
+            await asyncio.sleep(REPORT_EVERY)
+            self._look()
+            self._report()
+
+
+async def run_host(agent: HostAgent, folder: Path, ended: str) -> int:
+    """Run an agent, with metrics if the job has them; return its exit code. Raises LaunchError.
+
+    `ended` says what has ended if a signal ends it.
+    """
+    if at := os.environ.get("KIT_METRICS_AT"):
+        agent.metrics = serve_metrics(parse_endpoint(at), folder)
+    code = await agent.run()
+    if code > 128:
+        say(f"{ended} on {signal.Signals(code - 128).name}")
+        if agent.metrics:
+            await asyncio.to_thread(agent.metrics.wait_for_reader)
+    return code
+
+
+# -------- launcher/agent.py
+# The agent of a script: runs torchrun on this host, in the rounds of the rendezvous.
+
+GRACE = 2.0  # Seconds in which workers must end when a round does; then they are killed.
+
+
+class Agent(HostAgent):
+    """Runs one torchrun for each round, and reports how it goes."""
+
+    coordinator: ClassVar[str] = "the rendezvous"
+
+    def __init__(self, environ: Mapping[str, str], folder: Path, command: Sequence[str]) -> None:
+        """`folder` is the agent's own, `command` the script and its arguments."""
+        super().__init__(environ, folder)
+        self._settings, self._command = Settings(environ), command
+        self._job, self._address = read_job(self._settings.job), environ["KIT_ADDRESS"]
+        self._state, self._ports = "starts", [0, 0]  # starts, idle, runs, done.
+        self._round: Group | None = None  # The last one that it has joined.
+        self._left = 0  # Its generation, once this host has left it.
+        self._starts, self._stops = 0, False
+        self._failure: LaunchError | None = None  # Of the last round.
+        self._forks: Process | None = None  # The process that forks torchrun.
+        self._torchrun: asyncio.StreamWriter | None = None  # Its connection.
+        self._pid = 0
+        self._connections: Connections | None = None
+        self._forked, self._ended = asyncio.Event(), asyncio.Event()
+
+    def _works(self) -> Sequence[Coroutine[Any, Any, None]]:
+        return [self._fork_torchrun(), self._watch_connections(), self._watch_silence()]
+
+    def report(self) -> Report:
+        """The state of this host."""
+        last, failure = self._round, self._failure
+        return Report(
+            agent=self._id,
+            host=self._host,
+            workers=self._settings.nproc,
+            store=endpoint_text((self._address, self._ports[0])),
+            port=self._ports[1],
+            generation=self._joined,
+            members=tuple(each.agent for each in last.members) if last else (),
+            number=last.number if last else 0,
+            left=self._left,
+            heard=self._newest,
+            ready=self._state == "idle",
+            starting=self._state == "starts",
+            done=self._state == "done",
+            spare=self._spare,
+            bounds=read_nnodes(self._environ),
+            failure=halt_of(failure) if failure else None,
+            content=newest_saved(),
+            once=bool(self._environ.get("KIT_ONE_RUN")),
+        )
+
+    def _is_idle(self) -> bool:
+        return self._state != "runs"
+
+    def _look(self) -> None:
+        if self._state == "done" and time.monotonic() - self._heard > LOST:
+            self._finish(0)
+
+    def _leave(self, number: int) -> None:
+        """A signal asks this host to end: torchrun gives its workers the time that they need."""
+        super()._leave(number)
+        if self._state != "runs":
+            self._finish(128 + self._signal)
+        self._send(number)
+
+    def _obey(self, order: Order) -> None:
+        if self._signal or self._over.done():
+            return
+        if order.kind == "end":
+            self._finish(self._error(order.halt) if order.halt else 0)
+        elif order.kind == "join" and order.group and order.generation > self._joined:
+            if self._state == "idle":
+                self._begin(order.group, order.failure)
+            else:  # It has begun one that the rendezvous had given up.
+                self._stop(f"round {order.group.number} begins")
+        elif order.kind == "abort" and self._joined <= order.generation:
+            self._stop(order.why)
+
+    @property
+    def _joined(self) -> int:
+        """The generation of the last round."""
+        return self._round.generation if self._round else 0
+
+    def _error(self, halt: Halt) -> LaunchError:
+        """The error with which this host ends: its own has all lines."""
+        own = None if halt.code == MISTAKE else self._failure
+        return own or error_of(halt, self._host)
 
     # ---- torchrun
 
-    async def _watch_torchrun(self, process: asyncio.subprocess.Process) -> None:
-        code = await process.wait()
+    async def _fork_torchrun(self) -> None:
+        """Have a process that forks torchrun, which connects to this one."""
+        argv = [str(PROGRAM), self._job.framework, str(self._folder / "workers")]
+        self._forks = await asyncio.create_subprocess_exec(
+            sys.executable, *argv, stdin=subprocess.DEVNULL, start_new_session=True
+        )
+        code = await self._forks.wait()
         message = f"the process that starts torchrun has ended with exit code {code}"
         raise LaunchError(message, FAILURE, "worker")
 
-    async def _serve_torchrun(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        """Talk to the process that forks torchrun."""
+    async def _end_workers(self) -> None:
+        if self._state == "runs":
+            await self._end_torchrun()
+        if self._forks:
+            if self._forks.returncode is None:
+                self._forks.kill()
+            await self._forks.wait()
+
+    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Talk to that process."""
         self._torchrun = writer
         self._be_idle()
-        with suppress(OSError, *ENDS_OF_HANDLERS):
-            while line := await reader.readline():
-                message = json.loads(line)
-                if "pid" in message:
-                    self._pid = int(message["pid"])
-                    self._forked.set()
-                    if self._signal:
-                        self._send(self._signal)
-                if "failure" in message:
-                    self._failure = LaunchError(*message["failure"])
-                if "ended" in message:
-                    self._after_torchrun(int(message["ended"]))
-        writer.close()
+        while line := await reader.readline():
+            message = json.loads(line)
+            if "pid" in message:
+                self._pid = int(message["pid"])
+                self._forked.set()
+                if self._signal:
+                    self._send(self._signal)
+            if "failure" in message:
+                self._failure = LaunchError(*message["failure"])
+            if "ended" in message:
+                self._after_torchrun(int(message["ended"]))
 
     def _be_idle(self) -> None:
-        self._state, self._round, self._ports = "idle", None, free_ports(self._address)
+        self._state, self._ports = "idle", free_ports(self._address)
+        self._left = self._joined
         self._report()
+        if self._order.kind == "join":
+            self._obey(self._order)
 
-    def _begin(self, around: Round) -> None:
+    def _begin(self, around: Group, before: Halt | None) -> None:
         assert self._torchrun
         self._state, self._round, self._failure = "runs", around, None
         self._stops, self._pid = False, 0
         self._forked.clear()
         self._ended.clear()
-        say(f"round {around.number} with {', '.join(around.hosts)}")
-        own = {
-            "KIT_ROUND": around.id,
-            "KIT_MASTER_PORT": str(around.ports[1]),
-            "KIT_RESTARTS": str(self._starts),
-            "KIT_FAILURE": json.dumps(self._before),
-        }
+        say(f"round {around.number} with {around.names}")
+        rank = around.place(self._id)
+        self._connections = Connections(around, rank, self._settings.group_wait)
+        order = self._order_for(around, rank, before)
         self._starts += 1
-        rank = around.agents.index(self._id)
-        self._group = Group(around, rank, self._settings.group_wait)
-        worker = [str(PROGRAM), "worker", *self._command]
-        if self._job.framework == "tensorflow":
-            own |= tensorflow_environ(around, rank)
-            order: dict[str, Any] = {"argv": worker, "environ": own}
-        else:
-            argv = torchrun_argv(self._settings.nproc, around, rank, self._job.name)
-            argv += ["--log-dir", str(self._folder), *worker]
-            store = None if rank else (around.address, around.ports[0])
-            order = {"argv": argv, "environ": own, "store": store}
         self._torchrun.write(json.dumps(order).encode() + b"\n")
         self._report()
 
+    def _order_for(self, around: Group, rank: int, before: Halt | None) -> dict[str, Any]:
+        """What the process that forks torchrun gets for a round."""
+        first = around.members[0]
+        own = {
+            "KIT_ROUND": str(around.generation),
+            "KIT_MASTER_PORT": str(first.port),
+            "KIT_RESTARTS": str(self._starts),
+            "KIT_FAILURE": json.dumps(asdict(before) if before else None),
+        }
+        worker = [str(PROGRAM), "worker", *self._command]
+        if self._job.framework == "tensorflow":
+            return {"argv": worker, "environ": own | tensorflow_environ(around, rank)}
+        argv = torchrun_argv(self._settings.nproc, around, rank, self._job.name)
+        argv += ["--log-dir", str(self._folder), *worker]
+        store = None if rank else parse_endpoint(first.store)
+        return {"argv": argv, "environ": own, "store": store}
+
     def _stop(self, why: str) -> None:
         """Have no workers; they belong to a round that is over."""
-        if self._state in ("done", "failed"):
+        if self._state == "done":
             self._be_idle()
         elif self._state == "runs" and not self._stops:
             self._stops = True
@@ -2611,99 +3332,26 @@ class Agent:
         if self._signal:
             self._finish(128 + self._signal)
         if self._stops or self._over.done():
+            self._failure = None
             self._be_idle()
             return
         if code and not self._failure:
             message = f"torchrun has ended with exit code {code}"
             self._failure = LaunchError(message, FAILURE, "worker")
-        self._state = "failed" if self._failure else "done"
-        if self._failure:
-            say(str(self._failure).splitlines()[0], error=True)
-            emit("failed", **self._failure.values())
-        self._report()
-
-    # ---- The rendezvous
-
-    async def _connect(self) -> None:
-        """Hold a connection to the rendezvous; without it, workers go on."""
-        lost = 0.0
-        while True:
-            with suppress(OSError, ValueError, asyncio.TimeoutError):
-                opening = asyncio.open_connection(*self._settings.rendezvous)
-                reader, self._rendezvous = await asyncio.wait_for(opening, LOST)
-                self._report()
-                await self._listen(reader)
-            if self._rendezvous:
-                self._rendezvous.transport.abort()
-            self._rendezvous = None
-            if not lost or self._heard > lost:
-                lost = time.monotonic()
-                say("the rendezvous does not answer; workers go on without it")
-            silent = time.monotonic() - self._heard
-            if self._state == "done" and silent > LOST:
-                self._finish(0)
-            if self._state != "runs" and silent > self._settings.wait:
-                what = f"nothing answered at {endpoint_text(self._settings.rendezvous)}"
-                raise LaunchError(f"{what} for {self._settings.wait} s", FAILURE, "rendezvous")
-            await asyncio.sleep(0.3)
-
-    async def _listen(self, reader: asyncio.StreamReader) -> None:
-        while line := await asyncio.wait_for(reader.readline(), LOST):
-            order, self._heard = json.loads(line), time.monotonic()
-            if self._signal or self._over.done():
-                continue
-            self._before = order.get("failure")
-            if order["do"] == "end":
-                self._finish(0)
-            elif order["do"] == "fail":
-                closed = "another host has closed this run: see what others say"
-                own = self._failure or LaunchError(closed, FAILURE, "rendezvous")
-                self._finish(given_up(order, self._settings.host) or own)
-            elif order["do"] == "wait":
-                self._stop(str(order["why"]))
-            elif (around := read_round(order["round"])) != self._round:
-                self._take(around)
-
-    def _take(self, around: Round) -> None:
-        """Begin a round, once the workers of another have ended."""
-        if self._state == "idle":
-            self._begin(around)
-        else:
-            self._stop(f"round {around.number} begins")
-
-    def _report(self) -> None:
-        if self._rendezvous:
-            settings = self._settings
-            least, most, spares = read_nnodes(os.environ)
-            report = Report(
-                agent=self._id,
-                host=settings.host,
-                address=self._address,
-                ports=self._ports,
-                least=least,
-                most=most,
-                state=self._state,
-                round=self._round,
-                hopeless=bool(self._failure and self._failure.code == MISTAKE),
-                failure=self._failure.values() if self._failure else None,
-                fault=self._failure.fault if self._failure else "",
-                saved=newest_saved(),
-                leaving=self._signal > 0,
-                once=self._once,
-                spare=bool(os.environ.get("KIT_SPARE")),
-                spares=spares,
-            )
-            self._rendezvous.write(json.dumps(report).encode() + b"\n")
-
-    async def _watch(self) -> None:
-        while True:
-            await asyncio.sleep(REPORT_EVERY)
+        if not self._failure:
+            self._state = "done"
             self._report()
+            return
+        say(str(self._failure).splitlines()[0], error=True)
+        emit("failed", **self._failure.values())
+        self._be_idle()
+
+    # ---- Looks at its workers
 
     async def _watch_silence(self) -> None:
         """Look whether ranks of this host do nothing for long."""
         limit = self._job.quiet
-        silence = Silence(self._folder, limit, os.environ.get("KIT_GPUS", ""))
+        silence = Silence(self._folder, limit, self._environ.get("KIT_GPUS", ""))
         while limit:
             await asyncio.sleep(min(LOOK_EVERY * 10, limit / 10))
             if pid := self._pid:
@@ -2712,18 +3360,18 @@ class Agent:
                 if self.metrics:
                     self.metrics.silent = seconds
 
-    async def _watch_group(self) -> None:
+    async def _watch_connections(self) -> None:
         """Look whether the processes of this host are connected with others of the script."""
         one = self._job.framework == "tensorflow" or self._settings.nproc == 1
         while True:
             await asyncio.sleep(LOOK_EVERY)
-            group, pid = self._group, self._pid
-            if group and pid and not (one and group.only_host):
+            found, pid = self._connections, self._pid
+            if found and pid and not (one and found.only_host):
                 # With thousands of connections, as on a host's own network, it takes its time.
-                joined = await asyncio.to_thread(group.look, pid)
-                if joined is not None and group is self._group and pid == self._pid:
-                    self._group = None if joined else group
-                    group.tell(joined)
+                joined = await asyncio.to_thread(found.look, pid)
+                if joined is not None and found is self._connections and pid == self._pid:
+                    self._connections = None if joined else found
+                    found.tell(joined)
 
 
 # -------- launcher/run.py
@@ -2747,15 +3395,8 @@ def run_agent() -> int:
 
 async def run_rounds(folder: Path, command: Sequence[str]) -> int:
     """Run the agent; return its exit code. Raises LaunchError."""
-    agent = Agent(os.environ, folder, command)
-    if at := os.environ.get("KIT_METRICS_AT"):
-        agent.metrics = serve_metrics(parse_endpoint(at), Path(os.environ["KIT_METRICS"]))
-    code = await agent.run()
-    if code > 128:
-        say(f"torchrun ended on {signal.Signals(code - 128).name}")
-        if agent.metrics:
-            await asyncio.to_thread(agent.metrics.wait_for_reader)
-    return code
+    metrics = Path(os.environ.get("KIT_METRICS", folder))
+    return await run_host(Agent(os.environ, folder, command), metrics, "torchrun ended")
 
 
 # -------- launcher/start.py
@@ -2893,24 +3534,34 @@ def rename_variables(environ: MutableMapping[str, str], version: str) -> None:
 
 
 # -------- launcher/coordinator.py
-# The coordinator of a built-in training.
+# The coordinators of a built-in training and of a script's rounds.
+
+CHANCES = 10**6  # Numbers of which the next group has one, if the clock does not tell it.
+chance = partial(random.randrange, CHANCES)
 
 
-def coordinate() -> int:
-    """Serve the coordinator, only at its own address, until its run is over or a signal arrives."""
+def coordinate() -> None:
+    """Serve the coordinator of a built-in training."""
+    hosts = read_nnodes(os.environ)
+    serve("coordinator", Decisions(time.monotonic, *hosts, time.time, chance, say))
+
+
+def serve_rendezvous() -> None:
+    """Serve the rendezvous of a script."""
+    serve("rendezvous", Rounds(time.monotonic, today=time.time, chance=chance, say=say))
+
+
+def serve(name: str, decisions: Decisions) -> None:
+    """Serve only at the own address, until the run is over or a signal arrives."""
     stay_unprivileged()
     raise_open_files()  # Each host holds a connection.
-    from trainer.elastic.coordinator import serve
-
     host, port = parse_endpoint(read_variable(os.environ, "KIT_RENDEZVOUS"))
-    hosts = read_nnodes(os.environ)
     address = own_address([host])
     listener = listen(address, port)
-    say(f"serves the coordinator on {endpoint_text((address, port))}")
-    received = serve(listener, hosts, say)
+    say(f"serves the {name} on {endpoint_text((address, port))}")
+    received = asyncio.run(Server(decisions).serve(listener))
     reason = signal.Signals(received).name if received else "the end of its run"
-    say(f"ends the coordinator on {reason}")
-    return 0
+    say(f"ends the {name} on {reason}")
 
 
 # -------- launcher/main.py

@@ -1,4 +1,4 @@
-"""A simulation of an elastic training: the real decisions, any order of messages and faults.
+"""A simulation of hosts that train together: the real decisions, any order of messages and faults.
 
     python -m tests.trainer.interleavings [--seeds 20000]
 
@@ -8,6 +8,9 @@ rank may complete it once all members have entered it, also if one of them has d
 may fail as long as a member is missing. A worker may hang between two exchanges: then it follows no
 order until it is killed. Reports and orders arrive late, in order for each host.
 
+`Cluster` is the built-in training, `Scripts` the rounds of a script: its workers begin each round
+without memory, end a while after they are told to, and have not ended well until all have.
+
 Checked after every event:
 
 - Of one generation there is one list of members.
@@ -16,7 +19,7 @@ Checked after every event:
 
 Checked at the end, when no more faults happen: as many hosts as the job wants, or all that are
 there and do not hang, train together within a minute, a host that was asked to end has left, and
-steps are taken.
+steps are taken. A script then ends on all hosts, and on none before it has ended well on all.
 """
 
 from __future__ import annotations
@@ -24,12 +27,14 @@ from __future__ import annotations
 import argparse
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 from trainer.core.live_state import Claim, elect
-from trainer.elastic.coordinator import CHANCES
-from trainer.elastic.decisions import Decisions
-from trainer.elastic.messages import Group, Order, Report, decode, encode
+from trainer.group.decisions import Decisions
+from trainer.group.messages import Group, Halt, Order, Report, decode, encode
+from trainer.launcher.coordinator import CHANCES
+from trainer.launcher.rounds import Rounds
 
 FORM, AGREE = 0, 1
 STILL = 3.0
@@ -86,6 +91,12 @@ class Host:
     reports: list[bytes] = field(default_factory=list)
     orders: list[bytes] = field(default_factory=list)
     sent: Order | None = None
+    # Of a script:
+    last: Order | None = None
+    number: int = 0  # Of its last round.
+    failure: Halt | None = None
+    stops: bool = False  # Its workers end.
+    done: bool = False
 
     @property
     def entered(self) -> bool:
@@ -133,17 +144,23 @@ class Cluster:
         return Host(name, f"{name}-{self.number}", spare=name.startswith("s"))
 
     def new_coordinator(self) -> Decisions:
-        """A coordinator without memory, on a host whose clock may be wrong by an hour."""
+        """A coordinator without memory."""
+        bounds = self.least, self.most, self.spares
+        return Decisions(lambda: self.now, *bounds, self.new_calendar(), self.new_chance())
+
+    def new_calendar(self) -> Callable[[], float]:
+        """The clock of a host, which may be wrong by an hour."""
         begins = 10000 + self.draw.choice((0, -3600, 3600))
+        return lambda: begins + self.now
+
+    def new_chance(self) -> Callable[[], int]:
+        """The chance of a coordinator."""
         draw = random.Random(self.draw.random())
-        return Decisions(
-            lambda: self.now,
-            self.least,
-            self.most,
-            self.spares,
-            lambda: begins + self.now,
-            lambda: draw.randrange(CHANCES),
-        )
+        return lambda: draw.randrange(CHANCES)
+
+    def report(self, host: Host) -> Report:
+        """The present report of a host."""
+        return host.report(self.now)
 
     # ---- What may happen next
 
@@ -162,7 +179,7 @@ class Cluster:
             if host.meeting and self.can_complete(host):
                 found.append(lambda host=host: self.complete(host))  # type: ignore[misc]
             if host.meeting and self.can_fail(host):
-                found.append(lambda host=host: self.leave(host))  # type: ignore[misc]
+                found.append(lambda host=host: self.fail(host))  # type: ignore[misc]
         return found
 
     def tick(self) -> None:
@@ -172,7 +189,7 @@ class Cluster:
 
     def send(self, host: Host) -> None:
         """A host sends its report; the newest of those that wait are enough."""
-        host.reports = [*host.reports[-2:], encode(host.report(self.now))]
+        host.reports = [*host.reports[-2:], encode(self.report(host))]
 
     def hear(self, host: Host) -> None:
         """The coordinator reads a report."""
@@ -302,15 +319,24 @@ class Cluster:
         host.left = max(host.left, host.meeting.group.generation)
         host.meeting, host.asked, host.hangs = None, False, False
 
+    def fail(self, host: Host) -> None:
+        """A host's worker sees that another one is gone."""
+        self.leave(host)
+
     # ---- Faults
+
+    def faults(self) -> list[Callable[[Host], None]]:
+        """What may happen to a host that is there."""
+        return [self.kill_worker, self.lose_host, self.cut, self.end, self.hang]
 
     def fault(self) -> None:
         """One fault, or the end of one."""
         host = self.draw.choice(self.hosts)
-        kinds = [self.kill_worker, self.lose_host, self.cut, self.end, self.hang]
         back = [self.replace_host] if not host.alive else [self.mend] if host.cut else []
         back += [self.kill_worker] if host.hangs else []
-        kind = self.draw.choice([*back * 3, *(kinds if host.alive else []), self.lose_coordinator])
+        kind = self.draw.choice(
+            [*back * 3, *(self.faults() if host.alive else []), self.lose_coordinator]
+        )
         kind(host)
 
     def kill_worker(self, host: Host) -> None:
@@ -392,11 +418,12 @@ class Cluster:
 
     def fair_turn(self) -> None:
         """Everything that can happen does, once, in some order."""
-        for host in self.hosts:
+        alive = [host for host in self.hosts if host.alive]
+        for host in alive:
             self.send(host)
         events = self.events()
         self.draw.shuffle(events)
-        for host in self.hosts:
+        for host in alive:
             while host.reports:
                 self.hear(host)
             while host.orders:
@@ -407,15 +434,127 @@ class Cluster:
             if host.meeting and self.can_complete(host):
                 self.complete(host)
             elif host.meeting and self.can_fail(host):
-                self.leave(host)
+                self.fail(host)
         self.tick()
 
 
-def walk(seed: int, events: int = 250, rate: float = 0.04) -> int:
+class Scripts(Cluster):
+    """The hosts of a script, and a rendezvous that may be replaced."""
+
+    finishing = False  # Whether the script ends well, host by host.
+
+    def new_coordinator(self) -> Decisions:
+        """A rendezvous without memory."""
+        return Rounds(lambda: self.now, today=self.new_calendar(), chance=self.new_chance())
+
+    def report(self, host: Host) -> Report:
+        """The present report of a host, as the agent's."""
+        return replace(
+            super().report(host),
+            still=False,
+            number=host.number,
+            failure=host.failure,
+            done=host.done,
+            bounds=(self.least, self.most, self.spares),
+        )
+
+    def events(self) -> list[Callable[[], None]]:
+        """The workers of a host may also have ended."""
+        ends = [host for host in self.hosts if host.stops and host.alive]
+        return [*super().events(), *(partial(self.leave, host) for host in ends)]
+
+    def obey(self, host: Host) -> None:
+        """A host reads an order, as launcher/agent.py does."""
+        order = decode(Order, host.orders.pop(0))
+        host.heard, host.last = max(host.heard, order.generation), order
+        self.follow(host, order)
+
+    def follow(self, host: Host, order: Order) -> None:
+        """A host does what it is told to."""
+        if order.kind == "end":
+            self.end_agent(host, again=order.halt is not None)
+        elif order.kind == "join" and order.group and order.generation > host.generation:
+            if host.meeting:
+                host.stops = True
+            else:
+                self.enter_group(host, order.group)
+        elif order.kind == "abort" and host.meeting and host.generation <= order.generation:
+            host.stops, host.done = True, False
+
+    def enter_group(self, host: Host, group: Group) -> None:
+        """A host begins a round: its workers know nothing yet."""
+        host.state, host.failure, host.number = None, None, group.number
+        host.generation = group.generation
+        host.members = tuple(member.agent for member in group.members)
+        super().enter_group(host, group)
+
+    def can_complete(self, host: Host) -> bool:
+        """Workers that end, or have, take no steps."""
+        return not (host.stops or host.done) and super().can_complete(host)
+
+    def can_fail(self, host: Host) -> bool:
+        """Nor do they fail; others fail once a peer is gone that was there."""
+        assert host.meeting
+        here = {each.agent for each in self.hosts if each.alive and each.meeting is host.meeting}
+        return not (host.stops or host.done) and bool(host.meeting.entered[FORM].keys() - here)
+
+    def fail(self, host: Host) -> None:
+        """The script fails on a host."""
+        host.failure = Halt("worker", "a peer is gone", 1)
+        self.leave(host)
+
+    def leave(self, host: Host) -> None:
+        """The workers of a host have ended."""
+        super().leave(host)
+        host.stops = False
+        if host.last:
+            self.follow(host, host.last)
+
+    def end_agent(self, host: Host, *, again: bool) -> None:
+        """An agent ends; the engine starts it again unless the script has ended well."""
+        busy = [each for each in self.hosts if each.alive and each.meeting and not each.done]
+        if busy and not again:
+            raise WrongError(f"the script has not ended on {busy[0].name}")
+        host.reports, host.orders = [], []
+        self.lose_host(host)
+        if again:
+            self.replace_host(host)
+
+    def faults(self) -> list[Callable[[Host], None]]:
+        """Nobody looks whether a script hangs; one that ends a host is lost."""
+        return [self.kill_worker, self.lose_host, self.cut]
+
+    def kill_worker(self, host: Host) -> None:
+        """A worker dies: the script has failed there."""
+        if host.meeting and not host.stops:
+            self.fail(host)
+
+    def settle(self) -> None:
+        """Check also that the script ends well."""
+        super().settle()
+        self.finishing, began = True, self.now
+        while any(host.alive for host in self.hosts):
+            self.fair_turn()
+            if self.now > began + 60:
+                raise WrongError(f"{[each.name for each in self.hosts if each.alive]} do not end")
+
+    def fair_turn(self) -> None:
+        """Workers that were told to end have; at last the script ends well, host by host."""
+        super().fair_turn()
+        for host in self.hosts:
+            if host.stops:
+                self.leave(host)
+            elif self.finishing and host.meeting:
+                host.done |= self.draw.random() < 0.5
+
+
+def walk(
+    seed: int, events: int = 250, rate: float = 0.04, protocol: type[Cluster] = Cluster
+) -> int:
     """One random run; return the number of steps that ranks took. Raises WrongError."""
     draw = random.Random(seed)
     hosts, least, spares = draw.choice((2, 3, 4)), draw.choice((1, 2)), draw.choice((0, 0, 1, 2))
-    cluster = Cluster(draw, hosts, least, spares)
+    cluster = protocol(draw, hosts, least, spares)
     for _ in range(20):
         cluster.fair_turn()
     for _ in range(events):
@@ -426,10 +565,12 @@ def walk(seed: int, events: int = 250, rate: float = 0.04) -> int:
     return cluster.steps
 
 
-def place(turns: int, kind: str, seed: int, around: int = 40) -> None:
+def place(
+    turns: int, kind: str, seed: int, around: int = 40, protocol: type[Cluster] = Cluster
+) -> None:
     """A run with one fault after so many quiet turns, and any order of events around it."""
     draw = random.Random(seed)
-    cluster = Cluster(draw, hosts=3, least=1)
+    cluster = protocol(draw, hosts=3, least=1)
     for _ in range(turns):
         cluster.fair_turn()
     for _ in range(around // 2):
@@ -445,13 +586,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=20000)
     seeds = parser.parse_args().seeds
-    steps = 0
-    for seed in range(seeds):
-        try:
-            steps += walk(seed)
-        except WrongError as error:
-            raise SystemExit(f"seed {seed}: {error}") from error
-    print(f"{seeds} random runs, {steps} steps of ranks: nothing wrong")
+    for protocol in (Cluster, Scripts):
+        steps = 0
+        for seed in range(seeds):
+            try:
+                steps += walk(seed, protocol=protocol)
+            except WrongError as error:
+                raise SystemExit(f"{protocol.__name__}, seed {seed}: {error}") from error
+        print(f"{protocol.__name__}: {seeds} random runs, {steps} steps of ranks: nothing wrong")
 
 
 if __name__ == "__main__":

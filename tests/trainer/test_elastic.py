@@ -12,12 +12,15 @@ import pytest
 
 from tests.trainer import interleavings
 from tests.trainer.hosts import wait_until
-from tests.trainer.interleavings import Cluster, WrongError, place, walk
+from tests.trainer.interleavings import Cluster, Scripts, WrongError, place, walk
 from trainer.core.live_state import Claim
-from trainer.elastic import decisions, pulse
+from trainer.elastic import pulse
 from trainer.elastic.agent import stands_still
-from trainer.elastic.decisions import Decisions, natural
-from trainer.elastic.messages import (
+from trainer.elastic.pulse import Activity, Beat, Patience
+from trainer.group import decisions
+from trainer.group.decisions import TRAINING, Decisions
+from trainer.group.knowledge import Knowledge, natural
+from trainer.group.messages import (
     Group,
     Halt,
     MalformedError,
@@ -27,20 +30,29 @@ from trainer.elastic.messages import (
     decode,
     encode,
 )
-from trainer.elastic.pulse import Activity, Beat, Patience
+from trainer.launcher.rounds import Rounds
 
 SEEDS = int(os.environ.get("KIT_WALKS", "40"))
 FAULTS = ("kill_worker", "lose_host", "cut", "lose_coordinator", "hang")
 
 
-def test_random_runs_keep_every_step_and_go_on() -> None:
-    assert sum(map(walk, range(SEEDS))) > 100 * SEEDS
+BOTH = pytest.mark.parametrize("protocol", [Cluster, Scripts])
+"""The built-in training, and the rounds of a script."""
 
 
-@pytest.mark.parametrize("kind", FAULTS)
-def test_one_fault_at_any_place_keeps_every_step(kind: str) -> None:
+@BOTH
+def test_random_runs_keep_every_step_and_go_on(protocol: type[Cluster]) -> None:
+    assert sum(walk(seed, protocol=protocol) for seed in range(SEEDS)) > 100 * SEEDS
+
+
+@pytest.mark.parametrize(
+    ("protocol", "kind"),
+    # Nobody looks whether a script hangs.
+    [(Cluster, kind) for kind in FAULTS] + [(Scripts, kind) for kind in FAULTS if kind != "hang"],
+)
+def test_one_fault_at_any_place_keeps_every_step(protocol: type[Cluster], kind: str) -> None:
     for turns in range(0, 24, 2):
-        place(turns, kind, seed=turns)
+        place(turns, kind, seed=turns, protocol=protocol)
 
 
 def take_a_step_twice() -> None:
@@ -67,11 +79,11 @@ def test_a_step_that_was_taken_twice_counts_once() -> None:
     take_a_step_twice()
 
 
-def wrong(seeds: int = 100) -> str:
+def wrong(protocol: type[Cluster] = Cluster, seeds: int = 100) -> str:
     """What the first of some random runs finds wrong, or ""."""
     for seed in range(seeds):
         try:
-            walk(seed, rate=0.08)
+            walk(seed, rate=0.08, protocol=protocol)
         except WrongError as error:
             return str(error)
     return ""
@@ -93,22 +105,23 @@ def test_a_mutant_that_knows_no_groups_is_found(monkeypatch: pytest.MonkeyPatch)
         take_a_step_twice()
 
 
+@BOTH
 def test_a_mutant_that_numbers_groups_from_its_own_memory_is_found(
-    monkeypatch: pytest.MonkeyPatch,
+    protocol: type[Cluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def forgets(self: Decisions, report: Report) -> None:
+    def forgets(self: Knowledge, report: Report) -> None:
         self.hosts[report.agent] = report
 
-    monkeypatch.setattr(Decisions, "report", forgets)
-    monkeypatch.setattr(
-        interleavings.Cluster,
-        "new_coordinator",
-        lambda self: Decisions(lambda: self.now, self.least, self.most, self.spares),
-    )
-    assert wrong()
+    monkeypatch.setattr(Knowledge, "report", forgets)
+    monkeypatch.setattr(Cluster, "new_calendar", lambda _: lambda: 0.0)
+    monkeypatch.setattr(Cluster, "new_chance", lambda _: lambda: 0)
+    assert wrong(protocol)
 
 
-def test_a_mutant_that_aborts_nothing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+@BOTH
+def test_a_mutant_that_aborts_nothing_is_found(
+    protocol: type[Cluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = Decisions._order
 
     def patient(self: Decisions, report: Report) -> Order:
@@ -116,8 +129,27 @@ def test_a_mutant_that_aborts_nothing_is_found(monkeypatch: pytest.MonkeyPatch) 
         return Order() if order.kind == "abort" else order
 
     monkeypatch.setattr(Decisions, "_order", patient)
-    monkeypatch.setattr(interleavings.Cluster, "can_fail", lambda *_: False)
-    assert "train" in wrong()
+    monkeypatch.setattr(protocol, "can_fail", lambda *_: False)
+    assert "train" in wrong(protocol)
+
+
+def test_a_mutant_that_lets_a_round_leave_after_a_step_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Rounds, "_leave_group", Decisions._leave_group)
+    assert "train" in wrong(Scripts)
+
+
+def test_a_mutant_that_ends_a_script_with_its_first_host_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = Rounds._present
+
+    def first(self: Rounds) -> list[Report]:
+        return [each for each in before(self) if each.done] or before(self)
+
+    monkeypatch.setattr(Rounds, "_present", first)
+    assert "has not ended" in wrong(Scripts)
 
 
 def test_a_mutant_that_waits_for_a_hung_worker_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,10 +175,10 @@ def test_ranks_follow_names_and_then_who_was_there_first() -> None:
     one = group.generation
     found.report(report("n10", generation=one, left=one, ready=True))
     found.orders()
-    now[0] += decisions.LAST_CALL
+    now[0] += TRAINING.last_call
     found.report(report("n2", ready=True))
     found.report(report("n10", generation=one + 1, members=("n10-1",)))
-    now[0] += decisions.GATHER
+    now[0] += TRAINING.gather
     assert {order.kind for order in found.orders().values()} == {"leave", "wait"}
     found.report(report("n10", generation=one + 1, left=one + 1, ready=True))
     group = found.orders()["n10-1"].group
@@ -188,7 +220,7 @@ def test_a_spare_takes_the_place_of_a_lost_host_and_keeps_it() -> None:
     found = Decisions(lambda: now[0], 1, 1, 1)
     found.report(report("n1", ready=True))
     assert not members()
-    now[0] += decisions.RETURN
+    now[0] += TRAINING.returning
     assert members() == ["n1"]
 
 
@@ -198,7 +230,7 @@ def test_a_spare_with_the_newest_checkpoint_takes_part_in_a_new_start() -> None:
     found.report(report("n1", ready=True, saved=3))
     found.report(report("n2", ready=True, saved=3))
     found.report(report("s1", spare=True, saved=347, starting=True))
-    now[0] += decisions.LAST_CALL
+    now[0] += TRAINING.last_call
     found.orders()
     now[0] += 1
     assert {order.kind for order in found.orders().values()} == {"wait"}  # s1 imports PyTorch.
@@ -216,7 +248,7 @@ def test_a_spare_without_a_newer_checkpoint_stands_by(saved: int) -> None:
     for name in ("n1", "n2"):
         found.report(report(name, ready=True, saved=3 if name == "n1" else -1))
     found.report(report("s1", spare=True, saved=saved, starting=True))
-    now[0] += decisions.RETURN
+    now[0] += TRAINING.returning
     group = found.orders()["n1-1"].group
     assert group
     assert [member.host for member in group.members] == ["n1", "n2"]
@@ -228,7 +260,7 @@ def test_a_host_that_starts_for_ever_is_not_waited_for() -> None:
     found.report(report("n1", ready=True, saved=3))
     found.report(report("s1", spare=True, saved=347, starting=True))
     found.orders()
-    now[0] += decisions.WARM_UP + 1
+    now[0] += TRAINING.warm_up + 1
     assert found.orders()["n1-1"].kind == "join"
 
 
@@ -251,14 +283,14 @@ def test_a_new_coordinator_names_the_host_that_failed(fault: str, why: str) -> N
     if fault == "starting":
         found.report(report("n2", **trains | {"left": 5, "starting": True}))
     found.orders()
-    now[0] += decisions.RETURN + 1
+    now[0] += TRAINING.returning + 1
     found.orders()
     found.report(report("n1", **trains | {"left": 5, "ready": True}))
     group = found.orders()["n1-1"].group
     assert group
     assert group.why == why
     told = "n2 has left it" if fault == "starting" else "n2 is lost"
-    assert f"group 5 is over: {told}" in said
+    assert f"ends group 5: {told}" in said
 
 
 def test_a_group_that_waited_for_a_failed_worker_says_so() -> None:
@@ -428,10 +460,10 @@ def test_who_hangs_is_known_by_what_it_has_not_reached(
         known = report(name, generation=group.generation, members=members, **more)
         found.report(decode(Report, encode(known)))
     assert {order.kind for order in found.orders().values()} == {"wait"}, "a report may be old"
-    now[0] += decisions.CONFIRM
+    now[0] += TRAINING.confirm
     kinds = {order.kind for order in found.orders().values()}
     assert kinds == ({"abort"} if expected else {"wait"})
-    assert any(expected in line for line in said if "is over" in line) == bool(expected)
+    assert any(expected in line for line in said if "ends group" in line) == bool(expected)
 
 
 def test_coordinators_whose_clock_is_behind_number_groups_by_chance() -> None:
@@ -442,7 +474,7 @@ def test_coordinators_whose_clock_is_behind_number_groups_by_chance() -> None:
         found = Decisions(lambda: now[0], 1, 1, today=lambda: 2.0, chance=lambda: chance)  # noqa: B023
         found.report(report("n1", ready=True, left=5000))
         found.orders()
-        now[0] += decisions.RETURN
+        now[0] += TRAINING.returning
         found.orders()
         assert found.group
         numbers.append(found.group.generation)

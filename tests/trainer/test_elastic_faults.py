@@ -270,7 +270,7 @@ def test_a_new_coordinator_does_not_disturb_a_group(cluster: Cluster) -> None:
     assert cluster.coordinator
     cluster.coordinator.end()
     new = cluster.local.serve(cluster.endpoint, cluster.nnodes)
-    new.expect("trains already")
+    new.expect("finds group")
     cluster.wait_for_epoch()
     assert len(cluster.begins()) == 1
     cluster.end()
@@ -300,7 +300,7 @@ def test_a_job_that_needs_all_hosts_waits_in_memory(tmp_path: Path) -> None:
         worker = cluster.worker("n1")
         cluster.hosts["n2"].end()
         assert cluster.coordinator
-        cluster.coordinator.expect("is over")
+        cluster.coordinator.expect("ends group")
         cluster.start("n2")
         cluster.wait_for(2, 1)
         assert cluster.worker("n1") == worker
@@ -371,7 +371,7 @@ def test_a_spare_takes_the_place_of_a_lost_host(tmp_path: Path) -> None:
         cluster.hosts["s1"].end()
         cluster.wait_for(2, 2)
         assert cluster.coordinator
-        groups = re.findall(r"group \d+: ([^\n(]+)", cluster.coordinator.text)
+        groups = re.findall(r"begins group \d+ with ([^\n(]+)", cluster.coordinator.text)
         assert [each.strip() for each in groups] == ["n1, n2", "n2, s1", "n2, n1"]
         assert cluster.worker("n2") == worker
         assert not any(task.of(Resumed) for task in local.tasks)

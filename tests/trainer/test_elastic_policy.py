@@ -21,11 +21,10 @@ from trainer.contract.events import (
     Saved,
 )
 from trainer.contract.job import Faults
-from trainer.elastic import decisions
 from trainer.elastic.agent import read_faults
-from trainer.elastic.decisions import Decisions
-from trainer.elastic.messages import Halt, Order, Report, decode, encode
 from trainer.elastic.policy import BACK_OFF, Policy
+from trainer.group.decisions import TRAINING, Decisions
+from trainer.group.messages import Halt, Order, Report, decode, encode
 
 
 def test_failures_are_retried_until_there_are_too_many_of_a_kind() -> None:
@@ -85,10 +84,10 @@ def group_of_three(found: Decisions) -> tuple[int, dict[str, Report]]:
 def test_a_host_that_is_left_out_joins_no_group_until_it_is_released() -> None:
     now = [100.0]
     found = Decisions(lambda: now[0], 1, 3)
-    now[0] += decisions.LAST_CALL
+    now[0] += TRAINING.last_call
     one, _ = group_of_three(found)
     found.report(decode(Report, encode(report("n2", left=one, out=OUT))))
-    assert found.orders()["n1-1"] == Order("abort", one)
+    assert found.orders()["n1-1"] == Order("abort", one, why="n2 is left out")
     for name in ("n1", "n3"):
         found.report(report(name, left=one, ready=True))
     group = found.orders()["n1-1"].group
@@ -100,7 +99,7 @@ def test_a_host_that_is_left_out_joins_no_group_until_it_is_released() -> None:
         found.report(report(name, generation=group.generation, members=members))
     assert {order.kind for order in found.orders().values()} == {"wait"}
     found.report(report("n2", left=one, ready=True))
-    now[0] += decisions.GATHER
+    now[0] += TRAINING.gather
     assert found.orders()["n1-1"].kind == "leave"
 
 

@@ -47,7 +47,8 @@ def imports(tree: ast.Module) -> Iterator[ast.Import | ast.ImportFrom]:
 def test_the_programs_have_every_module() -> None:
     listed = {path for modules in PROGRAMS.values() for path in modules}
     there = {str(path.relative_to(TRAINER)) for path in TRAINER.glob("launcher/**/*.py")}
-    assert {path for path in listed if path.startswith("launcher/")} == there
+    there |= {f"group/{path.name}" for path in TRAINER.glob("group/[a-z]*.py")}
+    assert {path for path in listed if path.startswith(("launcher/", "group/"))} == there
     assert PROGRAMS.keys() == {LAUNCHER_FILE, KEEPER_FILE}
 
 
@@ -89,7 +90,7 @@ def test_modules_import_names_from_the_modules_before_them(program: str) -> None
                 assert {alias.name for alias in node.names} <= before[module], path
             else:  # Within a function, other folders of the trainer.
                 assert module not in before, path
-                assert not module.startswith("trainer.launcher"), path
+                assert not module.startswith(("trainer.launcher", "trainer.group")), path
         before["trainer." + path.removesuffix(".py").replace("/", ".")] = {*defined(tree)}
 
 

@@ -20,6 +20,7 @@ from kit.workload.training import FAULT_VARIABLES
 from tests.ports import free_port
 from tests.trainer.hosts import DEADLINE, LAUNCH, hosts, write_job, write_programs
 from trainer.core.torch_version import torch_fault
+from trainer.group.messages import Group, Member
 from trainer.launcher import container, network
 from trainer.launcher.container import available_cores
 from trainer.launcher.disk import unchangeable
@@ -32,7 +33,6 @@ from trainer.launcher.network import (
     pick_interface,
     wait_for_rendezvous,
 )
-from trainer.launcher.reports import Round
 from trainer.launcher.settings import Settings, endpoint_text, parse_endpoint, read_job, read_nnodes
 from trainer.launcher.start import installed_torch, prepare, rename_variables, torchrun_environ
 from trainer.launcher.torchrun import torchrun_argv
@@ -102,10 +102,11 @@ def test_a_wrong_number_of_hosts_is_refused(value: str) -> None:
 
 
 def test_torchrun_is_told_everything() -> None:
-    around = Round(7, "7-ab", ["a", "b"], ["n1", "n2"], "10.0.0.7", [3000, 4000], [])
+    members = (Member("a", "n1", "10.0.0.7:3000", 2, 4000), Member("b", "n2", "10.0.0.8:1", 2))
+    around = Group(7, members)
     assert " ".join(torchrun_argv(2, around, 1, "own")) == (
         "--nnodes 2 --node-rank 1 --nproc-per-node 2 --rdzv-backend static "
-        "--rdzv-endpoint 10.0.0.7:3000 --rdzv-id own-7-ab --max-restarts 0 --monitor-interval 0.1"
+        "--rdzv-endpoint 10.0.0.7:3000 --rdzv-id own-7 --max-restarts 0 --monitor-interval 0.1"
     )
 
 

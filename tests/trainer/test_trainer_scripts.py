@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +12,23 @@ import pytest
 
 from tests.trainer.hosts import Hosts, Task, descendants, hosts, stop, wait_until
 from trainer.contract.events import Alone, Grouped, Silent
-from trainer.launcher.group import ESTABLISHED, LISTENS, Group, Socket, read_end
-from trainer.launcher.reports import Report, Round, read_report
+from trainer.group.messages import (
+    HOST_SILENT,
+    Group,
+    Halt,
+    MalformedError,
+    Member,
+    Order,
+    Report,
+    decode,
+    encode,
+)
+from trainer.launcher.connections import ESTABLISHED, LISTENS, Connections, Socket, read_end
 from trainer.launcher.rounds import (
-    LAST_CALL,
     MAX_RESTARTS,
-    RETURN,
+    ROUND_TIMES,
     SAME,
     SAME_KILLS,
-    STUCK,
     WINDOW,
     Faults,
     Rounds,
@@ -35,31 +43,61 @@ SOON = 60.0
 # ---- The decisions
 
 
+LAST_CALL, RETURN, STUCK = ROUND_TIMES.last_call, ROUND_TIMES.returning, ROUND_TIMES.stuck
+
+
 @dataclass
 class Meeting:
     """The rendezvous' decisions, and agents that do what they are told at once."""
 
     now: float = 0.0
     states: dict[str, str] = field(default_factory=dict)
-    rounds: dict[str, Round | None] = field(default_factory=dict)
+    rounds: dict[str, Group | None] = field(default_factory=dict)
+    left: dict[str, int] = field(default_factory=dict)
+    failures: dict[str, Halt] = field(default_factory=dict)
     least: int = 1
     most: int = 3
     spares: int = 0
     stuck: str = ""
+    told: Order | None = None
 
     def __post_init__(self) -> None:
         self.decides = Rounds(lambda: self.now)
 
     def come(self, *names: str) -> None:
+        """A container is started, with a new agent."""
         for name in names:
-            self.states[name], self.rounds[name] = "idle", None
+            self.states[name], self.rounds[name], self.left[name] = "idle", None, 0
+            self.failures.pop(name, None)
+
+    def leave(self, name: str) -> None:
+        """A host has ended its workers."""
+        if around := self.rounds[name]:
+            self.left[name] = around.generation
+        self.states[name], self.rounds[name] = "idle", None
 
     def report(self, name: str, **changes: Any) -> None:
-        state, around = self.states[name], self.rounds[name]
-        report = Report(name, name, name, [1, 2], self.least, self.most, state, around)
-        report = report._replace(spare=name.startswith("s"), spares=self.spares)
-        line = json.dumps(report._replace(**changes)).encode()
-        self.decides.report(read_report(line))
+        around = self.rounds[name]
+        known = Report(
+            name,
+            name.partition("-")[0],
+            1,
+            f"{name}:1",
+            port=2,
+            generation=around.generation if around else self.left[name],
+            members=tuple(each.agent for each in around.members) if around else (),
+            number=around.number if around else 0,
+            left=self.left[name],
+            ready=self.states[name] == "idle",
+            done=self.states[name] == "done",
+            spare=name.startswith("s"),
+            bounds=(self.least, self.most, self.spares),
+            failure=self.failures.get(name),
+        )
+        self.decides.report(decode(Report, encode(replace(known, **changes))))
+
+    def order(self, name: str) -> Order:
+        return self.decides.orders()[name]
 
     def go_on(self, seconds: float = LAST_CALL + RETURN) -> None:
         """Let time go by; hosts report and obey."""
@@ -68,38 +106,40 @@ class Meeting:
             for name in [*self.states]:
                 self.report(name)
                 if name != self.stuck:
-                    self._obey(name, self.decides.order(name))
-            for agent, why in self.decides.silent():
-                self.decides.lose(agent, why)
-            self.decides.decide()
+                    self._obey(name, self.order(name))
+            for name in {*self.decides.hosts} - {*self.states}:
+                self.decides.lose(name, f"is silent for {HOST_SILENT} s")
+            self.decides.orders()
 
-    def _obey(self, name: str, order: dict[str, Any]) -> None:
-        if order["do"] == "run":
-            if self.rounds[name] is None:
-                self.states[name], self.rounds[name] = "runs", order["round"]
-            elif self.rounds[name] != order["round"]:
-                self.come(name)
-        elif order["do"] == "wait":
-            self.come(name)
-        else:
-            self.go(name)
+    def _obey(self, name: str, order: Order) -> None:
+        if order.kind == "join" and self.states[name] == "idle":
+            self.failures.pop(name, None)
+            self.states[name], self.rounds[name] = "runs", order.group
+        elif order.kind == "abort":
+            self.leave(name)
+        elif order.kind == "end":
+            self.decides.lose(name, "is gone")
             self.states.pop(name)
-            self.told = order["do"]
-
-    def go(self, name: str) -> None:
-        """A host is lost; `told` hosts have left by themselves."""
-        self.decides.lose(name, "is gone")
+            self.rounds.pop(name)
+            self.told = order
 
     def lose(self, name: str) -> None:
-        del self.states[name]
+        del self.states[name], self.rounds[name]
+
+    def fail(self, name: str, fault: str = "", code: int = 1) -> None:
+        """The script fails on a host."""
+        self.failures[name] = Halt("worker", "boom", code, fault=fault)
+        self.leave(name)
+        self.report(name)
 
     def run_together(self) -> list[str]:
         """The hosts of the one round that runs."""
-        found = {around.id: around for around in self.rounds.values() if around}
+        found = {around.generation: around for around in self.rounds.values() if around}
         assert len(found) == 1, found
         [around] = found.values()
-        assert {name for name, each in self.rounds.items() if each} == {*around.hosts}
-        return around.hosts
+        agents = [each.agent for each in around.members]
+        assert {name for name, each in self.rounds.items() if each} == {*agents}
+        return agents
 
 
 @pytest.fixture
@@ -131,7 +171,6 @@ def test_a_spare_takes_part_while_a_host_is_missing(meeting: Meeting) -> None:
     meeting.come("n2")
     meeting.go_on()
     assert meeting.run_together() == ["n1", "n2"]
-    meeting.rounds.pop("n1")
     meeting.lose("n1")
     meeting.go_on()
     assert meeting.run_together() == ["n2", "s1"]
@@ -162,9 +201,7 @@ def test_the_loss_of_hosts_uses_up_no_restarts(meeting: Meeting) -> None:
         lost = f"n{turn}"
         meeting.come(lost)
         meeting.go_on()
-        meeting.states["n2"] = "failed"  # Its peer's connection was closed.
-        meeting.report("n2")
-        meeting.rounds.pop(lost)
+        meeting.fail("n2")  # Its peer's connection was closed.
         meeting.lose(lost)
         meeting.go_on()
         if lost == "n2":
@@ -173,64 +210,65 @@ def test_the_loss_of_hosts_uses_up_no_restarts(meeting: Meeting) -> None:
         assert "n2" in meeting.run_together()
 
 
-def fail(meeting: Meeting, name: str, fault: str, **changes: Any) -> None:
-    """Have the script fail on a host."""
-    meeting.states[name] = "failed"
-    meeting.report(name, fault=fault, failure={"kind": "worker", "message": "boom"}, **changes)
-    meeting.go_on()
-
-
 def test_a_script_that_fails_here_and_there_ends_after_its_restarts(meeting: Meeting) -> None:
     meeting.least = 2
     meeting.come("n1", "n2")
     meeting.go_on()
     for turn in range(MAX_RESTARTS + 1):
         assert meeting.run_together() == ["n1", "n2"]
-        fail(meeting, "n1", f"ValueError (train.py:{turn})")
-    assert (meeting.told, [*meeting.states]) == ("fail", ["n2"])
+        meeting.fail("n1", f"ValueError (train.py:{turn})")
+        meeting.go_on()
+    told = Halt("worker", "boom", 1, "n1", fault=f"ValueError (train.py:{MAX_RESTARTS})")
+    assert meeting.told == Order("end", halt=told)
+    assert [*meeting.states] == ["n2"]
     # Its container is started again, and begins again.
     meeting.come("n1")
     meeting.go_on()
     assert meeting.run_together() == ["n1", "n2"]
     # The last failure is known in new containers, too, until the script goes on.
-    assert meeting.decides.order("n1")["failure"]["message"] == "boom"
+    failure = meeting.order("n1").failure
+    assert failure
+    assert failure.message == "boom"
     meeting.come("n3")
     meeting.go_on()
-    assert meeting.decides.order("n1")["failure"] is None
+    assert meeting.order("n1").failure is None
 
 
 PLACE = "ValueError (train.py:10)"
 
 
 @pytest.mark.parametrize(
-    ("fault", "changes", "starts"),
+    ("fault", "code", "starts"),
     [
-        (PLACE, {}, SAME),
-        ("exit code 3", {}, SAME),
-        ("SIGSEGV", {}, SAME),
-        ("ImportError (train.py:1)", {"hopeless": True}, 1),
+        (PLACE, 1, SAME),
+        ("exit code 3", 1, SAME),
+        ("SIGSEGV", 1, SAME),
+        ("ImportError (train.py:1)", 2, 1),
     ],
 )
 @pytest.mark.parametrize("least", [1, 2])
 def test_a_fault_of_the_program_ends_the_hosts_that_have_it(
-    fault: str, changes: dict[str, Any], starts: int, least: int, meeting: Meeting
+    fault: str, code: int, starts: int, least: int, meeting: Meeting
 ) -> None:
     meeting.least = least
     meeting.come("n1", "n2")
     meeting.go_on()
     for _ in range(starts):
         assert meeting.run_together() == ["n1", "n2"]
-        fail(meeting, "n1", fault, **changes)
-    assert meeting.told == "fail"
+        meeting.fail("n1", fault, code)
+        meeting.go_on()
+    assert meeting.told
+    assert meeting.told.halt
+    assert meeting.told.halt.code == 2
     # The others go on, if the job allows it.
     assert [*meeting.states] == ["n2"] * (least == 1)
     # The engine starts the containers again, as new agents.
-    meeting.told = ""
-    agent = Report("again", "n1", "n1", [1, 2], least, 3, "idle")
-    meeting.decides.report(agent)
-    order = meeting.decides.order("again")
-    assert (order["do"], order["failure"]["host"]) == ("fail", "n1")
-    assert order["failure"]["message"].startswith("boom")
+    meeting.decides.report(Report("again", "n1", 1, ready=True, bounds=(least, 3, 0)))
+    order = meeting.order("again")
+    assert order.kind == "end"
+    assert order.halt
+    assert order.halt.host == "n1"
+    assert order.halt.message.startswith("boom")
 
 
 def test_a_checkpoint_of_any_host_is_progress(meeting: Meeting) -> None:
@@ -240,12 +278,12 @@ def test_a_checkpoint_of_any_host_is_progress(meeting: Meeting) -> None:
     for turn in range(SAME + 1):
         assert meeting.run_together() == ["n1", "n2"]
         if turn == 1:
-            meeting.report("n2", saved="5d41402a")
+            meeting.report("n2", content="5d41402a")
         # Each further failure of a round is a consequence.
-        meeting.states["n2"] = "failed"
-        meeting.report("n2", fault=PLACE)
-        fail(meeting, "n1", PLACE)
-    assert (meeting.told, [*meeting.states]) == ("fail", [])
+        meeting.fail("n2", PLACE)
+        meeting.fail("n1", PLACE)
+        meeting.go_on()
+    assert [*meeting.states] == []
 
 
 @pytest.mark.parametrize(
@@ -287,20 +325,19 @@ def test_a_host_whose_workers_do_not_end_is_left_out(meeting: Meeting) -> None:
     meeting.come("n1", "n2")
     meeting.go_on()
     meeting.stuck = "n2"
-    meeting.states["n1"] = "failed"
+    meeting.fail("n1")
     meeting.go_on(STUCK - 1)
-    assert not meeting.rounds.get("n1")
+    assert not meeting.rounds["n1"]
     meeting.go_on()
     around = meeting.rounds["n1"]
     assert around
-    assert around.hosts == ["n1"]
+    assert around.names == "n1"
 
 
 def test_a_minimum_is_waited_for(meeting: Meeting) -> None:
     meeting.least = 2
     meeting.come("n1", "n2")
     meeting.go_on()
-    meeting.rounds.pop("n2")
     meeting.lose("n2")
     meeting.go_on()
     assert meeting.rounds == {"n1": None}
@@ -319,7 +356,6 @@ def test_a_new_rendezvous_finds_the_round_that_runs(meeting: Meeting) -> None:
     # One was lost together with the rendezvous, and is back as another agent.
     meeting.decides = Rounds(lambda: meeting.now)
     meeting.lose("n2")
-    meeting.rounds.pop("n2")
     meeting.come("n2-again")
     meeting.go_on(20)
     assert meeting.run_together() == ["n1", "n2-again"]
@@ -346,32 +382,34 @@ def test_a_host_that_missed_the_end_does_not_begin_again(meeting: Meeting) -> No
     meeting.go_on()
     late = meeting.rounds["n2"]
     meeting.lose("n2")
-    meeting.rounds.pop("n2")
     meeting.states["n1"] = "done"
     meeting.go_on()
-    assert meeting.told == "end"
-    meeting.told = ""
+    assert meeting.told == Order("end")
+    meeting.told = None
     meeting.states["n2"], meeting.rounds["n2"] = "runs", late
     meeting.go_on()
-    assert meeting.told == "end"
+    assert meeting.told == Order("end")
 
 
 @pytest.mark.parametrize(
-    "line",
+    "changes",
     [
-        b"{}",
-        b"[]",
-        b"[1]",
-        b'["a", "n1", "n1", [1], 1, 2, "idle"]',
-        b'["a", "n1", "n1", [1, "2"], 1, 2, "idle"]',
-        b'["a", "n1", "n1", [1, 2], 1, 2, "runs"]',
-        b'["a", "n1", "n1", [1, 2], 1, 2, "runs", ["1", "x", ["a"], ["n1"], "n1", [1, 2], ["n"]]]',
-        b'["a", "n1", "n1", [1, 2], 1, 2, "runs", [1, "x", ["a"], ["n1"], "n1", [1, 2], [7]]]',
+        {"agent": 7},
+        {"workers": "1"},
+        {"ready": 1},
+        {"members": "n1"},
+        {"members": [1]},
+        {"bounds": [1, 2]},
+        {"bounds": [1, 2, "3"]},
+        {"failure": {"kind": "worker"}},
+        {"failure": ["worker"]},
     ],
 )
-def test_what_is_no_report_is_refused(line: bytes) -> None:
-    with pytest.raises((TypeError, ValueError)):
-        read_report(line)
+def test_what_is_no_report_is_refused(changes: dict[str, Any]) -> None:
+    good = json.loads(encode(Report("n1-1", "n1", 1)))
+    assert decode(Report, json.dumps(good).encode()) == Report("n1-1", "n1", 1)
+    with pytest.raises(MalformedError):
+        decode(Report, json.dumps({**good, **changes}).encode())
 
 
 # ---- Real processes
@@ -668,6 +706,5 @@ def test_a_group_is_known_by_its_connections(
 ) -> None:
     hosts = [OWN, OTHER] if several else [OWN]
     hosts = hosts if rank == 0 else hosts[::-1]
-    ends = [f"{each}:{PORT}" for each in hosts]
-    around = Round(1, "x", hosts, hosts, hosts[0], [1, PORT], ends)
-    assert Group(around, rank, 60).joined(found, owners) is joined
+    members = tuple(Member(each, each, f"{each}:1", 1, PORT) for each in hosts)
+    assert Connections(Group(1, members), rank, 60).joined(found, owners) is joined

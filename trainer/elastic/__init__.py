@@ -1,7 +1,7 @@
 """Training that changes its group of processes without starting them anew.
 
-    coordinator ── one for each job; decides which hosts train together (decisions.py, pure)
-      │ TCP, JSON lines: reports of hosts, orders of the coordinator (messages.py)
+    coordinator ── one for each job; decides which hosts train together (trainer/group/)
+      │ TCP, JSON lines: reports of hosts, orders of the coordinator (group/messages.py)
     agent ── one on each host; starts the workers, watches them, and reports
       │ Unix socket, JSON lines
     worker ── one for each GPU (trainer/train.py); its side is membership.py

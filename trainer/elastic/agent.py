@@ -16,39 +16,25 @@ import sys
 import tempfile
 import time
 from asyncio.subprocess import Process
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from trainer.checkpoints.layout import newest_step
 from trainer.contract.job import Faults
 from trainer.elastic import pulse
-from trainer.elastic.messages import (
-    LONGEST,
-    Halt,
-    Order,
-    Report,
-    decode,
-    encode,
-    name_agent,
-    note_task,
-    served,
-)
 from trainer.elastic.policy import Policy
 from trainer.elastic.pulse import Patience
 from trainer.elastic.workers import Place, Worker, read_place
+from trainer.group.messages import LOST, Halt, Order, Report, encode
 from trainer.launcher.errors import FAILURE, LaunchError, guarded
 from trainer.launcher.failures import exception_in, worker_failure
-from trainer.launcher.metrics import Metrics, serve_metrics
+from trainer.launcher.host_agent import HostAgent, run_host
 from trainer.launcher.output import emit, say
 from trainer.launcher.program import PROGRAM
-from trainer.launcher.settings import endpoint_text, parse_endpoint
 
-EVERY = 0.4
-"""Seconds between two reports: four fit in the coordinator's `SILENT`."""
-LOST = 3.0
-"""Seconds without an answer after which the agent connects to the coordinator anew."""
 HUNG = 120.0
 """Seconds in which a worker must leave an aborted group; then it is killed. It may compute for so
 long before it notices."""
@@ -66,70 +52,26 @@ GRACE = 20.0
 """Seconds in which workers must end when they are told to."""
 
 
-class Agent:
+class Agent(HostAgent):
     """The agent of this host."""
 
     def __init__(
         self, environ: Mapping[str, str], folder: Path, program: Sequence[str], policy: Policy
     ) -> None:
         """`program` are the arguments of Python for a worker, `folder` is the agent's own."""
-        self._environ, self._folder, self._program = environ, folder, program
-        self._host = environ["KIT_HOST"]
+        super().__init__(environ, folder)
+        self._program, self._policy = program, policy
         self._checkpoints = Path(environ.get("KIT_CHECKPOINTS") or "/checkpoints")
-        self._id = name_agent(self._host, time.time_ns())
-        self._endpoint = parse_endpoint(environ["KIT_RENDEZVOUS"])
         self._workers = [Worker(local) for local in range(int(environ["KIT_NPROC"]))]
-        self._patience = float(environ.get("KIT_RENDEZVOUS_TIMEOUT") or "300")
-        self._coordinator: asyncio.StreamWriter | None = None
-        self._order, self._heard = Order(), time.monotonic()
-        self._newest = 0  # The newest generation that an order has named.
-        self._signal = 0
         self._halt: Halt | None = None
         self._out: Halt | None = None  # Why this host is left out.
         self._say_idle: float | None = None  # When to say that it is ready and in no group.
-        self._policy = policy
-        self._over: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._serving: set[asyncio.Task[None]] = set()
-        self.metrics: Metrics | None = None
-
-    async def run(self) -> int:
-        """Run until the training is over; return the exit code. Raises LaunchError."""
-        path = str(self._folder / "workers")
-        server = await asyncio.start_unix_server(self._serve_worker, path, limit=LONGEST)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, self._leave, number)
+        self._finished = 0.0  # The time at which its workers had trained to the end, or halted.
+        self._told_out = time.monotonic()
         asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, self._release)
-        try:
-            for each in self._workers:
-                self._start(self._keep(each))
-            self._start(self._connect())
-            self._start(self._watch())
-            return await self._over
-        finally:
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
-            await self._end_workers()
-            server.close()
-            await served(self._serving)
 
-    def _start(self, work: object) -> None:
-        async def guarded() -> None:
-            try:
-                await work  # type: ignore[misc]
-            except Exception as error:
-                self._finish(error)
-
-        self._tasks.add(asyncio.create_task(guarded()))
-
-    def _finish(self, result: int | Exception) -> None:
-        if self._over.done():
-            return
-        if isinstance(result, int):
-            self._over.set_result(result)
-        else:
-            self._over.set_exception(result)
+    def _works(self) -> Sequence[Coroutine[Any, Any, None]]:
+        return [self._keep(each) for each in self._workers]
 
     # ---- Workers
 
@@ -241,30 +183,31 @@ class Agent:
         error = worker_failure(f"{who} has failed", code, reason, rank=rank)
         return Halt(error.kind, str(error).splitlines()[0], error.code)
 
-    async def _serve_worker(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
+    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Read what a worker says."""
-        note_task(self._serving)
         worker = None
-        with suppress(OSError, ValueError, asyncio.IncompleteReadError):
+        try:
             while line := await reader.readline():
                 place = read_place(line)
                 worker = self._workers[place.local_rank]
                 if place.start != worker.starts:
                     break
-                changed = place.ready and not worker.place.ready
-                worker.place, worker.writer = place, writer
-                if place.left >= place.generation:
-                    if worker.asked:
-                        worker.patience.learn(time.monotonic())
-                    worker.aborted, worker.still, worker.asked = None, False, False
-                self._report()
-                if changed:
-                    self._forward(worker)
-        if worker and worker.writer is writer:
-            worker.writer = None
-        writer.close()
+                self._place(worker, place, writer)
+        finally:
+            if worker and worker.writer is writer:
+                worker.writer = None
+
+    def _place(self, worker: Worker, place: Place, writer: asyncio.StreamWriter) -> None:
+        """Note where a worker is."""
+        changed = place.ready and not worker.place.ready
+        worker.place, worker.writer = place, writer
+        if place.left >= place.generation:
+            if worker.asked:
+                worker.patience.learn(time.monotonic())
+            worker.aborted, worker.still, worker.asked = None, False, False
+        self._report()
+        if changed:
+            self._forward(worker)
 
     def _forward(self, worker: Worker) -> None:
         """Tell a worker the present order."""
@@ -296,46 +239,14 @@ class Agent:
 
     # ---- The coordinator
 
-    async def _connect(self) -> None:
-        """Hold a connection to the coordinator; report, and take its orders."""
-        lost = 0.0
-        while True:
-            with suppress(OSError, ValueError, TimeoutError, asyncio.IncompleteReadError):
-                async with asyncio.timeout(LOST):
-                    reader, writer = await asyncio.open_connection(*self._endpoint, limit=LONGEST)
-                self._coordinator, self._heard = writer, time.monotonic()
-                if lost:
-                    say("the coordinator is back")
-                lost = 0.0
-                self._report()
-                await self._listen(reader)
-            if self._coordinator:
-                self._coordinator.close()
-            self._coordinator = None
-            if not lost:
-                lost = time.monotonic()
-                say("the coordinator does not answer: hosts that train go on, others wait for it")
-            idle = all(each.place.ready or not each.runs for each in self._workers)
-            if idle and time.monotonic() - lost > self._patience:
-                what = f"nothing answered at {endpoint_text(self._endpoint)}"
-                raise LaunchError(f"{what} for {self._patience:.0f} s", FAILURE, "rendezvous")
-            await asyncio.sleep(0.3)
+    def _is_idle(self) -> bool:
+        return all(each.place.ready or not each.runs for each in self._workers)
 
-    async def _listen(self, reader: asyncio.StreamReader) -> None:
-        """Take orders until the connection is lost."""
-        while True:
-            async with asyncio.timeout(LOST):
-                line = await reader.readline()
-            if not line:
-                return
-            order, self._heard = decode(Order, line), time.monotonic()
-            if order == self._order:
-                continue
-            self._order, self._newest = order, max(self._newest, order.generation)
-            if order.kind == "end":
-                self._end(order.halt)
-            for worker in self._workers:
-                self._forward(worker)
+    def _obey(self, order: Order) -> None:
+        if order.kind == "end":
+            self._end(order.halt)
+        for worker in self._workers:
+            self._forward(worker)
 
     def _end(self, halt: Halt | None) -> None:
         """The whole training is over."""
@@ -368,7 +279,7 @@ class Agent:
             ready=started and all(place.ready for place in places),
             starting=not started and self._out is None,
             leaving=self._signal > 0,
-            spare=bool(self._environ.get("KIT_SPARE")),
+            spare=self._spare,
             saved=-1 if any(each.inside for each in self._workers) else self._saved(),
             done=all(each.done for each in self._workers),
             halt=self._halt,
@@ -381,33 +292,25 @@ class Agent:
         except OSError:  # The workers say so.
             return -1
 
-    def _report(self) -> None:
-        if self._coordinator:
-            self._coordinator.write(encode(self.report()))
-
     # ---- Time
 
-    async def _watch(self) -> None:
-        """Repeat the report, and look at what time changes."""
-        finished, told = 0.0, time.monotonic()
-        while True:
-            await asyncio.sleep(EVERY)
-            if time.monotonic() - told > REPEATED:
-                told = time.monotonic()
-                self._tell_out()
-            for worker in self._workers:
-                self._look_at(worker)
-            self._report()
-            self._tell_idle()
-            if self._signal:
-                self._try_to_end()
-            done = all(each.done for each in self._workers)
-            finished = finished or (time.monotonic() if done or self._halt else 0.0)
-            if finished and (time.monotonic() - finished > LOST or self._coordinator is None):
-                # Nobody confirms it: the coordinator has ended, or is gone.
-                self._end(self._halt)
-            if self._order.kind == "end" and not self._order.halt:
-                self._end(None)
+    def _look(self) -> None:
+        now = time.monotonic()
+        if now - self._told_out > REPEATED:
+            self._told_out = now
+            self._tell_out()
+        for worker in self._workers:
+            self._look_at(worker)
+        self._tell_idle()
+        if self._signal:
+            self._try_to_end()
+        done = all(each.done for each in self._workers)
+        self._finished = self._finished or (now if done or self._halt else 0.0)
+        if self._finished and (now - self._finished > LOST or self._connection is None):
+            # Nobody confirms it: the coordinator has ended, or is gone.
+            self._end(self._halt)
+        if self._order.kind == "end" and not self._order.halt:
+            self._end(None)
 
     def _tell_idle(self) -> None:
         """Say once that this host stands by: as a spare, or because too few hosts are there."""
@@ -453,13 +356,6 @@ class Agent:
             say(f"kills {name}: it has not left its group for {patience:.0f} s")
             process.kill()
 
-    def _leave(self, number: int) -> None:
-        """A signal asks this host to end."""
-        self._signal = self._signal or number
-        if self.metrics:
-            self.metrics.ask_to_end()
-        self._report()
-
     def _try_to_end(self) -> None:
         """End once no worker is in a group; without a coordinator nobody lets them leave."""
         inside = [each for each in self._workers if each.inside]
@@ -479,19 +375,6 @@ def stands_still(pid: int) -> bool:
     return False
 
 
-async def run(environ: Mapping[str, str], folder: Path, program: Sequence[str]) -> int:
-    """Run the agent; return its exit code. Raises LaunchError."""
-    agent = Agent(environ, folder, program, Policy(read_faults(Path(environ["KIT_JOB"]))))
-    if at := environ.get("KIT_METRICS_AT"):
-        agent.metrics = serve_metrics(parse_endpoint(at), folder)
-    code = await agent.run()
-    if code > 128:
-        say(f"ended on {signal.Signals(code - 128).name}")
-        if agent.metrics:
-            await asyncio.to_thread(agent.metrics.wait_for_reader)
-    return code
-
-
 def read_faults(job: Path) -> Faults:
     """Read the job's policy; a mistake in it is told by the workers, who read the whole job."""
     with suppress(OSError, ValueError, TypeError):
@@ -505,7 +388,14 @@ def main() -> int:
         more = {"KIT_LAST_WORDS": folder}
         if os.environ.get("KIT_METRICS_AT"):
             more["KIT_METRICS"] = folder
-        return asyncio.run(run({**os.environ, **more}, Path(folder), sys.argv[1:]))
+        os.environ |= more
+        return asyncio.run(run(Path(folder), sys.argv[1:]))
+
+
+async def run(folder: Path, program: Sequence[str]) -> int:
+    """Run the agent; return its exit code. Raises LaunchError."""
+    policy = Policy(read_faults(Path(os.environ["KIT_JOB"])))
+    return await run_host(Agent(os.environ, folder, program, policy), folder, "ended")
 
 
 if __name__ == "__main__":

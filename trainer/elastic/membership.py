@@ -25,9 +25,9 @@ from typing import Any
 from torch import distributed
 
 from trainer.elastic import nccl
-from trainer.elastic.messages import Group, Order, decode
 from trainer.elastic.pulse import Pulse
 from trainer.elastic.workers import Place, place_line
+from trainer.group.messages import Group, Order, decode
 from trainer.parallel.device import own_device
 from trainer.parallel.pending import GIVEN_UP, Pending
 from trainer.parallel.world import World, form_world, hold_groups, leave_world

@@ -1,26 +1,43 @@
-"""The coordinator of a built-in training."""
+"""The coordinators of a built-in training and of a script's rounds."""
 
+import asyncio
 import os
+import random
 import signal
+import time
+from functools import partial
 
+from trainer.group.decisions import Decisions
+from trainer.group.server import Server
 from trainer.launcher.network import listen, own_address
 from trainer.launcher.output import say
 from trainer.launcher.process import raise_open_files, stay_unprivileged
+from trainer.launcher.rounds import Rounds
 from trainer.launcher.settings import endpoint_text, parse_endpoint, read_nnodes, read_variable
 
+CHANCES = 10**6  # Numbers of which the next group has one, if the clock does not tell it.
+chance = partial(random.randrange, CHANCES)
 
-def coordinate() -> int:
-    """Serve the coordinator, only at its own address, until its run is over or a signal arrives."""
+
+def coordinate() -> None:
+    """Serve the coordinator of a built-in training."""
+    hosts = read_nnodes(os.environ)
+    serve("coordinator", Decisions(time.monotonic, *hosts, time.time, chance, say))
+
+
+def serve_rendezvous() -> None:
+    """Serve the rendezvous of a script."""
+    serve("rendezvous", Rounds(time.monotonic, today=time.time, chance=chance, say=say))
+
+
+def serve(name: str, decisions: Decisions) -> None:
+    """Serve only at the own address, until the run is over or a signal arrives."""
     stay_unprivileged()
     raise_open_files()  # Each host holds a connection.
-    from trainer.elastic.coordinator import serve
-
     host, port = parse_endpoint(read_variable(os.environ, "KIT_RENDEZVOUS"))
-    hosts = read_nnodes(os.environ)
     address = own_address([host])
     listener = listen(address, port)
-    say(f"serves the coordinator on {endpoint_text((address, port))}")
-    received = serve(listener, hosts, say)
+    say(f"serves the {name} on {endpoint_text((address, port))}")
+    received = asyncio.run(Server(decisions).serve(listener))
     reason = signal.Signals(received).name if received else "the end of its run"
-    say(f"ends the coordinator on {reason}")
-    return 0
+    say(f"ends the {name} on {reason}")

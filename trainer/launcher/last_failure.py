@@ -1,28 +1,28 @@
-"""The failure of the round before, as the rendezvous tells it."""
+"""The failure of a script, as the rendezvous tells it to all hosts."""
 
-import json
 import os
-import secrets
 import socket
-from collections.abc import Mapping
+import time
 from contextlib import suppress
 from functools import partial
-from typing import Any
 
+from trainer.group.messages import LOST, Halt, Order, Report, decode, encode, name_agent
 from trainer.launcher.errors import MISTAKE, LaunchError
 from trainer.launcher.output import emit, say
-from trainer.launcher.reports import LOST, Report
 from trainer.launcher.settings import Settings, read_nnodes
 
 
-def given_up(order: Mapping[str, Any], host: str) -> LaunchError | None:
-    """The failure after which the rendezvous lets a host not begin again."""
-    failure = order.get("failure")
-    if order["do"] != "fail" or not failure:
-        return None
-    where, place = failure["host"], (failure.get("rank"), failure.get("exit_code"))
-    other = "" if where == host else where
-    return LaunchError(failure["message"], MISTAKE, "input", *place, host=other)
+def halt_of(error: LaunchError) -> Halt:
+    """What the rendezvous is told of a failure on this host."""
+    line = str(error).splitlines()[0]
+    return Halt(error.kind, line, error.code, "", error.rank, error.exit_code, error.fault)
+
+
+def error_of(halt: Halt, host: str) -> LaunchError:
+    """The failure with which a host ends: a mistake of the user if no restart helps."""
+    kind = "input" if halt.code == MISTAKE else halt.kind
+    other = "" if halt.host == host else halt.host
+    return LaunchError(halt.message, halt.code, kind, halt.rank, halt.exit_code, host=other)
 
 
 def ask_what_has_failed(settings: Settings) -> None:
@@ -30,18 +30,16 @@ def ask_what_has_failed(settings: Settings) -> None:
 
     Raises LaunchError if no restart helps: then nothing is prepared.
     """
-    least, most, spares = read_nnodes(os.environ)
-    asks = f"{settings.host}-asks-{secrets.token_hex(4)}"
-    report = Report(asks, settings.host, "", [0, 0], least, most, "starts", spares=spares)
-    order: dict[str, Any] = {}
+    agent, bounds = name_agent(settings.host, time.time_ns()), read_nnodes(os.environ)
+    report = Report(agent, settings.host, 0, starting=True, asks=True, bounds=bounds)
+    order = Order()
     # It may start later: it is waited for when it is needed.
     opened = partial(socket.create_connection, settings.rendezvous, LOST)
     with suppress(OSError, ValueError), opened() as connection:
-        connection.sendall(json.dumps(report).encode() + b"\n")
-        order = json.loads(connection.makefile().readline())
-    if not (failure := order.get("failure")):
-        return
-    if wrong := given_up(order, settings.host):
-        raise wrong
-    emit("failed", **{key: each for key, each in failure.items() if key != "ran"})
-    say(f"the round before has failed: {failure['host']}: {failure['message']}")
+        connection.sendall(encode(report))
+        order = decode(Order, connection.makefile("rb").readline())
+    if order.halt and order.halt.code == MISTAKE:
+        raise error_of(order.halt, settings.host)
+    if failure := order.failure:
+        emit("failed", **error_of(failure, "").values())
+        say(f"the round before has failed: {failure.host}: {failure.message}")

@@ -4,9 +4,8 @@ import sys
 from collections.abc import Callable
 
 from trainer.launcher.container import check_health
-from trainer.launcher.coordinator import coordinate
+from trainer.launcher.coordinator import coordinate, serve_rendezvous
 from trainer.launcher.errors import LaunchError, guarded
-from trainer.launcher.rendezvous import serve_rendezvous
 from trainer.launcher.run import run_agent
 from trainer.launcher.start import train
 from trainer.launcher.tensorflow import fork_tensorflow

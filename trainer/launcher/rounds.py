@@ -3,21 +3,26 @@
 Each change of the hosts is a new round: torchrun and the workers are started anew on all of them.
 torchrun runs with a fixed number of hosts and without restarts of its own: it would count the
 loss of a host as a restart, and notice a silent one only by the timeouts of the script.
+
+A round is a group that ends at once if a host joins or ends, that has ended well once the script
+has on all of its hosts, and that may end by a failure of the script: too many end those hosts.
 """
 
-import re
-import secrets
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
+from trainer.group.decisions import ABSENT, Decisions, Times
+from trainer.group.knowledge import natural
+from trainer.group.messages import Group, Halt, Member, Order, Report
+from trainer.launcher.errors import FAILURE, MISTAKE
 from trainer.launcher.failures import KILLS
-from trainer.launcher.output import say
-from trainer.launcher.reports import HOST_SILENT, Report, Round
-from trainer.launcher.settings import endpoint_text
 
-RETURN = 5.0  # Seconds in which the hosts of a round find a new rendezvous; LOST, and more.
-STUCK = 30.0  # Seconds after which nobody waits for a host whose workers do not end.
-LAST_CALL = 2.0  # Seconds in which hosts above the minimum may come before the first round.
+# The import of PyTorch is a part of a round; what ends one may be a script that saves.
+ROUND_TIMES = Times(last_call=2.0, warm_up=0.0, gather=0.0, stuck=30.0)
+# Seconds without a host after which the rendezvous ends if it has given up hosts: Docker waits up
+# to a minute before it starts a container again.
+REMEMBERED = 120.0
 # More would only repeat a mistake in a script. A round that ends because a host is lost, joins or
 # leaves counts for none.
 MAX_RESTARTS = 3
@@ -26,6 +31,8 @@ WINDOW = 3600.0  # Seconds within which they count.
 SAME = 3
 SAME_KILLS = 10  # People and kernels also kill processes that are well.
 VERSIONS = 1000  # Number of checkpoints that are known again.
+CORRECT = "correct the script, then run `kit deploy`"
+CLOSED = Halt("rendezvous", "another host has closed this run: see what others say", FAILURE)
 
 
 class Faults:
@@ -60,208 +67,162 @@ def most(fault: str) -> int:
     return SAME_KILLS if fault in KILLS else SAME
 
 
-class Rounds:
-    """Decides which hosts run a script together, from their reports and from their silence.
+@dataclass
+class Rounds(Decisions):
+    """Decides which hosts run a script together; how many, their reports say."""
 
-    It keeps nothing: after its restart, the reports of a round that runs tell all.
-    """
+    least: int = 1
+    most: int = 1
+    times: Times = ROUND_TIMES
+    given_up: dict[str, Halt] = field(default_factory=dict)  # By host; "": of all.
+    _number: int = 0  # Of the last round.
+    _finished: int = 0  # Generation of the last round that has ended well.
+    _told: dict[str, Order] = field(default_factory=dict)  # Agents that must end, and how.
+    _culprits: dict[str, Report] = field(default_factory=dict)  # Of the last round, by agent.
+    _counts: bool = False  # Whether that ended by a failure of the script, not yet counted.
+    _failure: Halt | None = None  # That failure.
+    _failures: list[float] = field(default_factory=list)  # Times.
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock, self._first = clock, clock() + RETURN  # Before it, a round needs all hosts.
-        self.hosts: dict[str, Report] = {}  # The last report of each agent, in order of arrival.
-        self._seen: dict[str, float] = {}
-        self._round: Round | None = None
-        self._why = ""  # The reason for which the last round has ended.
-        self._number = self._done = 0  # Of the last round, and of the last that has ended well.
-        self._adopted = self._enough = float("-inf")
-        self._since = self._clock()  # The end of the last round.
-        self._lost: dict[str, str] = {}  # Agents, and how they were lost.
-        self._waits = False  # For the hosts above the minimum.
-        self._members: set[str] = set()  # Of the round that ended by a failure of the script.
-        self._culprits: dict[str, Report] = {}  # Of the last round, by agent.
-        self._failures: list[float] = []
-        self._faults = Faults(clock)
-        self._failure: dict[str, Any] | None = None  # The reason for which the last round ended.
-        self._began = 0.0  # The begin of the last round.
-        self._told: dict[str, str] = {}  # Agents that must end, and how.
-        self.given_up: dict[str, dict[str, Any]] = {}  # Failures for good, by host; "": of all.
+    noun: ClassVar[str] = "round"
+
+    def __post_init__(self) -> None:
+        """Begin to count."""
+        super().__post_init__()
+        self._faults = Faults(self.clock)
+
+    @property
+    def patience(self) -> float:
+        """Seconds without a host after which the rendezvous ends; the engine restarts it."""
+        return REMEMBERED if self.given_up else ABSENT
 
     def report(self, report: Report) -> None:
-        """Process the report of a host."""
-        agent, now = report.agent, self._clock()
-        self.hosts[agent], self._seen[agent] = report, now
-        if report.round:
-            known = self._number > 0
-            self._number = max(self._number, report.round.number)
-            if not known and report.state != "failed":
-                say(f"finds round {report.round.number} with {', '.join(report.round.hosts)}")
-                self._round, self._adopted = report.round, now
-            if report.round.number <= self._done:
-                self._told[agent] = "end"
-        if report.state == "failed":
-            self._culprits.setdefault(agent, report)
+        """Take the report of a host."""
+        super().report(report)
+        self._number = max(self._number, report.number)
+        self.least, self.most, self.spares = report.bounds or (self.least, self.most, self.spares)
+        if self._has_failed(report):
+            self._culprits.setdefault(report.agent, report)
         # Engines start containers again, whatever they ended for.
-        if self._for_good(report.host):
-            self._told[agent] = "fail"
-        self._faults.note(report.saved)
-        self.decide()
+        if halt := self._for_good(report.host):
+            self._told[report.agent] = Order("end", halt=halt)
+        elif 0 < report.generation <= self._finished:
+            self._told[report.agent] = Order("end")
+        self._faults.note(report.content)
 
     def lose(self, agent: str, why: str) -> None:
-        """Process the loss of a host."""
-        report = self.hosts.pop(agent, None)
-        self._seen.pop(agent, None)
+        """Take note that a host is silent or has closed its connection."""
+        super().lose(agent, why)
         self._told.pop(agent, None)
-        if report:
-            self._lost[agent] = f"{report.host} {why}"
-        self.decide()
 
-    def silent(self) -> list[tuple[str, str]]:
-        """The hosts that have not reported for too long, each with that time."""
-        now = self._clock()
-        return [
-            (agent, f"is silent for {now - seen:.1f} s")
-            for agent, seen in self._seen.items()
-            if now - seen > HOST_SILENT
-        ]
-
-    def excuse(self) -> None:
-        """This process stood still, not the hosts."""
-        self._seen = dict.fromkeys(self._seen, self._clock())
-
-    def order(self, agent: str) -> dict[str, Any]:
-        """What an agent must do."""
-        if agent in self._told:
-            return {"do": self._told[agent], "failure": self._for_good(self.hosts[agent].host)}
-        if self._round and agent in self._round.agents:
-            return {"do": "run", "round": self._round, "failure": self._failure}
-        return {"do": "wait", "why": self._why, "failure": self._failure}
-
-    def _for_good(self, host: str) -> dict[str, Any] | None:
+    def _for_good(self, host: str) -> Halt | None:
         """The failure after which a host does not begin again."""
         return self.given_up.get(host) or self.given_up.get("")
 
-    def decide(self) -> None:
-        """End the round if it must, and begin the next if it can."""
-        if self._round:
-            self._look_at(self._round)
-        if not self._round:
-            self._try_to_begin()
+    # ---- Where the rules of Decisions differ
 
-    def _look_at(self, around: Round) -> None:
-        here = [self.hosts[agent] for agent in around.agents if agent in self.hosts]
-        missing = [agent for agent in around.agents if agent not in self.hosts]
-        lost = [self._lost[agent] for agent in missing if agent in self._lost]
-        if len(lost) < len(missing) and self._clock() - self._adopted < RETURN:
-            return  # This is a new rendezvous: they may still find it.
-        if here and all(report.state == "done" for report in here):
-            say(f"round {around.number} has ended well")
-            self._told |= dict.fromkeys(self.hosts, "end")
-            self._round, self._why, self._done = None, "", around.number
+    def _see_end(self) -> None:
+        """End all hosts once the script has ended well on all of a round; others may be lost."""
+        group, here = self.group, self._present()
+        if not group or not here or self.over is not None or not all(each.done for each in here):
             return
-        if missing:
-            self._end_round(", ".join(lost) or "hosts have not come back")
-        elif failed := [report for report in here if report.state == "failed"]:
-            self._members = {*around.agents}
-            self._end_round(f"the script has failed on {failed[0].host}", failed[0])
-        joins = [each.host for each in self._ready() if each.agent not in around.agents]
-        if self._round and joins and len(around.agents) < self._bounds()[1]:
-            self._end_round(f"{', '.join(joins)} joins")
+        if not any(map(self._may_return, group.agents - self.hosts.keys())):
+            self.say(f"{self._name(group)} has ended well")
+            self._told |= dict.fromkeys(self.hosts, Order("end"))
+            self.group, self._failure, self._finished = None, None, group.generation
 
-    def _end_round(self, why: str, failed: Report | None = None) -> None:
-        assert self._round
-        say(f"ends round {self._round.number}: {why}")
-        self._round, self._why, self._since = None, why, self._clock()
-        ran = round(self._since - self._began, 1)
-        self._failure = {**described(failed), "ran": ran} if failed else None
+    def _describe_leaving(self, report: Report) -> str:
+        if self._has_failed(report):
+            return f"the script has failed on {report.host}"
+        return super()._describe_leaving(report)
+
+    def _has_failed(self, report: Report) -> bool:
+        """Whether the script has failed on a host in the present or the last round."""
+        last = self.group.generation if self.group else 0
+        return report.failure is not None and report.left == last
+
+    def _end_group(self, group: Group, reason: str) -> None:
+        super()._end_group(group, reason)
+        lost = len(self._members()) < len(group.members)
+        failed = [each for each in self._present() if self._has_failed(each)]
+        self._counts, self._failure = bool(failed and not lost), None
+        if self._counts:
+            ran = round(self.clock() - self._formed, 1)
+            self._failure = replace(failure_of(failed[0]), ran=ran)
+
+    def _leave_group(self, group: Group, reason: str) -> None:
+        self._end_group(group, reason)
+
+    def _running(self) -> list[Report]:
+        return [each for each in super()._running() if each.agent not in self._told]
 
     def _candidates(self) -> list[Report]:
-        """The hosts that may take part in the next round."""
-        here = (each for each in self.hosts.values() if each.agent not in self._told)
-        return [each for each in here if not each.leaving and each.state != "starts"]
+        return [each for each in super()._candidates() if each.agent not in self._told]
 
-    def _ready(self) -> list[Report]:
-        return [each for each in self._candidates() if each.state == "idle"]
+    def _begin(self, chosen: list[Report]) -> None:
+        # By name, not by address as torchrun: in an overlay network, addresses change with each
+        # start, and the host of rank 0 is the one that keeps what a script saves.
+        super()._begin(sorted(chosen, key=lambda each: (each.spare, natural(each.host))))
+        self._culprits.clear()
 
-    def _bounds(self) -> tuple[int, int, int]:
-        """The least and the most hosts, and the spares, as the host knows that has come last."""
-        last = next(reversed(self.hosts.values()))
-        return last.least, last.most, last.spares
+    def _new_group(self, members: tuple[Member, ...]) -> Group:
+        self._number += 1
+        return replace(super()._new_group(members), number=self._number)
 
-    def _try_to_begin(self) -> None:
-        ready = self._ready()
-        late = self._clock() - self._since > STUCK
-        if not ready or (len(ready) < len(self._candidates()) and not late):
-            return  # The others are still ending their workers.
-        least, most, spares = self._bounds()
-        # Before, a spare of a round that runs may still be on its way to a new rendezvous.
-        known = not spares or len(ready) == most + spares or self._clock() > self._first
-        complete = known and sum(not each.spare for each in ready) >= most
-        if self._members:
-            self._count_failure({report.agent for report in ready})
-        elif len(ready) < least:
-            self._waits = False
-        elif not self._waits:
-            # To a new rendezvous, the hosts of a round that runs may still be on their way.
-            self._waits, self._enough = True, max(self._clock(), self._first - LAST_CALL)
-        elif complete or self._why or self._clock() > self._enough + LAST_CALL:
-            self._begin(sorted(ready, key=lambda each: each.spare)[:most])
+    def _order(self, report: Report) -> Order:
+        if told := self._told.get(report.agent):
+            return told
+        return replace(super()._order(report), failure=self._failure)
 
-    def _count_failure(self, ready: set[str]) -> None:
+    # ---- Failures of the script
+
+    def _judge(self) -> None:
         """Count a round that ended by the script alone; too many end those that failed."""
-        now = self._clock()
-        alone = self._members <= ready
+        if not self._counts or not self.group:
+            return
+        now, ready = self.clock(), {each.agent for each in self._candidates()}
+        alone = self.group.agents <= ready
         self._failures = [at for at in self._failures if now - at < WINDOW] + [now] * alone
         failed = [*self._culprits.values()]
-        if wrong := [each for each in failed if each.hopeless]:
+        if wrong := [each for each in failed if failure_of(each).code == MISTAKE]:
             self._give_up(wrong)
         elif fault := self._repeated(failed) if alone else "":
-            note = f"{most(fault)} times at the same place without a checkpoint between"
-            self._give_up([each for each in failed if each.fault == fault], f"; {note}: {CORRECT}")
+            note = f"; {most(fault)} times at the same place without a checkpoint between"
+            wrong = [each for each in failed if failure_of(each).fault == fault]
+            self._give_up(wrong, f"{note}: {CORRECT}")
         elif len(self._failures) > MAX_RESTARTS:
-            once = {agent for agent, each in self.hosts.items() if each.once}
-            self._told |= dict.fromkeys([*self._culprits, *once], "fail")
-            self._failures = []
-        self._members, self._culprits = set(), {}
+            self._end_failed(failed)
+        self._culprits, self._counts = {}, False
+
+    def _end_failed(self, failed: Sequence[Report]) -> None:
+        """End the hosts on which the script has failed; the engine starts them again."""
+        ends = {agent: CLOSED for agent, each in self.hosts.items() if each.once}
+        ends |= {each.agent: failure_of(each) for each in failed}
+        self._told |= {agent: Order("end", halt=halt) for agent, halt in ends.items()}
+        self._failures = []
 
     def _repeated(self, failed: Sequence[Report]) -> str:
-        faults = dict.fromkeys(each.fault for each in failed if each.fault)
-        watched = any(each.saved is not None for each in self.hosts.values())
+        faults = dict.fromkeys(filter(None, (failure_of(each).fault for each in failed)))
+        watched = any(each.content is not None for each in self.hosts.values())
         return self._faults.count(faults, watched=watched)
 
     def _give_up(self, wrong: Sequence[Report], note: str = "") -> None:
         """End the hosts on which no restart helps, and all if too few are left."""
         names = {each.host for each in wrong}
+        # Without those that start: they have run no script yet.
         left = [each for each in self._candidates() if each.host not in names]
-        every = len(left) < self._bounds()[0] or any(each.once for each in self.hosts.values())
-        failure = described(wrong[0])
-        failure["message"] += note
-        self.given_up |= dict.fromkeys([""] if every else names, failure)
-        ends = (agent for agent, each in self.hosts.items() if self._for_good(each.host))
-        self._told |= dict.fromkeys(ends, "fail")
-        say(f"ends the script on {'all hosts' if every else ', '.join(names)}: no restart helps")
-
-    def _begin(self, chosen: list[Report]) -> None:
-        # By name, not by address as torchrun: in an overlay network, addresses change with each
-        # start, and the host of rank 0 is the one that keeps what a script saves.
-        chosen = sorted(chosen, key=lambda each: (each.spare, natural(each.host)))
-        self._number += 1
-        name, first, self._waits = f"{self._number}-{secrets.token_hex(4)}", chosen[0], False
-        agents, hosts = [each.agent for each in chosen], [each.host for each in chosen]
-        ends = [endpoint_text((each.address, each.ports[1])) for each in chosen]
-        self._round = Round(self._number, name, agents, hosts, first.address, first.ports, ends)
-        self._culprits, self._lost, self._began = {}, {}, self._clock()
-        say(f"begins round {self._number} with {', '.join(hosts)}")
+        every = len(left) < self.least or any(each.once for each in self.hosts.values())
+        first = failure_of(wrong[0])
+        halt = replace(first, message=first.message + note, code=MISTAKE)
+        self.given_up |= dict.fromkeys([""] if every else names, halt)
+        for agent, each in self.hosts.items():
+            if known := self._for_good(each.host):
+                self._told[agent] = Order("end", halt=known)
+        self.say(
+            f"ends the script on {'all hosts' if every else ', '.join(names)}: no restart helps"
+        )
 
 
-CORRECT = "correct the script, then run `kit deploy`"
-
-
-def described(report: Report) -> dict[str, Any]:
+def failure_of(report: Report) -> Halt:
     """The failure of a host, as other hosts tell it."""
-    unknown = {"kind": "worker", "message": "the script has failed"}
-    return {**unknown, **(report.failure or {}), "host": report.host}
-
-
-def natural(name: str) -> list[tuple[int, str]]:
-    """A key that sorts n2 before n10."""
-    return [(int(part or 0), text) for text, part in re.findall(r"(\D*)(\d*)", name)]
+    assert report.failure
+    return replace(report.failure, host=report.host)

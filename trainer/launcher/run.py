@@ -2,17 +2,14 @@
 
 import asyncio
 import os
-import signal
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from trainer.launcher.agent import Agent
-from trainer.launcher.metrics import serve_metrics
-from trainer.launcher.output import say
+from trainer.launcher.host_agent import run_host
 from trainer.launcher.script_files import keeper
-from trainer.launcher.settings import parse_endpoint
 from trainer.launcher.silence import arm
 
 
@@ -33,12 +30,5 @@ def run_agent() -> int:
 
 async def run_rounds(folder: Path, command: Sequence[str]) -> int:
     """Run the agent; return its exit code. Raises LaunchError."""
-    agent = Agent(os.environ, folder, command)
-    if at := os.environ.get("KIT_METRICS_AT"):
-        agent.metrics = serve_metrics(parse_endpoint(at), Path(os.environ["KIT_METRICS"]))
-    code = await agent.run()
-    if code > 128:
-        say(f"torchrun ended on {signal.Signals(code - 128).name}")
-        if agent.metrics:
-            await asyncio.to_thread(agent.metrics.wait_for_reader)
-    return code
+    metrics = Path(os.environ.get("KIT_METRICS", folder))
+    return await run_host(Agent(os.environ, folder, command), metrics, "torchrun ended")

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from trainer.launcher.group import children_of
+from trainer.launcher.connections import children_of
 from trainer.launcher.output import emit, say
 from trainer.launcher.worker import MEMBER_EVERY
 

@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from trainer.group.messages import Group
 from trainer.launcher.failures import exception_in, worker_failure
 from trainer.launcher.process import die_with_parent
-from trainer.launcher.reports import Round
 from trainer.launcher.torchrun import serve_forks, tell_failure
 
 
-def tensorflow_environ(around: Round, rank: int) -> dict[str, str]:
+def tensorflow_environ(around: Group, rank: int) -> dict[str, str]:
     """The variables of the process on the host `rank` of a round.
 
     TF_CONFIG (tensorflow.org/guide/distributed_training) lists a port of each host; without other
@@ -26,14 +26,15 @@ def tensorflow_environ(around: Round, rank: int) -> dict[str, str]:
         "RANK": str(rank),
         "LOCAL_RANK": "0",
         "GROUP_RANK": str(rank),
-        "WORLD_SIZE": str(len(around.agents)),
+        "WORLD_SIZE": str(len(around.members)),
         "LOCAL_WORLD_SIZE": "1",
-        "GROUP_WORLD_SIZE": str(len(around.agents)),
-        "MASTER_ADDR": around.address,
+        "GROUP_WORLD_SIZE": str(len(around.members)),
+        "MASTER_ADDR": around.members[0].address,
     }
-    if len(around.agents) > 1:
+    if len(around.members) > 1:
+        ends = [each.endpoint for each in around.members]
         task = {"type": "worker", "index": rank}
-        environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": around.endpoints}, "task": task})
+        environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": ends}, "task": task})
     return environ
 
 

@@ -9,22 +9,21 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from trainer.group.messages import Group
 from trainer.launcher.errors import FAILURE, LaunchError
 from trainer.launcher.failures import first_failure
 from trainer.launcher.network import family_of
 from trainer.launcher.process import die_with_parent
-from trainer.launcher.reports import Round
-from trainer.launcher.settings import endpoint_text
 
 LAST_WORDS = 0.5  # Seconds in which the other hosts read from the store that all have ended.
 
 
-def torchrun_argv(nproc: int, around: Round, rank: int, job: str) -> list[str]:
+def torchrun_argv(nproc: int, around: Group, rank: int, job: str) -> list[str]:
     """The options of torchrun for a round; `rank` is that of this host among the others."""
-    argv = ["--nnodes", str(len(around.agents)), "--node-rank", str(rank)]
+    argv = ["--nnodes", str(len(around.members)), "--node-rank", str(rank)]
     argv += ["--nproc-per-node", str(nproc), "--rdzv-backend", "static"]
-    argv += ["--rdzv-endpoint", endpoint_text((around.address, around.ports[0]))]
-    argv += ["--rdzv-id", f"{job}-{around.id}", "--max-restarts", "0"]
+    argv += ["--rdzv-endpoint", around.members[0].store]
+    argv += ["--rdzv-id", f"{job}-{around.generation}", "--max-restarts", "0"]
     return [*argv, "--monitor-interval", "0.1"]  # Seconds; 5 in old releases.
 
 

@@ -16,7 +16,7 @@ from tests.lab.chaos.world import JOB, MANAGER, NODES, Said, World, told_job
 NOTICES = (
     "is silent for",
     "has closed its connection",
-    "is over: ",
+    "ends group ",
     "does not answer",
     "it is started again",
     "was stopped by a signal",

@@ -29,9 +29,9 @@ from trainer.contract import events
 from trainer.contract.batch import global_batch
 from trainer.contract.job import TrainJob
 from trainer.core.job import JobError, load_job
-from trainer.elastic.messages import Group, Order, decode
 from trainer.elastic.pulse import Pulse
 from trainer.elastic.workers import Place, place_line
+from trainer.group.messages import Group, Order, decode
 from trainer.output import emit, say, say_error
 
 SAMPLES = 1437

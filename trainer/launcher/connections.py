@@ -1,4 +1,4 @@
-"""The group of a script: are its processes connected with each other?"""
+"""The connections of a script: are its processes connected with each other?"""
 
 import socket
 import sys
@@ -8,9 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from trainer.group.messages import Group
 from trainer.launcher.output import emit, say
-from trainer.launcher.reports import Round
-from trainer.launcher.settings import parse_endpoint
 from trainer.launcher.worker import MEMBER_EVERY
 
 # A script that never forms a group, or one of a single process on each GPU, trains as many models
@@ -30,14 +29,14 @@ class Socket(NamedTuple):
     inode: str
 
 
-class Group:
+class Connections:
     """Watches whether the processes of a host have formed a group with others, in one round."""
 
-    def __init__(self, around: Round, rank: int, wait: int) -> None:
+    def __init__(self, around: Group, rank: int, wait: int) -> None:
         """`rank` is that of this host among the others, `wait` a time in seconds."""
-        others = [end for index, end in enumerate(around.endpoints) if index != rank]
-        self._others = {parse_endpoint(end)[0] for end in others}
-        self._port, self._first = around.ports[1], rank == 0
+        others = (*around.members[:rank], *around.members[rank + 1 :])
+        self._others = {each.address for each in others}
+        self._port, self._first = around.members[0].port, rank == 0
         self._began, self._due, self._told = time.monotonic(), float(wait), False
 
     @property

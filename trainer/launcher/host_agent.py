@@ -1,0 +1,203 @@
+"""The agent of a host: what a training and a script have in common.
+
+It holds a connection to the coordinator, repeats the host's report, and takes orders. While nobody
+answers, the workers go on.
+"""
+
+import asyncio
+import os
+import signal
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, ClassVar
+
+from trainer.group.messages import (
+    LONGEST,
+    LOST,
+    REPORT_EVERY,
+    Order,
+    Report,
+    decode,
+    encode,
+    name_agent,
+    note_task,
+    served,
+)
+from trainer.launcher.errors import FAILURE, LaunchError
+from trainer.launcher.metrics import Metrics, serve_metrics
+from trainer.launcher.output import say
+from trainer.launcher.settings import endpoint_text, parse_endpoint
+
+
+class HostAgent(ABC):
+    """The agent of this host; a subclass drives its workers."""
+
+    coordinator: ClassVar[str] = "the coordinator"
+    """Its name in lines for people."""
+
+    def __init__(self, environ: Mapping[str, str], folder: Path) -> None:
+        """`folder` is the agent's own."""
+        self._environ, self._folder = environ, folder
+        self._host, self._spare = environ["KIT_HOST"], bool(environ.get("KIT_SPARE"))
+        self._id = name_agent(self._host, time.time_ns())
+        self._endpoint = parse_endpoint(environ["KIT_RENDEZVOUS"])
+        self._patience = float(environ.get("KIT_RENDEZVOUS_TIMEOUT") or "300")
+        self._connection: asyncio.StreamWriter | None = None
+        self._order, self._heard = Order(), time.monotonic()
+        self._unanswered = False  # Whether people know that nobody answers.
+        self._newest = 0  # The newest generation that an order has named.
+        self._signal = 0
+        self._over: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._serving: set[asyncio.Task[None]] = set()
+        self.metrics: Metrics | None = None
+
+    # ---- What a subclass does
+
+    @abstractmethod
+    def report(self) -> Report:
+        """The state of this host."""
+
+    @abstractmethod
+    def _obey(self, order: Order) -> None:
+        """Take a new order."""
+
+    @abstractmethod
+    def _look(self) -> None:
+        """Look at what time changes, before each report."""
+
+    @abstractmethod
+    def _works(self) -> Sequence[Coroutine[Any, Any, None]]:
+        """What this agent does until the training is over, besides its reports."""
+
+    @abstractmethod
+    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Talk to a process of this host; OSError and ValueError end that."""
+
+    @abstractmethod
+    async def _end_workers(self) -> None:
+        """End all processes."""
+
+    @abstractmethod
+    def _is_idle(self) -> bool:
+        """Whether this host can do nothing without the coordinator."""
+
+    # ---- The run
+
+    async def run(self) -> int:
+        """Run until the training is over; return the exit code. Raises LaunchError."""
+        path = str(self._folder / "workers")
+        server = await asyncio.start_unix_server(self._serve_process, path, limit=LONGEST)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, self._leave, number)
+        try:
+            for work in (*self._works(), self._connect(), self._watch()):
+                self._start(work)
+            return await self._over
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await self._end_workers()
+            server.close()
+            await served(self._serving)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        async def act() -> None:
+            try:
+                await work
+            except Exception as error:
+                self._finish(error)
+
+        task = asyncio.get_running_loop().create_task(act())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _finish(self, result: int | Exception) -> None:
+        if self._over.done():
+            return
+        if isinstance(result, int):
+            self._over.set_result(result)
+        else:
+            self._over.set_exception(result)
+
+    def _leave(self, number: int) -> None:
+        """A signal asks this host to end."""
+        self._signal = self._signal or number
+        if self.metrics:
+            self.metrics.ask_to_end()
+        self._report()
+
+    async def _serve_process(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        note_task(self._serving)
+        with suppress(OSError, ValueError, asyncio.IncompleteReadError):
+            await self._talk(reader, writer)
+        writer.close()
+
+    # ---- The coordinator
+
+    async def _connect(self) -> None:
+        """Hold a connection to the coordinator; report, and take its orders."""
+        while True:
+            with suppress(OSError, ValueError, asyncio.TimeoutError, asyncio.IncompleteReadError):
+                opening = asyncio.open_connection(*self._endpoint, limit=LONGEST)
+                reader, self._connection = await asyncio.wait_for(opening, LOST)
+                self._report()
+                await self._listen(reader)
+            if self._over.done():  # wait_for before Python 3.12 may swallow a cancellation.
+                return
+            if self._connection:
+                self._connection.transport.abort()
+            self._connection = None
+            if not self._unanswered:
+                self._unanswered = True
+                gone = "does not answer: hosts that train go on, others wait for it"
+                say(f"{self.coordinator} {gone}")
+            if self._is_idle() and time.monotonic() - self._heard > self._patience:
+                what = f"nothing answered at {endpoint_text(self._endpoint)}"
+                raise LaunchError(f"{what} for {self._patience:.0f} s", FAILURE, "rendezvous")
+            await asyncio.sleep(0.3)
+
+    async def _listen(self, reader: asyncio.StreamReader) -> None:
+        """Take orders until the connection is lost."""
+        while not self._over.done():
+            if not (line := await asyncio.wait_for(reader.readline(), LOST)):
+                return
+            order, self._heard = decode(Order, line), time.monotonic()
+            if self._unanswered:
+                self._unanswered = False
+                say(f"{self.coordinator} is back")
+            if order != self._order:
+                self._order, self._newest = order, max(self._newest, order.generation)
+                self._obey(order)
+
+    def _report(self) -> None:
+        if self._connection:
+            self._connection.write(encode(self.report()))
+
+    async def _watch(self) -> None:
+        """Repeat the report."""
+        while True:
+            await asyncio.sleep(REPORT_EVERY)
+            self._look()
+            self._report()
+
+
+async def run_host(agent: HostAgent, folder: Path, ended: str) -> int:
+    """Run an agent, with metrics if the job has them; return its exit code. Raises LaunchError.
+
+    `ended` says what has ended if a signal ends it.
+    """
+    if at := os.environ.get("KIT_METRICS_AT"):
+        agent.metrics = serve_metrics(parse_endpoint(at), folder)
+    code = await agent.run()
+    if code > 128:
+        say(f"{ended} on {signal.Signals(code - 128).name}")
+        if agent.metrics:
+            await asyncio.to_thread(agent.metrics.wait_for_reader)
+    return code

@@ -169,7 +169,8 @@ class Monitoring:
 
     `retention` is a time as Prometheus writes it. `host` runs Prometheus and Grafana, the latter
     at `port`; None leaves the choice to kit. `password` is that of Grafana's user admin.
-    `alertmanager` is `host:port`.
+    `alertmanager` is `host:port`. `logs` is the time in days for which each host keeps what its
+    containers write; None: Docker alone keeps it, until a container is removed.
     """
 
     retention: str
@@ -181,11 +182,15 @@ class Monitoring:
     grafana: str
     node_exporter: str
     dcgm_exporter: str
+    log_collector: str
+    logs: int | None
 
     @property
     def images(self) -> tuple[str, ...]:
         """The names of all images."""
-        return (self.prometheus, self.grafana, self.node_exporter, self.dcgm_exporter)
+        collector = () if self.logs is None else (self.log_collector,)
+        exporters = (self.node_exporter, self.dcgm_exporter)
+        return (self.prometheus, self.grafana, *exporters, *collector)
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,6 +129,9 @@ INVENTORIES: list[tuple[str, str, str, list[str]]] = [
     ('monitoring with a wrong time', 'network: {speed: 1Gbit}', 'monitoring: {retention: 30 days}', [
         "14: monitoring.retention: '30 days' is not a time to keep metrics; write for example 30d",
     ]),
+    ('logs kept for hours', 'network: {speed: 1Gbit}', 'monitoring: {logs: 12h}', [
+        "14: monitoring.logs: '12h' is not a number of days; write for example 30d",
+    ]),
     ('monitoring on an unknown host', 'network: {speed: 1Gbit}', 'monitoring: {host: pc3}', [
         '14: monitoring.host: pc3 is not in the inventory; did you mean pc2?',
     ]),

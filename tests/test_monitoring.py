@@ -30,7 +30,7 @@ from tests.sandbox import INVENTORY, JOB, ROOT, SERVER, Project
 from tests.trainer import servers
 from tests.trainer.hosts import ENDLESS, hosts, wait_until, write_job
 
-MONITORED = INVENTORY + 'monitoring: {retention: 30d, alertmanager: "alerts.lab:9093"}\n'
+MONITORED = INVENTORY + 'monitoring: {retention: 30d, alertmanager: "alerts.lab:9093", logs: 30d}\n'
 RUNBOOKS = ROOT / "docs" / "how-to" / "monitoring.md"
 BOARDS = [board.name for board in dashboards.BOARDS]
 
@@ -78,7 +78,8 @@ def test_the_stack_is_what_docker_accepts(project: Project, docker: Docker) -> N
     assert (done.returncode, done.stderr) == (0, "")
     stack = yaml.safe_load(done.stdout)
     services = stack["services"]
-    assert services.keys() == {"prometheus", "grafana", "node-exporter", "dcgm-exporter"}
+    everywhere = {"node-exporter", "dcgm-exporter", "log-collector"}
+    assert services.keys() == {"prometheus", "grafana", *everywhere}
     assert "ports" not in services["prometheus"]
     environment = services["grafana"]["environment"]
     assert environment["GF_AUTH_ANONYMOUS_ENABLED"] == "false"
@@ -101,7 +102,7 @@ def test_the_projects_are_what_docker_accepts(project: Project, docker: Docker) 
         done = docker.run("compose", "-f", file, "config", "--format", "json", folder=tree)
         assert done.returncode == 0, done.stderr
         services = json.loads(done.stdout)["services"].keys()
-        assert services == {"node-exporter", "dcgm-exporter", *more}
+        assert services == {"node-exporter", "dcgm-exporter", "log-collector", *more}
 
 
 def test_jobs_of_a_host_have_ports_of_their_own(project: Project) -> None:
@@ -113,6 +114,18 @@ def test_jobs_of_a_host_have_ports_of_their_own(project: Project) -> None:
     (train,) = (each for each in config["scrape_configs"] if each["job_name"] == "train")
     targets = [each["targets"][0] for each in train["static_configs"]]
     assert len(set(targets)) == 2
+
+
+@pytest.mark.parametrize("engine", ["swarm", "compose"])
+def test_lines_are_kept_where_the_inventory_says_for_how_long(
+    project: Project, engine: str
+) -> None:
+    text = MONITORED.replace("engine: swarm", f"engine: {engine}")
+    file = "monitoring/syslog-ng.conf"
+    assert "-mmin +43200 " in (project.write(text).rendered() / file).read_text()
+    tree = project.write(text.replace(", logs: 30d", "")).rendered()
+    assert not (tree / file).exists()
+    assert "syslog" not in "".join(each.read_text() for each in tree.rglob("*.yaml"))
 
 
 # -------- Rules

@@ -20,6 +20,7 @@ PROMETHEUS = "prom/prometheus:v3.5.0"
 GRAFANA = "grafana/grafana:12.1.1"
 NODE_EXPORTER = "prom/node-exporter:v1.9.1"
 DCGM_EXPORTER = "nvcr.io/nvidia/k8s/dcgm-exporter:4.4.2-4.7.0-distroless"
+LOG_COLLECTOR = "balabit/syslog-ng:4.8.1"
 
 
 def _retention(value: object) -> str:
@@ -35,6 +36,19 @@ Retention = Annotated[
 ]
 
 
+def _days(value: object) -> int:
+    if isinstance(value, str) and re.fullmatch(r"[1-9][0-9]{0,3}d", value):
+        return int(value[:-1])
+    raise WrongValueError(f"{shown(value)} is not a number of days", "write for example 30d")
+
+
+Days = Annotated[
+    int,
+    BeforeValidator(validator_of(_days)),
+    WithJsonSchema({"type": "string", "pattern": "^[1-9][0-9]{0,3}d$", "examples": ["30d"]}),
+]
+
+
 class MonitoringImagesSection(Section):
     """The images of the monitoring; without internet access, name copies in your registry."""
 
@@ -42,6 +56,7 @@ class MonitoringImagesSection(Section):
     grafana: Image = Field(GRAFANA)
     node_exporter: Image = Field(NODE_EXPORTER)
     dcgm_exporter: Image = Field(DCGM_EXPORTER)
+    log_collector: Image = Field(LOG_COLLECTOR)
 
 
 class MonitoringSection(Section):
@@ -66,6 +81,12 @@ class MonitoringSection(Section):
     alertmanager: AlertmanagerAddress | None = Field(
         None, description="Where Prometheus sends alerts", examples=["alerts.lab:9093"]
     )
+    logs: Days | None = Field(
+        None,
+        description="How long each host keeps what its containers have written, also after they "
+        "are removed; default: only until then",
+        examples=["30d"],
+    )
     images: MonitoringImagesSection = Field(
         MonitoringImagesSection(), examples=[{"grafana": "registry.lab:5000/grafana:12.1.1"}]
     )
@@ -86,6 +107,8 @@ def to_monitoring(section: MonitoringSection | None) -> Monitoring | None:
         grafana=images.grafana,
         node_exporter=images.node_exporter,
         dcgm_exporter=images.dcgm_exporter,
+        log_collector=images.log_collector,
+        logs=section.logs,
     )
 
 

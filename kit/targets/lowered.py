@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kit.model import EngineName, Host
 from kit.plan.images import unlocked
 from kit.plan.notes import lock_notes
+from kit.plan.storage import volume_name
+from kit.plan.types import Volume
 from kit.plan.work import Plan
 from kit.workload.monitoring import DASHBOARDS, FOLDER, Scrape
 from kit.workload.ports import OpenPort
-from kit.workload.types import Config, Workload
+from kit.workload.types import Config, Part, Workload
 
 VERSION = "{hash of this file}"
 """The placeholder in a file's labels for the hash of the file."""
@@ -117,13 +119,25 @@ class Lowered:
         return {each.name: each for each in self.workloads}[name]
 
 
-def monitoring_outputs(scrapes: Sequence[Scrape], alertmanager: str) -> Iterator[Output]:
+def monitoring_outputs(
+    scrapes: Sequence[Scrape], alertmanager: str, logs: int | None = None
+) -> Iterator[Output]:
     """Yield the files of the monitoring, the same for every target.
 
-    They are Prometheus' configuration and rules, and Grafana's data source and dashboards.
+    They are Prometheus' configuration and rules, Grafana's data source and dashboards, and the
+    configuration of the log collector, if it keeps lines for some days.
     """
     values = {"scrapes": scrapes, "alertmanager": alertmanager}
     yield Output(f"{FOLDER}/prometheus.yml", f"{FOLDER}/prometheus.yml.j2", values)
     others = ("rules.yml", "datasource.yml", "provider.yml", "dcgm-counters.csv")
     for name in (*others, *(f"dashboards/{board}.json" for board in DASHBOARDS)):
         yield Output(f"{FOLDER}/{name}", f"{FOLDER}/{name}.j2", {})
+    if logs is not None:
+        name = "syslog-ng.conf"
+        yield Output(f"{FOLDER}/{name}", f"{FOLDER}/{name}.j2", {"days": logs})
+
+
+def volumes_of(cluster: str, parts: Iterable[Part]) -> tuple[Volume, ...]:
+    """Return the volumes that parts of the monitoring keep their files in."""
+    sources = (m.source for part in parts for m in part.mounts if m.kind == "volume")
+    return tuple(Volume(s, volume_name(cluster, s), None, None, owned=True) for s in sources)

@@ -1,4 +1,4 @@
-"""The monitoring as parts: Prometheus, Grafana, exporters; and what Prometheus scrapes."""
+"""The monitoring as parts: Prometheus, Grafana, exporters, logs; and what Prometheus scrapes."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from kit.workload.ports import Service
 from kit.workload.privileges import NOBODY
 from kit.workload.types import (
     Config,
+    HealthCheck,
     Kind,
     Net,
     Part,
@@ -31,6 +32,7 @@ PROMETHEUS_PORT = 9090
 GRAFANA_PORT = 3000
 NODE_PORT, DCGM_PORT, ENGINE_PORT = 9100, 9400, 9323
 """The exporters' usual ports (Prometheus' wiki of default ports), Docker's documented example."""
+COLLECTOR_CONTROL = "--control=/tmp/syslog-ng.ctl"
 DASHBOARDS = ("cluster", "job", "host", "serving")
 LOC = ("monitoring",)
 
@@ -61,7 +63,8 @@ class Scrape:
 class Monitoring:
     """The monitoring of a plan; Prometheus and Grafana run on `host`.
 
-    `dcgm_exporter` is None if no host has a GPU.
+    `dcgm_exporter` is None if no host has a GPU, `log_collector` if the inventory has no `logs`,
+    the days for which it keeps lines.
     """
 
     host: Host
@@ -69,6 +72,8 @@ class Monitoring:
     grafana: Part
     node_exporter: Part
     dcgm_exporter: Part | None
+    log_collector: Part | None
+    logs: int | None
     scrapes: tuple[Scrape, ...]
     alertmanager: str
 
@@ -92,6 +97,8 @@ def monitoring(
         grafana=_grafana(plan, host, prometheus, host_network=host_network),
         node_exporter=_node_exporter(plan),
         dcgm_exporter=_dcgm_exporter(plan, gpus) if gpus else None,
+        log_collector=_log_collector(plan) if settings.logs else None,
+        logs=settings.logs,
         scrapes=(*scrapes, *host_scrapes(plan)),
         alertmanager=settings.alertmanager or "",
     )
@@ -159,7 +166,8 @@ def platform_parts(services: Monitoring | None) -> tuple[Part, ...]:
     """Return all parts, those on every host last."""
     if services is None:
         return ()
-    parts = (services.prometheus, services.grafana, services.node_exporter, services.dcgm_exporter)
+    everywhere = (services.node_exporter, services.dcgm_exporter, services.log_collector)
+    parts = (services.prometheus, services.grafana, *everywhere)
     return tuple(part for part in parts if part is not None)
 
 
@@ -178,9 +186,8 @@ def _part(role: Role, hosts: Sequence[Host], image: str, **more: object) -> Part
         placements=(),
         replicas=len(hosts),
         image=image,
-        launch=(),
         restart=Restart(delay=5),
-        **{"environment": (_NO_GPU,), **more},  # type: ignore[arg-type]
+        **{"launch": (), "environment": (_NO_GPU,), **more},  # type: ignore[arg-type]
     )
 
 
@@ -300,4 +307,41 @@ def _dcgm_exporter(plan: Plan, hosts: Sequence[Host]) -> Part:
         all_gpus=True,
         about=("The GPUs of the host. It reserves none: jobs keep theirs.",),
         why={"user": "Profiling fields alone would need SYS_ADMIN."},
+    )
+
+
+def _log_collector(plan: Plan) -> Part:
+    """Return syslog-ng, which copies the lines of Docker's files to a volume of each host.
+
+    The image's own entrypoint takes no arguments.
+    """
+    assert plan.monitoring is not None
+    file = "syslog-ng.conf"
+    return _part(
+        Role.LOG_COLLECTOR,
+        plan.hosts,
+        pinned(plan.monitoring.log_collector, plan.lock),
+        launch=("/usr/sbin/syslog-ng", "--foreground"),
+        arguments=(
+            "--no-caps",
+            "--persist-file=/logs/.positions",
+            "--pidfile=/tmp/syslog-ng.pid",
+            COLLECTOR_CONTROL,
+        ),
+        mounts=(
+            MountPoint("bind", "/var/lib/docker/containers", "/containers", read_only=True),
+            MountPoint("volume", "logs", "/logs", read_only=False),
+        ),
+        configs=(Config("syslog-ng", f"{FOLDER}/{file}", f"/etc/syslog-ng/{file}"),),
+        health=HealthCheck(("/usr/sbin/syslog-ng-ctl", "healthcheck", COLLECTOR_CONTROL)),
+        unprivileged=True,
+        read_only=True,
+        network=Net.ALONE,
+        everywhere=True,
+        about=(
+            f"Keeps what the containers of the host have written for {plan.monitoring.logs} days, "
+            "also of removed ones:",
+            "/logs/<container>/<day>.log in its volume.",
+        ),
+        why={"user": "Docker's files belong to root."},
     )

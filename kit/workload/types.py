@@ -36,6 +36,7 @@ class Role(StrEnum):
     GRAFANA = "grafana"
     NODE_EXPORTER = "node-exporter"
     DCGM_EXPORTER = "dcgm-exporter"
+    LOG_COLLECTOR = "log-collector"
 
     @property
     def works(self) -> bool:

@@ -1,7 +1,7 @@
 """The monitoring on a real Swarm: Prometheus finds jobs by DNS, and every dashboard has data.
 
-Prometheus and the node exporter are Debian's own. A stand-in answers for NVIDIA's exporter. Debian
-has no Grafana: its service waits for an image.
+Prometheus, the node exporter and syslog-ng are Debian's own. A stand-in answers for NVIDIA's
+exporter. Debian has no Grafana: its service waits for an image.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import pytest
 from docs.generate import dashboards
 from tests.conftest import Docker
 from tests.lab.conftest import CLUSTER, Lab, wait_for
+from tests.lab.images import root_file_system
 from tests.lab.operator import Operator, make_operator
 from tests.lab.settings import BASE, IMAGE, REGISTRY
 from tests.sandbox import Project
@@ -36,11 +37,13 @@ environment: {{OMP_NUM_THREADS: "1", LAB_PACE: "0.1"}}
 MONITORING = f"""\
 monitoring:
   retention: 30d
+  logs: 30d
   images:
     prometheus: {STAND_IN}-prometheus
     node_exporter: {STAND_IN}-node
     dcgm_exporter: {STAND_IN}-dcgm
     grafana: {STAND_IN}-none
+    log_collector: {STAND_IN}-logs
 """
 DCGM = """\
 import re, sys, time
@@ -122,17 +125,20 @@ def operator(lab: Lab, project: Project, docker: Docker) -> Iterator[Operator]:
         image = f"{STAND_IN}-{name}"
         build = f"DOCKER_BUILDKIT=0 docker build -q -f Dockerfile.{name} -t {image} ."
         feed(lab, "n1", f"cd /tmp/monitoring && {build} && docker push -q {image}", b"")
+    collector = root_file_system(lab.settings, "logs", lab.settings.suite, ["syslog-ng-core"])
+    image = f"{STAND_IN}-logs"
+    feed(lab, "n1", f"docker import - {image} && docker push -q {image}", collector.read_bytes())
     try:
         yield made
     finally:
-        made.kit("stop", "digits")
+        made.kit("stop")
         made.kit("swarm", "down", "--yes")
         for node in NODES:
             feed(lab, node, "cat >/etc/docker/daemon.json", before[node].encode())
             lab.do("restart", node)
 
 
-def test_prometheus_finds_jobs_and_hosts(operator: Operator, lab: Lab) -> None:
+def test_prometheus_finds_jobs_and_lines_outlive_containers(operator: Operator, lab: Lab) -> None:
     refused = operator.kit("swarm", "up", "--yes", status=2)
     assert "Grafana: secret GRAFANA_PASSWORD: the variable is not set here" in refused
     assert "hush" not in operator.kit("swarm", "up", "--yes", GRAFANA_PASSWORD="hush-hush")
@@ -160,3 +166,12 @@ def test_prometheus_finds_jobs_and_hosts(operator: Operator, lab: Lab) -> None:
         print(lab.docker("n1", "service", "ls"))
         print(lab.docker("n1", "stack", "ps", "--no-trunc", f"{CLUSTER}-monitoring"))
         print(missing)
+    operator.kit("stop", "digits")
+    for node in NODES[:2]:
+        of_job = ("--filter", "name=train-digits")
+        wait_for(lambda: not lab.docker(node, "ps", "-aq", *of_job), f"no container on {node}")  # noqa: B023
+        collector = lab.docker(node, "ps", "-q", "--filter", "name=log-collector")
+        kept = f"cat /logs/train-digits_train-on-{node}.1.*/*.log"
+        lines = lab.docker(node, "exec", collector.strip(), "sh", "-c", kept)
+        for words in (f"launch {node}: job digits from ", "asked to stop"):
+            assert words in lines, (node, lines)

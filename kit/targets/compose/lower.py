@@ -14,7 +14,7 @@ from kit.plan.types import Placement, Volume
 from kit.plan.work import Plan
 from kit.targets.compose.addressing import listeners
 from kit.targets.hosts import host_outputs, hosts_with_any_port
-from kit.targets.lowered import Lowered, Output, monitoring_outputs
+from kit.targets.lowered import Lowered, Output, monitoring_outputs, volumes_of
 from kit.values import grouped
 from kit.workload.data import VOLUME
 from kit.workload.make import Parts
@@ -160,15 +160,11 @@ def opened(workload: Workload) -> Mapping[str, Sequence[tuple[int, str]]]:
 
 
 def _monitoring_outputs(plan: Plan, services: Monitoring) -> Iterator[Output]:
-    yield from monitoring_outputs(services.scrapes, services.alertmanager)
-    volumes = [
-        Volume(name, volume_name(plan.cluster, name), None, None, owned=True)
-        for name in (Role.PROMETHEUS, Role.GRAFANA)
-    ]
+    yield from monitoring_outputs(services.scrapes, services.alertmanager, services.logs)
     here = _by_host(platform_parts(services))
     for host in plan.hosts:
-        added = volumes if host is services.host else ()
-        yield _shared(plan, host, MONITORING, here[host.name], added)
+        volumes = volumes_of(plan.cluster, (part for part, _ in here[host.name]))
+        yield _shared(plan, host, MONITORING, here[host.name], volumes)
 
 
 def _outputs(

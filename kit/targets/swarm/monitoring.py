@@ -9,22 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kit.plan.storage import volume_name
-from kit.plan.types import Volume
 from kit.plan.work import Plan
-from kit.targets.lowered import Output, monitoring_outputs
+from kit.targets.lowered import Output, monitoring_outputs, volumes_of
 from kit.targets.swarm.labels import HOST_LABEL
 from kit.targets.swarm.names import monitoring_secret, monitoring_stack
 from kit.targets.swarm.stacks import Stack, networks_of, pinned_to, service_of
 from kit.workload.monitoring import Monitoring, platform_parts
-from kit.workload.types import Part, Role
+from kit.workload.types import Part
 
 MONITORING = "monitoring.stack.yaml"
 
 
 def monitoring_files(plan: Plan, services: Monitoring) -> Iterator[Output]:
     """Yield the files of the monitoring: what Prometheus and Grafana read, and the stack."""
-    yield from monitoring_outputs(services.scrapes, services.alertmanager)
+    yield from monitoring_outputs(services.scrapes, services.alertmanager, services.logs)
     parts = platform_parts(services)
     stack = Stack(
         name=monitoring_stack(plan.cluster),
@@ -34,10 +32,7 @@ def monitoring_files(plan: Plan, services: Monitoring) -> Iterator[Output]:
         secrets=tuple(
             (each.name, monitoring_secret(plan.cluster, each)) for each in services.grafana.secrets
         ),
-        volumes=tuple(
-            Volume(name, volume_name(plan.cluster, name), None, None, owned=True)
-            for name in (Role.PROMETHEUS, Role.GRAFANA)
-        ),
+        volumes=volumes_of(plan.cluster, parts),
         after_platform=plan.network.driver == "overlay",
     )
     yield Output(

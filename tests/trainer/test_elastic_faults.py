@@ -309,6 +309,25 @@ def test_a_job_that_needs_all_hosts_waits_in_memory(tmp_path: Path) -> None:
         cluster.check_samples()
 
 
+def test_a_worker_that_takes_rank_0_anew_gets_the_weights_of_the_others(tmp_path: Path) -> None:
+    """The others would get its random ones, if they copied those of rank 0 at the beginning."""
+    with hosts(tmp_path) as local:
+        cluster = Cluster(local, write_job(tmp_path, **ENDLESS, every_epochs=9999), "2:2")
+        cluster.start("n1", "n2")
+
+        def loss() -> float:
+            ended = [each for task in local.tasks for each in task.of(Epoch)]
+            last = max(ended, key=lambda each: each.time, default=None)
+            return last.loss if last and last.loss is not None else 9.0
+
+        wait_until(lambda: loss() < 1, "the training to learn")
+        kill(cluster.worker("n1"))
+        cluster.wait_for(2, 1)
+        assert loss() < 1
+        cluster.end()
+        cluster.check_samples()
+
+
 def test_a_worker_that_hangs_is_left_and_named_and_returns(tmp_path: Path) -> None:
     """Long before the exchange's own timeout."""
     job = write_job(tmp_path, **ENDLESS, timeout=300)

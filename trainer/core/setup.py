@@ -150,7 +150,9 @@ def move(run: Run, world: World, started: float) -> Run:
     job, own = run.job, run.ranks.own([])
     run.ranks.release()
     gc.collect()  # DDP's circular references keep its hooks on the parameters.
-    ranks = replicate(job, world, run.model, run.module, run.watch)
+    # Rank 0 may be a new process: who has trained keeps its weights, and others get them later.
+    trained = any(world.gather(run.reached.progress is not None))
+    ranks = replicate(job, world, run.model, run.module, run.watch, alike=not trained)
     ranks.load_own(own, [])
     run.watch.pause()
     run.meter.move(world)
@@ -172,11 +174,17 @@ def move(run: Run, world: World, started: float) -> Run:
 
 
 def replicate(
-    job: TrainJob, world: World, model: nn.Module, module: nn.Module, watch: Watch
+    job: TrainJob,
+    world: World,
+    model: nn.Module,
+    module: nn.Module,
+    watch: Watch,
+    *,
+    alike: bool = True,
 ) -> Ranks:
-    """Let the ranks train the model together, as the job says."""
+    """Let the ranks train the model together, as the job says; `alike`: from rank 0's weights."""
     kind = Replicas if job.exchange.mode == "every_step" else LocalReplicas
-    return kind(model, job.exchange, world, watch.mark, module)
+    return kind(model, job.exchange, world, watch.mark, module, alike=alike)
 
 
 def divide(

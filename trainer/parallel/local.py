@@ -42,8 +42,10 @@ class LocalReplicas(Replicas):
         world: World,
         mark: Callable[[str], None],
         module: nn.Module,
+        *,
+        alike: bool = True,
     ) -> None:
-        super().__init__(model, exchange, world, mark, module)
+        super().__init__(model, exchange, world, mark, module, alike=alike)
         self._exchange, self._mark = exchange, mark
         self._weights = [each for each in model.parameters() if each.requires_grad]
         self._anchors = [weight.detach().clone() for weight in self._weights]

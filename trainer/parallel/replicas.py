@@ -45,10 +45,13 @@ class Replicas(Ranks):
         world: World,
         mark: Callable[[str], None],
         module: nn.Module,
+        *,
+        alike: bool = True,
     ) -> None:
         """`mark` counts the time until now as one kind of work, as Watch.mark does.
 
-        `module` replaces the model in computations: the same one, or compiled.
+        `module` replaces the model in computations: the same one, or compiled. `alike` gives all
+        ranks the weights of rank 0.
         """
         self.model, self.world = model, world
         self.data_rank, self.data_size = world.rank, world.size
@@ -58,7 +61,7 @@ class Replicas(Ranks):
         if exchange.compression == "powersgd":
             # Its error feedback needs gradients that are a little stable: at least two steps.
             self._powersgd = PowerSGD(max(2, exchange.warm_up_steps))
-        self._replica = replicate(module, exchange, world, mark, self._powersgd)
+        self._replica = replicate(module, exchange, world, mark, self._powersgd, alike=alike)
 
     def release(self) -> None:
         """Take DDP's hooks off the model, which can then have another.
@@ -220,6 +223,8 @@ def replicate(
     world: World,
     mark: Callable[[str], None],
     state: PowerSGD | None,
+    *,
+    alike: bool,
 ) -> DistributedDataParallel:
     """Wrap the model so that gradients are averaged over all ranks, with the job's options."""
     # Replicas.share_buffers averages BatchNorm's buffers when they are needed: figures over all
@@ -234,6 +239,7 @@ def replicate(
         bucket_cap_mb=exchange.bucket_mib,
         gradient_as_bucket_view=True,
         static_graph=exchange.static_graph,
+        init_sync=alike,
     )
     alone = world.size == 1 and exchange.compression == "none"
     hook = HOOKS["alone" if alone else exchange.compression]

@@ -198,8 +198,12 @@ class Wire:
         while not self._closed:
             try:
                 near, _ = self._listener.accept()
+            except OSError:
+                continue
+            try:
                 far = socket.create_connection(("127.0.0.1", self.target), timeout=5)
             except OSError:
+                near.close()
                 continue
             self._ends += [near, far]
             threading.Thread(target=self._copy, args=(near, far), daemon=True).start()
@@ -238,6 +242,9 @@ class Wire:
 
     def close(self) -> None:
         self._closed = True
+        # While a thread waits in accept, close alone leaves the port open for one connection more.
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self.cut()
 

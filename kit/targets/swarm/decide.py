@@ -61,18 +61,8 @@ def decide(
     Raises:
         KitError: Hosts are missing or down, or their GPUs are in use.
     """
+    _refuse(work, cluster, versions, fresh=fresh)
     by_hand = by_hand or {}
-    ours = {each.stack for each in work}
-    planned: Counter[str] = Counter()
-    for placement in (place for each in work for place in each.placements):
-        planned[placement.host.name] += len(placement.gpus)
-    problems = [
-        problem
-        for each in work
-        for problem in _problems(each, ours, planned, cluster, versions, fresh=fresh)
-    ]
-    if problems:
-        raise KitError(once(problems))
     steps: list[Step] = list(_data_labels(data or {}, cluster))
     if data or any(each.keyed for each in work):
         steps += key_step(cluster_name, cluster.secrets)
@@ -102,6 +92,23 @@ def decide(
         moved = list(_ends(ends, hosts))
         steps += _work(each, cluster, version, own, left, hand, moved, again=again, fresh=fresh)
     return steps
+
+
+def _refuse(
+    work: Sequence[Workload], cluster: Cluster, versions: Mapping[str, str], *, fresh: bool
+) -> None:
+    """Raise KitError with everything that keeps a workload from being deployed."""
+    ours = {each.stack for each in work}
+    planned: Counter[str] = Counter()
+    for placement in (place for each in work for place in each.placements):
+        planned[placement.host.name] += len(placement.gpus)
+    problems = [
+        problem
+        for each in work
+        for problem in _problems(each, ours, planned, cluster, versions, fresh=fresh)
+    ]
+    if problems:
+        raise KitError(once(problems))
 
 
 def _own_stacks(

@@ -9,6 +9,7 @@ from pathlib import Path
 from kit import values
 from kit.errors import Problem, ProblemsError
 from kit.model import Lock
+from kit.paths import IMAGES
 from kit.values import WrongValueError
 from kit.yamlfile import parse, read_text
 from trainer.contract.words import shown
@@ -22,7 +23,7 @@ _ANEW = "remove the file and run `kit image lock`"
 
 def lock_path(inventory: Path) -> Path:
     """Return the path of an inventory's lock: it is beside the inventory."""
-    return inventory.with_name("images.lock")
+    return inventory.with_name(IMAGES)
 
 
 def read_lock(path: Path) -> Lock | None:

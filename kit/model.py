@@ -17,6 +17,8 @@ Tree = dict[str, str]
 
 AUTO = "auto"
 """The interface of the route to the rendezvous, which the launcher finds."""
+CODE = "code-"
+"""The beginning of the names of data sets with the code of jobs, which nobody else may use."""
 
 
 class EngineName(StrEnum):
@@ -259,6 +261,41 @@ class CodeFile:
 
 
 @dataclass(frozen=True, slots=True)
+class Package:
+    """The code that travels with a job: an archive of a folder, relative to the inventory's.
+
+    `exclude` and `include` chose its `files`, of `bytes` in all, and `sha256` is the archive's.
+    `secrets` are names of files that may hold secrets, `left_out` other files that cannot travel.
+    `source` is the commit of the folder, which only a deploy asks Git for.
+    """
+
+    folder: str
+    exclude: tuple[str, ...]
+    include: tuple[str, ...]
+    sha256: str
+    files: int
+    bytes: int
+    secrets: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+    source: str = ""
+
+    @property
+    def version(self) -> str:
+        """The version as people read it."""
+        return self.sha256[:12]
+
+    @property
+    def described(self) -> str:
+        """The folder and its commit, for people."""
+        return f"{self.folder}, {self.source}" if self.source else self.folder
+
+    @property
+    def data_set(self) -> DataSet:
+        """The data set that brings it to the hosts; its name is that of the content."""
+        return DataSet(f"{CODE}{self.version}", 1)
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """A job. Exactly one of `train` and `command` is set; `stop_grace` is in seconds.
 
@@ -267,7 +304,7 @@ class Job:
     image's). `data` are its data sets. `framework` is that of `command`,
     `setup` are lines for sh that run before it. `quiet` is the time in seconds after which its
     ranks are called silent (None: the launcher's default; 0: never). `code` are the files with
-    functions of the user's own that `train` names.
+    functions of the user's own that `train` names. `package` is the folder with its code.
     """
 
     name: str
@@ -299,6 +336,7 @@ class Job:
     setup: tuple[str, ...] = ()
     quiet: int | None = None
     code: tuple[CodeFile, ...] = ()
+    package: Package | None = None
 
     @property
     def fetched(self) -> tuple[DataSet, ...]:

@@ -7,11 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kit.errors import KitError, Problem, ProblemsError
+from kit.measurements import FILE as MEASUREMENTS
 from kit.model import EngineName
 from kit.yamlfile import parse, read_text
 
 TREES = "compose"
 """The folder of the rendered trees, beside the inventory."""
+DATA_SETS = "datasets.json"
+"""The file with the sizes of the data sets, beside the inventory."""
+IMAGES = "images.lock"
+"""The file with the digests of images, beside the inventory."""
 NO_INVENTORY = "write one with `kit init .`, or name one with --inventory FILE"
 
 
@@ -31,6 +36,15 @@ class Paths:
     def servers_folder(self) -> Path:
         """Return the folder of servers, beside the folder of jobs."""
         return self.jobs_folder().parent / "serve"
+
+    def own(self) -> tuple[Path, ...]:
+        """Return what kit reads and writes: no code of a job, which a render or a split changes."""
+        beside = self.inventory.parent
+        names = (TREES, DATA_SETS, MEASUREMENTS, IMAGES)
+        folders = (self.jobs_folder(), self.servers_folder())
+        described = (each for folder in folders for each in folder.glob("*.y*ml"))
+        output = (self.output,) if self.output else ()
+        return (self.inventory, *(beside / each for each in names), *output, *described)
 
     def tree(self, cluster: str) -> Path:
         """Return the rendered tree; default: compose/<cluster> beside the inventory."""

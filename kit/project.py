@@ -19,7 +19,7 @@ def load_project(paths: Paths) -> Project:
         ProblemsError: Mistakes in the files, with their lines.
     """
     with collection_paused():
-        return load(paths.inventory, paths.jobs_folder(), paths.servers_folder())
+        return load(paths.inventory, paths.jobs_folder(), paths.servers_folder(), paths.own())
 
 
 def load_lowered(paths: Paths, engine: EngineName | None = None) -> Lowered:

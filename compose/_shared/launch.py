@@ -27,6 +27,7 @@ only the standard library and Python 3.10, and define no name twice.
     KIT_DATA_SETS            data sets to fetch first: [{"name": "cifar10", "version": 1}]; the
                              training finds their folders in KIT_DATA_PATHS: {"cifar10": "/…"}
     KIT_DATA_SOCKET          socket of the data agent; default: /datasets/agent.sock
+    KIT_WORKSPACE            folder of the job's code; default: /workspace
     KIT_SECRETS              names of files in /run/secrets that become variables of the training
     KIT_METRICS_PORT         port of the metrics of this host; default: that of the job file, if any
     KIT_RENDEZVOUS_TIMEOUT   seconds to wait for the rendezvous; default: 300
@@ -42,12 +43,12 @@ The exit code is then 2 for a mistake in the input, 1 for work that failed.
 # Joined by kit from modules of the trainer: launcher/__init__.py, contract/mark.py,
 # contract/script.py, launcher/output.py, launcher/errors.py, launcher/program.py,
 # launcher/settings.py, launcher/process.py, launcher/waiting.py, launcher/container.py,
-# launcher/disk.py, launcher/data_sets.py, launcher/network.py, launcher/checks.py,
-# launcher/failures.py, group/messages.py, group/knowledge.py, group/decisions.py, group/server.py,
-# launcher/rounds.py, launcher/script_files.py, launcher/metrics.py, launcher/worker.py,
-# launcher/connections.py, launcher/silence.py, launcher/torchrun.py, launcher/tensorflow.py,
-# launcher/last_failure.py, launcher/host_agent.py, launcher/agent.py, launcher/run.py,
-# launcher/start.py, launcher/coordinator.py, launcher/main.py.
+# launcher/disk.py, launcher/data_sets.py, launcher/workspace.py, launcher/network.py,
+# launcher/checks.py, launcher/failures.py, group/messages.py, group/knowledge.py,
+# group/decisions.py, group/server.py, launcher/rounds.py, launcher/script_files.py,
+# launcher/metrics.py, launcher/worker.py, launcher/connections.py, launcher/silence.py,
+# launcher/torchrun.py, launcher/tensorflow.py, launcher/last_failure.py, launcher/host_agent.py,
+# launcher/agent.py, launcher/run.py, launcher/start.py, launcher/coordinator.py, launcher/main.py.
 
 import asyncio
 import ctypes
@@ -64,6 +65,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tarfile
 import tempfile
 import threading
 import time
@@ -228,6 +230,7 @@ class Settings:
         self.data = Path(read_variable(environ, "KIT_DATA", "/data"))
         self.data_sets = read_data_sets(environ.get("KIT_DATA_SETS") or "[]")
         self.data_socket = Path(read_variable(environ, "KIT_DATA_SOCKET", "/datasets/agent.sock"))
+        self.workspace = Path(read_variable(environ, "KIT_WORKSPACE", "/workspace"))
         self.wait = read_number(environ, "KIT_RENDEZVOUS_TIMEOUT", "300")
         self.group_wait = read_number(environ, "KIT_GROUP_TIMEOUT", "60")
 
@@ -245,6 +248,8 @@ class Job(NamedTuple):
     keep: int = 3  # Number of versions.
     framework: str = "pytorch"  # What starts the script's processes.
     setup: tuple[str, ...] = ()  # Lines for sh that run before.
+    code: str = ""  # The SHA-256 of the archive with its code.
+    working_dir: str = ""  # In the folder of its code.
     quiet: int = QUIET  # Seconds after which a rank that does nothing is told; 0: never.
 
 
@@ -320,7 +325,19 @@ def read_job(path: Path) -> Job:
     if not isinstance(setup, list) or not all(isinstance(line, str) for line in setup):
         raise LaunchError(f'{path}: setup: must be a list of lines such as ["pip install tqdm"]')
     files, quiet = read_files(path, content), read_quiet(path, content)
-    return Job(name, tuple(command), port, *files, framework, tuple(setup), quiet)
+    code = read_code(path, content)
+    return Job(name, tuple(command), port, *files, framework, tuple(setup), *code, quiet)
+
+
+def read_code(path: Path, content: Mapping[str, Any]) -> tuple[str, str]:
+    """Read the SHA-256 of the job's code, and the folder in which its command runs."""
+    section = content.get("code", {})
+    digest, folder = section.get("sha256", ""), section.get("working_dir", "")
+    if not isinstance(digest, str) or not re.fullmatch("([0-9a-f]{64})?", digest):
+        raise LaunchError(f"{path}: code: sha256: must be 64 hexadecimal digits")
+    if not isinstance(folder, str):
+        raise LaunchError(f"{path}: code: working_dir: must be a folder")
+    return digest, folder
 
 
 def read_quiet(path: Path, content: Mapping[str, Any]) -> int:
@@ -713,6 +730,115 @@ def hold(settings: Settings, answer: Mapping[str, Any], path: str) -> str:
         fix = "mount the data agent's folder into this container, and see KIT_DATA_SOCKET"
         raise LaunchError(f"{what}; {fix}", FAILURE, "data") from error
     return path
+
+
+# -------- launcher/workspace.py
+# The code that travels with a job: its archive becomes the folder in which the job runs.
+
+ARCHIVE = "code.pax"
+# Also the beginning of its data set's name.
+CODE = "code-"
+UNPACKED = ".kit-code"
+# The folder in the archive's own terms, whatever it is called here.
+WORKSPACE = Path("/workspace")
+
+
+def enter_workspace(settings: Settings, job: Job, folders: Mapping[str, str]) -> None:
+    """Unpack the job's code, and make its folder the current one; raises LaunchError.
+
+    A container that starts again finds its folder as it left it.
+    """
+    folder = writable(settings.workspace)
+    mark = folder / UNPACKED
+    if read_mark(mark) == job.code:
+        say(f"the code {job.code[:12]} is in {folder}")
+    else:
+        archive = Path(folders[f"{CODE}{job.code[:12]}"], ARCHIVE)
+        verify_archive(archive, job.code)
+        unpack(archive, folder)
+        mark.write_text(job.code)
+        say(f"the code {job.code[:12]} is in {folder} now")
+    inner = folder / Path(job.working_dir or WORKSPACE).relative_to(WORKSPACE)
+    try:
+        os.chdir(inner)
+    except OSError as error:
+        raise LaunchError(f"working_dir: {inner}: {error.strerror}; it is not in `code`") from error
+    os.environ["KIT_CODE"] = str(mark)  # The built-in training imports modules beside this file.
+
+
+def writable(wanted: Path) -> Path:
+    """Make the folder of the code; without the right to, one in the folder for temporary files."""
+    own = Path(tempfile.gettempdir(), f"workspace-{os.getuid()}")
+    for folder in (wanted, own):
+        with suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=folder):
+                if folder != wanted:
+                    say(f"this user cannot write to {wanted}: the code is in {folder}")
+                return folder
+    raise LaunchError(f"neither {wanted} nor {own} can be written: the code needs one", FAILURE)
+
+
+def read_mark(mark: Path) -> str:
+    """Return the version of an unpacked folder; empty if it is not complete."""
+    try:
+        return mark.read_text()
+    except OSError:
+        return ""
+
+
+def verify_archive(archive: Path, digest: str) -> None:
+    """Compare an archive with its SHA-256; raises LaunchError."""
+    found = hashlib.sha256()
+    try:
+        with archive.open("rb") as file:
+            while block := file.read(2**20):
+                found.update(block)
+    except OSError as error:
+        raise LaunchError(f"{archive}: {error.strerror}", FAILURE, "data") from error
+    if found.hexdigest() != digest:
+        what = f"{archive} is not the code that the job names: its SHA-256 is {found.hexdigest()}"
+        raise LaunchError(
+            f"{what}; remove it with `kit data rm`, and deploy again", FAILURE, "data"
+        )
+
+
+def unpack(archive: Path, folder: Path) -> None:
+    """Unpack an archive whose SHA-256 is right; times are those of now. Raises LaunchError.
+
+    Python takes compiled code for that of a source with the same time and size.
+    """
+    try:
+        with tarfile.open(archive) as members:
+            for member in members:
+                place = folder / member.name
+                if not place.parent.resolve().is_relative_to(folder.resolve()):
+                    raise LaunchError(f"{archive}: {member.name} is outside of its folder")
+                unpack_member(members, member, place)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        raise LaunchError(f"code: {where}{error.strerror}", FAILURE, "data") from error
+    except tarfile.TarError as error:
+        raise LaunchError(f"{archive}: {error}", FAILURE, "data") from error
+
+
+def unpack_member(members: tarfile.TarFile, member: tarfile.TarInfo, place: Path) -> None:
+    """Write a file, a link or a folder of an archive."""
+    (place if member.isdir() else place.parent).mkdir(parents=True, exist_ok=True)
+    if member.isdir():
+        return
+    with suppress(FileNotFoundError):
+        place.unlink()
+    if member.issym():
+        place.symlink_to(member.linkname)
+        return
+    source = members.extractfile(member)
+    if source is None:
+        raise LaunchError(f"{member.name} of the code is no plain file")
+    with source, place.open("wb") as file:
+        while block := source.read(2**20):
+            file.write(block)
+    place.chmod(member.mode)
 
 
 # -------- launcher/network.py
@@ -3446,6 +3572,16 @@ def torchrun_environ(
     return result
 
 
+def fetch(settings: Settings, job: Job) -> None:
+    """Wait for the job's data sets and its code."""
+    folders = fetch_data(settings, job.name)
+    if folders:
+        os.environ["KIT_DATA_PATHS"] = json.dumps(folders)
+        say(f"has {', '.join(folders)}")
+    if job.code:
+        enter_workspace(settings, job, folders)
+
+
 def train() -> None:
     """Check everything, then become the agent of this host, so that it receives the signals."""
     os.environ["KIT_BEGAN"] = str(time.time())
@@ -3463,9 +3599,7 @@ def train() -> None:
         say(f"sees {line.strip()}")
     if job.command:
         ask_what_has_failed(settings)
-    if folders := fetch_data(settings, job.name):
-        os.environ["KIT_DATA_PATHS"] = json.dumps(folders)
-        say(f"has {', '.join(folders)}")
+    fetch(settings, job)
     # For metrics.jsonl and for the events of the workers.
     os.environ["KIT_GPUS"] = ",".join(gpu_uuids(gpus))
     package_root = None if job.command else PROGRAM.parent.parent

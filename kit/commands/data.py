@@ -25,7 +25,7 @@ from kit.datasets.sizes import Stored
 from kit.datasets.upload import upload_of
 from kit.errors import InputError, KitError, joined
 from kit.hosts.docker import concurrently
-from kit.model import DataSet
+from kit.model import CODE, DataSet
 from kit.paths import Paths, identity
 from kit.runtime.rendered import Rendered, rendered
 from kit.runtime.status import ENDED
@@ -68,11 +68,13 @@ class _Cluster:
         """The storage host's name."""
         return self.services.data.storage.name
 
-    def stored(self) -> list[Stored]:
-        """Return the stored versions, and remember their sizes for `kit plan`."""
+    def stored(self) -> tuple[list[Stored], list[Stored]]:
+        """Return the stored data sets and the code of jobs; keep the former's sizes for `plan`."""
         stored = self.services.stored()
-        sizes.store(self._inventory, stored)
-        return stored
+        code = [each for each in stored if each.name.startswith(CODE)]
+        data = [each for each in stored if each not in code]
+        sizes.store(self._inventory, data)
+        return data, code
 
 
 def _with_cluster(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -168,7 +170,7 @@ def _place(
 def list_(paths: Paths, engine: str | None, *, as_json: bool) -> None:
     """List the stored data sets: size, version, and the hosts that have a complete copy."""
     cluster = _Cluster(paths, engine)
-    stored, statuses = cluster.stored(), cluster.services.statuses()
+    (stored, code), statuses = cluster.stored(), cluster.services.statuses()
     silent = {host: error for host, error in statuses.items() if isinstance(error, KitError)}
     if as_json:
         document = {
@@ -176,6 +178,7 @@ def list_(paths: Paths, engine: str | None, *, as_json: bool) -> None:
             "datasets": [
                 asdict(each) | {"complete": complete_on(statuses, each)} for each in stored
             ],
+            "code": [asdict(each) | {"complete": complete_on(statuses, each)} for each in code],
             "hosts": {
                 host: {"error": status.message} if isinstance(status, KitError) else status
                 for host, status in statuses.items()
@@ -194,6 +197,9 @@ def list_(paths: Paths, engine: str | None, *, as_json: bool) -> None:
                 hosts = "this machine"
             rows.add_row(title, show_bytes(each.bytes), f"{each.files:,}", hosts, each.source)
         console().print(rows)
+    if code:
+        size = show_bytes(sum(each.bytes for each in code))
+        click.echo(f"code of jobs: {count(len(code), 'version')}, {size}; --json lists them")
     absent = [host for host, error in silent.items() if isinstance(error, agents.AbsentError)]
     if absent:
         click.echo(f"no data agent runs on {', '.join(absent)}: a deploy or a prefetch starts it")
@@ -210,7 +216,7 @@ def verify(paths: Paths, engine: str | None, names: tuple[str, ...]) -> int:
     cluster = _Cluster(paths, engine)
     chosen = [_data_set(each).title for each in names]
     if not names:
-        chosen = [f"{each.name}@{each.version}" for each in cluster.stored()]
+        chosen = [f"{each.name}@{each.version}" for each in cluster.services.stored()]
     failed = 0
     with Transfers() as shown:
         for title in chosen:

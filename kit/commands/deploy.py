@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from kit.commands.code import with_code
 from kit.commands.follow import failed, failures, follow, outcome
 from kit.commands.options import with_paths
 from kit.commands.records import keep_records
@@ -96,8 +97,23 @@ def command(
         return 0
     if fresh:
         keep_records(target, identity(paths)[0], chosen)
+    chosen = with_code(target, chosen, paths)
     follows = wait or (target.tied_to_terminal and not detach)
     return _deploy(target, chosen, engine, agree, fresh=fresh, follows=follows)
+
+
+def run_job(paths: Paths, job: str, engine: str | None, *, follows: bool) -> JobStatus | None:
+    """Deploy one job, maybe follow it to its end, and return how it ended.
+
+    Raises:
+        KitError: It cannot be started; see `deploy`.
+    """
+    target, chosen, refuse = _prepare(paths, [job], engine, examines=True)
+    refuse(chosen)
+    agree = _agreement(chosen, paths.inventory.parent, asks=True)
+    chosen = with_code(target, chosen, paths)
+    _deploy(target, chosen, engine, agree, fresh=False, follows=follows)
+    return next((each for each in target.status() if each.job == job), None)
 
 
 @click.command("resume", short_help="Continue jobs that have ended.")
@@ -132,6 +148,7 @@ def resume(
     refuse(chosen)
     follows = wait or (target.tied_to_terminal and not detach)
     agree = _agreement(chosen, paths.inventory.parent, asks=True)
+    chosen = with_code(target, chosen, paths)
     return _deploy(target, chosen, engine, agree, fresh=False, follows=follows)
 
 

@@ -43,12 +43,15 @@ def command(paths: Paths, engine: str | None, *, as_json: bool) -> None:
         return
     # Without a repository there is none, and the column would squeeze the others.
     commit = ["commit"] if any(each.commit for each in deployments) else []
-    rows = table("when", "job", "by", "inventory", "job's hash", *commit, "image", "run", "report")
+    code = ["code"] if any(each.code for each in deployments) else []
+    more = (*commit, *code, "image", "run", "report")
+    rows = table("when", "job", "by", "inventory", "job's hash", *more)
     for each, own_runs in zip(deployments, runs, strict=True):
         pages = dict.fromkeys(_shown(path) for _, path in own_runs if path is not None)
         rows.add_row(
             *(each.when, each.job, each.by, each.inventory, each.job_hash),
             *(f"{each.version} {each.subject}".strip() for _ in commit),
+            *(each.code for _ in code),
             each.image,
             "\n".join(f"{each.job}@{run}" for run, _ in own_runs),
             "\n".join(pages),

@@ -16,7 +16,7 @@ from kit.commands.prediction import show_prediction
 from kit.commands.tables import console
 from kit.datasets.sizes import load as load_sizes
 from kit.measurements import Measurements
-from kit.model import DataSet, Use
+from kit.model import DataSet, Package, Use
 from kit.paths import Paths
 from kit.plan.data import DataPlan, Sizes, fetches, stream_rates
 from kit.plan.division import shown
@@ -228,7 +228,9 @@ def _data(lowered: Lowered, job: JobPlan, sizes: Sizes) -> list[str]:
     data = lowered.plan.data
     if data is None or not job.job.data:
         return []
-    lines = []
+    lines, package = list[str](), job.job.package
+    if package is not None:
+        sizes = {**sizes, (package.data_set.name, 1): package.bytes}
     for stream in stream_rates(data, job.job.streamed, job.hosts, sizes):
         what = _stored(data, stream.data, stream.bytes)
         if stream.rate is not None and lowered.on_hosts:
@@ -236,14 +238,20 @@ def _data(lowered: Lowered, job: JobPlan, sizes: Sizes) -> list[str]:
             what += f": the links allow {hosts} {show_bytes(int(stream.rate))}/s{each}"
         lines.append(f"streams     {what}")
     for fetch in fetches(data, job.job.fetched, job.hosts, sizes):
-        what = _stored(data, fetch.data, fetch.bytes)
+        code = package is not None and fetch.data == package.data_set
+        what = _code(package) if code and package else _stored(data, fetch.data, fetch.bytes)
         if fetch.slowest is not None and fetch.seconds is not None and lowered.on_hosts:
             hosts = count(len(fetch.hosts), "host")
             link = show_speed(fetch.slowest.speed)
             time = show_seconds(fetch.seconds)
             what += f": the first fetch by {hosts} takes {time} over {link}"
-        lines.append(f"data        {what}")
+        lines.append(f"{'code' if code else 'data':<12}{what}")
     return lines
+
+
+def _code(package: Package) -> str:
+    size = f"{count(package.files, 'file')}, {show_bytes(package.bytes)}"
+    return f"{package.version} of {package.folder}, {size}"
 
 
 def _stored(data: DataPlan, one: DataSet, size: int | None) -> str:

@@ -200,7 +200,7 @@ def _origin(run: Run, deployments: Sequence[Deployment]) -> Origin:
     """Return the newest deployment before a run; deployments are the newest first."""
     for each in deployments:
         if each.job == run.job and each.time <= run.attempts[-1].time + TOLERANCE:
-            return Origin(each.image, each.by, each.inventory, each.job_hash)
+            return Origin(each.image, each.by, each.inventory, each.job_hash, each.code)
     return Origin()
 
 

@@ -226,7 +226,8 @@ def show(report: Report) -> Iterator[RenderableType]:
     for status in report.statuses:
         last = report.deployments.get(status.job)
         commit = f"deployed from {last.source}" if last and last.commit else ""
-        messages = (*_running_messages(status), *failures(status), status.message, commit)
+        code = f"code {last.code}" if last and last.code else ""
+        messages = (*_running_messages(status), *failures(status), status.message, commit, code)
         for text in (score(status), *messages):
             if text:
                 yield f"{status.job}: {text}"

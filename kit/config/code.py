@@ -19,17 +19,20 @@ IN_THE_IMAGE = "put it into the image, or mount its folder and set PYTHONPATH in
 
 
 def code_files(job: Job, folder: Path) -> tuple[CodeFile, ...]:
-    """Return the files in the job's folder that it names; see `named_files`."""
+    """Return the files in the folder of a job's code that it names; see `named_files`."""
     if job.train is None:
         return ()
-    keys = {("train", key): getattr(job.train, key) for key in ("dataset", "model")}
-    return named_files(job.name, {loc: name for loc, name in keys.items() if is_own(name)}, folder)
+    keys: dict[Loc, str] = {("train", key): getattr(job.train, key) for key in ("dataset", "model")}
+    names = {loc: name for loc, name in keys.items() if is_own(name)}
+    return named_files(job.name, names, folder, packages=job.package is not None)
 
 
-def named_files(source: str, names: Mapping[Loc, str], folder: Path) -> tuple[CodeFile, ...]:
+def named_files(
+    source: str, names: Mapping[Loc, str], folder: Path, *, packages: bool = False
+) -> tuple[CodeFile, ...]:
     """Return the files in a folder with functions or classes that the keys of a file name.
 
-    Other modules are in the image.
+    Other modules are in the image, or in `packages` of a folder that travels with the job.
 
     Raises:
         FaultsError: A file lacks the function, or is too large; a module is a folder.
@@ -44,7 +47,7 @@ def named_files(source: str, names: Mapping[Loc, str], folder: Path) -> tuple[Co
             code = _read(file)
             by_name[code.name] = code
             faults += (Fault(source, loc, *each) for each in _faults(code, wanted, file))
-        elif (folder / wanted.package).is_dir():
+        elif not packages and (folder / wanted.package).is_dir():
             what = f"{folder / wanted.package} is a folder, and only single files come with a job"
             faults.append(Fault(source, loc, what, IN_THE_IMAGE))
     if faults:

@@ -11,16 +11,25 @@ from kit import values
 from kit.config.fields import Image, Section, Size, tagged, validator_of
 from kit.config.registry import RegistrySection
 from kit.errors import INVENTORY, Fault, Loc
-from kit.model import DataService, DataSet, Host
-from kit.values import split_endpoint
+from kit.model import CODE, DataService, DataSet, Host
+from kit.values import WrongValueError, split_endpoint
 
 PORT = 8090
 PEER_PORT = 6881
 """The first port of BitTorrent (bittorrent.org, BEP 3), which libtorrent listens on by default."""
 
+
+def data_name(value: object) -> str:
+    """Check the name of a data set of the user's."""
+    name = values.data_set(value)
+    if name.startswith(CODE):
+        raise WrongValueError(f"names with {CODE} are those of code", "write `code: FOLDER`")
+    return name
+
+
 DataName = Annotated[
     str,
-    BeforeValidator(validator_of(values.data_set)),
+    BeforeValidator(validator_of(data_name)),
     WithJsonSchema(
         {
             "type": "string",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import AfterValidator, BeforeValidator, Field, Tag, field_validator, model_validator
 
@@ -31,6 +31,7 @@ from kit.config.fields import (
     validator_of,
     wrong,
 )
+from kit.config.folder import WORKSPACE, CodeKey
 from kit.config.train import (
     CheckpointSection,
     ExchangeSection,
@@ -239,6 +240,12 @@ class JobSection(Section):
     )
     hosts: JobHostsSection = Field(JobHostsSection(), examples=[{"names": ["pc1"]}])
     data: DataSets = Field([])
+    code: CodeKey = Field(
+        default=cast(CodeKey, None),  # A union with None cannot have tags.
+        examples=[".", {"folder": "../research", "exclude": ["runs/"]}],
+        description="A folder with code, relative to the inventory's. `kit deploy` brings it to "
+        "the hosts, where it is /workspace",
+    )
     mounts: Mounts = Field([], examples=[[{"bind": "/srv/data", "to": "/data"}]])
     environment: Environment = Field({})
     secrets: Secrets = Field({})
@@ -313,7 +320,10 @@ class JobSection(Section):
             both = "train and command are both given" if self.train else "there is nothing to run"
             raise wrong(both, "write exactly one of `train:` and `command:`")
         for index, mount in enumerate(self.mounts):
-            if self.data and f"{mount.to}/".startswith("/datasets/"):
+            if self.code and f"{mount.to}/".startswith(f"{WORKSPACE}/"):
+                what = f"{WORKSPACE} holds the folder of `code:`"
+                raise wrong(what, "choose another folder", "mounts", index, "to")
+            if (self.data or self.code) and f"{mount.to}/".startswith("/datasets/"):
                 what = "/datasets holds the data sets of `data:`"
                 raise wrong(what, "choose another folder", "mounts", index, "to")
             if self.train and f"{mount.to}/".startswith("/opt/kit/"):
@@ -344,6 +354,13 @@ class JobSection(Section):
             if getattr(train, key):
                 what = "the shards are those of the streamed data set"
                 raise wrong(what, "leave it out", "train", key)
+        return self
+
+    @model_validator(mode="after")
+    def _in_workspace(self) -> JobSection:
+        if self.code and not f"{self.working_dir or WORKSPACE}/".startswith(f"{WORKSPACE}/"):
+            what = f"the folder of `code:` is {WORKSPACE}"
+            raise wrong(what, f"write a folder in it, as {WORKSPACE}/examples", "working_dir")
         return self
 
     @model_validator(mode="after")

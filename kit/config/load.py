@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 from kit import values
 from kit.config import explain
 from kit.config.code import code_files, named_files
+from kit.config.folder import to_package
 from kit.config.inventory import (
     HostSection,
     InventorySection,
@@ -97,10 +98,22 @@ class Project:
     sources: Sources
 
 
-def load(inventory: Path, jobs: Path, servers: Path) -> Project:
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where jobs are: the folder `root` of the inventory, that of the `jobs`.
+
+    What is kit's `own` is no code of a job.
+    """
+
+    root: Path
+    jobs: Path
+    own: Collection[Path]
+
+
+def load(inventory: Path, jobs: Path, servers: Path, own: Collection[Path] = ()) -> Project:
     """Read the inventory, the folders of jobs and servers, and the lock beside the inventory.
 
-    The folder of servers is optional.
+    The folder of servers is optional. What is kit's `own` is no code of a job.
 
     Raises:
         ProblemsError: All mistakes in the files.
@@ -119,7 +132,8 @@ def load(inventory: Path, jobs: Path, servers: Path) -> Project:
     except ProblemsError as error:
         problems += error.problems
     try:
-        work = _each(_files(jobs, "job"), lambda path: _job(path, jobs, sources), problems)
+        place = Place(inventory.parent, jobs, own)
+        work = _each(_files(jobs, "job"), lambda path: _job(path, place, sources), problems)
         serving = _each(
             _files(servers, "server"),
             lambda path: _server(path, servers, sources),
@@ -207,15 +221,19 @@ def _sound_hosts(document: Document, faults: list[Fault]) -> dict[str, HostSecti
     }
 
 
-def _job(path: Path, folder: Path, sources: Sources) -> Job:
+def _job(path: Path, place: Place, sources: Sources) -> Job:
     name = _name(path, "job")
     if name.startswith(SERVER_PREFIX):
         what = f"the names of servers begin with {SERVER_PREFIX}, not those of jobs"
         raise ProblemsError([Problem(str(path), 1, "", what, "rename the file")])
     section = _section(JobSection, path, name, sources, rule_faults)
-    job = to_job(section, name, f"{folder.resolve().name}/{path.name}")
+    job = to_job(section, name, f"{place.jobs.resolve().name}/{path.name}")
     try:
-        return replace(job, code=code_files(job, path.parent))
+        package = to_package(section.code, name, place.root, place.own)
+        if package is None:
+            return replace(job, code=code_files(job, path.parent))
+        job = replace(job, package=package, data=(*job.data, package.data_set))
+        return replace(job, code=code_files(job, place.root / package.folder))
     except FaultsError as error:
         raise sources.problems(error.faults) from None
 

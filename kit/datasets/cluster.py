@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -86,6 +86,21 @@ class DataCluster:
 
         done: Message = programs.run(self.programs(reads), words, shown, feed)
         return done | {"left_out": left_out}
+
+    def put(self, name: str, described: str, keep: Sequence[str], archive: Iterable[bytes]) -> None:
+        """Store code under the name of its content, unless it is there; `keep` stays, too.
+
+        Raises:
+            KitError: It failed.
+        """
+        words = ("put", name, "--described", described, "--keep", *keep, "--json")
+        try:
+            programs.run(self.programs(), words, feed=archive, asked=True)
+        except KitError as error:
+            if "invalid choice: 'put'" not in error.message:
+                raise
+            what = f"the trainer in {self.data.image} is older than kit, and stores no code"
+            raise KitError(what, "build the image anew, push it, and `kit image lock`") from None
 
     def upload(self, name: str, upload: Upload, say: Say) -> str:
         """Send a folder or an archive of this machine; return its path on the storage host.

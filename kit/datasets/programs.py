@@ -102,17 +102,20 @@ def run(
     arguments: Sequence[str],
     say: Callable[[Message], object] = lambda _: None,
     feed: Iterable[bytes] | None = None,
+    *,
+    asked: bool = False,
 ) -> Any:
     """Run the program, pass the objects that it prints to `say`, and return its last value.
 
-    `feed` is its standard input. If this process is interrupted, the program ends too.
+    `feed` is its standard input; `asked`: not before it says `send`. If this process is
+    interrupted, the program ends too.
 
     Raises:
         KitError: It failed; the message is its own.
     """
     last: Any = None
     command = programs.command(*arguments)
-    for last in talk(command, programs.environment, programs.where, feed):
+    for last in talk(command, programs.environment, programs.where, feed, asked=asked):
         if isinstance(last, dict):
             say(last)
     return last
@@ -123,17 +126,22 @@ def talk(
     environment: Mapping[str, str],
     where: str,
     feed: Iterable[bytes] | None = None,
+    *,
+    asked: bool = False,
 ) -> Iterator[Any]:
-    """Run a command and yield the JSON values that it prints, one a line.
+    """Run a command and yield the JSON values that it prints, one a line; see `run`.
 
     Raises:
         KitError: It failed, with its message and what to do about it.
     """
     last: Message = {}
     with Program(where, command, environment) as program:
-        program.feed(feed or ())
+        if not asked:
+            program.feed(feed or ())
         for value in program.values():
             last = value if isinstance(value, dict) else {}
+            if asked and last.get("state") == "send":
+                program.feed(feed or ())
             yield value
         status, reason = program.end(), program.reason()
     if last.get("state") == "failed":

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from kit import files
 from kit.errors import InputError
+from kit.paths import DATA_SETS
 from kit.plan.data import Sizes
 
-FILE = "datasets.json"
 LARGEST = 2**24
 
 
@@ -37,7 +37,7 @@ def load(inventory: Path) -> Sizes:
     Raises:
         InputError: The file cannot be read, or has another content.
     """
-    path = inventory.parent / FILE
+    path = inventory.parent / DATA_SETS
     try:
         listed = json.loads(files.read_plain(path, largest=LARGEST))["datasets"]
         return {(each["name"], each["version"]): int(each["bytes"]) for each in listed}
@@ -59,7 +59,7 @@ def store(inventory: Path, stored: Sequence[Stored]) -> None:
         for each in sorted(stored, key=lambda each: (each.name, each.version))
     ]
     text = '{"datasets": [\n  ' + ",\n  ".join(rows) + "\n]}\n" if rows else '{"datasets": []}\n'
-    path = inventory.parent / FILE
+    path = inventory.parent / DATA_SETS
     try:
         if not path.exists() or files.read_plain(path) != text.encode():
             files.replace_alone(path, text)

@@ -109,8 +109,9 @@ def data_faults(inventory: Inventory, jobs: Sequence[Job]) -> Iterator[Fault]:
     """Check that one host stores, and that an image has the programs."""
     if not has_data(inventory, jobs):
         return
-    job = next((job.name for job in jobs if job.data), "")
-    source = INVENTORY if inventory.data is not None else job
+    job = next((job for job in jobs if job.data), None)
+    source = INVENTORY if inventory.data is not None or job is None else job.name
+    key = "code" if source != INVENTORY and job and job.package else "data"
     if storage_host(inventory.hosts) is None:
         named = [host for host in inventory.hosts if STORAGE in host.roles]
         if named:
@@ -121,11 +122,14 @@ def data_faults(inventory: Inventory, jobs: Sequence[Job]) -> Iterator[Fault]:
             first = inventory.hosts[0]
             roles = ", ".join((*first.roles, STORAGE))
             fix = f"give one host the role: `{first.name}: {{roles: [{roles}], …}}`"
-            yield Fault(source, ("data",), "no host stores the data sets", fix)
+            what = "no host stores the data sets" + (
+                ", which bring code too" if key == "code" else ""
+            )
+            yield Fault(source, (key,), what, fix)
     if service_image(inventory, jobs) is None:
         what = "the data services run in the trainer's image, and no job with `train:` names it"
         fix = "write `data: {image: …}` in the inventory"
-        yield Fault(source, ("data",), what, fix)
+        yield Fault(source, (key,), what, fix)
 
 
 def fetches(

@@ -154,6 +154,7 @@ def _version(section: Job | Server) -> str:
     content = _fields(section)
     if section.user is None:
         del content["user"]
+    content.pop("package", None)  # The name of its data set is its version.
     content |= _job_content(section) if isinstance(section, Job) else {}
     unused: dict[str, object] = {
         "own": None,

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from kit.model import Inventory, Use
+from kit.model import Inventory, Package, Use
 from kit.plan.gpus import chosen, shares_memory, without_bf16
 from kit.plan.work import JobPlan, ServerPlan
 from kit.values import SHARERS, count, cut_short, show_seconds, show_size
 from trainer.contract.own import references
+from trainer.contract.words import some
 
 MOST_IDLE = 0.25
 """Share of a pipeline's time from which on there is a note."""
@@ -89,13 +90,28 @@ def lock_notes(unlocked: Sequence[str]) -> list[str]:
     return [f"images.lock has no digest for {', '.join(unlocked)}: run `kit image lock`"]
 
 
+def package_notes(name: str, package: Package) -> list[str]:
+    """Name the files that do not travel with a job, although no pattern leaves them out."""
+    notes = []
+    if secrets := package.secrets:
+        what = f"{name}: code: {some(secrets)} may hold secrets, and stays here"
+        notes.append(
+            f"{what}; `secrets:` gives a job its secrets, `include: [{secrets[0]}]` sends it"
+        )
+    if package.left_out:
+        notes.append(f"{name}: code: {some(package.left_out)} stays here")
+    return notes
+
+
 def _code_notes(plan: JobPlan) -> list[str]:
-    """Name the modules of the user's own that do not come with the job."""
-    if plan.job.train is None:
-        return []
+    """Name what does not come with the job: files of its folder, modules of the user's own."""
+    package = plan.job.package
+    notes = package_notes(plan.name, package) if package else []
+    if plan.job.train is None or package:
+        return notes
     here = {each.name for each in plan.job.code}
     wanted = {each.module for each in references((plan.job.train.dataset, plan.job.train.model))}
-    return [
+    return notes + [
         f"{plan.name}: there is no {name}.py beside {plan.job.file}: Python must find {name} in "
         f"{plan.image}"
         for name in sorted(wanted)

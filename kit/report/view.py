@@ -46,6 +46,7 @@ class Origin:
     by: str = ""
     inventory_hash: str = ""
     job_hash: str = ""
+    code: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -412,6 +413,7 @@ def _details(run: Run, origin: Origin) -> Iterator[tuple[str, str]]:
         "Began": _date(run.id),
         "Image": origin.image,
         "Deployed by": origin.by,
+        "Code": origin.code,
         "Hashes": hashes if origin.inventory_hash else "",
         "Model": _words(facts, "parameters", "{:,.0f} parameters"),
         "Precision": str(facts.get("precision", "")),

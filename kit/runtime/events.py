@@ -67,6 +67,8 @@ class Reader:
         """The number of processes in the current world; None before the first one."""
         self.failure = ""
         """The last failure of a process; "" if a world has formed since, and goes on."""
+        self.exit_code: int | None = None
+        """The exit status of the process that failed last."""
         self.seen: dict[str, tuple[str, ...]] = {}
         """The UUIDs of the GPUs visible in each host's container."""
         self.fetching: dict[str, str] = {}
@@ -228,6 +230,7 @@ class Reader:
     def _failed(self, event: events.Failed, line: LogLine) -> None:
         self.fetching.pop(line.host, None)
         self.failure = f"{event.host or line.host}: {event.message}"
+        self.exit_code = event.exit_code
 
     def _hung(self, event: events.Hung, line: LogLine) -> None:
         self.hung[line.host] = f"local rank {event.local_rank} hangs: see `kit logs`"

@@ -23,7 +23,8 @@ class Deployment:
 
     `inventory` and `job_hash` are hashes of the input, `image` is the reference that ran. `commit`
     is that of the project's files, "" if it is not known; `changed`: they differed from it. `hosts`
-    train, stand by or answer.
+    train, stand by or answer. `code` is the version of the code that travelled with it, and where
+    it was from.
     """
 
     job: str
@@ -37,6 +38,7 @@ class Deployment:
     branch: str = ""
     changed: bool = False
     hosts: tuple[str, ...] = ()
+    code: str = ""
 
     @property
     def version(self) -> str:
@@ -75,6 +77,7 @@ def deployment(work: Workload, started: float, source: Source) -> Deployment:
         source.branch,
         source.changed,
         tuple(each.host.name for each in work.placements),
+        f"{work.package.version} of {work.package.described}" if work.package else "",
     )
 
 

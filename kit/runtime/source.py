@@ -23,6 +23,15 @@ class Source:
     branch: str = ""
     changed: bool = False
 
+    @property
+    def described(self) -> str:
+        """The commit for people; "" without one."""
+        if not self.commit:
+            return ""
+        branch = f" on {self.branch}" if self.branch else ""
+        local = " with local changes" if self.changed else ""
+        return f"commit {self.commit[:SHORT]} “{self.subject}”{branch}{local}"
+
 
 def current_source(folder: Path) -> Source:
     """Return the version of a folder's files; an empty one without Git."""

@@ -110,7 +110,8 @@ class JobStatus:
     `world_size` is the current one, None before a world has formed; `planned` is the plan's.
     `restarts` is the largest number of restarts of a host's workers. `failure` is the reason of
     the last failure, "" if they train again. `paces` are those of the ranks that report them.
-    `warning` says that a training has learned nothing.
+    `warning` says that a training has learned nothing. `exit_code` is the exit status of the
+    process that failed last.
     """
 
     job: str
@@ -129,6 +130,7 @@ class JobStatus:
     failure: str = ""
     paces: tuple[RankPace, ...] = ()
     warning: str = ""
+    exit_code: int | None = None
 
     @property
     def planned(self) -> int:

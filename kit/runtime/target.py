@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Protocol
 
+from kit.runtime.access import Access
 from kit.runtime.history import Deployment
 from kit.runtime.record_files import FoundRecords
 from kit.runtime.status import JobStatus, LogLine
@@ -88,6 +89,13 @@ class Target(Protocol):
 
         Raises:
             KitError: The host cannot be reached.
+        """
+
+    def access(self, name: str, host: str) -> Access:
+        """Return the way to run a command beside a workload's processes on a host.
+
+        Raises:
+            KitError: The host cannot be reached, or no container of it runs there.
         """
 
     def start_data(self, names: Sequence[str], say: Say) -> None:

@@ -32,6 +32,7 @@ def job_json(job: JobPlan, generated: str, port: int | None = None, url: str | N
     not in it: every container mounts it as a config, which a new image must not change.
     """
     document: dict[str, Any] = {"generated": generated, "name": job.name}
+    document |= _code(job.job)
     if job.job.train is None or job.job.exchange is None:
         document["command"] = job.job.command
         if job.job.framework is not Framework.PYTORCH:
@@ -57,6 +58,14 @@ def job_json(job: JobPlan, generated: str, port: int | None = None, url: str | N
         if job.job.parallel.used:
             document["parallel"] = written(job.job.parallel)
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+
+
+def _code(job: Job) -> dict[str, Any]:
+    """Return what the launcher must know of the job's code."""
+    if job.package is None:
+        return {}
+    folder = {"working_dir": job.working_dir} if job.working_dir else {}
+    return {"code": {"sha256": job.package.sha256, **folder}}
 
 
 def server_json(server: Server, job: JobPlan, names: Iterable[str], generated: str) -> str:

@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from kit.model import Framework, Limits
+from kit.model import CODE, Framework, Limits
 from kit.plan.data import stream_url
 from kit.plan.storage import CHECKPOINTS, DUMPS
 from kit.plan.types import MountPoint, Placement
@@ -138,6 +138,7 @@ def training(plan: Plan, job: JobPlan, addresses: JobAddresses, data_server: str
         precision=job.precision,
         data=job.job.data,
         code=code_documents(job.job),
+        package=job.job.package,
     )
 
 
@@ -256,14 +257,15 @@ def _train(
         image=job.image,
         launch=("python3", launcher),
         environment=environment,
-        working_dir=job.job.working_dir,
+        # The launcher makes the folder of a job's code, and goes there.
+        working_dir=None if job.job.package else job.job.working_dir,
         ports=ports,
         mounts=job.mounts,
         configs=(
             Config("job", document.path, JOB_FILE),
             *mounted,
             *_keeper(job),
-            *code_configs(job.job),
+            *(() if job.job.package else code_configs(job.job)),
         ),
         secrets=job.job.secrets,
         health=HealthCheck(("python3", launcher, "health")),
@@ -325,9 +327,11 @@ def _environment(
             for name, value in named.items()
             if name not in variables
         ]
-    set_by_kit += code_variables(job.job)
+    set_by_kit += () if job.job.package else code_variables(job.job)
     if job.job.fetched:
         why = "The launcher waits until the host's data agent has fetched these data sets."
+        if job.job.package:
+            why += f" {CODE}… is the code."
         set_by_kit.append(Variable("KIT_DATA_SETS", data_sets_json(job.job.fetched), why))
     if urls and job.job.command:
         why = "The addresses of the data sets that the script streams."

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 
 from kit.errors import Loc
-from kit.model import DataSet, Host, Limits, Secret
+from kit.model import DataSet, Host, Limits, Package, Secret
 from kit.plan.types import MountPoint, Placement, Precision, Volume
 from kit.values import endpoint
 from trainer.contract.bearer import KEY
@@ -286,7 +286,8 @@ class Workload:
     `stack` names its stack and its Compose projects. `file` defines it. `needed` is the smallest
     number of hosts. `rendezvous` and `store` are set for jobs. `reads` is the job that wrote a
     server's checkpoints, `sources` are the URLs of its checkpoints, `urls` are the server's own.
-    `data` are the data sets of a job, `code` its Python files, which a server of it gets too.
+    `data` are the data sets of a job, `code` its Python files, which a server of it gets too,
+    `package` is the folder with its code.
     `files` are other files that its containers read.
     The user's own server has no document. It must answer the path `health` at its `urls`, at the
     latest `start_timeout` seconds after its start. A server can work while it answers `ready`.
@@ -315,6 +316,7 @@ class Workload:
     sources: tuple[str, ...] = ()
     data: tuple[DataSet, ...] = ()
     code: tuple[Document, ...] = ()
+    package: Package | None = None
     files: tuple[Document, ...] = ()
     health: str = ""
     ready: str = ""

@@ -3,6 +3,7 @@
     python -m trainer.datasets.store --store /store add NAME SOURCE [--licence TEXT] [--version N]
     python -m trainer.datasets.store --store /store ls | verify NAME[@V] | rm NAME@V
     python -m trainer.datasets.store --store /store receive NAME PATH --offset N
+    python -m trainer.datasets.store --store /store put NAME [--keep NAME …]
 
 SOURCE: torchvision:NAME, a folder, file or archive in this container, https://…, s3://…, hf://…,
 upload: for the files that `receive` has got for NAME, or - to read one of these from standard
@@ -18,12 +19,12 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO
 
 from trainer.contract.words import shown, some
+from trainer.datasets.code import blocks, put
 from trainer.datasets.errors import FAILURE, MISTAKE, DataSetError
 from trainer.datasets.layout import (
     DRAFT,
@@ -49,7 +50,6 @@ from trainer.datasets.manifest import (
 )
 from trainer.datasets.sources.fill import PARTIAL, fill
 from trainer.datasets.sources.local import UPLOADS, find_offset, receive
-from trainer.datasets.sources.several import BLOCK
 from trainer.datasets.sources.web import public
 from trainer.output import say, say_error
 from trainer.store.files import replace_file
@@ -267,13 +267,17 @@ def run_receive(options: argparse.Namespace, _: Reporter) -> None:
         raise DataSetError("--offset must be a number of bytes or ?", "use --offset ?", MISTAKE)
     fix = "end it, or wait for its end"
     with locked(options.store / UPLOADS / ".lock", "another upload is running", fix):
-        say(str(receive(path, int(options.offset), _blocks(sys.stdin.buffer))))
+        say(str(receive(path, int(options.offset), blocks(sys.stdin.buffer))))
     return None
 
 
-def _blocks(stream: IO[bytes]) -> Iterator[bytes]:
-    while block := stream.read(BLOCK):
-        yield block
+def run_put(options: argparse.Namespace, reporter: Reporter) -> None:
+    """Store code from standard input, unless it is there."""
+
+    def add_code(store: Path, name: str, source: str, described: str) -> Manifest:
+        return add(store, name, source, "", 1, reporter, described)
+
+    put(options, reporter, add_code)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -297,6 +301,9 @@ def parser() -> argparse.ArgumentParser:
     command("ls", run_ls)
     command("verify", run_verify, "reference")
     command("rm", run_rm, "reference")
+    putting = command("put", run_put, "name")
+    putting.add_argument("--described", default="", help="the source, as the manifest names it")
+    putting.add_argument("--keep", nargs="*", default=[], help="other code that stays")
     command("receive", run_receive, "name", "path").add_argument("--offset", required=True)
     return result
 

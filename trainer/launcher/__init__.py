@@ -26,6 +26,7 @@ only the standard library and Python 3.10, and define no name twice.
     KIT_DATA_SETS            data sets to fetch first: [{"name": "cifar10", "version": 1}]; the
                              training finds their folders in KIT_DATA_PATHS: {"cifar10": "/…"}
     KIT_DATA_SOCKET          socket of the data agent; default: /datasets/agent.sock
+    KIT_WORKSPACE            folder of the job's code; default: /workspace
     KIT_SECRETS              names of files in /run/secrets that become variables of the training
     KIT_METRICS_PORT         port of the metrics of this host; default: that of the job file, if any
     KIT_RENDEZVOUS_TIMEOUT   seconds to wait for the rendezvous; default: 300

@@ -23,6 +23,7 @@ class Settings:
         self.data = Path(read_variable(environ, "KIT_DATA", "/data"))
         self.data_sets = read_data_sets(environ.get("KIT_DATA_SETS") or "[]")
         self.data_socket = Path(read_variable(environ, "KIT_DATA_SOCKET", "/datasets/agent.sock"))
+        self.workspace = Path(read_variable(environ, "KIT_WORKSPACE", "/workspace"))
         self.wait = read_number(environ, "KIT_RENDEZVOUS_TIMEOUT", "300")
         self.group_wait = read_number(environ, "KIT_GROUP_TIMEOUT", "60")
 
@@ -40,6 +41,8 @@ class Job(NamedTuple):
     keep: int = 3  # Number of versions.
     framework: str = "pytorch"  # What starts the script's processes.
     setup: tuple[str, ...] = ()  # Lines for sh that run before.
+    code: str = ""  # The SHA-256 of the archive with its code.
+    working_dir: str = ""  # In the folder of its code.
     quiet: int = QUIET  # Seconds after which a rank that does nothing is told; 0: never.
 
 
@@ -115,7 +118,19 @@ def read_job(path: Path) -> Job:
     if not isinstance(setup, list) or not all(isinstance(line, str) for line in setup):
         raise LaunchError(f'{path}: setup: must be a list of lines such as ["pip install tqdm"]')
     files, quiet = read_files(path, content), read_quiet(path, content)
-    return Job(name, tuple(command), port, *files, framework, tuple(setup), quiet)
+    code = read_code(path, content)
+    return Job(name, tuple(command), port, *files, framework, tuple(setup), *code, quiet)
+
+
+def read_code(path: Path, content: Mapping[str, Any]) -> tuple[str, str]:
+    """Read the SHA-256 of the job's code, and the folder in which its command runs."""
+    section = content.get("code", {})
+    digest, folder = section.get("sha256", ""), section.get("working_dir", "")
+    if not isinstance(digest, str) or not re.fullmatch("([0-9a-f]{64})?", digest):
+        raise LaunchError(f"{path}: code: sha256: must be 64 hexadecimal digits")
+    if not isinstance(folder, str):
+        raise LaunchError(f"{path}: code: working_dir: must be a folder")
+    return digest, folder
 
 
 def read_quiet(path: Path, content: Mapping[str, Any]) -> int:

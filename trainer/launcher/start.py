@@ -24,6 +24,7 @@ from trainer.launcher.process import raise_open_files, stay_unprivileged
 from trainer.launcher.program import PROGRAM
 from trainer.launcher.script_files import keeper_variables
 from trainer.launcher.settings import (
+    Job,
     Settings,
     endpoint_text,
     read_job,
@@ -31,6 +32,7 @@ from trainer.launcher.settings import (
     read_number,
     read_secrets,
 )
+from trainer.launcher.workspace import enter_workspace
 
 
 def prepare(lines: Sequence[str], environ: Mapping[str, str]) -> None:
@@ -76,6 +78,16 @@ def torchrun_environ(
     return result
 
 
+def fetch(settings: Settings, job: Job) -> None:
+    """Wait for the job's data sets and its code."""
+    folders = fetch_data(settings, job.name)
+    if folders:
+        os.environ["KIT_DATA_PATHS"] = json.dumps(folders)
+        say(f"has {', '.join(folders)}")
+    if job.code:
+        enter_workspace(settings, job, folders)
+
+
 def train() -> None:
     """Check everything, then become the agent of this host, so that it receives the signals."""
     os.environ["KIT_BEGAN"] = str(time.time())
@@ -93,9 +105,7 @@ def train() -> None:
         say(f"sees {line.strip()}")
     if job.command:
         ask_what_has_failed(settings)
-    if folders := fetch_data(settings, job.name):
-        os.environ["KIT_DATA_PATHS"] = json.dumps(folders)
-        say(f"has {', '.join(folders)}")
+    fetch(settings, job)
     # For metrics.jsonl and for the events of the workers.
     os.environ["KIT_GPUS"] = ",".join(gpu_uuids(gpus))
     package_root = None if job.command else PROGRAM.parent.parent

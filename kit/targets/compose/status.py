@@ -36,6 +36,7 @@ def job_status(
         last_step=reader.last_step,
         restarts=reader.restarts,
         failure=reader.failure,
+        exit_code=reader.exit_code,
         paces=reader.paces,
         warning=reader.untaught,
     )

@@ -12,6 +12,7 @@ from typing import ClassVar
 
 from kit.errors import InputError, KitError
 from kit.hosts.docker import Docker
+from kit.runtime.access import Access, no_container
 from kit.runtime.endings import as_failed, mistake_error
 from kit.runtime.event_log import EventLog
 from kit.runtime.history import Deployment, deployment
@@ -334,6 +335,13 @@ class ComposeTarget:
                 self._hosts.dockers[host].request(
                     "POST", f"/containers/{one.id}/kill", signal="SIGUSR1"
                 )
+
+    def access(self, name: str, host: str) -> Access:
+        """Return the access to the host's container; see `Target.access`."""
+        for one in self._hosts.containers().training(name):
+            if one.host == host and one.status == "running":
+                return Access(("docker", *self._hosts.dockers[host].options), one.id)
+        raise no_container(name, host)
 
     def _require_known(self, name: str, observed: ObservedContainers) -> None:
         known = {*observed.jobs, *self._ended(observed)}

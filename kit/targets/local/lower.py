@@ -151,6 +151,10 @@ def _agent(
     }
     if workload.data:
         variables["KIT_DATA_SOCKET"] = str(places.datasets / SOCKET)
+    if workload.package:
+        # Each version has a folder of its own: what a script has written stays.
+        own = places.of(workload) / host / "workspace" / workload.package.version
+        variables["KIT_WORKSPACE"] = str(own)
     if port := metrics_ports(workload).get(host):
         variables["KIT_METRICS_PORT"] = str(port)
     folder = places.here

@@ -117,6 +117,7 @@ class WatchedFolder:
             last_step=reader.last_step,
             restarts=reader.restarts,
             failure=reader.failure,
+            exit_code=reader.exit_code,
             paces=reader.paces,
             warning=reader.untaught,
         )

@@ -13,6 +13,7 @@ from typing import ClassVar
 import psutil
 
 from kit.errors import InputError, KitError
+from kit.runtime.access import Access, no_container
 from kit.runtime.history import Deployment
 from kit.runtime.loop import execute_steps
 from kit.runtime.record_files import FoundRecords, from_folder
@@ -170,6 +171,16 @@ class LocalTarget:
             with suppress(psutil.NoSuchProcess):
                 if process.environ().get("KIT_HOST") == host and AGENT in process.cmdline():
                     process.send_signal(signal.SIGUSR1)
+
+    def access(self, name: str, host: str) -> Access:
+        """Return the variables and the folder of a host's processes; see `Target.access`."""
+        for process in self._known(name).processes:
+            if process.host == host and process.workers:
+                variables = dict(process.variables)
+                return Access(
+                    environment=variables, folder=variables.get("KIT_WORKSPACE", process.folder)
+                )
+        raise no_container(name, host)
 
     def records(self, job: str, kind: str, source: str) -> FoundRecords:  # noqa: ARG002
         """Return the records beside the checkpoints; see `Target.records`."""

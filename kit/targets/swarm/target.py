@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from kit.errors import InputError, KitError
 from kit.hosts.docker import Docker
 from kit.model import Host
+from kit.runtime.access import Access, no_container
 from kit.runtime.endings import as_failed, mistake_error
 from kit.runtime.event_log import EventLog
 from kit.runtime.events import Reader
@@ -229,6 +230,7 @@ class SwarmTarget:
             last_step=reader.last_step,
             restarts=reader.restarts,
             failure=reader.failure,
+            exit_code=reader.exit_code,
             paces=reader.paces,
             warning=reader.untaught,
         )
@@ -292,12 +294,20 @@ class SwarmTarget:
 
     def release(self, job: str, host: str) -> None:
         """Signal the host's container, by its own engine; see `Target.release`."""
-        services = [f"{SERVICE_LABEL}={each.name}" for each in working(self._see(), job)]
+        services = [each.name for each in working(self._see(), job)]
         (place,) = [each for each in self._rendered.hosts if each.name == host]
         with closing(Docker.of(place)) as docker:
-            for service in services:
-                for one in docker.get("/containers/json", filters={"label": [service]}):
-                    docker.request("POST", f"/containers/{one['Id']}/kill", signal="SIGUSR1")
+            for one in _containers_of(docker, services):
+                docker.request("POST", f"/containers/{one['Id']}/kill", signal="SIGUSR1")
+
+    def access(self, name: str, host: str) -> Access:
+        """Return the access to the host's container, by its own engine; see `Target.access`."""
+        services = [each.name for each in working(self._see(), name)]
+        (place,) = [each for each in self._rendered.hosts if each.name == host]
+        with closing(Docker.of(place)) as docker:
+            for one in _containers_of(docker, services):
+                return Access(("docker", *docker.options), one["Id"])
+        raise no_container(name, host)
 
     def start_data(self, names: Sequence[str], say: Say) -> None:  # noqa: ARG002
         """Deploy the platform's stack, which has the data services; see `Target.start_data`."""
@@ -361,11 +371,15 @@ def _living(docker: Docker, services: Sequence[Service]) -> bool:
 def _seen_on(host: Host, services: Sequence[str]) -> tuple[str, ...]:
     """Return the GPUs that the container of one of these services sees on a host."""
     with closing(Docker.of(host)) as docker:
-        for service in services:
-            label = f"{SERVICE_LABEL}={service}"
-            for one in docker.get("/containers/json", filters={"label": [label]}):
-                return visible_gpus(docker, one["Id"])
+        for one in _containers_of(docker, services):
+            return visible_gpus(docker, one["Id"])
     return ()
+
+
+def _containers_of(docker: Docker, services: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """Yield the running containers of services on a host."""
+    for service in services:
+        yield from docker.get("/containers/json", filters={"label": [f"{SERVICE_LABEL}={service}"]})
 
 
 def _require(cluster: Cluster, name: str, ended: Sequence[JobStatus] = ()) -> None:

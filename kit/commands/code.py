@@ -1,0 +1,59 @@
+"""The code of jobs before a deploy: its commit, and its way to the storage host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import click
+
+from kit.code.folder import list_code
+from kit.code.pack import packed
+from kit.datasets.cluster import DataCluster
+from kit.model import Package
+from kit.paths import Paths, identity
+from kit.plan.notes import package_notes
+from kit.runtime.rendered import rendered
+from kit.runtime.source import current_source
+from kit.runtime.target import Target
+from kit.values import count, show_bytes
+from kit.workload.types import Workload
+
+
+def with_code(target: Target, workloads: Sequence[Workload], paths: Paths) -> list[Workload]:
+    """Bring the code of workloads to the storage host; return them with its commits.
+
+    Raises:
+        InputError: A folder has changed since it was read.
+        KitError: The storage host cannot be reached, or has no room.
+    """
+    works = [replace(each, package=_with_source(each.package, paths)) for each in workloads]
+    jobs = {work.package: work.name for work in works if work.package}
+    if not jobs:
+        return works
+    cluster, _ = identity(paths)
+    data = rendered(paths.tree(cluster)).data
+    assert data is not None  # A job with code has data services.
+    services = DataCluster(cluster, data, target.data_folder())
+    names = [package.data_set.name for package in jobs]
+    for package, job in jobs.items():
+        size = f"{count(package.files, 'file')}, {show_bytes(package.bytes)}"
+        click.echo(f"code {package.version}: {size} of {package.described}")
+        for note in package_notes(job, package):
+            click.echo(f"note: {note}", err=True)
+        archive = _archive(package, paths)
+        services.put(package.data_set.name, package.described, names, archive)
+    return works
+
+
+def _with_source(package: Package | None, paths: Paths) -> Package | None:
+    if package is None:
+        return None
+    source = current_source(paths.inventory.parent / package.folder)
+    return replace(package, source=source.described)
+
+
+def _archive(package: Package, paths: Paths) -> Iterator[bytes]:
+    folder = paths.inventory.parent / package.folder
+    listing = list_code(folder, package.exclude, package.include, paths.own())
+    yield from packed(listing.entries, package.sha256, folder)

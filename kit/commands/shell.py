@@ -1,0 +1,65 @@
+"""`kit shell`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import click
+
+from kit.commands.options import with_paths
+from kit.commands.targets import target_for, with_engine
+from kit.hosts.environment import clean
+from kit.paths import Paths, identity
+from kit.runtime.access import chosen_host
+
+IN_THE_CODE = """\
+for each in /workspace "/tmp/workspace-$(id -u)"; do
+    [ -f "$each/.kit-code" ] && cd "$each"
+done
+"""
+"""Goes to the folder of the job's code, if it has one (trainer/launcher/workspace.py)."""
+SHELL = 'exec "$(command -v bash || command -v sh)"'
+
+
+@click.command(
+    "shell",
+    short_help="Open a shell beside a rank, or run a command there.",
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": True},
+)
+@click.argument("job")
+@with_paths
+@with_engine
+@click.option("--host", help="Its container on this host.")
+@click.option("--rank", type=int, help="The container of this rank.  [default: 0]")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+def command(
+    job: str,
+    paths: Paths,
+    engine: str | None,
+    *,
+    host: str | None,
+    rank: int | None,
+    command: tuple[str, ...],
+) -> int:
+    """Open a shell in the container of JOB, or run a command: `kit shell JOB -- nvidia-smi`.
+
+    It has the container's user, GPUs, folders and variables; the exit status is that of the
+    command. A server has the name of its stack, serve-NAME.
+    """
+    cluster, own = identity(paths)
+    target = target_for(engine or own, cluster, paths.tree(cluster))
+    chosen = chosen_host(target.status(), job, host, rank)
+    access = target.access(job, chosen.host)
+    script = IN_THE_CODE + ('exec "$@"' if command else SHELL)
+    words = ("sh", "-c", script, "sh", *command)
+    terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    if terminal and not command:
+        click.echo(f"{job} on {chosen.host}; `exit` leaves it as it is", err=True)
+    return subprocess.run(
+        access.command(words, terminal=terminal),
+        env=clean(os.environ) if access.container else {**os.environ, **access.environment},
+        cwd=access.folder,
+        check=False,
+    ).returncode

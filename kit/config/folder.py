@@ -1,0 +1,85 @@
+"""The key `code` of a job: the folder with the code that travels with it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path, PurePosixPath
+from typing import Annotated
+
+from pydantic import AfterValidator, Field, Tag
+
+from kit.code.folder import list_code
+from kit.code.pack import digest
+from kit.config.fields import Section, tagged, wrong
+from kit.errors import Fault, FaultsError, InputError
+from kit.model import Package
+
+WORKSPACE = "/workspace"
+"""Where containers have the folder; NVIDIA's and PyTorch's images work there, too."""
+
+
+def _inside(name: str) -> str:
+    path = PurePosixPath(name)
+    if not name or path.is_absolute() or ".." in path.parts or str(path) == ".":
+        raise wrong(f"{name!r} is no path in the folder", "write for example `[.env]`")
+    return name
+
+
+class CodeSection(Section):
+    """The folder, relative to the inventory's, and what of it travels."""
+
+    folder: str = Field(min_length=1, examples=["../research"])
+    exclude: list[str] = Field(
+        [],
+        examples=[["runs/", "*.ckpt"]],
+        description="Patterns as in .gitignore; .gitignore and .dockerignore count anyway",
+    )
+    include: list[Annotated[str, AfterValidator(_inside)]] = Field(
+        [],
+        examples=[[".env"]],
+        description="Files and folders that travel although a pattern excludes them, or their "
+        "names say that they are secret",
+    )
+
+
+def _kind(value: object) -> str | None:
+    if isinstance(value, str) and value:
+        return "<text>"
+    return "<folder>" if isinstance(value, dict) else None
+
+
+CodeKey = Annotated[
+    Annotated[str, Tag("<text>")] | Annotated[CodeSection, Tag("<folder>")],
+    tagged(
+        _kind,
+        "is not a folder",
+        "write `code: .`, or `code: {folder: ../research, exclude: [runs/]}`",
+    ),
+]
+
+
+def to_package(
+    section: str | CodeSection | None, job: str, root: Path, own: Collection[Path]
+) -> Package | None:
+    """Return what travels of the folder, which is relative to `root`, without what is kit's `own`.
+
+    Raises:
+        FaultsError: The folder cannot be read, or is too large.
+    """
+    if section is None:
+        return None
+    code = CodeSection(folder=section) if isinstance(section, str) else section
+    try:
+        listing = list_code(root / code.folder, code.exclude, code.include, own)
+        return Package(
+            folder=code.folder,
+            exclude=tuple(code.exclude),
+            include=tuple(code.include),
+            sha256=digest(listing.entries),
+            files=len(listing.entries),
+            bytes=listing.size,
+            secrets=tuple(listing.secrets),
+            left_out=tuple(listing.left_out),
+        )
+    except InputError as error:
+        raise FaultsError([Fault(job, ("code",), error.message, error.hint)]) from None

@@ -1,0 +1,138 @@
+"""Code that travels with a job, to hosts of a Swarm and of Compose: an edit, and it runs there.
+
+Cheaper tests have no hosts: what is shown here is the way from a folder over the storage host and
+the other hosts' agents into containers of users that may not write to /workspace.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import pty
+import re
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from tests.conftest import Docker
+from tests.lab.conftest import Lab, wait_for
+from tests.lab.operator import Operator, make_operator
+from tests.lab.settings import IMAGE
+from tests.sandbox import Project
+
+pytestmark = pytest.mark.lab
+JOB = f"""\
+image: {IMAGE}
+command: [main.py]
+code: research
+hosts: {{gpus_per_host: 1}}
+stop_grace_period: 1s
+environment: {{OMP_NUM_THREADS: "1"}}
+"""
+MAIN = """\
+import os, time
+from lib.words import WORD
+print(WORD, "in", os.getcwd(), "at", time.time(), flush=True)
+open("written", "w").write("by the script")
+time.sleep(600)
+"""
+DATA = ("cluster: test", f"cluster: test\ndata: {{image: {IMAGE}}}")
+
+
+@pytest.fixture(params=["swarm", "compose"])
+def operator(
+    request: pytest.FixtureRequest, lab: Lab, project: Project, docker: Docker
+) -> Iterator[Operator]:
+    made = make_operator(lab, project, docker, request.param)
+    research = made.project.folder / "research"
+    (research / "lib").mkdir(parents=True)
+    (research / "main.py").write_text(MAIN)
+    say(made, "first")
+    made.write({"own": JOB}, DATA)
+    if request.param == "swarm":
+        made.kit("swarm", "up", "--yes")
+    try:
+        yield made
+    finally:
+        with contextlib.suppress(AssertionError):
+            made.kit("stop", "--all")
+        if request.param == "swarm":
+            made.kit("swarm", "down", "--yes")
+            lab.do("swarm")
+
+
+def say(operator: Operator, word: str) -> Path:
+    file = operator.project.folder / "research" / "lib" / "words.py"
+    file.write_text(f"WORD = '{word}'\n")
+    return file
+
+
+def said(operator: Operator, word: str) -> list[str]:
+    """The lines of this word, once both hosts have printed one."""
+    lines = [line for line in operator.kit("logs").splitlines() if f"| {word} in /" in line]
+    return lines if len(lines) == 2 else []
+
+
+def test_an_edit_and_a_deploy_run_the_new_code_on_all_hosts(operator: Operator) -> None:
+    assert "2 files, " in operator.kit("deploy")
+    wait_for(lambda: said(operator, "first"), "the script's lines")
+    say(operator, "second")
+    saved = time.time()
+    operator.kit("render")
+    operator.kit("deploy")
+    deployed = time.time() - saved
+    wait_for(lambda: said(operator, "second"), "the edited script's lines")
+    began = [float(line.rpartition(" at ")[2]) - saved for line in said(operator, "second")]
+    print(f"from the edit: deployed {deployed:.2f} s, ran {began} s")
+    status = operator.kit("status")
+    assert "own: code " in status
+    assert "of research" in status
+    # A person looks into a container, beside what the script has written.
+    shown = operator.kit("shell", "own", "--rank", "1", "--", "sh", "-c", "ls; echo $KIT_HOST")
+    assert shown.split() == ["lib", "main.py", "written", "n2"]
+    operator.kit("shell", "own", "--", "sh", "-c", "exit 3", status=3)
+    assert "its ranks are 0 to 1" in operator.kit("shell", "own", "--rank", "2", status=2)
+    assert terminal(operator) == ["24 80", "50 132"]
+    operator.kit("stop")
+    assert "nothing of it runs" in operator.kit("shell", "own", status=1)
+
+
+def terminal(operator: Operator) -> list[str]:
+    """The sizes of a shell's terminal, before and after that of this side has changed."""
+    master, slave = pty.openpty()
+    termios.tcsetwinsize(slave, (24, 80))
+    shell = subprocess.Popen(
+        [sys.executable, "-m", "kit", "shell", "own"],
+        cwd=operator.project.folder,
+        env=operator.env,
+        stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    )  # fmt: skip
+    os.close(slave)
+    try:
+        with os.fdopen(master, "r+b", buffering=0) as end:
+            sizes = [size_of(end)]
+            termios.tcsetwinsize(end, (50, 132))
+            wait_for(lambda: sizes[0] != size_of(end), "the new size")
+            sizes.append(size_of(end))
+            end.write(b"exit\n")
+            assert shell.wait(60) == 0
+        return sizes
+    finally:
+        shell.kill()
+
+
+def size_of(end: IO[bytes]) -> str:
+    """Ask the shell for its size; the command's echo has no number behind `size=`."""
+    end.write(b"echo size=$(stty size).\n")
+    text = ""
+    while not (found := re.findall(r"size=(\d+ \d+)\.", text)):
+        text += os.read(end.fileno(), 1000).decode(errors="replace")
+    return str(found[-1])

@@ -1,0 +1,110 @@
+"""`kit run`: the hosts that it chooses, the file that it writes, and what it leaves as it was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from kit.commands import run
+from kit.plan.free import choose
+from kit.values import WrongValueError
+from tests.sandbox import COMMAND, INVENTORY, JOB, Project, snapshot
+
+FREE = {"a": 2, "b": 4, "c": 1, "d": 4}
+
+
+@pytest.mark.parametrize(
+    ("hosts", "gpus", "names", "each"),
+    [
+        (None, None, ("c",), 1),
+        (None, 2, ("a",), 2),
+        (None, 3, ("b",), 3),
+        (None, 8, ("b", "d"), 4),
+        (2, 2, ("a", "c"), 1),
+        (2, None, ("b", "d"), 4),
+        (3, None, ("a", "b", "d"), 2),
+        (4, None, ("a", "b", "c", "d"), 1),
+    ],
+)
+def test_as_few_and_as_small_hosts_as_can_be(
+    hosts: int | None, gpus: int | None, names: tuple[str, ...], each: int
+) -> None:
+    chosen = choose(FREE, hosts, gpus)
+    assert (chosen.names, chosen.gpus_per_host) == (names, each)
+
+
+@pytest.mark.parametrize(("hosts", "gpus"), [(None, 9), (5, None), (2, 3), (3, 12)])
+def test_too_few_gpus(hosts: int | None, gpus: int | None) -> None:
+    with pytest.raises(WrongValueError, match="free are: a 2, b 4, c 1, d 4"):
+        choose(FREE, hosts, gpus)
+    with pytest.raises(WrongValueError, match="free are: none"):
+        choose({}, hosts, gpus)
+
+
+@pytest.fixture
+def started(project: Project, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The jobs that would be deployed: what follows is that of `kit deploy`."""
+    jobs: list[str] = []
+    monkeypatch.setattr(run, "run_job", lambda _paths, job, _engine, **_: jobs.append(job))
+    stored = INVENTORY.replace("[manager]", "[manager, storage]")
+    project.write(f'{stored}data: {{image: "trainer:1"}}\n', {"ddp": COMMAND})
+    (project.folder / "jobs" / "ddp.yaml").write_text(f"{COMMAND}hosts: {{names: [pc1]}}\n")
+    (project.folder / "train.py").touch()
+    return jobs
+
+
+def test_the_files_are_those_of_a_job_by_hand(project: Project, started: list[str]) -> None:
+    result = project.kit("run", "--detach", "--", "train.py", "--epochs", "5", "-h")
+    assert (result.status, result.err) == (0, "")
+    assert "job train on pc2 (1 GPU), world size 1: train.py --epochs 5 -h" in result.out
+    assert started == ["train"]
+    text = (project.folder / "jobs" / "train.yaml").read_text()
+    assert yaml.safe_load(text) == {
+        "image": "pytorch/pytorch:2.2.2-cuda12.1-cudnn8-devel",
+        "command": ["train.py", "--epochs", "5", "-h"],
+        "code": ".",
+        "hosts": {"names": ["pc2"], "gpus_per_host": 1},
+    }
+    assert project.kit("render", "--check").status == 0
+    # Another run has its own GPUs at its disposal.
+    project.kit("run", "--detach", "--image", "other", "--", "train.py")
+    assert "image: other" in (project.folder / "jobs" / "train.yaml").read_text()
+
+
+def test_a_module_and_a_script_of_the_image(project: Project, started: list[str]) -> None:
+    (project.folder / "pack").mkdir()
+    for name, code in (("pack", "."), ("elsewhere", None)):
+        project.kit("run", "--detach", "--", "-m", f"{name}.main")
+        job = yaml.safe_load((project.folder / "jobs" / f"{name}-main.yaml").read_text())
+        assert job.get("code") == code
+        (project.folder / "jobs" / f"{name}-main.yaml").unlink()
+    assert started == ["pack-main", "elsewhere-main"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--gpus", "2", "--", "train.py"), "2 GPUs, the same number on each host, are not free"),
+        (("--name", "ddp", "--", "train.py"), "is not of `kit run`"),
+        (("--name", "Not_one", "--", "train.py"), "--name: 'Not_one' is not a DNS label"),
+        (("--", "bash", "run.sh"), "the command begins with bash"),
+        (("--rm", "--detach", "--", "train.py"), "--rm removes the job at its end"),
+    ],
+)
+def test_a_mistake_leaves_everything_as_it_was(
+    project: Project, started: list[str], words: tuple[str, ...], said: str
+) -> None:
+    project.rendered()
+    before = snapshot(project.folder)
+    result = project.kit("run", *words)
+    assert (result.status, started) == (2, [])
+    assert said in result.err
+    assert snapshot(project.folder) == before
+
+
+def test_without_an_image_it_asks_for_one(project: Project, started: list[str]) -> None:
+    (project.folder / "jobs" / "digits.yaml").write_text(f"{JOB}hosts: {{names: [pc2]}}\n")
+    assert "name one, as in `--image pytorch/" in project.kit("run", "--", "train.py").err
+    assert not Path(project.folder / "jobs" / "train.yaml").exists()

@@ -38,7 +38,7 @@ from kit.plan.types import MountPoint
 from kit.plan.work import JobPlan
 from kit.runtime.status import LogLine
 from tests.sandbox import Project, kit_process
-from trainer.contract import events
+from trainer.contract import event_lines, events
 from trainer.contract.gpus import sheet_of
 
 RESNET = """\
@@ -366,7 +366,7 @@ def test_a_step_of_an_earlier_run_is_read_from_its_epochs(project: Project) -> N
             epoch=1, epochs=2, step=3, steps=6, world_size=2, images_per_second=rate,
             exchange_share=share,
         )  # fmt: skip
-        return LogLine("j", "n1", events.line(event), 0)
+        return LogLine("j", "n1", event_lines.line(event), 0)
 
     found = from_run(job, [line(10, 0.9), line(1000, 0.25), line(1000, 0.25), line(None, None)])
     assert found.seconds == pytest.approx(128 / 1000 * 0.75)

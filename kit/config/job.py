@@ -43,9 +43,8 @@ from kit.config.train import (
 from kit.config.variables import Environment, own_variable
 from kit.model import Framework, Job, JobHosts, Limits, Mount, Secret
 from trainer.contract.job import Checkpoint, Exchange, Faults, Parallel, Train
-from trainer.contract.models import of_torchvision
+from trainer.contract.models import OWN_DATA, of_torchvision
 from trainer.contract.own import is_own
-from trainer.contract.rules import OWN_DATA
 
 
 class SecretFile(Section):

@@ -32,8 +32,9 @@ from kit.errors import (
     dotted,
 )
 from kit.lock import lock_path, read_lock
-from kit.model import SERVER_PREFIX, Inventory, Job, Lock, Server
+from kit.model import Inventory, Job, Lock
 from kit.paths import NO_INVENTORY
+from kit.servers import SERVER_PREFIX, Server
 from kit.yamlfile import Document, parse, read_text
 
 SectionT = TypeVar("SectionT", bound=BaseModel)

@@ -13,7 +13,7 @@ from pydantic import (
     model_validator,
 )
 
-from kit import values
+from kit import addresses, values
 from kit.config.command import server_words
 from kit.config.fields import (
     AbsolutePath,
@@ -31,14 +31,10 @@ from kit.config.fields import (
     validator_of,
     wrong,
 )
-from kit.config.job import (
-    Mounts,
-    Secrets,
-    to_mounts,
-    to_secrets,
-)
-from kit.config.variables import Environment, own_variable
-from kit.model import JobHosts, OwnServer, Proxy, Secret, Server
+from kit.config.mounts import Mounts, to_mounts
+from kit.config.variables import Environment, Secrets, own_variable, to_secrets
+from kit.model import JobHosts, Secret
+from kit.servers import OwnServer, Proxy, Server
 from trainer.contract.own import REFERENCE, reference_fault
 
 TOKEN = "SERVE_TOKEN"  # The name of the secret, not the secret.
@@ -54,7 +50,7 @@ Checkpoint = Annotated[
 Port = Annotated[int, Field(ge=1, le=65535)]
 
 
-AllowedHost = Annotated[str, BeforeValidator(validator_of(values.host_name))]
+AllowedHost = Annotated[str, BeforeValidator(validator_of(addresses.host_name))]
 
 
 HAPROXY = "haproxy:3.2"
@@ -161,7 +157,7 @@ OWN = (
 """Keys of the user's own server alone."""
 HttpPath = Annotated[
     str,
-    BeforeValidator(validator_of(values.http_path)),
+    BeforeValidator(validator_of(addresses.http_path)),
     WithJsonSchema({"type": "string", "pattern": r"^/[!-~]*$"}),
 ]
 

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, Tag
 
-from kit.config.fields import VariableValue, known_variable, validator_of
+from kit.config.fields import (
+    SecretPath,
+    Section,
+    VariableValue,
+    known_variable,
+    tagged,
+    validator_of,
+    wrong,
+)
+from kit.model import Secret
 from kit.values import WrongValueError
 
 RESERVED = frozenset(
@@ -39,3 +49,50 @@ Environment = Annotated[
     dict[Annotated[str, BeforeValidator(validator_of(own_variable))], VariableValue],
     Field(examples=[{"PYTHONUNBUFFERED": "1"}]),
 ]
+
+
+class SecretFile(Section):
+    """A secret from a file on the machine that runs `kit deploy`."""
+
+    file: SecretPath
+
+
+def _secret_kind(value: object) -> str | None:
+    if value == "env":  # Any other value may be the secret itself, so no message shows it.
+        return "<env>"
+    return "<file>" if isinstance(value, dict) and "file" in value else None
+
+
+def _unshown(secrets: object) -> object:
+    if not isinstance(secrets, dict):  # Pydantic's own message would show the value.
+        raise wrong("is not a mapping", "write for example `secrets: {WANDB_API_KEY: env}`")
+    return secrets
+
+
+Secrets = Annotated[
+    dict[
+        Annotated[str, BeforeValidator(validator_of(own_variable))],
+        Annotated[
+            Annotated[Literal["env"], Tag("<env>")] | Annotated[SecretFile, Tag("<file>")],
+            tagged(
+                _secret_kind,
+                "names the source of a secret, not the secret itself",
+                "write `env` (the variable of that name where kit runs) or `{file: ~/key}`",
+            ),
+        ],
+    ],
+    BeforeValidator(_unshown),
+    Field(
+        description="Variables of the training. No file of the repository contains their values: "
+        "`env` reads them from the environment of `kit deploy`, `{file: PATH}` from a file "
+        "on that machine",
+        examples=[{"WANDB_API_KEY": "env", "HF_TOKEN": {"file": "~/.huggingface"}}],
+    ),
+]
+
+
+def to_secrets(sections: Mapping[str, Literal["env"] | SecretFile]) -> tuple[Secret, ...]:
+    """Convert the secrets of a job or a server."""
+    return tuple(
+        Secret(name, None if where == "env" else where.file) for name, where in sections.items()
+    )

@@ -7,8 +7,9 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from kit.model import Framework, Job, Server
+from kit.model import Framework, Job
 from kit.plan.work import JobPlan
+from kit.servers import Server
 from kit.workload.types import Config, Document, Variable, Word
 from trainer.contract.job import Faults
 from trainer.contract.keys import written

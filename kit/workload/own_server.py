@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from kit.model import Limits, OwnServer
+from kit.addresses import endpoint
+from kit.model import Limits
 from kit.plan.types import Placement
 from kit.plan.work import ServerPlan
-from kit.values import count, endpoint
+from kit.servers import OwnServer
+from kit.values import count
 from kit.workload.groups import groups
 from kit.workload.privileges import unprivileged
 from kit.workload.types import Kind, Part, Port, Role, Symbol, Update, Variable, Word, Workload

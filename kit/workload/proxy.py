@@ -6,10 +6,11 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
-from kit.model import Host, Limits, Proxy
+from kit.addresses import endpoint
+from kit.model import Host, Limits
 from kit.plan.images import pinned
 from kit.plan.work import Plan, ServerPlan, manager_of
-from kit.values import endpoint
+from kit.servers import Proxy
 from kit.workload.documents import generated
 from kit.workload.ports import LEAST_OF_USERS
 from kit.workload.privileges import NOBODY

@@ -11,11 +11,13 @@ import ipaddress
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from kit.model import Host, Job, Limits, Secret, Server
+from kit.addresses import endpoint
+from kit.model import Host, Job, Limits, Secret
 from kit.plan.servers import able_hosts
 from kit.plan.types import MountPoint, Placement
 from kit.plan.work import Checkpoints, Plan, ServerPlan
-from kit.values import count, endpoint
+from kit.servers import Server
+from kit.values import count
 from kit.workload.documents import (
     code_configs,
     code_documents,

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 
+from kit.addresses import endpoint
 from kit.errors import Loc
 from kit.model import DataSet, Host, Limits, Secret
 from kit.plan.types import MountPoint, Placement, Precision, Volume
-from kit.values import endpoint
 from trainer.contract.bearer import KEY
 
 

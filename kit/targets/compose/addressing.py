@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from kit.addresses import endpoint
 from kit.plan.data import DataPlan
 from kit.plan.work import JobPlan, Plan, ServerPlan, manager_of
-from kit.values import endpoint
 from kit.workload.addressing import (
     DataAddresses,
     JobAddresses,

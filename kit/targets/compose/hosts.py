@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from kit.errors import KitError, joined
-from kit.hosts.docker import Docker, EngineError, on_each
+from kit.hosts.connection import EngineError
+from kit.hosts.docker import Docker, on_each
 from kit.model import Host
 from kit.plan.work import manager_of
 from kit.runtime.rendered import Rendered, rendered

@@ -8,7 +8,8 @@ from contextlib import closing
 from typing import TypeVar
 
 from kit.errors import KitError
-from kit.hosts.docker import Docker, EngineError
+from kit.hosts.connection import EngineError
+from kit.hosts.docker import Docker
 from kit.model import Host
 from kit.runtime.health import fault
 from kit.targets.swarm.observe import STACK_LABEL, observe_cluster, observe_tasks

@@ -28,13 +28,13 @@ from kit.runtime.target import Agree, Known
 from kit.secrets import fingerprint, new_key, read_secrets
 from kit.targets.lowered import file_version
 from kit.targets.swarm import registers
-from kit.targets.swarm.decide import decide, secret_name, variable
+from kit.targets.swarm.decide import decide
 from kit.targets.swarm.drift import drift
 from kit.targets.swarm.execute import Executor
 from kit.targets.swarm.labels import data_labels
 from kit.targets.swarm.logs import Logs, sources
 from kit.targets.swarm.monitoring import MONITORING
-from kit.targets.swarm.names import key_name, monitoring_stack
+from kit.targets.swarm.names import key_name, monitoring_stack, secret_name, variable
 from kit.targets.swarm.observe import first_answer, observe_cluster
 from kit.targets.swarm.platform import PLATFORM
 from kit.targets.swarm.release import SERVICE_LABEL

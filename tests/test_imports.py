@@ -14,6 +14,8 @@ import pytest
 from tests.sandbox import ROOT
 
 MODULES = [path for room in ("kit", "trainer") for path in sorted((ROOT / room).rglob("*.py"))]
+LONGEST = 350
+"""Lines of a module."""
 PURE_ROOMS = ("plan", "workload", "render", "split")
 PURE_MODULES = (
     "addresses",
@@ -30,6 +32,7 @@ PURE_MODULES = (
     "doctor/codes",
     "doctor/facts",
     "doctor/findings",
+    "doctor/host_codes",
     "doctor/kernel",
     "doctor/parse",
     "doctor/show",
@@ -71,6 +74,7 @@ PURE_MODULES = (
     "targets/compose/containers",
     "targets/compose/data",
     "targets/compose/drift",
+    "targets/compose/refusals",
     "targets/compose/status",
     "targets/local/gpus",
     "targets/swarm/drift",
@@ -195,6 +199,13 @@ def test_the_contract_is_of_the_standard_library_alone() -> None:
         alien = {name for name in imports(path) if is_of("trainer", name)} - CONTRACT
         assert (alien, rooms(path) - {"trainer"} - sys.stdlib_module_names) == (set(), set())
     assert not list(imports(ROOT / "trainer" / "__init__.py"))
+
+
+def test_a_module_can_be_read_at_once() -> None:
+    lengths = {path: len(path.read_text().splitlines()) for path in MODULES}
+    assert {
+        str(path.relative_to(ROOT)): length for path, length in lengths.items() if length > LONGEST
+    } == {}
 
 
 def test_what_claims_to_be_pure_is_held_to_it() -> None:
@@ -462,7 +473,7 @@ MAY_IMPORT = {
     "keeper": {"launcher"},
     "serve": {"contract", "output", "data", "checkpoints", "core", "launcher", "custom", "text"}
     | {"parallel.device"},
-    "bench": {"output", "data", "checkpoints", "core", "parallel", "train"},
+    "bench": {"output", "data", "checkpoints", "core", "parallel", "train", "launcher.interfaces"},
 }
 """Rooms and modules of the trainer, and which of the others each may import."""
 

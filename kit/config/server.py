@@ -7,7 +7,6 @@ from typing import Annotated, Literal
 from pydantic import (
     BeforeValidator,
     Field,
-    Tag,
     WithJsonSchema,
     field_validator,
     model_validator,
@@ -22,23 +21,18 @@ from kit.config.fields import (
     Image,
     Label,
     Memory,
-    SecretPath,
     Section,
     Size,
     User,
-    only_key,
-    tagged,
     validator_of,
     wrong,
 )
 from kit.config.mounts import Mounts, to_mounts
-from kit.config.variables import Environment, Secrets, own_variable, to_secrets
-from kit.model import JobHosts, Secret
+from kit.config.variables import Environment, Secrets, Token, to_secrets, to_token
+from kit.model import JobHosts
 from kit.servers import OwnServer, Proxy, Server
 from trainer.contract.own import REFERENCE, reference_fault
 
-TOKEN = "SERVE_TOKEN"  # The name of the secret, not the secret.
-"""The name of a file's token inside the container."""
 PORT = 8080
 TRANSFER_PORT = 8081
 
@@ -55,35 +49,6 @@ AllowedHost = Annotated[str, BeforeValidator(validator_of(addresses.host_name))]
 
 HAPROXY = "haproxy:3.2"
 """The image of the proxy; `kit image lock` pins its digest."""
-
-
-class EnvToken(Section):
-    """A token from an environment variable of `kit deploy`."""
-
-    env: Annotated[str, BeforeValidator(validator_of(own_variable))]
-
-
-class FileToken(Section):
-    """A token from a file on the machine that runs `kit deploy`."""
-
-    file: SecretPath
-
-
-def _token_kind(value: object) -> str | None:
-    return "<none>" if value is None else only_key(value, ("env", "file"))
-
-
-Token = Annotated[
-    Annotated[EnvToken, Tag("<env>")]
-    | Annotated[FileToken, Tag("<file>")]
-    | Annotated[None, Tag("<none>")],
-    tagged(
-        _token_kind,
-        "names the source of the token, not the token itself",
-        "write `{env: NAME}` (a variable where kit runs) or `{file: ~/token}`",
-    ),
-    Field(description="What clients must send as `Authorization: Bearer …`; default: nothing"),
-]
 
 
 class BatchSection(Section):
@@ -319,7 +284,7 @@ def to_server(section: ServerSection, name: str, file: str) -> Server:
         timeout=section.timeout,
         body=limits.body,
         pixels=limits.pixels,
-        token=_token(section.token),
+        token=to_token(section.token),
         allowed_hosts=tuple(section.allowed_hosts),
         hosts=JobHosts(tuple(hosts.names or ()), hosts.gpus_per_host, None),
         gpu_memory=section.gpu_memory,
@@ -347,11 +312,3 @@ def _own(section: ServerSection) -> OwnServer | None:
         shared_memory=section.limits.shared_memory,
         grace=section.stop_grace_period,
     )
-
-
-def _token(section: EnvToken | FileToken | None) -> Secret | None:
-    if section is None:
-        return None
-    if isinstance(section, FileToken):
-        return Secret(TOKEN, section.file)
-    return Secret(section.env, None)

@@ -1,17 +1,22 @@
-"""The environment of a job or a server: variables that users may set."""
+"""The variables of a job or a server that users may set, and the sources of their secrets."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, Tag
+from pydantic import (
+    BeforeValidator,
+    Field,
+    Tag,
+)
 
 from kit.config.fields import (
     SecretPath,
     Section,
     VariableValue,
     known_variable,
+    only_key,
     tagged,
     validator_of,
     wrong,
@@ -96,3 +101,45 @@ def to_secrets(sections: Mapping[str, Literal["env"] | SecretFile]) -> tuple[Sec
     return tuple(
         Secret(name, None if where == "env" else where.file) for name, where in sections.items()
     )
+
+
+TOKEN = "SERVE_TOKEN"  # The name of the secret, not the secret.
+"""The name of a file's token inside the container."""
+
+
+class EnvToken(Section):
+    """A token from an environment variable of `kit deploy`."""
+
+    env: Annotated[str, BeforeValidator(validator_of(own_variable))]
+
+
+class FileToken(Section):
+    """A token from a file on the machine that runs `kit deploy`."""
+
+    file: SecretPath
+
+
+def _token_kind(value: object) -> str | None:
+    return "<none>" if value is None else only_key(value, ("env", "file"))
+
+
+Token = Annotated[
+    Annotated[EnvToken, Tag("<env>")]
+    | Annotated[FileToken, Tag("<file>")]
+    | Annotated[None, Tag("<none>")],
+    tagged(
+        _token_kind,
+        "names the source of the token, not the token itself",
+        "write `{env: NAME}` (a variable where kit runs) or `{file: ~/token}`",
+    ),
+    Field(description="What clients must send as `Authorization: Bearer …`; default: nothing"),
+]
+
+
+def to_token(section: EnvToken | FileToken | None) -> Secret | None:
+    """Convert the token of a server."""
+    if section is None:
+        return None
+    if isinstance(section, FileToken):
+        return Secret(TOKEN, section.file)
+    return Secret(section.env, None)

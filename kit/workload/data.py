@@ -16,7 +16,8 @@ from kit.plan.data import DataPlan
 from kit.plan.types import MountPoint
 from kit.workload.addressing import DataAddresses
 from kit.workload.privileges import NOBODY, default_variables
-from kit.workload.types import HealthCheck, Part, Port, Role, Update, Variable, Word
+from kit.workload.settings import HealthCheck, Port, Update, Variable, Word
+from kit.workload.types import Part, Role
 from trainer.contract.bearer import KEY
 
 STORE = "/store"

@@ -14,7 +14,8 @@ from kit.servers import Proxy
 from kit.workload.documents import generated
 from kit.workload.ports import LEAST_OF_USERS
 from kit.workload.privileges import NOBODY
-from kit.workload.types import Config, Document, Part, Port, Role, Variable, Word, Workload
+from kit.workload.settings import Config, Port, Variable, Word
+from kit.workload.types import Document, Part, Role, Workload
 
 FILE = "/kit/haproxy.cfg"
 GRACE = 60

@@ -29,20 +29,8 @@ from kit.workload.groups import groups
 from kit.workload.own_server import OPEN_FILES, SERVER_UPDATE, own_serving
 from kit.workload.privileges import NOBODY, default_variables, unprivileged
 from kit.workload.proxy import proxy_host
-from kit.workload.types import (
-    Config,
-    Document,
-    HealthCheck,
-    Kind,
-    Part,
-    Port,
-    Role,
-    Symbol,
-    Update,
-    Variable,
-    Word,
-    Workload,
-)
+from kit.workload.settings import Config, HealthCheck, Port, Symbol, Update, Variable, Word
+from kit.workload.types import Document, Kind, Part, Role, Workload
 from trainer.contract.bearer import KEY
 
 MOST_ENDPOINTS = 4

@@ -13,17 +13,8 @@ from kit.errors import KitError
 from kit.runtime.events import Reader
 from kit.runtime.status import LogLine, State
 from kit.runtime.steps import Step
-from kit.targets.compose.containers import Container
-from kit.targets.compose.decide import (
-    DeleteCheckpoints,
-    End,
-    HostState,
-    HostStep,
-    Pull,
-    Remove,
-    Start,
-    decide,
-)
+from kit.targets.compose.containers import Container, HostState
+from kit.targets.compose.decide import DeleteCheckpoints, End, HostStep, Pull, Remove, Start, decide
 from kit.targets.compose.observe import container, ports
 from kit.targets.compose.status import job_status, silent_host, silent_statuses
 from kit.workload.types import Kind, Role, Workload

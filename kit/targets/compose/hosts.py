@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-from kit.errors import KitError, joined
+from kit.errors import InputError, KitError, joined
 from kit.hosts.connection import EngineError
 from kit.hosts.docker import Docker, on_each
 from kit.model import Host
@@ -152,3 +152,11 @@ def _delete(docker: Docker, path: str, **query: str | dict[str, Any]) -> None:
     """Delete an object, unless it is already deleted."""
     with suppress(EngineError):
         docker.request("DELETE", path, None, None, **query)
+
+
+def rendered_text(file: Path) -> str:
+    """Read a rendered file; raises InputError if it is not there."""
+    if not file.is_file():
+        what = f"{file} is not there: the files are for another engine"
+        raise InputError(what, "write `engine: compose` in the inventory, run `kit render`")
+    return file.read_text(encoding="utf-8")

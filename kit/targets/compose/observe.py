@@ -21,9 +21,9 @@ from kit.targets.compose.containers import (
     SERVICE,
     VERSION,
     Container,
+    HostState,
     owner,
 )
-from kit.targets.compose.decide import HostState
 from kit.workload.types import Kind
 
 LISTENING = "0A"

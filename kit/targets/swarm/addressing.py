@@ -21,8 +21,9 @@ from kit.workload.monitoring import PROMETHEUS_PORT, Scrape, job_scrapes, metric
 from kit.workload.names import stack_of_job
 from kit.workload.ports import Listener, Service, services
 from kit.workload.serving import MOST_SOURCES, source_hosts
-from kit.workload.training import FAULT_VARIABLES, METRICS_PORT, RENDEZVOUS_PORT, own_port
+from kit.workload.training import METRICS_PORT, RENDEZVOUS_PORT, own_port
 from kit.workload.types import Part, Rendezvous, Role, Workload
+from kit.workload.variables import FAULT_VARIABLES
 
 
 @dataclass(frozen=True, slots=True)

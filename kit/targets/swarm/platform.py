@@ -20,7 +20,8 @@ from kit.targets.swarm.stacks import (
     service_of,
 )
 from kit.workload.data import VOLUME
-from kit.workload.types import Part, Role, Variable, Word
+from kit.workload.settings import Variable, Word
+from kit.workload.types import Part, Role
 from trainer.contract.bearer import KEY
 
 PLATFORM = "platform.stack.yaml"

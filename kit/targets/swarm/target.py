@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
@@ -15,7 +14,6 @@ from kit.hosts.docker import Docker
 from kit.model import Host
 from kit.runtime.endings import as_failed, mistake_error
 from kit.runtime.event_log import EventLog
-from kit.runtime.events import Reader
 from kit.runtime.history import Deployment, deployment
 from kit.runtime.moves import with_moves
 from kit.runtime.record_files import FoundRecords, from_hosts
@@ -49,7 +47,7 @@ from kit.targets.swarm.status import (
     working,
 )
 from kit.targets.swarm.steps import DeployStack
-from kit.targets.swarm.wait import NotUpError, wait_until_up
+from kit.targets.swarm.wait import NotUpError, end_training, wait_until_up
 from kit.values import Say
 from kit.workload.types import Kind, Workload
 from trainer.contract.words import nearest
@@ -283,7 +281,7 @@ class SwarmTarget:
         _require(cluster, name)
         status = self._status(cluster, name)
         if status.state not in ENDED:
-            status = _end(docker, cluster, status, self._event_logs[name].reader)
+            status = end_training(docker, cluster, status, self._event_logs[name].reader)
         with suppress(KitError):
             registers.record_status(docker, status)
         executor.remove(cluster.of(name)[0].stack)
@@ -319,43 +317,6 @@ class SwarmTarget:
     def history(self) -> tuple[Deployment, ...]:
         """Return the recorded deployments; see `Target.history`."""
         return registers.history(self._docker())
-
-
-def _end(docker: Docker, cluster: Cluster, status: JobStatus, reader: Reader) -> JobStatus:
-    """End a job's training but not its rendezvous, which the hosts need for a last checkpoint.
-
-    Read its logs meanwhile: Swarm deletes them with the tasks.
-    """
-    services = working(cluster, status.job)
-    none = [f"{service.name}=0" for service in services]
-    asked = False
-
-    def ended() -> bool:
-        nonlocal asked
-        if asked:
-            return not _living(docker, services)
-        docker.command(f"end {status.job}", "service", "scale", "--detach", *none)
-        asked = True
-        return False
-
-    for line in Logs(docker, cluster).follow([status.job], time.time(), ended):
-        reader.read(line)
-    return replace(
-        status,
-        state=State.STOPPED,
-        message="",
-        ended=time.time(),
-        hosts=tuple(replace(host, state=State.STOPPED, message="") for host in status.hosts),
-        progress=reader.progress,
-        checkpoint=reader.checkpoint,
-    )
-
-
-def _living(docker: Docker, services: Sequence[Service]) -> bool:
-    """Return whether tasks still run on nodes that are ready."""
-    cluster = observe_cluster(docker)
-    tasks = cluster.tasks_of(services)
-    return any(task.state == "running" and cluster.ready(task.node) for task in tasks)
 
 
 def _seen_on(host: Host, services: Sequence[str]) -> tuple[str, ...]:

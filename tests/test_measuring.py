@@ -24,14 +24,7 @@ from kit.bench.rounds import group_sizes, rounds
 from kit.bench.steps import from_run
 from kit.errors import InputError
 from kit.hosts.programs import Program, RefusedError
-from kit.measurements import (
-    GpuRates,
-    HostRates,
-    Link,
-    Measurements,
-    Reduction,
-    StepTime,
-)
+from kit.measurements import GpuRates, HostRates, Link, Measurements, Reduction, StepTime
 from kit.model import Gpu, Host, Use
 from kit.plan.predict import Prediction, predict
 from kit.plan.traffic import BUCKET, FIRST_BUCKET, last_bucket

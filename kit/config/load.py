@@ -22,15 +22,7 @@ from kit.config.inventory import (
 from kit.config.job import JobSection, to_job
 from kit.config.server import ServerSection, to_server
 from kit.config.train import rule_faults
-from kit.errors import (
-    INVENTORY,
-    Fault,
-    FaultsError,
-    InputError,
-    Problem,
-    ProblemsError,
-    dotted,
-)
+from kit.errors import INVENTORY, Fault, FaultsError, InputError, Problem, ProblemsError, dotted
 from kit.lock import lock_path, read_lock
 from kit.model import Inventory, Job, Lock
 from kit.paths import NO_INVENTORY

@@ -11,14 +11,7 @@ from dataclasses import MISSING, fields
 from dataclasses import Field as DataclassField
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    Field,
-    WithJsonSchema,
-    create_model,
-)
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, WithJsonSchema, create_model
 
 from kit.config.data import streams
 from kit.config.fields import Duration, Section, text_field, validator_of, wrong

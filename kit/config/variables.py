@@ -5,11 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import (
-    BeforeValidator,
-    Field,
-    Tag,
-)
+from pydantic import BeforeValidator, Field, Tag
 
 from kit.config.fields import (
     SecretPath,

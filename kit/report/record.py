@@ -1,4 +1,4 @@
-"""A run as values, read from the lines of its record. Pure.
+"""A run as values; record_lines.py reads it from the lines of its record. Pure.
 
 trainer/record/files.py describes the files. A run consists of attempts: each begins when the ranks
 begin to train or resume, and ends with the next one, or with the run.

@@ -11,14 +11,7 @@ from typing import Any
 
 from kit.report import charts
 from kit.report.curves import bands
-from kit.report.predictions import (
-    Predictions,
-    by_class,
-    confusion,
-    mistakes,
-    successes,
-    weakest,
-)
+from kit.report.predictions import Predictions, by_class, confusion, mistakes, successes, weakest
 from kit.report.record import Run
 from kit.report.times import Pace, paces
 from kit.values import count

@@ -7,12 +7,7 @@ from dataclasses import dataclass
 
 from kit.report import charts
 from kit.report.curves import AXES, Axis, of_epochs, training_losses
-from kit.report.predictions import (
-    Disagreement,
-    by_class,
-    disagreement,
-    predictions,
-)
+from kit.report.predictions import Disagreement, by_class, disagreement, predictions
 from kit.report.record import Run, named
 from kit.report.run_view import Origin, View, number, share, view_of_run
 from kit.report.times import KINDS, Comparison, compare, division, speed, speed_unit

@@ -16,14 +16,7 @@ from kit.workload.monitoring import (
     platform_parts,
     server_scrapes,
 )
-from kit.workload.ports import (
-    Listener,
-    OpenPort,
-    Service,
-    low_port_faults,
-    open_ports,
-    port_faults,
-)
+from kit.workload.ports import Listener, OpenPort, Service, low_port_faults, open_ports, port_faults
 from kit.workload.proxy import proxy_host, with_proxy
 from kit.workload.registry import registry_part
 from kit.workload.serving import endpoints, serving

@@ -11,17 +11,8 @@ from kit.plan.types import Placement
 from kit.plan.work import JobPlan, Plan
 from kit.workload.data import data_sets_json
 from kit.workload.documents import code_variables
-from kit.workload.privileges import (
-    NOBODY,
-    default_variables,
-    user_of_training,
-)
-from kit.workload.settings import (
-    Environment,
-    Symbol,
-    Variable,
-    Word,
-)
+from kit.workload.privileges import NOBODY, default_variables, user_of_training
+from kit.workload.settings import Environment, Symbol, Variable, Word
 from kit.workload.types import Rendezvous
 from trainer.contract.bearer import KEY
 

@@ -15,16 +15,16 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from trainer.contract.keys import Only, key
-from trainer.contract.optimization import Optimization
+from trainer.contract.optimization import OptimizationKeys
 from trainer.contract.recipes import filled
-from trainer.contract.samples import Augmentation, Samples
+from trainer.contract.samples import AugmentationKeys, SampleKeys
 
 LOCAL_MODES = ("local_sgd", "diloco")
 LOCAL_MODE = "write `mode: local_sgd` or `mode: diloco`, or leave it out"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Model:
+class ModelKeys:
     """The model, and the weights it begins with."""
 
     model: str = key(
@@ -68,7 +68,7 @@ class Model:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Train(Augmentation, Optimization, Model, Samples):
+class Train(AugmentationKeys, OptimizationKeys, ModelKeys, SampleKeys):
     """The built-in training."""
 
     precision: Literal["auto", "fp32", "bf16", "fp16"] = key(

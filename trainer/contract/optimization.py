@@ -9,7 +9,7 @@ from trainer.contract.keys import key
 
 
 @dataclass(frozen=True, kw_only=True)
-class Optimization:
+class OptimizationKeys:
     """How many steps of which size the optimizer takes."""
 
     epochs: int = key(ge=1, examples=(10,))

@@ -20,7 +20,7 @@ OF_TEXTS = Only("train.dataset", ("text",), "is for `dataset: text`")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Samples:
+class SampleKeys:
     """The data set, and the size and form of its samples."""
 
     dataset: str = key(
@@ -128,7 +128,7 @@ class Samples:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Augmentation:
+class AugmentationKeys:
     """Random changes of the training images."""
 
     flip_at_test: bool = key(

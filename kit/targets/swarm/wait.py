@@ -16,12 +16,7 @@ from kit.targets.swarm.logs import Logs
 from kit.targets.swarm.observe import observe_cluster
 from kit.targets.swarm.pulls import Pulls
 from kit.targets.swarm.state import Cluster, Service
-from kit.targets.swarm.status import (
-    PULLING,
-    RELEASING,
-    fewest_of,
-    working,
-)
+from kit.targets.swarm.status import PULLING, RELEASING, fewest_of, working
 from kit.values import Say, count
 
 POLL = 0.5

@@ -91,6 +91,7 @@ PURE_MODULES = (
     "targets/swarm/state",
     "targets/swarm/status",
     "targets/swarm/steps",
+    "targets/swarm/updates",
     "top/board",
     "top/smi",
 )

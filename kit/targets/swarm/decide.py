@@ -14,7 +14,7 @@ from kit.targets.swarm.names import monitoring_stack, secret_name, variable
 from kit.targets.swarm.order import Gpu, gpus_of, in_order
 from kit.targets.swarm.platform import PLATFORM
 from kit.targets.swarm.refusals import refuse
-from kit.targets.swarm.state import OVER, Cluster, Node, Service
+from kit.targets.swarm.state import OVER, Cluster, Node
 from kit.targets.swarm.status import USED_UP, host_statuses, state_of
 from kit.targets.swarm.steps import (
     AwaitEnd,
@@ -25,12 +25,12 @@ from kit.targets.swarm.steps import (
     MakeSecret,
     RemoveStack,
     RestartTasks,
-    UpdateService,
     key_step,
     label_step,
     stack_cause,
 )
-from kit.workload.types import Kind, Part, Workload
+from kit.targets.swarm.updates import move, new_parts, one_by_one
+from kit.workload.types import Kind, Workload
 
 
 def decide(
@@ -107,14 +107,8 @@ def _answers_meanwhile(work: Workload, evictions: Sequence[_Eviction], cluster: 
     Its clients must ask a proxy, which finds whoever answers, and the new hosts must be others.
     """
     left = {each.node.host for each in evictions if each.job is work}
-    come = {host.name for part in _new_parts(work, cluster) for host in part.hosts}
+    come = {host.name for part in new_parts(work, cluster) for host in part.hosts}
     return work.proxied and bool(left and come) and not left & come
-
-
-def _new_parts(work: Workload, cluster: Cluster) -> list[Part]:
-    """Return the parts of a workload that answer or train and are not there yet."""
-    deployed = {service.part for service in cluster.stack(work.stack)}
-    return [part for part in work.working if part.name not in deployed]
 
 
 def _ends(evictions: Sequence[_Eviction], hosts: Collection[str]) -> Iterator[Step]:
@@ -247,62 +241,11 @@ def _work(
         file = f"{job.stack}.stack.yaml"
         variables = tuple((variable(name), hashed) for name, hashed in secrets.items())
         deploy = DeployStack("swarm", f"deploy {file}", cause, job.stack, file, variables)
-        yield from _moved(job, cluster, deploy, moved)
-        yield from _one_by_one(job, services, deploy, runs=not again and state not in ENDED)
+        yield from move(job, cluster, deploy, moved)
+        yield from one_by_one(job, services, deploy, runs=not again and state not in ENDED)
         yield deploy
     if not again and state is not None and state not in ENDED:
         yield from _task_restarts(job, cluster)
-
-
-def _moved(
-    job: Workload, cluster: Cluster, deploy: DeployStack, ends: Sequence[Step]
-) -> Iterator[Step]:
-    """Yield the steps that start a server on its new hosts, then those that end the former ones."""
-    for part in _new_parts(job, cluster) if ends else ():
-        what, cause = f"start {job.stack}_{part.name}", "its former hosts answer until it does"
-        yield _update(job, part, deploy, what, cause, (f"{job.urls[-1]}{job.ready}",))
-    yield from ends
-
-
-def _one_by_one(
-    job: Workload, services: Sequence[Service], deploy: DeployStack, *, runs: bool
-) -> Iterator[Step]:
-    """Yield the steps that update the services of a server that runs, each while others answer.
-
-    `docker stack deploy` would update all of them at once.
-    """
-    deployed = {service.part for service in services}
-    parts = [part for part in job.working if part.name in deployed]
-    if not runs or job.kind is not Kind.SERVER or len(parts) < 2:
-        return
-    for number, part in enumerate(parts):
-        others = tuple(url for after in parts[number + 1 :] for url in _answers(job, after))
-        what = f"update {job.stack}_{part.name}"
-        yield _update(job, part, deploy, what, deploy.cause, others)
-
-
-def _update(
-    job: Workload, part: Part, deploy: DeployStack, what: str, cause: str, others: tuple[str, ...]
-) -> UpdateService:
-    """Return the step that updates one service of a server, while `others` answer."""
-    return UpdateService(
-        where="swarm",
-        what=what,
-        cause=cause,
-        stack=deploy.stack,
-        file=deploy.file,
-        variables=deploy.variables,
-        part=part.name,
-        urls=_answers(job, part),
-        others=others,
-        timeout=job.start_timeout,
-    )
-
-
-def _answers(job: Workload, part: Part) -> tuple[str, ...]:
-    """Return the URLs at which a part of a server answers as soon as it can work."""
-    urls = dict(zip((each.host.name for each in job.placements), job.urls, strict=False))
-    return tuple(f"{urls[each.host.name]}{job.ready}" for each in part.placements)
 
 
 def _task_restarts(job: Workload, cluster: Cluster) -> Iterator[Step]:
